@@ -1,0 +1,78 @@
+"""Finds LibTorch on this machine: LIBTORCH_HOME, else the cache that tools/setup fills."""
+
+def _cache_dir(environ):
+    if environ.get("XDG_CACHE_HOME"):
+        return environ["XDG_CACHE_HOME"]
+    return environ.get("HOME", "") + "/.cache"
+
+_BUILD = """
+package(default_visibility = ["//visibility:public"])
+
+# The shared libraries are named by absolute path and found again through the rpath, so that a program also runs from
+# where it is copied to on this machine.
+cc_library(
+    name = "torch",
+    hdrs = glob(["include/**"]),
+    includes = [
+        "include",
+        "include/torch/csrc/api/include",
+    ],
+    linkopts = [
+        "-L{lib}",
+        "-Wl,-rpath,{lib}",
+        "-Wl,--push-state,--no-as-needed",
+        "-l:libtorch_cpu.so",
+        "-l:libc10.so",
+        "-Wl,--pop-state",
+        "-pthread",
+    ],
+)
+
+# libtorch_cuda needs libraries (cuDNN, cuSPARSELt, NVSHMEM, cuFile) that a machine which only builds may lack.
+cc_library(
+    name = "torch_cuda",
+    linkopts = {cuda_linkopts},
+    deps = [":torch"],
+)
+"""
+
+def _libtorch_impl(repository_ctx):
+    environ = repository_ctx.os.environ
+    home = environ.get("LIBTORCH_HOME")
+    if not home:
+        home = "{}/meshrun/libtorch-{}".format(_cache_dir(environ), repository_ctx.attr.version)
+    root = repository_ctx.path(home)
+    for needed in ["include/torch/csrc/api/include/torch/torch.h", "lib/libtorch_cpu.so", "lib/libc10.so"]:
+        if not repository_ctx.path(home + "/" + needed).exists:
+            fail(("LibTorch {} is not complete in {} ({} is missing): run tools/setup, " +
+                  "or set LIBTORCH_HOME to a directory with its include/ and lib/.").format(
+                repository_ctx.attr.version,
+                home,
+                needed,
+            ))
+    lib = str(root.get_child("lib"))
+    cuda_linkopts = []
+    if root.get_child("lib").get_child("libtorch_cuda.so").exists:
+        cuda_linkopts = [
+            "-Wl,--push-state,--no-as-needed",
+            "-l:libtorch_cuda.so",
+            "-l:libc10_cuda.so",
+            "-Wl,--pop-state",
+            "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+        ]
+    repository_ctx.symlink(root.get_child("include"), "include")
+    repository_ctx.file("BUILD.bazel", _BUILD.format(
+        lib = lib,
+        cuda_linkopts = repr(cuda_linkopts),
+    ))
+
+libtorch_repository = repository_rule(
+    implementation = _libtorch_impl,
+    attrs = {"version": attr.string(mandatory = True)},
+    environ = [
+        "HOME",
+        "LIBTORCH_HOME",
+        "XDG_CACHE_HOME",
+    ],
+    local = True,
+)

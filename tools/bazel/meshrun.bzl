@@ -1,0 +1,42 @@
+"""The C++ rules of this repository: Bazel's own, plus the tags that configurations filter by.
+
+torch = True: the target reaches LibTorch; adds the dependency and the tag "torch" (left out under sanitizers).
+gpu = True: the target needs a CUDA toolkit to build and, if a test, a GPU to run; implies torch unless torch = False is
+given; adds the tags and builds only with --config=cuda.
+Tests get GoogleTest's main() unless own_main = True.
+"""
+
+_LIBTORCH = "//third_party/libtorch"
+_ONLY_WITH_CUDA = select({
+    "//:cuda": [],
+    "//conditions:default": ["//tools/bazel:incompatible"],
+})
+
+def _attributes(attributes, torch, gpu):
+    if torch == None:
+        torch = gpu
+    tags = list(attributes.pop("tags", []))
+    deps = attributes.pop("deps", [])
+    if torch:
+        tags.append("torch")
+        deps = deps + [_LIBTORCH]
+    if gpu:
+        tags.append("gpu")
+        attributes["target_compatible_with"] = _ONLY_WITH_CUDA
+        if torch:
+            deps = deps + [_LIBTORCH + ":cuda"]
+    attributes["tags"] = tags
+    attributes["deps"] = deps
+    return attributes
+
+def meshrun_cc_library(name, torch = None, gpu = False, **attributes):
+    native.cc_library(name = name, **_attributes(attributes, torch, gpu))
+
+def meshrun_cc_binary(name, torch = None, gpu = False, **attributes):
+    native.cc_binary(name = name, **_attributes(attributes, torch, gpu))
+
+def meshrun_cc_test(name, torch = None, gpu = False, own_main = False, size = "small", **attributes):
+    attributes = _attributes(attributes, torch, gpu)
+    main = "//third_party/googletest" + (":gtest" if own_main else ":gtest_main")
+    attributes["deps"] = attributes["deps"] + [main]
+    native.cc_test(name = name, size = size, **attributes)

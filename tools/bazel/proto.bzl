@@ -1,0 +1,99 @@
+"""meshrun_proto_library: C++ messages, and gRPC services, from .proto files with the system's protoc.
+
+Files under proto/ are imported relative to it: `import "meshrun/v1/job.proto";`, and C++ includes "meshrun/v1/job.pb.h"
+and, with grpc = True, "meshrun/v1/job.grpc.pb.h". Files elsewhere (a test's own service) are named from the workspace's
+root.
+"""
+
+_PROTO_ROOT = "proto"
+
+def _below_proto_root(package):
+    return package == _PROTO_ROOT or package.startswith(_PROTO_ROOT + "/")
+
+ProtoSources = provider(
+    doc = "The .proto files of a library and of all that it imports.",
+    fields = {"transitive": "depset of File"},
+)
+
+def _codegen_impl(ctx):
+    transitive = depset(
+        ctx.files.srcs,
+        transitive = [dep[ProtoSources].transitive for dep in ctx.attr.deps],
+    )
+    out_root = ctx.bin_dir.path
+    if _below_proto_root(ctx.label.package):
+        out_root += "/" + _PROTO_ROOT
+    arguments = ctx.actions.args()
+    arguments.add("-I" + _PROTO_ROOT)
+    arguments.add("-I.")
+    arguments.add("--cpp_out=" + out_root)
+    if ctx.attr.grpc:
+        arguments.add("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin")
+        arguments.add("--grpc_out=" + out_root)
+    arguments.add_all(ctx.files.srcs)
+    ctx.actions.run(
+        executable = "/usr/bin/protoc",
+        arguments = [arguments],
+        inputs = transitive,
+        outputs = ctx.outputs.outs,
+        mnemonic = "MeshrunProtoc",
+        progress_message = "Generating C++ from %{label}",
+    )
+    return [
+        DefaultInfo(files = depset(ctx.outputs.outs)),
+        ProtoSources(transitive = transitive),
+    ]
+
+_codegen = rule(
+    implementation = _codegen_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [ProtoSources]),
+        "grpc": attr.bool(),
+        "outs": attr.output_list(mandatory = True),
+        "srcs": attr.label_list(
+            allow_files = [".proto"],
+            mandatory = True,
+        ),
+    },
+)
+
+def _codegen_label(label):
+    if ":" in label:
+        return label + "_codegen"
+    return "{}:{}_codegen".format(label, label.split("/")[-1])
+
+def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
+    """A cc_library of the code that protoc generates.
+
+    Args:
+      name: the library.
+      srcs: .proto files of this package.
+      deps: other meshrun_proto_library targets that the files import.
+      grpc: also generate the services.
+      **attributes: visibility, testonly and other attributes of both targets.
+    """
+    package = native.package_name()
+    includes = []
+    if _below_proto_root(package):
+        includes = ["/".join([".."] * package.count("/")) or "."]
+    endings = ["pb"] + (["grpc.pb"] if grpc else [])
+    stems = [src[:-len(".proto")] for src in srcs]
+    headers = ["{}.{}.h".format(stem, ending) for stem in stems for ending in endings]
+    sources = ["{}.{}.cc".format(stem, ending) for stem in stems for ending in endings]
+    _codegen(
+        name = name + "_codegen",
+        srcs = srcs,
+        outs = headers + sources,
+        grpc = grpc,
+        deps = [_codegen_label(dep) for dep in deps],
+        **attributes
+    )
+    native.cc_library(
+        name = name,
+        srcs = sources,
+        hdrs = headers,
+        copts = ["-w"],
+        includes = includes,
+        deps = deps + ["//third_party/grpc:grpc++" if grpc else "//third_party/protobuf"],
+        **attributes
+    )
