@@ -1,0 +1,66 @@
+// The exceptions that the manager and comm rooms raise.
+//
+// All derive from c10::Error, so one handler catches them with LibTorch's own. They carry no C++ backtrace:
+// what() is the sentence a user needs. Each says what failed, both sides' values, and what to do next.
+//
+// PhysicsNeMo's UndefinedGroupError and UninitializedDistributedManagerWarning are UndefinedGroupError and
+// UninitializedError here; its AssertionErrors and bare ValueErrors are GroupError and MeshError.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "c10/util/Exception.h"
+
+namespace meshrun {
+
+// DistributedManager::get() before initialize() or setup().
+class UninitializedError : public c10::Error {
+  using Error::Error;
+};
+
+// A group or mesh was asked for by a name that nobody created.
+class UndefinedGroupError : public c10::Error {
+  using Error::Error;
+};
+
+// A group cannot be formed as asked: its size does not divide the parent's, its name is taken.
+class GroupError : public c10::ValueError {
+  using ValueError::ValueError;
+};
+
+// A mesh cannot be formed as asked: its shape does not fit the world, a name repeats or is unknown.
+class MeshError : public c10::ValueError {
+  using ValueError::ValueError;
+};
+
+// The launcher's environment is half set, malformed or contradicts itself.
+class EnvironmentError : public c10::ValueError {
+  using ValueError::ValueError;
+};
+
+// A backend this process cannot use: unknown, not linked in, or without its device.
+class BackendError : public c10::DistError {
+  using DistError::DistError;
+};
+
+// The ranks did not meet: port taken, a stranger's store, peers missing, the worker daemon out of reach.
+class RendezvousError : public c10::DistError {
+  using DistError::DistError;
+};
+
+// The one place where the pure units' absl::Status becomes an exception.
+template <typename ErrorType>
+void throw_if_error(const absl::Status& status) {
+  if (!status.ok()) throw ErrorType(std::string(status.message()));
+}
+
+template <typename ErrorType, typename T>
+T value_or_throw(absl::StatusOr<T> result) {
+  throw_if_error<ErrorType>(result.status());
+  return *std::move(result);
+}
+
+}  // namespace meshrun

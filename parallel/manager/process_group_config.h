@@ -1,0 +1,48 @@
+// A tree of process groups to be made together: children split their parent.
+//
+//   ProcessGroupConfig config(ProcessGroupNode("world"));
+//   config.add_node(ProcessGroupNode("model_parallel"), "world");
+//   config.add_node(ProcessGroupNode("data_parallel"), "world");
+//   config.set_leaf_group_sizes({{"model_parallel", 4}, {"data_parallel", 2}});
+//   DistributedManager::create_groups_from_config(config);
+//
+// Siblings are orthogonal to each other: ranks with the same position in one meet in the other. Corresponds to
+// physicsnemo.distributed.ProcessGroupConfig. Not thread-safe. Errors: GroupError.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/manager/errors.h"
+#include "parallel/manager/process_group_tree.h"
+
+namespace meshrun {
+
+class ProcessGroupConfig {
+ public:
+  explicit ProcessGroupConfig(ProcessGroupNode root) : tree_(std::move(root)) {}
+
+  // Adds `node` below `parent`, which must be there; names are unique in the tree.
+  void add_node(ProcessGroupNode node, const std::string& parent) {
+    throw_if_error<GroupError>(tree_.add_node(std::move(node), parent));
+  }
+  const ProcessGroupNode& get_node(const std::string& name) const {
+    return *value_or_throw<GroupError>(tree_.get_node(name));
+  }
+  // Names of the nodes without children, depth first.
+  std::vector<std::string> leaf_groups() const { return tree_.leaf_groups(); }
+  // Every name must be a leaf. With `update_parent_sizes`, a parent's size becomes the product of its children's.
+  void set_leaf_group_sizes(const std::map<std::string, int>& group_sizes,
+                            bool update_parent_sizes = true) {
+    throw_if_error<GroupError>(tree_.set_leaf_group_sizes(group_sizes, update_parent_sizes));
+  }
+
+  const ProcessGroupTree& tree() const { return tree_; }
+
+ private:
+  ProcessGroupTree tree_;
+};
+
+}  // namespace meshrun
