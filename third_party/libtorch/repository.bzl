@@ -59,6 +59,8 @@ def _libtorch_impl(repository_ctx):
             "-l:libc10_cuda.so",
             "-Wl,--pop-state",
             "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+            # DT_RPATH, unlike DT_RUNPATH, also serves what libtorch_cuda itself needs from the toolkit.
+            "-Wl,--disable-new-dtags",
         ]
     repository_ctx.symlink(root.get_child("include"), "include")
     repository_ctx.file("BUILD.bazel", _BUILD.format(

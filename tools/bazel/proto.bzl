@@ -21,10 +21,12 @@ def _codegen_impl(ctx):
         transitive = [dep[ProtoSources].transitive for dep in ctx.attr.deps],
     )
     out_root = ctx.bin_dir.path
-    if _below_proto_root(ctx.label.package):
+    below_proto_root = _below_proto_root(ctx.label.package)
+    if below_proto_root:
         out_root += "/" + _PROTO_ROOT
     arguments = ctx.actions.args()
-    arguments.add("-I" + _PROTO_ROOT)
+    if below_proto_root or ctx.attr.deps:
+        arguments.add("-I" + _PROTO_ROOT)
     arguments.add("-I.")
     arguments.add("--cpp_out=" + out_root)
     if ctx.attr.grpc:
@@ -57,6 +59,14 @@ _codegen = rule(
     },
 )
 
+def _include_root_impl(ctx):
+    return [CcInfo(compilation_context = cc_common.create_compilation_context(
+        system_includes = depset([ctx.bin_dir.path + "/" + _PROTO_ROOT]),
+    ))]
+
+# Generated headers below proto/ are found without that prefix, and as system headers: their warnings are not ours.
+proto_include_root = rule(implementation = _include_root_impl)
+
 def _codegen_label(label):
     if ":" in label:
         return label + "_codegen"
@@ -72,10 +82,6 @@ def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
       grpc: also generate the services.
       **attributes: visibility, testonly and other attributes of both targets.
     """
-    package = native.package_name()
-    includes = []
-    if _below_proto_root(package):
-        includes = ["/".join([".."] * package.count("/")) or "."]
     endings = ["pb"] + (["grpc.pb"] if grpc else [])
     stems = [src[:-len(".proto")] for src in srcs]
     headers = ["{}.{}.h".format(stem, ending) for stem in stems for ending in endings]
@@ -93,7 +99,9 @@ def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
         srcs = sources,
         hdrs = headers,
         copts = ["-w"],
-        includes = includes,
-        deps = deps + ["//third_party/grpc:grpc++" if grpc else "//third_party/protobuf"],
+        deps = deps + [
+            "//third_party/grpc:grpc++" if grpc else "//third_party/protobuf",
+            "//tools/bazel:proto_include_root",
+        ],
         **attributes
     )
