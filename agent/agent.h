@@ -1,0 +1,121 @@
+// A rank's line to the worker daemon of its host, and through it to the coordinator.
+//
+// Everything a rank says or hears crosses this header: who it is, the store, barriers, unique ids,
+// process groups, progress, and the news that its generation is being stopped. No gRPC or protobuf
+// type appears here, so parallel/ can include it beside LibTorch.
+//
+// Threads: every method may be called from any thread. Calls that wait hold no lock. A broken
+// connection to the daemon, or of the daemon to the coordinator, is retried until the call's timeout;
+// calls that change something carry a request id, so a retry never counts twice.
+//
+// Errors, on every method: FAILED_PRECONDITION (this generation is over), UNAVAILABLE (the daemon or the
+// coordinator could not be reached within the timeout), CANCELLED (the agent is being destroyed).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace meshrun::agent {
+
+using Milliseconds = std::chrono::milliseconds;
+
+struct MeshAxis {
+  std::string name;
+  int64_t size = 0;
+};
+
+// This rank's place in its generation.
+struct Assignment {
+  std::string job_id;
+  uint64_t generation = 0;
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int node_count = 1;
+  std::string node_name;
+  // Where rank 0's host is reached; the port is reserved for this generation alone.
+  std::string master_addr;
+  int master_port = 0;
+  // Empty when the job was submitted without --mesh. Slowest axis first.
+  std::vector<MeshAxis> mesh;
+};
+
+// What a rank says of itself. Absent values leave what was said before.
+struct Progress {
+  std::optional<int64_t> step;
+  std::optional<int64_t> total_steps;
+  std::optional<double> loss;
+  std::map<std::string, double> metrics;
+  std::string note;
+};
+
+class Agent {
+ public:
+  // True when the environment names a daemon (MESHRUN_AGENT).
+  static bool InEnvironment();
+
+  // Connects to the daemon named by MESHRUN_AGENT and registers this process as the rank named by
+  // MESHRUN_JOB_ID, MESHRUN_GENERATION, RANK and MESHRUN_TOKEN.
+  // Errors: INVALID_ARGUMENT (a variable is missing or malformed, named), NOT_FOUND (the daemon runs no
+  // such rank), UNAUTHENTICATED (wrong token), DEADLINE_EXCEEDED.
+  static absl::StatusOr<std::unique_ptr<Agent>> Connect(Milliseconds timeout = Milliseconds(30000));
+
+  virtual ~Agent() = default;
+
+  virtual const Assignment& assignment() const = 0;
+
+  // --- store, keyed by (job, generation) ---
+  virtual absl::Status Set(std::string_view key, std::string_view value) = 0;
+  virtual absl::Status MultiSet(const std::vector<std::string>& keys,
+                                const std::vector<std::string>& values) = 0;
+  // Waits until the key exists. DEADLINE_EXCEEDED names the missing key.
+  virtual absl::StatusOr<std::string> Get(std::string_view key, Milliseconds timeout) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                            Milliseconds timeout) = 0;
+  virtual absl::Status Wait(const std::vector<std::string>& keys, Milliseconds timeout) = 0;
+  virtual absl::StatusOr<bool> Check(const std::vector<std::string>& keys) = 0;
+  // INVALID_ARGUMENT where the value is no decimal integer.
+  virtual absl::StatusOr<int64_t> Add(std::string_view key, int64_t amount) = 0;
+  // The value afterwards. Where the key is missing and `expected` is not empty: `expected`, as c10d's
+  // stores do.
+  virtual absl::StatusOr<std::string> CompareSet(std::string_view key, std::string_view expected,
+                                                 std::string_view desired) = 0;
+  virtual absl::Status Append(std::string_view key, std::string_view value) = 0;
+  virtual absl::StatusOr<bool> Delete(std::string_view key) = 0;
+  virtual absl::StatusOr<int64_t> CountKeys() = 0;
+
+  // Returns when all `ranks` (empty: the whole generation) have entered `name`. DEADLINE_EXCEEDED names
+  // the missing ranks; ABORTED names a member that has exited.
+  virtual absl::Status Barrier(std::string_view name, const std::vector<int>& ranks,
+                               Milliseconds timeout) = 0;
+
+  // One-shot exchange of NCCL's unique id for a group. ALREADY_EXISTS where another value was published.
+  virtual absl::Status PublishUniqueId(std::string_view group, std::string_view unique_id) = 0;
+  virtual absl::StatusOr<std::string> AwaitUniqueId(std::string_view group, Milliseconds timeout) = 0;
+
+  // Announces a process group to the coordinator. INVALID_ARGUMENT where the name is taken by other ranks.
+  virtual absl::Status RegisterGroup(std::string_view name, const std::vector<int>& ranks,
+                                     std::string_view backend) = 0;
+
+  // Reports progress through the datagram socket: never blocks; dropped when the socket's buffer is full.
+  virtual void Report(const Progress& progress) = 0;
+  // Reports what must arrive, for example the final result.
+  virtual absl::Status ReportReliably(const Progress& progress) = 0;
+
+  // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.
+  virtual void OnStop(std::function<void(std::string)> on_stop) = 0;
+};
+
+}  // namespace meshrun::agent

@@ -1,0 +1,95 @@
+#include "core/os/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "core/os/fd.h"
+
+namespace meshrun::os {
+
+absl::Status ErrnoStatus(int error, std::string_view what) {
+  absl::StatusCode code = absl::StatusCode::kInternal;
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: code = absl::StatusCode::kNotFound; break;
+    case EACCES:
+    case EPERM:
+    case EROFS: code = absl::StatusCode::kPermissionDenied; break;
+    case ENOSPC:
+    case EDQUOT: code = absl::StatusCode::kResourceExhausted; break;
+    default: break;
+  }
+  return absl::Status(code, fmt::format("{}: {}", what, std::strerror(error)));
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return ErrnoStatus(errno, path);
+  std::string content;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    if (n == 0) return content;
+    if (n > 0) {
+      content.append(buffer, n);
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, path);
+    }
+  }
+}
+
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode) {
+  const std::string temporary = fmt::format("{}.{}.new", path, ::getpid());
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  if (!fd) return ErrnoStatus(errno, temporary);
+  const auto fail = [&] {
+    const absl::Status status = ErrnoStatus(errno, temporary);
+    ::unlink(temporary.c_str());
+    return status;
+  };
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd.get(), content.data(), content.size());
+    if (n >= 0) {
+      content.remove_prefix(n);
+    } else if (errno != EINTR) {
+      return fail();
+    }
+  }
+  if (::fsync(fd.get()) != 0) return fail();
+  fd.reset();
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail();
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirectories(const std::string& path, int mode) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return absl::OkStatus();
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty() && parent != path) {
+    if (absl::Status status = MakeDirectories(parent.string(), mode); !status.ok()) return status;
+  }
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
+  return absl::OkStatus();
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return error ? ErrnoStatus(error.value(), path) : absl::OkStatus();
+}
+
+absl::Status CheckSocketPath(const std::string& path) {
+  constexpr size_t kLimit = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() <= kLimit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("socket path {} has {} bytes, and the system allows {}: choose a shorter --state-dir",
+                  path, path.size(), kLimit));
+}
+
+}  // namespace meshrun::os

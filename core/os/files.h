@@ -1,0 +1,27 @@
+// Files, whole. Errors carry the path and the system's reason; codes: NOT_FOUND, PERMISSION_DENIED,
+// RESOURCE_EXHAUSTED (disk full), else INTERNAL.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace meshrun::os {
+
+// `error` as a status: "<what>: <strerror>".
+absl::Status ErrnoStatus(int error, std::string_view what);
+
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+// Written beside `path`, synced, renamed: a reader sees the old content or the new one.
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode = 0644);
+// mkdir -p.
+absl::Status MakeDirectories(const std::string& path, int mode = 0755);
+// rm -rf of what is below a directory of ours. No error when it does not exist.
+absl::Status RemoveTree(const std::string& path);
+
+// INVALID_ARGUMENT when a Unix socket at `path` would not fit sockaddr_un (107 bytes).
+absl::Status CheckSocketPath(const std::string& path);
+
+}  // namespace meshrun::os

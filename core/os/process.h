@@ -1,0 +1,69 @@
+// Programs: where ours are, how a command is found, how a child starts and how we are told to end.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/os/fd.h"
+
+namespace meshrun::os {
+
+// Absolute path of the running program.
+std::string SelfPath();
+
+// A program of meshrun's own ("meshrun-worker"): beside the running one, in the source tree's output
+// (../worker/), in ../libexec/meshrun, or in $PATH. NOT_FOUND lists where it was looked for.
+absl::StatusOr<std::string> FindOwnProgram(std::string_view name);
+
+// What execvp would run: with a slash relative to `working_dir`, else along `path_variable`.
+// NOT_FOUND ("no such file"), PERMISSION_DENIED ("not executable: chmod +x ..."), INVALID_ARGUMENT (a
+// directory, or empty).
+absl::StatusOr<std::string> FindCommand(std::string_view command, const std::string& working_dir,
+                                        std::string_view path_variable);
+
+struct SpawnOptions {
+  std::vector<std::string> argv;
+  // Added to this process's environment.
+  std::map<std::string, std::string> env;
+  // Descriptors that the child keeps, at the same numbers; all others are closed on exec.
+  std::vector<int> keep_fds;
+  // -1: inherit. Both may be the same descriptor.
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  // stdin is /dev/null always.
+  // setsid(): terminal signals (Ctrl-C) do not reach the child.
+  bool new_session = true;
+};
+
+// Safe in a process with threads. argv[0] is a path.
+absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
+
+// Calls `on_end` once, on a thread of its own, when the other end of a pipe closes: how a child learns
+// that the process it works for is gone, however it went.
+class Lifeline {
+ public:
+  Lifeline(UniqueFd read_end, std::function<void()> on_end);
+  ~Lifeline();
+
+ private:
+  UniqueFd read_end_;
+  UniqueFd stop_;
+  std::thread thread_;
+};
+
+// Blocks SIGTERM, SIGINT, SIGHUP in this thread and those started after. Call first in main.
+void BlockTerminationSignals();
+// Waits for one of them; returns its number. For the main thread of a daemon.
+int WaitForTerminationSignal();
+
+// "SIGKILL" for 9.
+std::string SignalName(int signal);
+
+}  // namespace meshrun::os
