@@ -1,0 +1,74 @@
+// Which launcher started this process, and what it said. No LibTorch, no communication, nothing read but the lookup.
+//
+//   method       needs                                                    also reads
+//   COORDINATOR  MESHRUN_AGENT (the daemon tells the rest)
+//   ENV          RANK WORLD_SIZE MASTER_ADDR MASTER_PORT                  LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK|NODE_RANK
+//   SLURM        SLURM_PROCID SLURM_NPROCS|SLURM_NTASKS and an address    SLURM_LOCALID SLURM_NODEID MASTER_ADDR MASTER_PORT
+//   OPENMPI      OMPI_COMM_WORLD_{RANK,SIZE}; MASTER_ADDR across hosts    OMPI_COMM_WORLD_LOCAL_{RANK,SIZE} MASTER_PORT
+//   SINGLE       nothing
+//
+// The first of these whose mark is there is taken: MESHRUN_AGENT; RANK or WORLD_SIZE; SLURM_PROCID;
+// OMPI_COMM_WORLD_RANK. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
+// forces one. SLURM's address is MASTER_ADDR, else this host where the step has one node, else the first node of
+// SLURM_STEP_NODELIST, else SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
+//
+// Where SLURM and OPENMPI give no MASTER_PORT it follows from the job's id, so that two jobs on a host do not meet.
+//
+// Errors: INVALID_ARGUMENT. The text names the variable that is missing or malformed and what to do; since it depends on
+// the launcher's settings alone, every rank reports it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace meshrun {
+
+enum class LaunchMethod { kSingle, kCoordinator, kEnv, kSlurm, kOpenMpi };
+
+// "SINGLE", "COORDINATOR", "ENV", "SLURM", "OPENMPI".
+const char* to_string(LaunchMethod method);
+
+struct LaunchEnvironment {
+  LaunchMethod method = LaunchMethod::kSingle;
+  int rank = 0;
+  int world_size = 1;
+  // Absent where the launcher does not say.
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::string master_addr;
+  int master_port = 0;
+  // The launcher hosts the store itself (torchrun): rank 0 connects as a client too.
+  bool store_is_hosted = false;
+  // What separates this attempt's keys in a store that outlives it.
+  std::string store_prefix;
+  // Equal on the ranks of one job, different between jobs; a store refuses strangers by it.
+  std::string identity;
+  // MESHRUN_TIMEOUT_SECONDS.
+  std::optional<std::chrono::milliseconds> timeout;
+};
+
+using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+// Reads this process's environment. An empty variable counts as absent.
+EnvironmentLookup process_environment();
+
+// `forced` goes before the variables that force a method.
+absl::StatusOr<LaunchEnvironment> detect_environment(
+    const EnvironmentLookup& lookup, const std::optional<std::string>& forced = std::nullopt);
+
+// The first host of a Slurm hostlist: "gpu[07-12,20],login1" gives "gpu07".
+absl::StatusOr<std::string> first_host(const std::string& hostlist);
+
+// A port in 20000 .. 29999 (below ip_local_port_range) that follows from `identity`.
+int port_for(std::string_view identity);
+
+// A decimal port, 1 to 65535; `name` is what messages call it.
+absl::StatusOr<int> parse_port(const std::string& name, const std::string& text);
+
+}  // namespace meshrun

@@ -1,0 +1,262 @@
+#include "parallel/nn/gradient_synchronizer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/nn/module_agreement.h"
+
+namespace meshrun::detail {
+namespace {
+
+using at::Tensor;
+
+constexpr double kMebibyte = 1024 * 1024;
+// The size of a message in a coalesced broadcast, as in Python's DistributedDataParallel.
+constexpr size_t kBroadcastBytes = size_t{250} * 1024 * 1024;
+
+// The state that the sink's backward pass needs; held by the graph.
+struct SinkState : torch::CustomClassHolder {
+  std::weak_ptr<c10d::Reducer> reducer;
+  // Null unless static_graph.
+  std::shared_ptr<bool> delayed_all_reduce_queued;
+};
+
+// The identity, through which all outputs of a forward call leave together. An output that the loss does
+// not use then still reaches its parameters with an undefined gradient, so the reducer does not wait for
+// them; and with static_graph the first backward pass queues the all-reduce for its end.
+struct OutputSink : torch::autograd::Function<OutputSink> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                c10::intrusive_ptr<SinkState> state,
+                                                const torch::autograd::variable_list& outputs) {
+    context->set_materialize_grads(false);
+    context->saved_data["state"] = c10::IValue::make_capsule(std::move(state));
+    torch::autograd::variable_list copies;
+    for (const Tensor& output : outputs) copies.push_back(output.clone());
+    return copies;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto state =
+        c10::static_intrusive_pointer_cast<SinkState>(context->saved_data["state"].toCapsule());
+    const std::shared_ptr<c10d::Reducer> reducer = state->reducer.lock();
+    if (reducer && state->delayed_all_reduce_queued && !*state->delayed_all_reduce_queued) {
+      *state->delayed_all_reduce_queued = true;
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [reducer] { reducer->delay_all_reduce(); });
+    }
+    gradients.insert(gradients.begin(), Tensor());  // for `state`
+    return gradients;
+  }
+};
+
+struct TrainedParameters {
+  std::vector<Tensor> tensors;
+  std::vector<bool> sparse;
+  std::unordered_map<size_t, std::string> names;
+};
+
+// Every parameter that requires a gradient, once, in the order of registration.
+TrainedParameters trained_parameters(const torch::nn::Module& module) {
+  TrainedParameters trained;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  const auto visit = [&](const std::string& prefix, const torch::nn::Module& owner) {
+    bool sparse = false;
+    if (const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&owner)) {
+      sparse = embedding->options.sparse();
+    } else if (const auto* bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&owner)) {
+      sparse = bag->options.sparse();
+    }
+    for (const auto& item : owner.named_parameters(/*recurse=*/false)) {
+      const Tensor& parameter = item.value();
+      if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        continue;
+      }
+      trained.names[trained.tensors.size()] = (prefix.empty() ? "" : prefix + ".") + item.key();
+      trained.tensors.push_back(parameter);
+      trained.sparse.push_back(sparse);
+    }
+  };
+  visit("", module);
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    visit(item.key(), *item.value());
+  }
+  return trained;
+}
+
+torch::OrderedDict<std::string, Tensor> state_of(const torch::nn::Module& module) {
+  torch::OrderedDict<std::string, Tensor> state("tensor");
+  for (const auto& item : module.named_parameters()) state.insert(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) state.insert(item.key(), item.value());
+  }
+  return state;
+}
+
+// What this rank alone can tell to be wrong; empty if nothing.
+std::string find_problem(const torch::OrderedDict<std::string, Tensor>& state,
+                         const DistributedDataParallelOptions& options, c10::Device device) {
+  std::ostringstream problem;
+  const std::vector<Tensor> tensors = state.values();
+  const auto elsewhere = std::find_if(tensors.begin(), tensors.end(), [&](const Tensor& tensor) {
+    return tensor.device() != device;
+  });
+  if (std::none_of(tensors.begin(), tensors.end(),
+                   [](const Tensor& tensor) { return tensor.requires_grad(); })) {
+    problem << "the module has no parameter that requires a gradient, so there is nothing to train";
+  } else if (elsewhere != tensors.end()) {
+    problem << "the module's tensors are on " << device << " and on " << elsewhere->device()
+            << "; move all of them to one device with to()";
+  } else if (options.device_ids.size() > 1) {
+    problem << "device_ids has " << options.device_ids.size()
+            << " entries; one process drives one device, so pass its index alone";
+  } else if (!device.is_cpu() && !options.device_ids.empty() &&
+             options.device_ids[0] != device.index()) {
+    problem << "device_ids names device " << options.device_ids[0] << ", but the module is on "
+            << device;
+  } else if (!(options.bucket_cap_mb > 0)) {
+    problem << "bucket_cap_mb must be positive, got " << options.bucket_cap_mb;
+  }
+  return problem.str();
+}
+
+// Runs what follows on a stream of its own; on leaving, the stream that was current waits for it.
+class SideStream {
+ public:
+  explicit SideStream(c10::Device device) {
+    if (device.is_cpu()) return;
+    const c10::impl::VirtualGuardImpl implementation(device.type());
+    before_ = implementation.getStream(device);
+    const c10::Stream side = implementation.getStreamFromGlobalPool(device);
+    wait_for(side, *before_);
+    guard_.emplace(side);
+  }
+  ~SideStream() {
+    if (guard_) wait_for(*before_, guard_->current_stream());
+  }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+ private:
+  static void wait_for(const c10::Stream& waiting, const c10::Stream& working) {
+    c10::Event event(working.device_type());
+    event.record(working);
+    event.block(waiting);
+  }
+
+  std::optional<c10::Stream> before_;
+  std::optional<c10::StreamGuard> guard_;
+};
+
+}  // namespace
+
+GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
+                                           const DistributedDataParallelOptions& options)
+    : options_(options) {
+  if (!options_.process_group) options_.process_group = DistributedManager::get().group();
+  const auto state = state_of(module);
+  if (!state.is_empty()) device_ = state.front().value().device();
+  const SideStream side_stream(device_);
+  check_modules_agree(*options_.process_group, device_, describe(state),
+                      find_problem(state, options_, device_));
+  broadcast_from_rank_0(state.values());
+  build_reducer(module);
+}
+
+GradientSynchronizer::~GradientSynchronizer() = default;
+
+void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
+  TrainedParameters trained = trained_parameters(module);
+  const auto cap = static_cast<int64_t>(options_.bucket_cap_mb * kMebibyte);
+  const int64_t first_cap = std::min<int64_t>(cap, c10d::kDefaultFirstBucketBytes);
+  // Parameters are not yet known in the order in which gradients come. Cutting buckets now could start an
+  // all-reduce between other collectives of the backward pass on one rank and not on another, so the first
+  // iteration has one bucket, unless unused parameters rule out rebuilding.
+  const bool will_rebuild = options_.static_graph || !options_.find_unused_parameters;
+  const std::vector<size_t> limits =
+      will_rebuild ? std::vector<size_t>{std::numeric_limits<size_t>::max()}
+                   : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
+  std::vector<std::vector<size_t>> buckets = std::get<0>(
+      c10d::compute_bucket_assignment_by_size(trained.tensors, limits, trained.sparse));
+  // Gradients come about in the reverse order of registration.
+  std::reverse(buckets.begin(), buckets.end());
+  reducer_ = std::make_shared<c10d::Reducer>(
+      std::move(trained.tensors), std::move(buckets), options_.process_group,
+      std::move(trained.sparse), cap, options_.find_unused_parameters,
+      options_.gradient_as_bucket_view, std::move(trained.names), first_cap,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+  if (options_.static_graph) reducer_->set_static_graph();
+}
+
+void GradientSynchronizer::broadcast_from_rank_0(const std::vector<Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::vector<Tensor> values;
+  for (const Tensor& tensor : tensors) values.push_back(tensor.detach());
+  if (values.empty() || options_.process_group->getSize() == 1) return;
+  c10d::broadcast_coalesced(options_.process_group, values, kBroadcastBytes, /*rank=*/0);
+}
+
+void GradientSynchronizer::before_forward(const torch::nn::Module& module) {
+  if (at::GradMode::is_enabled()) {
+    if (synchronise_backward_) reducer_->prepare_for_forward();
+    reducer_->rebuild_buckets();
+  }
+  if (options_.broadcast_buffers && synchronise_buffers_) {
+    std::vector<Tensor> buffers = module.buffers();
+    std::erase_if(buffers, [](const Tensor& buffer) { return !buffer.defined(); });
+    broadcast_from_rank_0(buffers);
+  }
+}
+
+void GradientSynchronizer::after_forward(const std::vector<Tensor*>& outputs) {
+  synchronise_buffers_ = at::GradMode::is_enabled() && synchronise_backward_;
+  const bool find_unused = options_.find_unused_parameters && !options_.static_graph;
+  if (synchronise_buffers_) {
+    std::vector<Tensor> searched;
+    if (find_unused) {
+      for (const Tensor* output : outputs) searched.push_back(*output);
+    }
+    reducer_->prepare_for_backward(searched);
+  }
+  if (find_unused || (options_.static_graph && !*delayed_all_reduce_queued_)) {
+    torch::autograd::variable_list differentiable;
+    for (const Tensor* output : outputs) {
+      if (output->defined() && output->grad_fn()) differentiable.push_back(*output);
+    }
+    if (!differentiable.empty()) {
+      auto state = c10::make_intrusive<SinkState>();
+      state->reducer = reducer_;
+      if (options_.static_graph) state->delayed_all_reduce_queued = delayed_all_reduce_queued_;
+      const torch::autograd::variable_list replacements =
+          OutputSink::apply(std::move(state), differentiable);
+      auto replacement = replacements.begin();
+      for (Tensor* output : outputs) {
+        if (output->defined() && output->grad_fn()) *output = *replacement++;
+      }
+    }
+  }
+  if (options_.output_device) {
+    for (Tensor* output : outputs) {
+      if (output->defined()) *output = output->to(*options_.output_device);
+    }
+  }
+}
+
+}  // namespace meshrun::detail

@@ -1,0 +1,255 @@
+#include "parallel/manager/environment.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+absl::StatusOr<LaunchEnvironment> detect(const Variables& variables,
+                                         std::optional<std::string> forced = std::nullopt) {
+  return detect_environment(
+      [&](const std::string& name) -> std::optional<std::string> {
+        const auto found = variables.find(name);
+        if (found == variables.end()) return std::nullopt;
+        return found->second;
+      },
+      forced);
+}
+
+std::string error(const Variables& variables, std::optional<std::string> forced = std::nullopt) {
+  const absl::StatusOr<LaunchEnvironment> result = detect(variables, std::move(forced));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(result.status().message());
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+Variables with(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
+const Variables kEnv = {
+    {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "host-a"}, {"MASTER_PORT", "29500"}};
+const Variables kSlurm = {{"SLURM_PROCID", "1"},
+                          {"SLURM_NPROCS", "2"},
+                          {"SLURM_LOCALID", "1"},
+                          {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.7"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+
+TEST(EnvironmentTest, NothingSetIsASingleProcess) {
+  const auto found = detect({});
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->method, LaunchMethod::kSingle);
+  EXPECT_EQ(found->rank, 0);
+  EXPECT_EQ(found->world_size, 1);
+  EXPECT_EQ(found->local_rank, 0);
+}
+
+// People export the address for other programs; it says nothing about ranks.
+TEST(EnvironmentTest, AnAddressAloneIsNotALaunch) {
+  EXPECT_EQ(detect({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}})->method, LaunchMethod::kSingle);
+}
+
+TEST(EnvironmentTest, ReadsEnv) {
+  const auto found = detect(with(with(with(kEnv, "LOCAL_RANK", "1"), "LOCAL_WORLD_SIZE", "2"), "GROUP_RANK", "1"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->method, LaunchMethod::kEnv);
+  EXPECT_EQ(found->rank, 3);
+  EXPECT_EQ(found->world_size, 4);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 2);
+  EXPECT_EQ(found->node_rank, 1);
+  EXPECT_EQ(found->master_addr, "host-a");
+  EXPECT_EQ(found->master_port, 29500);
+  EXPECT_FALSE(found->store_is_hosted);
+}
+
+TEST(EnvironmentTest, EnvLeavesTheLocalRankOpen) { EXPECT_FALSE(detect(kEnv)->local_rank.has_value()); }
+
+TEST(EnvironmentTest, EveryMissingVariableOfEnvIsNamed) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    EXPECT_THAT(error(without(kEnv, name)), AllOf(HasSubstr(std::string(name) + " is not set"),
+                                                  HasSubstr("single process")));
+  }
+  EXPECT_THAT(error({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
+  EXPECT_THAT(error({{"RANK", "0"}}), HasSubstr("WORLD_SIZE is not set"));
+  EXPECT_THAT(error({}, "ENV"), HasSubstr("RANK is not set"));
+}
+
+TEST(EnvironmentTest, EveryRankReportsTheSameMissingVariable) {
+  const Variables half = without(kEnv, "MASTER_ADDR");
+  EXPECT_EQ(error(with(half, "RANK", "0")), error(with(half, "RANK", "3")));
+}
+
+TEST(EnvironmentTest, MalformedIntegersAreNamed) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
+    for (const char* value : {"two", "1x", "-1", "", " 1", "99999999999"}) {
+      EXPECT_THAT(error(with(kEnv, name, value)),
+                  HasSubstr(std::string(name) + "=\"" + value + "\" is not an integer"));
+    }
+  }
+  for (const char* value : {"0", "65536", "x", "-1"}) {
+    EXPECT_THAT(error(with(kEnv, "MASTER_PORT", value)), HasSubstr("is not a port"));
+  }
+}
+
+TEST(EnvironmentTest, RanksMustFitTheWorld) {
+  EXPECT_THAT(error(with(kEnv, "RANK", "4")), AllOf(HasSubstr("RANK=4"), HasSubstr("WORLD_SIZE=4")));
+  EXPECT_THAT(error(with(kEnv, "LOCAL_RANK", "4")), HasSubstr("local rank 4"));
+  EXPECT_THAT(error(with(kEnv, "LOCAL_WORLD_SIZE", "5")), HasSubstr("local world size 5"));
+  EXPECT_THAT(error(with(kEnv, "WORLD_SIZE", "0")), HasSubstr("WORLD_SIZE=\"0\""));
+  EXPECT_THAT(error(with(kSlurm, "SLURM_PROCID", "2")), HasSubstr("SLURM_PROCID=2"));
+  EXPECT_THAT(error(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "2")), HasSubstr("OMPI_COMM_WORLD_RANK=2"));
+}
+
+TEST(EnvironmentTest, TorchrunHostsTheStoreAndNumbersItsAttempts) {
+  const auto found = detect(with(with(with(kEnv, "TORCHELASTIC_USE_AGENT_STORE", "True"),
+                                      "TORCHELASTIC_RESTART_COUNT", "2"),
+                                 "TORCHELASTIC_RUN_ID", "run-1"));
+  ASSERT_TRUE(found.ok());
+  EXPECT_TRUE(found->store_is_hosted);
+  EXPECT_EQ(found->store_prefix, "attempt_2/");
+  EXPECT_THAT(found->identity, HasSubstr("run-1"));
+  EXPECT_FALSE(detect(with(kEnv, "TORCHELASTIC_USE_AGENT_STORE", "False"))->store_is_hosted);
+}
+
+TEST(EnvironmentTest, ReadsSlurm) {
+  const auto found = detect(kSlurm);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->method, LaunchMethod::kSlurm);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->world_size, 2);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->master_addr, "10.0.0.7");
+  EXPECT_EQ(found->master_port, 12355);
+}
+
+TEST(EnvironmentTest, EveryMissingVariableOfSlurmIsNamed) {
+  EXPECT_THAT(error(without(kSlurm, "SLURM_NPROCS")), HasSubstr("SLURM_NPROCS is not set"));
+  EXPECT_THAT(error(without(kSlurm, "SLURM_LAUNCH_NODE_IPADDR")),
+              AllOf(HasSubstr("SLURM_LAUNCH_NODE_IPADDR is not set"), HasSubstr("srun")));
+  EXPECT_THAT(error(without(kSlurm, "SLURM_PROCID"), "SLURM"), HasSubstr("SLURM_PROCID is not set"));
+}
+
+TEST(EnvironmentTest, PlainSbatchTakesTheFirstNodeOfTheJob) {
+  const auto found = detect(with(without(kSlurm, "SLURM_LAUNCH_NODE_IPADDR"), "SLURM_JOB_NODELIST", "gpu[07-09],x"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->master_addr, "gpu07");
+}
+
+// srun from a login node: its address is not where rank 0 runs.
+TEST(EnvironmentTest, SlurmPrefersTheStepsFirstNodeToTheLaunchNode) {
+  const Variables step = with(with(kSlurm, "SLURM_STEP_NODELIST", "n[3,5]"), "SLURM_STEP_NUM_NODES", "2");
+  EXPECT_EQ(detect(step)->master_addr, "n3");
+  EXPECT_EQ(detect(with(step, "SLURM_STEP_NUM_NODES", "1"))->master_addr, "127.0.0.1");
+  EXPECT_EQ(detect(with(step, "MASTER_ADDR", "chosen"))->master_addr, "chosen");
+}
+
+TEST(EnvironmentTest, SlurmJobsOnOneHostHaveTheirOwnPortsAndIdentities) {
+  const Variables job = with(with(kSlurm, "SLURM_JOB_ID", "71"), "SLURM_STEP_ID", "0");
+  const auto first = detect(job);
+  const auto next_step = detect(with(job, "SLURM_STEP_ID", "1"));
+  EXPECT_NE(first->master_port, next_step->master_port);
+  EXPECT_NE(first->identity, next_step->identity);
+  EXPECT_EQ(first->master_port, detect(with(job, "SLURM_PROCID", "0"))->master_port);
+  EXPECT_EQ(detect(with(job, "MASTER_PORT", "4000"))->master_port, 4000);
+}
+
+TEST(EnvironmentTest, ReadsOpenMpi) {
+  const auto found = detect(with(kOpenMpi, "PMIX_NAMESPACE", "2843148289"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->method, LaunchMethod::kOpenMpi);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->local_world_size, 2);
+  EXPECT_EQ(found->master_addr, "localhost");
+  EXPECT_NE(found->master_port, detect(with(kOpenMpi, "PMIX_NAMESPACE", "2843148290"))->master_port);
+  EXPECT_EQ(found->master_port, detect(with(kOpenMpi, "OMPI_MCA_ess_base_jobid", "2843148289"))->master_port);
+}
+
+TEST(EnvironmentTest, OpenMpiAcrossHostsNeedsAnAddress) {
+  const Variables spread = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+  EXPECT_THAT(error(with(spread, "OMPI_COMM_WORLD_LOCAL_RANK", "0")), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(error(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE")), HasSubstr("OMPI_COMM_WORLD_SIZE is not set"));
+}
+
+TEST(EnvironmentTest, TheFirstLauncherInTheOrderWins) {
+  Variables all = kOpenMpi;
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kOpenMpi);
+  all.insert(kSlurm.begin(), kSlurm.end());
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kSlurm);
+  all.insert(kEnv.begin(), kEnv.end());
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kEnv);
+  all["MESHRUN_AGENT"] = "unix:/run/agent.sock";
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kCoordinator);
+}
+
+TEST(EnvironmentTest, AMethodCanBeForced) {
+  Variables all = kEnv;
+  all.insert(kSlurm.begin(), kSlurm.end());
+  all["PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD"] = "SLURM";
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kSlurm);
+  all["MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD"] = "ENV";
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kEnv);
+  EXPECT_EQ(detect(all, "SINGLE")->method, LaunchMethod::kSingle);
+  EXPECT_THAT(error(with(all, "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD", "env")),
+              AllOf(HasSubstr("\"env\""), HasSubstr("COORDINATOR, ENV, SLURM, OPENMPI")));
+  EXPECT_THAT(error(all, "COORDINATOR"), HasSubstr("MESHRUN_AGENT is not set"));
+}
+
+TEST(EnvironmentTest, IdentitiesDifferByAddressAndWorld) {
+  std::set<std::string> identities;
+  for (const Variables& job : {kEnv, with(kEnv, "MASTER_PORT", "29501"), with(kEnv, "WORLD_SIZE", "5"),
+                               with(kEnv, "TORCHELASTIC_RUN_ID", "a"), with(kEnv, "MESHRUN_JOB_ID", "a")}) {
+    EXPECT_TRUE(identities.insert(detect(job)->identity).second);
+    EXPECT_EQ(detect(job)->identity, detect(with(job, "RANK", "0"))->identity);
+  }
+}
+
+TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
+  EXPECT_EQ(detect(kEnv)->timeout, std::nullopt);
+  EXPECT_EQ(detect(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", "2.5"))->timeout, milliseconds(2500));
+  for (const char* value : {"0", "-1", "soon", "5s", "nan", "inf", "1e12"}) {
+    EXPECT_THAT(error(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", value)), HasSubstr("MESHRUN_TIMEOUT_SECONDS"));
+  }
+}
+
+TEST(HostlistTest, GivesTheFirstHost) {
+  EXPECT_EQ(*first_host("login1"), "login1");
+  EXPECT_EQ(*first_host("a,b"), "a");
+  EXPECT_EQ(*first_host("gpu[07-12,20],login1"), "gpu07");
+  EXPECT_EQ(*first_host("gpu[5,7]"), "gpu5");
+  EXPECT_EQ(*first_host("rack[1-2]n[03-07]-ib,x"), "rack1n03-ib");
+  EXPECT_EQ(*first_host("n[1-2].cluster.org"), "n1.cluster.org");
+  for (const char* broken : {"", ",a", "n[", "n[]", "n[3"}) EXPECT_FALSE(first_host(broken).ok()) << broken;
+}
+
+TEST(PortTest, StaysBelowTheEphemeralRange) {
+  std::set<int> ports;
+  for (int job = 0; job < 1000; ++job) {
+    const int port = port_for("Slurm job " + std::to_string(job));
+    EXPECT_GE(port, 20000);
+    EXPECT_LT(port, 30000);
+    ports.insert(port);
+  }
+  EXPECT_GT(ports.size(), 900u);
+}
+
+}  // namespace
+}  // namespace meshrun
