@@ -1,0 +1,95 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "core/os/files.h"
+#include "core/os/process.h"
+
+namespace meshrun::os {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OsTest : public ::testing::Test {
+ protected:
+  OsTest() : dir_(::testing::TempDir() + "/os_test." + std::to_string(::getpid())) {
+    std::filesystem::create_directories(dir_);
+  }
+  ~OsTest() override { std::filesystem::remove_all(dir_); }
+
+  std::string dir_;
+};
+
+TEST_F(OsTest, AtomicWriteReplacesTheWholeFileAndLeavesNothingBeside) {
+  const std::string path = dir_ + "/state";
+  ASSERT_TRUE(WriteFileAtomically(path, "old and long").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "new").ok());
+  EXPECT_EQ(*ReadFile(path), "new");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
+  EXPECT_EQ(ReadFile(dir_ + "/absent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(OsTest, CommandsAreFoundAsAShellFindsThem) {
+  std::ofstream(dir_ + "/plain") << "text";
+  std::ofstream(dir_ + "/tool") << "#!/bin/sh\n";
+  ::chmod((dir_ + "/tool").c_str(), 0755);
+  EXPECT_EQ(*FindCommand("tool", "/", dir_), dir_ + "/tool");
+  EXPECT_EQ(*FindCommand("./tool", dir_, ""), dir_ + "/./tool");
+  EXPECT_EQ(FindCommand("./absent", dir_, "").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(FindCommand("tool", dir_, "/bin").status().message()), HasSubstr("write ./tool"));
+  EXPECT_EQ(FindCommand("./", dir_, "").status().code(), absl::StatusCode::kInvalidArgument);
+  const auto plain = FindCommand("./plain", dir_, "");
+  EXPECT_EQ(plain.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(plain.status().message()), HasSubstr("chmod +x"));
+}
+
+TEST_F(OsTest, AChildKeepsTheNamedDescriptorsAndNoOthers) {
+  int kept[2];
+  int closed[2];
+  ASSERT_EQ(::pipe2(kept, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(closed, O_CLOEXEC), 0);
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c",
+                  "test \"$GREETING\" = hi && test -e /proc/self/fd/" + std::to_string(kept[0]) +
+                      " && ! test -e /proc/self/fd/" + std::to_string(closed[0])};
+  options.env = {{"GREETING", "hi"}};
+  options.keep_fds = {kept[0]};
+  const auto pid = Spawn(options);
+  ASSERT_TRUE(pid.ok()) << pid.status();
+  int status = 0;
+  ASSERT_EQ(::waitpid(*pid, &status, 0), *pid);
+  EXPECT_EQ(status, 0);
+  for (const int fd : {kept[0], kept[1], closed[0], closed[1]}) ::close(fd);
+}
+
+TEST_F(OsTest, ALifelineTellsOfItsOtherEndsDeathOnce) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  std::promise<void> told;
+  Lifeline lifeline(UniqueFd(ends[0]), [&] { told.set_value(); });
+  ::close(ends[1]);
+  EXPECT_EQ(told.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
+}
+
+TEST_F(OsTest, ALifelineThatIsNeverCutEndsQuietly) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  { Lifeline lifeline(UniqueFd(ends[0]), [] { ADD_FAILURE() << "the other end is open"; }); }
+  ::close(ends[1]);
+}
+
+TEST(SocketPathTest, APathThatDoesNotFitNamesTheLimit) {
+  EXPECT_TRUE(CheckSocketPath(std::string(107, 'a')).ok());
+  EXPECT_THAT(std::string(CheckSocketPath(std::string(108, 'a')).message()), HasSubstr("107"));
+}
+
+TEST(SignalNameTest, IsTheShellsName) { EXPECT_EQ(SignalName(9), "SIGKILL"); }
+
+}  // namespace
+}  // namespace meshrun::os
