@@ -1,5 +1,6 @@
-// The libraries that one process of meshrun may hold together: gRPC with protobuf, spdlog with fmt, LibTorch with c10d.
-// LibTorch carries protobuf and fmt of its own; the test fails to link, or crashes, where the copies meet.
+// The libraries that one process of meshrun may hold together: gRPC with protobuf, spdlog with fmt,
+// LibTorch with c10d. LibTorch carries protobuf and fmt of its own; the test fails to link, or
+// crashes, where the copies meet.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -80,8 +81,11 @@ TEST(ToolchainTest, GlooReducesOverAWorldOfOne) {
 }
 
 TEST(ToolchainTest, ExceptionsOfLibTorchAreCaught) {
-  EXPECT_THAT([] { at::arange(3).reshape({2, 2}); },
-              testing::ThrowsMessage<c10::Error>(testing::HasSubstr("invalid for input of size 3")));
+  EXPECT_THAT(
+      [] {
+        at::arange(3).reshape({2, 2});
+      },
+      testing::ThrowsMessage<c10::Error>(testing::HasSubstr("invalid for input of size 3")));
 }
 
 }  // namespace

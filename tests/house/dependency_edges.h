@@ -1,0 +1,30 @@
+// Which room of the house may use which, read from the sources: #include lines, .proto imports and
+// BUILD labels.
+//
+//   proto <- core <- {coordinator, worker, client, agent}
+//   core, agent <- parallel <- jobs
+//
+// Two rules look through headers: no file of parallel/ or jobs/ reaches protobuf or gRPC, and
+// nothing below parallel/ reaches LibTorch. Files under tests/ and tools/ may use anything.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace meshrun::house {
+
+// A forbidden edge. `file` is relative to the root, `line` counts from 1.
+struct Violation {
+  std::string file;
+  int line = 0;
+  std::string reason;
+
+  friend bool operator==(const Violation&, const Violation&) = default;
+};
+
+// All forbidden edges below `root`, ordered by file and line. Hidden directories, symbolic links
+// and third_party/ are not read.
+std::vector<Violation> FindForbiddenEdges(const std::filesystem::path& root);
+
+}  // namespace meshrun::house

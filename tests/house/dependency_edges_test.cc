@@ -1,0 +1,143 @@
+#include "tests/house/dependency_edges.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshrun::house {
+
+void PrintTo(const Violation& violation, std::ostream* out) {
+  *out << violation.file << ":" << violation.line << ": " << violation.reason;
+}
+
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+namespace fs = std::filesystem;
+
+// The source tree that holds the file which this link of the test's runfiles leads to.
+fs::path Workspace() { return fs::canonical("WORKSPACE").parent_path(); }
+
+TEST(DependencyEdgesTest, TheTreeHasNoForbiddenEdge) {
+  ASSERT_TRUE(fs::exists(Workspace() / "tests/house/dependency_edges_test.cc"))
+      << Workspace() << " is not the source tree";
+  EXPECT_THAT(FindForbiddenEdges(Workspace()), IsEmpty());
+}
+
+class DependencyEdgesInATempTreeTest : public testing::Test {
+ protected:
+  DependencyEdgesInATempTreeTest() {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+
+  void Write(std::string_view path, std::string_view text) {
+    const fs::path file = root_ / path;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+
+  std::vector<Violation> Find() const { return FindForbiddenEdges(root_); }
+
+  static auto Edge(const std::string& file, int line, const std::string& reason) {
+    return AllOf(Field(&Violation::file, file), Field(&Violation::line, line),
+                 Field(&Violation::reason, HasSubstr(reason)));
+  }
+
+ private:
+  const fs::path root_ = fs::path(testing::TempDir()) / "house" /
+                         testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(DependencyEdgesInATempTreeTest, AllowedEdgesPass) {
+  Write("proto/meshrun/v1/job.proto", "import \"google/protobuf/duration.proto\";\n");
+  Write("core/rpc.h", "#include <grpcpp/grpcpp.h>\n#include \"meshrun/v1/job.pb.h\"\n");
+  Write("core/ids.h", "#include <string>\n");
+  Write("coordinator/server.cc", "#include \"core/rpc.h\"\n#include \"coordinator/server.h\"\n");
+  Write("agent/agent.h", "#include \"core/ids.h\"\n");
+  Write("agent/agent.cc", "#include \"meshrun/v1/job.grpc.pb.h\"\n");
+  Write("parallel/comm/store.cc", "#include <torch/torch.h>\n#include \"agent/agent.h\"\n");
+  Write("jobs/train.cc", "#include \"parallel/comm/store.h\"\n");
+  Write("tests/worker/x_test.cc", "#include \"worker/x.h\"\n#include \"client/y.h\"\n");
+  Write("core/BUILD.bazel",
+        "package(default_visibility = [\"//worker:__subpackages__\"])\n"
+        "deps = [\"//proto/meshrun/v1:job_proto\", \"//third_party/grpc:grpc++\"]\n");
+  Write("parallel/BUILD.bazel", "deps = [\"//third_party/libtorch\", \"//agent\"]\n");
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, DaemonsAndClientDoNotKnowEachOther) {
+  Write("worker/a.cc", "\n#include \"coordinator/a.h\"\n");
+  Write("client/a.cc", "#include \"worker/a.h\"\n");
+  Write("coordinator/a.h", "#  include \"client/a.h\"\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("client/a.cc", 1, "must not use worker/"),
+                                  Edge("coordinator/a.h", 1, "must not use client/"),
+                                  Edge("worker/a.cc", 2, "must not use coordinator/")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, CoreDoesNotLookUp) {
+  Write("core/a.cc", "#include \"agent/agent.h\"\n");
+  Write("proto/a.proto", "import \"core/a.proto\";\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("core/a.cc", 1, "must not use agent/"),
+                                  Edge("proto/a.proto", 1, "must not use core/a.proto")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, ParallelDoesNotReachTheWireEvenThroughAHeader) {
+  Write("core/proto_time.h", "#include <google/protobuf/duration.pb.h>\n");
+  Write("agent/agent.h", "#include \"core/proto_time.h\"\n");
+  Write("parallel/comm/store.cc", "#include \"agent/agent.h\"\n");
+  Write("parallel/fft/plan.h", "#include \"meshrun/v1/job.pb.h\"\n");
+  EXPECT_THAT(
+      Find(),
+      ElementsAre(
+          Edge("parallel/comm/store.cc", 1,
+               "agent/agent.h -> core/proto_time.h -> google/protobuf/duration.pb.h"),
+          Edge("parallel/fft/plan.h", 1, "must not reach protobuf or gRPC: meshrun/v1/job.pb.h"),
+          Edge("parallel/fft/plan.h", 1, "must not use proto/")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, NothingBelowParallelReachesLibTorch) {
+  Write("agent/agent.h", "#include <c10/util/Exception.h>\n");
+  Write("worker/main.cc", "#include <torch/torch.h>\n");
+  Write("client/main.cc", "#include \"parallel/manager/manager.h\"\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("agent/agent.h", 1, "must not reach LibTorch"),
+                                  Edge("client/main.cc", 1, "must not use parallel/"),
+                                  Edge("worker/main.cc", 1, "must not reach LibTorch")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, LabelsCountAsIncludesDo) {
+  Write("worker/BUILD.bazel",
+        "# \"//coordinator:commented\"\n"
+        "deps = [\"//core\", \"//coordinator:state\"],\n"
+        "torch = True,\n");
+  Write("parallel/BUILD.bazel", "deps = [\"//third_party/grpc:grpc++\"]\n");
+  Write("client/BUILD.bazel", "deps = [\"//third_party/libtorch\"]\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("client/BUILD.bazel", 1, "//third_party/libtorch"),
+                                  Edge("parallel/BUILD.bazel", 1, "//third_party/grpc:grpc++"),
+                                  Edge("worker/BUILD.bazel", 2, "must not use coordinator/"),
+                                  Edge("worker/BUILD.bazel", 3, "torch = True")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, ARoomWithoutARuleIsReported) {
+  Write("attic/a.cc", "#include \"core/a.h\"\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("attic/a.cc", 1, "no rule says what attic/ may use")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, AnIncludeCycleEnds) {
+  Write("agent/a.h", "#include \"agent/b.h\"\n");
+  Write("agent/b.h", "#include \"agent/a.h\"\n");
+  EXPECT_THAT(Find(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace meshrun::house
