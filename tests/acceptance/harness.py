@@ -1,0 +1,224 @@
+"""Runs an acceptance list item by item, and starts and ends the processes that its items need.
+
+An item is a function decorated with @item(number, title). It returns passed(...), short(...) or
+not_applicable(...); anything it raises counts as short, with the reason. Everything that an item started is
+killed when the item ends.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_ITEMS = {}
+
+
+def item(number, title, soak=False):
+    """Registers an item. soak: its whole content is long, so --skip-soak leaves it to the soak run."""
+
+    def register(function):
+        _ITEMS[number] = (title, soak, function)
+        return function
+
+    return register
+
+
+class Short(Exception):
+    """A figure or behaviour that falls short of its target."""
+
+
+def passed(figures):
+    return "pass", figures
+
+
+def short(figures, target):
+    return "short", f"{figures} (target {target})"
+
+
+def not_applicable(reason):
+    return "n/a", reason
+
+
+def check(condition, what):
+    if not condition:
+        raise Short(what)
+
+
+def main(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--only", help="items to run, for example 3 or 3,7")
+    parser.add_argument("--skip-soak", action="store_true", help="leave out what belongs to the soak run")
+    parser.add_argument("--list", action="store_true", help="print the items and stop")
+    options = parser.parse_args()
+    chosen = sorted(_ITEMS) if not options.only else [int(n) for n in options.only.split(",")]
+    if options.list:
+        for number in chosen:
+            print(number, _ITEMS[number][0])
+        return 0
+    os.environ["MESHRUN_SKIP_SOAK"] = "1" if options.skip_soak and not options.only else ""
+    counts = {"pass": 0, "short": 0, "n/a": 0, "skip": 0}
+    for number in chosen:
+        if number not in _ITEMS:
+            parser.error(f"there is no item {number}; items are {', '.join(map(str, sorted(_ITEMS)))}")
+        title, soak, function = _ITEMS[number]
+        if soak and skip_soak():
+            counts["skip"] += 1
+            print(f"{number} skip {title}: part of the soak run", flush=True)
+            continue
+        started = time.monotonic()
+        with contextlib.ExitStack() as cleanup:
+            try:
+                verdict, text = function(Site(cleanup))
+            except Short as error:
+                verdict, text = "short", str(error)
+            except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
+                verdict, text = "short", f"{type(error).__name__}: {error}"
+        counts[verdict] += 1
+        text = " ".join(str(text).split())
+        print(f"{number} {verdict} {text} [{title}; {time.monotonic() - started:.1f} s]", flush=True)
+    # A skipped item was not run: it never counts as passed.
+    print(f"{counts['pass']} passed, {counts['short']} failed, {counts['skip'] + counts['n/a']} skipped")
+    return 1 if counts["short"] else 0
+
+
+def skip_soak():
+    return bool(os.environ.get("MESHRUN_SKIP_SOAK"))
+
+
+def bazel(*arguments):
+    return [*os.environ.get("MESHRUN_BAZEL", "bazel").split(), *arguments]
+
+
+_BIN = None
+
+
+def binary(label):
+    """Path of a built target; builds it on first use. "//client:meshrun" -> .../client/meshrun."""
+    global _BIN
+    package, name = label[2:].split(":")
+    if _BIN is None:
+        info = subprocess.run(bazel("info", "bazel-bin"), cwd=ROOT, capture_output=True, text=True, check=True)
+        _BIN = pathlib.Path(info.stdout.strip())
+    path = _BIN / package / name
+    if label not in _BUILT:
+        subprocess.run(bazel("build", "--noshow_progress", label), cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        _BUILT.add(label)
+    return str(path)
+
+
+_BUILT = set()
+
+
+def meshrun():
+    binary("//coordinator:meshrun-coordinator")
+    binary("//worker:meshrun-worker")
+    return binary("//client:meshrun")
+
+
+class Site:
+    """A scratch directory and the processes of one item."""
+
+    def __init__(self, cleanup):
+        self.cleanup = cleanup
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="mrt-"))
+        cleanup.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self.env = dict(os.environ, XDG_STATE_HOME=str(self.directory / "state"))
+        for name in ("MESHRUN_COORDINATOR", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            self.env.pop(name, None)
+
+    def script(self, name, text, mode=0o755):
+        path = self.directory / name
+        path.write_text(text)
+        path.chmod(mode)
+        return str(path)
+
+    def run(self, command, timeout=60, env=None):
+        """Runs to its end. Returns (exit code, stdout, stderr, seconds)."""
+        started = time.monotonic()
+        done = subprocess.run([str(c) for c in command], cwd=self.directory, env=dict(self.env, **(env or {})),
+                              capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout, done.stderr, time.monotonic() - started
+
+    def start(self, command, **options):
+        """Starts in the background, in a session of its own; killed with the item."""
+        process = subprocess.Popen([str(c) for c in command], cwd=self.directory, env=self.env, text=True,
+                                   stdin=subprocess.DEVNULL, start_new_session=True, **options)
+
+        def end():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+        self.cleanup.callback(end)
+        return process
+
+    def daemon(self, command):
+        """Starts a daemon and returns (process, what it said on its --ready-fd)."""
+        read_end, write_end = os.pipe()
+        process = self.start([*command, "--ready-fd", write_end], pass_fds=[write_end],
+                             stderr=open(self.directory / "daemons.log", "a"))
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            line = ready.readline()
+        check(line, f"{pathlib.Path(command[0]).name} did not start; its log ends: {self.log_tail()}")
+        return process, json.loads(line)
+
+    def log_tail(self):
+        lines = (self.directory / "daemons.log").read_text().splitlines()
+        return " | ".join(lines[-3:])
+
+    def coordinator(self, listen="127.0.0.1:0", state="coordinator"):
+        process, ready = self.daemon([binary("//coordinator:meshrun-coordinator"), "--listen", listen,
+                                      "--state-dir", self.directory / state])
+        self.env["MESHRUN_COORDINATOR"] = ready["address"]
+        return process, ready["address"]
+
+    def worker(self, name, *flags):
+        process, _ = self.daemon([binary("//worker:meshrun-worker"), "--coordinator",
+                                  self.env["MESHRUN_COORDINATOR"], "--state-dir", self.directory / name,
+                                  "--name", name, *flags])
+        return process
+
+    def cluster(self, workers=2):
+        """A coordinator and workers n1, n2, ...; returns their processes."""
+        coordinator, _ = self.coordinator()
+        return coordinator, [self.worker(f"n{i + 1}") for i in range(workers)]
+
+
+def wait_until(condition, seconds, what):
+    """Polls a condition of other processes; returns how long it took."""
+    started = time.monotonic()
+    while not condition():
+        check(time.monotonic() - started < seconds, f"not within {seconds:g} s: {what}")
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+def alive(pattern):
+    """Processes, other than this one, whose command line holds the pattern."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                if pattern in command and state != "Z":
+                    found.append(f"{entry.name} {command.strip()}")
+    return found
+
+
+def interrupt(process, number=signal.SIGINT):
+    os.kill(process.pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit("this is the acceptance lists' library; run tests/acceptance/walking_system")
