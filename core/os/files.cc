@@ -44,7 +44,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
 }
 
-absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode) {
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode,
+                                 bool sync) {
   const std::string temporary = fmt::format("{}.{}.new", path, ::getpid());
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
   if (!fd) return ErrnoStatus(errno, temporary);
@@ -61,7 +62,7 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
       return fail();
     }
   }
-  if (::fsync(fd.get()) != 0) return fail();
+  if (sync && ::fsync(fd.get()) != 0) return fail();
   fd.reset();
   if (::rename(temporary.c_str(), path.c_str()) != 0) return fail();
   return absl::OkStatus();
