@@ -1,0 +1,59 @@
+#include "parallel/checkpoint/stored_tensor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+namespace meshrun {
+namespace {
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+      return "BOOL";
+    case at::kByte:
+      return "U8";
+    case at::kChar:
+      return "I8";
+    case at::kShort:
+      return "I16";
+    case at::kInt:
+      return "I32";
+    case at::kLong:
+      return "I64";
+    case at::kHalf:
+      return "F16";
+    case at::kBFloat16:
+      return "BF16";
+    case at::kFloat:
+      return "F32";
+    case at::kDouble:
+      return "F64";
+    case at::kComplexFloat:
+      return "C64";
+    default:
+      TORCH_CHECK_TYPE(false, "the safetensors format has no ", dtype);
+  }
+}
+
+}  // namespace
+
+StoredTensor to_stored(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  return {dtype_name(values.scalar_type()), values.sizes().vec(),
+          std::string(static_cast<const char*>(values.const_data_ptr()), values.nbytes())};
+}
+
+void copy_stored(const StoredTensor& stored, const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      stored.dtype == dtype_name(tensor.scalar_type()) && tensor.sizes() == stored.shape,
+      name, " is ", stored.dtype, " ", at::IntArrayRef(stored.shape), " in the file, but ",
+      dtype_name(tensor.scalar_type()), " ", tensor.sizes(), " is asked for");
+  const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  std::memcpy(values.mutable_data_ptr(), stored.bytes.data(), stored.bytes.size());
+  const at::NoGradGuard no_grad;
+  tensor.copy_(values);
+}
+
+}  // namespace meshrun

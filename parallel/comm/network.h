@@ -1,0 +1,50 @@
+// Sockets and addresses that a store and its process groups are bound to. No LibTorch.
+//
+// Thread-safe. Errors: ALREADY_EXISTS (port taken), INVALID_ARGUMENT (no such local address), NOT_FOUND (host does not
+// resolve), UNAVAILABLE (nobody listens, unreachable).
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace meshrun {
+
+// A socket that is closed unless released.
+class OwnedSocket {
+ public:
+  explicit OwnedSocket(int fd) : fd_(fd) {}
+  OwnedSocket(OwnedSocket&& other) noexcept : fd_(other.release()) {}
+  OwnedSocket& operator=(OwnedSocket&&) = delete;
+  ~OwnedSocket();
+
+  int fd() const { return fd_; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_;
+};
+
+// "localhost" and loopback addresses, without asking a resolver.
+bool is_loopback(const std::string& host);
+
+// Binds, without listening: to the loopback address where `host` is one, so that nobody outside reaches it, else to every
+// address of this machine. Port 0 takes a free one.
+absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port);
+int bound_port(const OwnedSocket& socket);
+
+// One attempt to connect; the connection is closed again.
+absl::Status probe(const std::string& host, int port, std::chrono::milliseconds timeout);
+
+// This machine's address on the way to `host`: what peers reach it by. Sends nothing.
+absl::StatusOr<std::string> local_address_towards(const std::string& host);
+
+std::string host_name();
+
+}  // namespace meshrun

@@ -1,0 +1,81 @@
+// The named process groups of a rank: what they are made of, and the groups themselves once made.
+//
+// A declaration partitions the world, the same on every rank, so that every check is made everywhere before anything is
+// sent. Only the group that this rank is in is ever made, over store keys named by group name and ranks.
+//
+// Thread-safe. Making a group waits for its other members, with no lock held. Errors: GroupError, UndefinedGroupError,
+// and what the maker raises.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+// Global ranks of every group of one name; each rank is in exactly one.
+using Partition = std::vector<std::vector<int>>;
+
+class GroupTable {
+ public:
+  // Makes the group of `ranks`, this rank's own.
+  using Maker =
+      std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name, const std::vector<int>& ranks)>;
+
+  GroupTable(int rank, int world_size, Maker maker);
+
+  // The partition of every group of `parent` (the world where absent) into contiguous blocks of `size`.
+  Partition split(const std::string& name, int size, const std::optional<std::string>& parent) const;
+  // The partition in which ranks with the same position in `name` meet.
+  Partition transpose(const std::string& orthogonal_name, const std::string& name) const;
+
+  // Makes a name known; the group follows at first use. GroupError where the name is taken.
+  void declare(const std::string& name, Partition partition);
+  void forget(const std::string& name);
+
+  c10::intrusive_ptr<c10d::ProcessGroup> group(const std::optional<std::string>& name);
+  // The group of `ranks`, under a name that declare() never sees.
+  c10::intrusive_ptr<c10d::ProcessGroup> unnamed_group(const std::string& key, const std::vector<int>& ranks);
+  // Nothing where the handle is not from here.
+  std::optional<std::string> name_of(const c10d::ProcessGroup* group) const;
+
+  std::vector<std::string> names() const;
+  bool contains(const std::string& name) const;
+  // This rank's group.
+  std::vector<int> ranks(const std::optional<std::string>& name) const;
+  Partition partition(const std::string& name) const;
+
+  // Takes every group out, the world last.
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> release();
+
+ private:
+  struct Entry {
+    std::string name;
+    Partition partition;
+    std::vector<int> mine;
+    std::mutex making;
+    // Written under `making` and mutex_.
+    c10::intrusive_ptr<c10d::ProcessGroup> group;
+  };
+
+  void check_free(const std::string& name) const;
+  std::shared_ptr<Entry> find(const std::optional<std::string>& name) const;
+  std::shared_ptr<Entry> make_entry(const std::string& name, Partition partition) const;
+  c10::intrusive_ptr<c10d::ProcessGroup> ensure(Entry& entry);
+
+  const int rank_;
+  const Maker maker_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Entry> world_;
+  std::vector<std::shared_ptr<Entry>> named_;
+  std::map<std::string, std::shared_ptr<Entry>> unnamed_;
+};
+
+}  // namespace meshrun
