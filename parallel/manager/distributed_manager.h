@@ -11,9 +11,9 @@
 // PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces one (parallel/manager/environment.h has the contract).
 // MESHRUN_TIMEOUT_SECONDS sets the timeout of rendezvous and collectives.
 //
-// A group is made when group() first hands it out; what it is made of is known from the calls that declared it, the
-// same on every rank. Those calls check their arguments on every rank before anything is sent. Every rank of a group
-// must come to its first use, all ranks in the same order.
+// A subgroup is made by the call that creates it; the group of a mesh axis when group() or get_mesh_group() first hands
+// it out, which all its ranks must come to, in the same order of groups. What a group consists of is known on every rank
+// beforehand, so wrong arguments are reported by all of them, before anything is sent.
 //
 // Threads: initialize, setup and cleanup from one thread, while nobody else uses the manager. All other methods
 // from any thread.
@@ -44,8 +44,10 @@ class Store;
 namespace meshrun {
 
 namespace agent {
-class Agent;
+class Agent;  // #include "agent/agent.h"
 }
+
+struct World;
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -54,8 +56,10 @@ struct InitializeOptions {
   std::optional<std::string> backend;
   // COORDINATOR, ENV, SLURM or OPENMPI; absent: the variables above, else the first that the environment shows.
   std::optional<std::string> method;
-  // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes.
+  // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own (Gloo 30 minutes, NCCL 10).
   std::optional<std::chrono::milliseconds> timeout;
+  // A connection to the daemon that is there already, for COORDINATOR; absent: one is made.
+  std::shared_ptr<agent::Agent> agent;
 };
 
 class DistributedManager {
@@ -86,9 +90,10 @@ class DistributedManager {
   bool distributed() const;
   // "nccl" or "gloo".
   const std::string& backend() const;
-  // "COORDINATOR", "ENV", "SLURM", "OPENMPI" or "SINGLE".
+  // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "SINGLE", or what setup() was given.
   const std::string& initialization_method() const;
-  std::chrono::milliseconds timeout() const;
+  // Of collectives; nothing where c10d's own holds.
+  std::optional<std::chrono::milliseconds> timeout() const;
 
   // What DistributedDataParallel is to be built with.
   bool broadcast_buffers() const;
@@ -147,6 +152,7 @@ class DistributedManager {
 
  private:
   struct State;
+  static void install(World world, const std::optional<std::string>& asked_backend);
   explicit DistributedManager(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -3,7 +3,7 @@
 // A declaration partitions the world, the same on every rank, so that every check is made everywhere before anything is
 // sent. Only the group that this rank is in is ever made, over store keys named by group name and ranks.
 //
-// Thread-safe. Making a group waits for its other members, with no lock held. Errors: GroupError, UndefinedGroupError,
+// Thread-safe. Making a group waits for its other members and holds that group's own lock alone. Errors: GroupError, UndefinedGroupError,
 // and what the maker raises.
 #pragma once
 

@@ -1,0 +1,155 @@
+#include "parallel/manager/rendezvous.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "parallel/comm/agent_store.h"
+#include "parallel/comm/network.h"
+#include "parallel/comm/tcp_store.h"
+#include "parallel/manager/environment.h"
+#include "parallel/manager/errors.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+
+void take_assignment(World& world) {
+  const agent::Assignment& assignment = world.agent->assignment();
+  world.rank = assignment.rank;
+  world.world_size = assignment.world_size;
+  world.local_rank = assignment.local_rank;
+  world.local_world_size = assignment.local_world_size;
+  world.node_rank = assignment.node_rank;
+  world.master_addr = assignment.node_count == 1 ? "127.0.0.1" : assignment.master_addr;
+  if (assignment.mesh.empty()) return;
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  for (const agent::MeshAxis& axis : assignment.mesh) {
+    shape.push_back(axis.size);
+    names.push_back(axis.name);
+  }
+  world.mesh = value_or_throw<MeshError>(make_mesh_layout(shape, names, world.world_size));
+}
+
+// What the launcher left out, from the hosts that the ranks told in joining.
+void fill_locality(World& world, const std::vector<std::string>& hosts) {
+  const std::string& mine = hosts[static_cast<size_t>(world.rank)];
+  std::vector<std::string> nodes;
+  int before_me = 0;
+  int on_my_host = 0;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (std::find(nodes.begin(), nodes.end(), hosts[rank]) == nodes.end()) nodes.push_back(hosts[rank]);
+    if (hosts[rank] != mine) continue;
+    ++on_my_host;
+    if (static_cast<int>(rank) < world.rank) ++before_me;
+  }
+  if (world.local_rank < 0) world.local_rank = before_me;
+  if (world.local_world_size < 0) world.local_world_size = on_my_host;
+  if (world.node_rank < 0) {
+    world.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
+  }
+}
+
+std::string peer_address(const std::string& master_addr) {
+  if (is_loopback(master_addr)) return "127.0.0.1";
+  // A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it; the route to rank 0 does not lie.
+  return value_or_throw<RendezvousError>(local_address_towards(master_addr));
+}
+
+}  // namespace
+
+World find_world(const std::optional<std::string>& method, std::optional<milliseconds> timeout,
+                 std::shared_ptr<agent::Agent> agent) {
+  const EnvironmentLookup process = process_environment();
+  // A connection that is handed in stands for the variable that would lead to one.
+  const EnvironmentLookup lookup = [&](const std::string& name) {
+    return agent && name == "MESHRUN_AGENT" ? std::optional<std::string>("given") : process(name);
+  };
+  const auto environment = value_or_throw<EnvironmentError>(detect_environment(lookup, method));
+
+  World world;
+  world.method = to_string(environment.method);
+  world.distributed = environment.method != LaunchMethod::kSingle;
+  world.timeout = timeout ? timeout : environment.timeout;
+  world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
+  if (environment.method == LaunchMethod::kCoordinator) {
+    world.agent = std::move(agent);
+    if (!world.agent) world.agent = value_or_throw<RendezvousError>(agent::Agent::Connect(world.rendezvous_timeout));
+    take_assignment(world);
+    return world;
+  }
+  world.rank = environment.rank;
+  world.world_size = environment.world_size;
+  world.local_rank = environment.local_rank.value_or(-1);
+  world.local_world_size = environment.local_world_size.value_or(-1);
+  world.node_rank = environment.node_rank.value_or(-1);
+  world.master_addr = environment.master_addr;
+  world.master_port = environment.master_port;
+  world.store_is_hosted = environment.store_is_hosted;
+  world.store_prefix = environment.store_prefix;
+  world.identity = environment.identity;
+  return world;
+}
+
+World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
+                  const std::string& port, const std::string& method) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    throw EnvironmentError(fmt::format("setup() got rank {} of a world of {}: ranks are 0 to world_size - 1", rank,
+                                       world_size));
+  }
+  if (local_rank && (*local_rank < 0 || *local_rank >= world_size)) {
+    throw EnvironmentError(fmt::format("setup() got local_rank {}, which does not fit a world of {}", *local_rank,
+                                       world_size));
+  }
+  World world;
+  world.method = method;
+  world.distributed = true;
+  world.rank = rank;
+  world.world_size = world_size;
+  world.local_rank = local_rank.value_or(-1);
+  world.master_addr = addr;
+  world.master_port = value_or_throw<EnvironmentError>(parse_port("the port given to setup()", port));
+  world.identity = fmt::format("setup {}:{}, world size {}", addr, port, world_size);
+  return world;
+}
+
+void join(World& world, const std::string& last_instance) {
+  if (world.agent) {
+    // The coordinator has brought the ranks together; there is nobody to wait for.
+    auto store = c10::make_intrusive<AgentStore>(world.agent, world.rendezvous_timeout);
+    world.instance = next_instance(*store, world.rank, last_instance);
+    world.store = c10::make_intrusive<c10d::PrefixStore>("instance/" + world.instance, std::move(store));
+    if (world.world_size > 1) world.address = peer_address(world.master_addr);
+    return;
+  }
+  if (world.world_size == 1) {
+    world.store = c10::make_intrusive<c10d::HashStore>();
+    world.instance = last_instance;
+    fill_locality(world, {host_name()});
+    return;
+  }
+  TcpStoreOptions options;
+  options.host = world.master_addr;
+  options.port = world.master_port;
+  options.rank = world.rank;
+  options.world_size = world.world_size;
+  options.is_hosted = world.store_is_hosted;
+  options.prefix = world.store_prefix;
+  options.identity = world.identity;
+  options.last_instance = last_instance;
+  options.timeout = world.rendezvous_timeout;
+  TcpRendezvous met = join_tcp_store(options);
+  world.store = std::move(met.store);
+  world.instance = std::move(met.instance);
+  world.address = peer_address(world.master_addr);
+  if (world.local_rank < 0 || world.local_world_size < 0 || world.node_rank < 0) {
+    fill_locality(world, joined_hosts(*world.store, world.world_size));
+  }
+}
+
+}  // namespace meshrun

@@ -1,0 +1,59 @@
+// From what the launcher said to a world whose ranks have met: the steps of DistributedManager::initialize().
+//
+// Threads: one call at a time. Errors: EnvironmentError, RendezvousError.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/agent.h"
+#include "c10/util/intrusive_ptr.h"
+#include "parallel/manager/mesh_layout.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun {
+
+struct World {
+  // Known from the start.
+  std::string method;
+  bool distributed = false;
+  int rank = 0;
+  int world_size = 1;
+  std::chrono::milliseconds rendezvous_timeout = c10d::Store::kDefaultTimeout;
+  // Of collectives; absent: the backend's own.
+  std::optional<std::chrono::milliseconds> timeout;
+  std::shared_ptr<agent::Agent> agent;
+  // Empty without --mesh.
+  MeshLayout mesh;
+
+  // How the ranks meet, where no daemon brings them together.
+  std::string master_addr;
+  int master_port = 0;
+  bool store_is_hosted = false;
+  std::string store_prefix;
+  std::string identity;
+
+  // Known after join(), and before where the launcher says it; until then -1.
+  int local_rank = -1;
+  int local_world_size = -1;
+  int node_rank = -1;
+  // This host's address for its peers.
+  std::string address = "127.0.0.1";
+  c10::intrusive_ptr<c10d::Store> store;
+  std::string instance;
+};
+
+// As the environment says, connecting to the daemon where there is one (`agent`, if given, is that connection).
+World find_world(const std::optional<std::string>& method, std::optional<std::chrono::milliseconds> timeout,
+                 std::shared_ptr<agent::Agent> agent);
+
+// As DistributedManager::setup() is told.
+World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
+                  const std::string& port, const std::string& method);
+
+// Brings the ranks to one store. `last_instance` is World::instance of the world that this process left, if any.
+void join(World& world, const std::string& last_instance);
+
+}  // namespace meshrun
