@@ -1,0 +1,86 @@
+// Asks a server for its health (grpc.health.v1) over mutual TLS or a Unix socket: what the probes of a
+// pod and of monitoring run. The kubelet's own gRPC probe speaks plaintext only, which no meshrun
+// process accepts from another host.
+//
+// Exit codes: 0 serving; 1 not serving; 2 wrong call; 75 no answer within the timeout.
+#include <grpcpp/grpcpp.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "deploy/probe/health.grpc.pb.h"
+
+namespace {
+
+namespace health = grpc::health::v1;
+
+enum ExitCode { kServing = 0, kNotServing = 1, kUsage = 2, kNoAnswer = 75 };
+
+struct Options {
+  std::string address;
+  std::string service;
+  double timeout_seconds = 2;
+  std::string cert, key, ca;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::shared_ptr<grpc::ChannelCredentials> Credentials(const Options& options) {
+  if (options.ca.empty() || options.address.starts_with("unix:")) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({ReadFile(options.ca), ReadFile(options.key), ReadFile(options.cert)});
+}
+
+int Probe(const Options& options) {
+  const auto stub = health::Health::NewStub(grpc::CreateChannel(options.address, Credentials(options)));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000)));
+  // A server that is still starting is worth the whole timeout.
+  context.set_wait_for_ready(true);
+  health::HealthCheckRequest request;
+  request.set_service(options.service);
+  health::HealthCheckResponse response;
+  const grpc::Status status = stub->Check(&context, request, &response);
+  if (!status.ok()) {
+    std::cerr << "meshrun-probe: " << options.address << ": " << status.error_message() << "\n";
+    return status.error_code() == grpc::StatusCode::NOT_FOUND ? kNotServing : kNoAnswer;
+  }
+  std::cout << health::HealthCheckResponse::ServingStatus_Name(response.status()) << "\n";
+  return response.status() == health::HealthCheckResponse::SERVING ? kServing : kNotServing;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{
+      "Asks a gRPC server for its health.\n\n"
+      "  meshrun-probe localhost:7480 --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt\n"
+      "  meshrun-probe unix:/var/lib/meshrun/agent.sock\n"};
+  app.add_option("address", options.address, "host:port or unix:PATH")->required();
+  app.add_option("--service", options.service, "one service instead of the server as a whole");
+  app.add_option("--timeout", options.timeout_seconds, "seconds")->check(CLI::Range(0.01, 3600.0));
+  auto* cert = app.add_option("--tls-cert", options.cert, "PEM file: own certificate")->envname("MESHRUN_TLS_CERT");
+  auto* key = app.add_option("--tls-key", options.key, "PEM file: own private key")->envname("MESHRUN_TLS_KEY");
+  auto* ca = app.add_option("--tls-ca", options.ca, "PEM file: who signs the server's")->envname("MESHRUN_TLS_CA");
+  for (CLI::Option* file : {cert, key, ca}) {
+    file->check(CLI::ExistingFile);
+    for (CLI::Option* other : {cert, key, ca}) {
+      if (file != other) file->needs(other);
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kServing : kUsage;
+  }
+  return Probe(options);
+}
