@@ -1,0 +1,94 @@
+#include "jobs/geoid/evaluation.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/collectives/split.h"
+
+namespace meshrun::geoid {
+namespace {
+
+using at::Tensor;
+
+// Bounds the memory of a forward pass.
+constexpr int64_t kChunk = 8192;
+
+// Calls visit(first, predicted, samples) for consecutive chunks of this rank's share of `points`;
+// `first` is the chunk's place in `points`, tensors are on the CPU.
+template <typename Visit>
+void for_each_chunk(GeoidNetwork& network, const Field& field, std::span<const int64_t> points,
+                    c10::Device device, const c10d::ProcessGroup& group, const Visit& visit) {
+  const at::NoGradGuard no_grad;
+  const SplitRange share =
+      split_range(static_cast<int64_t>(points.size()), group.getSize(), group.getRank());
+  for (int64_t first = share.begin; first < share.end; first += kChunk) {
+    const int64_t count = std::min(kChunk, share.end - first);
+    const Field::Samples samples = field.samples(points.subspan(first, count));
+    visit(first, network(samples.positions.to(device)).cpu(), samples);
+  }
+}
+
+Tensor all_reduce(c10d::ProcessGroup& group, c10::Device device, const Tensor& tensor,
+                  c10d::ReduceOp::RedOpType operation) {
+  std::vector<Tensor> tensors = {tensor.to(device)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = operation;
+  group.allreduce(tensors, options)->wait();
+  return tensors[0].cpu();
+}
+
+}  // namespace
+
+Errors evaluate(GeoidNetwork& network, const Field& field, std::span<const int64_t> points,
+                c10::Device device, c10d::ProcessGroup& group) {
+  Tensor sums = at::zeros({2}, at::kDouble);
+  Tensor largest = at::zeros({1}, at::kDouble);
+  for_each_chunk(network, field, points, device, group,
+                 [&](int64_t, const Tensor& predicted, const Field::Samples& samples) {
+                   const Tensor error = (predicted - samples.targets).to(at::kDouble);
+                   const Tensor weights = samples.weights.to(at::kDouble);
+                   sums += at::stack({(weights * error.square()).sum(), weights.sum()});
+                   largest = at::maximum(largest, error.abs().max());
+                 });
+  sums = all_reduce(group, device, sums, c10d::ReduceOp::SUM);
+  largest = all_reduce(group, device, largest, c10d::ReduceOp::MAX);
+  const double scale = field.standard_deviation_m();
+  return {scale * std::sqrt(sums[0].item<double>() / sums[1].item<double>()),
+          scale * largest.item<double>()};
+}
+
+Prediction predict_map(GeoidNetwork& network, const Field& field, int64_t max_columns,
+                       c10::Device device, c10d::ProcessGroup& group) {
+  const GtxGrid& grid = field.grid();
+  const int64_t stride = (grid.columns + max_columns - 1) / max_columns;
+  const auto thinned = [stride](int64_t count) { return (count + stride - 1) / stride; };
+  Prediction result;
+  result.map = {static_cast<int>(thinned(grid.rows)),
+                static_cast<int>(thinned(grid.columns)),
+                grid.south,
+                grid.west,
+                grid.latitude_step * static_cast<double>(stride),
+                grid.longitude_step * static_cast<double>(stride)};
+  std::vector<int64_t> points;
+  for (int64_t row = 0; row < grid.rows; row += stride) {
+    for (int64_t column = 0; column < grid.columns; column += stride) {
+      points.push_back(row * grid.columns + column);
+      result.truth_m.push_back(grid.metres[points.back()]);
+    }
+  }
+  Tensor predicted = at::zeros({static_cast<int64_t>(points.size())}, at::kFloat);
+  for_each_chunk(network, field, points, device, group,
+                 [&](int64_t first, const Tensor& values, const Field::Samples&) {
+                   predicted.narrow(0, first, values.size(0)).copy_(values);
+                 });
+  // Shares are disjoint and zero elsewhere, so the sum gathers uneven pieces exactly, on any backend.
+  predicted = all_reduce(group, device, predicted, c10d::ReduceOp::SUM);
+  predicted = predicted * field.standard_deviation_m() + field.mean_m();
+  const auto* values = predicted.const_data_ptr<float>();
+  result.predicted_m.assign(values, values + predicted.numel());
+  return result;
+}
+
+}  // namespace meshrun::geoid

@@ -1,0 +1,147 @@
+#include "jobs/geoid/figure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#include "jobs/geoid/colour_map.h"
+#include "jobs/geoid/text.h"
+
+namespace meshrun::geoid {
+namespace {
+
+constexpr Colour kPaper = {255, 255, 255};
+constexpr Colour kInk = {34, 38, 44};
+
+constexpr int kMargin = 36;
+constexpr int kGap = 44;
+// Left of each map, for the latitudes.
+constexpr int kLatitudeWidth = 48;
+constexpr int kMapTop = 118;
+constexpr int kBarDrop = 52;
+constexpr int kBarHeight = 16;
+constexpr int kBelowBar = 56;
+constexpr int kTick = 5;
+constexpr double kTitleHeight = 18;
+constexpr double kPanelTitleHeight = 14;
+constexpr double kLabelHeight = 9;
+// Errors beyond this quantile take the end of the colour bar, lest a few peaks bleach the rest.
+constexpr double kErrorQuantile = 0.998;
+
+std::string format(const char* pattern, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, pattern, value == 0 ? 0.0 : value);
+  return text;
+}
+
+std::string degrees(double value, char positive, char negative) {
+  std::string text = format("%.0f\x7f", std::abs(value));
+  if (value != 0 && std::abs(value) != 180) text += value > 0 ? positive : negative;
+  return text;
+}
+
+struct Panel {
+  std::string title;
+  std::span<const float> values;
+  double limit;  // the colour bar's ends, in metres
+};
+
+void draw_map(Image& image, int left, const Map& map, const Panel& panel) {
+  for (int y = 0; y < map.rows; ++y) {
+    for (int x = 0; x < map.columns; ++x) {
+      const size_t point = static_cast<size_t>(map.rows - 1 - y) * map.columns + x;
+      image.set(left + x, kMapTop + y, diverging_colour(panel.values[point] / panel.limit));
+    }
+  }
+  image.outline_rectangle(left, kMapTop, map.columns, map.rows, kInk);
+}
+
+void draw_graticule(Image& image, int left, const Map& map) {
+  const int bottom = kMapTop + map.rows;
+  for (int longitude = -360; longitude <= 360; longitude += 60) {
+    const double x = (longitude - map.west) / map.longitude_step;
+    if (x < -0.5 || x > map.columns + 0.5) continue;
+    image.fill_rectangle(left + static_cast<int>(std::lround(x)), bottom + 1, 1, kTick, kInk);
+    const int east = longitude > 180 ? longitude - 360 : longitude;
+    draw_text(image, left + x, bottom + kTick + 8, kLabelHeight, degrees(east, 'E', 'W'), kInk,
+              Align::kCentre);
+  }
+  for (int latitude = -90; latitude <= 90; latitude += 30) {
+    const double y = map.rows - 1 - (latitude - map.south) / map.latitude_step;
+    if (y < -0.5 || y > map.rows - 0.5) continue;
+    image.fill_rectangle(left - 1 - kTick, kMapTop + static_cast<int>(std::lround(y)), kTick, 1,
+                         kInk);
+    draw_text(image, left - kTick - 6, kMapTop + y - kLabelHeight / 2, kLabelHeight,
+              degrees(latitude, 'N', 'S'), kInk, Align::kRight);
+  }
+}
+
+void draw_colour_bar(Image& image, int left, const Map& map, double limit) {
+  const int width = map.columns * 3 / 4;
+  const int start = left + (map.columns - width) / 2;
+  const int top = kMapTop + map.rows + kBarDrop;
+  for (int x = 0; x < width; ++x) {
+    const Colour colour = diverging_colour(2.0 * x / (width - 1) - 1);
+    image.fill_rectangle(start + x, top, 1, kBarHeight, colour);
+  }
+  image.outline_rectangle(start, top, width, kBarHeight, kInk);
+  constexpr int kSteps = 4;
+  for (int step = -kSteps; step <= kSteps; step += 2) {
+    const double share = static_cast<double>(step) / kSteps;
+    const int x = start + static_cast<int>(std::lround((share + 1) / 2 * (width - 1)));
+    image.fill_rectangle(x, top + kBarHeight + 1, 1, kTick, kInk);
+    draw_text(image, x, top + kBarHeight + kTick + 8, kLabelHeight,
+              format("%.3g", share * limit), kInk, Align::kCentre);
+  }
+  draw_text(image, start + width + 14, top + (kBarHeight - kLabelHeight) / 2, kLabelHeight, "m",
+            kInk);
+}
+
+double quantile_of_magnitude(std::vector<float> values, double quantile) {
+  for (float& value : values) value = std::abs(value);
+  const auto nth = values.begin() + static_cast<int64_t>(quantile * (values.size() - 1));
+  std::nth_element(values.begin(), nth, values.end());
+  return *nth;
+}
+
+double bar_limit(double magnitude) {
+  return std::isfinite(magnitude) && magnitude > 0 ? round_up_nicely(magnitude) : 1;
+}
+
+}  // namespace
+
+Image draw_figure(const Map& map, std::span<const float> truth, std::span<const float> prediction,
+                  const std::string& title) {
+  const size_t points = static_cast<size_t>(map.rows) * map.columns;
+  if (truth.size() != points || prediction.size() != points) {
+    throw std::invalid_argument("draw_figure: a map of " + std::to_string(points) +
+                                " points, but " + std::to_string(truth.size()) + " true and " +
+                                std::to_string(prediction.size()) + " predicted values");
+  }
+  std::vector<float> error(points);
+  std::transform(prediction.begin(), prediction.end(), truth.begin(), error.begin(), std::minus());
+  const double field = bar_limit(quantile_of_magnitude({truth.begin(), truth.end()}, 1.0));
+  const double range = bar_limit(quantile_of_magnitude(error, kErrorQuantile));
+  const Panel panels[] = {{"Truth: geoid undulation, m", truth, field},
+                          {"Prediction, m", prediction, field},
+                          {"Error: prediction - truth, m", error, range}};
+
+  const int panel_width = kLatitudeWidth + map.columns;
+  Image image(2 * kMargin + 3 * panel_width + 2 * kGap,
+              kMapTop + map.rows + kBarDrop + kBarHeight + kBelowBar, kPaper);
+  draw_text(image, kMargin, kMargin, kTitleHeight, title, kInk);
+  int left = kMargin + kLatitudeWidth;
+  for (const Panel& panel : panels) {
+    draw_text(image, left, kMapTop - 28, kPanelTitleHeight, panel.title, kInk);
+    draw_map(image, left, map, panel);
+    draw_graticule(image, left, map);
+    draw_colour_bar(image, left, map, panel.limit);
+    left += panel_width + kGap;
+  }
+  return image;
+}
+
+}  // namespace meshrun::geoid

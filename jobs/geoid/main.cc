@@ -1,0 +1,83 @@
+// Learns the Earth's geoid from real data on all ranks that it is started with. See geoid --help.
+
+#include <ATen/Context.h>
+
+#include <map>
+#include <string>
+
+#include "jobs/geoid/evaluation.h"
+#include "jobs/geoid/gtx.h"
+#include "jobs/geoid/options.h"
+#include "jobs/geoid/report.h"
+#include "jobs/geoid/sampler.h"
+#include "jobs/geoid/training.h"
+#include "jobs/runtime/job.h"
+#include "jobs/runtime/progress.h"
+#include "parallel/manager/distributed_manager.h"
+
+namespace meshrun::geoid {
+namespace {
+
+// The picture's maps are at most this wide, in pixels.
+constexpr int64_t kMapColumns = 720;
+
+PointSplit split_field(const Field& field, double held_out) {
+  PointSplit split = split_points(field.grid().size(), held_out);
+  if (split.held_out.empty()) {
+    throw jobs::UsageError("--held-out " + std::to_string(held_out) + " keeps none of the " +
+                           std::to_string(field.grid().size()) + " points for the evaluation");
+  }
+  return split;
+}
+
+void run(const Options& options) {
+  const Field field(read_gtx(options.data));
+  const PointSplit points = split_field(field, options.held_out);
+
+  jobs::join_world();
+  DistributedManager& manager = DistributedManager::get();
+  const ProcessGroupPtr group = manager.group();
+
+  at::manual_seed(options.seed);
+  GeoidNetwork network(options.features, options.feature_scale, options.hidden);
+  network->to(manager.device());
+
+  Outcome outcome;
+  outcome.training = train(network, field, points.training, options);
+  outcome.held_out_points = static_cast<int64_t>(points.held_out.size());
+  outcome.training_points = static_cast<int64_t>(points.training.size());
+  outcome.field_standard_deviation_m = field.standard_deviation_m();
+  outcome.world_size = manager.world_size();
+  outcome.backend = manager.backend();
+  for (const at::Tensor& parameter : network->parameters()) {
+    outcome.parameters += parameter.numel();
+  }
+
+  if (!options.dump_parameters.empty()) {
+    dump_parameters(options.dump_parameters + "-rank-" + std::to_string(manager.rank()) +
+                        ".safetensors",
+                    *network);
+  }
+  std::map<std::string, double> metrics;
+  if (!options.no_evaluation) {
+    outcome.held_out = evaluate(network, field, points.held_out, manager.device(), *group);
+    metrics["rmse_m"] = outcome.held_out->rmse_m;
+    if (!options.png.empty()) {
+      const Prediction prediction =
+          predict_map(network, field, kMapColumns, manager.device(), *group);
+      if (manager.rank() == 0) write_picture(prediction, outcome, options);
+    }
+  }
+  if (!options.report.empty() && manager.rank() == 0) write_report(outcome, options);
+  jobs::Progress("geoid", options.steps, options.log_every)
+      .finish(outcome.training.steps, metrics, summary(outcome, options));
+}
+
+}  // namespace
+}  // namespace meshrun::geoid
+
+int main(int argc, char** argv) {
+  return meshrun::jobs::run_job("geoid", [&] {
+    if (const auto options = meshrun::geoid::parse_options(argc, argv)) meshrun::geoid::run(*options);
+  });
+}

@@ -1,0 +1,85 @@
+#include "jobs/geoid/options.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+
+#include "jobs/runtime/job.h"
+
+namespace meshrun::geoid {
+namespace {
+
+constexpr char kDescription[] =
+    "Learns the Earth's geoid (EGM96): the height of mean sea level above the ellipsoid, in metres,\n"
+    "as a function of the point on the sphere. Trains in data parallel on as many ranks as it is\n"
+    "started with; the result depends on the batch and the seed, not on the number of ranks.";
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  geoid                                          one process\n"
+    "  meshrun run --nproc-per-node 2 --job geoid     two ranks on this host\n"
+    "  mpirun -n 2 geoid --steps 300                  a shorter run under another launcher\n"
+    "  geoid --checkpoint-dir ckpt --resume           go on where the last run stopped";
+
+// An output file can be written only where its directory exists; better said before training than after.
+std::string check_directory(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (path.empty() || directory.empty() || std::filesystem::is_directory(directory)) return "";
+  return "the directory " + directory.string() + " does not exist";
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, const char* const* argv) {
+  Options options;
+  CLI::App app(kDescription, "geoid");
+  app.footer(kExamples);
+  app.option_defaults()->always_capture_default();
+  constexpr int64_t kMany = 1'000'000'000;
+  app.add_option("--data", options.data, "GTX file with the field to learn");
+  app.add_option("--steps", options.steps, "Training steps")->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--batch", options.batch, "Points per step, all ranks together")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  app.add_option("--seed", options.seed, "Of the initial network and the batches");
+  app.add_option("--lr", options.learning_rate, "Peak of the one-cycle learning rate")
+      ->check(CLI::Range(1e-9, 10.0));
+  app.add_option("--hidden", options.hidden, "Width of the three hidden layers")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  app.add_option("--features", options.features, "Random Fourier features")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  app.add_option("--feature-scale", options.feature_scale,
+                 "Standard deviation of the features' frequencies, radians per Earth radius")
+      ->check(CLI::Range(1e-3, 1e3));
+  app.add_option("--held-out", options.held_out, "Share of the points kept for the evaluation")
+      ->check(CLI::Range(0.001, 0.9));
+  app.add_option("--log-every", options.log_every, "Steps between lines of progress")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--checkpoint-dir", options.checkpoint_dir, "Where checkpoints are kept");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_flag("--resume", options.resume, "Go on from the checkpoint, if there is one");
+  app.add_option("--report", options.report, "Final report, JSON; empty: none")
+      ->check(check_directory);
+  app.add_option("--png", options.png, "Picture of truth, prediction and error; empty: none")
+      ->check(check_directory);
+  app.add_option("--dump-parameters", options.dump_parameters,
+                 "Each rank r writes its final parameters to <PREFIX>-rank-<r>.safetensors")
+      ->check(check_directory)
+      ->type_name("PREFIX");
+  app.add_flag("--no-evaluation", options.no_evaluation,
+               "End after training: no held-out RMSE, no picture");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help() << std::flush;
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw jobs::UsageError(std::string(error.what()) + " (see geoid --help)");
+  }
+  if (options.resume && options.checkpoint_dir.empty()) {
+    throw jobs::UsageError("--resume needs --checkpoint-dir, the directory to resume from");
+  }
+  return options;
+}
+
+}  // namespace meshrun::geoid

@@ -1,0 +1,143 @@
+#include "jobs/geoid/training.h"
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <vector>
+
+#include "jobs/geoid/one_cycle.h"
+#include "jobs/geoid/sampler.h"
+#include "jobs/runtime/progress.h"
+#include "jobs/runtime/stop.h"
+#include "parallel/collectives/split.h"
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/nn/distributed_data_parallel.h"
+
+namespace meshrun::geoid {
+namespace {
+
+using at::Tensor;
+
+// Steps between two agreements on the loss and on whether to stop: a small share of a second.
+constexpr int64_t kAgreeEvery = 10;
+
+// This rank's share of a step's batch, and the weight of the whole batch, which every rank can tell.
+struct Share {
+  std::vector<int64_t> points;
+  double batch_weight = 0;
+};
+
+Share share_of_batch(const Field& field, std::span<const int64_t> points, const Options& options,
+                     int64_t step, int rank, int world_size) {
+  Share share;
+  std::vector<int64_t> batch = global_batch(options.seed, step, options.batch,
+                                            static_cast<int64_t>(points.size()));
+  for (int64_t& position : batch) {
+    position = points[position];
+    share.batch_weight += field.weight(position);
+  }
+  const SplitRange range = split_range(options.batch, world_size, rank);
+  share.points.assign(batch.begin() + range.begin, batch.begin() + range.end);
+  return share;
+}
+
+// The mean over ranks of this loss is the weighted mean square over the global batch, and the mean is what
+// DistributedDataParallel makes of its gradients: that is right for shares of any size.
+Tensor local_loss(const Tensor& predicted, const Field::Samples& samples, c10::Device device,
+                  const Share& share, int world_size) {
+  const Tensor error = predicted - samples.targets.to(device);
+  const Tensor sum = (samples.weights.to(device) * error.square()).sum();
+  // A batch of poles alone weighs nothing.
+  return sum * (share.batch_weight > 0 ? world_size / share.batch_weight : 0);
+}
+
+struct Agreement {
+  double loss = 0;
+  bool stop = false;
+};
+
+Agreement agree(c10d::ProcessGroup& group, const Tensor& loss) {
+  const Tensor stop = at::full_like(loss, jobs::stop_requested() ? 1 : 0);
+  std::vector<Tensor> sums = {at::stack({loss.detach(), stop})};
+  group.allreduce(sums)->wait();
+  const Tensor values = sums[0].cpu();
+  return {values[0].item<double>() / group.getSize(), values[1].item<double>() > 0};
+}
+
+// --steps is among them: the learning rate of a step depends on how many there will be.
+Identity identity_of(const Options& options) {
+  return {{"--batch", std::to_string(options.batch)},
+          {"--seed", std::to_string(options.seed)},
+          {"--steps", std::to_string(options.steps)},
+          {"--lr", std::to_string(options.learning_rate)},
+          {"--hidden", std::to_string(options.hidden)},
+          {"--features", std::to_string(options.features)},
+          {"--feature-scale", std::to_string(options.feature_scale)},
+          {"--held-out", std::to_string(options.held_out)}};
+}
+
+std::string checkpoint_path(const Options& options, int rank) {
+  if (options.checkpoint_dir.empty()) return "";
+  if (rank == 0) std::filesystem::create_directories(options.checkpoint_dir);
+  return options.checkpoint_dir + "/geoid.safetensors";
+}
+
+}  // namespace
+
+TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const int64_t> points,
+                     const Options& options) {
+  DistributedManager& manager = DistributedManager::get();
+  const ProcessGroupPtr group = manager.group();
+  const std::string path = checkpoint_path(options, manager.rank());
+
+  torch::optim::Adam optimizer(network->parameters(), options.learning_rate);
+  TrainingResult result;
+  if (options.resume) {
+    result.first_step =
+        load_checkpoint(path, *network, optimizer, identity_of(options), group);
+  }
+  DistributedDataParallel model(network, {.device_ids = {manager.local_rank()},
+                                          .output_device = manager.device(),
+                                          .broadcast_buffers = false});
+  const auto save = [&] {
+    if (path.empty() || manager.rank() != 0) return;
+    save_checkpoint(path, *network, optimizer, result.steps, identity_of(options));
+  };
+
+  jobs::Progress progress("geoid", options.steps, options.log_every);
+  const auto start = std::chrono::steady_clock::now();
+  result.steps = result.first_step;
+  while (result.steps < options.steps) {
+    const Share share = share_of_batch(field, points, options, result.steps, manager.rank(),
+                                       manager.world_size());
+    const Field::Samples samples = field.samples(share.points);
+    optimizer.param_groups()[0].options().set_lr(
+        one_cycle(options.learning_rate, result.steps, options.steps));
+    optimizer.zero_grad();
+    const Tensor loss = local_loss(model(samples.positions), samples, manager.device(), share,
+                                   manager.world_size());
+    loss.backward();
+    optimizer.step();
+    ++result.steps;
+
+    const bool last = result.steps == options.steps;
+    if (last || result.steps % options.checkpoint_every == 0) save();
+    if (!last && result.steps % kAgreeEvery != 0) continue;
+    const Agreement agreement = agree(*group, loss);
+    progress.report(result.steps, agreement.loss,
+                    {{"rmse_m", field.standard_deviation_m() * std::sqrt(agreement.loss)}});
+    if (agreement.stop && !last) {
+      jobs::request_stop(SIGTERM);
+      save();
+      throw jobs::Stopped();
+    }
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  result.seconds = elapsed.count();
+  const auto trained = static_cast<double>((result.steps - result.first_step) * options.batch);
+  result.samples_per_second = result.seconds > 0 ? trained / result.seconds : 0;
+  return result;
+}
+
+}  // namespace meshrun::geoid

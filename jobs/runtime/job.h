@@ -1,0 +1,35 @@
+// The frame around a job's own code: what a program that runs as a rank does at its start and its end.
+//
+//   int main(int argc, char** argv) {
+//     return meshrun::jobs::run_job("geoid", [&] { train(parse_options(argc, argv)); });
+//   }
+//
+// A failure becomes one sentence on stderr, an error file for the launcher, and an exit code.
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace meshrun::jobs {
+
+// Exit codes of a job; one that was told to stop answers with 128 + the signal's number.
+inline constexpr int kSucceeded = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+
+// The command line or the environment makes no sense: the job ends with kUsage.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Runs `body`, leaves the world (DistributedManager::cleanup) where it joined one, and returns the exit
+// code. Stop signals are caught from here on (stop.h). Never raises.
+int run_job(const std::string& name, const std::function<void()>& body) noexcept;
+
+// Joins the world; asks the rank's daemon, if any, to say when to stop; and, where OMP_NUM_THREADS does
+// not say otherwise, gives each rank of this host its share of the processors.
+void join_world();
+
+}  // namespace meshrun::jobs

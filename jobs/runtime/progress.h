@@ -1,0 +1,29 @@
+// How far training is: told to the rank's daemon, which shows it to whoever follows the job, or printed
+// where there is none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace meshrun::jobs {
+
+class Progress {
+ public:
+  // Without a daemon, rank 0 prints a line every `line_every` steps. The world must have been joined.
+  Progress(std::string job, int64_t total_steps, int64_t line_every);
+
+  // `step` steps are done; metrics have the same names each time. Never blocks on the daemon.
+  void report(int64_t step, double loss, const std::map<std::string, double>& metrics);
+
+  // The end of the job, on every rank: what must arrive. Rank 0 also prints `summary`.
+  void finish(int64_t step, const std::map<std::string, double>& metrics,
+              const std::string& summary);
+
+ private:
+  const std::string job_;
+  const int64_t total_steps_;
+  const int64_t line_every_;
+};
+
+}  // namespace meshrun::jobs

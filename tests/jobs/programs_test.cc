@@ -1,0 +1,251 @@
+// The shipped jobs' programs, started as ranks by plain ENV variables. Sharper limits, real data and other
+// launchers are the acceptance list's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/checkpoint/safetensors.h"
+#include "tests/jobs/gtx_writer.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kArguments[] = "TEST_PROGRAM_ARGUMENTS";
+
+[[noreturn]] void become_program() {
+  std::vector<std::string> words;
+  std::string word;
+  for (const char* at = std::getenv(kArguments);; ++at) {
+    if (*at != '\n' && *at != '\0') {
+      word += *at;
+      continue;
+    }
+    words.push_back(std::exchange(word, ""));
+    if (*at == '\0') break;
+  }
+  std::vector<char*> arguments;
+  for (std::string& each : words) arguments.push_back(each.data());
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  std::perror(arguments[0]);
+  _exit(127);
+}
+
+const bool kProgram = register_rank_function("program", become_program);
+// The signal waits for the program to be ready for it.
+const bool kSignalled = register_rank_function("signalled_on_rank_1", [] {
+  if (std::string(std::getenv("RANK")) == "1") {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    raise(SIGTERM);
+  }
+  become_program();
+});
+
+class ProgramsTest : public testing::Test {
+ protected:
+  ProgramsTest() {
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+    std::ofstream(data_, std::ios::binary) << geoid::gtx_bytes(
+        {.latitude_step = 5, .longitude_step = 5, .rows = 37, .columns = 72},
+        [](int row, int column) {
+          return static_cast<float>(30 * std::sin(row * 0.3) * std::cos(column * 0.2));
+        });
+  }
+
+  std::vector<RankResult> run(const std::string& program, std::vector<std::string> arguments,
+                              std::vector<Variables> ranks,
+                              const std::string& function = "program") {
+    std::string words = (fs::path("jobs") / program / program).string();
+    for (const std::string& argument : arguments) words += "\n" + argument;
+    for (Variables& variables : ranks) {
+      variables[kArguments] = words;
+      variables["OMP_NUM_THREADS"] = "1";
+      variables["TORCHELASTIC_ERROR_FILE"] = path("error.json");
+    }
+    return run_ranks(function, ranks);
+  }
+
+  std::vector<std::string> geoid_arguments(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"--data", data_, "--hidden", "32", "--features", "16", "--batch",
+                               "257", "--report", path("report.json"), "--png", path("geoid.png")});
+    return more;
+  }
+
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+
+  const std::string directory_ = testing::TempDir() + "programs";
+  const std::string data_ = directory_ + "/field.gtx";
+};
+
+std::vector<float> floats(const StoredTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
+}
+
+// The largest over all tensors.
+double relative_l2(const TensorFile& actual, const TensorFile& expected) {
+  double worst = actual.tensors.size() == expected.tensors.size() ? 0 : INFINITY;
+  for (const auto& [name, tensor] : expected.tensors) {
+    const std::vector<float> a = floats(actual.tensors.at(name));
+    const std::vector<float> b = floats(tensor);
+    double difference = 0;
+    double scale = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+      difference += (a.at(i) - b[i]) * static_cast<double>(a[i] - b[i]);
+      scale += b[i] * static_cast<double>(b[i]);
+    }
+    worst = std::max(worst, std::sqrt(difference / scale));
+  }
+  return worst;
+}
+
+TEST_F(ProgramsTest, GeoidIsExactWithOneToFourRanks) {
+  std::vector<TensorFile> by_world;
+  for (const int world_size : {1, 2, 3, 4}) {
+    SCOPED_TRACE(world_size);
+    const std::string prefix = path("world" + std::to_string(world_size));
+    expect_success(run("geoid",
+                       geoid_arguments({"--steps", "50", "--no-evaluation", "--dump-parameters",
+                                        prefix}),
+                       env_ranks(world_size)));
+    by_world.push_back(read_safetensors(prefix + "-rank-0.safetensors"));
+    for (int rank = 1; rank < world_size; ++rank) {
+      const TensorFile other =
+          read_safetensors(prefix + "-rank-" + std::to_string(rank) + ".safetensors");
+      for (const auto& [name, tensor] : by_world.back().tensors) {
+        EXPECT_EQ(other.tensors.at(name).bytes, tensor.bytes) << name << ", rank " << rank;
+      }
+    }
+    EXPECT_LT(relative_l2(by_world.back(), by_world.front()), 1e-5);
+  }
+}
+
+TEST_F(ProgramsTest, GeoidLeavesAReportAndAPicture) {
+  expect_success(run("geoid", geoid_arguments({"--steps", "30"}), env_ranks(2)));
+  const auto report = nlohmann::json::parse(std::ifstream(path("report.json")));
+  EXPECT_EQ(report.at("steps"), 30);
+  EXPECT_EQ(report.at("world_size"), 2);
+  EXPECT_GT(report.at("rmse_m").get<double>(), 0);
+  EXPECT_GT(report.at("train_seconds").get<double>(), 0);
+  std::string magic(8, '\0');
+  std::ifstream(path("geoid.png"), std::ios::binary).read(magic.data(), 8);
+  EXPECT_EQ(magic, "\x89PNG\r\n\x1a\n");
+}
+
+TEST_F(ProgramsTest, GeoidStopsOnOneRanksSignalAndResumesToTheSameParameters) {
+  const auto arguments = [&](const std::string& prefix, std::vector<std::string> more) {
+    more.insert(more.end(), {"--steps", "40", "--no-evaluation", "--dump-parameters", prefix});
+    return geoid_arguments(more);
+  };
+  expect_success(run("geoid", arguments(path("whole"), {}), env_ranks(2)));
+  const std::vector<std::string> checkpoints = {"--checkpoint-dir", path("checkpoints")};
+  const auto stopped = run("geoid", arguments(path("stopped"), checkpoints), env_ranks(2),
+                           "signalled_on_rank_1");
+  for (const RankResult& rank : stopped) {
+    EXPECT_EQ(rank.exit_code, 128 + SIGTERM) << rank.output;
+    EXPECT_THAT(rank.output, HasSubstr("stopped by Terminated"));
+  }
+  EXPECT_EQ(read_safetensors(path("checkpoints/geoid.safetensors")).metadata.at("step"), "10");
+
+  std::vector<std::string> resume = checkpoints;
+  resume.push_back("--resume");
+  expect_success(run("geoid", arguments(path("resumed"), resume), env_ranks(2)));
+  EXPECT_LT(relative_l2(read_safetensors(path("resumed-rank-1.safetensors")),
+                        read_safetensors(path("whole-rank-0.safetensors"))),
+            1e-5);
+
+  resume.insert(resume.end(), {"--lr", "0.5"});
+  for (const RankResult& rank : run("geoid", arguments(path("other"), resume), env_ranks(2))) {
+    EXPECT_EQ(rank.exit_code, 1);
+  }
+}
+
+TEST_F(ProgramsTest, ATruncatedDataFileIsOneSentenceAnErrorFileAndExitCode1) {
+  fs::resize_file(data_, 1000);
+  const auto results = run("geoid", geoid_arguments({}), {{}});
+  EXPECT_EQ(results[0].exit_code, 1);
+  EXPECT_THAT(results[0].output, AllOf(HasSubstr(data_), HasSubstr("expected 10696 bytes"),
+                                       HasSubstr("found 1000"), HasSubstr("proj-data")));
+  const auto error = nlohmann::json::parse(std::ifstream(path("error.json")));
+  EXPECT_THAT(error.at("message").at("message").get<std::string>(), HasSubstr("GtxError: "));
+}
+
+TEST_F(ProgramsTest, WrongFlagsAreUsageErrors) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--steps", "0"},          {"--batch", "many"},   {"--held-out", "1.5"},
+      {"--resume"},              {"--no-such-flag"},    {"--png", "/no/such/directory/x.png"},
+      {"--lr", "-1"},            {"--seed", "-3"},
+  };
+  for (const std::vector<std::string>& arguments : wrong) {
+    const auto results = run("geoid", arguments, {{}});
+    EXPECT_EQ(results[0].exit_code, 2) << arguments[0] << ": " << results[0].output;
+    EXPECT_THAT(results[0].output, HasSubstr(arguments[0]));
+    EXPECT_THAT(results[0].output, Not(HasSubstr("terminate")));
+  }
+}
+
+TEST_F(ProgramsTest, HelpTeachesAndSucceeds) {
+  const auto results = run("geoid", {"--help"}, {{}});
+  EXPECT_EQ(results[0].exit_code, 0);
+  EXPECT_THAT(results[0].output, AllOf(HasSubstr("--checkpoint-every"), HasSubstr("meshrun run")));
+}
+
+TEST_F(ProgramsTest, AHalfSetEnvironmentIsAUsageErrorThatNamesWhatIsMissing) {
+  const auto results = run("ddp_recipe", {}, {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}});
+  EXPECT_EQ(results[0].exit_code, 2) << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("MASTER_ADDR"));
+}
+
+TEST_F(ProgramsTest, TheRecipeEndsWithTheSameLineUnderEveryLauncher) {
+  const auto last_line = [](const std::vector<RankResult>& results) {
+    expect_success(results);
+    const std::string& text = results[0].output;
+    return text.substr(text.rfind('\n', text.size() - 2) + 1);
+  };
+  const std::string line = last_line(run("ddp_recipe", {}, env_ranks(2)));
+  EXPECT_THAT(line, HasSubstr("20 steps on 2 rank"));
+  std::vector<Variables> slurm;
+  std::vector<Variables> openmpi;
+  const std::string port = std::to_string(free_port());
+  const std::string other_port = std::to_string(free_port());
+  for (const std::string rank : {"0", "1"}) {
+    slurm.push_back({{"SLURM_PROCID", rank},
+                     {"SLURM_NPROCS", "2"},
+                     {"SLURM_LOCALID", rank},
+                     {"SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"},
+                     {"MASTER_PORT", port}});
+    openmpi.push_back({{"OMPI_COMM_WORLD_RANK", rank},
+                       {"OMPI_COMM_WORLD_SIZE", "2"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", rank},
+                       {"MASTER_PORT", other_port}});
+  }
+  EXPECT_EQ(last_line(run("ddp_recipe", {}, slurm)), line);
+  EXPECT_EQ(last_line(run("ddp_recipe", {}, openmpi)), line);
+  EXPECT_THAT(last_line(run("ddp_recipe", {}, {{}})), HasSubstr("20 steps on 1 rank"));
+}
+
+}  // namespace
+}  // namespace meshrun
