@@ -1,0 +1,121 @@
+"""What tests need beside the repository's own build: Python environments, Debian packages, free ports, cleanup.
+
+Standard library only. A virtual environment is made once from a requirements file with hashes, in the user's cache, and
+used again while that file is unchanged.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "meshrun"
+TORCH = ROOT / "tests/soak/torch-requirements.txt"
+KUBERNETES = ROOT / "tests/deploy/kubernetes-requirements.txt"
+# The wheels in the requirements are those of Debian 12's Python.
+PYTHON = "/usr/bin/python3"
+
+
+class Missing(Exception):
+    """Something that this machine lacks and the test cannot get; says what to do."""
+
+
+def last_line(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "(no output)"
+
+
+def environment(requirements, install=True):
+    """The bin/ directory of the virtual environment with these requirements. Raises Missing."""
+    name = requirements.stem + "-" + hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
+    place = CACHE / "python" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    complete = place / "complete"
+    with open(place.parent / (name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if complete.exists():
+            return place / "bin"
+        if not install:
+            raise Missing(f"no environment in {place}")
+        shutil.rmtree(place, ignore_errors=True)
+        print(f"installing {requirements.relative_to(ROOT)} into {place}", file=sys.stderr, flush=True)
+        wheels = CACHE / "wheels"
+        _call([PYTHON, "-m", "venv", "--without-pip", place])
+        _call([PYTHON, "-m", "pip", "--python", place / "bin/python", "install", "--quiet", "--retries", "1", "--no-deps",
+               "--no-cache-dir", "--only-binary", ":all:", "--require-hashes",
+               *(["--find-links", wheels] if wheels.is_dir() else []), "-r", requirements])
+        complete.touch()
+    return place / "bin"
+
+
+def _call(command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise Missing(f"{command[0]}: {error.strerror}: tools/setup installs it") from error
+    if done.returncode:
+        raise Missing(f"{' '.join(map(str, command[:3]))} ... failed: {last_line(done.stderr)}")
+
+
+def need_packages():
+    """Installs tests/soak/packages.txt where something of it is missing. Raises Missing."""
+    names = (ROOT / "tests/soak/packages.txt").read_text().split()
+    listed = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
+                            capture_output=True, text=True)
+    present = {line.split()[0] for line in listed.stdout.splitlines() if line.endswith(" installed")}
+    missing = [name for name in names if name not in present]
+    if not missing:
+        return
+    need_root(f"to install {' '.join(missing)}")
+    print(f"installing {' '.join(missing)}", file=sys.stderr, flush=True)
+    subprocess.run(["apt-get", "-qq", "update"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing], capture_output=True,
+                          text=True, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
+    if done.returncode:
+        raise Missing(f"apt-get install {' '.join(missing)} failed: {last_line(done.stderr)}")
+
+
+def need_root(purpose):
+    if os.geteuid():
+        raise Missing(f"this needs root {purpose}")
+
+
+def free_port():
+    """A port that nobody listens on, below the range of outgoing connections."""
+    for port in range(23100 + os.getpid() % 800, 25000):
+        with socket.socket() as probe:
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise Missing("no free port between 23100 and 25000")
+
+
+@contextlib.contextmanager
+def scratch():
+    """A directory and a stack of what to undo; both go however the test ends, Ctrl-C and SIGTERM included."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="mrt-"))
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, directory, ignore_errors=True)
+        yield directory, undo
+
+
+def end_group(process, seconds=10):
+    """Ends a process that leads a session, and all in its group."""
+    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=patience)
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
