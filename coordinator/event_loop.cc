@@ -1,0 +1,242 @@
+#include "coordinator/event_loop.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/util/delimited_message_util.h>
+
+#include <utility>
+
+#include "core/ids.h"
+#include "core/log.h"
+#include "core/proto_time.h"
+#include "core/status.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr std::chrono::seconds kAttemptInterval(1);
+
+bool IsRead(const v1::StateEvent& event) {
+  switch (event.event_case()) {
+    case v1::StateEvent::kGetJob:
+    case v1::StateEvent::kListJobs:
+    case v1::StateEvent::kWatchJob:
+    case v1::StateEvent::kListNodes:
+    case v1::StateEvent::kDescribeCluster:
+    case v1::StateEvent::kReadLogs:
+    case v1::StateEvent::kCallCancelled: return true;
+    default: return false;
+  }
+}
+
+v1::StateRow MetaRow(std::string key, std::string value) {
+  v1::StateRow row;
+  row.set_table(v1::STATE_TABLE_META);
+  row.set_key(std::move(key));
+  row.set_value(std::move(value));
+  return row;
+}
+
+}  // namespace
+
+absl::Status EventLoop::Start() {
+  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
+  for (const v1::StateRow& row : rows) {
+    if (row.table() == v1::STATE_TABLE_META && row.key() == "term") term_ = std::stoull(row.value());
+  }
+  ++term_;
+  MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
+  if (!options_.record_path.empty()) {
+    record_.open(options_.record_path, std::ios::binary | std::ios::trunc);
+    if (!record_) {
+      return absl::InvalidArgumentError(
+          fmt::format("--record-events: cannot write {}", options_.record_path));
+    }
+  }
+  MESHRUN_RETURN_IF_ERROR(Restore());
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+void EventLoop::Stop() {
+  {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    arrived_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+v1::StateEvent EventLoop::Stamped(v1::StateEvent event) const {
+  event.set_now_nanos(options_.clock.SteadyNow().count());
+  *event.mutable_wall() = ToProtoTimestamp(options_.clock.WallNow());
+  return event;
+}
+
+absl::Status EventLoop::Post(v1::StateEvent event) {
+  if (event.event_case() == v1::StateEvent::kSubmitJob) {
+    event.set_random(RandomIdSource().Next());
+  }
+  MutexLock lock(mu_);
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (queue_.size() >= options_.queue_limit) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the coordinator has {} events waiting, and takes no more", queue_.size()));
+  }
+  // Stamped under the lock: the order of the queue is the order of time.
+  queue_.push_back(Stamped(std::move(event)));
+  if (queue_.size() == 1) arrived_.NotifyOne();
+  return absl::OkStatus();
+}
+
+void EventLoop::PostEnd(v1::StateEvent event) {
+  MutexLock lock(mu_);
+  if (stopping_) return;
+  queue_.push_back(Stamped(std::move(event)));
+  if (queue_.size() == 1) arrived_.NotifyOne();
+}
+
+std::string EventLoop::read_only_reason() const {
+  MutexLock lock(mu_);
+  return read_only_reason_;
+}
+
+std::vector<v1::StateEvent> EventLoop::TakeBatch() {
+  auto deadline = read_only_ ? std::optional<SteadyNanos>(next_attempt_) : machine_.NextDeadline();
+  // Every wait ends some time, whatever the clock does.
+  const SteadyNanos now = options_.clock.SteadyNow();
+  const SteadyNanos wake = std::min(deadline.value_or(now + std::chrono::seconds(1)),
+                                    now + SteadyNanos(std::chrono::seconds(1)));
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(wake - now);
+  std::vector<v1::StateEvent> batch;
+  MutexLock lock(mu_);
+  while (queue_.empty() && !stopping_) {
+    if (!arrived_.WaitUntil(mu_, until)) break;
+  }
+  if (stopping_) return batch;
+  while (!queue_.empty() && batch.size() < options_.batch_limit) {
+    batch.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  if (batch.empty()) {
+    v1::StateEvent tick;
+    tick.mutable_tick();
+    batch.push_back(Stamped(std::move(tick)));
+  }
+  return batch;
+}
+
+void EventLoop::Run() {
+  while (true) {
+    std::vector<v1::StateEvent> batch = TakeBatch();
+    if (batch.empty()) break;
+    if (read_only_ && options_.clock.SteadyNow() >= next_attempt_) TryToLeaveReadOnly();
+    if (read_only_) {
+      ProcessReadOnly(std::move(batch));
+    } else {
+      Process(std::move(batch));
+    }
+  }
+  options_.recipients.EndAll(absl::UnavailableError("the coordinator is stopping"));
+}
+
+Actions EventLoop::StepBatch(std::vector<v1::StateEvent>& batch) {
+  batch.back().set_end_of_batch(true);
+  Actions all;
+  for (const v1::StateEvent& event : batch) {
+    if (record_.is_open()) google::protobuf::util::SerializeDelimitedToOstream(event, &record_);
+    Actions actions = machine_.Step(event);
+    all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
+                    std::make_move_iterator(actions.list.end()));
+    all.rows = std::move(actions.rows);
+  }
+  if (record_.is_open()) record_.flush();
+  return all;
+}
+
+void EventLoop::Process(std::vector<v1::StateEvent> batch) {
+  Actions actions = StepBatch(batch);
+  if (const absl::Status status = options_.store.Commit(actions.rows); !status.ok()) {
+    EnterReadOnly(status);
+    return;
+  }
+  options_.recipients.Deliver(std::move(actions.list));
+  for (const v1::StateEvent& event : batch) {
+    if (event.has_session_closed()) {
+      options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
+    }
+  }
+}
+
+absl::Status EventLoop::Restore() {
+  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
+  v1::StateEvent event;
+  v1::RestoreEvent& restore = *event.mutable_restore();
+  restore.set_term(term_);
+  *restore.mutable_lease() = ToProtoDuration(options_.lease);
+  *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+  restore.mutable_rows()->Add(rows.begin(), rows.end());
+  std::vector<v1::StateEvent> batch;
+  batch.push_back(Stamped(std::move(event)));
+  Actions actions = StepBatch(batch);
+  return options_.store.Commit(actions.rows);
+}
+
+void EventLoop::EnterReadOnly(const absl::Status& why) {
+  const std::string reason = fmt::format("the state cannot be written: {}", std::string(why.message()));
+  log::Error("read-only from now on", {{"why", why}});
+  {
+    MutexLock lock(mu_);
+    read_only_reason_ = reason;
+  }
+  options_.recipients.EndAll(absl::UnavailableError("the coordinator is read-only: " + reason));
+  read_only_ = true;
+  next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
+  // What was stepped and not written never happened. The rows of this restore stay unwritten.
+  const auto rows = options_.store.Load();
+  readable_ = rows.ok();
+  v1::StateEvent event;
+  event.mutable_restore()->set_term(term_);
+  *event.mutable_restore()->mutable_lease() = ToProtoDuration(options_.lease);
+  *event.mutable_restore()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+  if (rows.ok()) event.mutable_restore()->mutable_rows()->Add(rows->begin(), rows->end());
+  std::vector<v1::StateEvent> batch;
+  batch.push_back(Stamped(std::move(event)));
+  frozen_now_nanos_ = batch.back().now_nanos();
+  StepBatch(batch);
+}
+
+void EventLoop::TryToLeaveReadOnly() {
+  next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
+  if (!options_.store.Commit({MetaRow("term", std::to_string(term_))}).ok()) return;
+  if (const absl::Status status = Restore(); !status.ok()) {
+    log::Error("still read-only", {{"why", status}});
+    return;
+  }
+  log::Info("the state can be written again");
+  // Readers of before belong to a state machine that is gone.
+  options_.recipients.EndAll(absl::UnavailableError("the coordinator has rebuilt its state: call again"));
+  read_only_ = false;
+  readable_ = true;
+  MutexLock lock(mu_);
+  read_only_reason_.clear();
+}
+
+void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
+  const absl::Status refusal = absl::UnavailableError("the coordinator is read-only: " + read_only_reason());
+  for (v1::StateEvent& event : batch) {
+    // No lease ends while nobody may renew it.
+    event.set_now_nanos(frozen_now_nanos_);
+    if (event.has_session_message()) {
+      options_.recipients.Close(event.session_message().session_id(), refusal);
+    } else if (event.has_session_closed()) {
+      options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
+    } else if (IsRead(event) && (readable_ || event.has_call_cancelled())) {
+      options_.recipients.Deliver(machine_.Step(event).list);
+    } else if (event.call_id() != 0) {
+      options_.recipients.Reply(event.call_id(), refusal, nullptr);
+    }
+  }
+}
+
+}  // namespace meshrun::coordinator

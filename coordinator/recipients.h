@@ -1,0 +1,59 @@
+// Where actions go: the calls and sessions that are open, by the ids that the shell gave them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/state_machine/actions.h"
+#include "core/mutex.h"
+
+namespace meshrun::coordinator {
+
+// A call that waits for its answer. It lives at least until Reply, which comes exactly once, from the
+// loop's thread (OpenRelay instead of it for a call that reads logs).
+class PendingCall {
+ public:
+  virtual ~PendingCall() = default;
+  virtual void Reply(const absl::Status& status, const MessagePtr& response) = 0;
+  // Streaming calls alone.
+  virtual void Item(const MessagePtr&) {}
+  virtual void OpenRelay(OpenLogRelay) {}
+};
+
+// A worker's session. Thread-safe; after Close, or once the peer is gone, Send does nothing.
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual void Send(v1::OpenSessionResponse message) = 0;
+  // Ends the stream once what was sent before has left.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// Thread-safe.
+class Recipients {
+ public:
+  void AddCall(uint64_t call_id, PendingCall* call);
+  // False when its Reply has been or is being given.
+  bool RemoveCall(uint64_t call_id);
+  void AddSession(uint64_t session_id, std::shared_ptr<Session> session);
+
+  void Reply(uint64_t call_id, const absl::Status& status, const MessagePtr& response);
+  void Send(uint64_t session_id, v1::OpenSessionResponse message);
+  void Close(uint64_t session_id, const absl::Status& status);
+
+  // Carries out what a batch asks for. The loop's thread alone.
+  void Deliver(std::vector<Action> actions);
+  // Ends every call and session with `why`.
+  void EndAll(const absl::Status& why);
+
+ private:
+  PendingCall* TakeCall(uint64_t call_id);
+
+  Mutex mu_;
+  std::map<uint64_t, PendingCall*> calls_ MESHRUN_GUARDED_BY(mu_);
+  std::map<uint64_t, std::shared_ptr<Session>> sessions_ MESHRUN_GUARDED_BY(mu_);
+};
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,103 @@
+#include "coordinator/server.h"
+
+#include <fmt/format.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <utility>
+
+#include "coordinator/event_loop.h"
+#include "coordinator/services/cluster_service.h"
+#include "coordinator/services/job_service.h"
+#include "coordinator/services/log_relay.h"
+#include "coordinator/services/session_service.h"
+#include "coordinator/services/store_service.h"
+#include "coordinator/state_store/memory_state_store.h"
+#include "core/rpc/channel.h"
+#include "core/status.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+class RunningServer : public Server {
+ public:
+  explicit RunningServer(Options options)
+      : options_(WithStore(std::move(options))),
+        loop_({.clock = *options_.clock,
+               .store = *options_.store,
+               .recipients = recipients_,
+               .lease = options_.lease,
+               .heartbeat = options_.heartbeat,
+               .record_path = options_.record_path}) {}
+  ~RunningServer() override { Stop(); }
+
+  absl::Status Begin() {
+    MESHRUN_ASSIGN_OR_RETURN(auto credentials,
+                             rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.tls));
+    rpc::EnableServerPlugins();
+    grpc::ServerBuilder builder;
+    rpc::ConfigureServer(builder);
+    builder.AddListeningPort(options_.listen, credentials, &port_);
+    builder.RegisterService(&sessions_);
+    builder.RegisterService(&jobs_);
+    builder.RegisterService(&cluster_);
+    builder.RegisterService(&store_service_);
+    // The loop first: who connects is served.
+    MESHRUN_RETURN_IF_ERROR(loop_.Start());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::AlreadyExistsError(
+          fmt::format("cannot listen on {}: the port is taken, or the address is not this host's; choose "
+                      "another --listen, or port 0 for any free one",
+                      options_.listen));
+    }
+    address_ = options_.listen;
+    if (address_.starts_with("unix:")) {
+      port_ = 0;
+    } else {
+      address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port_);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+  int port() const override { return port_; }
+  uint64_t term() const override { return loop_.term(); }
+
+  void Stop() override {
+    loop_.Stop();
+    relay_.Stop();
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+    server_->Wait();
+    server_.reset();
+  }
+
+ private:
+  static Options WithStore(Options options) {
+    if (options.store == nullptr) options.store = std::make_unique<MemoryStateStore>();
+    return options;
+  }
+
+  Options options_;
+  Recipients recipients_;
+  EventLoop loop_;
+  LogRelay relay_{{loop_, recipients_}};
+  SessionService sessions_{{loop_, recipients_}, relay_};
+  JobService jobs_{{loop_, recipients_}, relay_};
+  ClusterService cluster_{{loop_, recipients_}};
+  StoreService store_service_{{loop_, recipients_}};
+  int port_ = 0;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
+  auto server = std::make_unique<RunningServer>(std::move(options));
+  MESHRUN_RETURN_IF_ERROR(server->Begin());
+  return server;
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,47 @@
+// The coordinator as a value: state, loop, services and listening socket in one process.
+//
+//   auto server = Server::Start({.listen = "127.0.0.1:0"});
+//   Connect((*server)->address());
+//
+// Stops when it is destroyed.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/state_store/state_store.h"
+#include "core/clock.h"
+#include "core/rpc/security.h"
+
+namespace meshrun::coordinator {
+
+class Server {
+ public:
+  struct Options {
+    // host:port (port 0: any free one) or unix:PATH.
+    std::string listen = "127.0.0.1:7480";
+    rpc::TlsFiles tls;
+    // Null: in memory, ends with the server.
+    std::unique_ptr<StateStore> store;
+    SteadyNanos lease = std::chrono::seconds(5);
+    SteadyNanos heartbeat = std::chrono::seconds(1);
+    std::string record_path;
+    const Clock* clock = &Clock::Real();
+  };
+
+  // INVALID_ARGUMENT (address or TLS files), ALREADY_EXISTS (the port is taken), and the errors of the
+  // store.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
+  virtual ~Server() = default;
+
+  // Where clients connect: the address asked for, with the port that it got.
+  virtual const std::string& address() const = 0;
+  // 0 on a Unix socket.
+  virtual int port() const = 0;
+  virtual uint64_t term() const = 0;
+  // Ends calls and sessions with UNAVAILABLE; returns when none is left. Idempotent.
+  virtual void Stop() = 0;
+};
+
+}  // namespace meshrun::coordinator

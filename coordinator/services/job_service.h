@@ -1,0 +1,32 @@
+// JobService: what clients ask about jobs.
+#pragma once
+
+#include "coordinator/services/log_relay.h"
+#include "coordinator/services/shell.h"
+#include "meshrun/v1/job_service.grpc.pb.h"
+
+namespace meshrun::coordinator {
+
+class JobService : public v1::JobService::CallbackService {
+ public:
+  JobService(Shell shell, LogRelay& relay) : shell_(shell), relay_(relay) {}
+
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext*, const v1::SubmitJobRequest*,
+                                      v1::SubmitJobResponse*) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext*, const v1::GetJobRequest*,
+                                   v1::GetJobResponse*) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext*, const v1::ListJobsRequest*,
+                                     v1::ListJobsResponse*) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(grpc::CallbackServerContext*,
+                                                           const v1::WatchJobRequest*) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext*, const v1::CancelJobRequest*,
+                                      v1::CancelJobResponse*) override;
+  grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(grpc::CallbackServerContext*,
+                                                           const v1::ReadLogsRequest*) override;
+
+ private:
+  Shell shell_;
+  LogRelay& relay_;
+};
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,323 @@
+#include "coordinator/services/log_relay.h"
+
+#include <atomic>
+#include <deque>
+#include <utility>
+
+namespace meshrun::coordinator {
+
+// A worker's upload of one file.
+class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
+ public:
+  explicit LogUpload(LogRelay& relay) : relay_(relay) { StartRead(&request_); }
+
+  void OnReadDone(bool ok) override;
+  void OnCancel() override { cancelled_.store(true); }
+  void OnDone() override;
+  // The reader has room again.
+  void Resume() {
+    request_.Clear();
+    StartRead(&request_);
+  }
+  // The reader is gone.
+  void End(const absl::Status& status) { Finish(rpc::ToGrpc(status)); }
+
+ private:
+  LogRelay& relay_;
+  v1::UploadLogRequest request_;
+  std::string stream_id_;
+  std::shared_ptr<LogReader> reader_;
+  absl::Status error_;
+  std::atomic<bool> cancelled_{false};
+};
+
+// A client's ReadLogs call. Alive as long as gRPC, the relay or an upload refers to it.
+class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
+                  public PendingCall,
+                  public std::enable_shared_from_this<LogReader> {
+ public:
+  LogReader(Shell shell, LogRelay& relay) : shell_(shell), relay_(relay), call_id_(shell.loop.NewId()) {}
+
+  void Begin(const v1::ReadLogsRequest& request) {
+    self_ = shared_from_this();
+    v1::StateEvent event;
+    event.set_call_id(call_id_);
+    *event.mutable_read_logs() = request;
+    shell_.recipients.AddCall(call_id_, this);
+    const absl::Status status = shell_.loop.Post(std::move(event));
+    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) End(status);
+  }
+
+  void Reply(const absl::Status& status, const MessagePtr&) override {
+    const auto self = shared_from_this();
+    Answered();
+    End(status);
+  }
+
+  void OpenRelay(OpenLogRelay relay) override {
+    const auto self = shared_from_this();
+    if (Answered()) {
+      End(absl::CancelledError("the reader went away"));
+      return;
+    }
+    {
+      MutexLock lock(mu_);
+      if (ending_) return;
+      outcome_ = relay.end;
+      for (const LogSource& source : relay.sources) sources_[source.open.stream_id()] = source;
+      if (sources_.empty()) ending_ = true;
+    }
+    for (LogSource& source : relay.sources) relay_.Add(source.open.stream_id(), self);
+    for (LogSource& source : relay.sources) {
+      v1::OpenSessionResponse message;
+      *message.mutable_fence() = source.fence;
+      *message.mutable_open_log() = std::move(source.open);
+      shell_.recipients.Send(source.session_id, std::move(message));
+    }
+    Continue();
+  }
+
+  // Takes an upload's bytes. kPause: Resume comes later. kEnd: nobody wants them any more.
+  enum class Answer { kGoOn, kPause, kEnd };
+  Answer Take(LogUpload* upload, v1::UploadLogRequest& chunk) {
+    Answer answer = Answer::kGoOn;
+    {
+      MutexLock lock(mu_);
+      const auto it = sources_.find(chunk.stream_id());
+      if (ending_ || it == sources_.end()) return Answer::kEnd;
+      started_.insert(chunk.stream_id());
+      if (!chunk.data().empty()) {
+        v1::ReadLogsResponse& out = queue_.emplace_back();
+        out.set_rank(it->second.open.rank());
+        out.set_stream(it->second.open.stream());
+        out.set_generation(it->second.open.generation());
+        out.set_offset(chunk.offset());
+        out.set_allocated_data(chunk.release_data());
+        bytes_ += out.data().size();
+      }
+      if (bytes_ > LogRelay::kBufferBytes) {
+        paused_.push_back(upload);
+        answer = Answer::kPause;
+      }
+    }
+    Continue();
+    return answer;
+  }
+
+  void SourceEnded(const std::string& stream_id, const absl::Status& status) {
+    relay_.Remove(stream_id);
+    {
+      MutexLock lock(mu_);
+      if (sources_.erase(stream_id) == 0) return;
+      if (outcome_.ok()) outcome_ = status;
+      if (sources_.empty()) ending_ = true;
+    }
+    Continue();
+  }
+
+  void OnSessionEnded(uint64_t session_id) {
+    std::vector<std::string> gone;
+    {
+      MutexLock lock(mu_);
+      for (const auto& [id, source] : sources_) {
+        if (source.session_id == session_id && !started_.contains(id)) gone.push_back(id);
+      }
+    }
+    for (const std::string& id : gone) {
+      SourceEnded(id, absl::UnavailableError("the worker that holds the file went away"));
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      MutexLock lock(mu_);
+      writing_ = false;
+      bytes_ -= queue_.front().data().size();
+      queue_.pop_front();
+    }
+    if (!ok) {
+      End(absl::CancelledError("the reader went away"));
+      return;
+    }
+    ResumeUploads();
+    Continue();
+  }
+  void OnCancel() override {
+    if (!shell_.recipients.RemoveCall(call_id_)) {
+      // The answer is on its way to this object, which must not end before it has come.
+      MutexLock lock(mu_);
+      cancelled_ = true;
+      if (!answered_) return;
+    }
+    End(absl::CancelledError("the reader went away"));
+  }
+  void OnDone() override { self_.reset(); }
+
+  // Drops what is buffered, stops the uploads, ends the call.
+  void End(const absl::Status& status) {
+    std::map<std::string, LogSource> sources;
+    std::vector<LogUpload*> paused;
+    {
+      MutexLock lock(mu_);
+      if (finished_ || ended_early_) return;
+      ending_ = true;
+      ended_early_ = true;
+      outcome_ = status;
+      sources.swap(sources_);
+      paused.swap(paused_);
+      while (queue_.size() > (writing_ ? 1u : 0u)) {
+        bytes_ -= queue_.back().data().size();
+        queue_.pop_back();
+      }
+    }
+    for (const auto& [id, source] : sources) {
+      relay_.Remove(id);
+      v1::OpenSessionResponse message;
+      *message.mutable_fence() = source.fence;
+      message.mutable_close_log()->set_stream_id(id);
+      shell_.recipients.Send(source.session_id, std::move(message));
+    }
+    for (LogUpload* upload : paused) upload->End(absl::CancelledError("the reader went away"));
+    Continue();
+  }
+
+ private:
+  // True when the caller has gone meanwhile.
+  bool Answered() {
+    MutexLock lock(mu_);
+    answered_ = true;
+    return cancelled_;
+  }
+
+  void ResumeUploads() {
+    std::vector<LogUpload*> resume;
+    {
+      MutexLock lock(mu_);
+      if (bytes_ <= LogRelay::kBufferBytes / 2) resume.swap(paused_);
+    }
+    for (LogUpload* upload : resume) upload->Resume();
+  }
+
+  void Continue() {
+    const v1::ReadLogsResponse* write = nullptr;
+    grpc::Status end;
+    {
+      MutexLock lock(mu_);
+      if (writing_ || finished_) return;
+      if (!queue_.empty()) {
+        writing_ = true;
+        write = &queue_.front();
+      } else if (ending_) {
+        finished_ = true;
+        end = rpc::ToGrpc(outcome_);
+      } else {
+        return;
+      }
+    }
+    if (write != nullptr) {
+      StartWrite(write);
+    } else {
+      Finish(end);
+    }
+  }
+
+  Shell shell_;
+  LogRelay& relay_;
+  const uint64_t call_id_;
+  std::shared_ptr<LogReader> self_;
+
+  Mutex mu_;
+  // Files that have not ended.
+  std::map<std::string, LogSource> sources_ MESHRUN_GUARDED_BY(mu_);
+  std::set<std::string> started_ MESHRUN_GUARDED_BY(mu_);
+  std::vector<LogUpload*> paused_ MESHRUN_GUARDED_BY(mu_);
+  std::deque<v1::ReadLogsResponse> queue_ MESHRUN_GUARDED_BY(mu_);
+  size_t bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+  bool writing_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool answered_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool cancelled_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool ending_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool ended_early_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool finished_ MESHRUN_GUARDED_BY(mu_) = false;
+  absl::Status outcome_ MESHRUN_GUARDED_BY(mu_);
+};
+
+void LogUpload::OnReadDone(bool ok) {
+  if (!ok) {
+    Finish(grpc::Status::OK);
+    return;
+  }
+  if (reader_ == nullptr) {
+    stream_id_ = request_.stream_id();
+    reader_ = relay_.Find(stream_id_);
+    if (reader_ == nullptr) {
+      End(absl::NotFoundError("no reader waits for log stream " + stream_id_));
+      return;
+    }
+  }
+  request_.set_stream_id(stream_id_);
+  if (!request_.error().empty()) error_ = absl::UnavailableError(request_.error());
+  const LogReader::Answer answer = reader_->Take(this, request_);
+  if (answer == LogReader::Answer::kGoOn) {
+    request_.Clear();
+    StartRead(&request_);
+  } else if (answer == LogReader::Answer::kEnd) {
+    End(absl::CancelledError("the reader went away"));
+  }
+}
+
+void LogUpload::OnDone() {
+  if (reader_ != nullptr) {
+    reader_->SourceEnded(stream_id_, cancelled_.load()
+                                         ? absl::UnavailableError("the worker that holds the file went away")
+                                         : error_);
+  }
+  delete this;
+}
+
+grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(const v1::ReadLogsRequest& request) {
+  const auto reader = std::make_shared<LogReader>(shell_, *this);
+  reader->Begin(request);
+  return reader.get();
+}
+
+grpc::ServerReadReactor<v1::UploadLogRequest>* LogRelay::Upload() { return new LogUpload(*this); }
+
+void LogRelay::Add(const std::string& stream_id, std::shared_ptr<LogReader> reader) {
+  MutexLock lock(mu_);
+  readers_[stream_id] = std::move(reader);
+}
+
+void LogRelay::Remove(const std::string& stream_id) {
+  std::shared_ptr<LogReader> last;
+  MutexLock lock(mu_);
+  const auto it = readers_.find(stream_id);
+  if (it == readers_.end()) return;
+  last = std::move(it->second);
+  readers_.erase(it);
+}
+
+std::shared_ptr<LogReader> LogRelay::Find(const std::string& stream_id) {
+  MutexLock lock(mu_);
+  const auto it = readers_.find(stream_id);
+  return it == readers_.end() ? nullptr : it->second;
+}
+
+std::set<std::shared_ptr<LogReader>> LogRelay::Readers() {
+  std::set<std::shared_ptr<LogReader>> out;
+  MutexLock lock(mu_);
+  for (const auto& [id, reader] : readers_) out.insert(reader);
+  return out;
+}
+
+void LogRelay::OnSessionEnded(uint64_t session_id) {
+  for (const auto& reader : Readers()) reader->OnSessionEnded(session_id);
+}
+
+void LogRelay::Stop() {
+  for (const auto& reader : Readers()) {
+    reader->End(absl::UnavailableError("the coordinator is stopping"));
+  }
+}
+
+}  // namespace meshrun::coordinator

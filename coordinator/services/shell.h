@@ -1,0 +1,57 @@
+// What every service needs to turn a call into an event and an action into an answer.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <utility>
+
+#include "coordinator/event_loop.h"
+#include "coordinator/recipients.h"
+#include "core/rpc/status_conversion.h"
+
+namespace meshrun::coordinator {
+
+struct Shell {
+  EventLoop& loop;
+  Recipients& recipients;
+};
+
+// A unary call: posts its event, and answers when the state machine does. Deletes itself.
+template <typename Response>
+class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
+ public:
+  UnaryCall(Shell shell, Response* response)
+      : shell_(shell), call_id_(shell.loop.NewId()), response_(response) {}
+
+  // Not in the constructor: the answer may come before this returns.
+  grpc::ServerUnaryReactor* Begin(v1::StateEvent event) {
+    event.set_call_id(call_id_);
+    shell_.recipients.AddCall(call_id_, this);
+    const absl::Status status = shell_.loop.Post(std::move(event));
+    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) Finish(rpc::ToGrpc(status));
+    return this;
+  }
+
+  void Reply(const absl::Status& status, const MessagePtr& response) override {
+    if (response != nullptr) response_->CopyFrom(*response);
+    if (status.ok()) BeforeFinish(*response_);
+    Finish(rpc::ToGrpc(status));
+  }
+  void OnCancel() override {
+    v1::StateEvent event;
+    event.mutable_call_cancelled()->set_call_id(call_id_);
+    shell_.loop.PostEnd(std::move(event));
+  }
+  void OnDone() override { delete this; }
+
+ protected:
+  virtual void BeforeFinish(Response&) {}
+  Shell& shell() { return shell_; }
+
+ private:
+  Shell shell_;
+  const uint64_t call_id_;
+  Response* const response_;
+};
+
+}  // namespace meshrun::coordinator

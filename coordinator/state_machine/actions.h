@@ -1,0 +1,74 @@
+// What the state machine asks its shell to do. Actions are released in order, after the rows of the
+// same batch are durable.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "meshrun/v1/session.pb.h"
+#include "meshrun/v1/state.pb.h"
+
+namespace meshrun::coordinator {
+
+using MessagePtr = std::shared_ptr<const google::protobuf::Message>;
+
+struct SendToSession {
+  uint64_t session_id = 0;
+  v1::OpenSessionResponse message;
+};
+
+struct CloseSession {
+  uint64_t session_id = 0;
+  absl::Status status;
+};
+
+// Ends the call: with `response` when the status is ok and the call is unary.
+struct ReplyToCall {
+  uint64_t call_id = 0;
+  absl::Status status;
+  MessagePtr response;
+};
+
+// One message of a streaming call. The shell may drop all but the last when the reader is slow.
+struct StreamItem {
+  uint64_t call_id = 0;
+  MessagePtr item;
+};
+
+// Where one log file is: the shell opens it there and passes its bytes on to the call.
+struct LogSource {
+  uint64_t session_id = 0;
+  v1::OpenLog open;
+  v1::Fence fence;
+};
+struct OpenLogRelay {
+  uint64_t call_id = 0;
+  std::vector<LogSource> sources;
+  // OK, or which files cannot be had now: the call's status after the last of `sources` has ended.
+  absl::Status end;
+};
+
+struct WriteLog {
+  bool warning = false;
+  std::string text;
+};
+
+using Action =
+    std::variant<SendToSession, CloseSession, ReplyToCall, StreamItem, OpenLogRelay, WriteLog>;
+
+struct Actions {
+  std::vector<Action> list;
+  // What must be durable before any of the list is released. Filled at the end of a batch.
+  std::vector<v1::StateRow> rows;
+};
+
+// For tests and replays: two actions are the same when their texts are.
+std::string DebugText(const Action& action);
+
+}  // namespace meshrun::coordinator

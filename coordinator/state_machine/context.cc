@@ -1,0 +1,71 @@
+#include "coordinator/state_machine/context.h"
+
+#include <fmt/format.h>
+
+#include "core/proto_time.h"
+
+namespace meshrun::coordinator {
+
+void Context::Send(uint64_t session_id, v1::OpenSessionResponse message) {
+  message.mutable_fence()->set_term(term);
+  actions_.list.push_back(SendToSession{session_id, std::move(message)});
+}
+
+void Context::Close(uint64_t session_id, absl::Status status) {
+  actions_.list.push_back(CloseSession{session_id, std::move(status)});
+}
+
+void Context::Reply(uint64_t call_id, absl::Status error) {
+  if (call_id == 0) return;
+  actions_.list.push_back(ReplyToCall{call_id, std::move(error), nullptr});
+}
+
+void Context::Record(std::string_view kind, std::string_view job_id, std::string_view node_id,
+                     std::string message) {
+  v1::ClusterEvent event;
+  event.set_sequence(next_sequence_++);
+  *event.mutable_at() = ToProtoTimestamp(wall);
+  event.set_kind(std::string(kind));
+  event.set_job_id(std::string(job_id));
+  event.set_node_id(std::string(node_id));
+  event.set_message(std::move(message));
+  Put(v1::STATE_TABLE_EVENTS, KeyNumber(event.sequence()), event);
+  events_.push_back(std::move(event));
+  if (events_.size() > kMaxEvents) {
+    Erase(v1::STATE_TABLE_EVENTS, KeyNumber(events_.front().sequence()));
+    events_.pop_front();
+  }
+}
+
+void Context::RestoreEvent(v1::ClusterEvent event) {
+  next_sequence_ = std::max(next_sequence_, event.sequence() + 1);
+  events_.push_back(std::move(event));
+}
+
+void Context::Put(v1::StateTable table, std::string key, std::string value) {
+  v1::StateRow& row = rows_.emplace_back();
+  row.set_table(table);
+  row.set_key(std::move(key));
+  row.set_value(std::move(value));
+}
+
+void Context::Erase(v1::StateTable table, std::string key) {
+  v1::StateRow& row = rows_.emplace_back();
+  row.set_table(table);
+  row.set_key(std::move(key));
+  row.set_erased(true);
+}
+
+Actions Context::Take(bool end_of_batch) {
+  Actions out = std::exchange(actions_, {});
+  if (end_of_batch) out.rows = std::exchange(rows_, {});
+  return out;
+}
+
+std::string KeyNumber(uint64_t number) { return fmt::format("{:020}", number); }
+
+std::string GenerationKey(std::string_view job_id, uint64_t generation) {
+  return fmt::format("{}/{:020}", job_id, generation);
+}
+
+}  // namespace meshrun::coordinator

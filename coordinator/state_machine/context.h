@@ -1,0 +1,74 @@
+// What the parts of the state machine share while one event is stepped: the time, the actions being
+// collected, the event list that people see.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "coordinator/state_machine/actions.h"
+#include "core/clock.h"
+#include "meshrun/v1/cluster_service.pb.h"
+#include "meshrun/v1/state.pb.h"
+
+namespace meshrun::coordinator {
+
+class Context {
+ public:
+  // Of the event being stepped.
+  SteadyNanos now{0};
+  WallNanos wall{0};
+  uint64_t random = 0;
+
+  uint64_t term = 0;
+  WallNanos started_at{0};
+  SteadyNanos lease{0};
+  SteadyNanos heartbeat{0};
+  // Nodes or queue changed: jobs may be placed at the end of the batch.
+  bool placement_due = false;
+
+  void Send(uint64_t session_id, v1::OpenSessionResponse message);
+  void Close(uint64_t session_id, absl::Status status);
+  void Reply(uint64_t call_id, absl::Status error);
+  template <typename Response>
+  void Reply(uint64_t call_id, Response response) {
+    if (call_id == 0) return;
+    actions_.list.push_back(ReplyToCall{call_id, absl::OkStatus(),
+                                        std::make_shared<const Response>(std::move(response))});
+  }
+  void Add(Action action) { actions_.list.push_back(std::move(action)); }
+  void Warn(std::string text) { Add(WriteLog{true, std::move(text)}); }
+
+  // Appends to the events, of which the last kMaxEvents are kept.
+  void Record(std::string_view kind, std::string_view job_id, std::string_view node_id,
+              std::string message);
+  const std::deque<v1::ClusterEvent>& events() const { return events_; }
+  void RestoreEvent(v1::ClusterEvent event);
+
+  void Put(v1::StateTable table, std::string key, std::string value);
+  void Put(v1::StateTable table, std::string key, const google::protobuf::Message& value) {
+    Put(table, std::move(key), value.SerializeAsString());
+  }
+  void Erase(v1::StateTable table, std::string key);
+
+  // Actions of the event; the rows stay until the end of the batch.
+  Actions Take(bool end_of_batch);
+
+ private:
+  static constexpr size_t kMaxEvents = 10'000;
+
+  Actions actions_;
+  std::vector<v1::StateRow> rows_;
+  std::deque<v1::ClusterEvent> events_;
+  uint64_t next_sequence_ = 1;
+};
+
+// For keys: 20 digits, so that text sorts as numbers do.
+std::string KeyNumber(uint64_t number);
+// "job_id/generation".
+std::string GenerationKey(std::string_view job_id, uint64_t generation);
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,194 @@
+#include "coordinator/state_machine/nodes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+
+absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnation,
+                                          const v1::Hello& hello) {
+  if (hello.node_id().empty() || hello.name().empty()) {
+    return absl::InvalidArgumentError("Hello names no node_id or no name");
+  }
+  if (hello.resources().slots() == 0) {
+    return absl::InvalidArgumentError(fmt::format("node {} offers 0 slots: give it at least 1", hello.name()));
+  }
+  const auto [it, is_new] = nodes_.try_emplace(hello.node_id());
+  Node& node = it->second;
+  v1::Node& record = node.record;
+  if (!is_new) {
+    if (incarnation < record.incarnation()) {
+      return absl::FailedPreconditionError(
+          fmt::format("incarnation {} of node {} is over: {} has registered since", incarnation,
+                      record.name(), record.incarnation()));
+    }
+    const bool other_host = hello.address() != record.address() || hello.name() != record.name();
+    if (node.session_id != 0 && incarnation == record.incarnation() && other_host) {
+      return absl::AlreadyExistsError(fmt::format(
+          "node id {} is in use by {} at {}, and {} at {} claims it too: give each worker a state "
+          "directory of its own",
+          hello.node_id(), record.name(), record.address(), hello.name(), hello.address()));
+    }
+    if (node.session_id != 0) {
+      sessions_.erase(node.session_id);
+      context_.Close(node.session_id, absl::AbortedError("a newer session of this node took over"));
+    }
+  }
+  const bool was_away = !is_new && record.state() != v1::NODE_STATE_HEALTHY;
+  const bool rebooted = !is_new && incarnation != record.incarnation();
+  record.set_node_id(hello.node_id());
+  record.set_name(hello.name());
+  record.set_address(hello.address());
+  record.set_state(v1::NODE_STATE_HEALTHY);
+  *record.mutable_resources() = hello.resources();
+  record.set_incarnation(incarnation);
+  record.set_version(hello.version());
+  *record.mutable_shipped_jobs() = hello.shipped_jobs();
+  if (is_new) *record.mutable_registered_at() = ToProtoTimestamp(context_.wall);
+  *record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);
+  node.session_id = session_id;
+  sessions_[session_id] = node.id();
+  leases_.Set(node.id(), context_.now + context_.lease);
+  recovering_.erase(node.id());
+  if (is_new) {
+    DropReplaced(node);
+    context_.Record("NodeJoined", "", node.id(),
+                    fmt::format("{} at {} joined with {} slots and {} GPUs", record.name(),
+                                record.address(), record.resources().slots(),
+                                record.resources().gpus_size()));
+  } else if (rebooted || was_away) {
+    context_.Record("NodeReturned", "", node.id(),
+                    fmt::format("{} returned{}", record.name(),
+                                rebooted ? fmt::format(" as incarnation {}", incarnation) : ""));
+  }
+  context_.placement_due = true;
+  Changed(node);
+  return &node;
+}
+
+Node* NodeTable::Renew(uint64_t session_id) {
+  const auto it = sessions_.find(session_id);
+  if (it == sessions_.end()) return nullptr;
+  Node& node = nodes_.at(it->second);
+  leases_.Set(node.id(), context_.now + context_.lease);
+  *node.record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);
+  return &node;
+}
+
+void NodeTable::Disconnect(uint64_t session_id) {
+  const auto it = sessions_.find(session_id);
+  if (it == sessions_.end()) return;
+  Node& node = nodes_.at(it->second);
+  sessions_.erase(it);
+  node.session_id = 0;
+  node.record.set_state(v1::NODE_STATE_SUSPECT);
+  context_.Record("NodeSuspect", "", node.id(),
+                  fmt::format("the session of {} broke; its lease runs on for at most {}",
+                              node.record.name(), FormatDuration(context_.lease)));
+  Changed(node);
+}
+
+void NodeTable::Lose(Node& node, absl::Status why) {
+  leases_.Clear(node.id());
+  recovering_.erase(node.id());
+  if (node.session_id != 0) {
+    sessions_.erase(node.session_id);
+    context_.Close(std::exchange(node.session_id, 0), std::move(why));
+  }
+  node.record.set_state(v1::NODE_STATE_LOST);
+  context_.placement_due = true;
+  Changed(node);
+}
+
+Node* NodeTable::ExpireNext() {
+  const auto node_id = leases_.PopDue(context_.now);
+  if (!node_id.has_value()) return nullptr;
+  Node& node = nodes_.at(*node_id);
+  const std::string message = fmt::format("{} was silent for its lease of {}", node.record.name(),
+                                          FormatDuration(context_.lease));
+  Lose(node, absl::DeadlineExceededError(message));
+  context_.Record("NodeLost", "", node.id(), message);
+  return &node;
+}
+
+Node* NodeTable::Find(const std::string& node_id) {
+  const auto it = nodes_.find(node_id);
+  return it == nodes_.end() ? nullptr : &it->second;
+}
+
+std::vector<const v1::Node*> NodeTable::Present(bool healthy_only) const {
+  std::vector<const v1::Node*> out;
+  for (const auto& [id, node] : nodes_) {
+    if (node.lost() || (healthy_only && node.record.state() != v1::NODE_STATE_HEALTHY)) continue;
+    out.push_back(&node.record);
+  }
+  return out;
+}
+
+void NodeTable::Hold(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
+                     const std::vector<uint32_t>& gpus) {
+  node.jobs.insert(job_id);
+  node.record.set_slots_used(node.record.slots_used() + slots);
+  node.record.set_memory_used_bytes(node.record.memory_used_bytes() + memory);
+  for (const uint32_t gpu : gpus) node.record.add_gpus_used(gpu);
+}
+
+void NodeTable::Release(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
+                        const std::vector<uint32_t>& gpus) {
+  node.jobs.erase(job_id);
+  node.record.set_slots_used(node.record.slots_used() - slots);
+  node.record.set_memory_used_bytes(node.record.memory_used_bytes() - memory);
+  auto& used = *node.record.mutable_gpus_used();
+  for (const uint32_t gpu : gpus) {
+    const auto it = std::find(used.begin(), used.end(), gpu);
+    if (it != used.end()) used.erase(it);
+  }
+  context_.placement_due = true;
+}
+
+void NodeTable::Restore(v1::Node record) {
+  Node& node = nodes_[record.node_id()];
+  node.record = std::move(record);
+  node.record.clear_slots_used();
+  node.record.clear_memory_used_bytes();
+  node.record.clear_gpus_used();
+  if (node.lost()) return;
+  node.record.set_state(v1::NODE_STATE_SUSPECT);
+  leases_.Set(node.id(), context_.now + context_.lease);
+  recovering_.insert(node.id());
+}
+
+void NodeTable::WriteChanged() {
+  for (const std::string& node_id : std::exchange(changed_, {})) {
+    const auto it = nodes_.find(node_id);
+    if (it == nodes_.end()) {
+      context_.Erase(v1::STATE_TABLE_NODES, node_id);
+      continue;
+    }
+    v1::NodeRecord row;
+    *row.mutable_node() = it->second.record;
+    context_.Put(v1::STATE_TABLE_NODES, node_id, row);
+  }
+}
+
+// A worker that lost its state directory comes back under a new id: its old self would stay LOST forever.
+void NodeTable::DropReplaced(const Node& by) {
+  for (auto it = nodes_.begin(); it != nodes_.end();) {
+    const Node& node = it->second;
+    const bool replaced = node.lost() && node.jobs.empty() && node.id() != by.id() &&
+                          node.record.name() == by.record.name() &&
+                          node.record.address() == by.record.address();
+    if (replaced) {
+      changed_.insert(node.id());
+      it = nodes_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,81 @@
+// Nodes, their sessions and their leases.
+//
+//   Hello --> HEALTHY --session broken--> SUSPECT --lease over--> LOST
+//                ^                           |                     |
+//                +----------- Hello ---------+----------Hello------+
+//   HEALTHY --lease over (silent session)--> LOST;  Goodbye --> LOST at once
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/deadline_index.h"
+
+namespace meshrun::coordinator {
+
+struct Node {
+  v1::Node record;
+  // 0: not connected.
+  uint64_t session_id = 0;
+  // Jobs with a member here that has not ended.
+  std::set<std::string> jobs;
+
+  const std::string& id() const { return record.node_id(); }
+  bool lost() const { return record.state() == v1::NODE_STATE_LOST; }
+};
+
+class NodeTable {
+ public:
+  explicit NodeTable(Context& context) : context_(context) {}
+
+  // The node of a Hello, connected to the session, its lease begun. An older session of the same node
+  // is closed with ABORTED. Errors close the session: INVALID_ARGUMENT, ALREADY_EXISTS (another host
+  // uses this identity), FAILED_PRECONDITION (lower incarnation).
+  absl::StatusOr<Node*> Register(uint64_t session_id, uint64_t incarnation, const v1::Hello& hello);
+  // The node of a session, its lease renewed; null when the session has not said Hello.
+  Node* Renew(uint64_t session_id);
+  // The session ended: the node is SUSPECT from now on.
+  void Disconnect(uint64_t session_id);
+  // LOST at once, whatever its lease. The session, if any, is closed with `why`.
+  void Lose(Node& node, absl::Status why);
+
+  // A node whose lease is over at context.now, made LOST; null when there is none.
+  Node* ExpireNext();
+  std::optional<SteadyNanos> NextDeadline() const { return leases_.Next(); }
+  // The coordinator itself stood still: nobody could have renewed a lease.
+  void PostponeLeases() { leases_.PostponeTo(context_.now + context_.lease); }
+
+  Node* Find(const std::string& node_id);
+  const std::map<std::string, Node>& all() const { return nodes_; }
+  // Not LOST.
+  std::vector<const v1::Node*> Present(bool healthy_only) const;
+  // Nodes known from before the start of this term that have neither returned nor been given up.
+  size_t recovering() const { return recovering_.size(); }
+
+  void Hold(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
+            const std::vector<uint32_t>& gpus);
+  void Release(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
+               const std::vector<uint32_t>& gpus);
+
+  void Restore(v1::Node record);
+  void WriteChanged();
+
+ private:
+  void DropReplaced(const Node& by);
+  void Changed(const Node& node) { changed_.insert(node.id()); }
+
+  Context& context_;
+  std::map<std::string, Node> nodes_;
+  std::map<uint64_t, std::string> sessions_;
+  DeadlineIndex<std::string> leases_;
+  std::set<std::string> recovering_;
+  std::set<std::string> changed_;
+};
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,170 @@
+// What clients ask: nothing here changes the state, but for the list of watchers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "coordinator/state_machine/state_machine.h"
+#include "core/proto_time.h"
+#include "core/text.h"
+#include "core/version.h"
+
+namespace meshrun::coordinator {
+
+void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
+  Context& context = parts_->context;
+  auto job = parts_->jobs.Lookup(request.job_id());
+  if (!job.ok()) {
+    context.Reply(call_id, job.status());
+    return;
+  }
+  v1::GetJobResponse response;
+  *response.mutable_job() = (*job)->view;
+  for (const v1::ClusterEvent& event : context.events()) {
+    if (event.job_id() == (*job)->id()) *response.add_events() = event;
+  }
+  context.Reply(call_id, std::move(response));
+}
+
+void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request) {
+  Context& context = parts_->context;
+  uint64_t before = 0;
+  const std::string& token = request.page_token();
+  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), before);
+  if (!token.empty() && (error != std::errc{} || end != token.data() + token.size() || before == 0)) {
+    context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                               "page_token: '{}' was not given out by ListJobs", token)));
+    return;
+  }
+  const size_t limit = request.page_size() == 0 ? 100 : std::min(request.page_size(), 1000u);
+  std::vector<const Job*> jobs = parts_->jobs.Newest(before, limit + 1, request.active_only());
+  v1::ListJobsResponse response;
+  if (jobs.size() > limit) {
+    jobs.pop_back();
+    response.set_next_page_token(std::to_string(jobs.back()->submit_sequence));
+  }
+  for (const Job* job : jobs) {
+    v1::Job& out = *response.add_jobs();
+    out = job->view;
+    out.clear_ranks();
+    out.clear_groups();
+  }
+  context.Reply(call_id, std::move(response));
+}
+
+void StateMachine::WatchJob(uint64_t call_id, const v1::WatchJobRequest& request) {
+  Context& context = parts_->context;
+  auto job = parts_->jobs.Lookup(request.job_id());
+  if (!job.ok()) {
+    context.Reply(call_id, job.status());
+    return;
+  }
+  auto item = std::make_shared<v1::WatchJobResponse>();
+  *item->mutable_job() = (*job)->view;
+  context.Add(StreamItem{call_id, std::move(item)});
+  if ((*job)->ended()) {
+    context.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
+  } else {
+    parts_->jobs.AddWatcher(**job, call_id);
+  }
+}
+
+void StateMachine::ListNodes(uint64_t call_id) {
+  v1::ListNodesResponse response;
+  std::vector<const v1::Node*> nodes;
+  for (const auto& [id, node] : parts_->nodes.all()) nodes.push_back(&node.record);
+  std::sort(nodes.begin(), nodes.end(), [](const v1::Node* a, const v1::Node* b) {
+    return a->name() != b->name() ? NaturalLess(a->name(), b->name()) : a->node_id() < b->node_id();
+  });
+  for (const v1::Node* node : nodes) *response.add_nodes() = *node;
+  parts_->context.Reply(call_id, std::move(response));
+}
+
+void StateMachine::DescribeCluster(uint64_t call_id, const v1::DescribeClusterRequest& request) {
+  Context& context = parts_->context;
+  v1::DescribeClusterResponse response;
+  response.set_version(kVersion);
+  response.set_term(context.term);
+  *response.mutable_started_at() = ToProtoTimestamp(context.started_at);
+  *response.mutable_now() = ToProtoTimestamp(context.wall);
+  response.set_nodes_healthy(parts_->nodes.Present(/*healthy_only=*/true).size());
+  response.set_nodes_total(parts_->nodes.all().size());
+  response.set_jobs_active(parts_->jobs.active_count());
+  response.set_jobs_total(parts_->jobs.size());
+  const auto& events = context.events();
+  const size_t wanted = request.max_events() == 0 ? 50 : request.max_events();
+  for (size_t i = events.size() - std::min(wanted, events.size()); i < events.size(); ++i) {
+    *response.add_events() = events[i];
+  }
+  context.Reply(call_id, std::move(response));
+}
+
+// Finds which node holds which file. The bytes never pass through here.
+void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request) {
+  Context& context = parts_->context;
+  auto found = parts_->jobs.Lookup(request.job_id());
+  if (!found.ok()) {
+    context.Reply(call_id, found.status());
+    return;
+  }
+  const Job& job = **found;
+  const uint64_t generation = request.generation() == 0 ? job.view.generation() : request.generation();
+  const auto world = job.worlds.find(generation);
+  if (world == job.worlds.end()) {
+    context.Reply(call_id,
+                  job.view.generation() == 0
+                      ? absl::FailedPreconditionError(fmt::format(
+                            "job {} has not started yet: it is {}{}{}", job.id(),
+                            StateName(job.view.state()), job.view.reason().empty() ? "" : ", ",
+                            job.view.reason()))
+                      : absl::NotFoundError(fmt::format("job {} has generations 1 to {}, and {} is wanted",
+                                                        job.id(), job.view.generation(), generation)));
+    return;
+  }
+  std::vector<int> ranks(request.ranks().begin(), request.ranks().end());
+  const int world_size = world->second->ranks_size();
+  if (ranks.empty()) {
+    for (int rank = 0; rank < world_size; ++rank) ranks.push_back(rank);
+  }
+  std::vector<int> streams(request.streams().begin(), request.streams().end());
+  if (streams.empty()) streams = {v1::LOG_STREAM_STDOUT, v1::LOG_STREAM_STDERR};
+  OpenLogRelay relay;
+  relay.call_id = call_id;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= world_size) {
+      context.Reply(call_id, absl::NotFoundError(fmt::format("job {} has ranks 0 to {}, and {} is wanted",
+                                                             job.id(), world_size - 1, rank)));
+      return;
+    }
+    Node* node = parts_->nodes.Find(world->second->ranks(rank).node_id());
+    if (node == nullptr || node->session_id == 0) {
+      relay.end = absl::UnavailableError(fmt::format(
+          "the output of rank {} is on {}, which is not connected", rank,
+          node == nullptr ? "node " + world->second->ranks(rank).node_id() : node->record.name()));
+      continue;
+    }
+    for (const int stream : streams) {
+      LogSource& source = relay.sources.emplace_back();
+      source.session_id = node->session_id;
+      source.fence.set_term(context.term);
+      source.fence.set_job_id(job.id());
+      source.fence.set_generation(generation);
+      source.fence.set_incarnation(node->record.incarnation());
+      source.open.set_stream_id(fmt::format("{}-{}-{}-{}", context.term, call_id, rank, stream));
+      source.open.set_job_id(job.id());
+      source.open.set_generation(generation);
+      source.open.set_rank(rank);
+      source.open.set_stream(static_cast<v1::LogStream>(stream));
+      source.open.set_follow(request.follow());
+      source.open.set_tail_lines(request.tail_lines());
+      for (const v1::LogPosition& position : request.positions()) {
+        if (position.rank() == rank && position.stream() == stream) {
+          source.open.set_offset(position.offset());
+        }
+      }
+    }
+  }
+  context.Add(std::move(relay));
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,125 @@
+// What the ranks of a generation tell each other: keys and values, barriers, unique ids, groups.
+//
+// Everything belongs to the current generation of one job and goes when that generation is over. A call
+// that waits is answered later: when what it waits for is there, at its deadline, or when the generation
+// ends. A mutating call with a request_id is answered from the record of the first when it is repeated.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/jobs.h"
+
+namespace meshrun::coordinator {
+
+class RendezvousStore {
+ public:
+  static constexpr size_t kMaxValueBytes = 16u << 20;
+  static constexpr size_t kMaxGenerationBytes = 256u << 20;
+  // Answers kept for retries, per generation; the oldest go first.
+  static constexpr size_t kMaxRequests = 65'536;
+
+  RendezvousStore(Context& context, JobTable& jobs) : context_(context), jobs_(jobs) {}
+
+  // True when the event is a store call; it has then been answered or waits.
+  bool Step(const v1::StateEvent& event);
+
+  // A rank has left: barriers that still need it fail.
+  void OnRankGone(const Job& job, int rank, const std::string& how);
+  // Waiting calls get `why`, the rest is dropped.
+  void EndGeneration(const Job& job, const std::string& why);
+  // False when no such call waits.
+  bool CancelCall(uint64_t call_id);
+  void ExpireDue();
+  std::optional<SteadyNanos> NextDeadline() const { return deadlines_.Next(); }
+
+  void Restore(const std::vector<v1::StateRow>& rows);
+
+ private:
+  struct Waiter {
+    enum class Kind { kGet, kWait, kUniqueId } kind;
+    std::string job_id;
+    // For kUniqueId: the group.
+    std::vector<std::string> keys;
+    std::chrono::nanoseconds timeout{0};
+  };
+  struct Arrival {
+    uint64_t call_id = 0;
+    std::string request_id;
+  };
+  struct Barrier {
+    // Sorted.
+    std::vector<int> ranks;
+    std::map<int, Arrival> arrived;
+  };
+  struct Generation {
+    uint64_t number = 0;
+    std::map<std::string, std::string> values;
+    std::map<std::string, std::string> unique_ids;
+    size_t bytes = 0;
+    // By "method/request_id".
+    std::map<std::string, std::string> answers;
+    std::deque<std::string> answer_order;
+    std::map<std::string, Barrier> barriers;
+    std::map<std::string, std::set<uint64_t>> key_waiters;
+    std::map<std::string, std::set<uint64_t>> id_waiters;
+  };
+
+  // Null when the call has been answered with an error.
+  Job* Admit(uint64_t call_id, const v1::Fence& fence);
+  Generation& Of(const Job& job);
+  // Answers a repeated call; false when it is new.
+  template <typename Response>
+  bool Repeat(uint64_t call_id, const Job& job, std::string_view method, const std::string& request_id);
+  template <typename Response>
+  void Answer(uint64_t call_id, const Job& job, std::string_view method, const std::string& request_id,
+              const Response& response);
+  void Remember(const Job& job, std::string_view method, const std::string& request_id,
+                std::string response);
+
+  absl::Status Write(const Job& job, const std::string& key, std::string value);
+  void Wake(const Job& job, std::set<uint64_t> waiters);
+  void Wait(uint64_t call_id, const Job& job, Waiter waiter);
+  bool IsReady(const Generation& generation, const Waiter& waiter) const;
+  void Deliver(uint64_t call_id, const Generation& generation, const Waiter& waiter);
+  void Forget(uint64_t call_id);
+  std::string Missing(const Generation& generation, const Waiter& waiter) const;
+
+  void Set(uint64_t call_id, const v1::SetValuesRequest& request);
+  template <typename Request>
+  void Get(uint64_t call_id, const Request& request, Waiter::Kind kind);
+  void AddTo(uint64_t call_id, const v1::AddValueRequest& request);
+  void CompareSet(uint64_t call_id, const v1::CompareSetValueRequest& request);
+  void Append(uint64_t call_id, const v1::AppendValueRequest& request);
+  void Delete(uint64_t call_id, const v1::DeleteKeyRequest& request);
+  void CountKeys(uint64_t call_id, const v1::CountKeysRequest& request);
+  void Enter(uint64_t call_id, const v1::EnterBarrierRequest& request);
+  void FailBarrier(Generation& generation, std::map<std::string, Barrier>::iterator it,
+                   const absl::Status& status);
+  void Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request);
+  void AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& request);
+  void Register(uint64_t call_id, const v1::RegisterGroupRequest& request);
+  void World(uint64_t call_id, const v1::GetWorldRequest& request);
+
+  Context& context_;
+  JobTable& jobs_;
+  // By job_id: its current generation.
+  std::map<std::string, Generation> generations_;
+  std::map<uint64_t, Waiter> waiters_;
+  // Where a call waits in a barrier: job_id, name, rank.
+  struct BarrierPlace {
+    std::string job_id, name;
+    int rank;
+    std::chrono::nanoseconds timeout;
+  };
+  std::map<uint64_t, BarrierPlace> barrier_calls_;
+  DeadlineIndex<uint64_t> deadlines_;
+};
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,70 @@
+// The coordinator without its surroundings: every input is an event that carries its time, every output
+// an action. No threads, sockets, clocks or files. The same events give the same actions.
+//
+//   StateMachine machine;
+//   machine.Step(restore_event);             // always first
+//   Actions actions = machine.Step(event);   // ... commit actions.rows, then carry out actions.list
+//
+// Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Only there are jobs
+// placed and rows handed out, so that a thousand messages cost one transaction.
+//
+// Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.* (which
+// nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and barriers.cc (what
+// ranks tell each other), queries.cc (what clients ask).
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "coordinator/state_machine/actions.h"
+#include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/generations.h"
+#include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/nodes.h"
+#include "coordinator/state_machine/rendezvous_store.h"
+
+namespace meshrun::coordinator {
+
+class StateMachine {
+ public:
+  Actions Step(const v1::StateEvent& event);
+
+  // When something falls due: the shell sends an event (a tick, if nothing else) then.
+  std::optional<SteadyNanos> NextDeadline() const;
+
+  // For tests and invariants.
+  const JobTable& jobs() const { return parts_->jobs; }
+  const NodeTable& nodes() const { return parts_->nodes; }
+
+ private:
+  // Everything that a restore replaces.
+  struct Parts {
+    Context context;
+    NodeTable nodes{context};
+    JobTable jobs{context};
+    RendezvousStore store{context, jobs};
+    Generations generations{context, nodes, jobs, store};
+  };
+
+  void Restore(const v1::RestoreEvent& restore);
+  void ExpireDue();
+  void Dispatch(const v1::StateEvent& event);
+  void OnSessionMessage(const v1::SessionMessage& event);
+  void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
+  // Places queued jobs, highest priority first, then first come first served.
+  void PlaceJobs();
+
+  void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
+  void Cancel(uint64_t call_id, const v1::CancelJobRequest& request);
+  // Reads; see queries.cc.
+  void GetJob(uint64_t call_id, const v1::GetJobRequest& request);
+  void ListJobs(uint64_t call_id, const v1::ListJobsRequest& request);
+  void WatchJob(uint64_t call_id, const v1::WatchJobRequest& request);
+  void ListNodes(uint64_t call_id);
+  void DescribeCluster(uint64_t call_id, const v1::DescribeClusterRequest& request);
+  void ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request);
+
+  std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();
+};
+
+}  // namespace meshrun::coordinator

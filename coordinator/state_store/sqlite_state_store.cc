@@ -1,0 +1,138 @@
+#include "coordinator/state_store/sqlite_state_store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sqlite3.h>
+#include <sys/file.h>
+
+#include <cerrno>
+
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr int kSchemaVersion = 1;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(const std::string& directory) {
+  MESHRUN_RETURN_IF_ERROR(Annotate(os::MakeDirectories(directory, 0700), "--state-dir"));
+  const std::string lock_path = directory + "/lock";
+  os::UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock) return os::ErrnoStatus(errno, lock_path);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("state directory {} is in use by another coordinator: stop that one, or choose "
+                    "another --state-dir",
+                    directory));
+  }
+  std::unique_ptr<SqliteStateStore> store(new SqliteStateStore(directory + "/state.sqlite"));
+  store->lock_ = std::move(lock);
+  MESHRUN_RETURN_IF_ERROR(store->Prepare());
+  return store;
+}
+
+SqliteStateStore::~SqliteStateStore() {
+  sqlite3_finalize(put_);
+  sqlite3_finalize(erase_);
+  sqlite3_close(db_);
+}
+
+absl::Status SqliteStateStore::Prepare() {
+  if (sqlite3_open_v2(path_.c_str(), &db_,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                      nullptr) != SQLITE_OK) {
+    return Error("cannot open");
+  }
+  sqlite3_extended_result_codes(db_, 1);
+  MESHRUN_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
+  MESHRUN_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+  int version = 0;
+  const auto read = [](void* out, int, char** values, char**) {
+    *static_cast<int*>(out) = std::atoi(values[0]);
+    return 0;
+  };
+  if (sqlite3_exec(db_, "PRAGMA user_version", read, &version, nullptr) != SQLITE_OK) {
+    return Error("cannot read");
+  }
+  if (version > kSchemaVersion) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} has schema {}, and this meshrun knows {} at most: use the newer meshrun, or "
+                    "another --state-dir",
+                    path_, version, kSchemaVersion));
+  }
+  MESHRUN_RETURN_IF_ERROR(
+      Execute("CREATE TABLE IF NOT EXISTS rows (kind INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT "
+              "NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID"));
+  MESHRUN_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA user_version={}", kSchemaVersion).c_str()));
+  if (sqlite3_prepare_v2(db_, "INSERT OR REPLACE INTO rows VALUES (?1, ?2, ?3)", -1, &put_, nullptr) !=
+          SQLITE_OK ||
+      sqlite3_prepare_v2(db_, "DELETE FROM rows WHERE kind = ?1 AND key = ?2", -1, &erase_, nullptr) !=
+          SQLITE_OK) {
+    return Error("cannot prepare statements on");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStateStore::Error(std::string_view what) const {
+  const int code = db_ == nullptr ? SQLITE_NOMEM : sqlite3_errcode(db_);
+  const std::string text =
+      fmt::format("{} {}: {}", what, path_, db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_));
+  return code == SQLITE_FULL ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
+}
+
+absl::Status SqliteStateStore::Execute(const char* sql) {
+  if (sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) != SQLITE_OK) return Error("cannot write");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::StateRow>> SqliteStateStore::Load() {
+  sqlite3_stmt* select = nullptr;
+  if (sqlite3_prepare_v2(db_, "SELECT kind, key, value FROM rows ORDER BY kind, key", -1, &select,
+                         nullptr) != SQLITE_OK) {
+    return Error("cannot read");
+  }
+  std::vector<v1::StateRow> out;
+  int code;
+  while ((code = sqlite3_step(select)) == SQLITE_ROW) {
+    v1::StateRow& row = out.emplace_back();
+    row.set_table(static_cast<v1::StateTable>(sqlite3_column_int(select, 0)));
+    row.set_key(reinterpret_cast<const char*>(sqlite3_column_text(select, 1)),
+                sqlite3_column_bytes(select, 1));
+    const void* value = sqlite3_column_blob(select, 2);
+    if (value != nullptr) row.set_value(value, sqlite3_column_bytes(select, 2));
+  }
+  const absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Error("cannot read");
+  sqlite3_finalize(select);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::Status SqliteStateStore::Write(const v1::StateRow& row) {
+  sqlite3_stmt* const statement = row.erased() ? erase_ : put_;
+  sqlite3_bind_int(statement, 1, row.table());
+  sqlite3_bind_text(statement, 2, row.key().data(), static_cast<int>(row.key().size()), SQLITE_STATIC);
+  if (!row.erased()) {
+    sqlite3_bind_blob64(statement, 3, row.value().data(), row.value().size(), SQLITE_STATIC);
+  }
+  const int code = sqlite3_step(statement);
+  const absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Error("cannot write");
+  sqlite3_reset(statement);
+  sqlite3_clear_bindings(statement);
+  return status;
+}
+
+absl::Status SqliteStateStore::Commit(const std::vector<v1::StateRow>& rows) {
+  if (rows.empty()) return absl::OkStatus();
+  absl::Status status = Execute("BEGIN IMMEDIATE");
+  for (auto row = rows.begin(); status.ok() && row != rows.end(); ++row) status = Write(*row);
+  if (status.ok()) status = Execute("COMMIT");
+  if (!status.ok() && sqlite3_get_autocommit(db_) == 0) {
+    sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+  return status;
+}
+
+}  // namespace meshrun::coordinator

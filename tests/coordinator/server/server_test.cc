@@ -1,0 +1,565 @@
+// The server over real gRPC, with a fake worker at the other end of the stream.
+#include "coordinator/server.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <google/protobuf/io/zero_copy_stream_impl.h>
+#include <google/protobuf/util/delimited_message_util.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "coordinator/event_loop.h"
+#include "coordinator/services/log_relay.h"
+#include "coordinator/state_machine/state_machine.h"
+#include "coordinator/state_store/memory_state_store.h"
+#include "coordinator/state_store/sqlite_state_store.h"
+#include "core/os/files.h"
+#include "core/proto_time.h"
+#include "core/rpc/channel.h"
+#include "meshrun/v1/cluster_service.grpc.pb.h"
+#include "meshrun/v1/job_service.grpc.pb.h"
+#include "meshrun/v1/store_service.grpc.pb.h"
+#include "tests/coordinator/support/faulty_state_store.h"
+#include "tests/coordinator/support/grpc_worker.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using std::chrono::seconds;
+
+v1::JobSpec Spec(uint32_t nodes, uint32_t procs) {
+  v1::JobSpec spec;
+  spec.set_name("train");
+  spec.add_command("./train");
+  spec.set_min_nodes(nodes);
+  spec.mutable_procs_per_node()->set_count(procs);
+  return spec;
+}
+
+// Its ranks end well as soon as they start.
+void EndWell(GrpcWorker& worker, const v1::OpenSessionResponse& message) {
+  if (!message.has_start()) return;
+  worker.Say([&](FakeWorker& fake) { return fake.ExitAll(message.fence().job_id(), 0); });
+}
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = ::testing::TempDir() + "/" +
+                 ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    ASSERT_TRUE(os::RemoveTree(directory_).ok());
+  }
+
+  // On the state directory of the test; leases are long, so that only what a test does happens.
+  void Start(const std::atomic<bool>* broken = nullptr) {
+    Server::Options options;
+    options.listen = "127.0.0.1:0";
+    auto store = SqliteStateStore::Open(directory_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    options.store = *std::move(store);
+    if (broken != nullptr) {
+      options.store = std::make_unique<FaultyStateStore>(std::move(options.store), *broken);
+    }
+    options.lease = seconds(120);
+    options.record_path = record_path_;
+    auto server = Server::Start(std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = *rpc::MakeChannel("test", server_->address(), {});
+    jobs_ = v1::JobService::NewStub(channel_);
+    cluster_ = v1::ClusterService::NewStub(channel_);
+    store_ = v1::StoreService::NewStub(channel_);
+  }
+
+  static void SetDeadline(grpc::ClientContext& context, seconds timeout = seconds(30)) {
+    rpc::SetTimeout(context, timeout);
+  }
+  grpc::Status Submit(const v1::JobSpec& spec, v1::Job* job) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = spec;
+    v1::SubmitJobResponse response;
+    const grpc::Status status = jobs_->SubmitJob(&context, request, &response);
+    *job = response.job();
+    return status;
+  }
+  v1::GetJobResponse Get(const std::string& id) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::GetJobRequest request;
+    request.set_job_id(id);
+    v1::GetJobResponse response;
+    const grpc::Status status = jobs_->GetJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  v1::DescribeClusterResponse Describe() {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::DescribeClusterResponse response;
+    const grpc::Status status = cluster_->DescribeCluster(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  // Watches until the job is in the state; what it last was.
+  v1::Job Await(const std::string& id, v1::JobState state) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::WatchJobRequest request;
+    request.set_job_id(id);
+    const auto reader = jobs_->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    while (reader->Read(&response) && response.job().state() != state) {
+    }
+    context.TryCancel();
+    return response.job();
+  }
+
+  std::string directory_;
+  std::string record_path_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::ClusterService::Stub> cluster_;
+  std::unique_ptr<v1::StoreService::Stub> store_;
+};
+
+TEST_F(ServerTest, RunsAJobFromSubmitToSuccess) {
+  Start();
+  GrpcWorker worker(channel_, {.name = "node1"}, EndWell);
+  ASSERT_TRUE(worker.Connect());
+  v1::Job job;
+  ASSERT_TRUE(Submit(Spec(1, 2), &job).ok());
+  const v1::Job last = Await(job.job_id(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(last.ranks(1).state(), v1::RANK_STATE_EXITED);
+}
+
+TEST_F(ServerTest, ARestartKeepsWhatWasListedAndAdoptsWhatRuns) {
+  Start();
+  auto worker = std::make_unique<GrpcWorker>(channel_, FakeWorker::Options{.name = "node1"});
+  ASSERT_TRUE(worker->Connect());
+  v1::Job running;
+  ASSERT_TRUE(Submit(Spec(1, 1), &running).ok());
+  Await(running.job_id(), v1::JOB_STATE_RUNNING);
+  v1::Job queued;
+  ASSERT_TRUE(Submit(Spec(7, 1), &queued).ok());
+  const v1::GetJobResponse before = Get(running.job_id());
+  const uint64_t term = server_->term();
+
+  server_.reset();
+  EXPECT_EQ(worker->AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
+  Start();
+  EXPECT_EQ(server_->term(), term + 1);
+  const v1::GetJobResponse after = Get(running.job_id());
+  EXPECT_EQ(after.job().state(), v1::JOB_STATE_RUNNING);
+  ASSERT_GE(after.events_size(), before.events_size());
+  for (int i = 0; i < before.events_size(); ++i) {
+    EXPECT_EQ(after.events(i).DebugString(), before.events(i).DebugString());
+  }
+  EXPECT_EQ(Get(queued.job_id()).job().state(), v1::JOB_STATE_QUEUED);
+
+  // The same daemon under another stub: the port is another one.
+  v1::OpenSessionRequest hello;
+  worker->Say([&](FakeWorker& fake) {
+    hello = fake.Hello();
+    return FakeWorker::Requests{};
+  });
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto stub = v1::SessionService::NewStub(channel_);
+  const auto stream = stub->OpenSession(&context);
+  ASSERT_TRUE(stream->Write(hello));
+  v1::OpenSessionResponse welcome;
+  ASSERT_TRUE(stream->Read(&welcome));
+  EXPECT_EQ(welcome.fence().term(), term + 1);
+  v1::OpenSessionRequest exit;
+  exit.mutable_fence()->set_term(term + 1);
+  exit.mutable_fence()->set_incarnation(1);
+  exit.mutable_fence()->set_job_id(running.job_id());
+  exit.mutable_fence()->set_generation(1);
+  exit.mutable_rank_exit();
+  ASSERT_TRUE(stream->Write(exit));
+  exit.mutable_generation_ended();
+  ASSERT_TRUE(stream->Write(exit));
+  EXPECT_EQ(Await(running.job_id(), v1::JOB_STATE_SUCCEEDED).generation(), 1u);
+  context.TryCancel();
+}
+
+TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
+  std::atomic<bool> broken{false};
+  Start(&broken);
+  GrpcWorker worker(channel_, {.name = "node1"});
+  ASSERT_TRUE(worker.Connect());
+  v1::Job before;
+  ASSERT_TRUE(Submit(Spec(5, 1), &before).ok());
+  broken = true;
+  v1::Job job;
+  const grpc::Status refused = Submit(Spec(1, 1), &job);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(refused.error_message(), HasSubstr("read-only: the state cannot be written: disk full"));
+  EXPECT_EQ(worker.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(Describe().read_only_reason(), HasSubstr("disk full"));
+  EXPECT_EQ(Describe().jobs_total(), 1u);
+  EXPECT_EQ(Get(before.job_id()).job().state(), v1::JOB_STATE_QUEUED);
+  EXPECT_FALSE(worker.Connect());
+  broken = false;
+  // It tries once a second; each Describe is a round trip, and calls that it cuts off are tried again.
+  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  while (std::chrono::steady_clock::now() < deadline && !Submit(Spec(1, 1), &job).ok()) {
+  }
+  EXPECT_EQ(Describe().read_only_reason(), "");
+  EXPECT_EQ(Describe().jobs_total(), 2u);
+  EXPECT_TRUE(worker.Connect());
+}
+
+TEST_F(ServerTest, TheStoreWaitsAcrossCalls) {
+  Start();
+  GrpcWorker worker(channel_, {.name = "node1"});
+  ASSERT_TRUE(worker.Connect());
+  v1::Job job;
+  ASSERT_TRUE(Submit(Spec(1, 2), &job).ok());
+  v1::GetValuesRequest get;
+  get.mutable_fence()->set_job_id(job.job_id());
+  get.mutable_fence()->set_generation(1);
+  get.add_keys("k");
+  *get.mutable_timeout() = ToProtoDuration(seconds(20));
+  v1::GetValuesResponse got;
+  grpc::Status status;
+  std::thread waiter([&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    status = store_->GetValues(&context, get, &got);
+  });
+  v1::SetValuesRequest set;
+  *set.mutable_fence() = get.fence();
+  (*set.mutable_values())["k"] = "v";
+  v1::SetValuesResponse done;
+  grpc::ClientContext context;
+  EXPECT_TRUE(store_->SetValues(&context, set, &done).ok());
+  waiter.join();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(got.values(0), "v");
+}
+
+TEST_F(ServerTest, ACallerThatGoesAwayWaitsNoLonger) {
+  Start();
+  GrpcWorker worker(channel_, {.name = "node1"});
+  ASSERT_TRUE(worker.Connect());
+  v1::Job job;
+  ASSERT_TRUE(Submit(Spec(1, 2), &job).ok());
+  v1::EnterBarrierRequest barrier;
+  barrier.mutable_fence()->set_job_id(job.job_id());
+  barrier.mutable_fence()->set_generation(1);
+  barrier.set_name("b");
+  barrier.set_rank(0);
+  *barrier.mutable_timeout() = ToProtoDuration(seconds(100));
+  v1::EnterBarrierResponse response;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+    EXPECT_EQ(store_->EnterBarrier(&context, barrier, &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  // Rank 0 has left the barrier: rank 1 waits for it in vain.
+  barrier.set_rank(1);
+  *barrier.mutable_timeout() = ToProtoDuration(std::chrono::milliseconds(200));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const grpc::Status status = store_->EnterBarrier(&context, barrier, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("ranks 0 are missing"));
+}
+
+TEST_F(ServerTest, ATakenPortIsNamed) {
+  Start();
+  Server::Options options;
+  options.listen = server_->address();
+  const auto second = Server::Start(std::move(options));
+  EXPECT_TRUE(absl::IsAlreadyExists(second.status()));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(server_->address()));
+}
+
+TEST_F(ServerTest, RefusesPlaintextOffTheLoopback) {
+  Server::Options options;
+  options.listen = "0.0.0.0:0";
+  EXPECT_TRUE(absl::IsInvalidArgument(Server::Start(std::move(options)).status()));
+}
+
+TEST_F(ServerTest, ListensOnAUnixSocket) {
+  Server::Options options;
+  // Short: a socket's path has 107 bytes at most.
+  char directory[] = "/tmp/meshrun-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory), nullptr);
+  options.listen = std::string("unix:") + directory + "/s";
+  auto server = *Server::Start(std::move(options));
+  EXPECT_EQ(server->port(), 0);
+  cluster_ = v1::ClusterService::NewStub(*rpc::MakeChannel("test", server->address(), {}));
+  EXPECT_EQ(Describe().term(), 1u);
+  server.reset();
+  EXPECT_TRUE(os::RemoveTree(directory).ok());
+}
+
+TEST_F(ServerTest, AnswersHealthChecks) {
+  Start();
+  // HealthCheckRequest{} and HealthCheckResponse{status: SERVING}, as bytes.
+  grpc::ClientContext context;
+  SetDeadline(context);
+  grpc::ByteBuffer response;
+  const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
+                                         grpc::internal::RpcMethod::NORMAL_RPC);
+  const grpc::Slice empty("");
+  const grpc::ByteBuffer request(&empty, 1);
+  const grpc::Status status = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+      channel_.get(), method, &context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice slice;
+  ASSERT_TRUE(response.DumpToSingleSlice(&slice).ok());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()), "\x08\x01");
+}
+
+TEST_F(ServerTest, ARecordingReplaysToTheSameState) {
+  ASSERT_TRUE(os::MakeDirectories(directory_).ok());
+  record_path_ = directory_ + "/events";
+  Start();
+  v1::Job job;
+  {
+    GrpcWorker worker(channel_, {.name = "node1"}, EndWell);
+    ASSERT_TRUE(worker.Connect());
+    ASSERT_TRUE(Submit(Spec(1, 3), &job).ok());
+    Await(job.job_id(), v1::JOB_STATE_SUCCEEDED);
+  }
+  server_.reset();
+  StateMachine machine;
+  MemoryStateStore replayed;
+  const int fd = ::open(record_path_.c_str(), O_RDONLY);
+  ASSERT_GE(fd, 0);
+  google::protobuf::io::FileInputStream input(fd);
+  input.SetCloseOnDelete(true);
+  v1::StateEvent event;
+  bool clean_end = false;
+  int events = 0;
+  while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&event, &input, &clean_end)) {
+    ASSERT_TRUE(replayed.Commit(machine.Step(event).rows).ok());
+    ++events;
+  }
+  EXPECT_TRUE(clean_end);
+  EXPECT_GT(events, 5);
+  std::map<std::pair<int, std::string>, std::string> recorded;
+  for (const v1::StateRow& row : *(*SqliteStateStore::Open(directory_))->Load()) {
+    if (row.table() != v1::STATE_TABLE_META) recorded[{row.table(), row.key()}] = row.value();
+  }
+  const auto rows = *replayed.Load();
+  EXPECT_EQ(rows.size(), recorded.size());
+  for (const v1::StateRow& row : rows) {
+    EXPECT_EQ((recorded[{row.table(), row.key()}]), row.value()) << row.key();
+  }
+}
+
+TEST(EventLoopTest, AFullQueueRefusesCallsAndSaysSo) {
+  MemoryStateStore store;
+  Recipients recipients;
+  EventLoop loop({.clock = Clock::Real(), .store = store, .recipients = recipients, .queue_limit = 2});
+  v1::StateEvent tick;
+  tick.mutable_tick();
+  EXPECT_TRUE(loop.Post(tick).ok());
+  EXPECT_TRUE(loop.Post(tick).ok());
+  const absl::Status status = loop.Post(tick);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2 events waiting"));
+}
+
+// --- logs ---
+
+// What a worker would do with OpenLog: uploads `bytes`, 64 KiB a message.
+class LogHolder {
+ public:
+  LogHolder(std::shared_ptr<grpc::Channel> channel, std::string content)
+      : stub_(v1::SessionService::NewStub(channel)), content_(std::move(content)) {}
+  ~LogHolder() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  GrpcWorker::Hook hook() {
+    return [this](GrpcWorker&, const v1::OpenSessionResponse& message) {
+      if (!message.has_open_log()) return;
+      threads_.emplace_back([this, open = message.open_log()] { Upload(open); });
+    };
+  }
+  std::atomic<uint64_t> written{0};
+  std::atomic<int> last_code{-1};
+  // Breaks the upload off in the middle.
+  std::atomic<bool> break_off{false};
+
+ private:
+  void Upload(const v1::OpenLog& open) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, seconds(60));
+    v1::UploadLogResponse response;
+    const auto writer = stub_->UploadLog(&context, &response);
+    const std::string content = std::to_string(open.rank()) + content_;
+    for (uint64_t offset = open.offset(); offset < content.size();) {
+      v1::UploadLogRequest chunk;
+      if (offset == open.offset()) chunk.set_stream_id(open.stream_id());
+      chunk.set_offset(offset);
+      chunk.set_data(content.substr(offset, 64 << 10));
+      offset += chunk.data().size();
+      if (!writer->Write(chunk)) break;
+      written += chunk.data().size();
+      if (break_off && offset > content.size() / 2) context.TryCancel();
+    }
+    writer->WritesDone();
+    last_code = writer->Finish().error_code();
+  }
+
+  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  const std::string content_;
+  std::vector<std::thread> threads_;
+};
+
+class LogRelayTest : public ServerTest {
+ protected:
+  std::string Run(GrpcWorker& worker, uint32_t procs) {
+    EXPECT_TRUE(worker.Connect());
+    v1::Job job;
+    EXPECT_TRUE(Submit(Spec(1, procs), &job).ok());
+    Await(job.job_id(), v1::JOB_STATE_SUCCEEDED);
+    return job.job_id();
+  }
+  static v1::ReadLogsRequest Stdout(const std::string& id) {
+    v1::ReadLogsRequest request;
+    request.set_job_id(id);
+    request.add_streams(v1::LOG_STREAM_STDOUT);
+    return request;
+  }
+  static GrpcWorker::Hook Both(LogHolder& holder) {
+    return [hook = holder.hook()](GrpcWorker& worker, const v1::OpenSessionResponse& message) {
+      EndWell(worker, message);
+      hook(worker, message);
+    };
+  }
+};
+
+TEST_F(LogRelayTest, DeliversEachFileInOrderAlsoOfAnEndedJob) {
+  Start();
+  const std::string content(3 << 20, 'x');
+  LogHolder holder(channel_, content);
+  GrpcWorker worker(channel_, {.name = "node1"}, Both(holder));
+  const std::string id = Run(worker, 2);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+  std::map<int, std::string> got;
+  v1::ReadLogsResponse response;
+  while (reader->Read(&response)) {
+    ASSERT_EQ(response.offset(), got[response.rank()].size());
+    got[response.rank()] += response.data();
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(got[0], "0" + content);
+  EXPECT_EQ(got[1], "1" + content);
+}
+
+TEST_F(LogRelayTest, AReaderThatDoesNotReadHoldsTheUploadBack) {
+  Start();
+  const std::string content(64 << 20, 'x');
+  auto holder = std::make_unique<LogHolder>(channel_, content);
+  GrpcWorker worker(channel_, {.name = "node1"}, Both(*holder));
+  const std::string id = Run(worker, 1);
+  // Of its own channel: the flow control of one connection would hold back the worker, too.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt("reader", 1);
+  const auto own =
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = v1::JobService::NewStub(own);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = stub->ReadLogs(&context, Stdout(id));
+  v1::ReadLogsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  // Describe is a round trip: while the amount still grows, somebody is still buffering.
+  uint64_t before = 0;
+  int still = 0;
+  while (still < 200) {
+    Describe();
+    still = holder->written == before ? still + 1 : 0;
+    before = holder->written;
+  }
+  EXPECT_LT(holder->written, content.size() / 2);
+  context.TryCancel();
+  reader->Finish();
+  holder.reset();
+}
+
+TEST_F(LogRelayTest, AReaderThatLeavesEndsTheUpload) {
+  Start();
+  auto holder = std::make_unique<LogHolder>(channel_, std::string(64 << 20, 'x'));
+  GrpcWorker worker(channel_, {.name = "node1"}, Both(*holder));
+  const std::string id = Run(worker, 1);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+  v1::ReadLogsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  context.TryCancel();
+  reader->Finish();
+  LogHolder& upload = *holder;
+  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  while (upload.last_code < 0 && std::chrono::steady_clock::now() < deadline) Describe();
+  EXPECT_TRUE(upload.last_code == grpc::StatusCode::CANCELLED ||
+              upload.last_code == grpc::StatusCode::NOT_FOUND)
+      << upload.last_code;
+}
+
+TEST_F(LogRelayTest, AnUploadThatBreaksOffIsUnavailable) {
+  Start();
+  LogHolder holder(channel_, std::string(1 << 20, 'x'));
+  holder.break_off = true;
+  GrpcWorker worker(channel_, {.name = "node1"}, Both(holder));
+  const std::string id = Run(worker, 1);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+  v1::ReadLogsResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(LogRelayTest, AFileOfAWorkerThatIsAwayIsNamed) {
+  Start();
+  LogHolder holder(channel_, "y");
+  auto worker = std::make_unique<GrpcWorker>(channel_, FakeWorker::Options{.name = "node1"}, Both(holder));
+  const std::string id = Run(*worker, 1);
+  worker->Break();
+  // The break reaches the coordinator in its own time.
+  grpc::Status status;
+  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  do {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+    v1::ReadLogsResponse response;
+    while (reader->Read(&response)) {
+    }
+    status = reader->Finish();
+  } while (status.error_message().find("node1, which is not connected") == std::string::npos &&
+           std::chrono::steady_clock::now() < deadline);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("node1, which is not connected"));
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

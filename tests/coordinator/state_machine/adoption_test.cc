@@ -1,0 +1,196 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/state_machine/state_machine.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CoordinatorRestartTest : public ::testing::Test {
+ protected:
+  Harness h;
+};
+
+TEST_F(CoordinatorRestartTest, ARunningGenerationIsAdoptedAsItIs) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  const size_t commands = worker.received.size();
+  h.StartCoordinator();
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  // Welcome, and nothing else: the ranks notice nothing.
+  EXPECT_EQ(worker.received.size(), commands + 1);
+  EXPECT_EQ(h.node(worker).slots_used(), 2u);
+  h.Say(worker, worker.ExitAll(id, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(CoordinatorRestartTest, ExitsThatNobodyHeardAreTakenFromHello) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& peer = h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.StartCoordinator();
+  worker.Exit(id, 0, 7);
+  h.Connect(worker);
+  EXPECT_EQ(h.job(id).failure().exit().exit_code(), 7);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  h.Connect(peer);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+}
+
+TEST_F(CoordinatorRestartTest, AStartThatWasNotHeardIsSaidAgain) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& other = h.AddWorker("node2");
+  other.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  other.deaf = false;
+  const v1::OpenSessionResponse prepare = other.received.back();
+  worker.deaf = true;
+  h.Say(other, other.OnMessage(prepare));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(worker.Running(id).empty());
+  worker.deaf = false;
+  h.StartCoordinator();
+  h.Connect(worker);
+  EXPECT_THAT(worker.Running(id), ElementsAre(0));
+}
+
+TEST_F(CoordinatorRestartTest, ARendezvousBeginsAnewUnderAnotherGeneration) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& slow = h.AddWorker("node2");
+  slow.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  h.StartCoordinator();
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(h.job(id).reason(), HasSubstr("waits up to 5s for 2 of 2 nodes to report"));
+  slow.deaf = false;
+  h.Connect(worker);
+  h.Connect(slow);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+}
+
+TEST_F(CoordinatorRestartTest, ANodeThatDoesNotReturnIsLostAfterOneLease) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.StartCoordinator();
+  h.Advance(milliseconds(4999));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.Advance(milliseconds(1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+}
+
+TEST_F(CoordinatorRestartTest, JobsAndEventsAreThereAfterwards) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string done = h.Submit(MakeSpec(1, 1));
+  h.Say(worker, worker.Exit(done, 0, 3));
+  const std::string queued = h.Submit(MakeSpec(5, 1));
+  const v1::Job before = h.job(done);
+  h.StartCoordinator();
+  EXPECT_EQ(h.job(done).failure().DebugString(), before.failure().DebugString());
+  EXPECT_EQ(h.job(done).ranks(0).exit().DebugString(), before.ranks(0).exit().DebugString());
+  EXPECT_EQ(h.state(queued), v1::JOB_STATE_QUEUED);
+  EXPECT_TRUE(h.HasEvent("RankFailed"));
+  EXPECT_EQ(h.term(), 2u);
+}
+
+TEST_F(CoordinatorRestartTest, AStopUnderWayGoesOn) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.Cancel(id);
+  h.StartCoordinator();
+  worker.stubborn = false;
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(CoordinatorRestartTest, AGenerationThatNobodyKnowsIsForgotten) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  Harness other;
+  other.Connect(worker);
+  EXPECT_FALSE(worker.Carries(id));
+}
+
+TEST(WorkerRestartTest, RanksThatSurviveAreAdopted) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  h.Disconnect(worker);
+  worker.Reboot(/*ranks_survive=*/true);
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  EXPECT_EQ(h.node(worker).incarnation(), 2u);
+  h.Say(worker, worker.ExitAll(id, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(WorkerRestartTest, RanksThatAreGoneAreAFailureAtOnce) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  worker.Reboot(/*ranks_survive=*/false);
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+  EXPECT_EQ(h.node(worker).slots_used(), 0u);
+}
+
+TEST(WorkerRestartTest, APrepareThatWasLostIsSaidAgain) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.deaf = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  worker.deaf = false;
+  h.Disconnect(worker);
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 1u);
+}
+
+TEST(WorkerRestartTest, ALostEndIsTakenFromHello) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.Disconnect(worker);
+  worker.Exit(id, 0, 0);
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(ReplayTest, TheSameEventsGiveTheSameActions) {
+  Harness h;
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  v1::JobSpec spec = MakeSpec(2, 2);
+  spec.set_max_restarts(2);
+  const std::string id = h.Submit(spec);
+  h.Say(a, a.Exit(id, 1, 1));
+  h.StartCoordinator();
+  h.Connect(a);
+  b.deaf = true;
+  h.Connect(b);
+  h.Advance(seconds(12));
+  h.Cancel(id);
+  ASSERT_GT(h.outcome.size(), 20u);
+  StateMachine replayed;
+  std::vector<std::string> outcome;
+  for (const v1::StateEvent& event : h.history) {
+    for (const Action& action : replayed.Step(event).list) outcome.push_back(DebugText(action));
+  }
+  EXPECT_EQ(outcome, h.outcome);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

@@ -1,0 +1,299 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "core/proto_time.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+int CountStops(const FakeWorker& worker) {
+  int n = 0;
+  for (const auto& message : worker.received) n += message.has_stop();
+  return n;
+}
+
+const v1::Stop& LastStop(const FakeWorker& worker) {
+  for (auto it = worker.received.rbegin(); it != worker.received.rend(); ++it) {
+    if (it->has_stop()) return it->stop();
+  }
+  static const v1::Stop kNone;
+  ADD_FAILURE() << "no Stop was sent to " << worker.name();
+  return kNone;
+}
+
+class GenerationTest : public ::testing::Test {
+ protected:
+  v1::JobSpec Restarting(uint32_t min_nodes, uint32_t max_nodes, uint32_t procs, uint32_t restarts) {
+    v1::JobSpec spec = MakeSpec(min_nodes, procs);
+    spec.set_max_nodes(max_nodes);
+    spec.set_max_restarts(restarts);
+    return spec;
+  }
+  Harness h;
+};
+
+TEST_F(GenerationTest, RunsAJobFromSubmitToSuccess) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).ranks(0).state(), v1::RANK_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).ranks(0).pid(), 1000);
+  EXPECT_EQ(h.node(worker).slots_used(), 1u);
+  h.Say(worker, worker.ExitAll(id, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(h.node(worker).slots_used(), 0u);
+}
+
+TEST_F(GenerationTest, StartsNobodyBeforeAllHavePrepared) {
+  FakeWorker& quick = h.AddWorker("node1");
+  FakeWorker& slow = h.AddWorker("node2");
+  slow.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 2));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  EXPECT_TRUE(quick.Running(id).empty());
+  slow.deaf = false;
+  h.Say(slow, slow.OnMessage(slow.received.back()));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(quick.Running(id), ElementsAre(0, 1));
+  EXPECT_THAT(slow.Running(id), ElementsAre(2, 3));
+  EXPECT_EQ(h.job(id).master_addr(), "127.0.0.1");
+  EXPECT_GE(h.job(id).master_port(), 20'000u);
+}
+
+TEST_F(GenerationTest, AFailedRankStopsItsPeersAtOnce) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  second.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Say(first, first.Exit(id, 0, 3));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  EXPECT_EQ(LastStop(second).grace().seconds(), 5);
+  EXPECT_THAT(LastStop(second).reason(), HasSubstr("rank 0 on node1 exited with code 3"));
+}
+
+TEST_F(GenerationTest, KeepsTheFirstFailureAndMarksTheOthersAsConsequences) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  second.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Say(first, first.Exit(id, 0, 0, SIGKILL));
+  h.Say(second, second.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  const v1::Failure& failure = h.job(id).failure();
+  EXPECT_EQ(failure.cause(), v1::FAILURE_CAUSE_RANK_SIGNALED);
+  EXPECT_EQ(failure.rank(), 0);
+  EXPECT_EQ(failure.node_name(), "node1");
+  EXPECT_EQ(failure.message(), "rank 0 on node1 was killed by signal 9 (SIGKILL)");
+  EXPECT_THAT(failure.exit().last_lines(), ElementsAre("last line of rank 0"));
+  EXPECT_FALSE(h.job(id).ranks(0).exit().teardown());
+  EXPECT_TRUE(h.job(id).ranks(1).exit().teardown());
+}
+
+TEST_F(GenerationTest, ARankThatEndsWellIsNoFailure) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  h.Say(worker, worker.Exit(id, 0, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.Say(worker, worker.Exit(id, 1, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(GenerationTest, ALostNodeReachesItsPeersWithTheLease) {
+  FakeWorker& kept = h.AddWorker("node1");
+  FakeWorker& lost = h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  lost.deaf = true;
+  h.Advance(milliseconds(4900));
+  EXPECT_EQ(CountStops(kept), 0);
+  h.Advance(milliseconds(100));
+  EXPECT_EQ(CountStops(kept), 1);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+  EXPECT_EQ(h.job(id).ranks(1).state(), v1::RANK_STATE_LOST);
+}
+
+TEST_F(GenerationTest, AWorkerThatStopsItsRanksIsTheCauseAndNotTheRank) {
+  FakeWorker& worker = h.AddWorker("node1");
+  h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  auto requests = worker.Exit(id, 0, 0, SIGTERM);
+  requests.front().mutable_rank_exit()->set_teardown(true);
+  h.Say(worker, requests);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+}
+
+TEST_F(GenerationTest, CancelGivesTheGraceAndCancelNowTakesIt) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.stubborn = true;
+  v1::JobSpec spec = MakeSpec(1, 2);
+  *spec.mutable_kill_grace() = ToProtoDuration(seconds(20));
+  const std::string id = h.Submit(spec);
+  h.Cancel(id);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  EXPECT_EQ(LastStop(worker).grace().seconds(), 20);
+  worker.stubborn = false;
+  h.Cancel(id, /*now=*/true);
+  EXPECT_EQ(LastStop(worker).grace().seconds(), 0);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+  EXPECT_FALSE(h.job(id).has_failure());
+}
+
+TEST_F(GenerationTest, CancelDuringRendezvousLeavesNothing) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& slow = h.AddWorker("node2");
+  slow.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Cancel(id);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+  EXPECT_FALSE(worker.Carries(id));
+  EXPECT_EQ(h.node(worker).slots_used(), 0u);
+}
+
+TEST_F(GenerationTest, CancelKeepsAFailingJobFromRestarting) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.stubborn = true;
+  const std::string id = h.Submit(Restarting(1, 1, 2, 3));
+  h.Say(worker, worker.Exit(id, 0, 1));
+  h.Cancel(id);
+  h.Say(worker, worker.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(GenerationTest, AWorkerThatNeverSaysThatItEndedIsGivenUp) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.Cancel(id);
+  h.Advance(seconds(34));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+  EXPECT_FALSE(worker.Carries(id));
+}
+
+TEST_F(GenerationTest, ABadCommandIsNotTriedAgain) {
+  FakeWorker& worker = h.AddWorker("node1");
+  h.AddWorker("node2");
+  worker.prepare_error = "./train: no such file";
+  worker.bad_command = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_BAD_COMMAND);
+  EXPECT_EQ(h.job(id).failure().message(), "node1: ./train: no such file");
+  EXPECT_EQ(h.job(id).generation(), 1u);
+}
+
+TEST_F(GenerationTest, AHostThatCannotPrepareIsLeftOutOnce) {
+  FakeWorker& bad = h.AddWorker("node1");
+  FakeWorker& good = h.AddWorker("node2");
+  bad.prepare_error = "no free port";
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(good.Running(id), ElementsAre(0));
+  good.prepare_error = "no free port either";
+  const std::string second = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(second), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(second).failure().cause(), v1::FAILURE_CAUSE_PREPARE_FAILED);
+  EXPECT_EQ(h.job(second).failure().message(), "node2: no free port either");
+}
+
+TEST_F(GenerationTest, AHostThatDoesNotAnswerPrepareIsNamed) {
+  h.AddWorker("node1");
+  FakeWorker& mute = h.AddWorker("node0");
+  mute.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  for (int i = 0; i < 31; ++i) {
+    h.Say(mute, {mute.Heartbeat()});
+    h.Advance(seconds(1));
+  }
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("node0: no answer to Prepare"));
+}
+
+TEST_F(GenerationTest, RestartsWithinItsBudgetAndKeepsRanksWhereTheyWere) {
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  const std::string id = h.Submit(Restarting(2, 2, 2, 1));
+  h.Say(b, b.Exit(id, 3, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).restarts(), 1u);
+  EXPECT_THAT(a.Running(id), ElementsAre(0, 1));
+  EXPECT_THAT(b.Running(id), ElementsAre(2, 3));
+  h.Say(b, b.Exit(id, 3, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().generation(), 2u);
+}
+
+TEST_F(GenerationTest, ASpareTakesThePlaceOfALostNode) {
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  FakeWorker& spare = h.AddWorker("c");
+  const std::string id = h.Submit(Restarting(2, 2, 1, 1));
+  ASSERT_THAT(a.Running(id), ElementsAre(0));
+  a.deaf = true;
+  h.Advance(seconds(5));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(b.Running(id), ElementsAre(1));
+  EXPECT_THAT(spare.Running(id), ElementsAre(0));
+}
+
+TEST_F(GenerationTest, ShrinksToItsMinimumAndWaitsBelowIt) {
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  const std::string id = h.Submit(Restarting(1, 2, 1, 5));
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+  b.deaf = true;
+  h.Advance(seconds(5));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).world_size(), 1u);
+  a.deaf = true;
+  h.Advance(seconds(5));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  EXPECT_EQ(h.job(id).reason(), "needs 1 node, and no worker is connected");
+  a.deaf = false;
+  h.Connect(a);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 3u);
+}
+
+TEST_F(GenerationTest, ALostNodeThatReturnsIsToldToForget) {
+  FakeWorker& a = h.AddWorker("a");
+  h.AddWorker("b");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Disconnect(a);
+  h.Advance(seconds(6));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_TRUE(a.Carries(id));
+  h.Connect(a);
+  EXPECT_FALSE(a.Carries(id));
+}
+
+TEST_F(GenerationTest, MeshAxesAreGroupsOfTheirNames) {
+  h.AddWorker("node1");
+  v1::JobSpec spec = MakeSpec(1, 4);
+  for (const auto& [name, size] : {std::pair("dp", -1), std::pair("spatial", 2)}) {
+    v1::MeshAxis& axis = *spec.add_mesh();
+    axis.set_name(name);
+    axis.set_size(size);
+  }
+  const std::string id = h.Submit(spec);
+  const v1::Job& job = h.job(id);
+  ASSERT_EQ(job.groups_size(), 4);
+  EXPECT_EQ(job.groups(0).name(), "dp");
+  EXPECT_THAT(job.groups(0).ranks(), ElementsAre(0, 2));
+  EXPECT_THAT(job.groups(1).ranks(), ElementsAre(1, 3));
+  EXPECT_EQ(job.groups(2).name(), "spatial");
+  EXPECT_THAT(job.groups(2).ranks(), ElementsAre(0, 1));
+  EXPECT_THAT(job.ranks(3).assignment().mesh_coordinates(), ElementsAre(1, 1));
+  EXPECT_EQ(job.mesh(0).size(), 2);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

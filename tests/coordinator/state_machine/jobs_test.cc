@@ -1,0 +1,211 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/proto_time.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobsTest : public ::testing::Test {
+ protected:
+  std::string Message(const Harness::Answer& answer) { return std::string(answer.status.message()); }
+  Harness h;
+};
+
+TEST_F(JobsTest, SubmitAnswersQueuedWithTheReason) {
+  h.AddWorker("node1", 8);
+  const v1::Job job = h.TrySubmit(MakeSpec(1, 99)).As<v1::SubmitJobResponse>().job();
+  EXPECT_EQ(job.state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(job.reason(),
+            "needs 1 node, and 0 of 1 can take it: node1 would have to give 99 slots, and 8 of 8 are free");
+}
+
+TEST_F(JobsTest, TheSameRequestIsTheSameJob) {
+  h.AddWorker("node1");
+  const std::string first =
+      h.TrySubmit(MakeSpec(1, 1), "r1").As<v1::SubmitJobResponse>().job().job_id();
+  h.StartCoordinator();
+  EXPECT_EQ(h.TrySubmit(MakeSpec(1, 1), "r1").As<v1::SubmitJobResponse>().job().job_id(), first);
+  EXPECT_NE(h.TrySubmit(MakeSpec(1, 1), "r2").As<v1::SubmitJobResponse>().job().job_id(), first);
+}
+
+TEST_F(JobsTest, MustFitRefusesWhatCouldNeverRun) {
+  h.AddWorker("node1", 8);
+  h.Submit(MakeSpec(1, 8));
+  EXPECT_TRUE(h.TrySubmit(MakeSpec(1, 8), "", true).status.ok());
+  const auto& refused = h.TrySubmit(MakeSpec(1, 9), "", true);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status));
+  EXPECT_THAT(Message(refused), HasSubstr("9 slots, and 8 of 8 are free"));
+}
+
+TEST_F(JobsTest, AnUnknownShippedJobIsRefusedWithWhatIsOffered) {
+  h.AddWorker({.name = "node1", .shipped_jobs = {"ddp_recipe", "geoid"}});
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_shipped_job("geiod");
+  const auto& answer = h.TrySubmit(spec);
+  EXPECT_TRUE(absl::IsNotFound(answer.status));
+  EXPECT_THAT(Message(answer), HasSubstr("offered are: ddp_recipe, geoid"));
+}
+
+TEST_F(JobsTest, QueueTimeoutFailsTheJobWithItsReason) {
+  h.AddWorker("node1", 2);
+  v1::JobSpec spec = MakeSpec(1, 4);
+  *spec.mutable_queue_timeout() = ToProtoDuration(seconds(3));
+  const std::string id = h.Submit(spec);
+  h.Advance(milliseconds(2999));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.Advance(milliseconds(1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_QUEUE_TIMEOUT);
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("within its queue timeout of 3s: needs 1 node"));
+}
+
+TEST_F(JobsTest, FirstComeFirstServedWithinAPriority) {
+  FakeWorker& worker = h.AddWorker("node1", 4);
+  const std::string running = h.Submit(MakeSpec(1, 3));
+  const std::string large = h.Submit(MakeSpec(1, 4));
+  const std::string small = h.Submit(MakeSpec(1, 1));
+  v1::JobSpec urgent_spec = MakeSpec(1, 4);
+  urgent_spec.set_priority(1);
+  const std::string urgent = h.Submit(urgent_spec);
+  // One slot is free, and the small one would fit: it waits, else the large one might never start.
+  EXPECT_EQ(h.state(small), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(h.job(small).reason(), HasSubstr("behind job " + urgent));
+  h.Say(worker, worker.ExitAll(running, 0));
+  EXPECT_EQ(h.state(urgent), v1::JOB_STATE_RUNNING);
+  h.Say(worker, worker.ExitAll(urgent, 0));
+  EXPECT_EQ(h.state(large), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.state(small), v1::JOB_STATE_QUEUED);
+}
+
+TEST_F(JobsTest, AJobThatCouldNeverRunHoldsNobodyUp) {
+  h.AddWorker("node1", 4);
+  const std::string never = h.Submit(MakeSpec(1, 99));
+  EXPECT_EQ(h.state(h.Submit(MakeSpec(1, 1))), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.state(never), v1::JOB_STATE_QUEUED);
+}
+
+TEST_F(JobsTest, AQueuedJobStartsWhenANodeJoins) {
+  const std::string id = h.Submit(MakeSpec(2, 4));
+  h.AddWorker("node1");
+  EXPECT_EQ(h.job(id).reason(), "needs 2 nodes, and 1 is connected");
+  h.AddWorker("node2");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+}
+
+TEST_F(JobsTest, APrefixFindsTheOneJobThatHasIt) {
+  const std::string first = h.Submit(MakeSpec(1, 1));
+  v1::StateEvent get;
+  get.mutable_get_job()->set_job_id("tra");
+  EXPECT_EQ(h.answer(h.Call(get)).As<v1::GetJobResponse>().job().job_id(), first);
+  h.Submit(MakeSpec(1, 1));
+  const auto& two = h.answer(h.Call(get));
+  EXPECT_TRUE(absl::IsNotFound(two.status));
+  EXPECT_THAT(Message(two), HasSubstr("'tra' matches 2 jobs"));
+  get.mutable_get_job()->set_job_id("nope");
+  const auto& none = h.answer(h.Call(get));
+  EXPECT_TRUE(absl::IsNotFound(none.status));
+  EXPECT_THAT(Message(none), HasSubstr("no job 'nope' among the 2 that are known"));
+}
+
+TEST_F(JobsTest, CancellingAnEndedJobIsNoError) {
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.Cancel(id);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+  v1::StateEvent cancel;
+  cancel.mutable_cancel_job()->set_job_id(id);
+  EXPECT_TRUE(h.answer(h.Call(cancel)).status.ok());
+}
+
+TEST_F(JobsTest, ListsNewestFirstInPages) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(h.Submit(MakeSpec(1, 1)));
+  v1::StateEvent list;
+  list.mutable_list_jobs()->set_page_size(3);
+  const auto first = h.answer(h.Call(list)).As<v1::ListJobsResponse>();
+  ASSERT_EQ(first.jobs_size(), 3);
+  EXPECT_EQ(first.jobs(0).job_id(), ids[4]);
+  list.mutable_list_jobs()->set_page_token(first.next_page_token());
+  const auto second = h.answer(h.Call(list)).As<v1::ListJobsResponse>();
+  ASSERT_EQ(second.jobs_size(), 2);
+  EXPECT_EQ(second.jobs(1).job_id(), ids[0]);
+  EXPECT_EQ(second.next_page_token(), "");
+  list.mutable_list_jobs()->set_page_token("x");
+  EXPECT_TRUE(absl::IsInvalidArgument(h.answer(h.Call(list)).status));
+}
+
+TEST_F(JobsTest, AWatchShowsEachChangeAndEndsWithTheJob) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  v1::StateEvent watch;
+  watch.mutable_watch_job()->set_job_id(id);
+  Harness::Answer& answer = h.answer(h.Call(watch));
+  ASSERT_EQ(answer.items.size(), 1u);
+  h.Say(worker, worker.ExitAll(id, 0));
+  EXPECT_TRUE(answer.done);
+  EXPECT_TRUE(answer.status.ok());
+  const auto& last = dynamic_cast<const v1::WatchJobResponse&>(*answer.items.back());
+  EXPECT_EQ(last.job().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_GT(last.job().revision(),
+            dynamic_cast<const v1::WatchJobResponse&>(*answer.items.front()).job().revision());
+}
+
+TEST_F(JobsTest, ACancelledWatchIsAnsweredAndForgotten) {
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  v1::StateEvent watch;
+  watch.mutable_watch_job()->set_job_id(id);
+  const uint64_t call = h.Call(watch);
+  h.CancelCall(call);
+  EXPECT_TRUE(absl::IsCancelled(h.answer(call).status));
+  h.Cancel(id);
+  EXPECT_EQ(h.answer(call).items.size(), 1u);
+}
+
+TEST_F(JobsTest, ProgressOfTheLowestRankThatReportsIsTheJobs) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 3));
+  v1::OpenSessionRequest report = worker.Heartbeat();
+  *report.mutable_fence() = h.fence(id);
+  report.mutable_fence()->set_term(h.term());
+  report.mutable_fence()->set_incarnation(1);
+  auto& progress = *report.mutable_progress_report()->mutable_progress();
+  progress[2].set_step(20);
+  h.Say(worker, {report});
+  EXPECT_EQ(h.job(id).progress().step(), 20);
+  progress.clear();
+  progress[1].set_step(10);
+  h.Say(worker, {report});
+  EXPECT_EQ(h.job(id).progress().step(), 10);
+}
+
+TEST_F(JobsTest, LogsAreFoundOnTheNodesThatHoldThem) {
+  h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  v1::StateEvent read;
+  read.mutable_read_logs()->set_job_id(id);
+  read.mutable_read_logs()->add_streams(v1::LOG_STREAM_STDOUT);
+  h.Call(read);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("rank: 1"));
+  h.Disconnect(second);
+  h.Call(read);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("UNAVAILABLE: the output of rank 1 is on node2"));
+  read.mutable_read_logs()->add_ranks(7);
+  EXPECT_TRUE(absl::IsNotFound(h.answer(h.Call(read)).status));
+  const std::string waiting = h.Submit(MakeSpec(9, 1));
+  read.mutable_read_logs()->set_job_id(waiting);
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.answer(h.Call(read)).status));
+}
+
+TEST_F(JobsTest, OldEndedJobsGo) {
+  for (int i = 0; i < 1005; ++i) h.Cancel(h.Submit(MakeSpec(1, 1)));
+  EXPECT_EQ(h.machine().jobs().size(), 1000u);
+  h.StartCoordinator();
+  EXPECT_EQ(h.machine().jobs().size(), 1000u);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

@@ -1,0 +1,175 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(LeaseTest, HeartbeatsKeepANode) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.Advance(seconds(60));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+}
+
+TEST(LeaseTest, ASilentNodeIsLostAtTheEndOfItsLeaseAndNotBefore) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.heartbeats = false;
+  h.Advance(milliseconds(4999));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+  h.Advance(milliseconds(1));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(h.closed["node1"]));
+}
+
+TEST(LeaseTest, ABrokenSessionIsSuspectUntilTheLeaseEnds) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.Disconnect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_SUSPECT);
+  h.Advance(seconds(3));
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+  h.Disconnect(worker);
+  h.Advance(seconds(5));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+}
+
+TEST(LeaseTest, ExpiresOnlyByTheReceiversClock) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.clock.StepWall(std::chrono::hours(5));
+  h.Advance(seconds(2));
+  h.clock.StepWall(-std::chrono::hours(9));
+  h.Advance(seconds(2));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+}
+
+TEST(LeaseTest, AStandstillOfTheCoordinatorCostsNobodyTheLease) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.clock.Advance(seconds(30));
+  v1::StateEvent tick;
+  tick.mutable_tick();
+  h.Call(tick);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+  h.heartbeats = false;
+  h.Advance(seconds(5));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+}
+
+TEST(LeaseTest, GoodbyeNeedsNoLease) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::OpenSessionRequest goodbye = worker.Heartbeat();
+  goodbye.mutable_goodbye();
+  h.Say(worker, {goodbye});
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+  EXPECT_TRUE(h.closed["node1"].ok());
+}
+
+TEST(SessionTest, ANewerSessionReplacesTheOlder) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.Connect(worker);
+  EXPECT_TRUE(absl::IsAborted(h.closed["node1"]));
+  EXPECT_TRUE(h.connected(worker));
+}
+
+TEST(SessionTest, AnOlderIncarnationIsRefused) {
+  Harness h;
+  FakeWorker old({.name = "node1"});
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.Reboot(false);
+  h.Connect(worker);
+  h.Connect(old);
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"]));
+  EXPECT_THAT(std::string(h.closed["node1"].message()), HasSubstr("incarnation 1"));
+  EXPECT_TRUE(h.connected(worker));
+}
+
+TEST(SessionTest, TwoHostsCannotShareAnIdentity) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker copy({.name = "node1"});
+  v1::OpenSessionRequest hello = copy.Hello();
+  hello.mutable_hello()->set_address("10.0.0.9");
+  v1::StateEvent event;
+  event.mutable_session_message()->set_session_id(999);
+  *event.mutable_session_message()->mutable_message() = hello;
+  h.Call(event);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("ALREADY_EXISTS"));
+  EXPECT_TRUE(h.connected(worker));
+}
+
+TEST(SessionTest, TheFirstMessageIsHello) {
+  Harness h;
+  FakeWorker stranger({.name = "x"});
+  v1::StateEvent event;
+  event.mutable_session_message()->set_session_id(999);
+  *event.mutable_session_message()->mutable_message() = stranger.Heartbeat();
+  h.Call(event);
+  EXPECT_THAT(h.outcome.back(), HasSubstr("close 999 INVALID_ARGUMENT"));
+}
+
+TEST(SessionTest, AHostWithoutSlotsIsRefused) {
+  Harness h;
+  h.AddWorker("node1", 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(h.closed["node1"]));
+}
+
+TEST(FencingTest, AHigherTermEndsTheSession) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::OpenSessionRequest message = worker.Heartbeat();
+  message.mutable_fence()->set_term(h.term() + 1);
+  h.Say(worker, {message});
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"]));
+}
+
+TEST(FencingTest, MessagesOfOlderTermsIncarnationsAndGenerationsChangeNothing) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::JobSpec spec = MakeSpec(1, 2);
+  spec.set_max_restarts(1);
+  const std::string id = h.Submit(spec);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  ASSERT_EQ(h.job(id).generation(), 2u);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  v1::OpenSessionRequest exit = worker.Heartbeat();
+  exit.mutable_rank_exit()->set_exit_code(1);
+  exit.mutable_fence()->set_job_id(id);
+  exit.mutable_fence()->set_generation(1);
+  h.Say(worker, {exit});
+  exit.mutable_fence()->set_generation(2);
+  exit.mutable_fence()->set_incarnation(0);
+  h.Say(worker, {exit});
+  exit.mutable_fence()->set_incarnation(1);
+  exit.mutable_fence()->set_term(0);
+  h.Say(worker, {exit});
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  exit.mutable_fence()->set_term(h.term());
+  h.Say(worker, {exit});
+  EXPECT_NE(h.state(id), v1::JOB_STATE_RUNNING);
+}
+
+TEST(NodeTableTest, AReplacedNodeDoesNotStayForever) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.Disconnect(worker);
+  h.Advance(seconds(5));
+  v1::OpenSessionRequest hello = worker.Hello();
+  hello.mutable_hello()->set_node_id("fresh");
+  v1::StateEvent event;
+  event.mutable_session_message()->set_session_id(999);
+  *event.mutable_session_message()->mutable_message() = hello;
+  h.Call(event);
+  EXPECT_EQ(h.machine().nodes().all().size(), 1u);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

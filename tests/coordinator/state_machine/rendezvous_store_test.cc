@@ -1,0 +1,264 @@
+#include "coordinator/state_machine/rendezvous_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/proto_time.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RendezvousStoreTest : public ::testing::Test {
+ protected:
+  RendezvousStoreTest() : worker_(h.AddWorker("node1")) { id_ = h.Submit(MakeSpec(1, 3)); }
+
+  absl::Status Set(const std::string& key, const std::string& value, const std::string& request = "") {
+    v1::StateEvent event;
+    *event.mutable_set_values()->mutable_fence() = h.fence(id_);
+    (*event.mutable_set_values()->mutable_values())[key] = value;
+    event.mutable_set_values()->set_request_id(request);
+    return h.answer(h.Call(event)).status;
+  }
+  uint64_t Get(std::vector<std::string> keys, std::chrono::nanoseconds timeout = seconds(10)) {
+    v1::StateEvent event;
+    *event.mutable_get_values()->mutable_fence() = h.fence(id_);
+    for (auto& key : keys) event.mutable_get_values()->add_keys(key);
+    *event.mutable_get_values()->mutable_timeout() = ToProtoDuration(timeout);
+    return h.Call(event);
+  }
+  int64_t Add(const std::string& key, int64_t amount, const std::string& request) {
+    v1::StateEvent event;
+    *event.mutable_add_value()->mutable_fence() = h.fence(id_);
+    event.mutable_add_value()->set_key(key);
+    event.mutable_add_value()->set_amount(amount);
+    event.mutable_add_value()->set_request_id(request);
+    return h.answer(h.Call(event)).As<v1::AddValueResponse>().value();
+  }
+  uint64_t Enter(int rank, std::vector<int> ranks = {}, const std::string& request = "",
+                 const std::string& name = "world/start") {
+    v1::StateEvent event;
+    v1::EnterBarrierRequest& barrier = *event.mutable_enter_barrier();
+    *barrier.mutable_fence() = h.fence(id_);
+    barrier.set_name(name);
+    barrier.set_rank(rank);
+    for (const int r : ranks) barrier.add_ranks(r);
+    barrier.set_request_id(request);
+    *barrier.mutable_timeout() = ToProtoDuration(seconds(30));
+    return h.Call(event);
+  }
+  absl::Status Register(const std::string& name, std::vector<int> ranks) {
+    v1::StateEvent event;
+    *event.mutable_register_group()->mutable_fence() = h.fence(id_);
+    event.mutable_register_group()->set_name(name);
+    for (const int r : ranks) event.mutable_register_group()->add_ranks(r);
+    return h.answer(h.Call(event)).status;
+  }
+  std::string Message(uint64_t call) { return std::string(h.answer(call).status.message()); }
+
+  Harness h;
+  FakeWorker& worker_;
+  std::string id_;
+};
+
+TEST_F(RendezvousStoreTest, AGetWaitsForAllItsKeys) {
+  const uint64_t get = Get({"a", "b"});
+  ASSERT_TRUE(Set("b", "2").ok());
+  EXPECT_FALSE(h.answer(get).done);
+  ASSERT_TRUE(Set("a", "1").ok());
+  EXPECT_THAT(h.answer(get).As<v1::GetValuesResponse>().values(), ElementsAre("1", "2"));
+}
+
+TEST_F(RendezvousStoreTest, ADeadlineNamesTheMissingKeys) {
+  ASSERT_TRUE(Set("a", "1").ok());
+  const uint64_t get = Get({"a", "b", "c"}, seconds(2));
+  h.Advance(seconds(2));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(h.answer(get).status));
+  EXPECT_EQ(Message(get), "keys 'b', 'c': not there after 2s");
+  EXPECT_TRUE(absl::IsNotFound(h.answer(Get({"c"}, seconds(0))).status));
+}
+
+TEST_F(RendezvousStoreTest, ACancelledGetIsForgotten) {
+  const uint64_t get = Get({"a"});
+  h.CancelCall(get);
+  EXPECT_TRUE(absl::IsCancelled(h.answer(get).status));
+  ASSERT_TRUE(Set("a", "1").ok());
+  EXPECT_EQ(h.answer(get).response, nullptr);
+}
+
+TEST_F(RendezvousStoreTest, ARetriedAddCountsOnceAlsoAcrossARestart) {
+  EXPECT_EQ(Add("n", 5, "r1"), 5);
+  EXPECT_EQ(Add("n", 5, "r1"), 5);
+  h.StartCoordinator();
+  EXPECT_EQ(Add("n", 5, "r1"), 5);
+  EXPECT_EQ(Add("n", -2, "r2"), 3);
+}
+
+TEST_F(RendezvousStoreTest, AddNeedsAnInteger) {
+  ASSERT_TRUE(Set("n", "abc").ok());
+  v1::StateEvent event;
+  *event.mutable_add_value()->mutable_fence() = h.fence(id_);
+  event.mutable_add_value()->set_key("n");
+  EXPECT_TRUE(absl::IsInvalidArgument(h.answer(h.Call(event)).status));
+}
+
+TEST_F(RendezvousStoreTest, CompareSetSetsOnlyWhatItExpects) {
+  const auto compare_set = [&](const std::string& expected, const std::string& desired) {
+    v1::StateEvent event;
+    v1::CompareSetValueRequest& request = *event.mutable_compare_set_value();
+    *request.mutable_fence() = h.fence(id_);
+    request.set_key("k");
+    request.set_expected(expected);
+    request.set_desired(desired);
+    return h.answer(h.Call(event)).As<v1::CompareSetValueResponse>();
+  };
+  EXPECT_FALSE(compare_set("x", "1").has_value());
+  EXPECT_EQ(compare_set("", "1").value(), "1");
+  EXPECT_EQ(compare_set("", "2").value(), "1");
+  EXPECT_EQ(compare_set("1", "2").value(), "2");
+}
+
+TEST_F(RendezvousStoreTest, AppendDeleteAndCount) {
+  for (int i = 0; i < 2; ++i) {
+    v1::StateEvent event;
+    *event.mutable_append_value()->mutable_fence() = h.fence(id_);
+    event.mutable_append_value()->set_key("k");
+    event.mutable_append_value()->set_value("ab");
+    event.mutable_append_value()->set_request_id("same");
+    ASSERT_TRUE(h.answer(h.Call(event)).status.ok());
+  }
+  EXPECT_THAT(h.answer(Get({"k"})).As<v1::GetValuesResponse>().values(), ElementsAre("ab"));
+  v1::StateEvent count;
+  *count.mutable_count_keys()->mutable_fence() = h.fence(id_);
+  count.mutable_count_keys()->add_keys("k");
+  count.mutable_count_keys()->add_keys("absent");
+  EXPECT_EQ(h.answer(h.Call(count)).As<v1::CountKeysResponse>().existing(), 1u);
+  v1::StateEvent erase;
+  *erase.mutable_delete_key()->mutable_fence() = h.fence(id_);
+  erase.mutable_delete_key()->set_key("k");
+  EXPECT_TRUE(h.answer(h.Call(erase)).As<v1::DeleteKeyResponse>().deleted());
+  EXPECT_FALSE(h.answer(h.Call(erase)).As<v1::DeleteKeyResponse>().deleted());
+  EXPECT_EQ(h.answer(h.Call(count)).As<v1::CountKeysResponse>().total(), 0u);
+}
+
+TEST_F(RendezvousStoreTest, ValuesHaveALimit) {
+  const absl::Status status = Set("k", std::string(RendezvousStore::kMaxValueBytes + 1, 'x'));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("16.0 MiB are allowed"));
+}
+
+TEST_F(RendezvousStoreTest, ValuesSurviveARestartAndEndWithTheGeneration) {
+  ASSERT_TRUE(Set("k", std::string("\0x", 2)).ok());
+  h.StartCoordinator();
+  EXPECT_THAT(h.answer(Get({"k"})).As<v1::GetValuesResponse>().values(),
+              ElementsAre(std::string("\0x", 2)));
+  h.Connect(worker_);
+  const uint64_t waiting = Get({"never"});
+  h.Say(worker_, worker_.ExitAll(id_, 0));
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.answer(waiting).status));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Set("k", "2")));
+}
+
+TEST_F(RendezvousStoreTest, AnOlderGenerationIsRefusedWithTheCurrentOne) {
+  v1::StateEvent event;
+  *event.mutable_set_values()->mutable_fence() = h.fence(id_);
+  event.mutable_set_values()->mutable_fence()->set_generation(0);
+  const uint64_t call = h.Call(event);
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.answer(call).status));
+  EXPECT_THAT(Message(call), HasSubstr("not the current one, which is 1"));
+}
+
+TEST_F(RendezvousStoreTest, ABarrierOpensWhenAllHaveArrivedAndCanBeUsedAgain) {
+  for (int round = 0; round < 2; ++round) {
+    const uint64_t first = Enter(0);
+    const uint64_t second = Enter(1);
+    EXPECT_FALSE(h.answer(first).done);
+    const uint64_t third = Enter(2);
+    for (const uint64_t call : {first, second, third}) EXPECT_TRUE(h.answer(call).status.ok());
+    EXPECT_TRUE(h.answer(first).done);
+  }
+}
+
+TEST_F(RendezvousStoreTest, ABarriersDeadlineNamesWhoIsMissing) {
+  const uint64_t call = Enter(1);
+  h.Advance(seconds(30));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(h.answer(call).status));
+  EXPECT_EQ(Message(call),
+            "barrier 'world/start': after 30s ranks 1 have arrived, and ranks 0,2 are missing");
+}
+
+TEST_F(RendezvousStoreTest, AnExitedMemberAbortsTheBarrierForAll) {
+  const uint64_t call = Enter(0);
+  h.Say(worker_, worker_.Exit(id_, 2, 0));
+  EXPECT_TRUE(absl::IsAborted(h.answer(call).status));
+  EXPECT_THAT(Message(call), HasSubstr("rank 2 on node1 exited with code 0"));
+  EXPECT_TRUE(absl::IsAborted(h.answer(Enter(1)).status));
+  EXPECT_FALSE(h.answer(Enter(1, {0, 1})).done);
+}
+
+TEST_F(RendezvousStoreTest, ABarrierHasOneSetOfRanks) {
+  Enter(0);
+  const uint64_t call = Enter(1, {1, 2});
+  EXPECT_TRUE(absl::IsInvalidArgument(h.answer(call).status));
+  EXPECT_THAT(Message(call), HasSubstr("by rank 0 for ranks 0-2, and by rank 1 for ranks 1-2"));
+}
+
+TEST_F(RendezvousStoreTest, ARankThatEntersAgainOverANewConnectionCountsOnce) {
+  const uint64_t lost = Enter(0, {}, "r0");
+  const uint64_t again = Enter(0, {}, "r0");
+  EXPECT_TRUE(absl::IsCancelled(h.answer(lost).status));
+  Enter(1, {}, "r1");
+  EXPECT_FALSE(h.answer(again).done);
+  Enter(2, {}, "r2");
+  EXPECT_TRUE(h.answer(again).status.ok());
+  // The answer was lost on the way: the retry gets it, and opens no new barrier.
+  h.StartCoordinator();
+  EXPECT_TRUE(h.answer(Enter(1, {}, "r1")).done);
+}
+
+TEST_F(RendezvousStoreTest, AUniqueIdIsPublishedOnceAndAwaited) {
+  const auto publish = [&](const std::string& value) {
+    v1::StateEvent event;
+    *event.mutable_publish_unique_id()->mutable_fence() = h.fence(id_);
+    event.mutable_publish_unique_id()->set_group("dp");
+    event.mutable_publish_unique_id()->set_unique_id(value);
+    return h.answer(h.Call(event)).status;
+  };
+  v1::StateEvent await;
+  *await.mutable_await_unique_id()->mutable_fence() = h.fence(id_);
+  await.mutable_await_unique_id()->set_group("dp");
+  *await.mutable_await_unique_id()->mutable_timeout() = ToProtoDuration(seconds(5));
+  const uint64_t call = h.Call(await);
+  ASSERT_TRUE(publish("nccl").ok());
+  EXPECT_EQ(h.answer(call).As<v1::AwaitUniqueIdResponse>().unique_id(), "nccl");
+  EXPECT_TRUE(publish("nccl").ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(publish("other")));
+  await.mutable_await_unique_id()->set_group("tp");
+  const uint64_t late = h.Call(await);
+  h.Advance(seconds(5));
+  EXPECT_EQ(Message(late), "unique id of group 'tp': not there after 5s");
+}
+
+TEST_F(RendezvousStoreTest, AGroupNameHasDisjointGroupsOnly) {
+  EXPECT_TRUE(Register("pair", {0, 1}).ok());
+  EXPECT_TRUE(Register("pair", {0, 1}).ok());
+  EXPECT_TRUE(Register("pair", {2}).ok());
+  const absl::Status status = Register("pair", {1, 2});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("known with ranks 0-1"));
+  EXPECT_EQ(h.job(id_).groups_size(), 2);
+}
+
+TEST_F(RendezvousStoreTest, TheWorldIsTheTableOfAllRanks) {
+  v1::StateEvent event;
+  *event.mutable_get_world()->mutable_fence() = h.fence(id_);
+  const auto world = h.answer(h.Call(event)).As<v1::GetWorldResponse>().world();
+  EXPECT_EQ(world.ranks_size(), 3);
+  EXPECT_EQ(world.addresses().at("id-node1"), "127.0.0.1");
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

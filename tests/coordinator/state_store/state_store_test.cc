@@ -1,0 +1,148 @@
+// One suite over all implementations, and what SQLite alone promises.
+#include "coordinator/state_store/state_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <functional>
+#include <memory>
+
+#include "coordinator/state_store/memory_state_store.h"
+#include "coordinator/state_store/sqlite_state_store.h"
+#include "core/os/files.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::StateRow Row(v1::StateTable table, const std::string& key, const std::string& value) {
+  v1::StateRow row;
+  row.set_table(table);
+  row.set_key(key);
+  row.set_value(value);
+  return row;
+}
+
+v1::StateRow Erased(v1::StateTable table, const std::string& key) {
+  v1::StateRow row = Row(table, key, "");
+  row.set_erased(true);
+  return row;
+}
+
+std::string Directory() {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string name = std::string(test->test_suite_name()) + test->name();
+  for (char& c : name) {
+    if (c == '/') c = '_';
+  }
+  const std::string directory = ::testing::TempDir() + "/" + name;
+  EXPECT_TRUE(os::RemoveTree(directory).ok());
+  return directory;
+}
+
+std::unique_ptr<StateStore> MakeMemory() { return std::make_unique<MemoryStateStore>(); }
+std::unique_ptr<StateStore> MakeSqlite() { return *SqliteStateStore::Open(Directory()); }
+
+class StateStoreTest : public ::testing::TestWithParam<std::unique_ptr<StateStore> (*)()> {
+ protected:
+  std::vector<std::string> Loaded() {
+    std::vector<std::string> out;
+    for (const v1::StateRow& row : *store_->Load()) {
+      out.push_back(std::to_string(row.table()) + ":" + row.key() + "=" + row.value());
+    }
+    return out;
+  }
+  std::unique_ptr<StateStore> store_ = GetParam()();
+};
+
+TEST_P(StateStoreTest, BeginsEmpty) { EXPECT_THAT(Loaded(), ElementsAre()); }
+
+TEST_P(StateStoreTest, LoadsInTheOrderOfTablesAndKeys) {
+  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_NODES, "a", "3"), Row(v1::STATE_TABLE_JOBS, "b", "2"),
+                              Row(v1::STATE_TABLE_JOBS, "a", "1")})
+                  .ok());
+  EXPECT_THAT(Loaded(), ElementsAre("2:a=1", "2:b=2", "3:a=3"));
+}
+
+TEST_P(StateStoreTest, ReplacesAndErases) {
+  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
+  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "2"), Erased(v1::STATE_TABLE_JOBS, "b")}).ok());
+  EXPECT_THAT(Loaded(), ElementsAre("2:a=2"));
+}
+
+TEST_P(StateStoreTest, TheLastRowOfAKeyWinsInABatch) {
+  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Erased(v1::STATE_TABLE_JOBS, "a"),
+                              Row(v1::STATE_TABLE_JOBS, "a", "2")})
+                  .ok());
+  EXPECT_THAT(Loaded(), ElementsAre("2:a=2"));
+}
+
+TEST_P(StateStoreTest, ErasingWhatIsNotThereIsNoError) {
+  EXPECT_TRUE(store_->Commit({Erased(v1::STATE_TABLE_JOBS, "a")}).ok());
+  EXPECT_TRUE(store_->Commit({}).ok());
+}
+
+TEST_P(StateStoreTest, KeepsEveryByte) {
+  const std::string bytes("\0\xff\n'\"", 5);
+  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_VALUES, "k\xc3\xa9y'\"%/", bytes),
+                              Row(v1::STATE_TABLE_VALUES, "empty", "")})
+                  .ok());
+  const auto rows = *store_->Load();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].value(), "");
+  EXPECT_EQ(rows[1].value(), bytes);
+  EXPECT_EQ(rows[1].key(), "k\xc3\xa9y'\"%/");
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, StateStoreTest, ::testing::Values(&MakeMemory));
+INSTANTIATE_TEST_SUITE_P(Sqlite, StateStoreTest, ::testing::Values(&MakeSqlite));
+
+TEST(SqliteStateStoreTest, KeepsItsRowsAcrossProcesses) {
+  const std::string directory = Directory();
+  {
+    auto store = *SqliteStateStore::Open(directory);
+    ASSERT_TRUE(store->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
+  }
+  EXPECT_EQ((*(*SqliteStateStore::Open(directory))->Load()).size(), 1u);
+}
+
+TEST(SqliteStateStoreTest, OneCoordinatorPerDirectory) {
+  const std::string directory = Directory();
+  const auto first = SqliteStateStore::Open(directory);
+  ASSERT_TRUE(first.ok());
+  const auto second = SqliteStateStore::Open(directory);
+  EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("in use by another coordinator"));
+}
+
+TEST(SqliteStateStoreTest, RefusesANewerSchema) {
+  const std::string directory = Directory();
+  ASSERT_TRUE(SqliteStateStore::Open(directory).ok());
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((directory + "/state.sqlite").c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "PRAGMA user_version=99", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+  const auto store = SqliteStateStore::Open(directory);
+  EXPECT_TRUE(absl::IsFailedPrecondition(store.status()));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("schema 99"));
+}
+
+TEST(SqliteStateStoreTest, AFailedBatchLeavesNothing) {
+  const std::string directory = Directory();
+  auto store = *SqliteStateStore::Open(directory);
+  ASSERT_TRUE(store->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
+  // Another process's lock stands in for a disk that refuses.
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open((directory + "/state.sqlite").c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  EXPECT_FALSE(store->Commit({Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
+  sqlite3_close(db);
+  EXPECT_EQ(store->Load()->size(), 1u);
+  EXPECT_TRUE(store->Commit({Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator

@@ -1,0 +1,76 @@
+// A worker daemon without processes: what it would say to each command. Pure; used against the state
+// machine, against a real server, and by the rendezvous benchmark.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "meshrun/v1/session.pb.h"
+
+namespace meshrun::coordinator::testing {
+
+class FakeWorker {
+ public:
+  using Requests = std::vector<v1::OpenSessionRequest>;
+
+  struct Options {
+    std::string name = "node1";
+    uint32_t slots = 8;
+    uint32_t gpus = 0;
+    uint64_t memory_bytes = uint64_t{16} << 30;
+    std::vector<std::string> shipped_jobs;
+  };
+
+  explicit FakeWorker(Options options) : options_(std::move(options)) {}
+
+  // How the next Prepare messages are answered.
+  std::string prepare_error;
+  bool bad_command = false;
+  // Ignores commands: a daemon that hangs.
+  bool deaf = false;
+  // Ranks do not end when they are told to, until Forget.
+  bool stubborn = false;
+
+  const std::string& name() const { return options_.name; }
+  std::string node_id() const { return "id-" + options_.name; }
+  uint64_t incarnation() const { return incarnation_; }
+
+  v1::OpenSessionRequest Hello() const;
+  // A new daemon process; ranks live on under their supervisors, or not.
+  void Reboot(bool ranks_survive);
+  // Answers of this daemon to one message.
+  Requests OnMessage(const v1::OpenSessionResponse& message);
+  v1::OpenSessionRequest Heartbeat();
+  // A rank ends by itself; GenerationEnded follows the last one.
+  Requests Exit(const std::string& job_id, int rank, int code, int signal = 0);
+  Requests ExitAll(const std::string& job_id, int code);
+
+  // Ranks that run here, of all generations of the job.
+  std::set<int> Running(const std::string& job_id) const;
+  bool Carries(const std::string& job_id) const;
+  // Every message that arrived, but for heartbeat replies.
+  std::vector<v1::OpenSessionResponse> received;
+
+ private:
+  struct Generation {
+    std::set<int> ranks;
+    std::set<int> running;
+    std::vector<v1::RankExit> exits;
+    bool ended = false;
+  };
+  using Key = std::pair<std::string, uint64_t>;
+
+  v1::OpenSessionRequest Message(const Key& key) const;
+  Requests End(const Key& key, Generation& generation, int rank, int code, int signal, bool teardown);
+
+  const Options options_;
+  uint64_t incarnation_ = 1;
+  uint64_t term_ = 0;
+  uint64_t sequence_ = 0;
+  std::map<Key, Generation> generations_;
+};
+
+}  // namespace meshrun::coordinator::testing

@@ -1,0 +1,191 @@
+#include "tests/coordinator/support/harness.h"
+
+#include "core/proto_time.h"
+
+namespace meshrun::coordinator::testing {
+
+v1::JobSpec MakeSpec(uint32_t nodes, uint32_t procs) {
+  v1::JobSpec spec;
+  spec.set_name("train");
+  spec.add_command("./train");
+  spec.set_min_nodes(nodes);
+  spec.mutable_procs_per_node()->set_count(procs);
+  return spec;
+}
+
+void Harness::StartCoordinator() {
+  sessions_.clear();
+  wire_.clear();
+  machine_ = std::make_unique<StateMachine>();
+  ++term_;
+  v1::StateEvent event;
+  v1::RestoreEvent& restore = *event.mutable_restore();
+  restore.set_term(term_);
+  *restore.mutable_lease() = ToProtoDuration(seconds(5));
+  *restore.mutable_heartbeat_interval() = ToProtoDuration(seconds(1));
+  const auto rows = *store_.Load();
+  restore.mutable_rows()->Add(rows.begin(), rows.end());
+  Step(std::move(event));
+}
+
+void Harness::Step(v1::StateEvent event) {
+  event.set_now_nanos(clock.SteadyNow().count());
+  *event.mutable_wall() = ToProtoTimestamp(clock.WallNow());
+  event.set_random(next_id_ * 0x9e3779b97f4a7c15u);
+  event.set_end_of_batch(true);
+  history.push_back(event);
+  Actions actions = machine_->Step(event);
+  (void)store_.Commit(actions.rows);
+  for (Action& action : actions.list) {
+    outcome.push_back(DebugText(action));
+    if (auto* send = std::get_if<SendToSession>(&action)) {
+      wire_.emplace_back(send->session_id, std::move(send->message));
+    } else if (auto* close = std::get_if<CloseSession>(&action)) {
+      const auto it = sessions_.find(close->session_id);
+      if (it == sessions_.end()) continue;
+      closed[it->second->name()] = close->status;
+      sessions_.erase(it);
+    } else if (auto* reply = std::get_if<ReplyToCall>(&action)) {
+      Answer& answer = answers_[reply->call_id];
+      answer.done = true;
+      answer.status = reply->status;
+      answer.response = reply->response;
+    } else if (auto* item = std::get_if<StreamItem>(&action)) {
+      answers_[item->call_id].items.push_back(item->item);
+    }
+  }
+}
+
+void Harness::Settle() {
+  while (!wire_.empty()) {
+    auto [session_id, message] = std::move(wire_.front());
+    wire_.pop_front();
+    const auto it = sessions_.find(session_id);
+    if (it != sessions_.end()) Say(*it->second, it->second->OnMessage(message));
+  }
+}
+
+FakeWorker& Harness::AddWorker(FakeWorker::Options options) {
+  const std::string name = options.name;
+  workers_[name] = std::make_unique<FakeWorker>(std::move(options));
+  Connect(*workers_[name]);
+  return *workers_[name];
+}
+
+void Harness::Connect(FakeWorker& worker) {
+  const uint64_t session_id = next_id_++;
+  sessions_[session_id] = &worker;
+  v1::StateEvent event;
+  event.mutable_session_message()->set_session_id(session_id);
+  *event.mutable_session_message()->mutable_message() = worker.Hello();
+  Step(std::move(event));
+  Settle();
+}
+
+void Harness::Disconnect(FakeWorker& worker) {
+  for (auto it = sessions_.begin(); it != sessions_.end(); ++it) {
+    if (it->second != &worker) continue;
+    v1::StateEvent event;
+    event.mutable_session_closed()->set_session_id(it->first);
+    sessions_.erase(it);
+    Step(std::move(event));
+    Settle();
+    return;
+  }
+}
+
+bool Harness::connected(const FakeWorker& worker) const {
+  for (const auto& [id, other] : sessions_) {
+    if (other == &worker) return true;
+  }
+  return false;
+}
+
+void Harness::Say(FakeWorker& worker, FakeWorker::Requests requests) {
+  for (v1::OpenSessionRequest& request : requests) {
+    for (const auto& [id, other] : sessions_) {
+      if (other != &worker) continue;
+      v1::StateEvent event;
+      event.mutable_session_message()->set_session_id(id);
+      *event.mutable_session_message()->mutable_message() = std::move(request);
+      Step(std::move(event));
+      break;
+    }
+  }
+  Settle();
+}
+
+void Harness::Advance(std::chrono::nanoseconds by) {
+  const SteadyNanos end = clock.SteadyNow() + by;
+  SteadyNanos next_heartbeat = clock.SteadyNow() + seconds(1);
+  while (clock.SteadyNow() < end) {
+    SteadyNanos to = std::min(end, next_heartbeat);
+    if (const auto due = machine_->NextDeadline(); due.has_value()) to = std::min(to, *due);
+    clock.Advance(std::max(to, clock.SteadyNow()) - clock.SteadyNow());
+    v1::StateEvent tick;
+    tick.mutable_tick();
+    Step(std::move(tick));
+    Settle();
+    if (clock.SteadyNow() < next_heartbeat) continue;
+    next_heartbeat += seconds(1);
+    if (!heartbeats) continue;
+    const auto sessions = sessions_;
+    for (const auto& [id, worker] : sessions) {
+      if (!worker->deaf) Say(*worker, {worker->Heartbeat()});
+    }
+  }
+}
+
+uint64_t Harness::Call(v1::StateEvent event) {
+  const uint64_t call_id = next_id_++;
+  event.set_call_id(call_id);
+  answers_[call_id];
+  Step(std::move(event));
+  Settle();
+  return call_id;
+}
+
+void Harness::CancelCall(uint64_t call_id) {
+  v1::StateEvent event;
+  event.mutable_call_cancelled()->set_call_id(call_id);
+  Step(std::move(event));
+  Settle();
+}
+
+Harness::Answer& Harness::TrySubmit(const v1::JobSpec& spec, const std::string& request_id,
+                                    bool must_fit) {
+  v1::StateEvent event;
+  *event.mutable_submit_job()->mutable_spec() = spec;
+  event.mutable_submit_job()->set_request_id(request_id);
+  event.mutable_submit_job()->set_must_fit(must_fit);
+  return answer(Call(std::move(event)));
+}
+
+std::string Harness::Submit(const v1::JobSpec& spec) {
+  return TrySubmit(spec).As<v1::SubmitJobResponse>().job().job_id();
+}
+
+void Harness::Cancel(const std::string& job_id, bool now) {
+  v1::StateEvent event;
+  event.mutable_cancel_job()->set_job_id(job_id);
+  event.mutable_cancel_job()->set_now(now);
+  Call(std::move(event));
+}
+
+v1::Fence Harness::fence(const std::string& job_id) const {
+  v1::Fence fence;
+  fence.set_job_id(job_id);
+  fence.set_generation(job(job_id).generation());
+  return fence;
+}
+
+bool Harness::HasEvent(const std::string& kind) {
+  v1::StateEvent event;
+  event.mutable_describe_cluster()->set_max_events(10'000);
+  for (const auto& e : answer(Call(event)).As<v1::DescribeClusterResponse>().events()) {
+    if (e.kind() == kind) return true;
+  }
+  return false;
+}
+
+}  // namespace meshrun::coordinator::testing
