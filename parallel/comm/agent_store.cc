@@ -15,7 +15,9 @@ using std::chrono::milliseconds;
 // c10d's zero means "no timeout"; every wait of ours has a deadline.
 constexpr milliseconds kLongest = std::chrono::hours(24);
 
-milliseconds deadline_for(milliseconds timeout) { return timeout > milliseconds(0) ? timeout : kLongest; }
+milliseconds deadline_for(milliseconds timeout) {
+  return timeout > milliseconds(0) ? timeout : kLongest;
+}
 
 void check_status(const absl::Status& status, std::string_view operation) {
   if (status.ok()) return;
@@ -36,11 +38,16 @@ T value_of(absl::StatusOr<T> result, std::string_view operation) {
   return *std::move(result);
 }
 
-std::string to_text(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
-std::vector<uint8_t> to_bytes(const std::string& text) { return std::vector<uint8_t>(text.begin(), text.end()); }
+std::string to_text(const std::vector<uint8_t>& bytes) {
+  return std::string(bytes.begin(), bytes.end());
+}
+std::vector<uint8_t> to_bytes(const std::string& text) {
+  return std::vector<uint8_t>(text.begin(), text.end());
+}
 
 bool is_number(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 }  // namespace
@@ -52,18 +59,22 @@ bool is_unique_id_key(const std::string& key) {
   const std::string_view prefix = view.substr(0, slash);
   const std::string_view name = view.substr(slash + 1);
   const std::string ending = std::string("/") + kNcclPrefix;
-  const bool is_below = prefix == kNcclPrefix || (prefix.size() >= ending.size() &&
-                                                  prefix.substr(prefix.size() - ending.size()) == ending);
+  const bool is_below =
+      prefix == kNcclPrefix ||
+      (prefix.size() >= ending.size() && prefix.substr(prefix.size() - ending.size()) == ending);
   const size_t colon = name.find(':');
   if (colon == std::string_view::npos) return is_below && is_number(name);
   const std::string_view left = name.substr(0, colon);
-  return is_below && (is_number(left) || left == "UniqueNCCLID") && is_number(name.substr(colon + 1));
+  return is_below && (is_number(left) || left == "UniqueNCCLID") &&
+         is_number(name.substr(colon + 1));
 }
 
 AgentStore::AgentStore(std::shared_ptr<agent::Agent> agent, milliseconds timeout)
     : c10d::Store(timeout), agent_(std::move(agent)) {}
 
-c10::intrusive_ptr<c10d::Store> AgentStore::clone() { return c10::make_intrusive<AgentStore>(agent_, timeout_); }
+c10::intrusive_ptr<c10d::Store> AgentStore::clone() {
+  return c10::make_intrusive<AgentStore>(agent_, timeout_);
+}
 
 void AgentStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   const std::string text = to_text(value);
@@ -71,7 +82,8 @@ void AgentStore::set(const std::string& key, const std::vector<uint8_t>& value) 
                fmt::format("set(\"{}\")", key));
 }
 
-std::vector<uint8_t> AgentStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+std::vector<uint8_t> AgentStore::compareSet(const std::string& key,
+                                            const std::vector<uint8_t>& expected,
                                             const std::vector<uint8_t>& desired) {
   return to_bytes(value_of(agent_->CompareSet(key, to_text(expected), to_text(desired)),
                            fmt::format("compareSet(\"{}\")", key)));
@@ -79,8 +91,9 @@ std::vector<uint8_t> AgentStore::compareSet(const std::string& key, const std::v
 
 std::vector<uint8_t> AgentStore::get(const std::string& key) {
   const milliseconds timeout = deadline_for(timeout_);
-  return to_bytes(value_of(is_unique_id_key(key) ? agent_->AwaitUniqueId(key, timeout) : agent_->Get(key, timeout),
-                           fmt::format("get(\"{}\") within {} ms", key, timeout.count())));
+  return to_bytes(value_of(
+      is_unique_id_key(key) ? agent_->AwaitUniqueId(key, timeout) : agent_->Get(key, timeout),
+      fmt::format("get(\"{}\") within {} ms", key, timeout.count())));
 }
 
 int64_t AgentStore::add(const std::string& key, int64_t value) {
@@ -88,7 +101,8 @@ int64_t AgentStore::add(const std::string& key, int64_t value) {
 }
 
 bool AgentStore::deleteKey(const std::string& key) {
-  // The exchange is one-shot and ends with the generation; c10d's wish to forget an id is met by that.
+  // The exchange is one-shot and ends with the generation; c10d's wish to forget an id is met by
+  // that.
   if (is_unique_id_key(key)) return false;
   return value_of(agent_->Delete(key), fmt::format("deleteKey(\"{}\")", key));
 }
@@ -103,7 +117,8 @@ void AgentStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout
 
 void AgentStore::wait(const std::vector<std::string>& keys, const milliseconds& timeout) {
   const milliseconds bounded = deadline_for(timeout);
-  check_status(agent_->Wait(keys, bounded), fmt::format("wait for {} keys within {} ms", keys.size(), bounded.count()));
+  check_status(agent_->Wait(keys, bounded),
+               fmt::format("wait for {} keys within {} ms", keys.size(), bounded.count()));
 }
 
 void AgentStore::append(const std::string& key, const std::vector<uint8_t>& value) {
@@ -124,9 +139,11 @@ std::vector<std::vector<uint8_t>> AgentStore::multiGet(const std::vector<std::st
   return values;
 }
 
-void AgentStore::multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) {
+void AgentStore::multiSet(const std::vector<std::string>& keys,
+                          const std::vector<std::vector<uint8_t>>& values) {
   if (keys.size() != values.size()) {
-    throw c10::ValueError(fmt::format("multiSet got {} keys but {} values", keys.size(), values.size()));
+    throw c10::ValueError(
+        fmt::format("multiSet got {} keys but {} values", keys.size(), values.size()));
   }
   std::vector<std::string> texts;
   texts.reserve(values.size());

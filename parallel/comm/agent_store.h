@@ -1,11 +1,14 @@
-// c10d's store over the rank's worker daemon: what c10d::Reducer, Gloo and NCCL meet through inside meshrun.
+// c10d's store over the rank's worker daemon: what c10d::Reducer, Gloo and NCCL meet through inside
+// meshrun.
 //
-// Keys belong to the rank's (job, generation). NCCL's unique ids, which ProcessGroupNCCL sends as ordinary keys, go
-// through the coordinator's one-shot exchange: a rank of an old generation cannot hand its id to a new one.
+// Keys belong to the rank's (job, generation). NCCL's unique ids, which ProcessGroupNCCL sends as
+// ordinary keys, go through the coordinator's one-shot exchange: a rank of an old generation cannot
+// hand its id to a new one.
 //
-// Threads: as agent::Agent, any. setTimeout() is not synchronised with calls in progress; give each thread its clone().
-// Errors: c10::DistStoreError (deadline passed, value refused), c10::DistNetworkError (the daemon or coordinator out of
-// reach, or the generation over). Queues and listKeys are not offered: c10::NotImplementedError, as in c10d's base.
+// Threads: as agent::Agent, any. setTimeout() is not synchronised with calls in progress; give each
+// thread its clone(). Errors: c10::DistStoreError (deadline passed, value refused),
+// c10::DistNetworkError (the daemon or coordinator out of reach, or the generation over). Queues
+// and listKeys are not offered: c10::NotImplementedError, as in c10d's base.
 #pragma once
 
 #include <chrono>
@@ -40,18 +43,20 @@ class AgentStore : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override;
   int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
   void append(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
-  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) override;
+  void multiSet(const std::vector<std::string>& keys,
+                const std::vector<std::vector<uint8_t>>& values) override;
   bool hasExtendedApi() const override { return true; }
 
  private:
   std::shared_ptr<agent::Agent> agent_;
 };
 
-// Whether `key` carries an NCCL unique id: below a prefix that ends in kNcclPrefix, a communicator's number, a pair of
-// ranks ("0:1"), or a root ("UniqueNCCLID:0").
+// Whether `key` carries an NCCL unique id: below a prefix that ends in kNcclPrefix, a
+// communicator's number, a pair of ranks ("0:1"), or a root ("UniqueNCCLID:0").
 bool is_unique_id_key(const std::string& key);
 
 }  // namespace meshrun

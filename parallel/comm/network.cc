@@ -27,17 +27,21 @@ absl::StatusOr<AddressList> resolve(const std::string& host, int port, int type)
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) {
-    return absl::NotFoundError(fmt::format("the host \"{}\" does not resolve: {}", host, gai_strerror(error)));
+    return absl::NotFoundError(
+        fmt::format("the host \"{}\" does not resolve: {}", host, gai_strerror(error)));
   }
   return AddressList(found, &freeaddrinfo);
 }
 
-absl::Status bind_to(int fd, const sockaddr* address, socklen_t length, const std::string& host, int port) {
+absl::Status bind_to(int fd, const sockaddr* address, socklen_t length, const std::string& host,
+                     int port) {
   const int on = 1;
-  // A server that ended leaves connections in TIME_WAIT; they must not keep the next one from the port.
+  // A server that ended leaves connections in TIME_WAIT; they must not keep the next one from the
+  // port.
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(fd, address, length) == 0) return absl::OkStatus();
-  const std::string text = fmt::format("cannot bind port {} for \"{}\": {}", port, host, std::strerror(errno));
+  const std::string text =
+      fmt::format("cannot bind port {} for \"{}\": {}", port, host, std::strerror(errno));
   return errno == EADDRINUSE ? absl::AlreadyExistsError(text) : absl::InvalidArgumentError(text);
 }
 
@@ -59,11 +63,13 @@ bool is_loopback(const std::string& host) {
 
 absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port) {
   if (is_loopback(host)) {
-    const absl::StatusOr<AddressList> addresses = resolve(host == "localhost" ? "127.0.0.1" : host, port, SOCK_STREAM);
+    const absl::StatusOr<AddressList> addresses =
+        resolve(host == "localhost" ? "127.0.0.1" : host, port, SOCK_STREAM);
     if (!addresses.ok()) return addresses.status();
     const addrinfo& address = **addresses;
     OwnedSocket socket(open_socket(address.ai_family, SOCK_STREAM));
-    const absl::Status status = bind_to(socket.fd(), address.ai_addr, address.ai_addrlen, host, port);
+    const absl::Status status =
+        bind_to(socket.fd(), address.ai_addr, address.ai_addrlen, host, port);
     if (!status.ok()) return status;
     return socket;
   }
@@ -74,7 +80,8 @@ absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port) {
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(static_cast<uint16_t>(port));
-    const absl::Status status = bind_to(dual.fd(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
+    const absl::Status status =
+        bind_to(dual.fd(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
     if (status.ok()) return dual;
     if (absl::IsAlreadyExists(status)) return status;
   }
@@ -83,7 +90,8 @@ absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port) {
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_port = htons(static_cast<uint16_t>(port));
-  const absl::Status status = bind_to(socket.fd(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
+  const absl::Status status =
+      bind_to(socket.fd(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
   if (!status.ok()) return status;
   return socket;
 }
@@ -122,12 +130,14 @@ absl::StatusOr<std::string> local_address_towards(const std::string& host) {
   if (!addresses.ok()) return addresses.status();
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
     OwnedSocket socket(open_socket(address->ai_family, SOCK_DGRAM));
-    if (socket.fd() < 0 || connect(socket.fd(), address->ai_addr, address->ai_addrlen) != 0) continue;
+    if (socket.fd() < 0 || connect(socket.fd(), address->ai_addr, address->ai_addrlen) != 0)
+      continue;
     sockaddr_storage local{};
     socklen_t length = sizeof(local);
     char text[NI_MAXHOST];
     if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) {
+        getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
       return std::string(text);
     }
   }

@@ -1,7 +1,7 @@
 // Sockets and addresses that a store and its process groups are bound to. No LibTorch.
 //
-// Thread-safe. Errors: ALREADY_EXISTS (port taken), INVALID_ARGUMENT (no such local address), NOT_FOUND (host does not
-// resolve), UNAVAILABLE (nobody listens, unreachable).
+// Thread-safe. Errors: ALREADY_EXISTS (port taken), INVALID_ARGUMENT (no such local address),
+// NOT_FOUND (host does not resolve), UNAVAILABLE (nobody listens, unreachable).
 #pragma once
 
 #include <chrono>
@@ -34,8 +34,8 @@ class OwnedSocket {
 // "localhost" and loopback addresses, without asking a resolver.
 bool is_loopback(const std::string& host);
 
-// Binds, without listening: to the loopback address where `host` is one, so that nobody outside reaches it, else to every
-// address of this machine. Port 0 takes a free one.
+// Binds, without listening: to the loopback address where `host` is one, so that nobody outside
+// reaches it, else to every address of this machine. Port 0 takes a free one.
 absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port);
 int bound_port(const OwnedSocket& socket);
 

@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "fmt/format.h"
-#include "parallel/manager/errors.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
@@ -27,27 +26,23 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const std::string& address)
   return c10d::ProcessGroupGloo::createDeviceForHostname(address, lazy);
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                            const ProcessGroupOptions& options) {
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int size, const ProcessGroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect_timeout);
   gloo->devices.push_back(gloo_device(options.address));
-  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", store),
-                                                             rank, size, std::move(gloo));
+  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, std::move(gloo));
   backend->setTimeout(options.timeout.value_or(kBackendDefaultTimeout));
   return backend;
 }
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                          int size, const std::string& backend,
-                                                          const ProcessGroupOptions& options) {
+c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& backend,
+    const ProcessGroupOptions& options) {
   using c10d::ProcessGroup;
-  if (!has_backend(backend)) {
-    throw BackendError(fmt::format(
-        "the backend \"{}\" is unknown or not linked into this program: use \"gloo\"{}", backend,
-        backend == "nccl" ? ", or build with --config=cuda and depend on //parallel/comm:nccl_backend" : ""));
-  }
+  if (!has_backend(backend)) throw unknown_backend(backend);
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   const auto cuda = cuda_backends().find(backend);
   if (cuda != cuda_backends().end()) {
@@ -58,13 +53,23 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(const c10::intrusive_p
   } else {
     group->setDefaultBackend(ProcessGroup::GLOO);
   }
-  group->setBackend(c10::DeviceType::CPU, ProcessGroup::GLOO, make_gloo(store, rank, size, options));
+  group->setBackend(c10::DeviceType::CPU, ProcessGroup::GLOO,
+                    make_gloo(store, rank, size, options));
   group->setGroupName(options.name);
   group->setGroupDesc(options.name);
   return group;
 }
 
-bool has_backend(const std::string& backend) { return backend == "gloo" || cuda_backends().count(backend) > 0; }
+bool has_backend(const std::string& backend) {
+  return backend == "gloo" || cuda_backends().count(backend) > 0;
+}
+
+BackendError unknown_backend(const std::string& backend) {
+  return BackendError(fmt::format(
+      "the backend \"{}\" is unknown or not linked into this program: pass \"gloo\"{}", backend,
+      backend == "nccl" ? ", or build with --config=cuda and depend on //parallel/comm:nccl_backend"
+                        : ""));
+}
 
 bool register_cuda_backend(const std::string& name, BackendFactory factory) {
   return cuda_backends().emplace(name, factory).second;

@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 // The server of a run that is just ending may still hold the port.
 constexpr milliseconds kPortGrace(2000);
-// Rank 0 writes its identity within milliseconds of listening; who has none by then is no meshrun store.
+// Rank 0 writes its identity within milliseconds of listening; who has none by then is no meshrun
+// store.
 constexpr milliseconds kIdentityTimeout(10000);
 constexpr milliseconds kShortestRetry(2);
 constexpr milliseconds kLongestRetry(100);
@@ -42,10 +43,14 @@ class Deadline {
   Clock::time_point end_;
 };
 
-std::string seconds(milliseconds duration) { return fmt::format("{:g} s", static_cast<double>(duration.count()) / 1000); }
+std::string seconds(milliseconds duration) {
+  return fmt::format("{:g} s", static_cast<double>(duration.count()) / 1000);
+}
 
 // IPv4 first and only: "localhost" may resolve to ::1, where rank 0 does not listen.
-std::string numeric_loopback(const std::string& host) { return host == "localhost" ? "127.0.0.1" : host; }
+std::string numeric_loopback(const std::string& host) {
+  return host == "localhost" ? "127.0.0.1" : host;
+}
 
 OwnedSocket bind_or_explain(const TcpStoreOptions& options) {
   const Deadline deadline(std::min(kPortGrace, options.timeout));
@@ -53,12 +58,13 @@ OwnedSocket bind_or_explain(const TcpStoreOptions& options) {
     absl::StatusOr<OwnedSocket> socket = bind_port(options.host, options.port);
     if (socket.ok()) return *std::move(socket);
     if (!absl::IsAlreadyExists(socket.status())) {
-      throw RendezvousError(fmt::format("rank 0 cannot host the store at {}:{}: {}", options.host, options.port,
-                                        std::string(socket.status().message())));
+      throw RendezvousError(fmt::format("rank 0 cannot host the store at {}:{}: {}", options.host,
+                                        options.port, std::string(socket.status().message())));
     }
     if (deadline.passed()) {
       throw RendezvousError(fmt::format(
-          "port {} is taken on this host, so rank 0 cannot host the store of \"{}\": another job or program listens "
+          "port {} is taken on this host, so rank 0 cannot host the store of \"{}\": another job "
+          "or program listens "
           "there. Set MASTER_PORT to a free port on every rank (\"ss -ltnp\" lists those in use)",
           options.port, options.identity));
     }
@@ -66,30 +72,37 @@ OwnedSocket bind_or_explain(const TcpStoreOptions& options) {
   }
 }
 
-// c10d's client retries a refused connection only after hundreds of milliseconds; ranks that start before rank 0 are the
-// normal case, so the wait is done here.
-void await_listener(const TcpStoreOptions& options, const std::string& host, const Deadline& deadline) {
+// c10d's client retries a refused connection only after hundreds of milliseconds; ranks that start
+// before rank 0 are the normal case, so the wait is done here.
+void await_listener(const TcpStoreOptions& options, const std::string& host,
+                    const Deadline& deadline) {
   bool warned = false;
   const Clock::time_point start = Clock::now();
   for (milliseconds retry = kShortestRetry;; retry = std::min(retry * 2, kLongestRetry)) {
-    const absl::Status status = probe(host, options.port, std::max(std::min(deadline.left(), milliseconds(5000)), milliseconds(1)));
+    const absl::Status status =
+        probe(host, options.port,
+              std::max(std::min(deadline.left(), milliseconds(5000)), milliseconds(1)));
     if (status.ok()) return;
     if (deadline.passed()) {
-      throw RendezvousError(fmt::format(
-          "rank {} found nobody at {}:{} within {} ({}): is rank 0 running, and do MASTER_ADDR and MASTER_PORT name its "
-          "host on every rank?",
-          options.rank, options.host, options.port, seconds(options.timeout), std::string(status.message())));
+      throw RendezvousError(
+          fmt::format("rank {} found nobody at {}:{} within {} ({}): is rank 0 running, and do "
+                      "MASTER_ADDR and MASTER_PORT name its "
+                      "host on every rank?",
+                      options.rank, options.host, options.port, seconds(options.timeout),
+                      std::string(status.message())));
     }
     if (!warned && Clock::now() - start > std::chrono::seconds(10)) {
-      TORCH_WARN("rank ", options.rank, " still waits for rank 0 at ", options.host, ":", options.port, " (",
-                 std::string(status.message()), "), at most ", seconds(deadline.left()), " more");
+      TORCH_WARN("rank ", options.rank, " still waits for rank 0 at ", options.host, ":",
+                 options.port, " (", std::string(status.message()), "), at most ",
+                 seconds(deadline.left()), " more");
       warned = true;
     }
     std::this_thread::sleep_for(std::min(retry, deadline.left()));
   }
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options, const Deadline& deadline) {
+c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
+                                           const Deadline& deadline) {
   const std::string host = numeric_loopback(options.host);
   c10d::TCPStoreOptions tcp;
   tcp.port = static_cast<uint16_t>(options.port);
@@ -121,17 +134,19 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
       store.wait({"identity"}, patience);
     } catch (const c10::DistStoreError&) {
       throw RendezvousError(fmt::format(
-          "rank {} of \"{}\" reached {}:{}, but the store there has not said whose it is within {}: it belongs to another "
+          "rank {} of \"{}\" reached {}:{}, but the store there has not said whose it is within "
+          "{}: it belongs to another "
           "program. Set MASTER_PORT to a free port on every rank",
           options.rank, options.identity, options.host, options.port, seconds(patience)));
     }
     theirs = store.get_to_str("identity");
   }
   if (theirs != options.identity) {
-    throw RendezvousError(fmt::format(
-        "rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": two jobs use one port. Set "
-        "MASTER_PORT to a free port on every rank of one of them",
-        options.rank, options.identity, options.host, options.port, theirs));
+    throw RendezvousError(
+        fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
+                    "two jobs use one port. Set "
+                    "MASTER_PORT to a free port on every rank of one of them",
+                    options.rank, options.identity, options.host, options.port, theirs));
   }
 }
 
@@ -166,8 +181,8 @@ void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadlin
         if (!store.check({join_key(rank)})) missing.push_back(rank);
       }
       verdict = fmt::format("{} of {} ranks joined within {}; missing: rank {}",
-                            options.world_size - static_cast<int>(missing.size()), options.world_size,
-                            seconds(options.timeout), fmt::join(missing, ", "));
+                            options.world_size - static_cast<int>(missing.size()),
+                            options.world_size, seconds(options.timeout), fmt::join(missing, ", "));
     }
     store.set(kReady, verdict);
     if (!verdict.empty()) await_heard(store, options.world_size);
@@ -189,10 +204,11 @@ TcpRendezvous join_once(const TcpStoreOptions& options, const Deadline& deadline
   const std::string claim = fmt::format("{} {}", host_name(), getpid());
   const std::string owner = store->compareSet(join_key(options.rank), std::string(), claim);
   if (owner != claim) {
-    throw RendezvousError(fmt::format(
-        "rank {} of \"{}\" has joined at {}:{} already, from host and process {}; this is {}. Give every process its own "
-        "RANK, and every job its own MASTER_PORT",
-        options.rank, options.identity, options.host, options.port, owner, claim));
+    throw RendezvousError(
+        fmt::format("rank {} of \"{}\" has joined at {}:{} already, from host and process {}; this "
+                    "is {}. Give every process its own "
+                    "RANK, and every job its own MASTER_PORT",
+                    options.rank, options.identity, options.host, options.port, owner, claim));
   }
   await_all(*store, options, deadline);
   return {store, instance};
@@ -208,17 +224,18 @@ TcpRendezvous join_tcp_store(const TcpStoreOptions& options) {
     } catch (const RendezvousError&) {
       throw;
     } catch (const c10::DistNetworkError& error) {
-      // The store that this rank left before is closing under it: its successor comes to the same port.
+      // The store that this rank left before is closing under it: its successor comes to the same
+      // port.
       const bool retry = !options.last_instance.empty() && options.rank != 0 && !deadline.passed();
       if (!retry) {
-        throw RendezvousError(fmt::format("rank {} lost the store at {}:{} while joining \"{}\": {}", options.rank,
-                                          options.host, options.port, options.identity,
-                                          error.what_without_backtrace()));
+        throw RendezvousError(fmt::format(
+            "rank {} lost the store at {}:{} while joining \"{}\": {}", options.rank, options.host,
+            options.port, options.identity, error.what_without_backtrace()));
       }
     } catch (const c10::Error& error) {
-      throw RendezvousError(fmt::format("rank {} could not join \"{}\" at {}:{} within {}: {}", options.rank,
-                                        options.identity, options.host, options.port, seconds(options.timeout),
-                                        error.what_without_backtrace()));
+      throw RendezvousError(fmt::format("rank {} could not join \"{}\" at {}:{} within {}: {}",
+                                        options.rank, options.identity, options.host, options.port,
+                                        seconds(options.timeout), error.what_without_backtrace()));
     }
   }
 }

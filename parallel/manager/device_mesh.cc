@@ -24,15 +24,17 @@ size_t DeviceMesh::axis(const std::string& name) const {
 
 int64_t DeviceMesh::size(const std::string& name) const { return layout_.shape[axis(name)]; }
 
-int64_t DeviceMesh::get_local_rank(const std::string& name) const { return coordinate_[axis(name)]; }
+int64_t DeviceMesh::get_local_rank(const std::string& name) const {
+  return coordinate_[axis(name)];
+}
 
 DeviceMesh DeviceMesh::submesh(const std::vector<std::string>& names) const {
   return DeviceMesh(value_or_throw<MeshError>(submesh_of(layout_, names, rank_)), rank_);
 }
 
 bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
-  return a.rank_ == b.rank_ && a.layout_.names == b.layout_.names && a.layout_.shape == b.layout_.shape &&
-         a.layout_.ranks == b.layout_.ranks;
+  return a.rank_ == b.rank_ && a.layout_.names == b.layout_.names &&
+         a.layout_.shape == b.layout_.shape && a.layout_.ranks == b.layout_.ranks;
 }
 
 }  // namespace meshrun

@@ -1,7 +1,8 @@
 // A named, multi-dimensional arrangement of ranks, as seen by one rank.
 //
-// Corresponds to torch.distributed.DeviceMesh. A value: copies are cheap and independent. It holds no process
-// group; DistributedManager::get_mesh_group() gives the group of a mesh. Safe to read from any thread.
+// Corresponds to torch.distributed.DeviceMesh. A value: copies are cheap and independent. It holds
+// no process group; DistributedManager::get_mesh_group() gives the group of a mesh. Safe to read
+// from any thread.
 //
 // Errors: MeshError, with both sides' numbers.
 #pragma once

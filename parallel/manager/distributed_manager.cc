@@ -9,11 +9,10 @@
 #include <thread>
 #include <utility>
 
-#include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/comm/process_group_factory.h"
-#include "parallel/manager/environment.h"
+#include "parallel/manager/device_choice.h"
 #include "parallel/manager/errors.h"
 #include "parallel/manager/group_table.h"
 #include "parallel/manager/rendezvous.h"
@@ -28,13 +27,15 @@ using std::chrono::milliseconds;
 // How long cleanup waits for collectives in flight to notice that a peer is gone.
 constexpr milliseconds kReleaseGrace(5000);
 
-// The one instance. Never destroyed by the runtime: cleanup() at exit takes it out while LibTorch is still whole.
+// The one instance. Never destroyed by the runtime: cleanup() at exit takes it out while LibTorch
+// is still whole.
 std::unique_ptr<DistributedManager>& instance() {
   static auto& instance = *new std::unique_ptr<DistributedManager>;
   return instance;
 }
 
-// What this process left last; see tcp_store.h. Under one launcher's store no instance is met twice.
+// What this process left last; see tcp_store.h. Under one launcher's store no instance is met
+// twice.
 std::string& last_instance() {
   static auto& last = *new std::string;
   return last;
@@ -42,42 +43,14 @@ std::string& last_instance() {
 
 bool warn_if_initialized() {
   if (!DistributedManager::is_initialized()) return false;
-  TORCH_WARN("DistributedManager is initialized already; this call changes nothing. Call cleanup() first to join anew.");
+  TORCH_WARN(
+      "DistributedManager is initialized already; this call changes nothing. Call cleanup() first "
+      "to join anew.");
   return true;
 }
 
-int gpu_count() {
-  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
-  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
-}
-
-std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
-  const std::string backend = asked.value_or(gpus > 0 && has_backend("nccl") ? "nccl" : "gloo");
-  if (backend == "nccl" && gpus == 0) {
-    throw BackendError("the backend \"nccl\" needs a GPU, and this process sees none: pass backend \"gloo\" (setup(..., "
-                       "backend = \"gloo\"), or InitializeOptions::backend), or check nvidia-smi and "
-                       "CUDA_VISIBLE_DEVICES");
-  }
-  if (!has_backend(backend)) {
-    throw BackendError(fmt::format(
-        "the backend \"{}\" is unknown or not linked into this program: pass \"gloo\"{}", backend,
-        backend == "nccl" ? ", or build with --config=cuda and depend on //parallel/comm:nccl_backend" : ""));
-  }
-  return backend;
-}
-
-c10::Device choose_device(const std::string& backend, const World& world, int gpus) {
-  // Gloo's groups take CPU tensors only; a rank alone has nobody to send to.
-  const bool is_cpu = gpus == 0 || (backend == "gloo" && world.world_size > 1);
-  if (is_cpu) return c10::Device(c10::DeviceType::CPU);
-  // A launcher that gives each rank its own CUDA_VISIBLE_DEVICES leaves one GPU, number 0.
-  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(world.local_rank % gpus));
-  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
-  return device;
-}
-
-// Lets the groups go on another thread: a destructor waits for collectives in flight, and one whose peer hangs
-// without dying may wait for long.
+// Lets the groups go on another thread: a destructor waits for collectives in flight, and one whose
+// peer hangs without dying may wait for long.
 void release_groups(std::vector<ProcessGroupPtr> groups, const std::string& backend) {
   if (groups.empty()) return;
   std::promise<void> released;
@@ -94,14 +67,16 @@ void release_groups(std::vector<ProcessGroupPtr> groups, const std::string& back
     released.set_value();
   }).detach();
   if (done.wait_for(kReleaseGrace) != std::future_status::ready) {
-    TORCH_WARN("collectives are still in flight ", kReleaseGrace.count(), " ms after cleanup(); their process groups are "
+    TORCH_WARN("collectives are still in flight ", kReleaseGrace.count(),
+               " ms after cleanup(); their process groups are "
                "left to end by themselves");
   }
 }
 
 void print_partition(const std::string& name, const Partition& partition) {
   std::vector<std::string> groups;
-  for (const std::vector<int>& ranks : partition) groups.push_back(fmt::format("[{}]", fmt::join(ranks, ", ")));
+  for (const std::vector<int>& ranks : partition)
+    groups.push_back(fmt::format("[{}]", fmt::join(ranks, ", ")));
   const std::string line = fmt::format("process group \"{}\": {}\n", name, fmt::join(groups, " "));
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
@@ -118,8 +93,8 @@ struct DistributedManager::State {
   std::unique_ptr<GroupTable> groups;
 
   std::mutex mesh_mutex;
-  // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older ones are kept, since
-  // callers hold references.
+  // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older
+  // ones are kept, since callers hold references.
   std::vector<std::unique_ptr<DeviceMesh>> meshes;
   bool mesh_is_default = false;
 
@@ -158,15 +133,16 @@ struct DistributedManager::State {
     const std::lock_guard lock(mesh_mutex);
     if (!meshes.empty() && !mesh_is_default) {
       if (*meshes.back() == *mesh) return *meshes.back();
-      throw MeshError(fmt::format("a mesh is there already, {}; it cannot become {}", meshes.back()->to_string(),
-                                  mesh->to_string()));
+      throw MeshError(fmt::format("a mesh is there already, {}; it cannot become {}",
+                                  meshes.back()->to_string(), mesh->to_string()));
     }
     // All names first, so that a refused mesh leaves nothing behind.
     for (const std::string& name : layout.names) {
       if (name == "world" && layout.names.size() == 1) continue;
       if (groups->contains(name)) {
-        throw MeshError(fmt::format("the mesh axis \"{}\" of {} has the name of a process group that exists already",
-                                    name, mesh->to_string()));
+        throw MeshError(fmt::format(
+            "the mesh axis \"{}\" of {} has the name of a process group that exists already", name,
+            mesh->to_string()));
       }
     }
     for (const std::string& name : layout.names) {
@@ -202,11 +178,14 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   state->backend = choose_backend(asked_backend, gpus);
   state->world = std::move(world);
   join(state->world, last_instance());
-  state->device = choose_device(state->backend, state->world, gpus);
+  state->device =
+      choose_device(state->backend, state->world.world_size, state->world.local_rank, gpus);
   State* raw = state.get();
-  state->groups = std::make_unique<GroupTable>(
-      raw->world.rank, raw->world.world_size,
-      [raw](const std::string& name, const std::vector<int>& ranks) { return raw->make_group(name, ranks); });
+  state->groups =
+      std::make_unique<GroupTable>(raw->world.rank, raw->world.world_size,
+                                   [raw](const std::string& name, const std::vector<int>& ranks) {
+                                     return raw->make_group(name, ranks);
+                                   });
   std::unique_ptr<DistributedManager> manager(new DistributedManager(std::move(state)));
   if (raw->world.world_size > 1) manager->world();
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
@@ -222,8 +201,9 @@ void DistributedManager::initialize(const InitializeOptions& options) {
   install(find_world(options.method, options.timeout, options.agent), options.backend);
 }
 
-void DistributedManager::setup(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
-                               const std::string& port, const std::string& backend, const std::string& method) {
+void DistributedManager::setup(int rank, int world_size, std::optional<int> local_rank,
+                               const std::string& addr, const std::string& port,
+                               const std::string& backend, const std::string& method) {
   if (warn_if_initialized()) return;
   install(given_world(rank, world_size, local_rank, addr, port, method), backend);
 }
@@ -232,7 +212,8 @@ bool DistributedManager::is_initialized() { return instance() != nullptr; }
 
 DistributedManager& DistributedManager::get() {
   if (!instance()) {
-    throw UninitializedError("DistributedManager is not initialized: call DistributedManager::initialize() first");
+    throw UninitializedError(
+        "DistributedManager is not initialized: call DistributedManager::initialize() first");
   }
   return *instance();
 }
@@ -242,8 +223,8 @@ void DistributedManager::cleanup(bool barrier) {
   if (barrier && instance()->world_size() > 1) {
     try {
       instance()->world()->barrier()->wait();
-    } catch (const c10::Error& error) {
-      TORCH_WARN("cleanup(): the barrier failed, so a peer is gone: ", error.what_without_backtrace());
+    } catch (const std::exception& error) {  // Gloo has exceptions of its own
+      TORCH_WARN("cleanup(): the barrier failed, so a peer is gone: ", error.what());
     }
   }
   instance().reset();
@@ -258,13 +239,19 @@ c10::Device DistributedManager::device() const { return state_->device; }
 bool DistributedManager::cuda() const { return state_->device.is_cuda(); }
 bool DistributedManager::distributed() const { return state_->world.distributed; }
 const std::string& DistributedManager::backend() const { return state_->backend; }
-const std::string& DistributedManager::initialization_method() const { return state_->world.method; }
+const std::string& DistributedManager::initialization_method() const {
+  return state_->world.method;
+}
 std::optional<milliseconds> DistributedManager::timeout() const { return state_->world.timeout; }
 
 bool DistributedManager::broadcast_buffers() const { return state_->broadcast_buffers; }
-void DistributedManager::set_broadcast_buffers(bool broadcast) { state_->broadcast_buffers = broadcast; }
+void DistributedManager::set_broadcast_buffers(bool broadcast) {
+  state_->broadcast_buffers = broadcast;
+}
 bool DistributedManager::find_unused_parameters() const { return state_->find_unused_parameters; }
-void DistributedManager::set_find_unused_parameters(bool find) { state_->find_unused_parameters = find; }
+void DistributedManager::set_find_unused_parameters(bool find) {
+  state_->find_unused_parameters = find;
+}
 
 ProcessGroupPtr DistributedManager::world() { return state_->groups->group(std::nullopt); }
 
@@ -290,21 +277,26 @@ int DistributedManager::group_rank(const std::optional<std::string>& name) const
 std::string DistributedManager::group_name(const ProcessGroupPtr& group) const {
   if (!group) return "world";
   const std::optional<std::string> name = state_->groups->name_of(group.get());
-  if (!name) throw UndefinedGroupError("group_name() got a process group that this DistributedManager did not make");
+  if (!name)
+    throw UndefinedGroupError(
+        "group_name() got a process group that this DistributedManager did not make");
   return *name;
 }
 
 void DistributedManager::create_process_subgroup(const std::string& name, int size,
-                                                 const std::optional<std::string>& group_name, bool verbose) {
+                                                 const std::optional<std::string>& group_name,
+                                                 bool verbose) {
   State& state = *get().state_;
   state.declare(name, state.groups->split(name, size, group_name), verbose);
   state.groups->group(name);
 }
 
 void DistributedManager::create_orthogonal_process_group(const std::string& orthogonal_group_name,
-                                                         const std::string& group_name, bool verbose) {
+                                                         const std::string& group_name,
+                                                         bool verbose) {
   State& state = *get().state_;
-  state.declare(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name), verbose);
+  state.declare(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
+                verbose);
   state.groups->group(orthogonal_group_name);
 }
 
@@ -314,7 +306,8 @@ void DistributedManager::create_groups_from_config(const ProcessGroupConfig& con
   const auto size_of = [&](const std::string& name) {
     const std::optional<int> size = config.get_node(name).size;
     if (!size) {
-      throw GroupError(fmt::format("the group \"{}\" of the configuration has no size: call set_leaf_group_sizes()", name));
+      throw GroupError(fmt::format(
+          "the group \"{}\" of the configuration has no size: call set_leaf_group_sizes()", name));
     }
     return *size;
   };
@@ -329,8 +322,9 @@ void DistributedManager::create_groups_from_config(const ProcessGroupConfig& con
     const std::string& root = tree.root();
     if (root == "world") {
       if (size_of(root) != state.world.world_size) {
-        throw GroupError(fmt::format("the configuration's \"world\" has {} ranks, but this world has {}", size_of(root),
-                                     state.world.world_size));
+        throw GroupError(
+            fmt::format("the configuration's \"world\" has {} ranks, but this world has {}",
+                        size_of(root), state.world.world_size));
       }
     } else {
       declare(root, state.groups->split(root, size_of(root), std::nullopt), verbose);
@@ -356,9 +350,10 @@ void DistributedManager::create_groups_from_config(const ProcessGroupConfig& con
   for (const std::string& name : made) state.groups->group(name);
 }
 
-const DeviceMesh& DistributedManager::initialize_mesh(const std::vector<int64_t>& mesh_shape,
-                                                      const std::vector<std::string>& mesh_dim_names) {
-  return state_->set_mesh(value_or_throw<MeshError>(make_mesh_layout(mesh_shape, mesh_dim_names, world_size())));
+const DeviceMesh& DistributedManager::initialize_mesh(
+    const std::vector<int64_t>& mesh_shape, const std::vector<std::string>& mesh_dim_names) {
+  return state_->set_mesh(
+      value_or_throw<MeshError>(make_mesh_layout(mesh_shape, mesh_dim_names, world_size())));
 }
 
 const DeviceMesh& DistributedManager::global_mesh() {
@@ -375,14 +370,15 @@ const DeviceMesh& DistributedManager::global_mesh() {
 DeviceMesh DistributedManager::mesh(const std::optional<std::string>& name) const {
   const std::lock_guard lock(state_->mesh_mutex);
   if (state_->mesh() == nullptr) {
-    throw UndefinedGroupError("no mesh was initialized: call initialize_mesh() or global_mesh(), or start with --mesh");
+    throw UndefinedGroupError(
+        "no mesh was initialized: call initialize_mesh() or global_mesh(), or start with --mesh");
   }
   const DeviceMesh& global = *state_->mesh();
   if (!name) return global;
   const std::vector<std::string>& names = global.mesh_dim_names();
   if (std::find(names.begin(), names.end(), *name) == names.end()) {
-    throw UndefinedGroupError(
-        fmt::format("there is no mesh \"{}\"; the axes are \"{}\"", *name, fmt::join(names, "\", \"")));
+    throw UndefinedGroupError(fmt::format("there is no mesh \"{}\"; the axes are \"{}\"", *name,
+                                          fmt::join(names, "\", \"")));
   }
   return global[*name];
 }
@@ -396,14 +392,16 @@ std::map<std::string, int64_t> DistributedManager::mesh_dims() const {
   const std::lock_guard lock(state_->mesh_mutex);
   std::map<std::string, int64_t> dims;
   if (state_->mesh() == nullptr) return dims;
-  for (const std::string& name : state_->mesh()->mesh_dim_names()) dims[name] = state_->mesh()->size(name);
+  for (const std::string& name : state_->mesh()->mesh_dim_names())
+    dims[name] = state_->mesh()->size(name);
   return dims;
 }
 
 ProcessGroupPtr DistributedManager::get_mesh_group(const DeviceMesh& mesh) {
   if (mesh.ndim() == 1) {
     const std::string& name = mesh.mesh_dim_names().front();
-    if (state_->groups->contains(name) && state_->groups->ranks(name) == mesh.ranks()) return group(name);
+    if (state_->groups->contains(name) && state_->groups->ranks(name) == mesh.ranks())
+      return group(name);
   }
   return state_->groups->unnamed_group("mesh " + mesh.to_string(), mesh.ranks());
 }

@@ -5,20 +5,23 @@
 //   std::vector<at::Tensor> tensors = {gradient.to(manager.device())};
 //   manager.world()->allreduce(tensors)->wait();
 //
-// One binary runs under every launcher. initialize() takes the first of these that the environment shows: the
-// meshrun daemon (MESHRUN_AGENT), ENV (torchrun's variables), SLURM, OPENMPI; with none of them the process is rank 0
-// of 1, where groups and meshes work too. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
-// PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces one (parallel/manager/environment.h has the contract).
-// MESHRUN_TIMEOUT_SECONDS sets the timeout of rendezvous and collectives.
+// One binary runs under every launcher. initialize() takes the first of these that the environment
+// shows: the meshrun daemon (MESHRUN_AGENT), ENV (torchrun's variables), SLURM, OPENMPI; with none
+// of them the process is rank 0 of 1, where groups and meshes work too.
+// MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
+// forces one (parallel/manager/environment.h has the contract). MESHRUN_TIMEOUT_SECONDS sets the
+// timeout of rendezvous and collectives.
 //
-// A subgroup is made by the call that creates it; the group of a mesh axis when group() or get_mesh_group() first hands
-// it out, which all its ranks must come to, in the same order of groups. What a group consists of is known on every rank
-// beforehand, so wrong arguments are reported by all of them, before anything is sent.
+// A subgroup is made by the call that creates it; the group of a mesh axis when group() or
+// get_mesh_group() first hands it out, which all its ranks must come to, in the same order of
+// groups. What a group consists of is known on every rank beforehand, so wrong arguments are
+// reported by all of them, before anything is sent.
 //
-// Threads: initialize, setup and cleanup from one thread, while nobody else uses the manager. All other methods
-// from any thread.
+// Threads: initialize, setup and cleanup from one thread, while nobody else uses the manager. All
+// other methods from any thread.
 //
-// Errors: parallel/manager/errors.h, and c10::DistError from c10d itself.
+// Errors: parallel/manager/errors.h. Collectives raise c10d's c10::DistError, and Gloo's own
+// std::runtime_error where a peer dies.
 //
 // Corresponds to physicsnemo.distributed.DistributedManager.
 #pragma once
@@ -54,9 +57,11 @@ using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 struct InitializeOptions {
   // "nccl" or "gloo"; absent: "nccl" where this process has a GPU and NCCL linked in, else "gloo".
   std::optional<std::string> backend;
-  // COORDINATOR, ENV, SLURM or OPENMPI; absent: the variables above, else the first that the environment shows.
+  // COORDINATOR, ENV, SLURM or OPENMPI; absent: the variables above, else the first that the
+  // environment shows.
   std::optional<std::string> method;
-  // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own (Gloo 30 minutes, NCCL 10).
+  // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own
+  // (Gloo 30 minutes, NCCL 10).
   std::optional<std::chrono::milliseconds> timeout;
   // A connection to the daemon that is there already, for COORDINATOR; absent: one is made.
   std::shared_ptr<agent::Agent> agent;
@@ -64,18 +69,21 @@ struct InitializeOptions {
 
 class DistributedManager {
  public:
-  // Joins the job. A second call warns and returns. Raises EnvironmentError (half set, malformed), RendezvousError,
-  // BackendError; the manager is then uninitialized, and initialize() may be called again.
+  // Joins the job. A second call warns and returns. Raises EnvironmentError (half set, malformed),
+  // RendezvousError, BackendError; the manager is then uninitialized, and initialize() may be
+  // called again.
   static void initialize(const InitializeOptions& options = {});
-  // Joins as told instead of as found. `backend` "nccl" without a GPU is a BackendError. `method` is recorded only.
+  // Joins as told instead of as found. `backend` "nccl" without a GPU is a BackendError. `method`
+  // is recorded only.
   static void setup(int rank = 0, int world_size = 1, std::optional<int> local_rank = std::nullopt,
                     const std::string& addr = "localhost", const std::string& port = "12355",
                     const std::string& backend = "nccl", const std::string& method = "env");
   static bool is_initialized();
   // The one instance. Raises UninitializedError before initialize() or setup() and after cleanup().
   static DistributedManager& get();
-  // Drops all groups. With `barrier`, first waits for all ranks, at most the timeout; a lost peer is a warning. Also runs
-  // at exit. Afterwards initialize() works again. References from get() are invalid then.
+  // Drops all groups. With `barrier`, first waits for all ranks, at most the timeout; a lost peer
+  // is a warning. Also runs at exit. Afterwards initialize() works again. References from get() are
+  // invalid then.
   static void cleanup(bool barrier = false);
 
   int rank() const;
@@ -103,8 +111,9 @@ class DistributedManager {
 
   // The group of all ranks.
   ProcessGroupPtr world();
-  // The group of that name which this rank is in; without a name, or "world", the world. The name is that of a
-  // subgroup, an orthogonal group, or a mesh axis. Raises UndefinedGroupError, which lists the names there are.
+  // The group of that name which this rank is in; without a name, or "world", the world. The name
+  // is that of a subgroup, an orthogonal group, or a mesh axis. Raises UndefinedGroupError, which
+  // lists the names there are.
   ProcessGroupPtr group(const std::optional<std::string>& name = std::nullopt);
   // All names, in order of creation, without "world".
   std::vector<std::string> group_names() const;
@@ -113,11 +122,13 @@ class DistributedManager {
   int group_rank(const std::optional<std::string>& name = std::nullopt) const;
   // Global ranks, by group rank.
   std::vector<int> group_ranks(const std::optional<std::string>& name = std::nullopt) const;
-  // The name of a group from group(); "world" for a null handle. Raises UndefinedGroupError for a stranger.
+  // The name of a group from group(); "world" for a null handle. Raises UndefinedGroupError for a
+  // stranger.
   std::string group_name(const ProcessGroupPtr& group = {}) const;
 
-  // Splits a group (the world where `group_name` is absent) into contiguous blocks of `size`. To be called by all ranks.
-  // Raises GroupError: the name is taken, `size` does not divide the parent's; UndefinedGroupError: no such parent.
+  // Splits a group (the world where `group_name` is absent) into contiguous blocks of `size`. To be
+  // called by all ranks. Raises GroupError: the name is taken, `size` does not divide the parent's;
+  // UndefinedGroupError: no such parent.
   static void create_process_subgroup(const std::string& name, int size,
                                       const std::optional<std::string>& group_name = std::nullopt,
                                       bool verbose = false);
@@ -126,14 +137,15 @@ class DistributedManager {
                                               const std::string& group_name, bool verbose = false);
   static void create_groups_from_config(const ProcessGroupConfig& config, bool verbose = false);
 
-  // Arranges the world; one size may be -1. Every axis becomes a group of its name. Raises MeshError; also where a mesh
-  // of another shape is there already (a job submitted with --mesh comes with one).
+  // Arranges the world; one size may be -1. Every axis becomes a group of its name. Raises
+  // MeshError; also where a mesh of another shape is there already (a job submitted with --mesh
+  // comes with one).
   const DeviceMesh& initialize_mesh(const std::vector<int64_t>& mesh_shape,
                                     const std::vector<std::string>& mesh_dim_names);
   // One axis named "world" where no mesh was initialized.
   const DeviceMesh& global_mesh();
-  // The global mesh, or this rank's sub-mesh along one axis. Raises UndefinedGroupError where no mesh was
-  // initialized or the name is unknown.
+  // The global mesh, or this rank's sub-mesh along one axis. Raises UndefinedGroupError where no
+  // mesh was initialized or the name is unknown.
   DeviceMesh mesh(const std::optional<std::string>& name = std::nullopt) const;
   std::vector<std::string> mesh_names() const;
   // Axis name to size.

@@ -16,7 +16,8 @@ constexpr char kForceVariable[] = "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD";
 constexpr char kPhysicsNemoForceVariable[] = "PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD";
 constexpr int kDefaultPort = 12355;
 
-// Reads variables and remembers the first thing that was wrong, so that a method's reading stays a plain list.
+// Reads variables and remembers the first thing that was wrong, so that a method's reading stays a
+// plain list.
 class Reader {
  public:
   Reader(const EnvironmentLookup& lookup, LaunchMethod method, std::string advice)
@@ -109,9 +110,10 @@ std::string address_identity(const LaunchEnvironment& environment) {
 }
 
 absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup) {
-  Reader reader(lookup, LaunchMethod::kEnv,
-                "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together (meshrun run and torchrun do), "
-                "or none of them for a single process");
+  Reader reader(
+      lookup, LaunchMethod::kEnv,
+      "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together (meshrun run and torchrun do), "
+      "or none of them for a single process");
   LaunchEnvironment environment{.method = LaunchMethod::kEnv};
   environment.rank = reader.required_integer("RANK");
   environment.world_size = reader.required_integer("WORLD_SIZE", 1);
@@ -141,8 +143,10 @@ absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup) {
 std::string slurm_address(Reader& reader) {
   if (const auto address = reader.text("MASTER_ADDR")) return *address;
   if (reader.text("SLURM_STEP_NUM_NODES").value_or("") == "1") return "127.0.0.1";
-  // srun started from a login node names that node as the launch node, and rank 0 does not run there.
-  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_NODELIST"}) {
+  // srun started from a login node names that node as the launch node, and rank 0 does not run
+  // there.
+  for (const char* name :
+       {"SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_NODELIST"}) {
     const std::optional<std::string> value = reader.text(name);
     if (!value) continue;
     if (std::string_view(name) == "SLURM_LAUNCH_NODE_IPADDR") return *value;
@@ -191,7 +195,8 @@ absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup) 
   environment.local_world_size = reader.integer("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
 
   const std::optional<std::string> address = reader.text("MASTER_ADDR");
-  if (!address && environment.local_world_size.value_or(environment.world_size) < environment.world_size) {
+  if (!address &&
+      environment.local_world_size.value_or(environment.world_size) < environment.world_size) {
     reader.missing("MASTER_ADDR");
   }
   environment.master_addr = address.value_or("localhost");
@@ -211,7 +216,8 @@ absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup) 
 absl::StatusOr<LaunchEnvironment> read_coordinator(const EnvironmentLookup& lookup) {
   if (!lookup("MESHRUN_AGENT")) {
     return absl::InvalidArgumentError(
-        "MESHRUN_AGENT is not set, though a COORDINATOR launch was asked for: start the program with meshrun run or "
+        "MESHRUN_AGENT is not set, though a COORDINATOR launch was asked for: start the program "
+        "with meshrun run or "
         "meshrun submit");
   }
   return LaunchEnvironment{.method = LaunchMethod::kCoordinator};
@@ -227,13 +233,14 @@ absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
     source = variable;
   }
   if (name) {
-    for (const LaunchMethod method : {LaunchMethod::kCoordinator, LaunchMethod::kEnv, LaunchMethod::kSlurm,
-                                      LaunchMethod::kOpenMpi, LaunchMethod::kSingle}) {
+    for (const LaunchMethod method :
+         {LaunchMethod::kCoordinator, LaunchMethod::kEnv, LaunchMethod::kSlurm,
+          LaunchMethod::kOpenMpi, LaunchMethod::kSingle}) {
       if (*name == to_string(method)) return method;
     }
-    return absl::InvalidArgumentError(
-        fmt::format("{}=\"{}\" is no initialization method: use COORDINATOR, ENV, SLURM, OPENMPI or SINGLE", source,
-                    *name));
+    return absl::InvalidArgumentError(fmt::format(
+        "{}=\"{}\" is no initialization method: use COORDINATOR, ENV, SLURM, OPENMPI or SINGLE",
+        source, *name));
   }
   if (lookup("MESHRUN_AGENT")) return LaunchMethod::kCoordinator;
   if (lookup("RANK") || lookup("WORLD_SIZE")) return LaunchMethod::kEnv;
@@ -255,10 +262,12 @@ absl::StatusOr<LaunchEnvironment> read(const EnvironmentLookup& lookup, LaunchMe
     case LaunchMethod::kSingle:
       break;
   }
-  return LaunchEnvironment{.local_rank = 0, .local_world_size = 1, .node_rank = 0, .identity = "single process"};
+  return LaunchEnvironment{
+      .local_rank = 0, .local_world_size = 1, .node_rank = 0, .identity = "single process"};
 }
 
-absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(const EnvironmentLookup& lookup) {
+absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
+    const EnvironmentLookup& lookup) {
   const std::optional<std::string> text = lookup("MESHRUN_TIMEOUT_SECONDS");
   if (!text) return std::optional<std::chrono::milliseconds>();
   char* end = nullptr;
@@ -267,7 +276,8 @@ absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(const Envi
   constexpr double kMaximum = std::numeric_limits<int32_t>::max() / 1000;
   if (*end != '\0' || !std::isfinite(seconds) || seconds < 0.001 || seconds > kMaximum) {
     return absl::InvalidArgumentError(fmt::format(
-        "MESHRUN_TIMEOUT_SECONDS=\"{}\" is not a number of seconds between 0.001 and {:.0f}", *text, kMaximum));
+        "MESHRUN_TIMEOUT_SECONDS=\"{}\" is not a number of seconds between 0.001 and {:.0f}", *text,
+        kMaximum));
   }
   return std::optional(std::chrono::milliseconds(std::llround(seconds * 1000)));
 }
@@ -325,7 +335,8 @@ absl::StatusOr<std::string> first_host(const std::string& hostlist) {
     at = hostlist.find_first_of(",[", close + 1);
     host += hostlist.substr(close + 1, at == std::string::npos ? at : at - close - 1);
   }
-  if (host.empty()) return absl::InvalidArgumentError(fmt::format("\"{}\" names no host", hostlist));
+  if (host.empty())
+    return absl::InvalidArgumentError(fmt::format("\"{}\" names no host", hostlist));
   return host;
 }
 
@@ -333,7 +344,7 @@ int port_for(std::string_view identity) {
   // FNV-1a: the same on every host and standard library, which std::hash is not.
   uint64_t hash = 14695981039346656037ULL;
   for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return 20000 + static_cast<int>(hash % 10000);
+  return 10000 + static_cast<int>(hash % 10000);
 }
 
 absl::StatusOr<int> parse_port(const std::string& name, const std::string& text) {
@@ -341,7 +352,8 @@ absl::StatusOr<int> parse_port(const std::string& name, const std::string& text)
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, port);
   if (error != std::errc() || stop != end || port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(fmt::format("{}=\"{}\" is not a port (1 to 65535)", name, text));
+    return absl::InvalidArgumentError(
+        fmt::format("{}=\"{}\" is not a port (1 to 65535)", name, text));
   }
   return port;
 }

@@ -1,21 +1,26 @@
-// Which launcher started this process, and what it said. No LibTorch, no communication, nothing read but the lookup.
+// Which launcher started this process, and what it said. No LibTorch, no communication, nothing
+// read but the lookup.
 //
-//   method       needs                                                    also reads
-//   COORDINATOR  MESHRUN_AGENT (the daemon tells the rest)
-//   ENV          RANK WORLD_SIZE MASTER_ADDR MASTER_PORT                  LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK|NODE_RANK
-//   SLURM        SLURM_PROCID SLURM_NPROCS|SLURM_NTASKS and an address    SLURM_LOCALID SLURM_NODEID MASTER_ADDR MASTER_PORT
-//   OPENMPI      OMPI_COMM_WORLD_{RANK,SIZE}; MASTER_ADDR across hosts    OMPI_COMM_WORLD_LOCAL_{RANK,SIZE} MASTER_PORT
-//   SINGLE       nothing
+//   COORDINATOR  needs MESHRUN_AGENT; the daemon tells the rest
+//   ENV          needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT;
+//                reads LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK or NODE_RANK
+//   SLURM        needs SLURM_PROCID, SLURM_NPROCS or SLURM_NTASKS, and an address;
+//                reads SLURM_LOCALID, SLURM_NODEID, MASTER_ADDR, MASTER_PORT
+//   OPENMPI      needs OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE; MASTER_ADDR across hosts;
+//                reads OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE, MASTER_PORT
+//   SINGLE       needs nothing
 //
 // The first of these whose mark is there is taken: MESHRUN_AGENT; RANK or WORLD_SIZE; SLURM_PROCID;
-// OMPI_COMM_WORLD_RANK. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
-// forces one. SLURM's address is MASTER_ADDR, else this host where the step has one node, else the first node of
-// SLURM_STEP_NODELIST, else SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
+// OMPI_COMM_WORLD_RANK. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
+// PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces one. SLURM's address is MASTER_ADDR, else
+// this host where the step has one node, else the first node of SLURM_STEP_NODELIST, else
+// SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
 //
-// Where SLURM and OPENMPI give no MASTER_PORT it follows from the job's id, so that two jobs on a host do not meet.
+// Where SLURM and OPENMPI give no MASTER_PORT it follows from the job's id, so that two jobs on a
+// host do not meet.
 //
-// Errors: INVALID_ARGUMENT. The text names the variable that is missing or malformed and what to do; since it depends on
-// the launcher's settings alone, every rank reports it.
+// Errors: INVALID_ARGUMENT. The text names the variable that is missing or malformed and what to
+// do; since it depends on the launcher's settings alone, every rank reports it.
 #pragma once
 
 #include <chrono>
@@ -65,7 +70,8 @@ absl::StatusOr<LaunchEnvironment> detect_environment(
 // The first host of a Slurm hostlist: "gpu[07-12,20],login1" gives "gpu07".
 absl::StatusOr<std::string> first_host(const std::string& hostlist);
 
-// A port in 20000 .. 29999 (below ip_local_port_range) that follows from `identity`.
+// A port in 10000 .. 19999 that follows from `identity`: below ip_local_port_range, and apart from
+// the 20000 .. 29999 that meshrun's daemons reserve.
 int port_for(std::string_view identity);
 
 // A decimal port, 1 to 65535; `name` is what messages call it.

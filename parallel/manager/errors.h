@@ -1,10 +1,12 @@
 // The exceptions that the manager and comm rooms raise.
 //
-// All derive from c10::Error, so one handler catches them with LibTorch's own. They carry no C++ backtrace:
-// what() is the sentence a user needs. Each says what failed, both sides' values, and what to do next.
+// All derive from c10::Error, so one handler catches them with LibTorch's own. They carry no C++
+// backtrace: what() is the sentence a user needs. Each says what failed, both sides' values, and
+// what to do next.
 //
-// PhysicsNeMo's UndefinedGroupError and UninitializedDistributedManagerWarning are UndefinedGroupError and
-// UninitializedError here; its AssertionErrors and bare ValueErrors are GroupError and MeshError.
+// PhysicsNeMo's UndefinedGroupError and UninitializedDistributedManagerWarning are
+// UndefinedGroupError and UninitializedError here; its AssertionErrors and bare ValueErrors are
+// GroupError and MeshError.
 #pragma once
 
 #include <string>
@@ -46,7 +48,8 @@ class BackendError : public c10::DistError {
   using DistError::DistError;
 };
 
-// The ranks did not meet: port taken, a stranger's store, peers missing, the worker daemon out of reach.
+// The ranks did not meet: port taken, a stranger's store, peers missing, the worker daemon out of
+// reach.
 class RendezvousError : public c10::DistError {
   using DistError::DistError;
 };

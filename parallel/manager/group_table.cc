@@ -17,21 +17,24 @@ using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 }  // namespace
 
-GroupTable::GroupTable(int rank, int world_size, Maker maker) : rank_(rank), maker_(std::move(maker)) {
+GroupTable::GroupTable(int rank, int world_size, Maker maker)
+    : rank_(rank), maker_(std::move(maker)) {
   std::vector<int> all(static_cast<size_t>(world_size));
   std::iota(all.begin(), all.end(), 0);
   world_ = make_entry(kWorld, {std::move(all)});
 }
 
-Partition GroupTable::split(const std::string& name, int size, const std::optional<std::string>& parent) const {
+Partition GroupTable::split(const std::string& name, int size,
+                            const std::optional<std::string>& parent) const {
   check_free(name);
   const std::shared_ptr<Entry> above = find(parent);
   const int parent_size = static_cast<int>(above->mine.size());
   if (size < 1 || parent_size % size != 0) {
-    throw GroupError(fmt::format("the group \"{}\" of {} ranks cannot be split into groups \"{}\" of {}: {}", above->name,
-                                 parent_size, name, size,
-                                 size < 1 ? "a group has at least 1 rank"
-                                          : fmt::format("{} is not a multiple of {}", parent_size, size)));
+    throw GroupError(
+        fmt::format("the group \"{}\" of {} ranks cannot be split into groups \"{}\" of {}: {}",
+                    above->name, parent_size, name, size,
+                    size < 1 ? "a group has at least 1 rank"
+                             : fmt::format("{} is not a multiple of {}", parent_size, size)));
   }
   Partition result;
   for (const std::vector<int>& ranks : above->partition) {
@@ -48,7 +51,8 @@ Partition GroupTable::transpose(const std::string& orthogonal_name, const std::s
   const Partition blocks = find(name)->partition;
   Partition result(blocks.front().size());
   for (const std::vector<int>& block : blocks) {
-    for (size_t position = 0; position < block.size(); ++position) result[position].push_back(block[position]);
+    for (size_t position = 0; position < block.size(); ++position)
+      result[position].push_back(block[position]);
   }
   return result;
 }
@@ -102,7 +106,9 @@ bool GroupTable::contains(const std::string& name) const {
   return name == kWorld || std::find(all.begin(), all.end(), name) != all.end();
 }
 
-std::vector<int> GroupTable::ranks(const std::optional<std::string>& name) const { return find(name)->mine; }
+std::vector<int> GroupTable::ranks(const std::optional<std::string>& name) const {
+  return find(name)->mine;
+}
 
 Partition GroupTable::partition(const std::string& name) const { return find(name)->partition; }
 
@@ -120,8 +126,9 @@ void GroupTable::check_free(const std::string& name) const {
   if (name.empty()) throw GroupError("a process group needs a name");
   if (!contains(name)) return;
   const std::vector<int> theirs = ranks(name);
-  throw GroupError(fmt::format("the process group \"{}\" exists already; this rank's has ranks [{}]", name,
-                               fmt::join(theirs, ", ")));
+  throw GroupError(
+      fmt::format("the process group \"{}\" exists already; this rank's has ranks [{}]", name,
+                  fmt::join(theirs, ", ")));
 }
 
 std::shared_ptr<GroupTable::Entry> GroupTable::find(const std::optional<std::string>& name) const {
@@ -133,12 +140,16 @@ std::shared_ptr<GroupTable::Entry> GroupTable::find(const std::optional<std::str
     }
   }
   const std::vector<std::string> known = names();
-  throw UndefinedGroupError(
-      fmt::format("there is no process group \"{}\"; there {}: create it with create_process_subgroup() or initialize_mesh()",
-                  *name, known.empty() ? "is only \"world\"" : fmt::format("are \"world\", \"{}\"", fmt::join(known, "\", \""))));
+  throw UndefinedGroupError(fmt::format(
+      "there is no process group \"{}\"; there {}: create it with create_process_subgroup() or "
+      "initialize_mesh()",
+      *name,
+      known.empty() ? "is only \"world\""
+                    : fmt::format("are \"world\", \"{}\"", fmt::join(known, "\", \""))));
 }
 
-std::shared_ptr<GroupTable::Entry> GroupTable::make_entry(const std::string& name, Partition partition) const {
+std::shared_ptr<GroupTable::Entry> GroupTable::make_entry(const std::string& name,
+                                                          Partition partition) const {
   auto entry = std::make_shared<Entry>();
   entry->name = name;
   entry->partition = std::move(partition);

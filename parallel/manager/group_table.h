@@ -1,10 +1,11 @@
 // The named process groups of a rank: what they are made of, and the groups themselves once made.
 //
-// A declaration partitions the world, the same on every rank, so that every check is made everywhere before anything is
-// sent. Only the group that this rank is in is ever made, over store keys named by group name and ranks.
+// A declaration partitions the world, the same on every rank, so that every check is made
+// everywhere before anything is sent. Only the group that this rank is in is ever made, over store
+// keys named by group name and ranks.
 //
-// Thread-safe. Making a group waits for its other members and holds that group's own lock alone. Errors: GroupError, UndefinedGroupError,
-// and what the maker raises.
+// Thread-safe. Making a group waits for its other members and holds that group's own lock alone.
+// Errors: GroupError, UndefinedGroupError, and what the maker raises.
 #pragma once
 
 #include <functional>
@@ -26,13 +27,15 @@ using Partition = std::vector<std::vector<int>>;
 class GroupTable {
  public:
   // Makes the group of `ranks`, this rank's own.
-  using Maker =
-      std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name, const std::vector<int>& ranks)>;
+  using Maker = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(
+      const std::string& name, const std::vector<int>& ranks)>;
 
   GroupTable(int rank, int world_size, Maker maker);
 
-  // The partition of every group of `parent` (the world where absent) into contiguous blocks of `size`.
-  Partition split(const std::string& name, int size, const std::optional<std::string>& parent) const;
+  // The partition of every group of `parent` (the world where absent) into contiguous blocks of
+  // `size`.
+  Partition split(const std::string& name, int size,
+                  const std::optional<std::string>& parent) const;
   // The partition in which ranks with the same position in `name` meet.
   Partition transpose(const std::string& orthogonal_name, const std::string& name) const;
 
@@ -42,7 +45,8 @@ class GroupTable {
 
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::optional<std::string>& name);
   // The group of `ranks`, under a name that declare() never sees.
-  c10::intrusive_ptr<c10d::ProcessGroup> unnamed_group(const std::string& key, const std::vector<int>& ranks);
+  c10::intrusive_ptr<c10d::ProcessGroup> unnamed_group(const std::string& key,
+                                                       const std::vector<int>& ranks);
   // Nothing where the handle is not from here.
   std::optional<std::string> name_of(const c10d::ProcessGroup* group) const;
 

@@ -13,7 +13,8 @@ namespace {
 
 std::string describe(const std::vector<int64_t>& shape, const std::vector<std::string>& names) {
   std::vector<std::string> parts;
-  for (size_t i = 0; i < shape.size(); ++i) parts.push_back(fmt::format("{}={}", names[i], shape[i]));
+  for (size_t i = 0; i < shape.size(); ++i)
+    parts.push_back(fmt::format("{}={}", names[i], shape[i]));
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
@@ -36,8 +37,8 @@ absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<int64_t>& shape,
                                             const std::vector<std::string>& names, int world_size) {
   if (shape.empty()) return invalid("a mesh needs at least one axis");
   if (shape.size() != names.size()) {
-    return invalid("the mesh has {} sizes ({}) but {} names ({})", shape.size(), fmt::join(shape, ", "),
-                   names.size(), fmt::join(names, ", "));
+    return invalid("the mesh has {} sizes ({}) but {} names ({})", shape.size(),
+                   fmt::join(shape, ", "), names.size(), fmt::join(names, ", "));
   }
   std::set<std::string> seen;
   for (const std::string& name : names) {
@@ -51,31 +52,34 @@ absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<int64_t>& shape,
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == -1) {
       if (open) {
-        return invalid("mesh {}: at most one size may be -1, but \"{}\" and \"{}\" are", describe(shape, names),
-                       names[*open], names[i]);
+        return invalid("mesh {}: at most one size may be -1, but \"{}\" and \"{}\" are",
+                       describe(shape, names), names[*open], names[i]);
       }
       open = i;
     } else if (shape[i] < 1) {
-      return invalid("mesh {}: the size of \"{}\" must be at least 1, or -1 for what is left of the world",
-                     describe(shape, names), names[i]);
+      return invalid(
+          "mesh {}: the size of \"{}\" must be at least 1, or -1 for what is left of the world",
+          describe(shape, names), names[i]);
     } else if (shape[i] > world_size) {
       // Also keeps the product below from overflowing.
       return invalid("mesh {}: the size of \"{}\" is larger than the world, which has {} ranks",
                      describe(shape, names), names[i], world_size);
     } else if ((product *= shape[i]) > world_size) {
-      return invalid("mesh {} needs at least {} ranks, but the world has {}", describe(shape, names), product,
-                     world_size);
+      return invalid("mesh {} needs at least {} ranks, but the world has {}",
+                     describe(shape, names), product, world_size);
     }
   }
   MeshLayout layout{names, shape, std::vector<int>(static_cast<size_t>(world_size))};
   if (open) {
     if (world_size % product != 0) {
-      return invalid("mesh {}: the world's {} ranks are not a multiple of {}, the product of the other sizes",
-                     describe(shape, names), world_size, product);
+      return invalid(
+          "mesh {}: the world's {} ranks are not a multiple of {}, the product of the other sizes",
+          describe(shape, names), world_size, product);
     }
     layout.shape[*open] = world_size / product;
   } else if (product != world_size) {
-    return invalid("mesh {} has {} ranks, but the world has {}", describe(shape, names), product, world_size);
+    return invalid("mesh {} has {} ranks, but the world has {}", describe(shape, names), product,
+                   world_size);
   }
   std::iota(layout.ranks.begin(), layout.ranks.end(), 0);
   return layout;
@@ -87,14 +91,16 @@ std::optional<std::vector<int64_t>> mesh_coordinates(const MeshLayout& layout, i
   return coordinates_at(layout.shape, found - layout.ranks.begin());
 }
 
-absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout, const std::vector<std::string>& names, int rank) {
+absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout,
+                                      const std::vector<std::string>& names, int rank) {
   const std::optional<std::vector<int64_t>> mine = mesh_coordinates(layout, rank);
   if (!mine) return invalid("rank {} is not in the mesh {}", rank, to_string(layout));
   if (names.empty()) return invalid("a sub-mesh of {} needs at least one axis", to_string(layout));
   std::set<std::string> wanted;
   for (const std::string& name : names) {
     if (std::find(layout.names.begin(), layout.names.end(), name) == layout.names.end()) {
-      return invalid("the mesh has no axis \"{}\": its axes are {}", name, describe(layout.shape, layout.names));
+      return invalid("the mesh has no axis \"{}\": its axes are {}", name,
+                     describe(layout.shape, layout.names));
     }
     if (!wanted.insert(name).second) return invalid("the axis \"{}\" is asked for twice", name);
   }
@@ -118,7 +124,8 @@ absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout, const std::vecto
 }
 
 std::string to_string(const MeshLayout& layout) {
-  return fmt::format("{} on ranks [{}]", describe(layout.shape, layout.names), fmt::join(layout.ranks, ", "));
+  return fmt::format("{} on ranks [{}]", describe(layout.shape, layout.names),
+                     fmt::join(layout.ranks, ", "));
 }
 
 }  // namespace meshrun

@@ -1,7 +1,7 @@
 // The arithmetic of a device mesh: which ranks lie along which axis. No LibTorch, no communication.
 //
-// A layout is a value: ranks in row-major order over named axes, slowest first. Errors are INVALID_ARGUMENT with
-// the numbers of both sides. Safe to use from any thread.
+// A layout is a value: ranks in row-major order over named axes, slowest first. Errors are
+// INVALID_ARGUMENT with the numbers of both sides. Safe to use from any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,18 @@ struct MeshLayout {
   std::vector<int> ranks;
 };
 
-// A mesh over ranks 0 .. world_size-1. At most one size may be -1: it becomes what is left of the world.
+// A mesh over ranks 0 .. world_size-1. At most one size may be -1: it becomes what is left of the
+// world.
 absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<int64_t>& shape,
                                             const std::vector<std::string>& names, int world_size);
 
 // The position of `rank` along every axis, or nothing where it is not in the mesh.
 std::optional<std::vector<int64_t>> mesh_coordinates(const MeshLayout& layout, int rank);
 
-// The part of the mesh that `rank` sees along `names`: all other coordinates are the rank's own. The axes keep
-// the order of the mesh, whatever order they are asked in.
-absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout, const std::vector<std::string>& names,
-                                      int rank);
+// The part of the mesh that `rank` sees along `names`: all other coordinates are the rank's own.
+// The axes keep the order of the mesh, whatever order they are asked in.
+absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout,
+                                      const std::vector<std::string>& names, int rank);
 
 // "dp=2,spatial=2 on ranks [0, 1, 2, 3]", for messages and as the identity of a mesh.
 std::string to_string(const MeshLayout& layout);

@@ -6,8 +6,8 @@
 //   config.set_leaf_group_sizes({{"model_parallel", 4}, {"data_parallel", 2}});
 //   DistributedManager::create_groups_from_config(config);
 //
-// Siblings are orthogonal to each other: ranks with the same position in one meet in the other. Corresponds to
-// physicsnemo.distributed.ProcessGroupConfig. Not thread-safe. Errors: GroupError.
+// Siblings are orthogonal to each other: ranks with the same position in one meet in the other.
+// Corresponds to physicsnemo.distributed.ProcessGroupConfig. Not thread-safe. Errors: GroupError.
 #pragma once
 
 #include <map>
@@ -33,7 +33,8 @@ class ProcessGroupConfig {
   }
   // Names of the nodes without children, depth first.
   std::vector<std::string> leaf_groups() const { return tree_.leaf_groups(); }
-  // Every name must be a leaf. With `update_parent_sizes`, a parent's size becomes the product of its children's.
+  // Every name must be a leaf. With `update_parent_sizes`, a parent's size becomes the product of
+  // its children's.
   void set_leaf_group_sizes(const std::map<std::string, int>& group_sizes,
                             bool update_parent_sizes = true) {
     throw_if_error<GroupError>(tree_.set_leaf_group_sizes(group_sizes, update_parent_sizes));

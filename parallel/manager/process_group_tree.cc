@@ -18,8 +18,8 @@ ProcessGroupTree::ProcessGroupTree(ProcessGroupNode root) : root_(root.name) {
 absl::Status ProcessGroupTree::add_node(ProcessGroupNode node, const std::string& parent) {
   const auto above = entries_.find(parent);
   if (above == entries_.end()) {
-    return absl::InvalidArgumentError(
-        fmt::format("\"{}\" cannot be added below \"{}\", which is not in the tree", node.name, parent));
+    return absl::InvalidArgumentError(fmt::format(
+        "\"{}\" cannot be added below \"{}\", which is not in the tree", node.name, parent));
   }
   if (node.name.empty()) {
     return absl::InvalidArgumentError(fmt::format("a node below \"{}\" has no name", parent));
@@ -60,8 +60,8 @@ absl::Status ProcessGroupTree::set_leaf_group_sizes(const std::map<std::string, 
   for (const auto& [name, size] : group_sizes) {
     const auto found = changed.entries_.find(name);
     if (found == changed.entries_.end()) {
-      return absl::InvalidArgumentError(fmt::format("\"{}\" is not in the tree; its leaves are {}", name,
-                                                    fmt::join(leaf_groups(), ", ")));
+      return absl::InvalidArgumentError(fmt::format("\"{}\" is not in the tree; its leaves are {}",
+                                                    name, fmt::join(leaf_groups(), ", ")));
     }
     if (!found->second.children.empty()) {
       return absl::InvalidArgumentError(
@@ -69,7 +69,8 @@ absl::Status ProcessGroupTree::set_leaf_group_sizes(const std::map<std::string, 
                       fmt::join(found->second.children, ", ")));
     }
     if (size < 1) {
-      return absl::InvalidArgumentError(fmt::format("the size of \"{}\" is {}, not at least 1", name, size));
+      return absl::InvalidArgumentError(
+          fmt::format("the size of \"{}\" is {}, not at least 1", name, size));
     }
     found->second.node.size = size;
   }

@@ -43,7 +43,8 @@ void fill_locality(World& world, const std::vector<std::string>& hosts) {
   int before_me = 0;
   int on_my_host = 0;
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    if (std::find(nodes.begin(), nodes.end(), hosts[rank]) == nodes.end()) nodes.push_back(hosts[rank]);
+    if (std::find(nodes.begin(), nodes.end(), hosts[rank]) == nodes.end())
+      nodes.push_back(hosts[rank]);
     if (hosts[rank] != mine) continue;
     ++on_my_host;
     if (static_cast<int>(rank) < world.rank) ++before_me;
@@ -57,7 +58,8 @@ void fill_locality(World& world, const std::vector<std::string>& hosts) {
 
 std::string peer_address(const std::string& master_addr) {
   if (is_loopback(master_addr)) return "127.0.0.1";
-  // A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it; the route to rank 0 does not lie.
+  // A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it; the route
+  // to rank 0 does not lie.
   return value_or_throw<RendezvousError>(local_address_towards(master_addr));
 }
 
@@ -79,7 +81,9 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
   world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
   if (environment.method == LaunchMethod::kCoordinator) {
     world.agent = std::move(agent);
-    if (!world.agent) world.agent = value_or_throw<RendezvousError>(agent::Agent::Connect(world.rendezvous_timeout));
+    if (!world.agent)
+      world.agent =
+          value_or_throw<RendezvousError>(agent::Agent::Connect(world.rendezvous_timeout));
     take_assignment(world);
     return world;
   }
@@ -99,12 +103,12 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
 World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
                   const std::string& port, const std::string& method) {
   if (world_size < 1 || rank < 0 || rank >= world_size) {
-    throw EnvironmentError(fmt::format("setup() got rank {} of a world of {}: ranks are 0 to world_size - 1", rank,
-                                       world_size));
+    throw EnvironmentError(fmt::format(
+        "setup() got rank {} of a world of {}: ranks are 0 to world_size - 1", rank, world_size));
   }
   if (local_rank && (*local_rank < 0 || *local_rank >= world_size)) {
-    throw EnvironmentError(fmt::format("setup() got local_rank {}, which does not fit a world of {}", *local_rank,
-                                       world_size));
+    throw EnvironmentError(fmt::format(
+        "setup() got local_rank {}, which does not fit a world of {}", *local_rank, world_size));
   }
   World world;
   world.method = method;
@@ -113,7 +117,8 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
   world.world_size = world_size;
   world.local_rank = local_rank.value_or(-1);
   world.master_addr = addr;
-  world.master_port = value_or_throw<EnvironmentError>(parse_port("the port given to setup()", port));
+  world.master_port =
+      value_or_throw<EnvironmentError>(parse_port("the port given to setup()", port));
   world.identity = fmt::format("setup {}:{}, world size {}", addr, port, world_size);
   return world;
 }
@@ -123,7 +128,8 @@ void join(World& world, const std::string& last_instance) {
     // The coordinator has brought the ranks together; there is nobody to wait for.
     auto store = c10::make_intrusive<AgentStore>(world.agent, world.rendezvous_timeout);
     world.instance = next_instance(*store, world.rank, last_instance);
-    world.store = c10::make_intrusive<c10d::PrefixStore>("instance/" + world.instance, std::move(store));
+    world.store =
+        c10::make_intrusive<c10d::PrefixStore>("instance/" + world.instance, std::move(store));
     if (world.world_size > 1) world.address = peer_address(world.master_addr);
     return;
   }

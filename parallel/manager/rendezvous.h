@@ -1,4 +1,5 @@
-// From what the launcher said to a world whose ranks have met: the steps of DistributedManager::initialize().
+// From what the launcher said to a world whose ranks have met: the steps of
+// DistributedManager::initialize().
 //
 // Threads: one call at a time. Errors: EnvironmentError, RendezvousError.
 #pragma once
@@ -45,15 +46,18 @@ struct World {
   std::string instance;
 };
 
-// As the environment says, connecting to the daemon where there is one (`agent`, if given, is that connection).
-World find_world(const std::optional<std::string>& method, std::optional<std::chrono::milliseconds> timeout,
+// As the environment says, connecting to the daemon where there is one (`agent`, if given, is that
+// connection).
+World find_world(const std::optional<std::string>& method,
+                 std::optional<std::chrono::milliseconds> timeout,
                  std::shared_ptr<agent::Agent> agent);
 
 // As DistributedManager::setup() is told.
 World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
                   const std::string& port, const std::string& method);
 
-// Brings the ranks to one store. `last_instance` is World::instance of the world that this process left, if any.
+// Brings the ranks to one store. `last_instance` is World::instance of the world that this process
+// left, if any.
 void join(World& world, const std::string& last_instance);
 
 }  // namespace meshrun

@@ -68,7 +68,8 @@ TEST(EnvironmentTest, AnAddressAloneIsNotALaunch) {
 }
 
 TEST(EnvironmentTest, ReadsEnv) {
-  const auto found = detect(with(with(with(kEnv, "LOCAL_RANK", "1"), "LOCAL_WORLD_SIZE", "2"), "GROUP_RANK", "1"));
+  const auto found =
+      detect(with(with(with(kEnv, "LOCAL_RANK", "1"), "LOCAL_WORLD_SIZE", "2"), "GROUP_RANK", "1"));
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->method, LaunchMethod::kEnv);
   EXPECT_EQ(found->rank, 3);
@@ -81,12 +82,14 @@ TEST(EnvironmentTest, ReadsEnv) {
   EXPECT_FALSE(found->store_is_hosted);
 }
 
-TEST(EnvironmentTest, EnvLeavesTheLocalRankOpen) { EXPECT_FALSE(detect(kEnv)->local_rank.has_value()); }
+TEST(EnvironmentTest, EnvLeavesTheLocalRankOpen) {
+  EXPECT_FALSE(detect(kEnv)->local_rank.has_value());
+}
 
 TEST(EnvironmentTest, EveryMissingVariableOfEnvIsNamed) {
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
-    EXPECT_THAT(error(without(kEnv, name)), AllOf(HasSubstr(std::string(name) + " is not set"),
-                                                  HasSubstr("single process")));
+    EXPECT_THAT(error(without(kEnv, name)),
+                AllOf(HasSubstr(std::string(name) + " is not set"), HasSubstr("single process")));
   }
   EXPECT_THAT(error({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
   EXPECT_THAT(error({{"RANK", "0"}}), HasSubstr("WORLD_SIZE is not set"));
@@ -111,18 +114,20 @@ TEST(EnvironmentTest, MalformedIntegersAreNamed) {
 }
 
 TEST(EnvironmentTest, RanksMustFitTheWorld) {
-  EXPECT_THAT(error(with(kEnv, "RANK", "4")), AllOf(HasSubstr("RANK=4"), HasSubstr("WORLD_SIZE=4")));
+  EXPECT_THAT(error(with(kEnv, "RANK", "4")),
+              AllOf(HasSubstr("RANK=4"), HasSubstr("WORLD_SIZE=4")));
   EXPECT_THAT(error(with(kEnv, "LOCAL_RANK", "4")), HasSubstr("local rank 4"));
   EXPECT_THAT(error(with(kEnv, "LOCAL_WORLD_SIZE", "5")), HasSubstr("local world size 5"));
   EXPECT_THAT(error(with(kEnv, "WORLD_SIZE", "0")), HasSubstr("WORLD_SIZE=\"0\""));
   EXPECT_THAT(error(with(kSlurm, "SLURM_PROCID", "2")), HasSubstr("SLURM_PROCID=2"));
-  EXPECT_THAT(error(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "2")), HasSubstr("OMPI_COMM_WORLD_RANK=2"));
+  EXPECT_THAT(error(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "2")),
+              HasSubstr("OMPI_COMM_WORLD_RANK=2"));
 }
 
 TEST(EnvironmentTest, TorchrunHostsTheStoreAndNumbersItsAttempts) {
-  const auto found = detect(with(with(with(kEnv, "TORCHELASTIC_USE_AGENT_STORE", "True"),
-                                      "TORCHELASTIC_RESTART_COUNT", "2"),
-                                 "TORCHELASTIC_RUN_ID", "run-1"));
+  const auto found = detect(with(
+      with(with(kEnv, "TORCHELASTIC_USE_AGENT_STORE", "True"), "TORCHELASTIC_RESTART_COUNT", "2"),
+      "TORCHELASTIC_RUN_ID", "run-1"));
   ASSERT_TRUE(found.ok());
   EXPECT_TRUE(found->store_is_hosted);
   EXPECT_EQ(found->store_prefix, "attempt_2/");
@@ -145,18 +150,21 @@ TEST(EnvironmentTest, EveryMissingVariableOfSlurmIsNamed) {
   EXPECT_THAT(error(without(kSlurm, "SLURM_NPROCS")), HasSubstr("SLURM_NPROCS is not set"));
   EXPECT_THAT(error(without(kSlurm, "SLURM_LAUNCH_NODE_IPADDR")),
               AllOf(HasSubstr("SLURM_LAUNCH_NODE_IPADDR is not set"), HasSubstr("srun")));
-  EXPECT_THAT(error(without(kSlurm, "SLURM_PROCID"), "SLURM"), HasSubstr("SLURM_PROCID is not set"));
+  EXPECT_THAT(error(without(kSlurm, "SLURM_PROCID"), "SLURM"),
+              HasSubstr("SLURM_PROCID is not set"));
 }
 
 TEST(EnvironmentTest, PlainSbatchTakesTheFirstNodeOfTheJob) {
-  const auto found = detect(with(without(kSlurm, "SLURM_LAUNCH_NODE_IPADDR"), "SLURM_JOB_NODELIST", "gpu[07-09],x"));
+  const auto found = detect(
+      with(without(kSlurm, "SLURM_LAUNCH_NODE_IPADDR"), "SLURM_JOB_NODELIST", "gpu[07-09],x"));
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->master_addr, "gpu07");
 }
 
 // srun from a login node: its address is not where rank 0 runs.
 TEST(EnvironmentTest, SlurmPrefersTheStepsFirstNodeToTheLaunchNode) {
-  const Variables step = with(with(kSlurm, "SLURM_STEP_NODELIST", "n[3,5]"), "SLURM_STEP_NUM_NODES", "2");
+  const Variables step =
+      with(with(kSlurm, "SLURM_STEP_NODELIST", "n[3,5]"), "SLURM_STEP_NUM_NODES", "2");
   EXPECT_EQ(detect(step)->master_addr, "n3");
   EXPECT_EQ(detect(with(step, "SLURM_STEP_NUM_NODES", "1"))->master_addr, "127.0.0.1");
   EXPECT_EQ(detect(with(step, "MASTER_ADDR", "chosen"))->master_addr, "chosen");
@@ -179,14 +187,18 @@ TEST(EnvironmentTest, ReadsOpenMpi) {
   EXPECT_EQ(found->rank, 1);
   EXPECT_EQ(found->local_world_size, 2);
   EXPECT_EQ(found->master_addr, "localhost");
-  EXPECT_NE(found->master_port, detect(with(kOpenMpi, "PMIX_NAMESPACE", "2843148290"))->master_port);
-  EXPECT_EQ(found->master_port, detect(with(kOpenMpi, "OMPI_MCA_ess_base_jobid", "2843148289"))->master_port);
+  EXPECT_NE(found->master_port,
+            detect(with(kOpenMpi, "PMIX_NAMESPACE", "2843148290"))->master_port);
+  EXPECT_EQ(found->master_port,
+            detect(with(kOpenMpi, "OMPI_MCA_ess_base_jobid", "2843148289"))->master_port);
 }
 
 TEST(EnvironmentTest, OpenMpiAcrossHostsNeedsAnAddress) {
   const Variables spread = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-  EXPECT_THAT(error(with(spread, "OMPI_COMM_WORLD_LOCAL_RANK", "0")), HasSubstr("MASTER_ADDR is not set"));
-  EXPECT_THAT(error(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE")), HasSubstr("OMPI_COMM_WORLD_SIZE is not set"));
+  EXPECT_THAT(error(with(spread, "OMPI_COMM_WORLD_LOCAL_RANK", "0")),
+              HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(error(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE")),
+              HasSubstr("OMPI_COMM_WORLD_SIZE is not set"));
 }
 
 TEST(EnvironmentTest, TheFirstLauncherInTheOrderWins) {
@@ -215,8 +227,9 @@ TEST(EnvironmentTest, AMethodCanBeForced) {
 
 TEST(EnvironmentTest, IdentitiesDifferByAddressAndWorld) {
   std::set<std::string> identities;
-  for (const Variables& job : {kEnv, with(kEnv, "MASTER_PORT", "29501"), with(kEnv, "WORLD_SIZE", "5"),
-                               with(kEnv, "TORCHELASTIC_RUN_ID", "a"), with(kEnv, "MESHRUN_JOB_ID", "a")}) {
+  for (const Variables& job :
+       {kEnv, with(kEnv, "MASTER_PORT", "29501"), with(kEnv, "WORLD_SIZE", "5"),
+        with(kEnv, "TORCHELASTIC_RUN_ID", "a"), with(kEnv, "MESHRUN_JOB_ID", "a")}) {
     EXPECT_TRUE(identities.insert(detect(job)->identity).second);
     EXPECT_EQ(detect(job)->identity, detect(with(job, "RANK", "0"))->identity);
   }
@@ -226,7 +239,8 @@ TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   EXPECT_EQ(detect(kEnv)->timeout, std::nullopt);
   EXPECT_EQ(detect(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", "2.5"))->timeout, milliseconds(2500));
   for (const char* value : {"0", "-1", "soon", "5s", "nan", "inf", "1e12"}) {
-    EXPECT_THAT(error(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", value)), HasSubstr("MESHRUN_TIMEOUT_SECONDS"));
+    EXPECT_THAT(error(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", value)),
+                HasSubstr("MESHRUN_TIMEOUT_SECONDS"));
   }
 }
 
@@ -237,15 +251,16 @@ TEST(HostlistTest, GivesTheFirstHost) {
   EXPECT_EQ(*first_host("gpu[5,7]"), "gpu5");
   EXPECT_EQ(*first_host("rack[1-2]n[03-07]-ib,x"), "rack1n03-ib");
   EXPECT_EQ(*first_host("n[1-2].cluster.org"), "n1.cluster.org");
-  for (const char* broken : {"", ",a", "n[", "n[]", "n[3"}) EXPECT_FALSE(first_host(broken).ok()) << broken;
+  for (const char* broken : {"", ",a", "n[", "n[]", "n[3"})
+    EXPECT_FALSE(first_host(broken).ok()) << broken;
 }
 
-TEST(PortTest, StaysBelowTheEphemeralRange) {
+TEST(PortTest, StaysBelowTheEphemeralAndTheDaemonsRanges) {
   std::set<int> ports;
   for (int job = 0; job < 1000; ++job) {
     const int port = port_for("Slurm job " + std::to_string(job));
-    EXPECT_GE(port, 20000);
-    EXPECT_LT(port, 30000);
+    EXPECT_GE(port, 10000);
+    EXPECT_LT(port, 20000);
     ports.insert(port);
   }
   EXPECT_GT(ports.size(), 900u);

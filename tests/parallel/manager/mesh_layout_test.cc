@@ -13,7 +13,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string error(const std::vector<int64_t>& shape, const std::vector<std::string>& names, int world_size) {
+std::string error(const std::vector<int64_t>& shape, const std::vector<std::string>& names,
+                  int world_size) {
   const auto layout = make_mesh_layout(shape, names, world_size);
   EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(layout.status().message());
@@ -26,10 +27,13 @@ TEST(MeshLayoutTest, MinusOneBecomesWhatIsLeft) {
 }
 
 TEST(MeshLayoutTest, WrongShapesNameBothNumbers) {
-  EXPECT_THAT(error({3, 2}, {"dp", "tp"}, 4), AllOf(HasSubstr("dp=3,tp=2"), HasSubstr("6"), HasSubstr("has 4")));
+  EXPECT_THAT(error({3, 2}, {"dp", "tp"}, 4),
+              AllOf(HasSubstr("dp=3,tp=2"), HasSubstr("6"), HasSubstr("has 4")));
   EXPECT_THAT(error({2}, {"dp"}, 4), AllOf(HasSubstr("has 2 ranks"), HasSubstr("has 4")));
-  EXPECT_THAT(error({-1, 3}, {"dp", "tp"}, 4), AllOf(HasSubstr("4 ranks"), HasSubstr("multiple of 3")));
-  EXPECT_THAT(error({-1, -1}, {"dp", "tp"}, 4), AllOf(HasSubstr("at most one"), HasSubstr("\"dp\""), HasSubstr("\"tp\"")));
+  EXPECT_THAT(error({-1, 3}, {"dp", "tp"}, 4),
+              AllOf(HasSubstr("4 ranks"), HasSubstr("multiple of 3")));
+  EXPECT_THAT(error({-1, -1}, {"dp", "tp"}, 4),
+              AllOf(HasSubstr("at most one"), HasSubstr("\"dp\""), HasSubstr("\"tp\"")));
   EXPECT_THAT(error({-1, 0}, {"dp", "tp"}, 4), HasSubstr("\"tp\" must be at least 1"));
   EXPECT_THAT(error({-2, 2}, {"dp", "tp"}, 4), HasSubstr("\"dp\" must be at least 1"));
   EXPECT_THAT(error({int64_t{1} << 62, 4}, {"dp", "tp"}, 4), HasSubstr("larger than the world"));
@@ -59,10 +63,12 @@ TEST(MeshLayoutTest, ASubmeshHoldsTheRanksOwnOtherCoordinates) {
 // What makes a group the same on all its members.
 TEST(MeshLayoutTest, AllMembersOfASubmeshComputeTheSameOne) {
   const MeshLayout layout = *make_mesh_layout({2, 3, 2}, {"a", "b", "c"}, 12);
-  for (const std::vector<std::string>& names : std::vector<std::vector<std::string>>{{"a"}, {"b"}, {"c"}, {"a", "c"}}) {
+  for (const std::vector<std::string>& names :
+       std::vector<std::vector<std::string>>{{"a"}, {"b"}, {"c"}, {"a", "c"}}) {
     for (int rank = 0; rank < 12; ++rank) {
       const MeshLayout mine = *submesh_of(layout, names, rank);
-      for (const int peer : mine.ranks) EXPECT_EQ(submesh_of(layout, names, peer)->ranks, mine.ranks);
+      for (const int peer : mine.ranks)
+        EXPECT_EQ(submesh_of(layout, names, peer)->ranks, mine.ranks);
     }
   }
 }

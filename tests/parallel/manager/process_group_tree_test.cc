@@ -50,10 +50,14 @@ TEST(ProcessGroupTreeTest, WrongNamesAndSizesAreErrors) {
   ProcessGroupTree tree = example();
   EXPECT_THAT(std::string(tree.set_leaf_group_sizes({{"pipeline", 2}}, false).message()),
               AllOf(HasSubstr("\"pipeline\""), HasSubstr("spatial, channel, data")));
-  EXPECT_THAT(std::string(tree.set_leaf_group_sizes({{"model", 2}}, false).message()), HasSubstr("not a leaf"));
-  EXPECT_THAT(std::string(tree.set_leaf_group_sizes({{"data", 0}}, false).message()), HasSubstr("at least 1"));
-  EXPECT_THAT(std::string(tree.add_node(ProcessGroupNode("x"), "nowhere").message()), HasSubstr("\"nowhere\""));
-  EXPECT_THAT(std::string(tree.add_node(ProcessGroupNode("data"), "world").message()), HasSubstr("already"));
+  EXPECT_THAT(std::string(tree.set_leaf_group_sizes({{"model", 2}}, false).message()),
+              HasSubstr("not a leaf"));
+  EXPECT_THAT(std::string(tree.set_leaf_group_sizes({{"data", 0}}, false).message()),
+              HasSubstr("at least 1"));
+  EXPECT_THAT(std::string(tree.add_node(ProcessGroupNode("x"), "nowhere").message()),
+              HasSubstr("\"nowhere\""));
+  EXPECT_THAT(std::string(tree.add_node(ProcessGroupNode("data"), "world").message()),
+              HasSubstr("already"));
   EXPECT_FALSE(tree.add_node(ProcessGroupNode(""), "world").ok());
   EXPECT_FALSE(tree.get_node("nowhere").ok());
 }

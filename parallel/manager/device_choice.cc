@@ -1,0 +1,36 @@
+#include "parallel/manager/device_choice.h"
+
+#include "c10/core/impl/VirtualGuardImpl.h"
+#include "fmt/format.h"
+#include "parallel/comm/process_group_factory.h"
+#include "parallel/manager/errors.h"
+
+namespace meshrun {
+
+int gpu_count() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return 0;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+}
+
+std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
+  const std::string backend = asked.value_or(gpus > 0 && has_backend("nccl") ? "nccl" : "gloo");
+  if (backend == "nccl" && gpus == 0) {
+    throw BackendError(
+        "the backend \"nccl\" needs a GPU, and this process sees none: pass backend \"gloo\" "
+        "(setup(..., backend = \"gloo\"), or InitializeOptions::backend), or check nvidia-smi and "
+        "CUDA_VISIBLE_DEVICES");
+  }
+  if (!has_backend(backend)) throw unknown_backend(backend);
+  return backend;
+}
+
+c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus) {
+  // Gloo's groups take CPU tensors only; a rank alone has nobody to send to.
+  if (gpus == 0 || (backend == "gloo" && world_size > 1)) return c10::Device(c10::DeviceType::CPU);
+  // A launcher that gives each rank its own CUDA_VISIBLE_DEVICES leaves one GPU, number 0.
+  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(local_rank % gpus));
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace meshrun

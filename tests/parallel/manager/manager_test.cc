@@ -1,0 +1,464 @@
+// DistributedManager in real rank processes, over Gloo on the loopback interface.
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/full.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/manager/errors.h"
+#include "tests/parallel/support/fake_agent.h"
+#include "tests/parallel/support/rank_processes.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace meshrun {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+DistributedManager& manager() { return DistributedManager::get(); }
+
+// The sum of `value` over the group.
+float sum(const ProcessGroupPtr& group, float value) {
+  std::vector<at::Tensor> tensors = {at::full({3}, value)};
+  group->allreduce(tensors)->wait();
+  return tensors[0][2].item<float>();
+}
+
+// The sum of the global ranks of a group's members: says who is in it.
+float sum_of_ranks(const ProcessGroupPtr& group) {
+  return sum(group, static_cast<float>(manager().rank()));
+}
+
+template <typename ErrorType, typename Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const ErrorType& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << error.what();
+    return "";
+  }
+  ADD_FAILURE() << "no exception";
+  return "";
+}
+
+class CapturedWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }
+  std::string text;
+};
+
+std::vector<Variables> with(std::vector<Variables> ranks, const std::string& name,
+                            const std::string& value) {
+  for (Variables& variables : ranks) variables[name] = value;
+  return ranks;
+}
+
+// ---- one world
+
+const bool kAllReduce = register_rank_function("all_reduce", [] {
+  EXPECT_FALSE(DistributedManager::is_initialized());
+  DistributedManager::initialize();
+  EXPECT_TRUE(DistributedManager::is_initialized());
+  const int n = manager().world_size();
+  EXPECT_EQ(std::to_string(manager().rank()), std::getenv("RANK"));
+  EXPECT_EQ(std::to_string(n), std::getenv("WORLD_SIZE"));
+  EXPECT_EQ(manager().local_rank(), manager().rank());
+  EXPECT_EQ(manager().local_world_size(), n);
+  EXPECT_EQ(manager().node_rank(), 0);
+  EXPECT_TRUE(manager().distributed());
+  EXPECT_EQ(manager().backend(), "gloo");
+  EXPECT_EQ(manager().initialization_method(), "ENV");
+  EXPECT_EQ(manager().agent(), nullptr);
+  EXPECT_EQ(manager().device(), c10::Device(c10::DeviceType::CPU));
+  EXPECT_FLOAT_EQ(sum(manager().world(), 1), static_cast<float>(n));
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group()), static_cast<float>(n * (n - 1) / 2));
+  EXPECT_EQ(manager().group("world"), manager().world());
+  manager().world()->barrier()->wait();
+  DistributedManager::cleanup();
+  EXPECT_FALSE(DistributedManager::is_initialized());
+});
+
+TEST(ManagerTest, RanksOfAnyWorldMeetThroughEnv) {
+  for (int world_size = 1; world_size <= 4; ++world_size)
+    expect_success(run_ranks("all_reduce", env_ranks(world_size)));
+}
+
+TEST(ManagerTest, LocalityFollowsFromTheHostsWhereTheLauncherDoesNotSay) {
+  std::vector<Variables> ranks = env_ranks(3);
+  for (Variables& variables : ranks) variables.erase("LOCAL_RANK");
+  expect_success(run_ranks("all_reduce", ranks));
+}
+
+const bool kOtherLauncher = register_rank_function("other_launcher", [] {
+  DistributedManager::initialize();
+  EXPECT_EQ(manager().initialization_method(), std::getenv("TEST_EXPECTED_METHOD"));
+  EXPECT_EQ(manager().local_rank(), manager().rank());
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().world()), 1);
+});
+
+TEST(ManagerTest, RanksMeetThroughSlurm) {
+  const std::string port = std::to_string(free_port());
+  std::vector<Variables> ranks;
+  for (const char* rank : {"0", "1"}) {
+    ranks.push_back({{"SLURM_PROCID", rank},
+                     {"SLURM_NPROCS", "2"},
+                     {"SLURM_LOCALID", rank},
+                     {"SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"},
+                     {"MASTER_PORT", port},
+                     {"TEST_EXPECTED_METHOD", "SLURM"}});
+  }
+  expect_success(run_ranks("other_launcher", ranks));
+}
+
+TEST(ManagerTest, RanksMeetThroughOpenMpi) {
+  std::vector<Variables> ranks;
+  for (const char* rank : {"0", "1"}) {
+    ranks.push_back({{"OMPI_COMM_WORLD_RANK", rank},
+                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_RANK", rank},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                     {"PMIX_NAMESPACE", std::to_string(getpid())},
+                     {"TEST_EXPECTED_METHOD", "OPENMPI"}});
+  }
+  expect_success(run_ranks("other_launcher", ranks));
+}
+
+TEST(ManagerTest, RankZeroIsAClientOfTorchrunsStore) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(free_port());
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto launcher = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  std::vector<Variables> ranks = with(env_ranks(2), "MASTER_PORT", std::to_string(options.port));
+  ranks = with(with(ranks, "TORCHELASTIC_USE_AGENT_STORE", "True"), "TORCHELASTIC_RUN_ID", "run");
+  expect_success(run_ranks("all_reduce", ranks));
+  expect_success(run_ranks("all_reduce", with(ranks, "TORCHELASTIC_RESTART_COUNT", "1")));
+}
+
+// ---- groups
+
+const bool kGroups = register_rank_function("groups", [] {
+  DistributedManager::initialize();
+  const int rank = manager().rank();
+  EXPECT_THAT(message_of<GroupError>([] { DistributedManager::create_process_subgroup("tp", 3); }),
+              AllOf(HasSubstr("\"world\" of 4 ranks"), HasSubstr("4 is not a multiple of 3")));
+  EXPECT_THAT(message_of<GroupError>([] { DistributedManager::create_process_subgroup("tp", 0); }),
+              HasSubstr("at least 1"));
+  EXPECT_THAT(message_of<UndefinedGroupError>(
+                  [] { DistributedManager::create_process_subgroup("tp", 2, "pp"); }),
+              AllOf(HasSubstr("\"pp\""), HasSubstr("\"world\"")));
+  EXPECT_THAT(message_of<UndefinedGroupError>(
+                  [] { DistributedManager::create_orthogonal_process_group("dp", "tp"); }),
+              HasSubstr("\"tp\""));
+  EXPECT_THAT(manager().group_names(), IsEmpty());
+
+  DistributedManager::create_process_subgroup("tp", 2, std::nullopt, true);
+  DistributedManager::create_orthogonal_process_group("dp", "tp", true);
+  EXPECT_THAT(manager().group_names(), ElementsAre("tp", "dp"));
+  EXPECT_EQ(manager().group_size("tp"), 2);
+  EXPECT_EQ(manager().group_rank("tp"), rank % 2);
+  EXPECT_EQ(manager().group_rank("dp"), rank / 2);
+  EXPECT_THAT(manager().group_ranks("dp"), ElementsAre(rank % 2, rank % 2 + 2));
+  EXPECT_EQ(manager().group("tp")->getRank(), rank % 2);
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("tp")), rank < 2 ? 1 : 5);
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("dp")), rank % 2 == 0 ? 2 : 4);
+  EXPECT_EQ(manager().group("tp"), manager().group("tp"));
+  EXPECT_EQ(manager().group_name(manager().group("tp")), "tp");
+  EXPECT_EQ(manager().group_name(manager().world()), "world");
+  EXPECT_EQ(manager().group_name(), "world");
+
+  DistributedManager::create_process_subgroup("alone", 1, "tp");
+  EXPECT_EQ(manager().group_size("alone"), 1);
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("alone")), static_cast<float>(rank));
+  for (const char* name : {"tp", "world", "alone"}) {
+    EXPECT_THAT(
+        message_of<GroupError>([&] { DistributedManager::create_process_subgroup(name, 2); }),
+        HasSubstr("exists already"));
+  }
+  EXPECT_THAT(message_of<UndefinedGroupError>([] { manager().group("nothing"); }),
+              AllOf(HasSubstr("\"nothing\""), HasSubstr("\"world\", \"tp\", \"dp\", \"alone\"")));
+  EXPECT_FLOAT_EQ(sum(manager().world(), 1), 4);
+});
+
+TEST(ManagerTest, SubgroupsAndOrthogonalGroupsCommunicate) {
+  const std::vector<RankResult> results = run_ranks("groups", env_ranks(4));
+  expect_success(results);
+  EXPECT_THAT(results[0].output, AllOf(HasSubstr("process group \"tp\": [0, 1] [2, 3]"),
+                                       HasSubstr("process group \"dp\": [0, 2] [1, 3]")));
+  EXPECT_THAT(results[1].output, ::testing::Not(HasSubstr("process group")));
+}
+
+const bool kConfig = register_rank_function("config", [] {
+  DistributedManager::initialize();
+  ProcessGroupConfig config(ProcessGroupNode("world"));
+  config.add_node(ProcessGroupNode("model"), "world");
+  config.add_node(ProcessGroupNode("data"), "world");
+  EXPECT_THAT(message_of<GroupError>([&] { config.add_node(ProcessGroupNode("x"), "nowhere"); }),
+              HasSubstr("\"nowhere\""));
+  EXPECT_THAT(
+      message_of<GroupError>([&] { DistributedManager::create_groups_from_config(config); }),
+      HasSubstr("\"world\" of the configuration has no size"));
+  config.set_leaf_group_sizes({{"model", 2}, {"data", 4}});
+  EXPECT_THAT(
+      message_of<GroupError>([&] { DistributedManager::create_groups_from_config(config); }),
+      AllOf(HasSubstr("has 8 ranks"), HasSubstr("has 4")));
+  EXPECT_THAT(manager().group_names(), IsEmpty());
+  config.set_leaf_group_sizes({{"model", 2}, {"data", 2}});
+  DistributedManager::create_groups_from_config(config);
+  const int rank = manager().rank();
+  EXPECT_THAT(manager().group_ranks("model"), ElementsAre(rank / 2 * 2, rank / 2 * 2 + 1));
+  EXPECT_THAT(manager().group_ranks("data"), ElementsAre(rank % 2, rank % 2 + 2));
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("model")), rank < 2 ? 1 : 5);
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("data")), rank % 2 == 0 ? 2 : 4);
+});
+
+TEST(ManagerTest, AConfigurationMakesOrthogonalSiblings) {
+  expect_success(run_ranks("config", env_ranks(4)));
+}
+
+// ---- meshes
+
+const bool kMesh = register_rank_function("mesh", [] {
+  DistributedManager::initialize();
+  const int rank = manager().rank();
+  EXPECT_THAT(message_of<UndefinedGroupError>([] { manager().mesh("dp"); }),
+              HasSubstr("no mesh was initialized"));
+  EXPECT_THAT(message_of<MeshError>([] {
+                manager().initialize_mesh({3, 2}, {"dp", "tp"});
+              }),
+              AllOf(HasSubstr("dp=3,tp=2"), HasSubstr("has 4")));
+  EXPECT_THAT(manager().global_mesh().mesh_dim_names(), ElementsAre("world"));
+  EXPECT_EQ(manager().get_mesh_group(manager().global_mesh()), manager().world());
+
+  const DeviceMesh& mesh = manager().initialize_mesh({-1, 2}, {"dp", "tp"});
+  EXPECT_EQ(mesh, manager().global_mesh());
+  EXPECT_THAT(mesh.shape(), ElementsAre(2, 2));
+  EXPECT_THAT(mesh.get_coordinate(), ElementsAre(rank / 2, rank % 2));
+  EXPECT_EQ(mesh.size("dp"), 2);
+  EXPECT_EQ(mesh.get_local_rank("tp"), rank % 2);
+  EXPECT_THAT(manager().mesh_names(), ElementsAre("dp", "tp"));
+  EXPECT_EQ(manager().mesh_dims(), (std::map<std::string, int64_t>{{"dp", 2}, {"tp", 2}}));
+  EXPECT_THAT(manager().mesh("dp").ranks(), ElementsAre(rank % 2, rank % 2 + 2));
+  EXPECT_EQ(manager().mesh(), mesh);
+  EXPECT_EQ(&manager().initialize_mesh({2, 2}, {"dp", "tp"}), &mesh);
+  EXPECT_THAT(message_of<MeshError>([] { manager().initialize_mesh({4}, {"dp"}); }),
+              AllOf(HasSubstr("dp=2,tp=2"), HasSubstr("dp=4")));
+  EXPECT_THAT(message_of<UndefinedGroupError>([] { manager().mesh("pp"); }),
+              HasSubstr("\"dp\", \"tp\""));
+  EXPECT_THAT(message_of<MeshError>([&] { mesh["pp"]; }), HasSubstr("\"pp\""));
+
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("dp")), rank % 2 == 0 ? 2 : 4);
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().get_mesh_group(mesh["tp"])), rank < 2 ? 1 : 5);
+  EXPECT_EQ(manager().get_mesh_group(mesh["tp"]), manager().group("tp"));
+  const ProcessGroupPtr whole = manager().get_mesh_group(mesh);
+  EXPECT_FLOAT_EQ(sum_of_ranks(whole), 6);
+  EXPECT_EQ(manager().get_mesh_group(mesh.submesh({"tp", "dp"})), whole);
+  EXPECT_THAT(message_of<GroupError>([] { DistributedManager::create_process_subgroup("dp", 2); }),
+              HasSubstr("exists"));
+});
+
+TEST(ManagerTest, MeshAxesAreGroups) { expect_success(run_ranks("mesh", env_ranks(4))); }
+
+// ---- life
+
+const bool kTwice = register_rank_function("twice", [] {
+  DistributedManager::initialize();
+  CapturedWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const DistributedManager* before = &manager();
+  DistributedManager::initialize();
+  DistributedManager::setup(7, 8);
+  EXPECT_EQ(&manager(), before);
+  EXPECT_EQ(manager().world_size(), 2);
+  EXPECT_THAT(warnings.text, HasSubstr("initialized already"));
+});
+
+TEST(ManagerTest, ASecondInitializeWarnsAndReturns) {
+  expect_success(run_ranks("twice", env_ranks(2)));
+}
+
+const bool kAgain = register_rank_function("again", [] {
+  for (int round = 1; round <= 4; ++round) {
+    DistributedManager::initialize();
+    DistributedManager::create_process_subgroup("all", 3);
+    EXPECT_FLOAT_EQ(sum(manager().group("all"), static_cast<float>(round)),
+                    static_cast<float>(3 * round));
+    DistributedManager::cleanup();
+    message_of<UninitializedError>([] { DistributedManager::get(); });
+  }
+});
+
+TEST(ManagerTest, InitializeWorksAgainAfterCleanup) {
+  expect_success(run_ranks("again", env_ranks(3)));
+}
+
+const bool kPeerGone = register_rank_function("peer_gone", [] {
+  DistributedManager::initialize();
+  sum(manager().world(), 1);
+  if (manager().rank() == 1) _exit(0);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, CleanupReturnsWhenAPeerIsGone) {
+  const std::vector<RankResult> results = run_ranks("peer_gone", env_ranks(3));
+  expect_success(results);
+  EXPECT_THAT(results[0].output, HasSubstr("a peer is gone"));
+}
+
+const bool kNoCleanup = register_rank_function("no_cleanup", [] {
+  DistributedManager::initialize();
+  DistributedManager::create_process_subgroup("half", 1);
+  sum(manager().world(), 1);
+});
+
+TEST(ManagerTest, ExitWithoutCleanupIsClean) {
+  expect_success(run_ranks("no_cleanup", env_ranks(2)));
+}
+
+const bool kSetup = register_rank_function("setup", [] {
+  const int rank = std::atoi(std::getenv("TEST_RANK"));
+  const std::string port = std::getenv("TEST_PORT");
+  EXPECT_THAT(message_of<BackendError>(
+                  [&] { DistributedManager::setup(rank, 2, rank, "localhost", port); }),
+              AllOf(HasSubstr("\"nccl\""), HasSubstr("GPU"), HasSubstr("pass backend \"gloo\"")));
+  EXPECT_FALSE(DistributedManager::is_initialized());
+  message_of<BackendError>(
+      [&] { DistributedManager::setup(rank, 2, rank, "localhost", port, "carrier-pigeon"); });
+  message_of<EnvironmentError>(
+      [&] { DistributedManager::setup(2, 2, rank, "localhost", port, "gloo"); });
+  message_of<EnvironmentError>(
+      [&] { DistributedManager::setup(rank, 2, rank, "localhost", "http", "gloo"); });
+  DistributedManager::setup(rank, 2, std::nullopt, "localhost", port, "gloo");
+  EXPECT_EQ(manager().local_rank(), rank);
+  EXPECT_EQ(manager().initialization_method(), "env");
+  EXPECT_FLOAT_EQ(sum(manager().world(), 2), 4);
+});
+
+TEST(ManagerTest, SetupJoinsAsTold) {
+  const std::string port = std::to_string(free_port());
+  expect_success(run_ranks("setup", {{{"TEST_RANK", "0"}, {"TEST_PORT", port}},
+                                     {{"TEST_RANK", "1"}, {"TEST_PORT", port}}}));
+}
+
+const bool kHalfSet = register_rank_function("half_set", [] {
+  std::printf("message: %s\n",
+              message_of<EnvironmentError>([] { DistributedManager::initialize(); }).c_str());
+  EXPECT_FALSE(DistributedManager::is_initialized());
+});
+
+TEST(ManagerTest, AHalfSetEnvironmentIsReportedByEveryRank) {
+  std::vector<Variables> ranks = env_ranks(2);
+  for (Variables& variables : ranks) variables.erase("MASTER_ADDR");
+  const std::vector<RankResult> results = run_ranks("half_set", ranks);
+  expect_success(results);
+  for (const RankResult& result : results)
+    EXPECT_THAT(result.output, HasSubstr("message: MASTER_ADDR is not set"));
+}
+
+const bool kSingle = register_rank_function("single", [] {
+  DistributedManager::initialize();
+  EXPECT_EQ(manager().initialization_method(), "SINGLE");
+  EXPECT_FALSE(manager().distributed());
+  EXPECT_EQ(manager().rank(), 0);
+  EXPECT_EQ(manager().world_size(), 1);
+  EXPECT_FALSE(manager().broadcast_buffers());
+  manager().set_broadcast_buffers(true);
+  manager().set_find_unused_parameters(true);
+  EXPECT_TRUE(manager().broadcast_buffers());
+  EXPECT_TRUE(manager().find_unused_parameters());
+  DistributedManager::create_process_subgroup("tp", 1);
+  DistributedManager::create_orthogonal_process_group("dp", "tp");
+  EXPECT_FLOAT_EQ(sum(manager().group("dp"), 5), 5);
+  EXPECT_FLOAT_EQ(sum(manager().world(), 6), 6);
+  EXPECT_THAT(manager().initialize_mesh({1, -1}, {"a", "b"}).shape(), ElementsAre(1, 1));
+  EXPECT_FLOAT_EQ(sum(manager().get_mesh_group(manager().mesh("a")), 7), 7);
+  manager().world()->barrier()->wait();
+});
+
+TEST(ManagerTest, ASingleProcessHasGroupsAndMeshesToo) {
+  expect_success(run_ranks("single", {Variables{}}));
+}
+
+const bool kTimeout = register_rank_function("timeout", [] {
+  EXPECT_THAT(message_of<RendezvousError>([] { DistributedManager::initialize(); }),
+              HasSubstr("0.5 s"));
+});
+
+TEST(ManagerTest, TheTimeoutIsSettable) {
+  std::vector<Variables> ranks = with(env_ranks(2), "MESHRUN_TIMEOUT_SECONDS", "0.5");
+  for (const Variables& alone : ranks) expect_success(run_ranks("timeout", {alone}));
+}
+
+// ---- under a coordinator
+
+std::shared_ptr<FakeAgent> fake_agent() {
+  const int rank = std::atoi(std::getenv("TEST_RANK"));
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(std::atoi(std::getenv("TEST_PORT")));
+  return std::make_shared<FakeAgent>(agent::Assignment{.job_id = "job",
+                                                       .generation = 1,
+                                                       .rank = rank,
+                                                       .world_size = 4,
+                                                       .local_rank = rank,
+                                                       .local_world_size = 4,
+                                                       .master_addr = "127.0.0.1",
+                                                       .mesh = {{"dp", 2}, {"spatial", 2}}},
+                                     c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
+}
+
+const bool kCoordinator = register_rank_function("coordinator", [] {
+  const std::shared_ptr<FakeAgent> agent = fake_agent();
+  for (int round = 0; round < 2; ++round) {
+    DistributedManager::initialize({.agent = agent});
+    const int rank = manager().rank();
+    EXPECT_EQ(manager().initialization_method(), "COORDINATOR");
+    EXPECT_EQ(manager().agent(), agent.get());
+    EXPECT_THAT(manager().group_names(), ElementsAre("dp", "spatial"));
+    EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("spatial")), rank < 2 ? 1 : 5);
+    EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("dp")), rank % 2 == 0 ? 2 : 4);
+    EXPECT_THAT(manager().global_mesh().shape(), ElementsAre(2, 2));
+    if (round == 0 && rank == 0) {
+      EXPECT_THAT(agent->registered_groups(),
+                  ElementsAre("world gloo: 0,1,2,3", "spatial@0 gloo: 0,1", "dp@0 gloo: 0,2"));
+    }
+    if (round == 0 && rank == 1) {
+      EXPECT_THAT(agent->registered_groups(), ElementsAre("dp@1 gloo: 1,3"));
+    }
+    DistributedManager::cleanup();
+  }
+});
+
+TEST(ManagerTest, ACoordinatorsMeshIsThereFromTheStart) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(free_port());
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto coordinator = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  std::vector<Variables> ranks;
+  for (const char* rank : {"0", "1", "2", "3"}) {
+    ranks.push_back({{"TEST_RANK", rank}, {"TEST_PORT", std::to_string(options.port)}});
+  }
+  expect_success(run_ranks("coordinator", ranks));
+}
+
+TEST(ManagerTest, GetBeforeInitializeSaysWhatToCall) {
+  EXPECT_THAT(message_of<UninitializedError>([] { DistributedManager::get(); }),
+              HasSubstr("initialize()"));
+  EXPECT_THAT(message_of<c10::Error>([] { DistributedManager::create_process_subgroup("a", 1); }),
+              HasSubstr("initialize()"));
+  DistributedManager::cleanup();
+}
+
+}  // namespace
+}  // namespace meshrun
