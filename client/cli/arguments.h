@@ -1,0 +1,37 @@
+// The words of a command line, before CLI11 sees them: where the user's own command begins,
+// torchrun's underscores, and flags that do not exist. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace meshrun::client {
+
+struct Arguments {
+  // "--name=value" or "--name": each flag in its long form.
+  std::vector<std::string> flags;
+  // What is no flag; for a command that runs programs: the program and everything after it.
+  std::vector<std::string> rest;
+  bool help = false;
+};
+
+// `rest_is_command`: the first word that is no flag begins the user's command, with or without
+// "--". INVALID_ARGUMENT: a flag that `app` does not have (with the nearest one), or one without
+// its value.
+absl::StatusOr<Arguments> SplitArguments(const CLI::App& app, const std::vector<std::string>& words,
+                                         bool rest_is_command);
+
+// Every long and short name of the app's flags, with dashes.
+std::vector<std::string> FlagNames(const CLI::App& app);
+bool TakesValue(const CLI::Option& option);
+// "--procs-per-node": the first long name, else the short one.
+std::string MainName(const CLI::Option& option);
+
+}  // namespace meshrun::client

@@ -1,0 +1,155 @@
+#include "client/cli/context.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/util/json_util.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "client/dev_cluster.h"
+#include "core/clock.h"
+#include "core/exit_codes.h"
+#include "core/os/process.h"
+#include "core/rpc/tls_flags.h"
+#include "core/status.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool LocaleIsUtf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string value = Variable(name);
+    if (value.empty()) continue;
+    return value.find("UTF-8") != std::string::npos || value.find("utf8") != std::string::npos ||
+           value.find("UTF8") != std::string::npos;
+  }
+  return false;
+}
+
+}  // namespace
+
+void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values) {
+  flags.Section("Coordinator");
+  flags.Text("--coordinator", &values->address, "HOST:PORT",
+             "Its address; else $MESHRUN_COORDINATOR, the dev cluster, 127.0.0.1:7480");
+  flags.Text("--timeout", &values->timeout, "TIME", "How long to wait for an answer (default 5s)");
+  rpc::AddTlsFlags(*flags.app(), &values->tls);
+  for (const char* name : {"--tls-cert", "--tls-key", "--tls-ca"}) {
+    flags.app()->get_option(name)->type_name("FILE")->group("Coordinator");
+  }
+}
+
+CoordinatorAddress ResolveCoordinator(const CoordinatorFlags& flags) {
+  if (!flags.address.empty()) return {flags.address, "--coordinator"};
+  if (const std::string address = Variable("MESHRUN_COORDINATOR"); !address.empty()) {
+    return {address, "MESHRUN_COORDINATOR"};
+  }
+  if (const auto directory = DevCluster::DefaultDirectory(); directory.ok()) {
+    const DevCluster::State state = DevCluster(*directory).Read();
+    if (state.running() && !state.address.empty()) return {state.address, "the dev cluster"};
+  }
+  return {fmt::format("127.0.0.1:{}", kDefaultPort), "the default"};
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
+  Options options;
+  options.address = ResolveCoordinator(flags).address;
+  options.tls = flags.tls;
+  if (!flags.timeout.empty()) {
+    const auto timeout = ParseDuration(flags.timeout);
+    if (!timeout.ok()) return Annotate(timeout.status(), "--timeout");
+    options.timeout = options.connect_timeout = *timeout;
+  }
+  return Client::Connect(options);
+}
+
+void AddOutputFlag(FlagSet& flags, std::string* output) {
+  *output = "table";
+  flags.Choice("-o,--output", output, {"table", "json"}, "How to print it (default table)");
+}
+
+Style StyleOf(int fd) {
+  Style style;
+  style.terminal = ::isatty(fd) == 1 && Variable("TERM") != "dumb";
+  style.colour = style.terminal && Variable("NO_COLOR").empty();
+  style.utf8 = style.terminal && LocaleIsUtf8();
+  winsize size{};
+  if (style.terminal && ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    style.width = size.ws_col;
+  return style;
+}
+
+std::chrono::nanoseconds WallNow() { return Clock::Real().WallNow(); }
+
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  std::string out;
+  if (!google::protobuf::util::MessageToJsonString(message, &out, options).ok()) return "{}\n";
+  return out;
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return kExitUsage;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kResourceExhausted:
+      return kExitTryAgain;
+    default:
+      return kExitJobFailed;
+  }
+}
+
+void Say(std::string_view text) {
+  std::fflush(stdout);
+  fmt::print(stderr, "meshrun: {}\n", text);
+}
+
+int Fail(const absl::Status& status) {
+  Say(std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
+void Trace(const char* phase) {
+  static const bool enabled = !Variable("MESHRUN_TRACE").empty();
+  if (!enabled) return;
+  // The kernel's own note of when this process began, in ticks of 10 ms since boot.
+  static const double start = [] {
+    std::ifstream file("/proc/self/stat");
+    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    std::istringstream fields(text.substr(text.rfind(')') + 1));
+    std::string field;
+    for (int i = 3; i <= 22; ++i) fields >> field;
+    return std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }();
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  const double ms =
+      (static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 - start) * 1e3;
+  fmt::print(stderr, "trace {:8.1f} ms  {}\n", ms, phase);
+}
+
+}  // namespace meshrun::client

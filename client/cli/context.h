@@ -1,0 +1,77 @@
+// What the commands share: where the coordinator is, how output looks, and how errors end the
+// program.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cli/flag_set.h"
+#include "client/client.h"
+#include "client/render/style.h"
+
+namespace meshrun::client {
+
+// The coordinator's flags, on every command that talks to one.
+struct CoordinatorFlags {
+  std::string address;
+  rpc::TlsFiles tls;
+  std::string timeout;
+};
+void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values);
+
+// Flag, $MESHRUN_COORDINATOR, the running dev cluster, 127.0.0.1:7480. `source` says which.
+struct CoordinatorAddress {
+  std::string address;
+  std::string source;
+};
+CoordinatorAddress ResolveCoordinator(const CoordinatorFlags& flags);
+absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags);
+
+void AddOutputFlag(FlagSet& flags, std::string* output);
+
+// Of standard output (fd 1) or error (fd 2), as they are now.
+Style StyleOf(int fd);
+std::chrono::nanoseconds WallNow();
+
+// protobuf JSON; every field present, so that a script need not ask.
+std::string ToJson(const google::protobuf::Message& message);
+
+// What the shell gets for an error.
+int ExitCodeOf(const absl::Status& status);
+// "meshrun: <text>" on standard error.
+void Say(std::string_view text);
+// Says it and returns its exit code.
+int Fail(const absl::Status& status);
+
+// On standard error, milliseconds since the process began, where MESHRUN_TRACE is set.
+void Trace(const char* phase);
+
+// One command: its flags and what it does. `rest`: where the user's own command goes, for those
+// that run one.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+  std::vector<std::string>* rest = nullptr;
+};
+using Commands = std::vector<Command>;
+
+void AddRun(FlagSet& root, Commands* commands);
+void AddSubmit(FlagSet& root, Commands* commands);
+void AddPs(FlagSet& root, Commands* commands);
+void AddDescribe(FlagSet& root, Commands* commands);
+void AddLogs(FlagSet& root, Commands* commands);
+void AddCancel(FlagSet& root, Commands* commands);
+void AddNodes(FlagSet& root, Commands* commands);
+void AddDev(FlagSet& root, Commands* commands);
+void AddDoctor(FlagSet& root, Commands* commands);
+void AddCompletion(FlagSet& root, Commands* commands);
+void AddVersion(FlagSet& root, Commands* commands);
+
+}  // namespace meshrun::client

@@ -1,0 +1,68 @@
+// meshrun describe: all that the coordinator knows of a job, a node, or itself.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "client/cli/context.h"
+#include "client/cli/submission.h"
+#include "client/render/report.h"
+#include "core/exit_codes.h"
+
+namespace meshrun::client {
+namespace {
+
+struct DescribeFlags {
+  CoordinatorFlags coordinator;
+  std::string output;
+  std::string name;
+  uint32_t events = 0;
+};
+
+int Run(const DescribeFlags& flags) {
+  const bool json = flags.output == "json";
+  const auto client = ConnectTo(flags.coordinator);
+  if (!client.ok()) return Fail(client.status());
+  if (flags.name.empty()) {
+    const auto cluster = (*client)->DescribeCluster(flags.events);
+    if (!cluster.ok()) return Fail(cluster.status());
+    fmt::print(
+        "{}", json ? ToJson(*cluster) : DescribeCluster(*cluster, (*client)->address(), WallNow()));
+    return kExitOk;
+  }
+  const auto job = FindJob(**client, flags.name);
+  if (job.ok()) {
+    fmt::print("{}", json ? ToJson(*job) : DescribeJob(*job, WallNow(), StyleOf(1)));
+    return kExitOk;
+  }
+  if (absl::IsNotFound(job.status())) {
+    const auto nodes = (*client)->ListNodes();
+    for (const v1::Node& node : nodes.value_or(std::vector<v1::Node>())) {
+      if (node.name() != flags.name && node.node_id() != flags.name) continue;
+      fmt::print("{}", json ? ToJson(node) : DescribeNode(node, WallNow()));
+      return kExitOk;
+    }
+  }
+  return Fail(job.status());
+}
+
+}  // namespace
+
+void AddDescribe(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<DescribeFlags>();
+  FlagSet flags = root.Command("describe",
+                               "Tells all about a job, a node or the cluster\n\n"
+                               "Of a job: where each rank runs, how it ended, who failed first, "
+                               "groups, and what happened in order.");
+  flags.Examples(
+      "  meshrun describe geoid-k3x9w2    a job; the start of its id is enough\n"
+      "  meshrun describe node-a          a node\n"
+      "  meshrun describe                 the coordinator and its latest events");
+  flags.ListUnder("Look");
+  flags.Argument("JOB", &values->name, /*required=*/false, "Job or node; none: the cluster");
+  flags.Number("--events", &values->events, "Latest events of the cluster (default 50)");
+  AddOutputFlag(flags, &values->output);
+  AddCoordinatorFlags(flags, &values->coordinator);
+  commands->push_back({flags.app(), [values] { return Run(*values); }});
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,100 @@
+// meshrun dev: a small cluster on this host.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "client/cli/context.h"
+#include "client/dev_cluster.h"
+#include "client/render/table.h"
+#include "core/exit_codes.h"
+
+namespace meshrun::client {
+namespace {
+
+struct DevFlags {
+  DevCluster::UpOptions up;
+  bool purge = false;
+};
+
+void Print(const DevCluster::State& state) {
+  Table table({"PROCESS", ">PID", "STATE", "ADDRESS", "LOG"});
+  const auto add = [&](const DevCluster::Process& p, const std::string& address) {
+    table.Add({p.name, p.running ? fmt::format("{}", p.pid) : "-", p.running ? "running" : "ENDED",
+               address, p.log_path});
+  };
+  if (state.coordinator) add(*state.coordinator, state.address);
+  for (const DevCluster::Process& worker : state.workers) add(worker, "");
+  fmt::print("{}", table.Render());
+}
+
+absl::StatusOr<DevCluster> Find() {
+  auto directory = DevCluster::DefaultDirectory();
+  if (!directory.ok()) return directory.status();
+  return DevCluster(*std::move(directory));
+}
+
+int Up(const DevFlags& flags) {
+  auto cluster = Find();
+  if (!cluster.ok()) return Fail(cluster.status());
+  if (flags.up.workers == 0)
+    return Fail(absl::InvalidArgumentError("--workers: write a number from 1 up"));
+  const auto state = cluster->Up(flags.up);
+  if (!state.ok()) return Fail(state.status());
+  Print(*state);
+  Say(fmt::format(
+      "other commands find it by themselves; try: meshrun submit --follow --nproc 2 -- hostname"));
+  return kExitOk;
+}
+
+int Down(const DevFlags& flags) {
+  auto cluster = Find();
+  if (!cluster.ok()) return Fail(cluster.status());
+  const bool running = cluster->Read().coordinator.has_value();
+  if (const absl::Status status = cluster->Down(flags.purge); !status.ok()) return Fail(status);
+  Say(running ? "the dev cluster is down" : "no dev cluster was up");
+  return kExitOk;
+}
+
+int Status() {
+  auto cluster = Find();
+  if (!cluster.ok()) return Fail(cluster.status());
+  const DevCluster::State state = cluster->Read();
+  if (!state.coordinator) {
+    Say("no dev cluster is up: start one with 'meshrun dev up'");
+    return kExitOk;
+  }
+  Print(state);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddDev(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<DevFlags>();
+  FlagSet dev = root.Command(
+      "dev",
+      "A cluster on this host: a coordinator and workers, for trying things\n\n"
+      "It stays until 'dev down'; state and logs are under $XDG_STATE_HOME/meshrun/dev\n"
+      "(~/.local/state/meshrun/dev).");
+  dev.Examples(
+      "  meshrun dev up --workers 2\n"
+      "  meshrun submit --follow --nodes 2 -- ./train\n"
+      "  meshrun dev status\n"
+      "  meshrun dev down");
+  dev.ListUnder("Set up");
+  FlagSet up = dev.Command("up", "Starts it; what runs already stays");
+  up.Examples("  meshrun dev up -n 4 --slots 2");
+  up.Number("-n,--workers", &values->up.workers, "Workers, each a node of its own (default 1)");
+  up.Number("--slots", &values->up.slots, "CPU slots of each (default: the cores, at least 8)");
+  up.Number("--port", &values->up.port,
+            "Port of the coordinator (default: 7480, or any that is free)");
+  FlagSet down = dev.Command("down", "Stops it, and the ranks that run on it");
+  down.Switch("--purge", &values->purge, "Remove its jobs and logs too");
+  FlagSet status = dev.Command("status", "Says what runs and where the logs are");
+  for (FlagSet* command : {&up, &down, &status}) command->ListUnder("Commands");
+  commands->push_back({up.app(), [values] { return Up(*values); }});
+  commands->push_back({down.app(), [values] { return Down(*values); }});
+  commands->push_back({status.app(), [] { return Status(); }});
+}
+
+}  // namespace meshrun::client

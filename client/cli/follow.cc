@@ -1,0 +1,366 @@
+#include "client/cli/follow.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "client/cli/context.h"
+#include "client/cli/event_queue.h"
+#include "client/cli/screen.h"
+#include "client/render/progress.h"
+#include "client/render/rank_output.h"
+#include "client/render/report.h"
+#include "core/clock.h"
+#include "core/exit_codes.h"
+#include "core/os/process.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// On a terminal equal lines of several ranks become one; a file or a pipe gets each as it came.
+constexpr std::chrono::milliseconds kMergeWindow(60);
+constexpr std::chrono::milliseconds kRedraw(100);
+// After the job has ended: how long its last output may take, and where a node is lost with its files.
+constexpr std::chrono::seconds kDrain(10);
+constexpr std::chrono::seconds kDrainWithoutNode(1);
+
+nanoseconds SteadyNow() { return Clock::Real().SteadyNow(); }
+
+os::UniqueFd TerminationSignalFd() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  return os::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+nanoseconds DrainTime(const v1::Job& job) {
+  const bool lost = std::any_of(job.ranks().begin(), job.ranks().end(), [](const v1::RankStatus& rank) {
+    return rank.state() == v1::RANK_STATE_LOST;
+  });
+  return lost ? kDrainWithoutNode : kDrain;
+}
+
+// True once the ranks of the current generation have been started: there is output to read.
+bool HasRun(const v1::Job& job) {
+  return job.generation() > 0 &&
+         (job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_QUIESCING ||
+          (HasEnded(job.state()) && job.has_started_at()));
+}
+
+// The output of one generation, from bytes to the screen.
+class OutputPipe {
+ public:
+  OutputPipe(Screen& screen, int world_size)
+      : merger_(world_size, screen.terminal() ? nanoseconds(kMergeWindow) : nanoseconds(0),
+                [&screen, world_size](const RankLine& line) { screen.Show(line, world_size); }),
+        assembler_([this](const RankLine& line) { merger_.Add(line, SteadyNow()); }) {}
+
+  void Append(const v1::ReadLogsResponse& chunk) {
+    assembler_.Append(chunk.rank(), chunk.stream() == v1::LOG_STREAM_STDERR, chunk.data());
+  }
+  void Release() { merger_.Release(SteadyNow()); }
+  void Finish() {
+    assembler_.Flush();
+    merger_.ReleaseAll();
+  }
+  bool waiting() const { return !merger_.empty(); }
+
+ private:
+  LineMerger merger_;
+  LineAssembler assembler_;
+};
+
+class Follower {
+ public:
+  Follower(Client& client, const v1::Job& job, const FollowOptions& options)
+      : client_(client), options_(options), signals_(TerminationSignalFd()), job_(job) {}
+  int Run();
+
+ private:
+  struct Reader {
+    std::unique_ptr<OutputPipe> pipe;
+    std::jthread thread;
+    bool ended = false;
+  };
+
+  void Handle(const JobChanged& event);
+  void Handle(const WatchEnded& event);
+  void Handle(const Output& event);
+  void Handle(const OutputEnded& event);
+  void Handle(const Interrupted& event);
+  void Handle(const CancelAnswered& event);
+  void OnSignal(int signal);
+  void StartReader();
+  void Cancel(bool now, const std::string& reason);
+  // Waits for the next thing to do.
+  void Wait();
+  void Draw();
+  bool OutputIsComplete() const;
+  int Finish();
+
+  Client& client_;
+  const FollowOptions& options_;
+  EventQueue queue_;
+  os::UniqueFd signals_;
+  Screen screen_;
+  ProgressMeter meter_;
+  v1::Job job_;
+  std::string waiting_said_;
+  std::map<uint64_t, Reader> readers_;
+  int signals_seen_ = 0;
+  int first_signal_ = 0;
+  // Set when there is an exit code without the job's end.
+  int leave_with_ = -1;
+  bool watch_ended_ = false;
+  nanoseconds drain_until_{0};
+  // Last: they are joined before what they use goes.
+  std::vector<std::jthread> threads_;
+};
+
+int Follower::Run() {
+  threads_.emplace_back([this](const std::stop_token& stop) {
+    StreamOptions stream{stop, options_.patience,
+                         [&](const absl::Status& status) { queue_.Push(Interrupted{status}); }};
+    const absl::Status status = client_.Watch(
+        job_.job_id(), [&](const v1::Job& job) { queue_.Push(JobChanged{job}); }, stream);
+    queue_.Push(WatchEnded{status});
+  });
+  while (leave_with_ < 0) {
+    for (const Event& event : queue_.TakeAll()) {
+      std::visit([this](const auto& e) { Handle(e); }, event);
+    }
+    Draw();
+    if (HasEnded(job_.state()) && OutputIsComplete()) break;
+    if (leave_with_ < 0) Wait();
+  }
+  for (auto& [generation, reader] : readers_) reader.thread.request_stop();
+  for (std::jthread& thread : threads_) thread.request_stop();
+  return Finish();
+}
+
+void Follower::Wait() {
+  std::vector<pollfd> fds = {{queue_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+  for (const auto& needed : options_.needed) fds.push_back({needed.ended_fd, POLLIN, 0});
+  const bool ticking = screen_.terminal() || drain_until_.count() != 0;
+  ::poll(fds.data(), fds.size(), static_cast<int>((ticking ? kRedraw : kRedraw * 10).count()));
+  signalfd_siginfo info;
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
+    OnSignal(static_cast<int>(info.ssi_signo));
+  for (size_t i = 0; i < options_.needed.size(); ++i) {
+    if (fds[i + 2].revents == 0 || leave_with_ >= 0) continue;
+    screen_.Say(options_.needed[i].describe_end());
+    leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitJobFailed;
+  }
+}
+
+void Follower::Handle(const JobChanged& event) {
+  const v1::JobState before = job_.state();
+  if (event.job.generation() != job_.generation()) meter_.Restart();
+  if (event.job.restarts() > job_.restarts() && event.job.has_failure()) {
+    screen_.Say(fmt::format("{}: restart {} of {}: {}", job_.job_id(), event.job.restarts(),
+                            event.job.spec().max_restarts(), event.job.failure().message()));
+  }
+  job_ = event.job;
+  if (before != job_.state() && job_.state() == v1::JOB_STATE_RUNNING) Trace("running");
+  if (const std::string waiting = WaitingLine(job_); waiting != waiting_said_) {
+    waiting_said_ = waiting;
+    if (!waiting.empty()) screen_.Say(waiting);
+  }
+  if (job_.has_progress()) meter_.Update(job_.progress(), SteadyNow());
+  if (HasRun(job_)) StartReader();
+  if (HasEnded(job_.state()) && drain_until_.count() == 0) {
+    Trace("ended");
+    drain_until_ = SteadyNow() + DrainTime(job_);
+  }
+}
+
+void Follower::StartReader() {
+  const uint64_t generation = job_.generation();
+  if (readers_.count(generation) != 0) return;
+  Reader& reader = readers_[generation];
+  reader.pipe = std::make_unique<OutputPipe>(screen_, static_cast<int>(job_.world_size()));
+  reader.thread =
+      std::jthread([this, generation, job_id = job_.job_id()](const std::stop_token& stop) {
+        LogQuery query;
+        query.job_id = job_id;
+        query.follow = true;
+        query.generation = generation;
+        const absl::Status status = client_.ReadLogs(
+            query, [&](const v1::ReadLogsResponse& chunk) { queue_.Push(Output{chunk}, stop); },
+            StreamOptions{stop, options_.patience, nullptr});
+        queue_.Push(OutputEnded{generation, status});
+      });
+}
+
+void Follower::Handle(const Output& event) {
+  const auto reader = readers_.find(event.chunk.generation());
+  if (reader != readers_.end()) reader->second.pipe->Append(event.chunk);
+  // A slow end is no broken one: as long as output comes, wait for the rest.
+  if (drain_until_.count() != 0) drain_until_ = SteadyNow() + DrainTime(job_);
+}
+
+void Follower::Handle(const OutputEnded& event) {
+  Reader& reader = readers_[event.generation];
+  reader.pipe->Finish();
+  reader.ended = true;
+  Trace("output complete");
+  if (!event.status.ok() && !absl::IsCancelled(event.status) &&
+      !absl::IsFailedPrecondition(event.status)) {
+    screen_.Say(fmt::format("some output of the ranks is missing: {}",
+                            std::string(event.status.message())));
+  }
+}
+
+void Follower::Handle(const WatchEnded& event) {
+  watch_ended_ = true;
+  if (HasEnded(job_.state()) || event.status.ok()) return;
+  screen_.Say(std::string(event.status.message()));
+  leave_with_ =
+      first_signal_ != 0 ? kExitSignalBase + first_signal_ : client::ExitCodeOf(event.status);
+}
+
+void Follower::Handle(const Interrupted& event) {
+  screen_.Say(fmt::format("{}: trying again for {}", std::string(event.status.message()),
+                          options_.patience >= std::chrono::minutes(1) ? "a minute" : "a moment"));
+}
+
+void Follower::Handle(const CancelAnswered& event) {
+  if (event.status.ok() || HasEnded(job_.state())) return;
+  screen_.Say(
+      fmt::format("could not cancel {}: {}", job_.job_id(), std::string(event.status.message())));
+  leave_with_ = kExitSignalBase + first_signal_;
+}
+
+void Follower::OnSignal(int signal) {
+  if (signal == SIGHUP && options_.detach_on_hangup) {
+    leave_with_ = kExitSignalBase + signal;
+    return;
+  }
+  if (first_signal_ == 0) first_signal_ = signal;
+  ++signals_seen_;
+  if (signals_seen_ == 1) {
+    screen_.Say(fmt::format("cancelling {}; once more to kill it at once", job_.job_id()));
+    Cancel(false, "cancelled by " + os::SignalName(signal));
+  } else if (signals_seen_ == 2) {
+    screen_.Say(fmt::format("killing {}", job_.job_id()));
+    Cancel(true, "killed by a second " + os::SignalName(signal));
+  } else {
+    // Without waiting for anything: what a cluster of ours must stop, it stops when we are gone.
+    screen_.EraseBar();
+    screen_.Flush();
+    std::_Exit(kExitSignalBase + first_signal_);
+  }
+}
+
+void Follower::Cancel(bool now, const std::string& reason) {
+  threads_.emplace_back([this, now, reason, job_id = job_.job_id()] {
+    queue_.Push(CancelAnswered{client_.Cancel(job_id, now, reason).status()});
+  });
+}
+
+void Follower::Draw() {
+  for (auto& [generation, reader] : readers_) reader.pipe->Release();
+  if (!HasEnded(job_.state())) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
+  screen_.Flush();
+  // Nobody reads our standard output any more: go, as a shell pipeline expects.
+  if (!screen_.alive() && leave_with_ < 0) leave_with_ = kExitSignalBase + SIGPIPE;
+}
+
+bool Follower::OutputIsComplete() const {
+  const bool ended =
+      std::all_of(readers_.begin(), readers_.end(), [](const auto& r) { return r.second.ended; });
+  return ended || SteadyNow() >= drain_until_;
+}
+
+int Follower::Finish() {
+  for (auto& [generation, reader] : readers_) reader.pipe->Finish();
+  screen_.EraseBar();
+  if (leave_with_ >= 0) return leave_with_;
+  if (!screen_.terminal()) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
+  screen_.Write(Verdict(job_, options_.can_ask_later, screen_.error_style()));
+  if (first_signal_ != 0 && job_.state() != v1::JOB_STATE_SUCCEEDED)
+    return kExitSignalBase + first_signal_;
+  return client::ExitCodeOf(job_);
+}
+
+// One generation after another, until the job has ended.
+absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_token& stop,
+                               const std::function<void(const v1::ReadLogsResponse&)>& on_data) {
+  uint64_t last = 0;
+  while (true) {
+    v1::Job job;
+    std::stop_source enough;
+    const std::stop_callback pass_on(stop, [&] { enough.request_stop(); });
+    StreamOptions watch;
+    watch.stop = enough.get_token();
+    const absl::Status watched = client.Watch(
+        query.job_id,
+        [&](const v1::Job& now) {
+          job = now;
+          if (HasRun(now) && now.generation() > last) enough.request_stop();
+        },
+        watch);
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    if (!watched.ok() && !absl::IsCancelled(watched)) return watched;
+    if (!HasRun(job) || job.generation() <= last) return absl::OkStatus();
+    // The first one is the current one; later none is left out.
+    query.generation = last == 0 ? job.generation() : last + 1;
+    last = query.generation;
+    StreamOptions read;
+    read.stop = stop;
+    if (const absl::Status status = client.ReadLogs(query, on_data, read); !status.ok()) return status;
+    query.tail_lines = 0;
+  }
+}
+
+}  // namespace
+
+int Follow(Client& client, const v1::Job& job, const FollowOptions& options) {
+  return Follower(client, job, options).Run();
+}
+
+int ShowLogs(Client& client, const LogQuery& query, int world_size) {
+  Screen screen;
+  // One rank alone is shown as it wrote: its output can go to a file.
+  OutputPipe pipe(screen, query.ranks.size() == 1 ? 1 : world_size);
+  const os::UniqueFd signals = TerminationSignalFd();
+  EventQueue queue;
+  std::jthread reader([&](const std::stop_token& stop) {
+    const auto push = [&](const v1::ReadLogsResponse& chunk) { queue.Push(Output{chunk}, stop); };
+    const StreamOptions once{stop, std::chrono::seconds(0), nullptr};
+    queue.Push(OutputEnded{0, query.follow && query.generation == 0
+                                  ? FollowGenerations(client, query, stop, push)
+                                  : client.ReadLogs(query, push, once)});
+  });
+  while (true) {
+    pollfd fds[2] = {{queue.fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
+    ::poll(fds, 2, static_cast<int>((pipe.waiting() ? kMergeWindow : kRedraw * 10).count()));
+    signalfd_siginfo info;
+    if (::read(signals.get(), &info, sizeof(info)) == sizeof(info)) {
+      return kExitSignalBase + static_cast<int>(info.ssi_signo);
+    }
+    for (const Event& event : queue.TakeAll()) {
+      if (const auto* output = std::get_if<Output>(&event)) pipe.Append(output->chunk);
+      if (const auto* ended = std::get_if<OutputEnded>(&event)) {
+        pipe.Finish();
+        screen.Flush();
+        return ended->status.ok() ? static_cast<int>(kExitOk) : Fail(ended->status);
+      }
+    }
+    pipe.Release();
+    screen.Flush();
+    if (!screen.alive()) return kExitSignalBase + SIGPIPE;
+  }
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,39 @@
+// Shows a job until it has ended: the lines of its ranks, its progress, and the last word on it.
+//
+// One thread draws; one watches the job and one reads each generation's output, both through the
+// client, and hand what they get to a bounded queue (a flood of output waits in the ranks' files).
+// Ctrl-C cancels the job, a second one kills it, a third one leaves.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/render/style.h"
+
+namespace meshrun::client {
+
+struct FollowOptions {
+  // Can the job be described when this command has ended? False for `run`.
+  bool can_ask_later = true;
+  // On SIGHUP: leave the job alone and go (true), or cancel it as on Ctrl-C.
+  bool detach_on_hangup = true;
+  std::chrono::nanoseconds patience = std::chrono::seconds(60);
+  // Processes without which there is nothing to follow: a descriptor readable at their end, and
+  // what to say then.
+  struct Needed {
+    int ended_fd = -1;
+    std::function<std::string()> describe_end;
+  };
+  std::vector<Needed> needed;
+};
+
+// Termination signals must be blocked (os::BlockTerminationSignals) before the process has threads.
+// Returns the exit code.
+int Follow(Client& client, const v1::Job& job, const FollowOptions& options);
+
+// The output alone, for `meshrun logs`. Returns the exit code.
+int ShowLogs(Client& client, const LogQuery& query, int world_size);
+
+}  // namespace meshrun::client

@@ -1,0 +1,161 @@
+#include "client/cli/help.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "client/cli/arguments.h"
+
+namespace meshrun::client {
+namespace {
+
+constexpr size_t kColumn = 32;
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
+    std::string out = fmt::format("Usage: {}{}\n\n{}\n", name, Usage(app), app->get_description());
+    const std::string examples = app->get_footer();
+    if (!examples.empty()) out += fmt::format("\nExamples:\n{}\n", examples);
+    const auto subcommands = app->get_subcommands([](const CLI::App*) { return true; });
+    std::vector<std::string> groups;
+    for (const CLI::App* sub : subcommands) Remember(&groups, sub->get_group());
+    for (const std::string& group : groups) {
+      if (group.empty()) continue;
+      out += fmt::format("\n{}:\n", group);
+      for (const CLI::App* sub : subcommands) {
+        if (sub->get_group() == group)
+          out += Row(sub->get_name(), FirstLine(sub->get_description()), 14);
+      }
+    }
+    groups.clear();
+    for (const CLI::Option* option : app->get_options()) Remember(&groups, option->get_group());
+    // What is particular to a command comes before what all have.
+    std::stable_partition(groups.begin(), groups.end(), [](const std::string& g) {
+      return g != "Flags" && g != "Coordinator" && g != "Options";
+    });
+    for (const std::string& group : groups) {
+      std::string rows;
+      for (const CLI::Option* option : app->get_options()) {
+        if (option->get_group() == group && !option->get_positional() &&
+            option != app->get_help_ptr())
+          rows += OptionRow(*option);
+      }
+      if (!group.empty() && !rows.empty()) out += fmt::format("\n{}:\n{}", group, rows);
+    }
+    return out;
+  }
+
+ private:
+  static void Remember(std::vector<std::string>* groups, const std::string& group) {
+    if (std::find(groups->begin(), groups->end(), group) == groups->end()) groups->push_back(group);
+  }
+  static std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+  static std::string Row(const std::string& left, const std::string& right, size_t column) {
+    if (left.size() + 4 > column)
+      return fmt::format("  {}\n  {:<{}}{}\n", left, "", column - 2, right);
+    return fmt::format("  {:<{}}{}\n", left, column - 2, right);
+  }
+
+  static std::string OptionRow(const CLI::Option& option) {
+    std::string names;
+    for (const std::string& name : option.get_snames())
+      names += fmt::format("{}-{}", names.empty() ? "" : ", ", name);
+    if (names.empty()) names = "    ";
+    const auto& longs = option.get_lnames();
+    if (!longs.empty()) names += fmt::format("{}--{}", names == "    " ? "" : ", ", longs.front());
+    if (TakesValue(option)) names += " " + option.get_type_name();
+    std::string text = option.get_description();
+    if (longs.size() > 1) {
+      std::vector<std::string> others;
+      for (size_t i = 1; i < longs.size(); ++i) others.push_back("--" + longs[i]);
+      text += fmt::format(" (also {})", fmt::join(others, ", "));
+    }
+    return Row(names, text, kColumn);
+  }
+
+  static std::string Usage(const CLI::App* app) {
+    if (!app->get_subcommands([](const CLI::App*) { return true; }).empty())
+      return " COMMAND [flags]";
+    std::string out = " [flags]";
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_positional()) continue;
+      const std::string name = option->get_name(true);
+      out += option->get_required() ? " " + name : fmt::format(" [{}]", name);
+    }
+    return out;
+  }
+};
+
+void AddCompletionCase(const CLI::App& app, const std::string& path, std::string* out) {
+  const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });
+  std::vector<std::string> names;
+  for (const CLI::App* sub : subcommands) {
+    if (!sub->get_group().empty()) names.push_back(sub->get_name());
+  }
+  std::vector<std::string> flags;
+  bool wants_job = false;
+  for (const CLI::Option* option : app.get_options()) {
+    wants_job |= option->get_positional() && option->get_name(true).starts_with("JOB");
+    if (option->get_group().empty() || option->get_positional()) continue;
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  *out += fmt::format("    \"{}\") commands=\"{}\" flags=\"{}\" jobs={} ;;\n", path,
+                      fmt::join(names, " "), fmt::join(flags, " "), wants_job ? 1 : 0);
+  for (const CLI::App* sub : subcommands) {
+    AddCompletionCase(*sub, path.empty() ? sub->get_name() : path + " " + sub->get_name(), out);
+  }
+}
+
+void CollectCommands(const CLI::App& app, const std::string& path, std::vector<std::string>* out) {
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    out->push_back(path.empty() ? sub->get_name() : path + " " + sub->get_name());
+    CollectCommands(*sub, out->back(), out);
+  }
+}
+
+}  // namespace
+
+void UseHelpFormat(FlagSet& root) { root.app()->formatter(std::make_shared<HelpFormatter>()); }
+
+std::string BashCompletion(const CLI::App& root) {
+  std::string cases;
+  AddCompletionCase(root, "", &cases);
+  std::vector<std::string> commands;
+  CollectCommands(root, "", &commands);
+  return fmt::format(
+      R"bash(# bash completion of meshrun; for this shell: source <(meshrun completion bash)
+_meshrun() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} path="" commands="" flags="" jobs=0 i
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case "|{0}|" in
+      *"|${{path:+$path }}${{COMP_WORDS[i]}}|"*) path="${{path:+$path }}${{COMP_WORDS[i]}}" ;;
+      *) break ;;
+    esac
+  done
+  case "$prev" in
+    -o | --output) COMPREPLY=($(compgen -W "table json" -- "$cur")); return ;;
+    -f | --file | --working-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --procs-per-node | --nproc-per-node | --nproc) COMPREPLY=($(compgen -W "1 2 4 8 gpu cpu" -- "$cur")); return ;;
+    --stream) COMPREPLY=($(compgen -W "stdout stderr" -- "$cur")); return ;;
+  esac
+  case "$path" in
+{1}  esac
+  if [[ $cur == -* ]]; then
+    COMPREPLY=($(compgen -W "$flags" -- "$cur"))
+  elif [[ -n $commands ]]; then
+    COMPREPLY=($(compgen -W "$commands" -- "$cur"))
+  elif ((jobs)); then
+    COMPREPLY=($(compgen -W "$(meshrun ps --all --quiet 2>/dev/null)" -- "$cur"))
+  else
+    COMPREPLY=($(compgen -f -- "$cur"))
+  fi
+}}
+complete -o filenames -o bashdefault -F _meshrun meshrun
+)bash",
+      fmt::join(commands, "|"), cases);
+}
+
+}  // namespace meshrun::client

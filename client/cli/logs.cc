@@ -1,0 +1,71 @@
+// meshrun logs: what the ranks of a job wrote.
+#include <memory>
+
+#include "client/cli/context.h"
+#include "client/cli/follow.h"
+#include "client/cli/submission.h"
+#include "core/os/process.h"
+#include "core/status.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+struct LogsFlags {
+  CoordinatorFlags coordinator;
+  std::string job;
+  std::string ranks;
+  std::string stream;
+  bool follow = false;
+  uint32_t tail = 0;
+  uint32_t generation = 0;
+};
+
+int Run(const LogsFlags& flags) {
+  LogQuery query;
+  query.follow = flags.follow;
+  query.tail_lines = flags.tail;
+  query.generation = flags.generation;
+  if (!flags.ranks.empty()) {
+    const auto ranks = ParseRanks(flags.ranks);
+    if (!ranks.ok()) return Fail(Annotate(ranks.status(), "--ranks"));
+    query.ranks = *ranks;
+  }
+  if (flags.stream == "stdout") query.streams = {v1::LOG_STREAM_STDOUT};
+  if (flags.stream == "stderr") query.streams = {v1::LOG_STREAM_STDERR};
+  os::BlockTerminationSignals();
+  const auto client = ConnectTo(flags.coordinator);
+  if (!client.ok()) return Fail(client.status());
+  const auto job = FindJob(**client, flags.job);
+  if (!job.ok()) return Fail(job.status());
+  query.job_id = job->job().job_id();
+  return ShowLogs(**client, query, static_cast<int>(job->job().world_size()));
+}
+
+}  // namespace
+
+void AddLogs(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<LogsFlags>();
+  FlagSet flags = root.Command("logs",
+                               "Shows what the ranks of a job wrote\n\n"
+                               "Each line has its rank in front; a single rank is shown as it "
+                               "wrote. Their stdout goes to stdout,\n"
+                               "their stderr to stderr.");
+  flags.Examples(
+      "  meshrun logs geoid-k3x9w2                      all ranks\n"
+      "  meshrun logs -f geoid-k3x9w2 --ranks 0,4-7     go on as they write\n"
+      "  meshrun logs geoid-k3x9w2 --ranks 3 --stream stderr --tail 50\n"
+      "  meshrun logs geoid-k3x9w2 --generation 1       before its last restart");
+  flags.ListUnder("Look");
+  flags.Argument("JOB", &values->job, /*required=*/true, "Job; the start of its id is enough");
+  flags.Switch("-f,--follow", &values->follow, "Go on until the job has ended");
+  flags.Text("--ranks", &values->ranks, "RANKS", "Only these, for example 0,4-7");
+  flags.Number("--tail", &values->tail, "Begin with the last so many lines of each rank");
+  flags.Choice("--stream", &values->stream, {"stdout", "stderr"}, "Only one of the two");
+  flags.Number("--generation", &values->generation,
+               "Of an earlier generation (default: the latest)");
+  AddCoordinatorFlags(flags, &values->coordinator);
+  commands->push_back({flags.app(), [values] { return Run(*values); }});
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,145 @@
+// The meshrun command: which command is meant, its flags, and what it returns to the shell.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "client/cli/arguments.h"
+#include "client/cli/context.h"
+#include "client/cli/help.h"
+#include "client/suggest.h"
+#include "core/exit_codes.h"
+
+namespace meshrun::client {
+namespace {
+
+std::vector<CLI::App*> Subcommands(CLI::App& app) {
+  return app.get_subcommands([](CLI::App*) { return true; });
+}
+
+// "meshrun dev up", for sentences.
+std::string FullName(const CLI::App* app) {
+  std::string name = app->get_name();
+  for (const CLI::App* p = app->get_parent(); p != nullptr; p = p->get_parent())
+    name = p->get_name() + " " + name;
+  return name;
+}
+
+std::string HelpOf(CLI::App* app) {
+  const std::string name = FullName(app);
+  return app->get_formatter()->make_help(app, name, CLI::AppFormatMode::Normal);
+}
+
+int Usage(const CLI::App* app, const std::string& text) {
+  Say(fmt::format("{}; see {} --help", text, FullName(app)));
+  return kExitUsage;
+}
+
+int UnknownCommand(CLI::App* app, const std::string& typed) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : Subcommands(*app)) names.push_back(sub->get_name());
+  std::error_code error;
+  const std::string nearest = DidYouMean(typed, names);
+  if (nearest.empty() && app->get_parent() == nullptr &&
+      (typed.find('/') != std::string::npos || typed.ends_with(".py")) &&
+      std::filesystem::exists(typed, error)) {
+    return Usage(
+        app,
+        fmt::format("'{}' is no command of meshrun: to run that program write 'meshrun run -- {}'",
+                    typed, typed));
+  }
+  return Usage(app, fmt::format("there is no command '{}'{}", typed, nearest));
+}
+
+int Dispatch(CLI::App& root, const Commands& commands, std::vector<std::string> words) {
+  if (!words.empty() && (words[0] == "--version" || words[0] == "-V")) words[0] = "version";
+  // "meshrun help run" is "meshrun run --help".
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  CLI::App* app = &root;
+  size_t used = 0;
+  while (!Subcommands(*app).empty()) {
+    if (used == words.size()) {
+      fmt::print(stderr, "{}", HelpOf(app));
+      return kExitUsage;
+    }
+    const std::string& word = words[used];
+    if (word == "-h" || word == "--help") {
+      fmt::print("{}", HelpOf(app));
+      return kExitOk;
+    }
+    const auto subs = Subcommands(*app);
+    const auto next = std::find_if(subs.begin(), subs.end(),
+                                   [&](const CLI::App* s) { return s->get_name() == word; });
+    if (next == subs.end()) {
+      if (word[0] == '-')
+        return Usage(app, fmt::format("there is no flag {} before the command", word));
+      return UnknownCommand(app, word);
+    }
+    app = *next;
+    ++used;
+  }
+  const auto command = std::find_if(commands.begin(), commands.end(),
+                                    [&](const Command& c) { return c.app == app; });
+  words.erase(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(used));
+  auto split = SplitArguments(*app, words, command->rest != nullptr);
+  if (!split.ok()) return Usage(app, std::string(split.status().message()));
+  if (split->help) {
+    fmt::print("{}", HelpOf(app));
+    return kExitOk;
+  }
+  std::vector<std::string> parsed = split->flags;
+  if (command->rest != nullptr) {
+    *command->rest = split->rest;
+  } else if (!split->rest.empty()) {
+    parsed.push_back("--");
+    parsed.insert(parsed.end(), split->rest.begin(), split->rest.end());
+  }
+  // Its name, before parsing forgets its parents.
+  const std::string name = FullName(app);
+  try {
+    // CLI11 takes them from the end.
+    std::reverse(parsed.begin(), parsed.end());
+    app->parse(parsed);
+  } catch (const CLI::ParseError& e) {
+    Say(fmt::format("{}; see {} --help", e.what(), name));
+    return kExitUsage;
+  }
+  return command->run();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App root("Distributed training of scientific networks, on one host or many", "meshrun");
+  FlagSet flags(root);
+  UseHelpFormat(flags);
+  root.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  root.footer(
+      "  meshrun run --nproc 4 -- ./train           on this host, like torchrun --standalone\n"
+      "  meshrun submit --nodes 2 --follow train.py on a cluster\n"
+      "  meshrun dev up --workers 2                 a cluster on this host, to try that\n"
+      "\n"
+      "meshrun COMMAND --help tells more, with examples.");
+  Commands commands;
+  AddRun(flags, &commands);
+  AddSubmit(flags, &commands);
+  AddCancel(flags, &commands);
+  AddPs(flags, &commands);
+  AddDescribe(flags, &commands);
+  AddLogs(flags, &commands);
+  AddNodes(flags, &commands);
+  AddDev(flags, &commands);
+  AddDoctor(flags, &commands);
+  AddCompletion(flags, &commands);
+  AddVersion(flags, &commands);
+  const int code = Dispatch(root, commands, std::vector<std::string>(argv + 1, argv + argc));
+  std::fflush(stdout);
+  return code;
+}
+
+}  // namespace
+}  // namespace meshrun::client
+
+int main(int argc, char** argv) { return meshrun::client::Main(argc, argv); }

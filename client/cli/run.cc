@@ -1,0 +1,137 @@
+// meshrun run: one job on this host, with a cluster of its own that ends with it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "client/cli/context.h"
+#include "client/cli/follow.h"
+#include "client/cli/job_flags.h"
+#include "client/cli/submission.h"
+#include "client/job_spec.h"
+#include "client/local_cluster.h"
+#include "core/exit_codes.h"
+#include "core/os/process.h"
+#include "core/status.h"
+
+namespace meshrun::client {
+namespace {
+
+struct RunFlags {
+  JobFlags job;
+  uint32_t slots = 0;
+  bool trace = false;
+  std::vector<std::string> ignored;
+  std::vector<std::string> command;
+};
+
+// What can be known before anything is started: the clearest errors are the early ones.
+absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots,
+                           bool slots_given) {
+  if (spec.min_nodes() > 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--nodes {}: 'meshrun run' has this host alone; for more hosts start a coordinator and "
+        "workers and use 'meshrun submit'",
+        spec.min_nodes()));
+  }
+  if (spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu) return absl::OkStatus();
+  const bool per_core = spec.procs_per_node().kind_case() == v1::ProcsPerNode::kCpu;
+  const uint64_t ranks = per_core ? cores : std::max<uint32_t>(spec.procs_per_node().count(), 1);
+  const uint64_t each = std::max<uint32_t>(spec.cpus_per_proc(), 1);
+  if (ranks * each <= slots) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} x {} need {} slots, and this host offers {} ({}): start fewer, or let them "
+                  "share the cores with "
+                  "--slots {}",
+                  Count(ranks, "rank"), Count(each, "slot"), ranks * each,
+                  slots_given ? fmt::format("{} by --slots", slots) : fmt::format("{}", slots),
+                  Count(cores, "core"), ranks * each));
+}
+
+int Run(const RunFlags& flags) {
+  if (flags.trace) ::setenv("MESHRUN_TRACE", "1", 1);
+  Trace("main");
+  // Before any thread starts: Ctrl-C is a message to the follower, not the end of this process.
+  os::BlockTerminationSignals();
+  const JobContext context = RealJobContext();
+  v1::JobSpec spec;
+  if (const absl::Status status = ApplyJobFlags(flags.job, flags.command, context, &spec);
+      !status.ok()) {
+    return Fail(status);
+  }
+  for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
+  // Ranks see the same path as we do, so what we cannot find they cannot.
+  if (!spec.command().empty() && spec.shipped_job().empty()) {
+    const auto variable = context.variable("PATH");
+    const auto found = spec.env().find("PATH");
+    const std::string path =
+        found != spec.env().end() ? found->second : variable.value_or("/usr/bin:/bin");
+    const auto program = os::FindCommand(spec.command(0), spec.working_dir(), path);
+    if (!program.ok()) return Fail(program.status());
+  }
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const uint32_t slots = flags.slots != 0 ? flags.slots : DefaultSlots(cores);
+  if (const absl::Status status = CheckFitsHere(spec, cores, slots, flags.slots != 0);
+      !status.ok()) {
+    return Fail(status);
+  }
+
+  auto cluster = LocalCluster::Start({.slots = slots, .trace = Trace});
+  if (!cluster.ok()) return Fail(Annotate(cluster.status(), "the local cluster did not start"));
+  // The connection is made while the worker registers.
+  Options options;
+  options.address = (*cluster)->address();
+  auto client = Client::Connect(options);
+  if (!client.ok()) return Fail(client.status());
+  Trace("connected");
+  if (const absl::Status status = (*cluster)->WaitForWorker(); !status.ok()) {
+    return Fail(Annotate(status, "the local cluster did not start"));
+  }
+  const auto job = Submit(**client, spec, /*must_fit=*/true);
+  if (!job.ok()) return Fail(job.status());
+  Trace("submitted");
+
+  FollowOptions follow;
+  follow.can_ask_later = false;
+  follow.detach_on_hangup = false;
+  follow.patience = std::chrono::seconds(2);
+  for (DaemonProcess* daemon : {&(*cluster)->coordinator(), &(*cluster)->worker()}) {
+    follow.needed.push_back({daemon->ended_fd(), [daemon] { return daemon->DescribeEnd(); }});
+  }
+  return Follow(**client, *job, follow);
+}
+
+}  // namespace
+
+void AddRun(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<RunFlags>();
+  FlagSet flags = root.Command("run",
+                               "Runs a job on this host, as torchrun --standalone does\n\n"
+                               "Starts a coordinator and a worker for this job alone, shows what "
+                               "the ranks write, and ends with them;\n"
+                               "nothing stays behind. Everything after the first word that is no "
+                               "flag is the command of each rank.");
+  flags.Examples(
+      "  meshrun run --nproc 4 -- ./train --steps 100      four ranks of a program\n"
+      "  meshrun run --nproc 2 train.py --lr 1e-3          a script, by python3 unless it is "
+      "executable\n"
+      "  meshrun run --nproc gpu -m package.train          a rank per GPU of a Python module\n"
+      "  meshrun run --nproc 4 --mesh dp=-1,spatial=2 -- ./train\n"
+      "  meshrun run --job geoid -- --steps 300            a job that ships with meshrun\n"
+      "\n"
+      "Ctrl-C cancels the job, a second Ctrl-C kills it. Exit codes: 0 ok, 1 the job failed, 2 the "
+      "call is\n"
+      "wrong, 130 after Ctrl-C.");
+  flags.ListUnder("Run jobs");
+  AddJobFlags(flags, &values->job);
+  flags.Section("How large");
+  flags.Number("--slots", &values->slots,
+               "CPU slots of this host (default: its cores, at least 8)");
+  flags.Section("");
+  flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");
+  AddIgnoredTorchrunFlags(flags, &values->ignored);
+  commands->push_back({flags.app(), [values] { return Run(*values); }, &values->command});
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,52 @@
+#include "client/cli/submission.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "client/suggest.h"
+
+namespace meshrun::client {
+
+absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool must_fit) {
+  auto job = client.Submit(spec, must_fit);
+  if (job.ok() || !absl::IsNotFound(job.status()) || spec.shipped_job().empty()) return job;
+  const auto nodes = client.ListNodes();
+  if (!nodes.ok()) return job;
+  std::set<std::string> shipped;
+  for (const v1::Node& node : *nodes)
+    shipped.insert(node.shipped_jobs().begin(), node.shipped_jobs().end());
+  if (shipped.empty()) {
+    return absl::NotFoundError(fmt::format(
+        "no job '{}' ships with meshrun here: the workers have found none beside their own program",
+        spec.shipped_job()));
+  }
+  const std::vector<std::string> names(shipped.begin(), shipped.end());
+  const std::string nearest = Nearest(spec.shipped_job(), names);
+  return absl::NotFoundError(fmt::format(
+      "no job '{}' ships with meshrun: {}there are {}", spec.shipped_job(),
+      nearest.empty() ? "" : fmt::format("did you mean '{}'? ", nearest), fmt::join(names, ", ")));
+}
+
+absl::StatusOr<v1::GetJobResponse> FindJob(Client& client, const std::string& id) {
+  auto found = client.Get(id);
+  if (found.ok() || !absl::IsNotFound(found.status())) return found;
+  const auto jobs = client.List();
+  if (!jobs.ok()) return found;
+  std::vector<std::string> ids;
+  std::vector<std::string> matches;
+  for (const v1::Job& job : *jobs) {
+    ids.push_back(job.job_id());
+    if (job.job_id().starts_with(id)) matches.push_back(job.job_id());
+  }
+  if (matches.size() > 1) {
+    return absl::NotFoundError(fmt::format("'{}' begins the ids of {} jobs: {}; write more of it",
+                                           id, matches.size(), fmt::join(matches, ", ")));
+  }
+  const std::string nearest = DidYouMean(id, ids);
+  return absl::NotFoundError(fmt::format(
+      "there is no job '{}'{}", id,
+      nearest.empty() ? ": 'meshrun ps --all' lists the jobs of this coordinator" : nearest));
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,15 @@
+// Submitting, with the errors that need more than one answer of the coordinator.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+
+namespace meshrun::client {
+
+// As Client::Submit; an unknown shipped job names the ones that there are.
+absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool must_fit);
+
+// A job by its id or by the start of it. An unknown one names the nearest.
+absl::StatusOr<v1::GetJobResponse> FindJob(Client& client, const std::string& id);
+
+}  // namespace meshrun::client

@@ -1,0 +1,106 @@
+// meshrun submit: a job to the coordinator.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "client/cli/context.h"
+#include "client/cli/follow.h"
+#include "client/cli/job_flags.h"
+#include "client/cli/submission.h"
+#include "client/job_file.h"
+#include "client/render/report.h"
+#include "core/exit_codes.h"
+#include "core/os/process.h"
+#include "core/status.h"
+
+namespace meshrun::client {
+namespace {
+
+struct SubmitFlags {
+  CoordinatorFlags coordinator;
+  JobFlags job;
+  std::string file;
+  std::string output;
+  bool follow = false;
+  bool must_fit = false;
+  std::vector<std::string> ignored;
+  std::vector<std::string> command;
+};
+
+int Run(const SubmitFlags& flags) {
+  const bool json = flags.output == "json";
+  if (json && flags.follow) {
+    return Fail(absl::InvalidArgumentError(
+        "--follow and -o json exclude each other: follow with 'meshrun logs -f'"));
+  }
+  // Before any thread starts: Ctrl-C is a message to the follower, not the end of this process.
+  if (flags.follow) os::BlockTerminationSignals();
+  v1::JobSpec spec;
+  if (!flags.file.empty()) {
+    auto read = ReadJobFile(flags.file);
+    if (!read.ok()) return Fail(read.status());
+    spec = *std::move(read);
+  }
+  if (const absl::Status status = ApplyJobFlags(flags.job, flags.command, RealJobContext(), &spec);
+      !status.ok()) {
+    return Fail(flags.file.empty() ? status : Annotate(status, flags.file));
+  }
+  for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
+  const auto client = ConnectTo(flags.coordinator);
+  if (!client.ok()) return Fail(client.status());
+  const auto job = Submit(**client, spec, flags.must_fit);
+  if (!job.ok()) return Fail(job.status());
+  if (json) {
+    fmt::print("{}", ToJson(*job));
+    return kExitOk;
+  }
+  if (flags.follow) {
+    Say(fmt::format("submitted {}", job->job_id()));
+    return Follow(**client, *job, FollowOptions());
+  }
+  fmt::print("{}  {}{}{}\n", job->job_id(), StateName(job->state()),
+             job->reason().empty() ? "" : ": ", job->reason());
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddSubmit(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<SubmitFlags>();
+  FlagSet flags = root.Command("submit",
+                               "Submits a job to the coordinator\n\n"
+                               "The job is described by flags, by a file, or by a file with flags "
+                               "that win over it. It waits until the\n"
+                               "cluster has room for all of its ranks at once. Prints its id.");
+  flags.Examples(
+      "  meshrun submit --nodes 2 --procs-per-node 4 -- ./train --steps 1000\n"
+      "  meshrun submit --nodes 1:4 --nproc gpu --max-restarts 3 --follow train.py\n"
+      "  meshrun submit --follow --nodes 2 --job geoid -- --steps 3000\n"
+      "  meshrun submit -f job.yaml --priority 5\n"
+      "\n"
+      "job.yaml:\n"
+      "  name: train\n"
+      "  command: ./train --steps 1000        # or a list of words\n"
+      "  nodes: \"1:4\"                         # at least, at most\n"
+      "  procs_per_node: gpu                  # or cpu, or a number\n"
+      "  mesh: {dp: -1, spatial: 2}\n"
+      "  memory: 4G\n"
+      "  env: {OMP_NUM_THREADS: 2}\n"
+      "  kill_grace: 10s");
+  flags.ListUnder("Run jobs");
+  AddJobFlags(flags, &values->job);
+  flags.Section("What runs");
+  flags.Text("-f,--file", &values->file, "FILE",
+             "Read the job from a YAML file; - is standard input");
+  flags.Section("Flags");
+  flags.Switch("--follow", &values->follow,
+               "Show its output and progress until it ends; Ctrl-C cancels it");
+  flags.Switch("--must-fit", &values->must_fit,
+               "Refuse a job that the present nodes could never run");
+  AddOutputFlag(flags, &values->output);
+  AddCoordinatorFlags(flags, &values->coordinator);
+  AddIgnoredTorchrunFlags(flags, &values->ignored);
+  commands->push_back({flags.app(), [values] { return Run(*values); }, &values->command});
+}
+
+}  // namespace meshrun::client

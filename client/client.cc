@@ -1,0 +1,330 @@
+#include "client/client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/ids.h"
+#include "core/rpc/channel.h"
+#include "core/rpc/status_conversion.h"
+#include "core/status.h"
+#include "meshrun/v1/cluster_service.grpc.pb.h"
+#include "meshrun/v1/job_service.grpc.pb.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::nanoseconds;
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// "…: Failed to connect to remote host: Connection refused" -> "connection refused".
+std::string ShortReason(const std::string& text) {
+  const size_t at = text.rfind(": ");
+  std::string reason = at == std::string::npos ? text : text.substr(at + 2);
+  if (!reason.empty() && reason.size() > 1 && std::islower(static_cast<unsigned char>(reason[1]))) {
+    reason[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(reason[0])));
+  }
+  return reason;
+}
+
+// gRPC's own troubles on the way, as opposed to what a coordinator says.
+bool IsTransport(const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
+  for (const char* sign :
+       {"failed to connect", "Failed to connect", "Socket closed", "DNS resolution", "GOAWAY",
+        "reset by peer", "Broken pipe", "ndpoint", "Stream removed"}) {
+    if (status.error_message().find(sign) != std::string::npos) return true;
+  }
+  return false;
+}
+
+absl::Status Explain(const grpc::Status& status, const std::string& address) {
+  if (status.ok()) return absl::OkStatus();
+  if (IsTransport(status)) {
+    return absl::UnavailableError(fmt::format(
+        "no coordinator answers at {} ({}): start one with 'meshrun dev up', or name another with "
+        "--coordinator or MESHRUN_COORDINATOR",
+        address, ShortReason(status.error_message())));
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(
+        fmt::format("the coordinator at {} did not answer in time: see whether its host is up and "
+                    "the address is "
+                    "right ('meshrun doctor' checks both)",
+                    address));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnavailableError(
+        fmt::format("what answers at {} does not know this call: it is no meshrun coordinator, or "
+                    "one of another version",
+                    address));
+  }
+  return rpc::FromGrpc(status);
+}
+
+bool IsRetriable(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+// Waits, or returns at once when told to stop. True when it waited to the end.
+bool Pause(const std::stop_token& stop, nanoseconds time) {
+  std::mutex mu;
+  std::condition_variable_any cv;
+  std::unique_lock<std::mutex> lock(mu);
+  return !cv.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
+}
+
+// Runs `attempt` until it succeeds, fails for good, is stopped, or the coordinator has been away
+// for the whole patience. `attempt` sets *alive when it heard from the coordinator.
+absl::Status Persist(const StreamOptions& options,
+                     const std::function<absl::Status(bool* alive)>& attempt) {
+  auto backoff = std::chrono::milliseconds(20);
+  SteadyTime away_since{};
+  bool away = false;
+  while (true) {
+    if (options.stop.stop_requested()) return absl::CancelledError("stopped");
+    bool alive = false;
+    const absl::Status status = attempt(&alive);
+    if (options.stop.stop_requested() && !status.ok()) return absl::CancelledError("stopped");
+    if (status.ok() || !IsRetriable(status)) return status;
+    if (alive || !away) {
+      away = true;
+      away_since = std::chrono::steady_clock::now();
+      backoff = std::chrono::milliseconds(20);
+      if (options.patience.count() > 0 && options.on_interruption) options.on_interruption(status);
+    }
+    if (std::chrono::steady_clock::now() - away_since >= options.patience) return status;
+    if (!Pause(options.stop, backoff)) return absl::CancelledError("stopped");
+    backoff = std::min(backoff * 2, std::chrono::milliseconds(1000));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
+  if (text.starts_with("unix:")) return std::string(text);
+  const absl::Status wrong =
+      absl::InvalidArgumentError(fmt::format("'{}' is no address of a coordinator: write "
+                                             "host:port, for example 127.0.0.1:{}, or unix:/path",
+                                             text, kDefaultPort));
+  if (text.empty() || text.find("//") != std::string_view::npos ||
+      text.find(' ') != std::string_view::npos) {
+    return wrong;
+  }
+  if (text.back() == ']') return fmt::format("{}:{}", text, kDefaultPort);
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return fmt::format("{}:{}", text, kDefaultPort);
+  const std::string_view port = text.substr(colon + 1);
+  if (colon == 0 || port.empty() || port.size() > 5 ||
+      !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }) ||
+      std::stoi(std::string(port)) > 65535 || port == "0") {
+    return wrong;
+  }
+  return std::string(text);
+}
+
+bool HasEnded(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+class Client::Impl {
+ public:
+  Impl(Options options, std::shared_ptr<grpc::Channel> channel)
+      : options(std::move(options)),
+        jobs(v1::JobService::NewStub(channel)),
+        cluster(v1::ClusterService::NewStub(channel)) {}
+
+  // One call with one answer.
+  template <typename Stub, typename Method, typename Request, typename Response>
+  absl::Status Call(Stub& stub, Method method, const Request& request, Response* response,
+                    nanoseconds timeout) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, timeout);
+    return Explain((stub.*method)(&context, request, response), options.address);
+  }
+  template <typename Stub, typename Method, typename Request, typename Response>
+  absl::Status Call(Stub& stub, Method method, const Request& request, Response* response) {
+    return Call(stub, method, request, response, options.timeout);
+  }
+
+  // One stream of answers, until it ends or breaks.
+  template <typename Method, typename Request, typename Response>
+  absl::Status Stream(Method method, const Request& request, const std::stop_token& stop,
+                      bool* alive, const std::function<void(Response&)>& on_response) {
+    grpc::ClientContext context;
+    // A stream has no deadline of its own: it lives as long as the job. Silence of the connection
+    // shows as a broken stream, and `stop` ends it at any time.
+    const std::stop_callback cancel(stop, [&] { context.TryCancel(); });
+    const auto reader = (jobs.get()->*method)(&context, request);
+    Response response;
+    while (reader->Read(&response)) {
+      *alive = true;
+      on_response(response);
+    }
+    return Explain(reader->Finish(), options.address);
+  }
+
+  const Options options;
+  const std::unique_ptr<v1::JobService::Stub> jobs;
+  const std::unique_ptr<v1::ClusterService::Stub> cluster;
+};
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+const std::string& Client::address() const { return impl_->options.address; }
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) {
+  Options resolved = options;
+  MESHRUN_ASSIGN_OR_RETURN(resolved.address, NormalizeAddress(options.address));
+  MESHRUN_ASSIGN_OR_RETURN(auto channel,
+                           rpc::MakeChannel("meshrun", resolved.address, resolved.tls));
+  std::unique_ptr<Client> client(new Client(std::make_unique<Impl>(resolved, std::move(channel))));
+  if (options.check) {
+    v1::DescribeClusterRequest request;
+    request.set_max_events(1);
+    v1::DescribeClusterResponse response;
+    MESHRUN_RETURN_IF_ERROR(client->impl_->Call(*client->impl_->cluster,
+                                                &v1::ClusterService::Stub::DescribeCluster, request,
+                                                &response, resolved.connect_timeout));
+  }
+  return client;
+}
+
+absl::StatusOr<v1::Job> Client::Submit(const v1::JobSpec& spec, bool must_fit) {
+  RandomIdSource ids;
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_request_id(NewRequestId(ids));
+  request.set_must_fit(must_fit);
+  v1::SubmitJobResponse response;
+  StreamOptions once_more;
+  once_more.patience = impl_->options.timeout / 2;
+  MESHRUN_RETURN_IF_ERROR(Persist(once_more, [&](bool*) {
+    return impl_->Call(*impl_->jobs, &v1::JobService::Stub::SubmitJob, request, &response);
+  }));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::GetJobResponse> Client::Get(const std::string& job_id) {
+  v1::GetJobRequest request;
+  request.set_job_id(job_id);
+  v1::GetJobResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->jobs, &v1::JobService::Stub::GetJob, request, &response));
+  return response;
+}
+
+absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit) {
+  std::vector<v1::Job> jobs;
+  v1::ListJobsRequest request;
+  request.set_active_only(active_only);
+  while (jobs.size() < limit) {
+    request.set_page_size(static_cast<uint32_t>(std::min<size_t>(limit - jobs.size(), 200)));
+    v1::ListJobsResponse response;
+    MESHRUN_RETURN_IF_ERROR(
+        impl_->Call(*impl_->jobs, &v1::JobService::Stub::ListJobs, request, &response));
+    for (v1::Job& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
+    if (response.next_page_token().empty()) break;
+    request.set_page_token(response.next_page_token());
+  }
+  return jobs;
+}
+
+absl::StatusOr<v1::Job> Client::Cancel(const std::string& job_id, bool now,
+                                       const std::string& reason) {
+  v1::CancelJobRequest request;
+  request.set_job_id(job_id);
+  request.set_now(now);
+  request.set_reason(reason);
+  v1::CancelJobResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->jobs, &v1::JobService::Stub::CancelJob, request, &response));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
+  v1::ListNodesResponse response;
+  MESHRUN_RETURN_IF_ERROR(impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListNodes,
+                                      v1::ListNodesRequest(), &response));
+  return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
+}
+
+absl::StatusOr<v1::DescribeClusterResponse> Client::DescribeCluster(uint32_t max_events) {
+  v1::DescribeClusterRequest request;
+  request.set_max_events(max_events);
+  v1::DescribeClusterResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DescribeCluster, request, &response));
+  return response;
+}
+
+absl::Status Client::Watch(const std::string& job_id,
+                           const std::function<void(const v1::Job&)>& on_change,
+                           const StreamOptions& options) {
+  v1::WatchJobRequest request;
+  request.set_job_id(job_id);
+  bool ended = false;
+  uint64_t revision = 0;
+  return Persist(options, [&](bool* alive) -> absl::Status {
+    const std::function<void(v1::WatchJobResponse&)> deliver = [&](v1::WatchJobResponse& response) {
+      const v1::Job& job = response.job();
+      ended = HasEnded(job.state());
+      // A new stream begins with the job as it is, which may be what the last one ended with.
+      if (revision != 0 && job.revision() == revision) return;
+      revision = job.revision();
+      on_change(job);
+    };
+    const absl::Status status =
+        impl_->Stream(&v1::JobService::Stub::WatchJob, request, options.stop, alive, deliver);
+    if (status.ok() && !ended) return absl::UnavailableError("the coordinator closed the stream");
+    return ended ? absl::OkStatus() : status;
+  });
+}
+
+absl::Status Client::ReadLogs(const LogQuery& query,
+                              const std::function<void(const v1::ReadLogsResponse&)>& on_data,
+                              const StreamOptions& options) {
+  v1::ReadLogsRequest request;
+  request.set_job_id(query.job_id);
+  for (const int rank : query.ranks) request.add_ranks(rank);
+  for (const v1::LogStream stream : query.streams) request.add_streams(stream);
+  request.set_follow(query.follow);
+  request.set_tail_lines(query.tail_lines);
+  request.set_generation(query.generation);
+  // The first byte not yet delivered, by rank and stream.
+  std::map<std::pair<int, int>, uint64_t> next;
+  return Persist(options, [&](bool* alive) -> absl::Status {
+    if (!next.empty()) {
+      request.clear_positions();
+      request.set_tail_lines(0);
+      for (const auto& [key, offset] : next) {
+        v1::LogPosition* position = request.add_positions();
+        position->set_rank(key.first);
+        position->set_stream(static_cast<v1::LogStream>(key.second));
+        position->set_offset(offset);
+      }
+    }
+    const std::function<void(v1::ReadLogsResponse&)> deliver = [&](v1::ReadLogsResponse& chunk) {
+      request.set_generation(chunk.generation());
+      uint64_t& offset =
+          next.try_emplace({chunk.rank(), chunk.stream()}, chunk.offset()).first->second;
+      const uint64_t end = chunk.offset() + chunk.data().size();
+      if (end <= offset) return;
+      if (chunk.offset() < offset) {
+        chunk.mutable_data()->erase(0, offset - chunk.offset());
+        chunk.set_offset(offset);
+      }
+      offset = end;
+      on_data(chunk);
+    };
+    return impl_->Stream(&v1::JobService::Stub::ReadLogs, request, options.stop, alive, deliver);
+  });
+}
+
+}  // namespace meshrun::client

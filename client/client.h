@@ -1,0 +1,107 @@
+// The client library: what a person's command or another program says to a coordinator.
+//
+//   auto client = Client::Connect({.address = "127.0.0.1:7480"});
+//   auto job = (*client)->Submit(spec);
+//   (*client)->Watch(job->job_id(), [](const v1::Job& j) { ... });
+//
+// Values are the messages of proto/meshrun/v1. Thread-safe; Watch and ReadLogs call back on the
+// thread that called them. Every call has a deadline. Errors keep the coordinator's code and text;
+// a coordinator that does not answer is UNAVAILABLE (or DEADLINE_EXCEEDED) with its address and
+// what to try.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/rpc/security.h"
+#include "meshrun/v1/cluster_service.pb.h"
+#include "meshrun/v1/job_service.pb.h"
+
+namespace meshrun::client {
+
+inline constexpr int kDefaultPort = 7480;
+
+struct Options {
+  // host:port, host (the default port), or unix:/path.
+  std::string address;
+  rpc::TlsFiles tls;
+  // Of each call that does not stream.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(5);
+  // Of the check in Connect.
+  std::chrono::nanoseconds connect_timeout = std::chrono::seconds(3);
+  // False: Connect does not ask whether somebody answers; the first call finds out.
+  bool check = true;
+};
+
+// For the calls that last.
+struct StreamOptions {
+  // Ends the call with CANCELLED.
+  std::stop_token stop;
+  // How long to go on trying while the coordinator is away.
+  std::chrono::nanoseconds patience = std::chrono::seconds(60);
+  // Told once at the start of each interruption.
+  std::function<void(const absl::Status&)> on_interruption;
+};
+
+struct LogQuery {
+  std::string job_id;
+  // Empty: all.
+  std::vector<int> ranks;
+  std::vector<v1::LogStream> streams;
+  bool follow = false;
+  // 0: all.
+  int64_t tail_lines = 0;
+  // 0: the current one.
+  uint64_t generation = 0;
+};
+
+// "host" -> "host:7480". INVALID_ARGUMENT for what cannot be an address.
+absl::StatusOr<std::string> NormalizeAddress(std::string_view text);
+
+// True for SUCCEEDED, FAILED and CANCELLED.
+bool HasEnded(v1::JobState state);
+
+class Client {
+ public:
+  // Errors: INVALID_ARGUMENT (address, TLS files), UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const Options& options);
+  ~Client();
+
+  // must_fit: FAILED_PRECONDITION instead of a queue that the job could never leave. A call that
+  // broke half-way is repeated with the same request id: never two jobs.
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool must_fit = false);
+  absl::StatusOr<v1::GetJobResponse> Get(const std::string& job_id);
+  // Newest first.
+  absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000);
+  absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason);
+  absl::StatusOr<std::vector<v1::Node>> ListNodes();
+  absl::StatusOr<v1::DescribeClusterResponse> DescribeCluster(uint32_t max_events = 0);
+
+  // The job as it is, then its changes until it has ended; resumed over interruptions.
+  absl::Status Watch(const std::string& job_id,
+                     const std::function<void(const v1::Job&)>& on_change,
+                     const StreamOptions& options = {});
+
+  // The output of one generation: each byte once, each rank's stream in order, also over
+  // interruptions.
+  absl::Status ReadLogs(const LogQuery& query,
+                        const std::function<void(const v1::ReadLogsResponse&)>& on_data,
+                        const StreamOptions& options = {});
+
+  const std::string& address() const;
+
+ private:
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace meshrun::client

@@ -1,0 +1,63 @@
+// A daemon of meshrun's own, started by this process. It says on a pipe when it serves; what it
+// logs goes to a file, whose end is part of the error when it does not come up.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/os/fd.h"
+
+namespace meshrun::client {
+
+class DaemonProcess {
+ public:
+  struct Options {
+    // "meshrun-coordinator"; found by os::FindOwnProgram.
+    std::string program;
+    std::vector<std::string> arguments;
+    std::string log_path;
+    // Read end of a pipe that the daemon watches; -1: it outlives this process.
+    int lifeline_fd = -1;
+  };
+
+  // NOT_FOUND: not installed. Returns before the daemon serves.
+  static absl::StatusOr<DaemonProcess> Start(const Options& options);
+
+  // The line that the daemon says once it serves: one JSON object. UNAVAILABLE when it ends before,
+  // DEADLINE_EXCEEDED when it says nothing; both with the end of its log.
+  absl::StatusOr<std::string> WaitReady(std::chrono::nanoseconds timeout);
+
+  pid_t pid() const { return pid_; }
+  // Readable once the process has ended.
+  int ended_fd() const { return pidfd_.get(); }
+  // False when it still runs after `timeout`.
+  bool WaitEnded(std::chrono::nanoseconds timeout);
+  void Signal(int signal);
+  // "meshrun-worker ended with SIGKILL; its log ends: ..." for one that has.
+  std::string DescribeEnd();
+
+ private:
+  DaemonProcess() = default;
+
+  std::string program_;
+  std::string log_path_;
+  pid_t pid_ = -1;
+  os::UniqueFd pidfd_;
+  os::UniqueFd ready_;
+  // As waitpid gives it; -1 until reaped.
+  int status_ = -1;
+};
+
+// The last `lines` lines of a log, for an error; empty when there are none.
+std::string LogTail(const std::string& path, int lines);
+
+// A pidfd for any process, to wait for the end of one that is no child.
+os::UniqueFd OpenPid(pid_t pid);
+// Waits for a descriptor to become readable. False after `timeout`.
+bool WaitReadable(int fd, std::chrono::nanoseconds timeout);
+
+}  // namespace meshrun::client

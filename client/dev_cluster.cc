@@ -1,0 +1,195 @@
+#include "client/dev_cluster.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "client/daemon_process.h"
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun::client {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPreferredPort = 7480;
+constexpr std::chrono::seconds kStartTimeout(10);
+constexpr std::chrono::seconds kStopTimeout(15);
+
+// Field 22 of /proc/PID/stat; 0 when there is no such process, or only its zombie.
+uint64_t StartTicks(pid_t pid) {
+  const auto stat = os::ReadFile(fmt::format("/proc/{}/stat", pid));
+  if (!stat.ok()) return 0;
+  // The name, in parentheses, may contain anything.
+  std::istringstream fields(stat->substr(stat->rfind(')') + 1));
+  std::string field;
+  for (int i = 3; fields >> field; ++i) {
+    if (i == 3 && (field == "Z" || field == "X")) return 0;
+    if (i == 22) return std::strtoull(field.c_str(), nullptr, 10);
+  }
+  return 0;
+}
+
+bool PortIsFree(int port) {
+  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+json ToJson(const DevCluster::Process& p) {
+  return {{"name", p.name}, {"pid", p.pid}, {"start_ticks", p.start_ticks}, {"log", p.log_path}};
+}
+
+DevCluster::Process FromJson(const json& j) {
+  DevCluster::Process p{j.value("name", ""), j.value("pid", 0), j.value("start_ticks", uint64_t{0}),
+                        j.value("log", ""), false};
+  p.running = p.pid > 0 && p.start_ticks != 0 && StartTicks(p.pid) == p.start_ticks;
+  return p;
+}
+
+absl::Status Stop(const DevCluster::Process& process) {
+  if (!process.running) return absl::OkStatus();
+  const os::UniqueFd pidfd = OpenPid(process.pid);
+  if (!pidfd) return absl::OkStatus();
+  ::kill(process.pid, SIGTERM);
+  if (WaitReadable(pidfd.get(), kStopTimeout)) return absl::OkStatus();
+  ::kill(process.pid, SIGKILL);
+  if (WaitReadable(pidfd.get(), std::chrono::seconds(2))) return absl::OkStatus();
+  return absl::InternalError(fmt::format("{} (pid {}) does not end", process.name, process.pid));
+}
+
+absl::StatusOr<os::UniqueFd> Lock(const std::string& directory) {
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(directory, 0700));
+  os::UniqueFd fd(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) return os::ErrnoStatus(errno, directory + "/lock");
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AbortedError("another 'meshrun dev' is at work: try again when it has ended");
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DevCluster::DefaultDirectory() {
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && state[0] == '/') {
+    return std::string(state) + "/meshrun/dev";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') {
+    return std::string(home) + "/.local/state/meshrun/dev";
+  }
+  return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME is set: set one of them");
+}
+
+DevCluster::State DevCluster::Read() const {
+  State state;
+  const auto text = os::ReadFile(directory_ + "/endpoints.json");
+  if (!text.ok()) return state;
+  const json j = json::parse(*text, nullptr, false);
+  if (!j.is_object()) return state;
+  state.address = j.value("address", "");
+  if (j.contains("coordinator")) state.coordinator = FromJson(j["coordinator"]);
+  for (const json& worker : j.value("workers", json::array()))
+    state.workers.push_back(FromJson(worker));
+  return state;
+}
+
+absl::Status DevCluster::Write(const State& state) const {
+  json j = {{"address", state.address}, {"workers", json::array()}};
+  if (state.coordinator) j["coordinator"] = ToJson(*state.coordinator);
+  for (const Process& worker : state.workers) j["workers"].push_back(ToJson(worker));
+  return os::WriteFileAtomically(directory_ + "/endpoints.json", j.dump(2) + "\n", 0600);
+}
+
+absl::StatusOr<DevCluster::Process> DevCluster::StartProcess(const std::string& program,
+                                                             const std::string& name,
+                                                             std::vector<std::string> arguments,
+                                                             std::string* ready) {
+  const std::string log_path = fmt::format("{}/{}.log", directory_, name);
+  arguments.insert(arguments.end(), {"--state-dir", fmt::format("{}/{}", directory_, name)});
+  MESHRUN_ASSIGN_OR_RETURN(
+      DaemonProcess daemon,
+      DaemonProcess::Start(
+          {.program = program, .arguments = std::move(arguments), .log_path = log_path}));
+  auto line = daemon.WaitReady(kStartTimeout);
+  if (!line.ok()) {
+    daemon.Signal(SIGKILL);
+    daemon.WaitEnded(std::chrono::seconds(1));
+    return line.status();
+  }
+  *ready = *std::move(line);
+  return Process{name, daemon.pid(), StartTicks(daemon.pid()), log_path, true};
+}
+
+absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd lock, Lock(directory_));
+  State state = Read();
+  uint32_t running = 0;
+  for (const Process& worker : state.workers) running += worker.running ? 1 : 0;
+  if (running > options.workers) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} workers run and {} are asked for: run 'meshrun dev down' first", running,
+                    options.workers));
+  }
+  std::string ready;
+  if (!state.running()) {
+    for (const Process& worker : state.workers) MESHRUN_RETURN_IF_ERROR(Stop(worker));
+    state = State();
+    const uint32_t port = options.port != 0            ? options.port
+                          : PortIsFree(kPreferredPort) ? kPreferredPort
+                                                       : 0;
+    MESHRUN_ASSIGN_OR_RETURN(state.coordinator,
+                             StartProcess("meshrun-coordinator", "coordinator",
+                                          {"--listen", fmt::format("127.0.0.1:{}", port)}, &ready));
+    const json said = json::parse(ready, nullptr, false);
+    state.address = said.is_object() ? said.value("address", "") : "";
+    // Known from here on, so that 'dev down' ends it whatever comes next.
+    MESHRUN_RETURN_IF_ERROR(Write(state));
+  }
+  for (uint32_t i = 0; i < options.workers; ++i) {
+    const std::string name = fmt::format("worker-{}", i + 1);
+    const size_t at = static_cast<size_t>(i);
+    if (at < state.workers.size() && state.workers[at].running) continue;
+    std::vector<std::string> arguments = {"--coordinator", state.address, "--name", name,
+                                          "--address",     "127.0.0.1"};
+    if (options.slots != 0)
+      arguments.insert(arguments.end(), {"--slots", fmt::format("{}", options.slots)});
+    MESHRUN_ASSIGN_OR_RETURN(Process worker,
+                             StartProcess("meshrun-worker", name, std::move(arguments), &ready));
+    if (at < state.workers.size()) {
+      state.workers[at] = std::move(worker);
+    } else {
+      state.workers.push_back(std::move(worker));
+    }
+    MESHRUN_RETURN_IF_ERROR(Write(state));
+  }
+  return state;
+}
+
+absl::Status DevCluster::Down(bool purge) {
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd lock, Lock(directory_));
+  const State state = Read();
+  // All at once, then wait for each.
+  for (const Process& worker : state.workers) {
+    if (worker.running) ::kill(worker.pid, SIGTERM);
+  }
+  for (const Process& worker : state.workers) MESHRUN_RETURN_IF_ERROR(Stop(worker));
+  if (state.coordinator) MESHRUN_RETURN_IF_ERROR(Stop(*state.coordinator));
+  if (purge) return os::RemoveTree(directory_);
+  ::unlink((directory_ + "/endpoints.json").c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace meshrun::client

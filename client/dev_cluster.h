@@ -1,0 +1,64 @@
+// The cluster of `meshrun dev`: a coordinator and workers on this host that stay when the command
+// ends. Its state, logs and endpoints.json are in one directory, so that every later command finds
+// it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace meshrun::client {
+
+class DevCluster {
+ public:
+  struct Process {
+    std::string name;
+    pid_t pid = 0;
+    // Start time of the process in clock ticks: a pid alone may come to mean another process.
+    uint64_t start_ticks = 0;
+    std::string log_path;
+    bool running = false;
+  };
+  struct State {
+    // Empty: never started, or down.
+    std::string address;
+    std::optional<Process> coordinator;
+    std::vector<Process> workers;
+    bool running() const { return coordinator && coordinator->running; }
+  };
+  struct UpOptions {
+    uint32_t workers = 1;
+    // 0: the default port, or any where that is taken.
+    uint32_t port = 0;
+    // 0: the workers' own choice.
+    uint32_t slots = 0;
+  };
+
+  // $XDG_STATE_HOME/meshrun/dev, or ~/.local/state/meshrun/dev.
+  static absl::StatusOr<std::string> DefaultDirectory();
+
+  explicit DevCluster(std::string directory) : directory_(std::move(directory)) {}
+  const std::string& directory() const { return directory_; }
+
+  State Read() const;
+  // Starts what is missing; what runs stays. FAILED_PRECONDITION when more workers run than asked
+  // for.
+  absl::StatusOr<State> Up(const UpOptions& options);
+  // Workers first, each with time to stop its ranks. `purge` removes jobs and logs too.
+  absl::Status Down(bool purge);
+
+ private:
+  absl::Status Write(const State& state) const;
+  absl::StatusOr<Process> StartProcess(const std::string& program, const std::string& name,
+                                       std::vector<std::string> arguments, std::string* ready);
+
+  const std::string directory_;
+};
+
+}  // namespace meshrun::client

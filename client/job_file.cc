@@ -1,0 +1,310 @@
+#include "client/job_file.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "client/job_spec.h"
+#include "client/suggest.h"
+#include "core/os/files.h"
+#include "core/proto_time.h"
+#include "core/status.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+// One value of the file, with what is needed to say where it is.
+struct Value {
+  std::string_view file;
+  std::string field;
+  YAML::Node node;
+
+  absl::Status Wrong(std::string_view what) const { return WrongAt(node, what); }
+  absl::Status WrongAt(const YAML::Node& at, std::string_view what) const {
+    const YAML::Mark mark = at.Mark();
+    return absl::InvalidArgumentError(
+        fmt::format("{}:{}:{}: {}: {}", file, mark.line + 1, mark.column + 1, field, what));
+  }
+  absl::Status WrongAt(const YAML::Node& at, const absl::Status& status) const {
+    return WrongAt(at, std::string_view(status.message().data(), status.message().size()));
+  }
+
+  absl::StatusOr<std::string> Text(std::string_view what_to_write) const {
+    if (!node.IsScalar() || node.Scalar().empty()) return Wrong(what_to_write);
+    return node.Scalar();
+  }
+  template <typename Int>
+  absl::StatusOr<Int> Number(Int min, std::string_view example) const {
+    Int value{};
+    const std::string text = node.IsScalar() ? node.Scalar() : std::string();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || text.empty() || value < min) {
+      return Wrong(fmt::format("{} is no whole number from {} up: write for example {}: {}",
+                               node.IsScalar() ? "'" + text + "'" : "this", min, field, example));
+    }
+    return value;
+  }
+};
+
+using Setter = std::function<absl::Status(const Value&, v1::JobSpec*)>;
+
+template <typename Int>
+Setter NumberField(void (v1::JobSpec::*set)(Int), Int min, std::string example) {
+  return [=](const Value& value, v1::JobSpec* spec) -> absl::Status {
+    MESHRUN_ASSIGN_OR_RETURN(const Int number, value.Number<Int>(min, example));
+    (spec->*set)(number);
+    return absl::OkStatus();
+  };
+}
+
+Setter TextField(void (*set)(v1::JobSpec*, const std::string&), std::string what_to_write) {
+  return [=](const Value& value, v1::JobSpec* spec) -> absl::Status {
+    MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text(what_to_write));
+    set(spec, text);
+    return absl::OkStatus();
+  };
+}
+
+Setter DurationField(google::protobuf::Duration* (v1::JobSpec::*mutable_field)()) {
+  return [=](const Value& value, v1::JobSpec* spec) -> absl::Status {
+    MESHRUN_ASSIGN_OR_RETURN(const std::string text,
+                             value.Text("write for example 10s, 2m or 1h30m"));
+    const auto duration = ParseDuration(text);
+    if (!duration.ok()) return value.WrongAt(value.node, duration.status());
+    *(spec->*mutable_field)() = ToProtoDuration(*duration);
+    return absl::OkStatus();
+  };
+}
+
+absl::Status SetName(const Value& value, v1::JobSpec* spec) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text("write for example name: geoid"));
+  if (const absl::Status status = CheckName(text); !status.ok())
+    return value.WrongAt(value.node, status);
+  spec->set_name(text);
+  return absl::OkStatus();
+}
+
+absl::Status SetCommand(const Value& value, v1::JobSpec* spec) {
+  static constexpr char kWrite[] =
+      "write the program and its arguments, as text or as a list: [./train, --steps, 100]";
+  if (value.node.IsScalar()) {
+    const auto parts = SplitCommandLine(value.node.Scalar());
+    if (!parts.ok()) return value.WrongAt(value.node, parts.status());
+    for (const std::string& part : *parts) spec->add_command(part);
+  } else if (value.node.IsSequence()) {
+    for (const YAML::Node& part : value.node) {
+      if (!part.IsScalar()) return value.WrongAt(part, kWrite);
+      spec->add_command(part.Scalar());
+    }
+  }
+  return spec->command().empty() ? value.Wrong(kWrite) : absl::OkStatus();
+}
+
+absl::Status SetNodes(const Value& value, v1::JobSpec* spec) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string text,
+                           value.Text("write for example nodes: 2 or nodes: \"1:4\""));
+  const auto range = ParseNodeRange(text);
+  if (!range.ok()) return value.WrongAt(value.node, range.status());
+  spec->set_min_nodes(range->min);
+  spec->set_max_nodes(range->max);
+  return absl::OkStatus();
+}
+
+absl::Status SetProcs(const Value& value, v1::JobSpec* spec) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text("write a number, gpu or cpu"));
+  const auto procs = ParseProcsPerNode(text, true);
+  if (!procs.ok()) return value.WrongAt(value.node, procs.status());
+  *spec->mutable_procs_per_node() = *procs;
+  return absl::OkStatus();
+}
+
+absl::Status SetMemory(const Value& value, v1::JobSpec* spec) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text("write for example memory: 4G"));
+  const auto bytes = ParseBytes(text);
+  if (!bytes.ok()) return value.WrongAt(value.node, bytes.status());
+  spec->set_memory_bytes(*bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SetMeshField(const Value& value, v1::JobSpec* spec) {
+  std::string text;
+  if (value.node.IsMap()) {
+    for (const auto& axis : value.node) {
+      if (!axis.first.IsScalar() || !axis.second.IsScalar()) {
+        return value.WrongAt(axis.second, "write for example mesh: {dp: -1, spatial: 2}");
+      }
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.first.Scalar(),
+                          axis.second.Scalar());
+    }
+  } else if (value.node.IsScalar()) {
+    text = value.node.Scalar();
+  }
+  if (text.empty()) return value.Wrong("write for example mesh: {dp: -1, spatial: 2}");
+  const absl::Status status = SetMesh(text, spec);
+  return status.ok() ? status : value.WrongAt(value.node, status);
+}
+
+absl::Status SetEnv(const Value& value, v1::JobSpec* spec) {
+  if (!value.node.IsMap()) return value.Wrong("write a map, for example env: {OMP_NUM_THREADS: 2}");
+  for (const auto& entry : value.node) {
+    if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull())) {
+      return value.WrongAt(entry.first, "each variable has one text as its value");
+    }
+    (*spec->mutable_env())[entry.first.Scalar()] =
+        entry.second.IsNull() ? "" : entry.second.Scalar();
+  }
+  return absl::OkStatus();
+}
+
+const std::map<std::string, Setter>& Fields() {
+  static const auto* const fields = [] {
+    const auto shipped =
+        TextField([](v1::JobSpec* s, const std::string& t) { s->set_shipped_job(t); },
+                  "write the name of a shipped job, for example geoid");
+    return new std::map<std::string, Setter>{
+        {"name", SetName},
+        {"command", SetCommand},
+        {"args", SetCommand},
+        {"job", shipped},
+        {"shipped_job", shipped},
+        {"working_dir",
+         TextField([](v1::JobSpec* s, const std::string& t) { s->set_working_dir(t); },
+                   "write a directory")},
+        {"env", SetEnv},
+        {"nodes", SetNodes},
+        {"min_nodes", NumberField<uint32_t>(&v1::JobSpec::set_min_nodes, 1, "1")},
+        {"max_nodes", NumberField<uint32_t>(&v1::JobSpec::set_max_nodes, 1, "4")},
+        {"procs_per_node", SetProcs},
+        {"gpus_per_proc", NumberField<uint32_t>(&v1::JobSpec::set_gpus_per_proc, 0, "1")},
+        {"cpus_per_proc", NumberField<uint32_t>(&v1::JobSpec::set_cpus_per_proc, 1, "1")},
+        {"memory", SetMemory},
+        {"memory_bytes", SetMemory},
+        {"mesh", SetMeshField},
+        {"max_restarts", NumberField<uint32_t>(&v1::JobSpec::set_max_restarts, 0, "3")},
+        {"kill_grace", DurationField(&v1::JobSpec::mutable_kill_grace)},
+        {"queue_timeout", DurationField(&v1::JobSpec::mutable_queue_timeout)},
+        {"priority", NumberField<int32_t>(&v1::JobSpec::set_priority,
+                                          std::numeric_limits<int32_t>::min(), "5")},
+    };
+  }();
+  return *fields;
+}
+
+// Fields that say the same thing in two ways.
+constexpr std::pair<const char*, const char*> kExclusive[] = {
+    {"nodes", "min_nodes"}, {"nodes", "max_nodes"},     {"job", "shipped_job"},
+    {"job", "command"},     {"shipped_job", "command"}, {"memory", "memory_bytes"},
+};
+
+absl::StatusOr<v1::JobSpec> ParseFields(const YAML::Node& root, std::string_view name) {
+  if (!root.IsMap()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: a job file is a list of 'field: value' lines, for example 'command: ./train'", name));
+  }
+  v1::JobSpec spec;
+  std::map<std::string, YAML::Node> seen;
+  for (const auto& entry : root) {
+    const Value value{name, entry.first.IsScalar() ? entry.first.Scalar() : "this key",
+                      entry.second};
+    const auto field = Fields().find(value.field);
+    if (field == Fields().end()) {
+      std::vector<std::string> known;
+      for (const auto& [field_name, setter] : Fields()) known.push_back(field_name);
+      const std::string nearest = DidYouMean(value.field, known);
+      return value.WrongAt(
+          entry.first,
+          fmt::format("no such field{}", nearest.empty()
+                                             ? fmt::format(": there are {}", fmt::join(known, ", "))
+                                             : nearest));
+    }
+    if (!seen.emplace(value.field, entry.first).second) {
+      return value.WrongAt(entry.first, fmt::format("set before, at line {}: remove one of the two",
+                                                    seen[value.field].Mark().line + 1));
+    }
+    for (const auto& [one, other] : kExclusive) {
+      const char* rival = value.field == one ? other : value.field == other ? one : nullptr;
+      if (rival != nullptr && seen.count(rival) != 0) {
+        return value.WrongAt(entry.first,
+                             fmt::format("{} is set too, at line {}: write only one of them", rival,
+                                         seen[rival].Mark().line + 1));
+      }
+    }
+    MESHRUN_RETURN_IF_ERROR(field->second(value, &spec));
+  }
+  if (seen.count("args") != 0 && spec.shipped_job().empty()) {
+    return Value{name, "args", seen["args"]}.Wrong(
+        "these are the arguments of a shipped job, and there is no 'job:': write the whole call in "
+        "'command:'");
+  }
+  if (spec.max_nodes() != 0 && spec.max_nodes() < spec.min_nodes()) {
+    return Value{name, "max_nodes", seen["max_nodes"]}.Wrong(
+        fmt::format("{} is less than min_nodes, {}", spec.max_nodes(), spec.min_nodes()));
+  }
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> SplitCommandLine(std::string_view line) {
+  std::vector<std::string> parts;
+  std::string part;
+  bool in_part = false;
+  char quote = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quote != 0) {
+      if (c == quote) {
+        quote = 0;
+      } else if (c == '\\' && quote == '"' && i + 1 < line.size() &&
+                 (line[i + 1] == '"' || line[i + 1] == '\\' || line[i + 1] == '$')) {
+        part += line[++i];
+      } else {
+        part += c;
+      }
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+      in_part = true;
+    } else if (c == '\\' && i + 1 < line.size()) {
+      part += line[++i];
+      in_part = true;
+    } else if (c == ' ' || c == '\t' || c == '\n') {
+      if (in_part) parts.push_back(std::exchange(part, ""));
+      in_part = false;
+    } else if (std::string_view("|&;<>`$").find(c) != std::string_view::npos) {
+      return absl::InvalidArgumentError(fmt::format(
+          "'{}' would need a shell: quote it, or write the command as a list: [sh, -c, \"...\"]",
+          c));
+    } else {
+      part += c;
+      in_part = true;
+    }
+  }
+  if (quote != 0) {
+    return absl::InvalidArgumentError(fmt::format("a {} is never closed", quote));
+  }
+  if (in_part) parts.push_back(part);
+  return parts;
+}
+
+absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_view name) {
+  // yaml-cpp reports by exceptions; none leaves this function.
+  try {
+    return ParseFields(YAML::Load(text), name);
+  } catch (const YAML::Exception& e) {
+    return absl::InvalidArgumentError(fmt::format("{}:{}:{}: this is no YAML: {}", name,
+                                                  e.mark.line + 1, e.mark.column + 1, e.msg));
+  }
+}
+
+absl::StatusOr<v1::JobSpec> ReadJobFile(const std::string& path) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string text, os::ReadFile(path == "-" ? "/dev/stdin" : path));
+  return ParseJobText(text, path == "-" ? "standard input" : path);
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,115 @@
+#include "client/local_cluster.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun::client {
+namespace {
+
+constexpr std::chrono::seconds kStartTimeout(10);
+constexpr std::string_view kDirectoryName = "meshrun-run.";
+constexpr size_t kMaxParent = 40;
+
+std::string ParentDirectory() {
+  const char* tmp = std::getenv("TMPDIR");
+  // Sockets below it must fit 107 bytes.
+  return tmp != nullptr && tmp[0] == '/' && std::string_view(tmp).size() <= kMaxParent ? tmp
+                                                                                       : "/tmp";
+}
+
+os::UniqueFd TryLock(const std::string& directory) {
+  os::UniqueFd fd(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) fd.reset();
+  return fd;
+}
+
+// Directories of runs that were killed: nobody else removes them.
+void RemoveAbandoned(const std::string& parent) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+    struct stat info;
+    const std::string path = entry.path();
+    if (!entry.path().filename().string().starts_with(kDirectoryName) ||
+        ::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::getuid() ||
+        ::access((path + "/lock").c_str(), F_OK) != 0) {
+      continue;
+    }
+    if (const os::UniqueFd lock = TryLock(path)) os::RemoveTree(path).IgnoreError();
+  }
+}
+
+}  // namespace
+
+uint32_t DefaultSlots(uint32_t cores) { return std::max<uint32_t>(cores, 8); }
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options& options) {
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster);
+  cluster->options_ = options;
+  if (!cluster->options_.trace) cluster->options_.trace = [](const char*) {};
+
+  std::string path = fmt::format("{}/{}XXXXXX", ParentDirectory(), kDirectoryName);
+  if (::mkdtemp(path.data()) == nullptr) return os::ErrnoStatus(errno, path);
+  cluster->directory_ = path;
+  cluster->lock_ = TryLock(path);
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) != 0) return os::ErrnoStatus(errno, "pipe");
+  const os::UniqueFd lifeline_read(pipe[0]);
+  cluster->lifeline_ = os::UniqueFd(pipe[1]);
+  cluster->address_ = fmt::format("unix:{}/c.sock", path);
+
+  // Both at once: the worker tries until the coordinator is there.
+  MESHRUN_ASSIGN_OR_RETURN(
+      cluster->coordinator_,
+      DaemonProcess::Start({.program = "meshrun-coordinator",
+                            .arguments = {"--listen", cluster->address_, "--ephemeral", "--log-level", "warning"},
+                            .log_path = path + "/coordinator.log",
+                            .lifeline_fd = lifeline_read.get()}));
+  MESHRUN_ASSIGN_OR_RETURN(
+      cluster->worker_,
+      DaemonProcess::Start(
+          {.program = "meshrun-worker",
+           .arguments = {"--coordinator", cluster->address_, "--state-dir", path + "/w",
+                         "--address", "127.0.0.1", "--slots", fmt::format("{}", options.slots),
+                         "--kill-at-once-on-lifeline", "--log-level", "warning"},
+           .log_path = path + "/worker.log",
+           .lifeline_fd = lifeline_read.get()}));
+  cluster->options_.trace("daemons spawned");
+  MESHRUN_RETURN_IF_ERROR(cluster->coordinator_->WaitReady(kStartTimeout).status());
+  cluster->options_.trace("coordinator serves");
+  return cluster;
+}
+
+absl::Status LocalCluster::WaitForWorker() {
+  MESHRUN_RETURN_IF_ERROR(worker_->WaitReady(kStartTimeout).status());
+  options_.trace("worker registered");
+  return absl::OkStatus();
+}
+
+LocalCluster::~LocalCluster() {
+  lifeline_.reset();
+  for (std::optional<DaemonProcess>* daemon : {&worker_, &coordinator_}) {
+    if (!*daemon) continue;
+    if (!(*daemon)->WaitEnded(std::chrono::milliseconds(1500))) {
+      (*daemon)->Signal(SIGKILL);
+      (*daemon)->WaitEnded(std::chrono::seconds(1));
+    }
+  }
+  if (directory_.empty()) return;
+  os::RemoveTree(directory_).IgnoreError();
+  lock_.reset();
+  RemoveAbandoned(ParentDirectory());
+  if (options_.trace) options_.trace("daemons ended");
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,54 @@
+// The cluster of `meshrun run`: a coordinator and one worker, for one job, in a private directory.
+// Nothing of it outlives this process: both daemons hold the read end of a pipe whose other end is
+// ours.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/daemon_process.h"
+
+namespace meshrun::client {
+
+// What this host offers when nobody says otherwise: small ranks share cores well.
+uint32_t DefaultSlots(uint32_t cores);
+
+class LocalCluster {
+ public:
+  struct Options {
+    uint32_t slots = 1;
+    // Told the name of each phase when it ends.
+    std::function<void(const char* phase)> trace;
+  };
+
+  // Starts both daemons at once and returns when the coordinator serves. NOT_FOUND: not installed.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
+  // Ends both, within 3 s at most, and removes the directory.
+  ~LocalCluster();
+
+  const std::string& address() const { return address_; }
+  // Returns when the worker is registered: what fits is known from then on.
+  absl::Status WaitForWorker();
+  DaemonProcess& coordinator() { return *coordinator_; }
+  DaemonProcess& worker() { return *worker_; }
+
+ private:
+  LocalCluster() = default;
+
+  Options options_;
+  std::string directory_;
+  std::string address_;
+  // Free once this process is gone, however it went.
+  os::UniqueFd lock_;
+  os::UniqueFd lifeline_;
+  std::optional<DaemonProcess> coordinator_;
+  std::optional<DaemonProcess> worker_;
+};
+
+}  // namespace meshrun::client

@@ -1,0 +1,130 @@
+#include "client/render/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+constexpr std::chrono::seconds kRateWindow(15);
+constexpr std::chrono::seconds kLineInterval(10);
+constexpr double kLineFraction = 0.1;
+constexpr int kBarColumns = 24;
+
+std::string BarGlyphs(double fraction, int columns, const Style& style) {
+  const double clamped = std::clamp(fraction, 0.0, 1.0);
+  const int halves = static_cast<int>(clamped * columns * 2);
+  std::string done;
+  std::string left;
+  for (int i = 0; i < columns; ++i) {
+    if (2 * i + 1 < halves) {
+      done += style.utf8 ? "━" : "#";
+    } else if (2 * i < halves) {
+      done += style.utf8 ? "╸" : "#";
+    } else {
+      left += style.utf8 ? "━" : "-";
+    }
+  }
+  // Without colour the part ahead would look like the part done.
+  if (!style.colour && style.utf8) left = std::string(DisplayWidth(left), ' ');
+  return Paint(style, Colour::kGreen, done) + Paint(style, Colour::kGrey, left);
+}
+
+}  // namespace
+
+void ProgressMeter::Update(const v1::Progress& progress, std::chrono::nanoseconds now) {
+  if (!progress.has_step() && !progress.has_loss() && progress.note().empty()) return;
+  has_any_ = true;
+  last_ = progress;
+  if (!progress.has_step()) return;
+  if (!samples_.empty() && progress.step() < samples_.back().step) samples_.clear();
+  if (samples_.empty() || progress.step() > samples_.back().step)
+    samples_.push_back({now, progress.step()});
+  while (samples_.size() > 2 && now - samples_.front().at > kRateWindow) samples_.pop_front();
+}
+
+std::optional<double> ProgressMeter::Rate() const {
+  if (samples_.size() < 2) return std::nullopt;
+  const double seconds =
+      std::chrono::duration<double>(samples_.back().at - samples_.front().at).count();
+  if (seconds <= 0) return std::nullopt;
+  return static_cast<double>(samples_.back().step - samples_.front().step) / seconds;
+}
+
+std::optional<std::chrono::seconds> ProgressMeter::Remaining() const {
+  const auto rate = Rate();
+  if (!rate || *rate <= 0 || !last_.has_step() || !last_.has_total_steps()) return std::nullopt;
+  const double left = static_cast<double>(std::max<int64_t>(0, last_.total_steps() - last_.step()));
+  return std::chrono::seconds(static_cast<int64_t>(std::min(std::ceil(left / *rate), 1e9)));
+}
+
+std::optional<double> ProgressMeter::Fraction() const {
+  if (!last_.has_step() || !last_.has_total_steps() || last_.total_steps() <= 0)
+    return std::nullopt;
+  return static_cast<double>(last_.step()) / static_cast<double>(last_.total_steps());
+}
+
+std::vector<std::string> ProgressMeter::Facts() const {
+  std::vector<std::string> facts;
+  if (last_.has_loss()) facts.push_back(fmt::format("loss {:.4g}", last_.loss()));
+  if (const auto rate = Rate(); rate && *rate > 0) {
+    facts.push_back(*rate >= 100 ? fmt::format("{:.0f} step/s", *rate)
+                    : *rate >= 1 ? fmt::format("{:.3g} step/s", *rate)
+                                 : fmt::format("{:.3g} s/step", 1 / *rate));
+  }
+  if (const auto left = Remaining(); left && left->count() > 0) {
+    facts.push_back(FormatDuration(*left) + " left");
+  }
+  if (!last_.note().empty()) facts.push_back(last_.note());
+  return facts;
+}
+
+std::string ProgressMeter::Bar(const std::string& name, const Style& style) const {
+  std::string head = name;
+  std::string bar;
+  if (const auto fraction = Fraction()) {
+    bar = " " + BarGlyphs(*fraction, kBarColumns, style);
+    head += std::string(1 + kBarColumns, ' ');
+    head += fmt::format(" {:3.0f}%  {}/{}", std::floor(*fraction * 100), last_.step(),
+                        last_.total_steps());
+  } else if (last_.has_step()) {
+    head += fmt::format("  step {}", last_.step());
+  }
+  for (const std::string& fact : Facts()) {
+    // The bar stays one line, whatever is left out.
+    if (DisplayWidth(head) + 2 + DisplayWidth(fact) >= static_cast<size_t>(style.width)) break;
+    head += "  " + fact;
+  }
+  if (!bar.empty()) head.replace(name.size(), 1 + kBarColumns, bar);
+  return head;
+}
+
+std::string ProgressMeter::Line() const {
+  std::vector<std::string> parts;
+  if (const auto fraction = Fraction()) {
+    parts.push_back(fmt::format("step {}/{} ({:.0f}%)", last_.step(), last_.total_steps(),
+                                std::floor(*fraction * 100)));
+  } else if (last_.has_step()) {
+    parts.push_back(fmt::format("step {}", last_.step()));
+  }
+  for (std::string& fact : Facts()) parts.push_back(std::move(fact));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+bool ProgressMeter::LineDue(std::chrono::nanoseconds now) {
+  if (!has_any_ || !last_.has_step() || shown_step_ == last_.step()) return false;
+  const double fraction = Fraction().value_or(0);
+  const bool due = !shown_step_ || now - shown_at_ >= kLineInterval || fraction >= 1 ||
+                   fraction - shown_fraction_ >= kLineFraction;
+  if (!due) return false;
+  shown_step_ = last_.step();
+  shown_at_ = now;
+  shown_fraction_ = fraction;
+  return true;
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,366 @@
+#include "client/render/report.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <map>
+
+#include "client/client.h"
+#include "client/job_spec.h"
+#include "client/render/table.h"
+#include "core/exit_codes.h"
+#include "core/mesh.h"
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// "JOB_STATE_RUNNING" -> "RUNNING".
+std::string LastWord(const std::string& name, std::string_view prefix) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : "UNKNOWN";
+}
+
+nanoseconds RunTime(const v1::Job& job, nanoseconds now) {
+  if (!job.has_started_at()) return nanoseconds(0);
+  return (job.has_finished_at() ? FromProto(job.finished_at()) : now) - FromProto(job.started_at());
+}
+
+std::string MeshText(const google::protobuf::RepeatedPtrField<v1::MeshAxis>& mesh) {
+  std::vector<Axis> axes;
+  for (const v1::MeshAxis& axis : mesh) axes.push_back({axis.name(), axis.size()});
+  return FormatMesh(axes);
+}
+
+// Quoted where a shell would need it.
+std::string CommandText(const v1::JobSpec& spec) {
+  std::string out = spec.shipped_job().empty() ? "" : "--job " + spec.shipped_job();
+  for (const std::string& part : spec.command()) {
+    if (!out.empty()) out += ' ';
+    const bool plain =
+        !part.empty() && part.find_first_of(" \t\n'\"\\$&|;<>()*?#~`") == std::string::npos;
+    if (plain) {
+      out += part;
+      continue;
+    }
+    out += '\'';
+    for (const char c : part) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    out += '\'';
+  }
+  return out;
+}
+
+std::string ProgressText(const v1::Progress& progress) {
+  std::string out;
+  if (progress.has_step()) {
+    out = progress.has_total_steps() && progress.total_steps() > 0
+              ? fmt::format("{}/{}", progress.step(), progress.total_steps())
+              : fmt::format("step {}", progress.step());
+  }
+  if (progress.has_loss())
+    out += fmt::format("{}loss {:.4g}", out.empty() ? "" : " ", progress.loss());
+  if (!progress.note().empty()) out += fmt::format("{}{}", out.empty() ? "" : " ", progress.note());
+  return out;
+}
+
+std::string_view SignalMeaning(int signal) {
+  switch (signal) {
+    case SIGKILL:
+      return "killed from outside; without enough memory the system does that";
+    case SIGSEGV:
+      return "it used memory that is not its own";
+    case SIGBUS:
+      return "bad memory access; a file it maps may have been cut, or /dev/shm is full";
+    case SIGABRT:
+      return "it gave up by itself: an assertion or an exception nobody caught";
+    case SIGFPE:
+      return "a division by zero or an overflow of integers";
+    case SIGILL:
+      return "an instruction that this processor does not have";
+    default:
+      return "";
+  }
+}
+
+bool EndedBadly(const v1::RankStatus& rank) {
+  if (rank.state() == v1::RANK_STATE_LOST) return true;
+  return rank.state() == v1::RANK_STATE_EXITED &&
+         (rank.exit().signal() != 0 || rank.exit().exit_code() != 0);
+}
+
+// "1 other rank ended as a consequence: 0 (SIGTERM)"; ranks of one fate together.
+std::string Consequences(const v1::Job& job) {
+  std::map<std::string, std::vector<int>> by_fate;
+  size_t count = 0;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    const int number = rank.assignment().rank();
+    if (number == job.failure().rank() || !EndedBadly(rank)) continue;
+    by_fate[rank.state() == v1::RANK_STATE_LOST ? "lost with its node" : DescribeExit(rank.exit())]
+        .push_back(number);
+    ++count;
+  }
+  if (count == 0) return "";
+  std::string fates;
+  for (const auto& [fate, ranks] : by_fate) {
+    fates += fmt::format("{}{} {} ({})", fates.empty() ? "" : ", ",
+                         ranks.size() == 1 ? "rank" : "ranks", FormatRanks(ranks), fate);
+  }
+  return fmt::format("{}{} ended as a consequence: {}", count,
+                     job.failure().rank() < 0 ? (count == 1 ? " rank" : " ranks")
+                                              : (count == 1 ? " other rank" : " other ranks"),
+                     fates);
+}
+
+// "rank 1 on node-a was killed by SIGKILL".
+std::string FailureSentence(const v1::Job& job) {
+  const v1::Failure& failure = job.failure();
+  const std::string where =
+      failure.node_name().empty() ? "" : fmt::format(" on {}", failure.node_name());
+  switch (failure.cause()) {
+    case v1::FAILURE_CAUSE_RANK_EXITED:
+      return fmt::format("rank {}{} ended with exit code {}", failure.rank(), where,
+                         failure.exit().exit_code());
+    case v1::FAILURE_CAUSE_RANK_SIGNALED:
+      return fmt::format("rank {}{} was ended by {}", failure.rank(), where,
+                         DescribeExit(failure.exit()));
+    default:
+      return failure.message().empty() ? job.reason() : failure.message();
+  }
+}
+
+}  // namespace
+
+std::string StateName(v1::JobState state) {
+  return LastWord(v1::JobState_Name(state), "JOB_STATE_");
+}
+std::string StateName(v1::NodeState state) {
+  return LastWord(v1::NodeState_Name(state), "NODE_STATE_");
+}
+std::string StateName(v1::RankState state) {
+  return LastWord(v1::RankState_Name(state), "RANK_STATE_");
+}
+
+std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
+  Table table(
+      {"JOB", "STATE", ">RANKS", ">RESTARTS", "SUBMITTED", "RUNTIME", "PROGRESS", "REASON"});
+  for (const v1::Job& job : jobs) {
+    table.Add({job.job_id(), StateName(job.state()),
+               job.world_size() == 0 ? "-" : fmt::format("{}", job.world_size()),
+               job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),
+               Ago(now, FromProto(job.submitted_at())),
+               job.has_started_at() ? FormatDuration(RunTime(job, now)) : "-",
+               ProgressText(job.progress()), Shorten(job.reason(), 80)});
+  }
+  return table.Render();
+}
+
+std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now) {
+  std::sort(nodes.begin(), nodes.end(), [](const v1::Node& a, const v1::Node& b) {
+    return a.name() != b.name() ? NaturalLess(a.name(), b.name()) : a.node_id() < b.node_id();
+  });
+  Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "ADDRESS", "SINCE",
+               "LAST SEEN", "VERSION"});
+  for (const v1::Node& node : nodes) {
+    const v1::Resources& r = node.resources();
+    table.Add({node.name(), StateName(node.state()),
+               fmt::format("{}/{}", node.slots_used(), r.slots()), fmt::format("{}", r.cores()),
+               r.gpus().empty() ? "" : fmt::format("{}/{}", node.gpus_used_size(), r.gpus_size()),
+               FormatBytes(r.memory_bytes()), node.address(),
+               Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
+               node.version()});
+  }
+  return table.Render();
+}
+
+std::string FailureReport(const v1::Job& job, const Style& style) {
+  if (!job.has_failure()) return "";
+  const v1::Failure& failure = job.failure();
+  std::string out =
+      fmt::format("  {}  {}\n", Paint(style, Colour::kBold, "first failure"), FailureSentence(job));
+  if (const auto meaning = SignalMeaning(failure.exit().signal()); !meaning.empty()) {
+    out += fmt::format("                 {}\n", meaning);
+  }
+  if (!failure.exit().error_message().empty()) {
+    out += fmt::format("  {}          {}\n", Paint(style, Colour::kBold, "error"),
+                       failure.exit().error_message());
+  }
+  if (!failure.exit().last_lines().empty()) {
+    out += fmt::format("  {}\n", Paint(style, Colour::kBold, "its last lines"));
+    for (const std::string& line : failure.exit().last_lines()) {
+      out += fmt::format("    {} {}\n", Paint(style, Colour::kGrey, "|"), line);
+    }
+  }
+  if (const std::string others = Consequences(job); !others.empty()) {
+    out += fmt::format("  {}         {}\n", Paint(style, Colour::kBold, "others"), others);
+  }
+  return out;
+}
+
+std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, const Style& style) {
+  const v1::Job& job = response.job();
+  const v1::JobSpec& spec = job.spec();
+  std::string out =
+      fmt::format("{}  {}{}{}\n", Paint(style, Colour::kBold, job.job_id()), StateName(job.state()),
+                  job.reason().empty() ? "" : ": ", job.reason());
+  const auto field = [&](std::string_view name, const std::string& value) {
+    if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
+  };
+  field("command", CommandText(spec));
+  field("directory", spec.working_dir());
+  field("asked for",
+        DescribeShape(spec) + (spec.mesh().empty() ? "" : ", mesh " + MeshText(spec.mesh())));
+  if (job.world_size() > 0) {
+    field("has", Count(job.world_size(), "rank") +
+                     (job.mesh().empty() ? "" : ", mesh " + MeshText(job.mesh())));
+  }
+  field("submitted", Ago(now, FromProto(job.submitted_at())));
+  if (job.has_started_at()) field("runtime", FormatDuration(RunTime(job, now)));
+  if (spec.max_restarts() > 0 || job.restarts() > 0) {
+    field("restarts", fmt::format("{} of {}", job.restarts(), spec.max_restarts()));
+  }
+  if (!job.master_addr().empty())
+    field("master", fmt::format("{}:{}", job.master_addr(), job.master_port()));
+  field("progress", ProgressText(job.progress()));
+  if (job.has_failure()) out += "\n" + FailureReport(job, style);
+
+  Table ranks({">RANK", "NODE", ">LOCAL", "MESH", "GPUS", "STATE", ">PID", "ENDED", "PROGRESS"});
+  for (const v1::RankStatus& rank : job.ranks()) {
+    const v1::RankAssignment& place = rank.assignment();
+    std::string exit;
+    if (rank.state() == v1::RANK_STATE_EXITED) {
+      exit = DescribeExit(rank.exit());
+      if (rank.exit().teardown()) exit += ", as a consequence";
+    }
+    ranks.Add({fmt::format("{}", place.rank()),
+               rank.node_name().empty() ? place.node_id() : rank.node_name(),
+               fmt::format("{}", place.local_rank()),
+               fmt::format("{}", fmt::join(place.mesh_coordinates(), ",")),
+               fmt::format("{}", fmt::join(place.gpus(), ",")), StateName(rank.state()),
+               rank.pid() == 0 ? "" : fmt::format("{}", rank.pid()), exit,
+               ProgressText(rank.progress())});
+  }
+  if (!ranks.empty()) out += "\n" + ranks.Render(2);
+
+  Table groups({"GROUP", "RANKS", "BACKEND"});
+  for (const v1::GroupInfo& group : job.groups()) {
+    groups.Add(
+        {group.name(), FormatRanks({group.ranks().begin(), group.ranks().end()}), group.backend()});
+  }
+  if (!groups.empty()) out += "\n" + groups.Render(2);
+
+  Table events({"WHEN", "EVENT", "WHAT"});
+  for (const v1::ClusterEvent& event : response.events()) {
+    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.message()});
+  }
+  if (!events.empty()) out += "\n" + events.Render(2);
+  return out;
+}
+
+std::string DescribeNode(const v1::Node& node, nanoseconds now) {
+  const v1::Resources& r = node.resources();
+  std::string out = fmt::format("{}  {}\n", node.name(), StateName(node.state()));
+  const auto field = [&](std::string_view name, const std::string& value) {
+    if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
+  };
+  field("id", node.node_id());
+  field("address", node.address());
+  field("slots",
+        fmt::format("{} of {} in use, {}", node.slots_used(), r.slots(), Count(r.cores(), "core")));
+  field("memory", fmt::format("{} of {} reserved", FormatBytes(node.memory_used_bytes()),
+                              FormatBytes(r.memory_bytes())));
+  for (const v1::Gpu& gpu : r.gpus()) {
+    const bool used = std::find(node.gpus_used().begin(), node.gpus_used().end(), gpu.index()) !=
+                      node.gpus_used().end();
+    field(fmt::format("gpu {}", gpu.index()),
+          fmt::format("{}, {}{}", gpu.model(), FormatBytes(gpu.memory_bytes()),
+                      used ? ", in use" : ""));
+  }
+  field("jobs shipped", fmt::format("{}", fmt::join(node.shipped_jobs(), ", ")));
+  field("registered",
+        fmt::format("{}, boot {}", Ago(now, FromProto(node.registered_at())), node.incarnation()));
+  field("last seen", Ago(now, FromProto(node.last_seen_at())));
+  field("version", node.version());
+  return out;
+}
+
+std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
+                            nanoseconds now) {
+  std::string out = fmt::format(
+      "coordinator at {}, version {}, term {}, up {}\n  {} healthy of {}, {} active of {}\n",
+      address, cluster.version(), cluster.term(), Age(now - FromProto(cluster.started_at())),
+      Count(cluster.nodes_healthy(), "node"), cluster.nodes_total(),
+      Count(cluster.jobs_active(), "job"), cluster.jobs_total());
+  if (!cluster.read_only_reason().empty())
+    out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
+  Table events({"WHEN", "EVENT", "JOB", "WHAT"});
+  for (const v1::ClusterEvent& event : cluster.events()) {
+    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(), event.message()});
+  }
+  if (!events.empty()) out += "\n" + events.Render(2);
+  return out;
+}
+
+std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style) {
+  const std::string id = Paint(style, Colour::kBold, job.job_id());
+  const std::string after =
+      job.has_started_at() ? " after " + FormatDuration(RunTime(job, FromProto(job.finished_at())))
+                           : "";
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) {
+    return fmt::format("meshrun: {} {}{} ({})\n", id, Paint(style, Colour::kGreen, "succeeded"),
+                       after, Count(job.world_size(), "rank"));
+  }
+  if (job.state() == v1::JOB_STATE_CANCELLED) {
+    return fmt::format("meshrun: {} {}{}{}{}\n", id, Paint(style, Colour::kYellow, "was cancelled"),
+                       after, job.reason().empty() ? "" : ": ", job.reason());
+  }
+  std::string out = fmt::format("meshrun: {} {}{}: {}\n", id, Paint(style, Colour::kRed, "failed"),
+                                after, job.has_failure() ? FailureSentence(job) : job.reason());
+  // A failure that no rank caused is said in that sentence.
+  if (job.has_failure() && job.failure().rank() >= 0 &&
+      (job.failure().cause() == v1::FAILURE_CAUSE_RANK_EXITED ||
+       job.failure().cause() == v1::FAILURE_CAUSE_RANK_SIGNALED)) {
+    out += FailureReport(job, style);
+  } else if (const std::string others = Consequences(job); !others.empty()) {
+    out += fmt::format("  {}         {}\n", Paint(style, Colour::kBold, "others"), others);
+  }
+  if (job.restarts() > 0) {
+    out += fmt::format("  {}       {} of {}\n", Paint(style, Colour::kBold, "restarts"),
+                       job.restarts(), job.spec().max_restarts());
+  }
+  if (can_ask_later && job.world_size() > 0) {
+    out += fmt::format("  {}           meshrun logs {}{}; meshrun describe {}\n",
+                       Paint(style, Colour::kBold, "more"), job.job_id(),
+                       job.failure().rank() >= 0 && job.has_failure()
+                           ? fmt::format(" --ranks {}", job.failure().rank())
+                           : "",
+                       job.job_id());
+  }
+  return out;
+}
+
+std::string WaitingLine(const v1::Job& job) {
+  const bool waits = job.state() == v1::JOB_STATE_QUEUED || job.state() == v1::JOB_STATE_WAITING ||
+                     job.state() == v1::JOB_STATE_SUSPENDED;
+  if (!waits || job.reason().empty()) return "";
+  std::string state = StateName(job.state());
+  std::transform(state.begin(), state.end(), state.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return fmt::format("{} is {}: {}", job.job_id(), state, job.reason());
+}
+
+int ExitCodeOf(const v1::Job& job) {
+  if (job.state() == v1::JOB_STATE_SUCCEEDED) return kExitOk;
+  switch (job.failure().cause()) {
+    case v1::FAILURE_CAUSE_BAD_COMMAND:
+      return kExitUsage;
+    case v1::FAILURE_CAUSE_QUEUE_TIMEOUT:
+      return kExitTryAgain;
+    default:
+      return kExitJobFailed;
+  }
+}
+
+}  // namespace meshrun::client

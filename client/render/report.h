@@ -1,0 +1,44 @@
+// Jobs and nodes as text for people: tables, descriptions, and the last word on a job. Pure.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/render/style.h"
+#include "meshrun/v1/cluster_service.pb.h"
+#include "meshrun/v1/job_service.pb.h"
+
+namespace meshrun::client {
+
+// "RUNNING", "queued" and so on: the enum's last word.
+std::string StateName(v1::JobState state);
+std::string StateName(v1::NodeState state);
+std::string StateName(v1::RankState state);
+
+// Newest first, as given.
+std::string JobTable(const std::vector<v1::Job>& jobs, std::chrono::nanoseconds now);
+// In natural order of names.
+std::string NodeTable(std::vector<v1::Node> nodes, std::chrono::nanoseconds now);
+std::string DescribeJob(const v1::GetJobResponse& response, std::chrono::nanoseconds now,
+                        const Style& style);
+std::string DescribeNode(const v1::Node& node, std::chrono::nanoseconds now);
+std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
+                            std::chrono::nanoseconds now);
+
+// What the follower says at the end: one line for success and cancellation; for failure who failed
+// first, how, its last lines, and who ended as a consequence. `can_ask_later`: the job can still be
+// described.
+std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style);
+
+// The failure alone, indented, as in Verdict and DescribeJob. Empty where the job has none.
+std::string FailureReport(const v1::Job& job, const Style& style);
+
+// One sentence for a job that does not run yet; empty where there is nothing to wait for.
+std::string WaitingLine(const v1::Job& job);
+
+// What the shell gets for a job that has ended.
+int ExitCodeOf(const v1::Job& job);
+
+}  // namespace meshrun::client

@@ -1,0 +1,62 @@
+#include "client/render/style.h"
+
+#include <fmt/format.h>
+
+#include "core/os/process.h"
+
+namespace meshrun::client {
+
+std::string Paint(const Style& style, Colour colour, std::string_view text) {
+  if (!style.colour || text.empty()) return std::string(text);
+  static constexpr std::string_view kCodes[] = {"31", "32", "33", "34", "35", "36", "90", "1"};
+  return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<int>(colour)], text);
+}
+
+Colour RankColour(int rank) {
+  static constexpr Colour kColours[] = {Colour::kCyan, Colour::kYellow,  Colour::kGreen,
+                                        Colour::kBlue, Colour::kMagenta, Colour::kRed};
+  return kColours[rank % 6];
+}
+
+std::string Age(std::chrono::nanoseconds age) {
+  const int64_t s =
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::seconds>(age).count());
+  if (s < 120) return fmt::format("{}s", s);
+  if (s < 2 * 3600) return fmt::format("{}m", s / 60);
+  if (s < 2 * 86400) return fmt::format("{}h", s / 3600);
+  return fmt::format("{}d", s / 86400);
+}
+
+std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then) {
+  if (then.count() == 0) return "-";
+  if (now - then < std::chrono::seconds(2)) return "just now";
+  return Age(now - then) + " ago";
+}
+
+std::string Count(uint64_t n, std::string_view noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
+
+std::string DescribeExit(const v1::RankExit& exit) {
+  return exit.signal() != 0 ? os::SignalName(exit.signal())
+                            : fmt::format("exit code {}", exit.exit_code());
+}
+
+size_t DisplayWidth(std::string_view text) {
+  size_t width = 0;
+  for (const char c : text) width += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return width;
+}
+
+std::string Shorten(std::string_view text, size_t width) {
+  if (DisplayWidth(text) <= width || width < 4) return std::string(text);
+  size_t columns = 0;
+  size_t bytes = 0;
+  while (bytes < text.size()) {
+    if ((static_cast<unsigned char>(text[bytes]) & 0xC0) != 0x80 && columns++ == width - 3) break;
+    ++bytes;
+  }
+  return std::string(text.substr(0, bytes)) + "...";
+}
+
+}  // namespace meshrun::client

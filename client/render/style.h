@@ -1,0 +1,41 @@
+// How text may look where it goes, and small forms of values for people. Pure.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "meshrun/v1/common.pb.h"
+
+namespace meshrun::client {
+
+struct Style {
+  // Redrawing of the last line is possible.
+  bool terminal = false;
+  bool colour = false;
+  // Bars and boxes may use more than ASCII.
+  bool utf8 = false;
+  int width = 80;
+};
+
+enum class Colour { kRed, kGreen, kYellow, kBlue, kMagenta, kCyan, kGrey, kBold };
+
+std::string Paint(const Style& style, Colour colour, std::string_view text);
+// Neighbouring ranks differ.
+Colour RankColour(int rank);
+
+// "12s", "3m", "2h", "5d": coarse, for ages.
+std::string Age(std::chrono::nanoseconds age);
+// "3m ago"; "just now" below two seconds; "-" when `then` is zero.
+std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then);
+// "1 rank", "2 ranks".
+std::string Count(uint64_t n, std::string_view noun);
+// "exit code 1", "SIGKILL".
+std::string DescribeExit(const v1::RankExit& exit);
+
+// Code points, which is columns for what meshrun prints.
+size_t DisplayWidth(std::string_view text);
+// At most `width` columns, the last one an ellipsis where something was cut.
+std::string Shorten(std::string_view text, size_t width);
+
+}  // namespace meshrun::client

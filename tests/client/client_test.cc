@@ -1,0 +1,266 @@
+#include "client/client.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "meshrun/v1/cluster_service.grpc.pb.h"
+#include "meshrun/v1/job_service.grpc.pb.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::WatchJobResponse At(v1::JobState state, uint64_t revision) {
+  v1::WatchJobResponse response;
+  response.mutable_job()->set_job_id("j-1");
+  response.mutable_job()->set_state(state);
+  response.mutable_job()->set_revision(revision);
+  return response;
+}
+
+const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "restarting");
+
+// Answers as its functions say; remembers the requests.
+class FakeServer : public v1::JobService::Service, public v1::ClusterService::Service {
+ public:
+  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+                         v1::SubmitJobResponse* response) override {
+    request_ids.push_back(request->request_id());
+    if (request_ids.size() <= failing_submits) return kGone;
+    *response->mutable_job()->mutable_spec() = request->spec();
+    return grpc::Status::OK;
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    const int first = request->page_token().empty() ? 0 : std::stoi(request->page_token());
+    for (int i = first; i < first + 2 && i < 5; ++i)
+      response->add_jobs()->set_job_id(std::to_string(i));
+    if (first + 2 < 5) response->set_next_page_token(std::to_string(first + 2));
+    return grpc::Status::OK;
+  }
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse*) override {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job " + request->job_id());
+  }
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest*,
+                        grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
+    return watch(context, writer, watches++);
+  }
+  grpc::Status ReadLogs(grpc::ServerContext*, const v1::ReadLogsRequest* request,
+                        grpc::ServerWriter<v1::ReadLogsResponse>* writer) override {
+    log_requests.push_back(*request);
+    return logs(writer, static_cast<int>(log_requests.size()) - 1);
+  }
+  grpc::Status DescribeCluster(grpc::ServerContext*, const v1::DescribeClusterRequest*,
+                               v1::DescribeClusterResponse* response) override {
+    response->set_version("9");
+    return grpc::Status::OK;
+  }
+
+  std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*, int)>
+      watch;
+  std::function<grpc::Status(grpc::ServerWriter<v1::ReadLogsResponse>*, int)> logs;
+  size_t failing_submits = 0;
+  std::vector<std::string> request_ids;
+  std::vector<v1::ReadLogsRequest> log_requests;
+  std::atomic<int> watches = 0;
+};
+
+class ClientTest : public ::testing::Test {
+ protected:
+  ClientTest() {
+    static std::atomic<int> count = 0;
+    address_ = "unix:" + ::testing::TempDir() + "/c" + std::to_string(::getpid()) + "." +
+               std::to_string(count++);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.RegisterService(static_cast<v1::JobService::Service*>(&fake_));
+    builder.RegisterService(static_cast<v1::ClusterService::Service*>(&fake_));
+    server_ = builder.BuildAndStart();
+    Options options;
+    options.address = address_;
+    auto client = Client::Connect(options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+  ~ClientTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  static void Send(grpc::ServerWriter<v1::ReadLogsResponse>* writer, int rank, uint64_t offset,
+                   const std::string& data) {
+    v1::ReadLogsResponse chunk;
+    chunk.set_rank(rank);
+    chunk.set_stream(v1::LOG_STREAM_STDOUT);
+    chunk.set_offset(offset);
+    chunk.set_data(data);
+    chunk.set_generation(2);
+    writer->Write(chunk);
+  }
+  absl::Status Read(const LogQuery& query) {
+    return client_->ReadLogs(
+        query, [&](const v1::ReadLogsResponse& chunk) { text_[chunk.rank()] += chunk.data(); });
+  }
+
+  std::string address_;
+  FakeServer fake_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Client> client_;
+  std::map<int, std::string> text_;
+};
+
+TEST_F(ClientTest, SubmitRepeatsABrokenCallWithTheSameRequestId) {
+  fake_.failing_submits = 2;
+  v1::JobSpec spec;
+  spec.set_name("x");
+  const auto job = client_->Submit(spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec().name(), "x");
+  ASSERT_EQ(fake_.request_ids.size(), 3u);
+  EXPECT_EQ(fake_.request_ids[0], fake_.request_ids[2]);
+  ASSERT_TRUE(client_->Submit(spec).ok());
+  EXPECT_NE(fake_.request_ids[0], fake_.request_ids[3]);
+}
+
+TEST_F(ClientTest, ListFollowsPagesUpToTheLimit) {
+  EXPECT_EQ(client_->List()->size(), 5u);
+  EXPECT_EQ(client_->List(false, 3)->at(2).job_id(), "2");
+}
+
+TEST_F(ClientTest, ErrorsKeepTheCoordinatorsCodeAndWords) {
+  const auto job = client_->Cancel("y", false, "");
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(std::string(job.status().message()), "no job y");
+}
+
+TEST_F(ClientTest, WatchResumesAndTellsEachRevisionOnce) {
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,
+                   int call) {
+    if (call == 0) {
+      writer->Write(At(v1::JOB_STATE_QUEUED, 1));
+      writer->Write(At(v1::JOB_STATE_RUNNING, 2));
+      return kGone;
+    }
+    // Ends without the job's end: no end of the watch either.
+    if (call == 1) return grpc::Status::OK;
+    writer->Write(At(v1::JOB_STATE_RUNNING, 2));
+    writer->Write(At(v1::JOB_STATE_SUCCEEDED, 3));
+    return grpc::Status::OK;
+  };
+  std::vector<uint64_t> revisions;
+  int interruptions = 0;
+  StreamOptions options;
+  options.on_interruption = [&](const absl::Status&) { ++interruptions; };
+  ASSERT_TRUE(
+      client_
+          ->Watch(
+              "j-1", [&](const v1::Job& job) { revisions.push_back(job.revision()); }, options)
+          .ok());
+  EXPECT_THAT(revisions, ElementsAre(1, 2, 3));
+  EXPECT_EQ(interruptions, 1);
+  EXPECT_EQ(fake_.watches, 3);
+}
+
+TEST_F(ClientTest, WatchEndsWhenItsJobIsUnknown) {
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*, int) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such job");
+  };
+  EXPECT_TRUE(absl::IsNotFound(client_->Watch("j-1", [](const v1::Job&) {})));
+  EXPECT_EQ(fake_.watches, 1);
+}
+
+TEST_F(ClientTest, WatchStopsWhenTold) {
+  std::promise<void> watching;
+  fake_.watch = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::WatchJobResponse>* writer,
+                    int) {
+    writer->Write(At(v1::JOB_STATE_RUNNING, 1));
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  };
+  std::stop_source stop;
+  std::thread stopper([&] {
+    watching.get_future().wait();
+    stop.request_stop();
+  });
+  StreamOptions options;
+  options.stop = stop.get_token();
+  EXPECT_TRUE(absl::IsCancelled(client_->Watch(
+      "j-1", [&](const v1::Job&) { watching.set_value(); }, options)));
+  stopper.join();
+}
+
+TEST_F(ClientTest, PatienceEnds) {
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*, int) {
+    return kGone;
+  };
+  StreamOptions options;
+  options.patience = milliseconds(0);
+  EXPECT_TRUE(absl::IsUnavailable(client_->Watch(
+      "j-1", [](const v1::Job&) {}, options)));
+  EXPECT_EQ(fake_.watches, 1);
+}
+
+TEST_F(ClientTest, LogsResumeAtTheirOffsetsAndNoByteComesTwice) {
+  fake_.logs = [](grpc::ServerWriter<v1::ReadLogsResponse>* writer, int call) {
+    if (call == 0) {
+      Send(writer, 0, 0, "hello ");
+      Send(writer, 1, 0, "one");
+      return kGone;
+    }
+    // A server may give more than was asked for.
+    Send(writer, 0, 3, "lo world");
+    Send(writer, 1, 0, "one");
+    return grpc::Status::OK;
+  };
+  LogQuery query;
+  query.job_id = "j-1";
+  query.tail_lines = 10;
+  ASSERT_TRUE(Read(query).ok());
+  EXPECT_EQ(text_[0], "hello world");
+  EXPECT_EQ(text_[1], "one");
+  ASSERT_EQ(fake_.log_requests.size(), 2u);
+  const v1::ReadLogsRequest& again = fake_.log_requests[1];
+  EXPECT_EQ(again.generation(), 2u);
+  EXPECT_EQ(again.tail_lines(), 0);
+  ASSERT_EQ(again.positions_size(), 2);
+  EXPECT_EQ(again.positions(0).offset(), 6u);
+  EXPECT_EQ(again.positions(1).offset(), 3u);
+}
+
+TEST(ClientAddressTest, AddressesAreCompletedOrRefused) {
+  EXPECT_EQ(*NormalizeAddress("host"), "host:7480");
+  EXPECT_EQ(*NormalizeAddress("host:1"), "host:1");
+  EXPECT_EQ(*NormalizeAddress("[::1]"), "[::1]:7480");
+  EXPECT_EQ(*NormalizeAddress("unix:/x"), "unix:/x");
+  for (const char* wrong :
+       {"", "http://host:1", "host:", "host:port", "host:99999", ":7480", "a b:1"}) {
+    EXPECT_EQ(NormalizeAddress(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(ClientConnectTest, NobodyThereIsOneSentenceWithTheAddressAndWhatToTry) {
+  Options options;
+  options.address = "127.0.0.1:1";
+  const auto client = Client::Connect(options);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
+  const std::string text(client.status().message());
+  EXPECT_THAT(text, HasSubstr("127.0.0.1:1 (connection refused)"));
+  EXPECT_THAT(text, HasSubstr("meshrun dev up"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("\n")));
+}
+
+TEST(ClientConnectTest, PlaintextOverTheNetworkIsRefused) {
+  Options options;
+  options.address = "192.0.2.1:7480";
+  EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace meshrun::client

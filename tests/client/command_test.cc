@@ -1,0 +1,231 @@
+// The meshrun command as a person uses it: real daemons, real ranks, standard streams and exit
+// codes.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "client/daemon_process.h"
+#include "core/os/files.h"
+#include "core/os/process.h"
+
+namespace meshrun::client {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Result {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+class CommandTest : public ::testing::Test {
+ protected:
+  CommandTest() : directory_(fmt::format("{}/command.{}", ::testing::TempDir(), ::getpid())) {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+    ::unsetenv("MESHRUN_COORDINATOR");
+    ::setenv("XDG_STATE_HOME", directory_.c_str(), 1);
+  }
+  ~CommandTest() override {
+    if (dev_up_) Run({"dev", "down"});
+    std::filesystem::remove_all(directory_);
+  }
+
+  pid_t Start(const std::vector<std::string>& arguments) {
+    os::SpawnOptions options;
+    options.argv = {std::filesystem::absolute("client/meshrun")};
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    const os::UniqueFd out(
+        ::open((directory_ + "/out").c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
+    const os::UniqueFd err(
+        ::open((directory_ + "/err").c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
+    options.stdout_fd = out.get();
+    options.stderr_fd = err.get();
+    const auto pid = os::Spawn(options);
+    EXPECT_TRUE(pid.ok()) << pid.status();
+    return pid.value_or(-1);
+  }
+  Result Wait(pid_t pid) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    Result result;
+    result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    result.out = os::ReadFile(directory_ + "/out").value_or("");
+    result.err = os::ReadFile(directory_ + "/err").value_or("");
+    return result;
+  }
+  Result Run(const std::vector<std::string>& arguments) { return Wait(Start(arguments)); }
+
+  void DevUp(int workers) {
+    const Result up = Run({"dev", "up", "--workers", std::to_string(workers), "--slots", "2"});
+    ASSERT_EQ(up.code, 0) << up.err;
+    dev_up_ = true;
+  }
+  // Opens a fifo's read end and returns what the first writer says: a rank's way to tell that it
+  // runs.
+  std::string Fifo() {
+    const std::string path = directory_ + "/fifo";
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    return path;
+  }
+  static pid_t ReadPid(const std::string& fifo) {
+    std::ifstream in(fifo);
+    pid_t pid = 0;
+    in >> pid;
+    return pid;
+  }
+
+  const std::string directory_;
+  bool dev_up_ = false;
+};
+
+TEST_F(CommandTest, RunShowsEachRanksLinesAndSucceeds) {
+  const Result result = Run(
+      {"run", "--nproc_per_node=2", "sh", "-c", "echo rank $RANK of $WORLD_SIZE; echo aside >&2"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("0: rank 0 of 2\n"));
+  EXPECT_THAT(result.out, HasSubstr("1: rank 1 of 2\n"));
+  EXPECT_THAT(result.err, HasSubstr("1: aside\n"));
+  EXPECT_THAT(result.err, HasSubstr("succeeded"));
+}
+
+TEST_F(CommandTest, ASingleRankIsShownAsItWrites) {
+  const Result result =
+      Run({"run", "--env", "GREETING=hello", "--", "sh", "-c", "printf \"$GREETING\\nno end\""});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "hello\nno end\n");
+}
+
+TEST_F(CommandTest, AFailureIsReportedWithItsRankAndLines) {
+  const Result result =
+      Run({"run", "--nproc", "2", "--", "sh", "-c",
+           "if [ $RANK = 1 ]; then echo about to fail >&2; exit 3; fi; sleep 60"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("rank 1"));
+  EXPECT_THAT(result.err, HasSubstr("exit code 3"));
+  EXPECT_THAT(result.err, HasSubstr("| about to fail"));
+  EXPECT_THAT(result.err, HasSubstr("1 other rank ended as a consequence"));
+}
+
+TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
+  const struct {
+    std::vector<std::string> arguments;
+    std::string words;
+  } cases[] = {
+      {{"rnu"}, "did you mean 'run'"},
+      {{"run", "--nporc", "2", "true"}, "did you mean '--nproc'"},
+      {{"run", "--", "./absent"}, "no such file"},
+      {{"run", "--nproc", "4096", "--", "true"}, "4096 slots"},
+      {{"run", "--nproc", "4", "--mesh", "dp=3,tp=2", "--", "true"},
+       "needs 6 ranks, but the job has 4"},
+      {{"run", "--nnodes", "2", "--", "true"}, "meshrun submit"},
+      {{"run"}, "nothing to run"},
+      {{"logs"}, "JOB"},
+      {{"submit", "-f", "/nonexistent.yaml"}, "/nonexistent.yaml"},
+      {{"run", "--job", "no-such-job"}, "no-such-job"},
+  };
+  for (const auto& c : cases) {
+    const Result result = Run(c.arguments);
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(c.words));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+TEST_F(CommandTest, WithoutCoordinatorTheExitCodeIs75) {
+  const Result result = Run({"ps", "--coordinator", "127.0.0.1:1"});
+  EXPECT_EQ(result.code, 75);
+  EXPECT_THAT(result.err, HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(CommandTest, CtrlCCancelsAndASecondOneKills) {
+  const std::string fifo = Fifo();
+  const pid_t run =
+      Start({"run", "--kill-grace", "60s", "--", "sh", "-c",
+             "trap '' TERM; echo $$ > " + fifo + "; while true; do sleep 0.05; done"});
+  const pid_t rank = ReadPid(fifo);
+  const os::UniqueFd rank_end = OpenPid(rank);
+  ::kill(run, SIGINT);
+  ::kill(run, SIGINT);
+  // The second may arrive while the first is pending; one more is a second one in any case.
+  EXPECT_FALSE(WaitReadable(rank_end.get(), std::chrono::milliseconds(0)));
+  while (!WaitReadable(rank_end.get(), std::chrono::milliseconds(200))) ::kill(run, SIGINT);
+  const Result result = Wait(run);
+  EXPECT_EQ(result.code, 130);
+  EXPECT_THAT(result.err, HasSubstr("cancelling"));
+}
+
+TEST_F(CommandTest, NothingOutlivesAKilledRun) {
+  const std::string fifo = Fifo();
+  const pid_t run =
+      Start({"run", "--", "sh", "-c", "setsid sh -c 'echo $$ > " + fifo + "; sleep 600' & wait"});
+  const os::UniqueFd rank_end = OpenPid(ReadPid(fifo));
+  ::kill(run, SIGKILL);
+  EXPECT_TRUE(WaitReadable(rank_end.get(), std::chrono::seconds(10)));
+  EXPECT_EQ(Wait(run).code, 1000 + SIGKILL);
+}
+
+TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
+  DevUp(2);
+  const Result nodes = Run({"nodes", "-o", "json"});
+  ASSERT_EQ(nodes.code, 0) << nodes.err;
+  EXPECT_EQ(json::parse(nodes.out)["nodes"].size(), 2u);
+
+  const Result follow = Run({"submit", "--follow", "--nodes", "2", "--name", "both", "--", "sh",
+                             "-c", "echo $NODE_RANK"});
+  EXPECT_EQ(follow.code, 0) << follow.err;
+  EXPECT_THAT(follow.out, HasSubstr("1: 1\n"));
+
+  const Result big = Run({"submit", "--nproc", "4096", "--", "true"});
+  EXPECT_EQ(big.code, 0);
+  EXPECT_THAT(big.out, HasSubstr("QUEUED"));
+  EXPECT_THAT(big.out, HasSubstr("4096"));
+
+  const Result all = Run({"ps", "--all", "-o", "json"});
+  const json jobs = json::parse(all.out)["jobs"];
+  ASSERT_EQ(jobs.size(), 2u);
+  const std::string finished = jobs[1]["jobId"];
+  EXPECT_EQ(jobs[1]["state"], "JOB_STATE_SUCCEEDED");
+  EXPECT_EQ(Run({"logs", finished, "--ranks", "1"}).out, "1\n");
+  EXPECT_THAT(Run({"describe", finished}).out, HasSubstr("SUCCEEDED"));
+  EXPECT_EQ(json::parse(Run({"describe", finished, "-o", "json"}).out)["job"]["worldSize"], 2);
+  EXPECT_EQ(Run({"cancel", "true"}).code, 0);
+  EXPECT_EQ(Run({"describe", "bohh"}).code, 2);
+
+  EXPECT_EQ(Run({"dev", "up", "--workers", "2"}).code, 0);
+  EXPECT_THAT(Run({"dev", "status"}).out, Not(HasSubstr("ENDED")));
+  EXPECT_EQ(Run({"dev", "down"}).code, 0);
+  dev_up_ = false;
+  EXPECT_THAT(Run({"dev", "status"}).err, HasSubstr("no dev cluster"));
+}
+
+TEST_F(CommandTest, AQueueTimeoutExitsWith75) {
+  DevUp(1);
+  const Result result =
+      Run({"submit", "--follow", "--queue-timeout", "100ms", "--nproc", "4096", "--", "true"});
+  EXPECT_EQ(result.code, 75) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("4096"));
+}
+
+TEST_F(CommandTest, HelpAndCompletionNeedNothing) {
+  EXPECT_THAT(Run({"--help"}).out, HasSubstr("submit"));
+  EXPECT_THAT(Run({"help", "dev", "up"}).out, HasSubstr("Usage: meshrun dev up"));
+  EXPECT_THAT(Run({"run", "--help"}).out, HasSubstr("Examples:"));
+  EXPECT_THAT(Run({"completion", "bash"}).out, HasSubstr("complete -o"));
+  EXPECT_THAT(Run({"--version"}).out, HasSubstr("meshrun "));
+}
+
+}  // namespace
+}  // namespace meshrun::client

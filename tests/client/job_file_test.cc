@@ -1,0 +1,132 @@
+#include "client/job_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace meshrun::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string ErrorOf(const std::string& text) {
+  const auto spec = ParseJobText(text, "job.yaml");
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(spec.status().message());
+}
+
+TEST(JobFileTest, ReadsEveryFriendlyForm) {
+  const auto spec = ParseJobText(R"(
+name: geoid
+command: ./train --title "two words" --steps 100
+nodes: "1:4"
+procs_per_node: gpu
+gpus_per_proc: 1
+cpus_per_proc: 2
+memory: 4G
+mesh: {dp: -1, spatial: 2}
+env:
+  OMP_NUM_THREADS: 2
+  EMPTY:
+max_restarts: 3
+kill_grace: 1m30s
+queue_timeout: 250ms
+priority: -5
+working_dir: /data
+)",
+                                 "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->name(), "geoid");
+  EXPECT_THAT(spec->command(), ElementsAre("./train", "--title", "two words", "--steps", "100"));
+  EXPECT_EQ(spec->min_nodes(), 1u);
+  EXPECT_EQ(spec->max_nodes(), 4u);
+  EXPECT_TRUE(spec->procs_per_node().gpu());
+  EXPECT_EQ(spec->gpus_per_proc(), 1u);
+  EXPECT_EQ(spec->cpus_per_proc(), 2u);
+  EXPECT_EQ(spec->memory_bytes(), uint64_t{4} << 30);
+  ASSERT_EQ(spec->mesh_size(), 2);
+  EXPECT_EQ(spec->mesh(0).name(), "dp");
+  EXPECT_EQ(spec->mesh(0).size(), -1);
+  EXPECT_EQ(spec->mesh(1).size(), 2);
+  EXPECT_EQ(spec->env().at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(spec->env().at("EMPTY"), "");
+  EXPECT_EQ(spec->max_restarts(), 3u);
+  EXPECT_EQ(spec->kill_grace().seconds(), 90);
+  EXPECT_EQ(spec->queue_timeout().nanos(), 250'000'000);
+  EXPECT_EQ(spec->priority(), -5);
+  EXPECT_EQ(spec->working_dir(), "/data");
+}
+
+TEST(JobFileTest, ListsAndTextsMeanTheSame) {
+  const auto list =
+      ParseJobText("command: [./train, --steps, 100]\nmesh: dp=2\nprocs_per_node: 2", "job.yaml");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_THAT(list->command(), ElementsAre("./train", "--steps", "100"));
+  EXPECT_EQ(list->mesh(0).name(), "dp");
+  EXPECT_EQ(list->procs_per_node().count(), 2u);
+}
+
+TEST(JobFileTest, AShippedJobHasArguments) {
+  const auto spec = ParseJobText("job: geoid\nargs: [--steps, 300]", "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->shipped_job(), "geoid");
+  EXPECT_THAT(spec->command(), ElementsAre("--steps", "300"));
+}
+
+TEST(JobFileTest, EachErrorNamesLineColumnFieldAndRemedy) {
+  const struct {
+    std::string text;
+    std::string place;
+    std::string remedy;
+  } cases[] = {
+      {"name: x\ncommand: [true]\nnodez: 2\n", "job.yaml:3:1: nodez:", "did you mean 'nodes'"},
+      {"name: Geoid\n", "job.yaml:1:7: name:", "for example geoid"},
+      {"nodes: 4:1\n", "job.yaml:1:8: nodes:", "write the smaller number first"},
+      {"command: a\nprocs_per_node: gpus\n",
+       "job.yaml:2:17: procs_per_node:", "write a number, gpu"},
+      {"memory: lots\n", "job.yaml:1:9: memory:", "4G"},
+      {"kill_grace: soon\n", "job.yaml:1:13: kill_grace:", "5s"},
+      {"mesh: {dp: -1, tp: -1}\n", "job.yaml:1:7: mesh:", "at most one"},
+      {"mesh:\n  - dp\n", "job.yaml:2:3: mesh:", "{dp: -1, spatial: 2}"},
+      {"env: [A]\n", "job.yaml:1:6: env:", "write a map"},
+      {"env:\n  A: [1]\n", "job.yaml:2:3: env:", "one text"},
+      {"max_restarts: -1\n", "job.yaml:1:15: max_restarts:", "max_restarts: 3"},
+      {"command: echo $HOME | cat\n", "job.yaml:1:10: command:", "[sh, -c"},
+      {"command: a 'b\n", "job.yaml:1:10: command:", "never closed"},
+      {"command: {a: b}\n", "job.yaml:1:10: command:", "as a list"},
+      {"name: a\nname: b\n", "job.yaml:2:1: name:", "line 1"},
+      {"nodes: 2\nmin_nodes: 1\n", "job.yaml:2:1: min_nodes:", "only one of them"},
+      {"job: geoid\ncommand: a\n", "job.yaml:2:1: command:", "only one of them"},
+      {"args: [a]\n", "job.yaml:1:1: args:", "command:"},
+      {"min_nodes: 3\nmax_nodes: 2\n", "job.yaml:2:1: max_nodes:", "less than min_nodes, 3"},
+      {"name: \"a\nb: [\n", "job.yaml:", "no YAML"},
+  };
+  for (const auto& c : cases) {
+    const std::string error = ErrorOf(c.text);
+    EXPECT_THAT(error, StartsWith(c.place)) << c.text;
+    EXPECT_THAT(error, HasSubstr(c.remedy)) << c.text;
+    EXPECT_THAT(error, ::testing::Not(HasSubstr("\n")));
+  }
+}
+
+TEST(JobFileTest, AFileThatIsNoMapSaysWhatItShouldBe) {
+  for (const char* text : {"", "- a\n- b\n", "just text"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("field: value"));
+  }
+}
+
+TEST(JobFileTest, AnAbsentFileIsNamed) {
+  const auto spec = ReadJobFile("/nonexistent/job.yaml");
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(spec.status().message()), HasSubstr("/nonexistent/job.yaml"));
+}
+
+TEST(CommandLineTest, SplitsAsAShellDoes) {
+  EXPECT_THAT(*SplitCommandLine(R"(a  'b c' "d \"e\"" f\ g '')"),
+              ElementsAre("a", "b c", "d \"e\"", "f g", ""));
+  EXPECT_THAT(*SplitCommandLine("  "), ElementsAre());
+}
+
+}  // namespace
+}  // namespace meshrun::client

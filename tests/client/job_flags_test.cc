@@ -1,0 +1,169 @@
+#include "client/cli/job_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/job_spec.h"
+
+namespace meshrun::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+JobContext Context() {
+  JobContext context;
+  context.working_dir = "/work";
+  context.variable = [](const std::string& name) -> std::optional<std::string> {
+    return name == "DATA" ? std::optional<std::string>("/data") : std::nullopt;
+  };
+  context.find_program = [](const std::string& program) {
+    return program == "./tool.py" || program == "./train" ? absl::OkStatus()
+                                                          : absl::NotFoundError("no such file");
+  };
+  return context;
+}
+
+v1::JobSpec Apply(const JobFlags& flags, const std::vector<std::string>& command) {
+  v1::JobSpec spec;
+  const absl::Status status = ApplyJobFlags(flags, command, Context(), &spec);
+  EXPECT_TRUE(status.ok()) << status;
+  return spec;
+}
+
+std::string ErrorOf(const JobFlags& flags, const std::vector<std::string>& command = {"./train"}) {
+  v1::JobSpec spec;
+  const absl::Status status = ApplyJobFlags(flags, command, Context(), &spec);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(JobFlagsTest, DefaultsAreOneRankHere) {
+  const v1::JobSpec spec = Apply({}, {"./train", "--steps", "3"});
+  EXPECT_EQ(spec.name(), "train");
+  EXPECT_THAT(spec.command(), ElementsAre("./train", "--steps", "3"));
+  EXPECT_EQ(spec.working_dir(), "/work");
+  EXPECT_EQ(spec.min_nodes(), 1u);
+  EXPECT_EQ(spec.max_nodes(), 1u);
+  EXPECT_EQ(spec.procs_per_node().count(), 1u);
+  EXPECT_FALSE(spec.has_kill_grace());
+  EXPECT_FALSE(spec.has_gpus_per_proc());
+}
+
+TEST(JobFlagsTest, AScriptThatIsNoProgramIsRunByPython) {
+  EXPECT_THAT(Apply({}, {"train.py", "--lr", "1"}).command(),
+              ElementsAre("python3", "-u", "train.py", "--lr", "1"));
+  EXPECT_EQ(Apply({}, {"train.py"}).name(), "train");
+  EXPECT_THAT(Apply({}, {"./tool.py"}).command(), ElementsAre("./tool.py"));
+  JobFlags no_python;
+  no_python.no_python = true;
+  EXPECT_THAT(Apply(no_python, {"train.py"}).command(), ElementsAre("train.py"));
+  JobFlags module;
+  module.module = true;
+  EXPECT_THAT(Apply(module, {"package.train", "-x"}).command(),
+              ElementsAre("python3", "-u", "-m", "package.train", "-x"));
+}
+
+TEST(JobFlagsTest, FlagsWinOverTheFile) {
+  v1::JobSpec spec;
+  spec.set_name("from-file");
+  spec.add_command("./other");
+  spec.set_min_nodes(3);
+  spec.set_max_nodes(3);
+  spec.set_working_dir("/elsewhere");
+  JobFlags flags;
+  flags.nodes = "1:2";
+  flags.name = "mine";
+  ASSERT_TRUE(ApplyJobFlags(flags, {}, Context(), &spec).ok());
+  EXPECT_EQ(spec.name(), "mine");
+  EXPECT_THAT(spec.command(), ElementsAre("./other"));
+  EXPECT_EQ(spec.max_nodes(), 2u);
+  EXPECT_EQ(spec.working_dir(), "/elsewhere");
+}
+
+TEST(JobFlagsTest, AShippedJobTakesTheCommandAsItsArguments) {
+  JobFlags flags;
+  flags.shipped_job = "geoid";
+  const v1::JobSpec spec = Apply(flags, {"--steps", "3"});
+  EXPECT_EQ(spec.shipped_job(), "geoid");
+  EXPECT_EQ(spec.name(), "geoid");
+  EXPECT_THAT(spec.command(), ElementsAre("--steps", "3"));
+}
+
+TEST(JobFlagsTest, VariablesAreSetOrPassedOn) {
+  JobFlags flags;
+  flags.env = {"A=1=2", "DATA", "EMPTY="};
+  const v1::JobSpec spec = Apply(flags, {"./train"});
+  EXPECT_EQ(spec.env().at("A"), "1=2");
+  EXPECT_EQ(spec.env().at("DATA"), "/data");
+  EXPECT_EQ(spec.env().at("EMPTY"), "");
+  flags.env = {"ABSENT"};
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("ABSENT is not set here"));
+}
+
+TEST(JobFlagsTest, EachWrongValueNamesItsFlag) {
+  const struct {
+    std::string JobFlags::*flag;
+    std::string value;
+    std::string words;
+  } cases[] = {
+      {&JobFlags::nodes, "4:2", "--nodes: '4:2'"},
+      {&JobFlags::nodes, "two", "--nodes: 'two'"},
+      {&JobFlags::procs_per_node, "0", "--procs-per-node: '0'"},
+      {&JobFlags::gpus_per_proc, "-1", "--gpus-per-proc -1"},
+      {&JobFlags::cpus_per_proc, "0", "--cpus-per-proc 0"},
+      {&JobFlags::memory, "big", "--memory: 'big'"},
+      {&JobFlags::mesh, "dp=-1,tp=-1", "both -1"},
+      {&JobFlags::mesh, "dp", "--mesh: mesh axis 'dp'"},
+      {&JobFlags::max_restarts, "x", "--max-restarts x"},
+      {&JobFlags::kill_grace, "5 s", "--kill-grace: '5 s'"},
+      {&JobFlags::queue_timeout, "", ""},
+      {&JobFlags::priority, "high", "--priority high"},
+      {&JobFlags::name, "My Job", "for example my-job"},
+  };
+  for (const auto& c : cases) {
+    if (c.value.empty()) continue;
+    JobFlags flags;
+    flags.*c.flag = c.value;
+    EXPECT_THAT(ErrorOf(flags), HasSubstr(c.words));
+  }
+  EXPECT_THAT(ErrorOf({}, {}), HasSubstr("nothing to run"));
+}
+
+TEST(JobFlagsTest, AMeshThatFitsNoWorldIsRefusedWithBothNumbers) {
+  JobFlags flags;
+  flags.procs_per_node = "4";
+  flags.mesh = "dp=3,tp=2";
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("needs 6 ranks, but the job has 4"));
+  flags.mesh = "dp=-1,tp=3";
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("multiple of 3"));
+  flags.mesh = "dp=-1,tp=2";
+  Apply(flags, {"./train"});
+  // Nodes beyond what the mesh can use are spares, not an error.
+  flags.nodes = "1:5";
+  flags.mesh = "dp=2,tp=4";
+  Apply(flags, {"./train"});
+  flags.nodes = "3:5";
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("3-5 nodes"));
+  // How many GPUs there are is for the coordinator to know.
+  flags.procs_per_node = "gpu";
+  Apply(flags, {"./train"});
+}
+
+TEST(JobSpecTest, NamesComeFromPrograms) {
+  EXPECT_EQ(NameFromCommand("/usr/bin/Train_UNet.py"), "train-unet");
+  EXPECT_EQ(NameFromCommand("../--x--"), "x");
+  EXPECT_EQ(NameFromCommand("___"), "job");
+  EXPECT_EQ(NameFromCommand(std::string(60, 'a')).size(), 40u);
+  for (const char* command : {"a.b.c", "/x/..", "-", "Ärger", "a-"}) {
+    EXPECT_TRUE(CheckName(NameFromCommand(command)).ok()) << NameFromCommand(command);
+  }
+}
+
+TEST(JobSpecTest, AutoIsGpusWhereThereAreSome) {
+  EXPECT_TRUE(ParseProcsPerNode("auto", true)->gpu());
+  EXPECT_TRUE(ParseProcsPerNode("auto", false)->cpu());
+}
+
+}  // namespace
+}  // namespace meshrun::client

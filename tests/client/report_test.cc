@@ -1,0 +1,184 @@
+#include "client/render/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "client/render/table.h"
+#include "core/proto_time.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr seconds kNow(1'700'000'000);
+
+v1::Job BaseJob(v1::JobState state) {
+  v1::Job job;
+  job.set_job_id("geoid-k3x9w2");
+  job.set_state(state);
+  job.set_world_size(3);
+  job.mutable_spec()->set_shipped_job("geoid");
+  *job.mutable_submitted_at() = ToProtoTimestamp(kNow - seconds(200));
+  *job.mutable_started_at() = ToProtoTimestamp(kNow - seconds(100));
+  return job;
+}
+
+// Rank 1 was killed, rank 0 told to stop, rank 2 aborted when its peer went away.
+v1::Job FailedJob() {
+  v1::Job job = BaseJob(v1::JOB_STATE_FAILED);
+  *job.mutable_finished_at() = ToProtoTimestamp(kNow - seconds(88));
+  for (int rank = 0; rank < 3; ++rank) {
+    v1::RankStatus* status = job.add_ranks();
+    status->mutable_assignment()->set_rank(rank);
+    status->set_state(v1::RANK_STATE_EXITED);
+    status->set_node_name(rank == 1 ? "n2" : "n1");
+    status->mutable_exit()->set_rank(rank);
+  }
+  job.mutable_ranks(0)->mutable_exit()->set_signal(SIGTERM);
+  job.mutable_ranks(0)->mutable_exit()->set_teardown(true);
+  job.mutable_ranks(1)->mutable_exit()->set_signal(SIGKILL);
+  job.mutable_ranks(2)->mutable_exit()->set_exit_code(1);
+  v1::Failure* failure = job.mutable_failure();
+  failure->set_cause(v1::FAILURE_CAUSE_RANK_SIGNALED);
+  failure->set_rank(1);
+  failure->set_node_name("n2");
+  *failure->mutable_exit() = job.ranks(1).exit();
+  failure->mutable_exit()->add_last_lines("step 12");
+  failure->mutable_exit()->add_last_lines("about to fail");
+  return job;
+}
+
+TEST(ReportTest, AFailureNamesTheFirstRankItsSignalItsLinesAndTheConsequences) {
+  EXPECT_EQ(
+      Verdict(FailedJob(), true, Style()),
+      "meshrun: geoid-k3x9w2 failed after 12s: rank 1 on n2 was ended by SIGKILL\n"
+      "  first failure  rank 1 on n2 was ended by SIGKILL\n"
+      "                 killed from outside; without enough memory the system does that\n"
+      "  its last lines\n"
+      "    | step 12\n"
+      "    | about to fail\n"
+      "  others         2 other ranks ended as a consequence: rank 0 (SIGTERM), rank 2 (exit code "
+      "1)\n"
+      "  more           meshrun logs geoid-k3x9w2 --ranks 1; meshrun describe geoid-k3x9w2\n");
+  EXPECT_EQ(ExitCodeOf(FailedJob()), 1);
+}
+
+TEST(ReportTest, AnExitCodeAndItsErrorFileAreShown) {
+  v1::Job job = FailedJob();
+  job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_RANK_EXITED);
+  job.mutable_failure()->mutable_exit()->set_signal(0);
+  job.mutable_failure()->mutable_exit()->set_exit_code(3);
+  job.mutable_failure()->mutable_exit()->set_error_message("ValueError: no data");
+  const std::string text = Verdict(job, false, Style());
+  EXPECT_THAT(text, HasSubstr("rank 1 on n2 ended with exit code 3"));
+  EXPECT_THAT(text, HasSubstr("ValueError: no data"));
+  EXPECT_THAT(text, Not(HasSubstr("meshrun logs")));
+}
+
+TEST(ReportTest, AFailureWithoutARankIsOneSentence) {
+  v1::Job job = BaseJob(v1::JOB_STATE_FAILED);
+  job.clear_started_at();
+  job.set_world_size(0);
+  job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_QUEUE_TIMEOUT);
+  job.mutable_failure()->set_rank(-1);
+  job.mutable_failure()->set_message("needs 4096 slots and 8 are there; gave up after 1s");
+  EXPECT_EQ(Verdict(job, true, Style()),
+            "meshrun: geoid-k3x9w2 failed: needs 4096 slots and 8 are there; gave up after 1s\n");
+  EXPECT_EQ(ExitCodeOf(job), 75);
+  job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_BAD_COMMAND);
+  EXPECT_EQ(ExitCodeOf(job), 2);
+}
+
+TEST(ReportTest, SuccessAndCancellationAreOneLine) {
+  v1::Job job = BaseJob(v1::JOB_STATE_SUCCEEDED);
+  *job.mutable_finished_at() = ToProtoTimestamp(kNow - seconds(53));
+  EXPECT_EQ(Verdict(job, true, Style()), "meshrun: geoid-k3x9w2 succeeded after 47s (3 ranks)\n");
+  EXPECT_EQ(ExitCodeOf(job), 0);
+  job.set_state(v1::JOB_STATE_CANCELLED);
+  job.set_reason("cancelled by SIGINT");
+  EXPECT_EQ(Verdict(job, true, Style()),
+            "meshrun: geoid-k3x9w2 was cancelled after 47s: cancelled by SIGINT\n");
+  EXPECT_EQ(ExitCodeOf(job), 1);
+}
+
+TEST(ReportTest, DescribeTellsRanksConsequencesAndEvents) {
+  v1::GetJobResponse response;
+  *response.mutable_job() = FailedJob();
+  response.mutable_job()->mutable_spec()->add_command("--title");
+  response.mutable_job()->mutable_spec()->add_command("it's two words");
+  v1::ClusterEvent* event = response.add_events();
+  event->set_kind("RankExited");
+  event->set_message("rank 1: SIGKILL");
+  *event->mutable_at() = ToProtoTimestamp(kNow - seconds(88));
+  const std::string text = DescribeJob(response, kNow, Style());
+  EXPECT_THAT(text, HasSubstr("geoid-k3x9w2  FAILED\n"));
+  EXPECT_THAT(text, HasSubstr("command       --job geoid --title 'it'\\''s two words'\n"));
+  EXPECT_THAT(text, HasSubstr("SIGTERM, as a consequence"));
+  EXPECT_THAT(text, HasSubstr("about to fail"));
+  EXPECT_THAT(text, HasSubstr("88s ago  RankExited  rank 1: SIGKILL"));
+}
+
+TEST(ReportTest, JobsAndNodesAreAlignedTables) {
+  v1::Job running = BaseJob(v1::JOB_STATE_RUNNING);
+  running.mutable_progress()->set_step(5);
+  running.mutable_progress()->set_total_steps(10);
+  v1::Job queued = BaseJob(v1::JOB_STATE_QUEUED);
+  queued.set_job_id("a-1");
+  queued.clear_started_at();
+  queued.set_world_size(0);
+  queued.set_reason("needs 4 slots");
+  EXPECT_EQ(JobTable({running, queued}, kNow),
+            "JOB           STATE    RANKS  SUBMITTED  RUNTIME  PROGRESS  REASON\n"
+            "geoid-k3x9w2  RUNNING      3  3m ago     1m40s    5/10\n"
+            "a-1           QUEUED       -  3m ago     -                  needs 4 slots\n");
+  std::vector<v1::Node> nodes(2);
+  nodes[0].set_name("node10");
+  nodes[1].set_name("node9");
+  for (v1::Node& node : nodes) {
+    node.set_state(v1::NODE_STATE_HEALTHY);
+    node.set_slots_used(2);
+    node.mutable_resources()->set_slots(8);
+    node.mutable_resources()->set_cores(2);
+  }
+  const std::string table = NodeTable(nodes, kNow);
+  EXPECT_LT(table.find("node9 "), table.find("node10"));
+  EXPECT_THAT(table, HasSubstr("HEALTHY    2/8"));
+  EXPECT_THAT(table, Not(HasSubstr("GPUS")));
+}
+
+TEST(ReportTest, WaitingIsSaidWithItsReason) {
+  v1::Job job = BaseJob(v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(WaitingLine(job), "");
+  job.set_reason("needs 4 slots; 2 are free");
+  EXPECT_EQ(WaitingLine(job), "geoid-k3x9w2 is queued: needs 4 slots; 2 are free");
+  job.set_state(v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(WaitingLine(job), "");
+}
+
+TEST(StyleTest, AgesAreCoarse) {
+  EXPECT_EQ(Ago(kNow, kNow - seconds(1)), "just now");
+  EXPECT_EQ(Ago(kNow, kNow - seconds(59)), "59s ago");
+  EXPECT_EQ(Ago(kNow, kNow - seconds(180)), "3m ago");
+  EXPECT_EQ(Ago(kNow, kNow - std::chrono::hours(3)), "3h ago");
+  EXPECT_EQ(Ago(kNow, kNow - std::chrono::hours(72)), "3d ago");
+  EXPECT_EQ(Ago(kNow, seconds(0)), "-");
+  // Another host's clock may be ahead.
+  EXPECT_EQ(Ago(kNow, kNow + seconds(60)), "just now");
+}
+
+TEST(TableTest, WidthsCountCharactersAndEmptyColumnsGo) {
+  Table table({"NAME", "NONE", ">N"});
+  table.Add({"größe", "", "1"});
+  table.Add({"x", "", "100"});
+  EXPECT_EQ(table.Render(2),
+            "  NAME     N\n"
+            "  größe    1\n"
+            "  x      100\n");
+}
+
+}  // namespace
+}  // namespace meshrun::client
