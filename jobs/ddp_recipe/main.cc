@@ -1,5 +1,5 @@
-// The data-parallel recipe: a fully connected network, trained by every rank on batches of its own, with
-// gradients averaged over all of them.
+// The data-parallel recipe: a fully connected network, trained by every rank on batches of its own,
+// with gradients averaged over all of them.
 //
 //   ddp_recipe                                  one process
 //   meshrun run --nproc-per-node 2 --job ddp_recipe

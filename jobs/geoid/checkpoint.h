@@ -1,4 +1,5 @@
-// The state of training in one file that a crash cannot damage: parameters, Adam's moments, the step.
+// The state of training in one file that a crash cannot damage: parameters, Adam's moments, the
+// step.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -18,9 +19,10 @@ using Identity = std::map<std::string, std::string>;
 void save_checkpoint(const std::string& path, const torch::nn::Module& network,
                      torch::optim::Adam& optimizer, int64_t step, const Identity& identity);
 
-// To be called by all ranks of `group`; only rank 0 reads the file, so no file system need be shared.
-// Returns the steps that are done, 0 where there is no file. Raises c10::ValueError on every rank where
-// the file is damaged, or comes from a run of another identity (with both sides' values on rank 0).
+// To be called by all ranks of `group`; only rank 0 reads the file, so no file system need be
+// shared. Returns the steps that are done, 0 where there is no file. Raises c10::ValueError on
+// every rank where the file is damaged, or comes from a run of another identity (with both sides'
+// values on rank 0).
 int64_t load_checkpoint(const std::string& path, torch::nn::Module& network,
                         torch::optim::Adam& optimizer, const Identity& identity,
                         const c10::intrusive_ptr<c10d::ProcessGroup>& group);

@@ -83,7 +83,8 @@ Prediction predict_map(GeoidNetwork& network, const Field& field, int64_t max_co
                  [&](int64_t first, const Tensor& values, const Field::Samples&) {
                    predicted.narrow(0, first, values.size(0)).copy_(values);
                  });
-  // Shares are disjoint and zero elsewhere, so the sum gathers uneven pieces exactly, on any backend.
+  // Shares are disjoint and zero elsewhere, so the sum gathers uneven pieces exactly, on any
+  // backend.
   predicted = all_reduce(group, device, predicted, c10d::ReduceOp::SUM);
   predicted = predicted * field.standard_deviation_m() + field.mean_m();
   const auto* values = predicted.const_data_ptr<float>();

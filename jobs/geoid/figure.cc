@@ -93,8 +93,8 @@ void draw_colour_bar(Image& image, int left, const Map& map, double limit) {
     const double share = static_cast<double>(step) / kSteps;
     const int x = start + static_cast<int>(std::lround((share + 1) / 2 * (width - 1)));
     image.fill_rectangle(x, top + kBarHeight + 1, 1, kTick, kInk);
-    draw_text(image, x, top + kBarHeight + kTick + 8, kLabelHeight,
-              format("%.3g", share * limit), kInk, Align::kCentre);
+    draw_text(image, x, top + kBarHeight + kTick + 8, kLabelHeight, format("%.3g", share * limit),
+              kInk, Align::kCentre);
   }
   draw_text(image, start + width + 14, top + (kBarHeight - kLabelHeight) / 2, kLabelHeight, "m",
             kInk);

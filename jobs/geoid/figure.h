@@ -1,4 +1,5 @@
-// The picture of a trained geoid: truth, prediction and error beside each other, each with a colour bar.
+// The picture of a trained geoid: truth, prediction and error beside each other, each with a colour
+// bar.
 #pragma once
 
 #include <span>

@@ -1,9 +1,9 @@
 // Reads a vertical grid in PROJ's GTX format.
 //
-// The file: 40 bytes of big-endian header (south latitude, west longitude, latitude step and longitude
-// step in degrees as f64; rows and columns as i32), then rows x columns big-endian f32 in metres, from
-// south to north, each row from west to east. EGM96 is /usr/share/proj/egm96_15.gtx of Debian's
-// proj-data: 721 x 1440 points, 0.25 degrees apart.
+// The file: 40 bytes of big-endian header (south latitude, west longitude, latitude step and
+// longitude step in degrees as f64; rows and columns as i32), then rows x columns big-endian f32 in
+// metres, from south to north, each row from west to east. EGM96 is /usr/share/proj/egm96_15.gtx of
+// Debian's proj-data: 721 x 1440 points, 0.25 degrees apart.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,9 @@ class GtxError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Raises GtxError where the file cannot be read, is shorter or longer than its header says, leaves the
-// Earth (latitudes beyond the poles), visits a longitude twice, or holds a value that is not a height.
+// Raises GtxError where the file cannot be read, is shorter or longer than its header says, leaves
+// the Earth (latitudes beyond the poles), visits a longitude twice, or holds a value that is not a
+// height.
 GtxGrid read_gtx(const std::string& path);
 
 }  // namespace meshrun::geoid

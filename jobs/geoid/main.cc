@@ -54,9 +54,9 @@ void run(const Options& options) {
   }
 
   if (!options.dump_parameters.empty()) {
-    dump_parameters(options.dump_parameters + "-rank-" + std::to_string(manager.rank()) +
-                        ".safetensors",
-                    *network);
+    dump_parameters(
+        options.dump_parameters + "-rank-" + std::to_string(manager.rank()) + ".safetensors",
+        *network);
   }
   std::map<std::string, double> metrics;
   if (!options.no_evaluation) {
@@ -78,6 +78,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   return meshrun::jobs::run_job("geoid", [&] {
-    if (const auto options = meshrun::geoid::parse_options(argc, argv)) meshrun::geoid::run(*options);
+    const auto options = meshrun::geoid::parse_options(argc, argv);
+    if (options) meshrun::geoid::run(*options);
   });
 }

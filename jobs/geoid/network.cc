@@ -10,12 +10,12 @@ constexpr int64_t kHiddenLayers = 3;
 
 GeoidNetworkImpl::GeoidNetworkImpl(int64_t features, double scale, int64_t hidden) {
   frequencies_ = register_buffer("frequencies", scale * torch::randn({kDimensions, features}));
-  perceptron_ = register_module("perceptron",
-                                FullyConnected(FullyConnectedOptions()
-                                                   .in_features(kDimensions + 2 * features)
-                                                   .layer_size(hidden)
-                                                   .out_features(1)
-                                                   .num_layers(kHiddenLayers)));
+  perceptron_ =
+      register_module("perceptron", FullyConnected(FullyConnectedOptions()
+                                                       .in_features(kDimensions + 2 * features)
+                                                       .layer_size(hidden)
+                                                       .out_features(1)
+                                                       .num_layers(kHiddenLayers)));
 }
 
 at::Tensor GeoidNetworkImpl::forward(const at::Tensor& positions) {

@@ -1,5 +1,6 @@
-// The one-cycle learning rate: a cosine up to the peak, then a cosine down to nearly nothing.
-// Smith and Topin, "Super-Convergence" (2018); the defaults are those of torch.optim.lr_scheduler.OneCycleLR.
+// The one-cycle learning rate: a cosine up to the peak, then a cosine down to nearly nothing. Smith
+// and Topin, "Super-Convergence" (2018); the defaults are those of
+// torch.optim.lr_scheduler.OneCycleLR.
 #pragma once
 
 #include <algorithm>

@@ -10,8 +10,8 @@ namespace meshrun::geoid {
 namespace {
 
 constexpr char kDescription[] =
-    "Learns the Earth's geoid (EGM96): the height of mean sea level above the ellipsoid, in metres,\n"
-    "as a function of the point on the sphere. Trains in data parallel on as many ranks as it is\n"
+    "Learns the Earth's geoid (EGM96): the height of mean sea level above the ellipsoid, as a\n"
+    "function of the point on the sphere. Trains in data parallel on as many ranks as it is\n"
     "started with; the result depends on the batch and the seed, not on the number of ranks.";
 
 constexpr char kExamples[] =
@@ -21,7 +21,8 @@ constexpr char kExamples[] =
     "  mpirun -n 2 geoid --steps 300                  a shorter run under another launcher\n"
     "  geoid --checkpoint-dir ckpt --resume           go on where the last run stopped";
 
-// An output file can be written only where its directory exists; better said before training than after.
+// An output file can be written only where its directory exists; better said before training than
+// after.
 std::string check_directory(const std::string& path) {
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   if (path.empty() || directory.empty() || std::filesystem::is_directory(directory)) return "";

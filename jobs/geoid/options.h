@@ -32,8 +32,8 @@ struct Options {
   bool no_evaluation = false;
 };
 
-// Absent where --help was asked for and has been printed. Raises jobs::UsageError, which says which flag
-// is wrong and why.
+// Absent where --help was asked for and has been printed. Raises jobs::UsageError, which says which
+// flag is wrong and why.
 std::optional<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace meshrun::geoid

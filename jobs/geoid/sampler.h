@@ -1,20 +1,20 @@
 // Which points of the grid are trained on, which are held out, and which make up each batch.
 //
-// Everything here is a pure function of its arguments, so that all ranks agree without a message: the
-// global batch of a step depends on (seed, step) alone, never on the number of ranks. A rank trains on
-// its slice of it.
+// Everything here is a pure function of its arguments, so that all ranks agree without a message:
+// the global batch of a step depends on (seed, step) alone, never on the number of ranks. A rank
+// trains on its slice of it.
 #pragma once
 
 #include <cstdint>
 #include <vector>
-
 
 namespace meshrun::geoid {
 
 // Sebastiano Vigna's splitmix64 finaliser: a bijection whose outputs pass for independent.
 uint64_t mix(uint64_t value);
 
-// True for about `fraction` of all points, chosen by a hash of the index: the same points in every run.
+// True for about `fraction` of all points, chosen by a hash of the index: the same points in every
+// run.
 bool is_held_out(int64_t point, double fraction);
 
 struct PointSplit {

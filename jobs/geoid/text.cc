@@ -16,6 +16,7 @@ constexpr double kCapital = 6;    // cells between the centres of a capital's fi
 constexpr double kStroke = 0.45;  // half the width of a stroke, in cells
 
 // Five columns per character from ' ' to '~', then the degree sign; the lowest bit is the top cell.
+// clang-format off: three characters per line
 constexpr std::array<uint8_t, kColumns * 96> kFont = {
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x5f, 0x00, 0x00, 0x00, 0x07, 0x00, 0x07, 0x00,
     0x14, 0x7f, 0x14, 0x7f, 0x14, 0x24, 0x2a, 0x7f, 0x2a, 0x12, 0x23, 0x13, 0x08, 0x64, 0x62,
@@ -50,13 +51,14 @@ constexpr std::array<uint8_t, kColumns * 96> kFont = {
     0x44, 0x64, 0x54, 0x4c, 0x44, 0x00, 0x08, 0x36, 0x41, 0x00, 0x00, 0x00, 0x7f, 0x00, 0x00,
     0x00, 0x41, 0x36, 0x08, 0x00, 0x08, 0x04, 0x08, 0x10, 0x08, 0x00, 0x02, 0x05, 0x02, 0x00,
 };
+// clang-format on
 
 struct Segment {
   double x0, y0, x1, y1;
 };
 
-// The strokes that join a character's cells, in cells: neighbours in a row or column are joined, and
-// diagonal ones where no cell beside them already joins them. A lone cell is a stroke of length 0.
+// The strokes that join a character's cells, in cells: neighbours in a row or column are joined,
+// and diagonal ones where no cell beside them already joins them. Each cell is a dot as well.
 std::vector<Segment> strokes_of(char character) {
   const int code = static_cast<unsigned char>(character);
   const int glyph = code >= 0x20 && code <= 0x7f ? code - 0x20 : '?' - 0x20;
@@ -119,8 +121,8 @@ double text_width(double height, std::string_view text) {
   return height / kCapital * (kAdvance * static_cast<double>(text.size()) - 2);
 }
 
-void draw_text(Image& image, double x, double y, double height, std::string_view text, Colour colour,
-               Align align) {
+void draw_text(Image& image, double x, double y, double height, std::string_view text,
+               Colour colour, Align align) {
   const double width = text_width(height, text);
   double left = x - (align == Align::kCentre ? width / 2 : align == Align::kRight ? width : 0);
   const double scale = height / kCapital;

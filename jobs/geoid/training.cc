@@ -22,7 +22,8 @@ using at::Tensor;
 // Steps between two agreements on the loss and on whether to stop: a small share of a second.
 constexpr int64_t kAgreeEvery = 10;
 
-// This rank's share of a step's batch, and the weight of the whole batch, which every rank can tell.
+// This rank's share of a step's batch, and the weight of the whole batch, which every rank can
+// tell.
 struct Share {
   std::vector<int64_t> points;
   double batch_weight = 0;
@@ -31,8 +32,8 @@ struct Share {
 Share share_of_batch(const Field& field, std::span<const int64_t> points, const Options& options,
                      int64_t step, int rank, int world_size) {
   Share share;
-  std::vector<int64_t> batch = global_batch(options.seed, step, options.batch,
-                                            static_cast<int64_t>(points.size()));
+  std::vector<int64_t> batch =
+      global_batch(options.seed, step, options.batch, static_cast<int64_t>(points.size()));
   for (int64_t& position : batch) {
     position = points[position];
     share.batch_weight += field.weight(position);
@@ -42,8 +43,8 @@ Share share_of_batch(const Field& field, std::span<const int64_t> points, const 
   return share;
 }
 
-// The mean over ranks of this loss is the weighted mean square over the global batch, and the mean is what
-// DistributedDataParallel makes of its gradients: that is right for shares of any size.
+// The mean over ranks of this loss is the weighted mean square over the global batch, and the mean
+// is what DistributedDataParallel makes of its gradients: that is right for shares of any size.
 Tensor local_loss(const Tensor& predicted, const Field::Samples& samples, c10::Device device,
                   const Share& share, int world_size) {
   const Tensor error = predicted - samples.targets.to(device);
@@ -94,8 +95,7 @@ TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const 
   torch::optim::Adam optimizer(network->parameters(), options.learning_rate);
   TrainingResult result;
   if (options.resume) {
-    result.first_step =
-        load_checkpoint(path, *network, optimizer, identity_of(options), group);
+    result.first_step = load_checkpoint(path, *network, optimizer, identity_of(options), group);
   }
   DistributedDataParallel model(network, {.device_ids = {manager.local_rank()},
                                           .output_device = manager.device(),
@@ -109,8 +109,8 @@ TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const 
   const auto start = std::chrono::steady_clock::now();
   result.steps = result.first_step;
   while (result.steps < options.steps) {
-    const Share share = share_of_batch(field, points, options, result.steps, manager.rank(),
-                                       manager.world_size());
+    const Share share =
+        share_of_batch(field, points, options, result.steps, manager.rank(), manager.world_size());
     const Field::Samples samples = field.samples(share.points);
     optimizer.param_groups()[0].options().set_lr(
         one_cycle(options.learning_rate, result.steps, options.steps));

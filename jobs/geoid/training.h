@@ -1,4 +1,5 @@
-// Training in data parallel: the result depends on the global batch, not on how many ranks share it.
+// Training in data parallel: the result depends on the global batch, not on how many ranks share
+// it.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -22,8 +23,8 @@ struct TrainingResult {
 };
 
 // Trains `network` on `points` with all ranks of the world, which must have been joined. Writes
-// checkpoints as the options say. On a stop signal to any rank, all of them write a checkpoint at the same
-// step and raise jobs::Stopped.
+// checkpoints as the options say. On a stop signal to any rank, all of them write a checkpoint at
+// the same step and raise jobs::Stopped.
 TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const int64_t> points,
                      const Options& options);
 

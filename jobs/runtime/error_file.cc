@@ -11,12 +11,10 @@
 namespace meshrun::jobs {
 
 std::string format_error_file(const Failure& failure, long long seconds_since_epoch) {
-  const nlohmann::json content = {
-      {"message",
-       {{"message", failure.type + ": " + failure.text},
-        {"extraInfo",
-         {{"py_callstack", failure.call_stack},
-          {"timestamp", std::to_string(seconds_since_epoch)}}}}}};
+  const nlohmann::json extra = {{"py_callstack", failure.call_stack},
+                                {"timestamp", std::to_string(seconds_since_epoch)}};
+  const std::string text = failure.type + ": " + failure.text;
+  const nlohmann::json content = {{"message", {{"message", text}, {"extraInfo", extra}}}};
   // Text of an exception may hold any bytes; JSON may not.
   return content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -1,7 +1,8 @@
 // The file in which a failed rank says why, where its launcher named one (TORCHELASTIC_ERROR_FILE).
 //
 // torchelastic's shape, which torchrun and meshrun both read:
-//   {"message": {"message": "Type: text", "extraInfo": {"py_callstack": "...", "timestamp": "1689298411"}}}
+//   {"message": {"message": "Type: text",
+//                "extraInfo": {"py_callstack": "...", "timestamp": "1689298411"}}}
 #pragma once
 
 #include <string>

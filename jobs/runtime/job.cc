@@ -37,7 +37,8 @@ std::string speaker(const std::string& name) {
 
 int fail(const std::string& name, const Failure& failure, int exit_code) {
   if (stop_requested()) {
-    // Peers that stop first break the collectives of those that follow; that is no failure of this rank.
+    // Peers that stop first break the collectives of those that follow; that is no failure of this
+    // rank.
     std::cerr << speaker(name) << ": stopped by " << strsignal(stop_signal()) << std::endl;
     return kSignalBase + stop_signal();
   }

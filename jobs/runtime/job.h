@@ -1,4 +1,5 @@
-// The frame around a job's own code: what a program that runs as a rank does at its start and its end.
+// The frame around a job's own code: what a program that runs as a rank does at its start and its
+// end.
 //
 //   int main(int argc, char** argv) {
 //     return meshrun::jobs::run_job("geoid", [&] { train(parse_options(argc, argv)); });
@@ -24,12 +25,12 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Runs `body`, leaves the world (DistributedManager::cleanup) where it joined one, and returns the exit
-// code. Stop signals are caught from here on (stop.h). Never raises.
+// Runs `body`, leaves the world (DistributedManager::cleanup) where it joined one, and returns the
+// exit code. Stop signals are caught from here on (stop.h). Never raises.
 int run_job(const std::string& name, const std::function<void()>& body) noexcept;
 
-// Joins the world; asks the rank's daemon, if any, to say when to stop; and, where OMP_NUM_THREADS does
-// not say otherwise, gives each rank of this host its share of the processors.
+// Joins the world; asks the rank's daemon, if any, to say when to stop; and, where OMP_NUM_THREADS
+// does not say otherwise, gives each rank of this host its share of the processors.
 void join_world();
 
 }  // namespace meshrun::jobs

@@ -1,5 +1,5 @@
-// How far training is: told to the rank's daemon, which shows it to whoever follows the job, or printed
-// where there is none.
+// How far training is: told to the rank's daemon, which shows it to whoever follows the job, or
+// printed where there is none.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace meshrun::jobs {
 
 class Progress {
  public:
-  // Without a daemon, rank 0 prints a line every `line_every` steps. The world must have been joined.
+  // Without a daemon, rank 0 prints a line every `line_every` steps. The world must have been
+  // joined.
   Progress(std::string job, int64_t total_steps, int64_t line_every);
 
   // `step` steps are done; metrics have the same names each time. Never blocks on the daemon.

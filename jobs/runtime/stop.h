@@ -1,7 +1,8 @@
 // A request to stop: SIGTERM or SIGINT, or the coordinator's word that the generation is over.
 //
-// A rank sees the request at a moment of its own, so ranks agree on the step at which they stop before
-// they do (any one that has seen it is enough); stopping alone would leave the others in a collective.
+// A rank sees the request at a moment of its own, so ranks agree on the step at which they stop
+// before they do (any one that has seen it is enough); stopping alone would leave the others in a
+// collective.
 #pragma once
 
 #include <exception>

@@ -79,14 +79,13 @@ void write_safetensors(const std::string& path, const TensorFile& file) {
   for (const auto& [name, tensor] : file.tensors) {
     const uint64_t expected = byte_size(path, name, tensor.dtype, tensor.shape);
     if (expected != tensor.bytes.size()) {
-      fail(path, name + " has " + std::to_string(tensor.bytes.size()) + " bytes, its shape and dtype " +
-                     std::to_string(expected));
+      fail(path, name + " has " + std::to_string(tensor.bytes.size()) +
+                     " bytes, its shape and dtype " + std::to_string(expected));
     }
     const uint64_t begin = data.size();
     data += tensor.bytes;
-    header[name] = {{"dtype", tensor.dtype},
-                    {"shape", tensor.shape},
-                    {"data_offsets", {begin, data.size()}}};
+    header[name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
   }
   std::string text = header.dump();
   text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');

@@ -1,10 +1,12 @@
-// Named tensors in a file of the safetensors format, which Python's safetensors reads and writes too.
+// Named tensors in a file of the safetensors format, which Python's safetensors reads and writes
+// too.
 //
-// Without LibTorch: a tensor is a dtype's name, a shape and bytes. The file: the header's length as a
-// little-endian u64, the header as JSON ({"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}),
-// the bytes. https://github.com/huggingface/safetensors#format
+// Without LibTorch: a tensor is a dtype's name, a shape and bytes. The file: the header's length as
+// a little-endian u64, the header as JSON ({"name": {"dtype", "shape", "data_offsets"},
+// "__metadata__": {...}}), the bytes. https://github.com/huggingface/safetensors#format
 //
-// Errors: SafetensorsError names the file and what is wrong with it; std::system_error for the disk.
+// Errors: SafetensorsError names the file and what is wrong with it; std::system_error for the
+// disk.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,8 @@
 namespace meshrun {
 
 struct StoredTensor {
-  std::string dtype;  // "BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64" or "C64"
+  // "BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64" or "C64".
+  std::string dtype;
   std::vector<int64_t> shape;
   std::string bytes;  // little-endian, contiguous
 };
@@ -34,7 +37,8 @@ class SafetensorsError : public std::runtime_error {
 // Atomic: see write_file_atomically. Tensors are laid out in the order of their names.
 void write_safetensors(const std::string& path, const TensorFile& file);
 
-// Checks every offset and size against the file's, so that a damaged file is an error and never a crash.
+// Checks every offset and size against the file's, so that a damaged file is an error and never a
+// crash.
 TensorFile read_safetensors(const std::string& path);
 
 }  // namespace meshrun

@@ -47,8 +47,8 @@ StoredTensor to_stored(const at::Tensor& tensor) {
 
 void copy_stored(const StoredTensor& stored, const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
-      stored.dtype == dtype_name(tensor.scalar_type()) && tensor.sizes() == stored.shape,
-      name, " is ", stored.dtype, " ", at::IntArrayRef(stored.shape), " in the file, but ",
+      stored.dtype == dtype_name(tensor.scalar_type()) && tensor.sizes() == stored.shape, name,
+      " is ", stored.dtype, " ", at::IntArrayRef(stored.shape), " in the file, but ",
       dtype_name(tensor.scalar_type()), " ", tensor.sizes(), " is asked for");
   const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   std::memcpy(values.mutable_data_ptr(), stored.bytes.data(), stored.bytes.size());

@@ -7,11 +7,12 @@
 
 namespace meshrun {
 
-// A copy of the tensor's values, from any device. Raises c10::TypeError for a dtype that the format lacks.
+// A copy of the tensor's values, from any device. Raises c10::TypeError for a dtype that the format
+// lacks.
 StoredTensor to_stored(const at::Tensor& tensor);
 
-// Copies the values into `tensor`, on its device. Raises c10::ValueError, with both sides' values, where
-// dtype or shape differ; `name` says which tensor in the text.
+// Copies the values into `tensor`, on its device. Raises c10::ValueError, with both sides' values,
+// where dtype or shape differ; `name` says which tensor in the text.
 void copy_stored(const StoredTensor& stored, const std::string& name, const at::Tensor& tensor);
 
 }  // namespace meshrun

@@ -7,18 +7,18 @@
 //   model(input).square().sum().backward();  // the gradients are now equal on all ranks
 //
 // Wraps any torch::nn::Module with a forward(). The engine is c10d::Reducer, the one below Python's
-// torch.nn.parallel.DistributedDataParallel: the all-reduce of a bucket of gradients starts as soon as
-// its last gradient is ready, and after the first backward pass the buckets follow the order in which
-// the gradients came. Works in a world of one rank as well.
+// torch.nn.parallel.DistributedDataParallel: the all-reduce of a bucket of gradients starts as soon
+// as its last gradient is ready, and after the first backward pass the buckets follow the order in
+// which the gradients came. Works in a world of one rank as well.
 //
-// Construction, the forward call (where buffers are broadcast) and the backward pass are collective: all
-// ranks of the group take part, in the same order.
+// Construction, the forward call (where buffers are broadcast) and the backward pass are
+// collective: all ranks of the group take part, in the same order.
 //
 // Threads: one at a time per module, as for any LibTorch module.
 //
-// Errors: c10::ValueError on every rank where options do not fit the module, where a module has nothing
-// to train, or where the ranks' parameters or buffers differ in number, name, shape or dtype (with both
-// sides' values); c10::DistError where a peer is lost.
+// Errors: c10::ValueError on every rank where options do not fit the module, where a module has
+// nothing to train, or where the ranks' parameters or buffers differ in number, name, shape or
+// dtype (with both sides' values); c10::DistError where a peer is lost.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -44,8 +44,9 @@ class DistributedDataParallelImpl : public torch::nn::Module {
                               const DistributedDataParallelOptions& options)
       : module_(register_module("module", std::move(module))), synchronizer_(*module_, options) {}
 
-  // Calls the wrapped module's forward() with the same arguments and returns what it returns. Tensors
-  // among the arguments are moved to the module's device, those in the result to `output_device`.
+  // Calls the wrapped module's forward() with the same arguments and returns what it returns.
+  // Tensors among the arguments are moved to the module's device, those in the result to
+  // `output_device`.
   template <typename... Args>
   auto forward(Args&&... args) {
     synchronizer_.before_forward(*module_);
@@ -59,8 +60,8 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   // The wrapped module, whose parameters and buffers are this one's under the prefix "module.".
   ModuleType& module() { return *module_; }
 
-  // While the guard lives, forward and backward passes gather gradients locally; the first backward pass
-  // of a forward call after it averages what was gathered.
+  // While the guard lives, forward and backward passes gather gradients locally; the first backward
+  // pass of a forward call after it averages what was gathered.
   [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(synchronizer_); }
 
  private:

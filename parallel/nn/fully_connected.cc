@@ -39,8 +39,8 @@ void check_options(const FullyConnectedOptions& options) {
                         options.out_features() > 0 && options.num_layers() > 0,
                     "FullyConnected: in_features, layer_size, out_features and num_layers must be "
                     "positive, got ",
-                    options.in_features(), ", ", options.layer_size(), ", ",
-                    options.out_features(), " and ", options.num_layers());
+                    options.in_features(), ", ", options.layer_size(), ", ", options.out_features(),
+                    " and ", options.num_layers());
   TORCH_CHECK_VALUE(!options.activation_fn().empty(),
                     "FullyConnected: activation_fn must name at least one activation");
 }
@@ -85,9 +85,8 @@ FullyConnectedImpl::FullyConnectedImpl(const FullyConnectedOptions& options) : o
     layers_->push_back(FullyConnectedLayer(width, options_.layer_size(), get_activation(name)));
     width = options_.layer_size();
   }
-  final_layer_ =
-      register_module("final_layer", FullyConnectedLayer(width, options_.out_features(),
-                                                         get_activation("identity")));
+  final_layer_ = register_module("final_layer", FullyConnectedLayer(width, options_.out_features(),
+                                                                    get_activation("identity")));
 }
 
 Tensor FullyConnectedImpl::forward(const Tensor& x) {

@@ -3,9 +3,9 @@
 //   FullyConnected network(FullyConnectedOptions().in_features(3).out_features(1));
 //   torch::Tensor y = network(torch::randn({128, 3}));  // [128, 1]
 //
-// Parameters are named and initialised (Xavier uniform weights, zero biases) as those of PhysicsNeMo's
-// physicsnemo.models.mlp.FullyConnected, so a state dictionary written by one is read by the other;
-// adaptive activations are the exception, see below.
+// Parameters are named and initialised (Xavier uniform weights, zero biases) as those of
+// PhysicsNeMo's physicsnemo.models.mlp.FullyConnected, so a state dictionary written by one is read
+// by the other; adaptive activations are the exception, see below.
 //
 // Errors: c10::ValueError for options and inputs that do not fit, with both sides' values.
 #pragma once
@@ -23,9 +23,10 @@
 
 namespace meshrun {
 
-// Elementwise function of a tensor, by the name PhysicsNeMo knows it by: "silu", "relu", "gelu", "tanh",
-// "sigmoid", "elu", "celu", "selu", "leaky_relu", "relu6", "softplus", "logsigmoid", "softsign",
-// "tanhshrink", "hardtanh", "mish", "identity". Raises c10::ValueError, listing them, for any other.
+// Elementwise function of a tensor, by the name PhysicsNeMo knows it by: "silu", "relu", "gelu",
+// "tanh", "sigmoid", "elu", "celu", "selu", "leaky_relu", "relu6", "softplus", "logsigmoid",
+// "softsign", "tanhshrink", "hardtanh", "mish", "identity". Raises c10::ValueError, listing them,
+// for any other.
 using Activation = std::function<at::Tensor(const at::Tensor&)>;
 Activation get_activation(const std::string& name);
 

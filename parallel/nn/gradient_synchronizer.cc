@@ -37,9 +37,10 @@ struct SinkState : torch::CustomClassHolder {
   std::shared_ptr<bool> delayed_all_reduce_queued;
 };
 
-// The identity, through which all outputs of a forward call leave together. An output that the loss does
-// not use then still reaches its parameters with an undefined gradient, so the reducer does not wait for
-// them; and with static_graph the first backward pass queues the all-reduce for its end.
+// The identity, through which all outputs of a forward call leave together. An output that the loss
+// does not use then still reaches its parameters with an undefined gradient, so the reducer does
+// not wait for them; and with static_graph the first backward pass queues the all-reduce for its
+// end.
 struct OutputSink : torch::autograd::Function<OutputSink> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 c10::intrusive_ptr<SinkState> state,
@@ -126,10 +127,6 @@ std::string find_problem(const torch::OrderedDict<std::string, Tensor>& state,
   } else if (options.device_ids.size() > 1) {
     problem << "device_ids has " << options.device_ids.size()
             << " entries; one process drives one device, so pass its index alone";
-  } else if (!device.is_cpu() && !options.device_ids.empty() &&
-             options.device_ids[0] != device.index()) {
-    problem << "device_ids names device " << options.device_ids[0] << ", but the module is on "
-            << device;
   } else if (!(options.bucket_cap_mb > 0)) {
     problem << "bucket_cap_mb must be positive, got " << options.bucket_cap_mb;
   }
@@ -185,15 +182,15 @@ void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
   TrainedParameters trained = trained_parameters(module);
   const auto cap = static_cast<int64_t>(options_.bucket_cap_mb * kMebibyte);
   const int64_t first_cap = std::min<int64_t>(cap, c10d::kDefaultFirstBucketBytes);
-  // Parameters are not yet known in the order in which gradients come. Cutting buckets now could start an
-  // all-reduce between other collectives of the backward pass on one rank and not on another, so the first
-  // iteration has one bucket, unless unused parameters rule out rebuilding.
+  // Parameters are not yet known in the order in which gradients come. Cutting buckets now could
+  // start an all-reduce between other collectives of the backward pass on one rank and not on
+  // another, so the first iteration has one bucket, unless unused parameters rule out rebuilding.
   const bool will_rebuild = options_.static_graph || !options_.find_unused_parameters;
   const std::vector<size_t> limits =
       will_rebuild ? std::vector<size_t>{std::numeric_limits<size_t>::max()}
                    : std::vector<size_t>{static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
-  std::vector<std::vector<size_t>> buckets = std::get<0>(
-      c10d::compute_bucket_assignment_by_size(trained.tensors, limits, trained.sparse));
+  std::vector<std::vector<size_t>> buckets =
+      std::get<0>(c10d::compute_bucket_assignment_by_size(trained.tensors, limits, trained.sparse));
   // Gradients come about in the reverse order of registration.
   std::reverse(buckets.begin(), buckets.end());
   reducer_ = std::make_shared<c10d::Reducer>(

@@ -20,26 +20,27 @@ class Reducer;
 namespace meshrun {
 
 struct DistributedDataParallelOptions {
-  // At most one: the index of the accelerator that holds the module. Has no meaning, and no effect, for a
-  // module on the CPU, so that one program runs on both.
+  // At most one. Where the module is decides; this is what Python's recipes pass, so that one
+  // program runs on the CPU, and where CUDA_VISIBLE_DEVICES gives each rank one GPU, number 0.
   std::vector<int64_t> device_ids;
   // Where the forward call's results are moved to; absent: left where they are.
   std::optional<c10::Device> output_device;
   // Broadcast rank 0's buffers before each forward call that follows a synchronised one.
   bool broadcast_buffers = true;
-  // Search the graph of each forward call for parameters that take no part in it, which else would be
-  // waited for. Costs a walk through the graph and one small all-reduce.
+  // Search the graph of each forward call for parameters that take no part in it, which else would
+  // be waited for. Costs a walk through the graph and one small all-reduce.
   bool find_unused_parameters = false;
   // The ranks that train together; null: the world of DistributedManager.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-  // Gradients are all-reduced in buckets of about this size (MiB); the first one to be ready is of at
-  // most 1 MiB, so that communication starts early.
+  // Gradients are all-reduced in buckets of about this size (MiB); the first one to be ready is of
+  // at most 1 MiB, so that communication starts early.
   double bucket_cap_mb = 25;
-  // Gradients are views into the buckets: saves their memory and a copy. They cannot be detached in place
-  // then, so use zero_grad() as it is.
+  // Gradients are views into the buckets: saves their memory and a copy. They cannot be detached in
+  // place then, so use zero_grad() as it is.
   bool gradient_as_bucket_view = false;
-  // The same parameters take part in each iteration, in the same order: allows reentrant backward passes
-  // and shared parameters used several times, and finds unused ones once, in the first iteration.
+  // The same parameters take part in each iteration, in the same order: allows reentrant backward
+  // passes and shared parameters used several times, and finds unused ones once, in the first
+  // iteration.
   bool static_graph = false;
 };
 
@@ -47,8 +48,8 @@ namespace detail {
 
 class GradientSynchronizer {
  public:
-  // Compares the ranks' modules, gives all of them rank 0's state, builds the reducer. On an accelerator
-  // this runs on a side stream, which the current stream then waits for.
+  // Compares the ranks' modules, gives all of them rank 0's state, builds the reducer. On an
+  // accelerator this runs on a side stream, which the current stream then waits for.
   GradientSynchronizer(const torch::nn::Module& module,
                        const DistributedDataParallelOptions& options);
   ~GradientSynchronizer();
@@ -89,10 +90,12 @@ class GradientSynchronizer {
 };
 
 template <typename T>
-concept TupleLike = requires { std::tuple_size<T>::value; };
+concept TupleLike = requires {
+  std::tuple_size<T>::value;
+};
 
-// Appends the tensors in `value`: a tensor; an optional, tuple, pair, array or container of such; numbers
-// and strings hold none. For a struct, return a tuple instead.
+// Appends the tensors in `value`: a tensor; an optional, tuple, pair, array or container of such;
+// numbers and strings hold none. For a struct, return a tuple instead.
 template <typename T>
 void collect_tensors(T& value, std::vector<at::Tensor*>& tensors) {
   using Value = std::remove_const_t<T>;
@@ -104,8 +107,9 @@ void collect_tensors(T& value, std::vector<at::Tensor*>& tensors) {
   } else if constexpr (requires { value.has_value(); }) {
     if (value.has_value()) collect_tensors(*value, tensors);
   } else {
-    static_assert(requires { value.begin(); },
-                  "DistributedDataParallel finds no tensors in what this module's forward() returns");
+    static_assert(
+        requires { value.begin(); },
+        "DistributedDataParallel finds no tensors in what this module's forward() returns");
     for (auto& part : value) collect_tensors(part, tensors);
   }
 }

@@ -1,5 +1,5 @@
-// Do all ranks hold the same module? Asked before anything is built on it, so that a difference is a
-// sentence on every rank and not a hang or a silent mix of unlike tensors.
+// Do all ranks hold the same module? Asked before anything is built on it, so that a difference is
+// a sentence on every rank and not a hang or a silent mix of unlike tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,9 +14,10 @@ namespace meshrun::detail {
 // One line per tensor: name, dtype, shape, and whether it is trained.
 std::string describe(const torch::OrderedDict<std::string, at::Tensor>& tensors);
 
-// Collective. Raises c10::ValueError on every rank of `group` where a rank has a `problem` (not empty),
-// or where the descriptions differ: names the first rank that differs from rank 0, and both their lines.
-// `device` is where this rank can communicate from. Costs one all-gather of 16 bytes where all agree.
+// Collective. Raises c10::ValueError on every rank of `group` where a rank has a `problem` (not
+// empty), or where the descriptions differ: names the first rank that differs from rank 0, and both
+// their lines. `device` is where this rank can communicate from. Costs one all-gather of 16 bytes
+// where all agree.
 void check_modules_agree(c10d::ProcessGroup& group, c10::Device device,
                          const std::string& description, const std::string& problem);
 

@@ -74,9 +74,8 @@ TEST(SplitTest, RefusesWhatIsNoSplit) {
 
 TEST(GtxTest, ReadsHeaderAndValuesFromSouthToNorth) {
   const std::string path = temporary("good.gtx");
-  write(path, gtx_bytes({.rows = 3, .columns = 4}, [](int row, int column) {
-          return static_cast<float>(10 * row + column);
-        }));
+  write(path, gtx_bytes({.rows = 3, .columns = 4},
+                        [](int row, int column) { return static_cast<float>(10 * row + column); }));
   const GtxGrid grid = read_gtx(path);
   EXPECT_EQ(grid.rows, 3);
   EXPECT_EQ(grid.columns, 4);
@@ -97,9 +96,9 @@ TEST(GtxTest, ATruncatedFileIsNamedWithBytesExpectedAndFound) {
   const std::string path = temporary("short.gtx");
   const std::string whole = gtx_bytes({.rows = 3, .columns = 4});
   write(path, whole.substr(0, whole.size() - 1));
-  EXPECT_THAT([&] { read_gtx(path); },
-              ThrowsMessage<GtxError>(AllOf(HasSubstr(path), HasSubstr("truncated"),
-                                            HasSubstr("expected 88 bytes"), HasSubstr("found 87"))));
+  EXPECT_THAT([&] { read_gtx(path); }, ThrowsMessage<GtxError>(AllOf(
+                                           HasSubstr(path), HasSubstr("truncated"),
+                                           HasSubstr("expected 88 bytes"), HasSubstr("found 87"))));
   write(path, whole.substr(0, 39));
   EXPECT_THAT([&] { read_gtx(path); },
               ThrowsMessage<GtxError>(AllOf(HasSubstr("expected 40"), HasSubstr("found 39"))));
@@ -129,8 +128,7 @@ TEST(GtxTest, AValueThatIsNoHeightIsRefused) {
   write(path, gtx_bytes({.rows = 3, .columns = 4}, [](int row, int column) {
           return row == 1 && column == 2 ? std::nanf("") : 0.0F;
         }));
-  EXPECT_THAT([&] { read_gtx(path); },
-              ThrowsMessage<GtxError>(HasSubstr("at row 1, column 2")));
+  EXPECT_THAT([&] { read_gtx(path); }, ThrowsMessage<GtxError>(HasSubstr("at row 1, column 2")));
 }
 
 TEST(SamplerTest, HoldsOutTheAskedShareTheSameInEveryRun) {
@@ -218,7 +216,11 @@ TEST(TextTest, IsDrawnWhereItWasAskedFor) {
 }
 
 TEST(FigureTest, ShowsTruthPredictionAndErrorSideBySide) {
-  const Map map{.rows = 37, .columns = 72, .south = -90, .west = -180, .latitude_step = 5,
+  const Map map{.rows = 37,
+                .columns = 72,
+                .south = -90,
+                .west = -180,
+                .latitude_step = 5,
                 .longitude_step = 5};
   const std::vector<float> truth(37 * 72, 50.0F);
   std::vector<float> prediction(37 * 72, 50.0F);

@@ -19,10 +19,9 @@ struct GtxHeader {
 };
 
 // Values follow only where the header's sides are small enough to be meant.
-inline std::string gtx_bytes(const GtxHeader& header,
-                             const std::function<float(int, int)>& metres = [](int, int) {
-                               return 0.0F;
-                             }) {
+inline std::string gtx_bytes(
+    const GtxHeader& header,
+    const std::function<float(int, int)>& metres = [](int, int) { return 0.0F; }) {
   std::string bytes;
   const auto append = [&bytes](uint64_t value, int count) {
     for (int shift = 8 * (count - 1); shift >= 0; shift -= 8) {

@@ -1,10 +1,11 @@
-// The shipped jobs' programs, started as ranks by plain ENV variables. Sharper limits, real data and other
-// launchers are the acceptance list's.
+// The shipped jobs' programs, started as ranks by plain ENV variables. Sharper limits, real data
+// and other launchers are the acceptance list's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -84,7 +85,7 @@ class ProgramsTest : public testing::Test {
       variables["OMP_NUM_THREADS"] = "1";
       variables["TORCHELASTIC_ERROR_FILE"] = path("error.json");
     }
-    return run_ranks(function, ranks);
+    return run_ranks(function, ranks, std::chrono::seconds(180));
   }
 
   std::vector<std::string> geoid_arguments(std::vector<std::string> more) const {
@@ -127,10 +128,9 @@ TEST_F(ProgramsTest, GeoidIsExactWithOneToFourRanks) {
   for (const int world_size : {1, 2, 3, 4}) {
     SCOPED_TRACE(world_size);
     const std::string prefix = path("world" + std::to_string(world_size));
-    expect_success(run("geoid",
-                       geoid_arguments({"--steps", "50", "--no-evaluation", "--dump-parameters",
-                                        prefix}),
-                       env_ranks(world_size)));
+    expect_success(run(
+        "geoid", geoid_arguments({"--steps", "50", "--no-evaluation", "--dump-parameters", prefix}),
+        env_ranks(world_size)));
     by_world.push_back(read_safetensors(prefix + "-rank-0.safetensors"));
     for (int rank = 1; rank < world_size; ++rank) {
       const TensorFile other =
@@ -162,8 +162,8 @@ TEST_F(ProgramsTest, GeoidStopsOnOneRanksSignalAndResumesToTheSameParameters) {
   };
   expect_success(run("geoid", arguments(path("whole"), {}), env_ranks(2)));
   const std::vector<std::string> checkpoints = {"--checkpoint-dir", path("checkpoints")};
-  const auto stopped = run("geoid", arguments(path("stopped"), checkpoints), env_ranks(2),
-                           "signalled_on_rank_1");
+  const auto stopped =
+      run("geoid", arguments(path("stopped"), checkpoints), env_ranks(2), "signalled_on_rank_1");
   for (const RankResult& rank : stopped) {
     EXPECT_EQ(rank.exit_code, 128 + SIGTERM) << rank.output;
     EXPECT_THAT(rank.output, HasSubstr("stopped by Terminated"));
@@ -195,9 +195,9 @@ TEST_F(ProgramsTest, ATruncatedDataFileIsOneSentenceAnErrorFileAndExitCode1) {
 
 TEST_F(ProgramsTest, WrongFlagsAreUsageErrors) {
   const std::vector<std::vector<std::string>> wrong = {
-      {"--steps", "0"},          {"--batch", "many"},   {"--held-out", "1.5"},
-      {"--resume"},              {"--no-such-flag"},    {"--png", "/no/such/directory/x.png"},
-      {"--lr", "-1"},            {"--seed", "-3"},
+      {"--steps", "0"}, {"--batch", "many"}, {"--held-out", "1.5"},
+      {"--resume"},     {"--no-such-flag"},  {"--png", "/no/such/directory/x.png"},
+      {"--lr", "-1"},   {"--seed", "-3"},
   };
   for (const std::vector<std::string>& arguments : wrong) {
     const auto results = run("geoid", arguments, {{}});

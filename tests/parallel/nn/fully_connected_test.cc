@@ -80,8 +80,11 @@ TEST(FullyConnectedTest, KeepsLeadingDimensions) {
 
 TEST(FullyConnectedTest, WhatDoesNotFitIsAValueErrorWithBothSides) {
   FullyConnected network(small());
-  EXPECT_THAT([&] { network(torch::randn({4, 2})); },
-              ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("[batch..., 3]"), HasSubstr("[4, 2]"))));
+  EXPECT_THAT(
+      [&] {
+        network(torch::randn({4, 2}));
+      },
+      ThrowsMessage<c10::ValueError>(AllOf(HasSubstr("[batch..., 3]"), HasSubstr("[4, 2]"))));
   EXPECT_THAT([&] { network(torch::randn({3})); },
               ThrowsMessage<c10::ValueError>(HasSubstr("[3]")));
   EXPECT_THAT([] { FullyConnected bad(small().activation_fn({"swishy"})); },
