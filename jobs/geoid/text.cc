@@ -16,7 +16,8 @@ constexpr double kCapital = 6;    // cells between the centres of a capital's fi
 constexpr double kStroke = 0.45;  // half the width of a stroke, in cells
 
 // Five columns per character from ' ' to '~', then the degree sign; the lowest bit is the top cell.
-// clang-format off: three characters per line
+// Three characters per line.
+// clang-format off
 constexpr std::array<uint8_t, kColumns * 96> kFont = {
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x5f, 0x00, 0x00, 0x00, 0x07, 0x00, 0x07, 0x00,
     0x14, 0x7f, 0x14, 0x7f, 0x14, 0x24, 0x2a, 0x7f, 0x2a, 0x12, 0x23, 0x13, 0x08, 0x64, 0x62,
