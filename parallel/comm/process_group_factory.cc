@@ -30,8 +30,17 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
                                             int size, const ProcessGroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect_timeout);
   gloo->devices.push_back(gloo_device(options.address));
-  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, std::move(gloo));
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> backend;
+  try {
+    backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, std::move(gloo));
+  } catch (const std::exception& error) {  // c10d's or Gloo's, by what failed first
+    throw RendezvousError(
+        fmt::format("rank {} of {} in the process group \"{}\" could not connect to its peers "
+                    "within {:g} s: {}",
+                    rank, size, options.name,
+                    static_cast<double>(options.connect_timeout.count()) / 1000, error.what()));
+  }
   backend->setTimeout(options.timeout.value_or(kBackendDefaultTimeout));
   return backend;
 }

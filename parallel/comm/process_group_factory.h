@@ -2,11 +2,10 @@
 //
 // The groups work wherever c10d's do: `group->allreduce(tensors)`, c10d::Reducer. "gloo" serves CPU
 // tensors; "nccl" serves CUDA tensors, with Gloo beside it for CPU ones, and exists only in
-// programs that link
-// //parallel/comm:nccl_backend (--config=cuda).
+// programs that link //parallel/comm:nccl_backend (--config=cuda).
 //
-// Threads: any. Errors: BackendError (unknown, or not linked in), c10::DistError (peers not reached
-// in time).
+// Threads: any. Errors: BackendError (unknown, or not linked in), RendezvousError (peers not
+// reached in time).
 #pragma once
 
 #include <chrono>
