@@ -148,8 +148,7 @@ TEST(ManagerTest, RankZeroIsAClientOfTorchrunsStore) {
 
 // ---- groups
 
-const bool kGroups = register_rank_function("groups", [] {
-  DistributedManager::initialize();
+void check_groups() {
   const int rank = manager().rank();
   EXPECT_THAT(message_of<GroupError>([] { DistributedManager::create_process_subgroup("tp", 3); }),
               AllOf(HasSubstr("\"world\" of 4 ranks"), HasSubstr("4 is not a multiple of 3")));
@@ -189,18 +188,9 @@ const bool kGroups = register_rank_function("groups", [] {
   EXPECT_THAT(message_of<UndefinedGroupError>([] { manager().group("nothing"); }),
               AllOf(HasSubstr("\"nothing\""), HasSubstr("\"world\", \"tp\", \"dp\", \"alone\"")));
   EXPECT_FLOAT_EQ(sum(manager().world(), 1), 4);
-});
-
-TEST(ManagerTest, SubgroupsAndOrthogonalGroupsCommunicate) {
-  const std::vector<RankResult> results = run_ranks("groups", env_ranks(4));
-  expect_success(results);
-  EXPECT_THAT(results[0].output, AllOf(HasSubstr("process group \"tp\": [0, 1] [2, 3]"),
-                                       HasSubstr("process group \"dp\": [0, 2] [1, 3]")));
-  EXPECT_THAT(results[1].output, ::testing::Not(HasSubstr("process group")));
 }
 
-const bool kConfig = register_rank_function("config", [] {
-  DistributedManager::initialize();
+void check_config() {
   ProcessGroupConfig config(ProcessGroupNode("world"));
   config.add_node(ProcessGroupNode("model"), "world");
   config.add_node(ProcessGroupNode("data"), "world");
@@ -221,16 +211,11 @@ const bool kConfig = register_rank_function("config", [] {
   EXPECT_THAT(manager().group_ranks("data"), ElementsAre(rank % 2, rank % 2 + 2));
   EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("model")), rank < 2 ? 1 : 5);
   EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("data")), rank % 2 == 0 ? 2 : 4);
-});
-
-TEST(ManagerTest, AConfigurationMakesOrthogonalSiblings) {
-  expect_success(run_ranks("config", env_ranks(4)));
 }
 
 // ---- meshes
 
-const bool kMesh = register_rank_function("mesh", [] {
-  DistributedManager::initialize();
+void check_mesh() {
   const int rank = manager().rank();
   EXPECT_THAT(message_of<UndefinedGroupError>([] { manager().mesh("dp"); }),
               HasSubstr("no mesh was initialized"));
@@ -266,9 +251,24 @@ const bool kMesh = register_rank_function("mesh", [] {
   EXPECT_EQ(manager().get_mesh_group(mesh.submesh({"tp", "dp"})), whole);
   EXPECT_THAT(message_of<GroupError>([] { DistributedManager::create_process_subgroup("dp", 2); }),
               HasSubstr("exists"));
+}
+
+// One launch for all three: starting LibTorch four times costs more than they do.
+const bool kGroups = register_rank_function("groups", [] {
+  for (void (*check)() : {check_groups, check_config, check_mesh}) {
+    DistributedManager::initialize();
+    check();
+    DistributedManager::cleanup();
+  }
 });
 
-TEST(ManagerTest, MeshAxesAreGroups) { expect_success(run_ranks("mesh", env_ranks(4))); }
+TEST(ManagerTest, GroupsConfigurationsAndMeshesCommunicate) {
+  const std::vector<RankResult> results = run_ranks("groups", env_ranks(4));
+  expect_success(results);
+  EXPECT_THAT(results[0].output, AllOf(HasSubstr("process group \"tp\": [0, 1] [2, 3]"),
+                                       HasSubstr("process group \"dp\": [0, 2] [1, 3]")));
+  EXPECT_THAT(results[1].output, ::testing::Not(HasSubstr("process group")));
+}
 
 // ---- life
 
@@ -306,6 +306,10 @@ TEST(ManagerTest, InitializeWorksAgainAfterCleanup) {
 const bool kPeerGone = register_rank_function("peer_gone", [] {
   DistributedManager::initialize();
   sum(manager().world(), 1);
+  // Rank 1 leaves only when the others are through with it.
+  const auto store = manager().store();
+  store->set("through/" + std::to_string(manager().rank()), "");
+  store->wait({"through/0", "through/1", "through/2"});
   if (manager().rank() == 1) _exit(0);
   DistributedManager::cleanup(true);
 });
