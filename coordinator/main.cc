@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -53,8 +54,11 @@ struct Flags {
   meshrun::rpc::TlsFiles tls;
 };
 
+constexpr std::string_view kPrefix = "meshrun-coordinator: ";
+
 int Fail(std::string_view why, int code) {
-  fmt::print(stderr, "meshrun-coordinator: {}\n", why);
+  if (why.starts_with(kPrefix)) why.remove_prefix(kPrefix.size());
+  fmt::print(stderr, "{}{}\n", kPrefix, why);
   return code;
 }
 int Fail(const absl::Status& why, int code) { return Fail(std::string(why.message()), code); }
@@ -108,6 +112,8 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
 
 int main(int argc, char** argv) {
   meshrun::os::BlockTerminationSignals();
+  // What fails is said by us, in one sentence; gRPC's own lines help only who debugs gRPC.
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   Flags flags;
   CLI::App app("meshrun-coordinator forms the world of training jobs: it knows the workers, places jobs on\n"
                "them, gives ranks their places, and keeps what happened.",
@@ -135,7 +141,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? meshrun::kExitOk : meshrun::kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return Fail(fmt::format("{}: --help shows how it is called", error.what()), meshrun::kExitUsage);
   }
   if (!flags.ephemeral && flags.state_dir.empty()) {
     return Fail("nowhere to keep the state: pass --state-dir DIR, or --ephemeral to keep none",

@@ -32,6 +32,11 @@ class RunningServer : public Server {
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
+    if (!options_.listen.starts_with("unix:") && options_.listen.find(':') == std::string::npos) {
+      return absl::InvalidArgumentError(
+          fmt::format("'{}' is neither host:port nor unix:/path: write for example --listen 127.0.0.1:7480",
+                      options_.listen));
+    }
     MESHRUN_ASSIGN_OR_RETURN(auto credentials,
                              rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.tls));
     rpc::EnableServerPlugins();

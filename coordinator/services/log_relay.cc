@@ -1,10 +1,18 @@
 #include "coordinator/services/log_relay.h"
 
+#include <grpcpp/alarm.h>
+
 #include <atomic>
 #include <deque>
 #include <utility>
 
 namespace meshrun::coordinator {
+namespace {
+
+// From OpenLog to the first bytes of its file, or to the word that there are none.
+constexpr std::chrono::seconds kUploadStart(10);
+
+}  // namespace
 
 // A worker's upload of one file.
 class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
@@ -65,7 +73,13 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
       if (ending_) return;
       outcome_ = relay.end;
       for (const LogSource& source : relay.sources) sources_[source.open.stream_id()] = source;
-      if (sources_.empty()) ending_ = true;
+      if (sources_.empty()) {
+        ending_ = true;
+      } else {
+        alarm_.Set(std::chrono::system_clock::now() + kUploadStart, [self](bool due) {
+          if (due) self->FailSilentSources();
+        });
+      }
     }
     for (LogSource& source : relay.sources) relay_.Add(source.open.stream_id(), self);
     for (LogSource& source : relay.sources) {
@@ -115,16 +129,21 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
     Continue();
   }
 
-  void OnSessionEnded(uint64_t session_id) {
-    std::vector<std::string> gone;
+  // Of this session alone, or (0) of all.
+  void FailSilentSources(uint64_t session_id = 0) {
+    std::vector<std::string> silent;
     {
       MutexLock lock(mu_);
       for (const auto& [id, source] : sources_) {
-        if (source.session_id == session_id && !started_.contains(id)) gone.push_back(id);
+        if ((session_id == 0 || source.session_id == session_id) && !started_.contains(id)) {
+          silent.push_back(id);
+        }
       }
     }
-    for (const std::string& id : gone) {
-      SourceEnded(id, absl::UnavailableError("the worker that holds the file went away"));
+    for (const std::string& id : silent) {
+      SourceEnded(id, absl::UnavailableError(session_id != 0
+                                                 ? "the worker that holds the file went away"
+                                                 : "the worker that holds the file does not send it"));
     }
   }
 
@@ -151,7 +170,10 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
     }
     End(absl::CancelledError("the reader went away"));
   }
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    alarm_.Cancel();
+    self_.reset();
+  }
 
   // Drops what is buffered, stops the uploads, ends the call.
   void End(const absl::Status& status) {
@@ -225,6 +247,7 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
   LogRelay& relay_;
   const uint64_t call_id_;
   std::shared_ptr<LogReader> self_;
+  grpc::Alarm alarm_;
 
   Mutex mu_;
   // Files that have not ended.
@@ -311,7 +334,7 @@ std::set<std::shared_ptr<LogReader>> LogRelay::Readers() {
 }
 
 void LogRelay::OnSessionEnded(uint64_t session_id) {
-  for (const auto& reader : Readers()) reader->OnSessionEnded(session_id);
+  for (const auto& reader : Readers()) reader->FailSilentSources(session_id);
 }
 
 void LogRelay::Stop() {

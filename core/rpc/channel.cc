@@ -14,7 +14,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
   MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+  // Despite its name the time that one attempt may take: a busy host needs more than the backoff.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // An HTTP proxy has no business between meshrun's processes.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

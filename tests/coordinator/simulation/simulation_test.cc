@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,6 +40,9 @@ class Simulation {
     RunUntil(kChaos);
     // Peace: everybody returns, ranks end well, and every job must come to its end.
     chaos_ = false;
+    for (auto& place : workers_) {
+      for (const auto& [id, job] : machine_->jobs().all()) Speak(*place, place->worker.ExitAll(id, 0));
+    }
     RunUntil(kChaos + std::chrono::minutes(5));
     for (const auto& [id, job] : machine_->jobs().all()) {
       EXPECT_TRUE(job.ended()) << id << ": " << job.view.ShortDebugString();
@@ -52,6 +56,9 @@ class Simulation {
     FakeWorker worker;
     // 0: no session.
     uint64_t session = 0;
+    // A daemon that hangs reads nothing, and hangs no longer at some time: then it reads all of it.
+    bool hangs = false;
+    std::deque<v1::OpenSessionResponse> inbox;
   };
   struct Later {
     SteadyNanos at;
@@ -115,13 +122,14 @@ class Simulation {
 
   void Beat(Place& place, uint64_t session) {
     if (place.session != session) return;
-    if (!place.worker.deaf) ToCoordinator(place, place.worker.Heartbeat());
+    if (!place.hangs) ToCoordinator(place, place.worker.Heartbeat());
     At(clock_.SteadyNow() + seconds(1), [this, &place, session] { Beat(place, session); });
   }
 
   // The session breaks; the worker tries again, sooner or later than its lease.
   void Drop(Place& place, bool tell) {
     const uint64_t session = std::exchange(place.session, 0);
+    place.inbox.clear();
     if (tell && open_.contains(session)) {
       At(Within(milliseconds(20)), [this, session] {
         if (open_.erase(session) == 0) return;
@@ -155,8 +163,11 @@ class Simulation {
       case 2:
       case 3: Drop(place, true); break;
       case 4:
-        place.worker.deaf = true;
-        At(Within(seconds(10)), [&place] { place.worker.deaf = false; });
+        place.hangs = true;
+        At(Within(seconds(10)), [this, &place] {
+          place.hangs = false;
+          Read(place);
+        });
         break;
       case 5: place.worker.prepare_error = random_() % 2 == 0 ? "no free port" : ""; break;
       case 6:
@@ -204,14 +215,20 @@ class Simulation {
     At(clock_.SteadyNow() + milliseconds(4), [this, session, message = std::move(message)] {
       const auto it = open_.find(session);
       if (it == open_.end() || it->second->session != session) return;
-      Place& place = *it->second;
-      const bool start = message.has_start();
+      it->second->inbox.push_back(message);
+      Read(*it->second);
+    });
+  }
+  void Read(Place& place) {
+    while (!place.hangs && !place.inbox.empty()) {
+      const v1::OpenSessionResponse message = std::move(place.inbox.front());
+      place.inbox.pop_front();
       Speak(place, place.worker.OnMessage(message));
       place.worker.received.clear();
-      if (!start || chaos_) return;
+      if (!message.has_start() || chaos_) continue;
       const std::string job_id = message.fence().job_id();
       At(Within(seconds(5)), [this, &place, job_id] { Speak(place, place.worker.ExitAll(job_id, 0)); });
-    });
+    }
   }
 
   // --- rules ---
