@@ -22,7 +22,7 @@ _ITEMS = {}
 
 
 def item(number, title, soak=False):
-    """Registers an item. soak: its whole content is long, so --skip-soak leaves it to the soak run."""
+    """Registers an item. soak: long, or a matter of speed: --skip-soak, as tools/test calls it, leaves it out."""
 
     def register(function):
         _ITEMS[number] = (title, soak, function)
@@ -201,6 +201,13 @@ def wait_until(condition, seconds, what):
         check(time.monotonic() - started < seconds, f"not within {seconds:g} s: {what}")
         time.sleep(0.01)
     return time.monotonic() - started
+
+
+def running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def alive(pattern):
