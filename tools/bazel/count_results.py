@@ -35,7 +35,7 @@ def cases_of(xml_path):
 def main(event_file, expected_targets):
     status = {}  # test target -> its overall status
     files = {}  # test target -> (shard, run) -> test.xml of the last attempt
-    incompatible = set()
+    not_built = set()
     with open(event_file, encoding="utf-8") as events:
         for line in events:
             event = json.loads(line)
@@ -51,12 +51,15 @@ def main(event_file, expected_targets):
                 label = identity["testSummary"]["label"]
                 status[label] = event.get("testSummary", {}).get("overallStatus", "NO_STATUS")
             elif "targetCompleted" in identity:
-                if event.get("aborted", {}).get("reason") == "SKIPPED":
-                    incompatible.add(identity["targetCompleted"]["label"])
+                left_out = event.get("aborted", {}).get("reason") == "SKIPPED"
+                if not left_out and not event.get("completed", {}).get("success"):
+                    not_built.add(identity["targetCompleted"]["label"])
 
     passed = failed = skipped = 0
+    for label in not_built - set(status):
+        status[label] = "NOT_BUILT"
     for label in sorted(set(status) | set(expected_targets)):
-        if label in incompatible or label not in status:
+        if label not in status:
             print(f"left out: {label}")
             skipped += 1
             continue
