@@ -1,0 +1,76 @@
+#include "agent/calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/rpc/channel.h"
+#include "core/rpc/status_conversion.h"
+#include "core/text.h"
+
+namespace meshrun::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kFirstPause(10);
+constexpr std::chrono::milliseconds kLongestPause(250);
+// The server's own answer to a timeout names what was missing: leave it the time to come.
+constexpr std::chrono::seconds kAnswerTime(5);
+
+}  // namespace
+
+absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
+  const Deadline began = Clock::now();
+  Clock::duration pause = kFirstPause;
+  while (true) {
+    grpc::ClientContext context;
+    context.AddMetadata("meshrun-token", token_);
+    const auto remaining = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0));
+    rpc::SetTimeout(context, remaining + kAnswerTime);
+    if (!Enter(&context)) return absl::CancelledError("this agent is being destroyed");
+    const grpc::Status status = attempt(context, remaining);
+    Leave(&context);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return rpc::FromGrpc(status);
+    const Deadline next = std::min(Clock::now() + pause, deadline);
+    if (Clock::now() >= deadline) {
+      return absl::UnavailableError(fmt::format("{} or its coordinator could not be reached for {}: {}", peer_,
+                                                FormatDuration(Clock::now() - began),
+                                                status.error_message()));
+    }
+    if (!Pause(next)) return absl::CancelledError("this agent is being destroyed");
+    pause = std::min<Clock::duration>(pause * 2, kLongestPause);
+  }
+}
+
+bool Calls::Enter(grpc::ClientContext* context) {
+  MutexLock lock(mu_);
+  if (cancelled_) return false;
+  ++running_;
+  contexts_.insert(context);
+  return true;
+}
+
+void Calls::Leave(grpc::ClientContext* context) {
+  MutexLock lock(mu_);
+  contexts_.erase(context);
+  --running_;
+  changed_.NotifyAll();
+}
+
+bool Calls::Pause(Deadline until) {
+  MutexLock lock(mu_);
+  while (!cancelled_ && Clock::now() < until) changed_.WaitUntil(mu_, until);
+  return !cancelled_;
+}
+
+void Calls::CancelAll() {
+  MutexLock lock(mu_);
+  cancelled_ = true;
+  // Cancelling only marks the call: its own thread ends it.
+  for (grpc::ClientContext* const context : contexts_) context->TryCancel();
+  changed_.NotifyAll();
+  while (running_ > 0) changed_.Wait(mu_);
+}
+
+}  // namespace meshrun::agent

@@ -1,0 +1,301 @@
+#include "agent/daemon_agent.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/proto_time.h"
+#include "core/rpc/channel.h"
+#include "core/rpc/status_conversion.h"
+#include "core/status.h"
+
+namespace meshrun::agent {
+namespace {
+
+// Calls that do not wait for other ranks: long enough for a coordinator to be started again.
+constexpr std::chrono::seconds kCallTimeout(60);
+// A watch lasts as long as the generation; it is opened anew from time to time.
+constexpr std::chrono::hours kWatchTimeout(24);
+
+Calls::Deadline After(std::chrono::nanoseconds timeout) {
+  // Callers pass "for ever" as the largest number there is.
+  return std::chrono::steady_clock::now() + std::min<std::chrono::nanoseconds>(timeout, std::chrono::hours(24 * 365));
+}
+
+// At timeout 0 the store says NOT_FOUND; here a timeout is a timeout.
+absl::Status AsTimeout(const absl::Status& status) {
+  return absl::IsNotFound(status) ? absl::DeadlineExceededError(status.message()) : status;
+}
+
+v1::Progress ToProto(const Progress& progress) {
+  v1::Progress out;
+  if (progress.step) out.set_step(*progress.step);
+  if (progress.total_steps) out.set_total_steps(*progress.total_steps);
+  if (progress.loss) out.set_loss(*progress.loss);
+  for (const auto& [name, value] : progress.metrics) (*out.mutable_metrics())[name] = value;
+  out.set_note(progress.note);
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::Connect(const AgentEnvironment& environment,
+                                                            Milliseconds timeout) {
+  MESHRUN_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel("agent", environment.address, {}));
+  std::unique_ptr<DaemonAgent> agent(new DaemonAgent(environment, std::move(channel)));
+  MESHRUN_RETURN_IF_ERROR(agent->Register(timeout));
+  return agent;
+}
+
+DaemonAgent::DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel)
+    : environment_(environment),
+      agent_(v1::AgentService::NewStub(channel)),
+      store_(v1::StoreService::NewStub(channel)),
+      reports_(environment.report_socket),
+      calls_(fmt::format("the worker daemon at {}", environment.address), environment.token) {}
+
+DaemonAgent::~DaemonAgent() {
+  calls_.CancelAll();
+  std::vector<std::thread> watchers;
+  {
+    MutexLock lock(mu_);
+    watchers.swap(watchers_);
+  }
+  for (std::thread& watcher : watchers) watcher.join();
+}
+
+v1::Fence DaemonAgent::Fence() const {
+  v1::Fence fence;
+  fence.set_job_id(environment_.job_id);
+  fence.set_generation(environment_.generation);
+  return fence;
+}
+
+absl::Status DaemonAgent::Register(Milliseconds timeout) {
+  v1::RegisterRankRequest request;
+  *request.mutable_fence() = Fence();
+  request.set_rank(environment_.rank);
+  request.set_pid(::getpid());
+  request.set_token(environment_.token);
+  v1::RegisterRankResponse response;
+  MESHRUN_RETURN_IF_ERROR(calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
+    return agent_->RegisterRank(&context, request, &response);
+  }));
+  assignment_ = {.job_id = environment_.job_id,
+                 .generation = environment_.generation,
+                 .rank = response.assignment().rank(),
+                 .world_size = response.world_size(),
+                 .local_rank = response.assignment().local_rank(),
+                 .local_world_size = response.local_world_size(),
+                 .node_rank = response.assignment().node_rank(),
+                 .node_count = response.node_count(),
+                 .node_name = response.node_name(),
+                 .master_addr = response.master_addr(),
+                 .master_port = static_cast<int>(response.master_port())};
+  for (const v1::MeshAxis& axis : response.mesh()) assignment_.mesh.push_back({axis.name(), axis.size()});
+  return absl::OkStatus();
+}
+
+template <typename Request>
+Request DaemonAgent::NewRequest() {
+  Request request;
+  *request.mutable_fence() = Fence();
+  if constexpr (requires { request.set_request_id(""); }) request.set_request_id(NewRequestId(ids_));
+  return request;
+}
+
+template <typename Request, typename Response>
+absl::Status DaemonAgent::Call(Method<Request, Response> method, const Request& request, Response* response) {
+  return calls_.Run(After(kCallTimeout), [&](grpc::ClientContext& context, auto) {
+    return ((*store_).*method)(&context, request, response);
+  });
+}
+
+template <typename Request, typename Response>
+absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request, Milliseconds timeout,
+                                      Response* response) {
+  return AsTimeout(calls_.Run(After(timeout), [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
+    *request.mutable_timeout() = ToProtoDuration(remaining);
+    return ((*store_).*method)(&context, request, response);
+  }));
+}
+
+absl::Status DaemonAgent::Set(std::string_view key, std::string_view value) {
+  return MultiSet({std::string(key)}, {std::string(value)});
+}
+
+absl::Status DaemonAgent::MultiSet(const std::vector<std::string>& keys,
+                                   const std::vector<std::string>& values) {
+  if (keys.size() != values.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("MultiSet: {} keys and {} values", keys.size(), values.size()));
+  }
+  auto request = NewRequest<v1::SetValuesRequest>();
+  for (size_t i = 0; i < keys.size(); ++i) (*request.mutable_values())[keys[i]] = values[i];
+  v1::SetValuesResponse response;
+  return Call(&v1::StoreService::Stub::SetValues, request, &response);
+}
+
+absl::StatusOr<std::string> DaemonAgent::Get(std::string_view key, Milliseconds timeout) {
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<std::string> values, MultiGet({std::string(key)}, timeout));
+  return std::move(values.front());
+}
+
+absl::StatusOr<std::vector<std::string>> DaemonAgent::MultiGet(const std::vector<std::string>& keys,
+                                                               Milliseconds timeout) {
+  auto request = NewRequest<v1::GetValuesRequest>();
+  request.mutable_keys()->Add(keys.begin(), keys.end());
+  v1::GetValuesResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      WaitingCall(&v1::StoreService::Stub::GetValues, std::move(request), timeout, &response));
+  if (response.values_size() != static_cast<int>(keys.size())) {
+    return absl::InternalError(
+        fmt::format("asked for {} keys, got {} values", keys.size(), response.values_size()));
+  }
+  return std::vector<std::string>(response.values().begin(), response.values().end());
+}
+
+absl::Status DaemonAgent::Wait(const std::vector<std::string>& keys, Milliseconds timeout) {
+  auto request = NewRequest<v1::WaitKeysRequest>();
+  request.mutable_keys()->Add(keys.begin(), keys.end());
+  v1::WaitKeysResponse response;
+  return WaitingCall(&v1::StoreService::Stub::WaitKeys, std::move(request), timeout, &response);
+}
+
+absl::StatusOr<bool> DaemonAgent::Check(const std::vector<std::string>& keys) {
+  auto request = NewRequest<v1::CountKeysRequest>();
+  request.mutable_keys()->Add(keys.begin(), keys.end());
+  v1::CountKeysResponse response;
+  MESHRUN_RETURN_IF_ERROR(Call(&v1::StoreService::Stub::CountKeys, request, &response));
+  return response.existing() == keys.size();
+}
+
+absl::StatusOr<int64_t> DaemonAgent::Add(std::string_view key, int64_t amount) {
+  auto request = NewRequest<v1::AddValueRequest>();
+  request.set_key(std::string(key));
+  request.set_amount(amount);
+  v1::AddValueResponse response;
+  MESHRUN_RETURN_IF_ERROR(Call(&v1::StoreService::Stub::AddValue, request, &response));
+  return response.value();
+}
+
+absl::StatusOr<std::string> DaemonAgent::CompareSet(std::string_view key, std::string_view expected,
+                                                    std::string_view desired) {
+  auto request = NewRequest<v1::CompareSetValueRequest>();
+  request.set_key(std::string(key));
+  request.set_expected(std::string(expected));
+  request.set_desired(std::string(desired));
+  v1::CompareSetValueResponse response;
+  MESHRUN_RETURN_IF_ERROR(Call(&v1::StoreService::Stub::CompareSetValue, request, &response));
+  return response.has_value() ? response.value() : std::string(expected);
+}
+
+absl::Status DaemonAgent::Append(std::string_view key, std::string_view value) {
+  auto request = NewRequest<v1::AppendValueRequest>();
+  request.set_key(std::string(key));
+  request.set_value(std::string(value));
+  v1::AppendValueResponse response;
+  return Call(&v1::StoreService::Stub::AppendValue, request, &response);
+}
+
+absl::StatusOr<bool> DaemonAgent::Delete(std::string_view key) {
+  auto request = NewRequest<v1::DeleteKeyRequest>();
+  request.set_key(std::string(key));
+  v1::DeleteKeyResponse response;
+  MESHRUN_RETURN_IF_ERROR(Call(&v1::StoreService::Stub::DeleteKey, request, &response));
+  return response.deleted();
+}
+
+absl::StatusOr<int64_t> DaemonAgent::CountKeys() {
+  const auto request = NewRequest<v1::CountKeysRequest>();
+  v1::CountKeysResponse response;
+  MESHRUN_RETURN_IF_ERROR(Call(&v1::StoreService::Stub::CountKeys, request, &response));
+  return static_cast<int64_t>(response.total());
+}
+
+absl::Status DaemonAgent::Barrier(std::string_view name, const std::vector<int>& ranks,
+                                  Milliseconds timeout) {
+  auto request = NewRequest<v1::EnterBarrierRequest>();
+  request.set_name(std::string(name));
+  request.set_rank(environment_.rank);
+  request.mutable_ranks()->Add(ranks.begin(), ranks.end());
+  v1::EnterBarrierResponse response;
+  return WaitingCall(&v1::StoreService::Stub::EnterBarrier, std::move(request), timeout, &response);
+}
+
+absl::Status DaemonAgent::PublishUniqueId(std::string_view group, std::string_view unique_id) {
+  auto request = NewRequest<v1::PublishUniqueIdRequest>();
+  request.set_group(std::string(group));
+  request.set_rank(environment_.rank);
+  request.set_unique_id(std::string(unique_id));
+  v1::PublishUniqueIdResponse response;
+  return Call(&v1::StoreService::Stub::PublishUniqueId, request, &response);
+}
+
+absl::StatusOr<std::string> DaemonAgent::AwaitUniqueId(std::string_view group, Milliseconds timeout) {
+  auto request = NewRequest<v1::AwaitUniqueIdRequest>();
+  request.set_group(std::string(group));
+  request.set_rank(environment_.rank);
+  v1::AwaitUniqueIdResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      WaitingCall(&v1::StoreService::Stub::AwaitUniqueId, std::move(request), timeout, &response));
+  return response.unique_id();
+}
+
+absl::Status DaemonAgent::RegisterGroup(std::string_view name, const std::vector<int>& ranks,
+                                        std::string_view backend) {
+  auto request = NewRequest<v1::RegisterGroupRequest>();
+  request.set_name(std::string(name));
+  request.mutable_ranks()->Add(ranks.begin(), ranks.end());
+  request.set_backend(std::string(backend));
+  v1::RegisterGroupResponse response;
+  return Call(&v1::StoreService::Stub::RegisterGroup, request, &response);
+}
+
+absl::Status DaemonAgent::ReportReliably(const Progress& progress) {
+  // By datagram too: what earlier datagrams said must not be merged over it.
+  Report(progress);
+  v1::ReportProgressRequest request;
+  *request.mutable_fence() = Fence();
+  request.set_rank(environment_.rank);
+  *request.mutable_progress() = ToProto(progress);
+  request.set_token(environment_.token);
+  v1::ReportProgressResponse response;
+  return calls_.Run(After(kCallTimeout), [&](grpc::ClientContext& context, auto) {
+    return agent_->ReportProgress(&context, request, &response);
+  });
+}
+
+void DaemonAgent::OnStop(std::function<void(std::string)> on_stop) {
+  MutexLock lock(mu_);
+  watchers_.emplace_back([this, on_stop = std::move(on_stop)] { Watch(on_stop); });
+}
+
+void DaemonAgent::Watch(const std::function<void(std::string)>& on_stop) {
+  v1::WatchGenerationRequest request;
+  *request.mutable_fence() = Fence();
+  request.set_rank(environment_.rank);
+  request.set_token(environment_.token);
+  std::string reason;
+  bool stopping = false;
+  absl::Status status;
+  do {
+    status = calls_.Run(After(kWatchTimeout), [&](grpc::ClientContext& context, auto) {
+      const auto reader = agent_->WatchGeneration(&context, request);
+      v1::WatchGenerationResponse event;
+      while (!stopping && reader->Read(&event)) {
+        if (!event.stopping()) continue;
+        stopping = true;
+        reason = event.reason();
+      }
+      if (stopping) context.TryCancel();
+      const grpc::Status end = reader->Finish();
+      return stopping ? grpc::Status::OK : end;
+    });
+  } while (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status));
+  if (stopping) on_stop(reason);
+}
+
+}  // namespace meshrun::agent

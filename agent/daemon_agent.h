@@ -1,0 +1,82 @@
+// The Agent over gRPC to the daemon's Unix socket.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/agent.h"
+#include "agent/calls.h"
+#include "agent/environment.h"
+#include "agent/report_socket.h"
+#include "core/ids.h"
+#include "core/mutex.h"
+#include "meshrun/v1/agent_service.grpc.pb.h"
+#include "meshrun/v1/store_service.grpc.pb.h"
+
+namespace meshrun::agent {
+
+class DaemonAgent : public Agent {
+ public:
+  // Registers. Errors: as Agent::Connect.
+  static absl::StatusOr<std::unique_ptr<Agent>> Connect(const AgentEnvironment& environment,
+                                                        Milliseconds timeout);
+  ~DaemonAgent() override;
+
+  const Assignment& assignment() const override { return assignment_; }
+  absl::Status Set(std::string_view key, std::string_view value) override;
+  absl::Status MultiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::string>& values) override;
+  absl::StatusOr<std::string> Get(std::string_view key, Milliseconds timeout) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
+                                                    Milliseconds timeout) override;
+  absl::Status Wait(const std::vector<std::string>& keys, Milliseconds timeout) override;
+  absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override;
+  absl::StatusOr<int64_t> Add(std::string_view key, int64_t amount) override;
+  absl::StatusOr<std::string> CompareSet(std::string_view key, std::string_view expected,
+                                         std::string_view desired) override;
+  absl::Status Append(std::string_view key, std::string_view value) override;
+  absl::StatusOr<bool> Delete(std::string_view key) override;
+  absl::StatusOr<int64_t> CountKeys() override;
+  absl::Status Barrier(std::string_view name, const std::vector<int>& ranks,
+                       Milliseconds timeout) override;
+  absl::Status PublishUniqueId(std::string_view group, std::string_view unique_id) override;
+  absl::StatusOr<std::string> AwaitUniqueId(std::string_view group, Milliseconds timeout) override;
+  absl::Status RegisterGroup(std::string_view name, const std::vector<int>& ranks,
+                             std::string_view backend) override;
+  void Report(const Progress& progress) override { reports_.Send(progress); }
+  absl::Status ReportReliably(const Progress& progress) override;
+  void OnStop(std::function<void(std::string)> on_stop) override;
+
+ private:
+  DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel);
+  absl::Status Register(Milliseconds timeout);
+  void Watch(const std::function<void(std::string)>& on_stop);
+  v1::Fence Fence() const;
+
+  // Fills in the fence and, where the request has one, a request id that stays the same over retries.
+  template <typename Request>
+  Request NewRequest();
+  template <typename Request, typename Response>
+  using Method = grpc::Status (v1::StoreService::Stub::*)(grpc::ClientContext*, const Request&, Response*);
+  // For calls that answer at once.
+  template <typename Request, typename Response>
+  absl::Status Call(Method<Request, Response> method, const Request& request, Response* response);
+  // For calls that wait: the request carries what is left of the timeout.
+  template <typename Request, typename Response>
+  absl::Status WaitingCall(Method<Request, Response> method, Request request, Milliseconds timeout,
+                           Response* response);
+
+  const AgentEnvironment environment_;
+  Assignment assignment_;
+  const std::unique_ptr<v1::AgentService::Stub> agent_;
+  const std::unique_ptr<v1::StoreService::Stub> store_;
+  ReportSocket reports_;
+  RandomIdSource ids_;
+  Calls calls_;
+  Mutex mu_;
+  std::vector<std::thread> watchers_ MESHRUN_GUARDED_BY(mu_);
+};
+
+}  // namespace meshrun::agent

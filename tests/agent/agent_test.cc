@@ -1,0 +1,416 @@
+// The agent against a daemon that the test plays, over a real Unix socket.
+#include <gmock/gmock.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "agent/daemon_agent.h"
+#include "core/os/fd.h"
+#include "core/rpc/channel.h"
+#include "tests/worker/support/processes.h"
+
+namespace meshrun::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kToken[] = "secret";
+constexpr Milliseconds kLong(60000);
+
+grpc::Status Unauthenticated() { return {grpc::StatusCode::UNAUTHENTICATED, "wrong token"}; }
+
+// A generation of four ranks; a store of one map. Its next answers may be replaced by errors.
+class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Service {
+ public:
+  // What the next calls of the store get instead of an answer, after they were carried out.
+  void FailNext(int calls) { failures_ = calls; }
+  void StopGeneration(const std::string& reason) {
+    std::lock_guard lock(mu_);
+    stop_reason_ = reason;
+    changed_.notify_all();
+  }
+  void EndWatches() {
+    std::lock_guard lock(mu_);
+    ending_ = true;
+    changed_.notify_all();
+  }
+
+  std::vector<std::string> request_ids() {
+    std::lock_guard lock(mu_);
+    return request_ids_;
+  }
+  v1::EnterBarrierRequest last_barrier() {
+    std::lock_guard lock(mu_);
+    return barrier_;
+  }
+  v1::Progress last_progress() {
+    std::lock_guard lock(mu_);
+    return progress_;
+  }
+
+  grpc::Status RegisterRank(grpc::ServerContext*, const v1::RegisterRankRequest* request,
+                            v1::RegisterRankResponse* response) override {
+    if (request->token() != kToken) return Unauthenticated();
+    if (request->rank() > 3) return {grpc::StatusCode::NOT_FOUND, "no such rank"};
+    response->mutable_assignment()->set_rank(request->rank());
+    response->mutable_assignment()->set_local_rank(1);
+    response->mutable_assignment()->set_node_rank(1);
+    response->set_world_size(4);
+    response->set_local_world_size(2);
+    response->set_node_count(2);
+    response->set_node_name("b");
+    response->set_master_addr("10.0.0.1");
+    response->set_master_port(20007);
+    response->add_mesh()->set_name("dp");
+    response->mutable_mesh(0)->set_size(4);
+    return grpc::Status::OK;
+  }
+  grpc::Status ReportProgress(grpc::ServerContext*, const v1::ReportProgressRequest* request,
+                              v1::ReportProgressResponse*) override {
+    if (request->token() != kToken) return Unauthenticated();
+    std::lock_guard lock(mu_);
+    progress_ = request->progress();
+    return grpc::Status::OK;
+  }
+  grpc::Status WatchGeneration(grpc::ServerContext* context, const v1::WatchGenerationRequest* request,
+                               grpc::ServerWriter<v1::WatchGenerationResponse>* writer) override {
+    if (request->token() != kToken) return Unauthenticated();
+    std::unique_lock lock(mu_);
+    while (stop_reason_.empty() && !ending_ && !context->IsCancelled()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
+    }
+    if (!stop_reason_.empty()) {
+      v1::WatchGenerationResponse event;
+      event.set_stopping(true);
+      event.set_reason(stop_reason_);
+      writer->Write(event);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status SetValues(grpc::ServerContext* context, const v1::SetValuesRequest* request,
+                         v1::SetValuesResponse*) override {
+    return Change(context, request->request_id(), [&] {
+      for (const auto& [key, value] : request->values()) values_[key] = value;
+    });
+  }
+  grpc::Status GetValues(grpc::ServerContext* context, const v1::GetValuesRequest* request,
+                         v1::GetValuesResponse* response) override {
+    if (const auto status = Check(context); !status.ok()) return status;
+    std::lock_guard lock(mu_);
+    for (const std::string& key : request->keys()) {
+      if (!values_.contains(key)) {
+        const bool waits = request->timeout().seconds() > 0 || request->timeout().nanos() > 0;
+        return {waits ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::NOT_FOUND,
+                "key " + key + " is missing"};
+      }
+      response->add_values(values_[key]);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status AddValue(grpc::ServerContext* context, const v1::AddValueRequest* request,
+                        v1::AddValueResponse* response) override {
+    return Change(context, request->request_id(), [&] {
+      const int64_t sum = (values_.contains(request->key()) ? std::stol(values_[request->key()]) : 0) + request->amount();
+      values_[request->key()] = std::to_string(sum);
+    }, [&] { response->set_value(std::stol(values_[request->key()])); });
+  }
+  grpc::Status CompareSetValue(grpc::ServerContext* context, const v1::CompareSetValueRequest* request,
+                               v1::CompareSetValueResponse* response) override {
+    return Change(context, request->request_id(), [&] {
+      const auto it = values_.find(request->key());
+      if (it == values_.end() ? request->expected().empty() : it->second == request->expected()) {
+        values_[request->key()] = request->desired();
+      }
+      if (values_.contains(request->key())) response->set_value(values_[request->key()]);
+    });
+  }
+  grpc::Status CountKeys(grpc::ServerContext* context, const v1::CountKeysRequest* request,
+                         v1::CountKeysResponse* response) override {
+    if (const auto status = Check(context); !status.ok()) return status;
+    std::lock_guard lock(mu_);
+    response->set_total(values_.size());
+    for (const std::string& key : request->keys()) response->set_existing(response->existing() + values_.count(key));
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteKey(grpc::ServerContext* context, const v1::DeleteKeyRequest* request,
+                         v1::DeleteKeyResponse* response) override {
+    return Change(context, request->request_id(), [&] { response->set_deleted(values_.erase(request->key()) > 0); });
+  }
+  // Waits until it is cancelled.
+  grpc::Status EnterBarrier(grpc::ServerContext* context, const v1::EnterBarrierRequest* request,
+                            v1::EnterBarrierResponse*) override {
+    if (const auto status = Check(context); !status.ok()) return status;
+    std::unique_lock lock(mu_);
+    barrier_ = *request;
+    changed_.notify_all();
+    while (request->name() == "never" && !context->IsCancelled()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
+    }
+    if (request->name() == "broken") return {grpc::StatusCode::ABORTED, "rank 2 has exited"};
+    return grpc::Status::OK;
+  }
+
+ private:
+  grpc::Status Check(grpc::ServerContext* context) {
+    const auto token = context->client_metadata().find("meshrun-token");
+    if (token == context->client_metadata().end() || token->second != kToken) return Unauthenticated();
+    if (failures_ > 0) {
+      --failures_;
+      return {grpc::StatusCode::UNAVAILABLE, "the coordinator is away"};
+    }
+    return grpc::Status::OK;
+  }
+  // Carries out what was not carried out yet, and then perhaps fails to answer.
+  template <typename Carry, typename Answer = void (*)()>
+  grpc::Status Change(grpc::ServerContext* context, const std::string& request_id, Carry carry,
+                      Answer answer = [] {}) {
+    {
+      std::lock_guard lock(mu_);
+      if (std::find(request_ids_.begin(), request_ids_.end(), request_id) == request_ids_.end()) carry();
+      request_ids_.push_back(request_id);
+      answer();
+    }
+    return Check(context);
+  }
+
+  std::atomic<int> failures_{0};
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::vector<std::string> request_ids_;
+  v1::EnterBarrierRequest barrier_;
+  v1::Progress progress_;
+  std::string stop_reason_;
+  bool ending_ = false;
+};
+
+class AgentTest : public ::testing::Test {
+ protected:
+  AgentTest() { Serve(); }
+  ~AgentTest() override {
+    agent_.reset();
+    EndServer();
+  }
+  void Serve() {
+    grpc::ServerBuilder builder;
+    rpc::ConfigureServer(builder);
+    builder.AddListeningPort("unix:" + (directory_ / "agent.sock"), grpc::InsecureServerCredentials());
+    builder.RegisterService(static_cast<v1::AgentService::Service*>(&daemon_));
+    builder.RegisterService(static_cast<v1::StoreService::Service*>(&daemon_));
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+  }
+  void EndServer() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+    server_.reset();
+  }
+  AgentEnvironment Environment() {
+    return {.address = "unix:" + (directory_ / "agent.sock"),
+            .job_id = "job",
+            .generation = 2,
+            .rank = 3,
+            .token = kToken,
+            .report_socket = directory_ / "r3.sock"};
+  }
+  Agent& Connect() {
+    auto agent = DaemonAgent::Connect(Environment(), kLong);
+    EXPECT_TRUE(agent.ok()) << agent.status();
+    agent_ = *std::move(agent);
+    return *agent_;
+  }
+
+  testing::TemporaryDirectory directory_;
+  FakeDaemon daemon_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Agent> agent_;
+};
+
+TEST_F(AgentTest, LearnsItsPlaceInTheGeneration) {
+  const Assignment& place = Connect().assignment();
+  EXPECT_EQ(place.job_id, "job");
+  EXPECT_EQ(place.generation, 2u);
+  EXPECT_EQ(place.rank, 3);
+  EXPECT_EQ(place.world_size, 4);
+  EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_world_size, 2);
+  EXPECT_EQ(place.node_rank, 1);
+  EXPECT_EQ(place.node_count, 2);
+  EXPECT_EQ(place.node_name, "b");
+  EXPECT_EQ(place.master_addr, "10.0.0.1");
+  EXPECT_EQ(place.master_port, 20007);
+  ASSERT_EQ(place.mesh.size(), 1u);
+  EXPECT_EQ(place.mesh[0].name, "dp");
+}
+
+TEST_F(AgentTest, ConnectSaysWhatTheDaemonSays) {
+  AgentEnvironment environment = Environment();
+  environment.token = "guessed";
+  EXPECT_EQ(DaemonAgent::Connect(environment, kLong).status().code(), absl::StatusCode::kUnauthenticated);
+  environment = Environment();
+  environment.rank = 9;
+  EXPECT_EQ(DaemonAgent::Connect(environment, kLong).status().code(), absl::StatusCode::kNotFound);
+  environment.address = "unix:" + (directory_ / "nobody.sock");
+  const absl::Status nobody = DaemonAgent::Connect(environment, Milliseconds(50)).status();
+  EXPECT_EQ(nobody.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(nobody.message()), HasSubstr("nobody.sock"));
+}
+
+TEST_F(AgentTest, StoreCallsSayWhatTheyMean) {
+  Agent& agent = Connect();
+  EXPECT_TRUE(agent.Set("a", std::string("1\0x", 3)).ok());
+  EXPECT_EQ(*agent.Get("a", kLong), std::string("1\0x", 3));
+  EXPECT_TRUE(agent.MultiSet({"b", "c"}, {"2", "3"}).ok());
+  EXPECT_THAT(*agent.MultiGet({"c", "b"}, kLong), ElementsAre("3", "2"));
+  EXPECT_EQ(agent.MultiSet({"b"}, {}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(*agent.Add("n", 5), 5);
+  EXPECT_EQ(*agent.Add("n", -2), 3);
+  EXPECT_TRUE(*agent.Check({"a", "b"}));
+  EXPECT_FALSE(*agent.Check({"a", "z"}));
+  EXPECT_EQ(*agent.CountKeys(), 4);
+  EXPECT_TRUE(*agent.Delete("n"));
+  EXPECT_FALSE(*agent.Delete("n"));
+}
+
+TEST_F(AgentTest, CompareSetOfAMissingKeyFollowsC10d) {
+  Agent& agent = Connect();
+  EXPECT_EQ(*agent.CompareSet("k", "something", "new"), "something");
+  EXPECT_EQ(*agent.CompareSet("k", "", "new"), "new");
+  EXPECT_EQ(*agent.CompareSet("k", "old", "newer"), "new");
+  EXPECT_EQ(*agent.CompareSet("k", "new", "newer"), "newer");
+}
+
+TEST_F(AgentTest, AMissingKeyIsATimeoutThatNamesIt) {
+  for (const Milliseconds timeout : {Milliseconds(0), Milliseconds(10)}) {
+    const absl::Status status = Connect().Get("absent", timeout).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("absent"));
+  }
+}
+
+TEST_F(AgentTest, ARetriedCallKeepsItsRequestIdAndCountsOnce) {
+  Agent& agent = Connect();
+  daemon_.FailNext(3);
+  EXPECT_EQ(*agent.Add("n", 1), 1);
+  const auto ids = daemon_.request_ids();
+  ASSERT_EQ(ids.size(), 4u);
+  EXPECT_THAT(ids, ::testing::Each(ids[0]));
+  EXPECT_EQ(*agent.Add("n", 1), 2);
+  EXPECT_NE(daemon_.request_ids().back(), ids[0]);
+}
+
+TEST_F(AgentTest, ADaemonThatIsStartedAgainIsFound) {
+  Agent& agent = Connect();
+  EndServer();
+  std::thread restart([this] { Serve(); });
+  EXPECT_TRUE(agent.Set("k", "v").ok());
+  restart.join();
+  EXPECT_EQ(*agent.Get("k", kLong), "v");
+}
+
+TEST_F(AgentTest, ACoordinatorThatStaysAwayIsUnavailable) {
+  Agent& agent = Connect();
+  daemon_.FailNext(1 << 20);
+  EXPECT_EQ(agent.Get("k", Milliseconds(50)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(AgentTest, BarrierNamesItsRankAndItsMembers) {
+  Agent& agent = Connect();
+  EXPECT_TRUE(agent.Barrier("world/0", {1, 3}, kLong).ok());
+  EXPECT_EQ(daemon_.last_barrier().rank(), 3);
+  EXPECT_THAT(daemon_.last_barrier().ranks(), ElementsAre(1, 3));
+  EXPECT_EQ(agent.Barrier("broken", {}, kLong).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(AgentTest, DestroyingTheAgentCancelsCallsThatWait) {
+  Connect();
+  auto waiting = std::async(std::launch::async, [this] { return agent_->Barrier("never", {}, kLong); });
+  ASSERT_TRUE(testing::Eventually([&] { return daemon_.last_barrier().name() == "never"; }));
+  agent_.reset();
+  EXPECT_EQ(waiting.get().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(AgentTest, OnStopIsCalledOnceWithTheReason) {
+  std::promise<std::string> reason;
+  Connect().OnStop([&](std::string text) { reason.set_value(std::move(text)); });
+  daemon_.StopGeneration("rank 2 failed");
+  EXPECT_EQ(reason.get_future().get(), "rank 2 failed");
+}
+
+TEST_F(AgentTest, OnStopIsNotCalledWhenTheGenerationJustEnds) {
+  bool called = false;
+  Connect().OnStop([&](std::string) { called = true; });
+  daemon_.EndWatches();
+  agent_.reset();
+  EXPECT_FALSE(called);
+}
+
+TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {
+  const os::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (directory_ / "r3.sock").c_str());
+  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  Agent& agent = Connect();
+  agent.Report({.step = 12, .loss = 0.5, .metrics = {{"lr", 0.001}}, .note = "a \"b\""});
+  char buffer[1024];
+  const ssize_t n = ::recv(socket.get(), buffer, sizeof(buffer), 0);
+  ASSERT_GT(n, 0);
+  EXPECT_EQ(std::string(buffer, n), R"({"step":12,"loss":0.5,"note":"a \"b\"","metrics":{"lr":0.001}})");
+  // Nobody reads: far more than the socket holds.
+  for (int i = 0; i < 100'000; ++i) agent.Report({.step = i});
+  EXPECT_TRUE(agent.ReportReliably({.step = 13, .note = "done"}).ok());
+  EXPECT_EQ(daemon_.last_progress().step(), 13);
+  EXPECT_EQ(daemon_.last_progress().note(), "done");
+}
+
+TEST(FormatReportTest, WritesNonFiniteNumbersAsPythonDoes) {
+  EXPECT_EQ(FormatReport({.loss = std::nan("")}), R"({"loss":NaN})");
+  EXPECT_EQ(FormatReport({.metrics = {{"a", -INFINITY}, {"b", INFINITY}}}),
+            R"({"metrics":{"a":-Infinity,"b":Infinity}})");
+  EXPECT_EQ(FormatReport({}), "{}");
+}
+
+TEST(AgentEnvironmentTest, NamesWhatIsMissingOrMalformed) {
+  const std::map<std::string, std::string> all = {{"MESHRUN_AGENT", "unix:/s"}, {"MESHRUN_JOB_ID", "job"},
+                                                  {"MESHRUN_GENERATION", "2"}, {"RANK", "3"},
+                                                  {"MESHRUN_TOKEN", "t"}};
+  const auto read = [](const std::map<std::string, std::string>& variables) {
+    return ReadAgentEnvironment([&](const char* name) {
+      const auto it = variables.find(name);
+      return it == variables.end() ? nullptr : it->second.c_str();
+    });
+  };
+  const auto good = read(all);
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(good->rank, 3);
+  EXPECT_EQ(good->report_socket, "");
+  for (const auto& [name, value] : all) {
+    auto without = all;
+    without.erase(name);
+    EXPECT_THAT(std::string(read(without).status().message()), HasSubstr(name));
+  }
+  for (const auto& [name, value] : std::map<std::string, std::string>{
+           {"MESHRUN_AGENT", "127.0.0.1:1"}, {"MESHRUN_GENERATION", "two"}, {"RANK", "-1"}}) {
+    auto wrong = all;
+    wrong[name] = value;
+    EXPECT_THAT(std::string(read(wrong).status().message()), HasSubstr(name + " is '" + value));
+  }
+}
+
+}  // namespace
+}  // namespace meshrun::agent

@@ -1,0 +1,450 @@
+// The worker daemon as a process, with real ranks, against a coordinator that the test plays.
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "core/os/files.h"
+#include "core/os/process.h"
+#include "core/proto_time.h"
+#include "core/rpc/channel.h"
+#include "meshrun/v1/agent_service.grpc.pb.h"
+#include "tests/worker/support/fake_coordinator.h"
+#include "tests/worker/support/processes.h"
+
+namespace meshrun::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AwaitGone;
+using testing::AwaitPid;
+using testing::Eventually;
+using testing::FakeCoordinator;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Request = v1::OpenSessionRequest;
+constexpr char kJob[] = "geoid-k3x9w2";
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  ~DaemonTest() override {
+    if (daemon_ > 0) {
+      ::kill(daemon_, SIGTERM);
+      testing::AwaitExit(daemon_);
+    }
+  }
+
+  void StartDaemon(std::vector<std::string> flags = {}) {
+    os::SpawnOptions spawn;
+    spawn.argv = {testing::WorkerProgram(), "--coordinator", coordinator_->address(), "--state-dir",
+                  State(""),  "--name", "here"};
+    spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
+    const auto pid = os::Spawn(spawn);
+    ASSERT_TRUE(pid.ok()) << pid.status();
+    daemon_ = *pid;
+  }
+  Request AwaitHello() {
+    const auto hello = coordinator_->AwaitKind(Request::kHello);
+    EXPECT_TRUE(hello);
+    return hello.value_or(Request());
+  }
+
+  // One rank per script.
+  v1::Prepare PrepareFor(const std::string& script, int ranks = 1) {
+    v1::Prepare prepare;
+    for (const std::string& word : {std::string("sh"), std::string("-c"), script}) {
+      prepare.mutable_spec()->add_command(word);
+    }
+    prepare.mutable_spec()->set_working_dir(directory_.path());
+    prepare.set_world_size(ranks);
+    prepare.set_node_count(1);
+    for (int rank = 0; rank < ranks; ++rank) {
+      prepare.add_ranks()->set_rank(rank);
+      prepare.mutable_ranks(rank)->set_local_rank(rank);
+    }
+    return prepare;
+  }
+  v1::PrepareResult Prepare(const v1::Prepare& prepare, uint64_t generation = 1) {
+    v1::OpenSessionResponse message;
+    *message.mutable_prepare() = prepare;
+    coordinator_->Send(message, kJob, generation);
+    const auto result = coordinator_->AwaitKind(Request::kPrepareResult);
+    EXPECT_TRUE(result);
+    return result ? result->prepare_result() : v1::PrepareResult();
+  }
+  std::map<int, int64_t> Start(uint64_t generation = 1) {
+    v1::OpenSessionResponse message;
+    message.mutable_start()->set_master_addr("127.0.0.1");
+    message.mutable_start()->set_master_port(20001);
+    coordinator_->Send(message, kJob, generation);
+    const auto started = coordinator_->AwaitKind(Request::kRanksStarted);
+    EXPECT_TRUE(started);
+    if (!started) return {};
+    return {started->ranks_started().pids().begin(), started->ranks_started().pids().end()};
+  }
+  void Stop(milliseconds grace, const std::string& reason) {
+    v1::OpenSessionResponse message;
+    *message.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+    message.mutable_stop()->set_reason(reason);
+    coordinator_->Send(message, kJob, 1);
+  }
+  v1::RankExit AwaitRankExit() {
+    const auto exit = coordinator_->AwaitKind(Request::kRankExit);
+    EXPECT_TRUE(exit);
+    return exit ? exit->rank_exit() : v1::RankExit();
+  }
+  std::string State(const std::string& name) const { return directory_ / ("w" + name); }
+  std::string Stdout(int rank) const {
+    return State("/logs/" + std::string(kJob) + "/1/" + std::to_string(rank) + ".stdout.log");
+  }
+
+  testing::TemporaryDirectory directory_;
+  std::unique_ptr<FakeCoordinator> coordinator_ =
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{});
+  pid_t daemon_ = -1;
+};
+
+TEST_F(DaemonTest, RunsAGenerationFromHelloToItsEnd) {
+  StartDaemon({"--slots", "3"});
+  const Request hello = AwaitHello();
+  EXPECT_EQ(hello.hello().name(), "here");
+  EXPECT_EQ(hello.hello().address(), "127.0.0.1");
+  EXPECT_EQ(hello.hello().resources().slots(), 3u);
+  EXPECT_EQ(hello.fence().incarnation(), 1u);
+  const v1::PrepareResult prepared = Prepare(PrepareFor("echo $RANK of $WORLD_SIZE at $MASTER_PORT; exit 3"));
+  EXPECT_TRUE(prepared.ok()) << prepared.error();
+  EXPECT_GE(prepared.master_port(), 20000u);
+  EXPECT_LE(prepared.master_port(), 29999u);
+  EXPECT_EQ(Start().size(), 1u);
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.exit_code(), 3);
+  EXPECT_FALSE(exit.teardown());
+  EXPECT_THAT(exit.last_lines(), ElementsAre("0 of 1 at 20001"));
+  const auto ended = coordinator_->AwaitKind(Request::kGenerationEnded);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->fence().job_id(), kJob);
+  EXPECT_EQ(ended->fence().term(), 1u);
+  v1::OpenSessionResponse forget;
+  forget.mutable_forget();
+  coordinator_->Send(forget, kJob, 1);
+  EXPECT_TRUE(Eventually([&] { return ::rmdir(State("/g").c_str()) == 0; }));
+}
+
+TEST_F(DaemonTest, SaysWhatIsWrongWithACommand) {
+  StartDaemon();
+  AwaitHello();
+  v1::Prepare prepare = PrepareFor("");
+  prepare.mutable_spec()->set_command(0, "./absent");
+  const v1::PrepareResult result = Prepare(prepare);
+  EXPECT_FALSE(result.ok());
+  EXPECT_TRUE(result.bad_command());
+  EXPECT_THAT(result.error(), HasSubstr("absent: no such file"));
+}
+
+TEST_F(DaemonTest, StopsItsRanksWithTheGraceAndMarksThemAsTeardown) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("trap '' TERM; echo $$ > $RANK.pid; while :; do sleep 1000; done", 2));
+  Start();
+  AwaitPid(directory_ / "0.pid");
+  AwaitPid(directory_ / "1.pid");
+  Stop(milliseconds(100), "a peer failed");
+  for (int i = 0; i < 2; ++i) {
+    const v1::RankExit exit = AwaitRankExit();
+    EXPECT_EQ(exit.signal(), SIGKILL);
+    EXPECT_TRUE(exit.teardown());
+  }
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+}
+
+TEST_F(DaemonTest, ARestartedDaemonTakesItsRanksOver) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("[ $RANK = 0 ] || exit 6; echo $$ > pid; sleep 1000", 2));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  EXPECT_EQ(AwaitRankExit().exit_code(), 6);
+  ::kill(daemon_, SIGKILL);
+  testing::AwaitExit(daemon_);
+  StartDaemon();
+  const Request hello = AwaitHello();
+  EXPECT_EQ(hello.fence().incarnation(), 2u);
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  const v1::RunningGeneration& running = hello.hello().running(0);
+  EXPECT_EQ(running.job_id(), kJob);
+  EXPECT_THAT(running.running_ranks(), ElementsAre(0));
+  ASSERT_EQ(running.exits_size(), 1);
+  EXPECT_EQ(running.exits(0).exit_code(), 6);
+  EXPECT_EQ(::kill(rank, 0), 0);
+  Stop(milliseconds(0), "enough");
+  EXPECT_EQ(AwaitRankExit().rank(), 0);
+  EXPECT_TRUE(AwaitGone(rank));
+}
+
+TEST_F(DaemonTest, ReportsWhatEndedWhileItWasAway) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; exit 9"));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  ::kill(daemon_, SIGKILL);
+  testing::AwaitExit(daemon_);
+  ASSERT_TRUE(os::WriteFileAtomically(directory_ / "go", "").ok());
+  EXPECT_TRUE(AwaitGone(rank));
+  StartDaemon();
+  const Request hello = AwaitHello();
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  ASSERT_EQ(hello.hello().running(0).exits_size(), 1);
+  EXPECT_EQ(hello.hello().running(0).exits(0).exit_code(), 9);
+}
+
+TEST_F(DaemonTest, ADeadSupervisorIsAnExitOfItsRanks) {
+  StartDaemon();
+  AwaitHello();
+  // The grandchild has left the session, and is nobody's child when the supervisor dies.
+  Prepare(PrepareFor("setsid -f sh -c 'echo $$ > grandchild; exec sleep 1000';"
+                     "echo $PPID > supervisor; sleep 1000"));
+  Start();
+  const pid_t grandchild = AwaitPid(directory_ / "grandchild");
+  const pid_t supervisor = AwaitPid(directory_ / "supervisor");
+  ::kill(supervisor, SIGKILL);
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.signal(), SIGKILL);
+  EXPECT_FALSE(exit.teardown());
+  EXPECT_THAT(exit.error_message(), HasSubstr("supervisor"));
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  EXPECT_TRUE(AwaitGone(grandchild));
+}
+
+TEST_F(DaemonTest, SigtermStopsTheRanksAndSaysGoodbye) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("echo $$ > pid; exec sleep 1000"));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  ::kill(daemon_, SIGTERM);
+  EXPECT_EQ(AwaitRankExit().signal(), SIGTERM);
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGoodbye));
+  EXPECT_EQ(testing::AwaitExit(daemon_), 0);
+  daemon_ = -1;
+  EXPECT_TRUE(AwaitGone(rank));
+}
+
+TEST_F(DaemonTest, TheLifelineEndsTheDaemonAndItsRanks) {
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  os::UniqueFd read_end(pipe[0]), write_end(pipe[1]);
+  os::SpawnOptions spawn;
+  spawn.argv = {testing::WorkerProgram(), "--coordinator", coordinator_->address(), "--state-dir", State(""),
+                "--kill-at-once-on-lifeline", "--lifeline-fd", std::to_string(read_end.get())};
+  spawn.keep_fds = {read_end.get()};
+  const auto pid = os::Spawn(spawn);
+  ASSERT_TRUE(pid.ok());
+  daemon_ = *pid;
+  AwaitHello();
+  Prepare(PrepareFor("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done"));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  write_end.reset();
+  EXPECT_TRUE(AwaitGone(rank));
+  EXPECT_GE(testing::AwaitExit(daemon_), 0);
+  daemon_ = -1;
+}
+
+TEST_F(DaemonTest, WithoutACoordinatorRanksEndAfterTheOrphanTimeout) {
+  StartDaemon({"--orphan-timeout", "300ms"});
+  AwaitHello();
+  Prepare(PrepareFor("echo $$ > pid; exec sleep 1000"));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  const std::string address = coordinator_->address();
+  coordinator_->Shutdown();
+  EXPECT_TRUE(AwaitGone(rank));
+  // A coordinator that comes back learns of it.
+  coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  const Request hello = AwaitHello();
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  ASSERT_EQ(hello.hello().running(0).exits_size(), 1);
+  EXPECT_TRUE(hello.hello().running(0).exits(0).teardown());
+}
+
+TEST_F(DaemonTest, RanksLiveThroughACoordinatorsRestart) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("echo $$ > pid; exec sleep 1000"));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  const std::string address = coordinator_->address();
+  coordinator_->Shutdown();
+  coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  const Request hello = AwaitHello();
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  EXPECT_THAT(hello.hello().running(0).running_ranks(), ElementsAre(0));
+  EXPECT_EQ(::kill(rank, 0), 0);
+  EXPECT_EQ(hello.fence().incarnation(), 1u);
+}
+
+TEST_F(DaemonTest, WhatTheCoordinatorDoesNotKnowIsKilled) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done"));
+  Start();
+  const pid_t rank = AwaitPid(directory_ / "pid");
+  v1::OpenSessionResponse forget;
+  forget.mutable_forget();
+  coordinator_->Send(forget, kJob, 1);
+  EXPECT_TRUE(AwaitGone(rank));
+}
+
+TEST_F(DaemonTest, StreamsALogFromAnOffsetAndFollowsItToItsEnd) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("echo one; echo two; while [ ! -e go ]; do sleep 0.01; done; echo three"));
+  v1::OpenSessionResponse open;
+  v1::OpenLog& log = *open.mutable_open_log();
+  log.set_stream_id("followed");
+  log.set_job_id(kJob);
+  log.set_generation(1);
+  log.set_stream(v1::LOG_STREAM_STDOUT);
+  log.set_follow(true);
+  log.set_offset(4);
+  // Asked for before the file exists.
+  coordinator_->Send(open, kJob, 1);
+  Start();
+  EXPECT_EQ(coordinator_->AwaitUpload("followed", [](const auto& u) { return u.data == "two\n"; }).first_offset, 4u);
+  log.set_stream_id("tail");
+  log.set_follow(false);
+  log.set_offset(0);
+  log.set_tail_lines(1);
+  coordinator_->Send(open, kJob, 1);
+  const auto tail = coordinator_->AwaitUpload("tail", [](const auto& u) { return u.ended; });
+  EXPECT_EQ(tail.data, "two\n");
+  EXPECT_EQ(tail.first_offset, 4u);
+  ASSERT_TRUE(os::WriteFileAtomically(directory_ / "go", "").ok());
+  const auto followed = coordinator_->AwaitUpload("followed", [](const auto& u) { return u.ended; });
+  EXPECT_EQ(followed.data, "two\nthree\n");
+  log.set_stream_id("unknown");
+  log.set_job_id("no-such-job");
+  coordinator_->Send(open, kJob, 1);
+  EXPECT_THAT(coordinator_->AwaitUpload("unknown", [](const auto& u) { return u.ended; }).error,
+              HasSubstr("No such file"));
+}
+
+TEST_F(DaemonTest, ForwardsProgress) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor(
+      "python3 -c \"import os, socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "
+      "s.sendto(b'{\\\"step\\\": 5, \\\"loss\\\": 0.5}', os.environ['MESHRUN_REPORT'])\""));
+  Start();
+  const auto report = coordinator_->AwaitKind(Request::kProgressReport);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->progress_report().progress().at(0).step(), 5);
+  EXPECT_EQ(report->progress_report().progress().at(0).loss(), 0.5);
+}
+
+TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("echo $MESHRUN_TOKEN; echo $MESHRUN_AGENT; exec sleep 1000"));
+  Start();
+  std::string token, address;
+  ASSERT_TRUE(Eventually([&] {
+    const auto output = os::ReadFile(Stdout(0));
+    if (!output.ok()) return false;
+    std::istringstream lines(*output);
+    return std::getline(lines, token) && std::getline(lines, address) && output->ends_with('\n');
+  }));
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  const auto agent = v1::AgentService::NewStub(channel);
+  const auto store = v1::StoreService::NewStub(channel);
+  v1::RegisterRankRequest request;
+  request.mutable_fence()->set_job_id(kJob);
+  request.mutable_fence()->set_generation(1);
+  const auto registered = [&](v1::RegisterRankResponse* response) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, testing::kPatience);
+    return agent->RegisterRank(&context, request, response).error_code();
+  };
+  v1::RegisterRankResponse response;
+  request.set_token("guessed");
+  EXPECT_EQ(registered(&response), grpc::StatusCode::UNAUTHENTICATED);
+  request.set_token(token);
+  EXPECT_EQ(registered(&response), grpc::StatusCode::OK);
+  EXPECT_EQ(response.master_addr(), "127.0.0.1");
+  EXPECT_EQ(response.master_port(), 20001u);
+  EXPECT_EQ(response.node_name(), "here");
+  request.set_rank(1);
+  EXPECT_EQ(registered(&response), grpc::StatusCode::NOT_FOUND);
+
+  // The store is the coordinator's; the world table is asked for once.
+  const auto get = [&](const std::string& with_token, v1::GetValuesResponse* values) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, testing::kPatience);
+    context.AddMetadata("meshrun-token", with_token);
+    v1::GetValuesRequest get;
+    *get.mutable_fence() = request.fence();
+    get.add_keys("k");
+    return store->GetValues(&context, get, values).error_code();
+  };
+  v1::GetValuesResponse values;
+  EXPECT_EQ(get("guessed", &values), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(coordinator_->store_calls(), 0);
+  EXPECT_EQ(get(token, &values), grpc::StatusCode::OK);
+  EXPECT_THAT(values.values(), ElementsAre("value of k"));
+  EXPECT_EQ(coordinator_->last_store_fence().incarnation(), 1u);
+  // Cached after the first answer has been taken in.
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    context.AddMetadata("meshrun-token", token);
+    v1::GetWorldRequest ask;
+    *ask.mutable_fence() = request.fence();
+    v1::GetWorldResponse world;
+    const int before = coordinator_->store_calls();
+    EXPECT_TRUE(store->GetWorld(&context, ask, &world).ok());
+    EXPECT_EQ(world.world().addresses().at("n"), "127.0.0.1");
+    return coordinator_->store_calls() == before;
+  }));
+
+  // A stop reaches the rank's watch with its reason, and the end of the generation ends the watch.
+  grpc::ClientContext context;
+  v1::WatchGenerationRequest watch;
+  *watch.mutable_fence() = request.fence();
+  watch.set_token(token);
+  const auto reader = agent->WatchGeneration(&context, watch);
+  Stop(milliseconds(5000), "a peer failed");
+  v1::WatchGenerationResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_TRUE(event.stopping());
+  EXPECT_EQ(event.reason(), "a peer failed");
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(get(token, &values), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(DaemonTest, ASecondDaemonOnTheSameStateSaysSo) {
+  StartDaemon();
+  AwaitHello();
+  const pid_t first = daemon_;
+  StartDaemon();
+  EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(daemon_)), 1);
+  daemon_ = first;
+}
+
+TEST_F(DaemonTest, AnAddressOfAnotherHostNeedsTls) {
+  os::SpawnOptions spawn;
+  spawn.argv = {testing::WorkerProgram(), "--coordinator", "192.0.2.1:7480", "--state-dir", State("")};
+  const auto pid = os::Spawn(spawn);
+  ASSERT_TRUE(pid.ok());
+  EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(*pid)), 2);
+}
+
+}  // namespace
+}  // namespace meshrun::worker

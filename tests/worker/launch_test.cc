@@ -1,0 +1,221 @@
+// What ranks are started with: pure functions of what the coordinator asked.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "core/os/files.h"
+#include "tests/worker/support/processes.h"
+#include "worker/launch/launch_plan.h"
+#include "worker/launch/rank_environment.h"
+#include "worker/launch/shipped_jobs.h"
+
+namespace meshrun::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Ranks 2 and 3 of 4, on the second of two hosts.
+v1::GenerationRecord TwoOfFour() {
+  v1::GenerationRecord record;
+  record.mutable_fence()->set_job_id("geoid-k3x9w2");
+  record.mutable_fence()->set_generation(7);
+  record.set_token("secret");
+  v1::Prepare& prepare = *record.mutable_prepare();
+  prepare.set_world_size(4);
+  prepare.set_node_count(2);
+  prepare.set_restarts(1);
+  prepare.mutable_spec()->set_max_restarts(3);
+  for (const char* const word : {"./train", "--fast"}) prepare.mutable_spec()->add_command(word);
+  for (int i = 0; i < 2; ++i) {
+    v1::RankAssignment& rank = *prepare.add_ranks();
+    rank.set_rank(2 + i);
+    rank.set_local_rank(i);
+    rank.set_node_rank(1);
+  }
+  return record;
+}
+
+const HostFacts kHost = {.node_name = "b", .agent_address = "unix:/s/agent.sock"};
+
+Environment EnvironmentOf(const v1::GenerationRecord& record, int local_rank,
+                          const Environment& inherited = {}, const HostFacts& host = kHost) {
+  v1::RankLaunch launch;
+  launch.set_error_file("/l/2.error.json");
+  launch.set_report_socket("/g/r2.sock");
+  return RankEnvironment(inherited, record, local_rank, host, launch);
+}
+
+TEST(RankEnvironmentTest, HoldsTorchrunsVariablesAndMeshrunsOwn) {
+  const Environment expected = {{"RANK", "3"},
+                                {"LOCAL_RANK", "1"},
+                                {"WORLD_SIZE", "4"},
+                                {"LOCAL_WORLD_SIZE", "2"},
+                                {"GROUP_RANK", "1"},
+                                {"GROUP_WORLD_SIZE", "2"},
+                                {"NODE_RANK", "1"},
+                                {"ROLE_RANK", "3"},
+                                {"ROLE_WORLD_SIZE", "4"},
+                                {"ROLE_NAME", "default"},
+                                {"TORCHELASTIC_RESTART_COUNT", "1"},
+                                {"TORCHELASTIC_MAX_RESTARTS", "3"},
+                                {"TORCHELASTIC_RUN_ID", "geoid-k3x9w2"},
+                                {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                                {"TORCHELASTIC_ERROR_FILE", "/l/2.error.json"},
+                                {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                                {"OMP_NUM_THREADS", "1"},
+                                {"PYTHONUNBUFFERED", "1"},
+                                {"MESHRUN_AGENT", "unix:/s/agent.sock"},
+                                {"MESHRUN_JOB_ID", "geoid-k3x9w2"},
+                                {"MESHRUN_GENERATION", "7"},
+                                {"MESHRUN_TOKEN", "secret"},
+                                {"MESHRUN_REPORT", "/g/r2.sock"},
+                                {"MESHRUN_NODE_NAME", "b"}};
+  EXPECT_EQ(EnvironmentOf(TwoOfFour(), 1), expected);
+}
+
+TEST(RankEnvironmentTest, TheJobsVariablesAreAboveTheDaemonsAndBelowMeshruns) {
+  v1::GenerationRecord record = TwoOfFour();
+  auto& env = *record.mutable_prepare()->mutable_spec()->mutable_env();
+  env["DATA"] = "/job";
+  env["RANK"] = "99";
+  env["OMP_NUM_THREADS"] = "6";
+  const Environment out = EnvironmentOf(record, 0, {{"DATA", "/daemon"}, {"HOME", "/h"}});
+  EXPECT_EQ(out.at("DATA"), "/job");
+  EXPECT_EQ(out.at("HOME"), "/h");
+  EXPECT_EQ(out.at("RANK"), "2");
+  EXPECT_EQ(out.at("OMP_NUM_THREADS"), "6");
+}
+
+TEST(RankEnvironmentTest, OneRankOnAHostKeepsAllThreads) {
+  v1::GenerationRecord record = TwoOfFour();
+  record.mutable_prepare()->mutable_ranks()->RemoveLast();
+  EXPECT_FALSE(EnvironmentOf(record, 0).contains("OMP_NUM_THREADS"));
+}
+
+TEST(RankEnvironmentTest, ListsTheJobsGpusOfTheHostByLocalRank) {
+  v1::GenerationRecord record = TwoOfFour();
+  record.mutable_prepare()->mutable_ranks(0)->add_gpus(5);
+  record.mutable_prepare()->mutable_ranks(1)->add_gpus(2);
+  HostFacts host = kHost;
+  host.has_gpus = true;
+  const Environment out = EnvironmentOf(record, 1, {}, host);
+  EXPECT_EQ(out.at("CUDA_VISIBLE_DEVICES"), "5,2");
+  EXPECT_EQ(out.at("MESHRUN_GPUS"), "2");
+  EXPECT_EQ(out.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
+}
+
+TEST(RankEnvironmentTest, AJobWithoutGpusSeesNoneOfTheHosts) {
+  HostFacts host = kHost;
+  host.has_gpus = true;
+  EXPECT_EQ(EnvironmentOf(TwoOfFour(), 0, {{"CUDA_VISIBLE_DEVICES", "0,1"}}, host).at("CUDA_VISIBLE_DEVICES"), "");
+  EXPECT_FALSE(EnvironmentOf(TwoOfFour(), 0).contains("CUDA_VISIBLE_DEVICES"));
+}
+
+TEST(RankEnvironmentTest, NamesTheMesh) {
+  v1::GenerationRecord record = TwoOfFour();
+  for (const char* const name : {"dp", "spatial"}) {
+    v1::MeshAxis& axis = *record.mutable_prepare()->add_mesh();
+    axis.set_name(name);
+    axis.set_size(2);
+  }
+  EXPECT_EQ(EnvironmentOf(record, 0).at("MESHRUN_MESH"), "dp=2,spatial=2");
+  // A rank that itself runs meshrun does not hand its own down.
+  EXPECT_FALSE(EnvironmentOf(TwoOfFour(), 0, {{"MESHRUN_MESH", "dp=9"}}).contains("MESHRUN_MESH"));
+}
+
+TEST(RankEnvironmentTest, KeepsTheDaemonsSecretsToItself) {
+  const char* const environ[] = {"MESHRUN_TLS_KEY=/etc/key.pem", "NOTIFY_SOCKET=/run/n", "A=b=c", nullptr};
+  EXPECT_EQ(InheritedEnvironment(environ), (Environment{{"A", "b=c"}}));
+}
+
+TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
+  const v1::SupervisorLaunch launch =
+      MakeLaunch(TwoOfFour(), "/work/train", "/work", {}, kHost, {"/g", "/logs"}, std::chrono::seconds(5));
+  ASSERT_EQ(launch.ranks_size(), 2);
+  EXPECT_EQ(launch.fence().generation(), 7u);
+  EXPECT_EQ(launch.lease().seconds(), 5);
+  const v1::RankLaunch& rank = launch.ranks(1);
+  EXPECT_EQ(rank.rank(), 3);
+  EXPECT_THAT(rank.argv(), ElementsAre("/work/train", "--fast"));
+  EXPECT_EQ(rank.working_dir(), "/work");
+  EXPECT_EQ(rank.stdout_path(), "/logs/3.stdout.log");
+  EXPECT_EQ(rank.stderr_path(), "/logs/3.stderr.log");
+  EXPECT_EQ(rank.error_file(), "/logs/3.error.json");
+  EXPECT_EQ(rank.report_socket(), "/g/r3.sock");
+  EXPECT_EQ(rank.env().at("RANK"), "3");
+}
+
+TEST(LaunchPlanTest, AShippedJobsCommandIsItsArguments) {
+  v1::GenerationRecord record = TwoOfFour();
+  v1::JobSpec& spec = *record.mutable_prepare()->mutable_spec();
+  spec.set_shipped_job("geoid");
+  spec.clear_command();
+  spec.add_command("--steps=3");
+  const auto launch = MakeLaunch(record, "/jobs/geoid", "/", {}, kHost, {"/g", "/logs"}, {});
+  EXPECT_THAT(launch.ranks(0).argv(), ElementsAre("/jobs/geoid", "--steps=3"));
+}
+
+class ResolveProgramTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, int mode) {
+    ASSERT_TRUE(os::WriteFileAtomically(directory_ / name, "#!/bin/sh\n", mode).ok());
+  }
+  bool Resolve(const std::string& command) {
+    spec_.clear_command();
+    spec_.add_command(command);
+    return ResolveProgram(spec_, directory_ / "jobs", working_dir_, inherited_, &program_, &error_);
+  }
+
+  testing::TemporaryDirectory directory_;
+  std::string working_dir_ = directory_.path();
+  Environment inherited_ = {{"PATH", directory_.path()}};
+  v1::JobSpec spec_;
+  std::string program_;
+  CommandError error_;
+};
+
+TEST_F(ResolveProgramTest, LooksInTheWorkingDirectoryAndAlongThePath) {
+  Write("train", 0755);
+  EXPECT_TRUE(Resolve("./train"));
+  EXPECT_TRUE(Resolve("train"));
+  EXPECT_EQ(program_, directory_ / "train");
+  (*spec_.mutable_env())["PATH"] = "/nowhere";
+  EXPECT_FALSE(Resolve("train"));
+}
+
+TEST_F(ResolveProgramTest, AMissingOrUnexecutableProgramIsTheJobsFault) {
+  EXPECT_FALSE(Resolve("./absent"));
+  EXPECT_TRUE(error_.bad_command);
+  EXPECT_THAT(std::string(error_.status.message()), HasSubstr("no such file"));
+  Write("plain", 0644);
+  EXPECT_FALSE(Resolve("./plain"));
+  EXPECT_TRUE(error_.bad_command);
+  EXPECT_THAT(std::string(error_.status.message()), HasSubstr("not executable"));
+}
+
+TEST_F(ResolveProgramTest, AMissingWorkingDirectoryIsTheHosts) {
+  working_dir_ = directory_ / "elsewhere";
+  EXPECT_FALSE(Resolve("/bin/true"));
+  EXPECT_FALSE(error_.bad_command);
+  EXPECT_THAT(std::string(error_.status.message()), HasSubstr("working directory"));
+}
+
+TEST_F(ResolveProgramTest, ShippedJobsAreFoundByName) {
+  ASSERT_TRUE(os::MakeDirectories(directory_ / "jobs/geoid").ok());
+  Write("jobs/geoid/geoid", 0755);
+  Write("jobs/recipe", 0755);
+  Write("jobs/README", 0644);
+  EXPECT_THAT(ListShippedJobs(directory_ / "jobs"), ElementsAre("geoid", "recipe"));
+  spec_.set_shipped_job("geoid");
+  EXPECT_TRUE(Resolve(""));
+  EXPECT_EQ(program_, directory_ / "jobs/geoid/geoid");
+  for (const char* const wrong : {"ocean", "../jobs/recipe", ".", ""}) {
+    EXPECT_FALSE(FindShippedJob(directory_ / "jobs", wrong).ok()) << wrong;
+  }
+  EXPECT_THAT(std::string(FindShippedJob(directory_ / "jobs", "ocean").status().message()),
+              HasSubstr("geoid, recipe"));
+}
+
+}  // namespace
+}  // namespace meshrun::worker

@@ -1,0 +1,274 @@
+// The supervisor process, with real ranks.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "core/os/files.h"
+#include "core/proto_time.h"
+#include "tests/worker/support/supervisor_harness.h"
+
+namespace meshrun::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AwaitGone;
+using testing::AwaitPid;
+using testing::SupervisorHarness;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Response = v1::SupervisorResponse;
+
+TEST(SupervisorTest, ReportsExitCodeWithTheLastLinesOfStderr) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo said to stdout; echo first >&2; echo second >&2; exit 3");
+  supervisor.AddRank("echo only stdout; exit 4");
+  supervisor.AddRank("echo all is well");
+  supervisor.Spawn();
+  EXPECT_FALSE(supervisor.Connect().started());
+  supervisor.Start();
+  const auto exits = supervisor.AwaitExits(3);
+  EXPECT_EQ(exits[0].exit_code(), 3);
+  EXPECT_EQ(exits[0].signal(), 0);
+  EXPECT_FALSE(exits[0].teardown());
+  EXPECT_THAT(exits[0].last_lines(), ElementsAre("first", "second"));
+  EXPECT_THAT(exits[1].last_lines(), ElementsAre("only stdout"));
+  EXPECT_EQ(exits[2].exit_code(), 0);
+  EXPECT_THAT(exits[2].last_lines(), ElementsAre());
+  EXPECT_TRUE(supervisor.Await(Response::kEnded));
+  supervisor.Release();
+  EXPECT_EQ(supervisor.AwaitExit(), 0);
+}
+
+TEST(SupervisorTest, ReportsTheSignalThatEndedARank) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("kill -SEGV $$");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  EXPECT_EQ(supervisor.AwaitExits(1)[0].signal(), SIGSEGV);
+}
+
+TEST(SupervisorTest, GivesRanksTheirOwnSessionAndTheVariablesOfStart) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo $MASTER_PORT; ps -o sid= -p $$ | tr -d ' '; echo $$");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  supervisor.AwaitExits(1);
+  const auto output = os::ReadFile(supervisor.Path("0.stdout.log"));
+  ASSERT_TRUE(output.ok());
+  std::vector<std::string> lines;
+  std::stringstream stream(*output);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "20001");
+  EXPECT_EQ(lines[1], lines[2]);
+}
+
+TEST(SupervisorTest, SaysWhyAProgramCannotBeStarted) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("").set_argv(0, supervisor.Path("nothing-here"));
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const auto exit = supervisor.AwaitExits(1)[0];
+  EXPECT_EQ(exit.exit_code(), 127);
+  ASSERT_EQ(exit.last_lines_size(), 1);
+  EXPECT_THAT(exit.last_lines(0), HasSubstr("nothing-here: No such file"));
+}
+
+TEST(SupervisorTest, ReadsTheTorchelasticErrorFile) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank(R"(echo '{"message": {"message": "ValueError: loss is nan"}}' > 0.error.json; exit 1)");
+  supervisor.AddRank(R"(echo '{"message": "out of memory", "timestamp": 1}' > 1.error.json; exit 1)");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const auto exits = supervisor.AwaitExits(2);
+  EXPECT_EQ(exits[0].error_message(), "ValueError: loss is nan");
+  EXPECT_EQ(exits[1].error_message(), "out of memory");
+}
+
+TEST(SupervisorTest, ADetachedGrandchildDoesNotOutliveTheGeneration) {
+  SupervisorHarness supervisor;
+  // Its own session, and its parent is gone: nothing but the subreaper ties it to the rank.
+  supervisor.AddRank(
+      "setsid -f sh -c 'sh -c \"echo \\$\\$ > grandchild; exec sleep 1000\" & exit 0';"
+      "while [ ! -s grandchild ]; do :; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t grandchild = AwaitPid(supervisor.Path("grandchild"));
+  ASSERT_GT(grandchild, 0);
+  EXPECT_EQ(supervisor.AwaitExits(1)[0].exit_code(), 0);
+  EXPECT_TRUE(supervisor.Await(Response::kEnded));
+  EXPECT_TRUE(AwaitGone(grandchild));
+}
+
+TEST(SupervisorTest, StopTerminatesAndKillsAfterTheGrace) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("trap 'exit 7' TERM; echo $$ > 0.pid; while :; do sleep 1000 & wait; done");
+  supervisor.AddRank("trap '' TERM; echo $$ > 1.pid; while :; do sleep 1000; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  AwaitPid(supervisor.Path("0.pid"));
+  AwaitPid(supervisor.Path("1.pid"));
+  supervisor.Stop(milliseconds(300));
+  const auto exits = supervisor.AwaitExits(2);
+  EXPECT_EQ(exits[0].exit_code(), 7);
+  EXPECT_EQ(exits[1].signal(), SIGKILL);
+  EXPECT_TRUE(exits[0].teardown());
+  EXPECT_TRUE(exits[1].teardown());
+  EXPECT_TRUE(supervisor.Await(Response::kEnded));
+}
+
+TEST(SupervisorTest, StopReachesTheProgramBehindAShell) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("sh -c 'trap \"echo got it > got; exit 0\" TERM; echo $$ > pid; sleep 1000 & wait'; exit 0");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  AwaitPid(supervisor.Path("pid"));
+  supervisor.Stop(std::chrono::hours(1));
+  supervisor.AwaitExits(1);
+  EXPECT_TRUE(testing::Eventually([&] { return os::ReadFile(supervisor.Path("got")).ok(); }));
+}
+
+TEST(SupervisorTest, AStopBeforeTheStartEndsTheGeneration) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("exit 0");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Stop(milliseconds(0));
+  EXPECT_TRUE(supervisor.Await(Response::kEnded));
+  supervisor.Start();
+  supervisor.Release();
+  EXPECT_EQ(supervisor.AwaitExit(), 0);
+  EXPECT_FALSE(os::ReadFile(supervisor.Path("0.stdout.log")).ok());
+}
+
+TEST(SupervisorTest, TheLifelinesEndKillsEverything) {
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  os::UniqueFd read_end(pipe[0]), write_end(pipe[1]);
+  SupervisorHarness supervisor;
+  supervisor.AddRank("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
+  supervisor.Spawn({}, read_end.get());
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t rank = AwaitPid(supervisor.Path("pid"));
+  // The lease is an hour, and this daemon still listens: only the lifeline can end it.
+  write_end.reset();
+  EXPECT_TRUE(AwaitGone(rank));
+  EXPECT_EQ(supervisor.AwaitExit(), 0);
+}
+
+TEST(SupervisorTest, ASilentDaemonsLeaseEndsEverything) {
+  SupervisorHarness supervisor;
+  *supervisor.launch().mutable_lease() = ToProtoDuration(milliseconds(400));
+  supervisor.AddRank("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  ASSERT_TRUE(supervisor.Await(Response::kStarted));
+  // Connected, and silent.
+  const auto exit = supervisor.AwaitExits(1)[0];
+  EXPECT_EQ(exit.signal(), SIGKILL);
+  EXPECT_TRUE(exit.teardown());
+  EXPECT_EQ(supervisor.AwaitExit(), 0);
+  v1::SupervisorState last;
+  const auto file = os::ReadFile(supervisor.Path("final"));
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(last.ParseFromString(*file));
+  EXPECT_TRUE(last.ended());
+  ASSERT_EQ(last.exits_size(), 1);
+  EXPECT_EQ(last.exits(0).signal(), SIGKILL);
+}
+
+TEST(SupervisorTest, EndsWithItsDaemonWhereToldTo) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo $$ > pid; sleep 1000");
+  supervisor.Spawn({"--end-with-daemon"});
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t rank = AwaitPid(supervisor.Path("pid"));
+  supervisor.Disconnect();
+  EXPECT_TRUE(AwaitGone(rank));
+  EXPECT_EQ(supervisor.AwaitExit(), 0);
+}
+
+TEST(SupervisorTest, ADaemonThatComesBackSeesEverything) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("exit 5");
+  supervisor.AddRank("echo $$ > pid; sleep 1000");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  supervisor.AwaitExits(1);
+  const pid_t rank = AwaitPid(supervisor.Path("pid"));
+  supervisor.Disconnect();
+  const v1::SupervisorState state = supervisor.Connect();
+  EXPECT_TRUE(state.started());
+  EXPECT_FALSE(state.ended());
+  EXPECT_EQ(state.pids().at(1), rank);
+  ASSERT_EQ(state.exits_size(), 1);
+  EXPECT_EQ(state.exits(0).exit_code(), 5);
+  supervisor.Stop(milliseconds(0));
+  EXPECT_TRUE(supervisor.Await(Response::kEnded));
+}
+
+TEST(SupervisorTest, RanksDieWithTheirSupervisor) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo $$ > pid; exec sleep 1000");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t rank = AwaitPid(supervisor.Path("pid"));
+  ::kill(supervisor.pid(), SIGKILL);
+  EXPECT_TRUE(AwaitGone(rank));
+}
+
+TEST(SupervisorTest, ForwardsReportsAndIgnoresWhatIsNone) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("while [ ! -e done ]; do sleep 0.01; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  ASSERT_TRUE(supervisor.Await(Response::kStarted));
+  const os::UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, supervisor.Path("r0.sock").c_str());
+  const auto report = [&](const std::string& text) {
+    ASSERT_EQ(::sendto(socket.get(), text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&address),
+                       sizeof(address)),
+              static_cast<ssize_t>(text.size()));
+  };
+  report("no JSON");
+  report(R"({"step": 12, "loss": 0.5})");
+  const auto progress = supervisor.Await(Response::kProgress);
+  ASSERT_TRUE(progress);
+  EXPECT_EQ(progress->progress().progress().at(0).step(), 12);
+  EXPECT_EQ(progress->progress().progress().at(0).loss(), 0.5);
+  // What is said just before the end arrives before the end.
+  report(R"({"step": 13, "note": "done"})");
+  ASSERT_TRUE(os::WriteFileAtomically(supervisor.Path("done"), "").ok());
+  const auto last = supervisor.Await(Response::kProgress);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->progress().progress().at(0).step(), 13);
+  EXPECT_EQ(last->progress().progress().at(0).note(), "done");
+  EXPECT_EQ(last->progress().progress().at(0).loss(), 0.5);
+  supervisor.AwaitExits(1);
+}
+
+}  // namespace
+}  // namespace meshrun::worker

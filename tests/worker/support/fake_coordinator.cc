@@ -1,0 +1,151 @@
+#include "tests/worker/support/fake_coordinator.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include "core/proto_time.h"
+#include "core/rpc/channel.h"
+#include "tests/worker/support/processes.h"
+
+namespace meshrun::testing {
+
+class FakeCoordinator::Store : public v1::StoreService::Service {
+ public:
+  grpc::Status GetValues(grpc::ServerContext*, const v1::GetValuesRequest* request,
+                         v1::GetValuesResponse* response) override {
+    Count(request->fence());
+    for (const std::string& key : request->keys()) response->add_values("value of " + key);
+    return grpc::Status::OK;
+  }
+  grpc::Status GetWorld(grpc::ServerContext*, const v1::GetWorldRequest* request,
+                        v1::GetWorldResponse* response) override {
+    Count(request->fence());
+    (*response->mutable_world()->mutable_addresses())["n"] = "127.0.0.1";
+    return grpc::Status::OK;
+  }
+  void Count(const v1::Fence& fence) {
+    MutexLock lock(mu_);
+    ++calls_;
+    fence_ = fence;
+  }
+
+  mutable Mutex mu_;
+  int calls_ MESHRUN_GUARDED_BY(mu_) = 0;
+  v1::Fence fence_ MESHRUN_GUARDED_BY(mu_);
+};
+
+FakeCoordinator::FakeCoordinator(Options options)
+    : options_(std::move(options)), store_(std::make_unique<Store>()) {
+  grpc::ServerBuilder builder;
+  rpc::ConfigureServer(builder);
+  int port = 0;
+  builder.AddListeningPort(options_.address.empty() ? "127.0.0.1:0" : options_.address,
+                           grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(this);
+  builder.RegisterService(store_.get());
+  server_ = builder.BuildAndStart();
+  address_ = "127.0.0.1:" + std::to_string(port);
+}
+
+FakeCoordinator::~FakeCoordinator() { Shutdown(); }
+
+void FakeCoordinator::Shutdown() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+}
+
+grpc::Status FakeCoordinator::OpenSession(
+    grpc::ServerContext*, grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream) {
+  Message message;
+  while (stream->Read(&message)) {
+    MutexLock lock(mu_);
+    v1::OpenSessionResponse answer;
+    answer.mutable_fence()->set_term(options_.term);
+    if (message.has_hello()) {
+      stream_ = stream;
+      incarnation_ = message.fence().incarnation();
+      *answer.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
+      *answer.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+      stream->Write(answer);
+    } else if (message.has_heartbeat()) {
+      answer.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+      stream->Write(answer);
+    }
+    received_.push_back(message);
+    changed_.NotifyAll();
+  }
+  MutexLock lock(mu_);
+  if (stream_ == stream) stream_ = nullptr;
+  return grpc::Status::OK;
+}
+
+std::optional<FakeCoordinator::Message> FakeCoordinator::Await(
+    const std::function<bool(const Message&)>& wanted) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  MutexLock lock(mu_);
+  while (true) {
+    for (auto it = received_.begin(); it != received_.end(); ++it) {
+      if (!wanted(*it)) continue;
+      Message found = std::move(*it);
+      received_.erase(it);
+      return found;
+    }
+    if (!changed_.WaitUntil(mu_, deadline)) return std::nullopt;
+  }
+}
+
+std::optional<FakeCoordinator::Message> FakeCoordinator::AwaitKind(Message::MessageCase kind) {
+  return Await([kind](const Message& message) { return message.message_case() == kind; });
+}
+
+void FakeCoordinator::Send(v1::OpenSessionResponse message, const std::string& job_id, uint64_t generation) {
+  MutexLock lock(mu_);
+  message.mutable_fence()->set_term(options_.term);
+  message.mutable_fence()->set_incarnation(incarnation_);
+  message.mutable_fence()->set_job_id(job_id);
+  message.mutable_fence()->set_generation(generation);
+  if (stream_ != nullptr) stream_->Write(message);
+}
+
+grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*, grpc::ServerReader<v1::UploadLogRequest>* reader,
+                                        v1::UploadLogResponse*) {
+  v1::UploadLogRequest chunk;
+  std::string stream_id;
+  while (reader->Read(&chunk)) {
+    MutexLock lock(mu_);
+    stream_id = chunk.stream_id();
+    Upload& upload = uploads_[stream_id];
+    if (upload.data.empty()) upload.first_offset = chunk.offset();
+    upload.data += chunk.data();
+    upload.error = chunk.error();
+    changed_.NotifyAll();
+  }
+  MutexLock lock(mu_);
+  uploads_[stream_id].ended = true;
+  changed_.NotifyAll();
+  return grpc::Status::OK;
+}
+
+FakeCoordinator::Upload FakeCoordinator::AwaitUpload(const std::string& stream_id,
+                                                     const std::function<bool(const Upload&)>& enough) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  MutexLock lock(mu_);
+  while (!enough(uploads_[stream_id])) {
+    if (!changed_.WaitUntil(mu_, deadline)) break;
+  }
+  return uploads_[stream_id];
+}
+
+int FakeCoordinator::store_calls() const {
+  MutexLock lock(store_->mu_);
+  return store_->calls_;
+}
+
+v1::Fence FakeCoordinator::last_store_fence() const {
+  MutexLock lock(store_->mu_);
+  return store_->fence_;
+}
+
+}  // namespace meshrun::testing

@@ -1,0 +1,76 @@
+// A coordinator that does what a test tells it: one session, the logs that come in, and a store that
+// answers with what it was asked.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/mutex.h"
+#include "meshrun/v1/session.grpc.pb.h"
+#include "meshrun/v1/store_service.grpc.pb.h"
+
+namespace meshrun::testing {
+
+class FakeCoordinator : public v1::SessionService::Service {
+ public:
+  struct Options {
+    uint64_t term = 1;
+    std::chrono::milliseconds lease{5000};
+    std::chrono::milliseconds heartbeat{100};
+    // Empty: any loopback port.
+    std::string address;
+  };
+  explicit FakeCoordinator(Options options);
+  ~FakeCoordinator() override;
+
+  // Ends the session and refuses new ones.
+  void Shutdown();
+  const std::string& address() const { return address_; }
+
+  // The next message for which `wanted` holds, taken out of the order; absent after kPatience.
+  using Message = v1::OpenSessionRequest;
+  std::optional<Message> Await(const std::function<bool(const Message&)>& wanted);
+  std::optional<Message> AwaitKind(Message::MessageCase kind);
+  // To the current session, with the given job's fence.
+  void Send(v1::OpenSessionResponse message, const std::string& job_id, uint64_t generation);
+
+  struct Upload {
+    uint64_t first_offset = 0;
+    std::string data;
+    std::string error;
+    bool ended = false;
+  };
+  // As it is once `enough` holds of it.
+  Upload AwaitUpload(const std::string& stream_id, const std::function<bool(const Upload&)>& enough);
+  // Calls of the store that have come, and the fence of the last.
+  int store_calls() const;
+  v1::Fence last_store_fence() const;
+
+ private:
+  class Store;
+  grpc::Status OpenSession(grpc::ServerContext* context,
+                           grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream) override;
+  grpc::Status UploadLog(grpc::ServerContext* context, grpc::ServerReader<v1::UploadLogRequest>* reader,
+                         v1::UploadLogResponse* response) override;
+
+  const Options options_;
+  std::string address_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<grpc::Server> server_;
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::list<Message> received_ MESHRUN_GUARDED_BY(mu_);
+  grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream_ MESHRUN_GUARDED_BY(mu_) = nullptr;
+  uint64_t incarnation_ MESHRUN_GUARDED_BY(mu_) = 0;
+  std::map<std::string, Upload> uploads_ MESHRUN_GUARDED_BY(mu_);
+};
+
+}  // namespace meshrun::testing

@@ -1,0 +1,250 @@
+// The worker's pure parts: reports, what a rank leaves behind, tails of files, GPUs; ports and state.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cmath>
+
+#include "core/os/files.h"
+#include "tests/worker/support/processes.h"
+#include "worker/inventory/inventory.h"
+#include "worker/logs/tail.h"
+#include "worker/port_range.h"
+#include "worker/state_dir.h"
+#include "worker/supervisor/exit_report.h"
+#include "worker/supervisor/report.h"
+
+namespace meshrun::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(ReportTest, KnownNamesAreFieldsAndOtherNumbersAreMetrics) {
+  v1::Progress progress;
+  ASSERT_TRUE(MergeReport(
+      R"({"step": 12, "total_steps": 300.0, "loss": 0.25, "note": "warm-up", "lr": 1e-3, "on": true,
+          "metrics": {"rmse": 2}})",
+      &progress));
+  EXPECT_EQ(progress.step(), 12);
+  EXPECT_EQ(progress.total_steps(), 300);
+  EXPECT_EQ(progress.loss(), 0.25);
+  EXPECT_EQ(progress.note(), "warm-up");
+  EXPECT_EQ(progress.metrics().size(), 2u);
+  EXPECT_EQ(progress.metrics().at("lr"), 1e-3);
+  EXPECT_EQ(progress.metrics().at("rmse"), 2);
+}
+
+TEST(ReportTest, WhatAReportDoesNotNameStays) {
+  v1::Progress progress;
+  ASSERT_TRUE(MergeReport(R"({"step": 1, "loss": 3})", &progress));
+  ASSERT_TRUE(MergeReport(R"({"step": 2})", &progress));
+  EXPECT_EQ(progress.step(), 2);
+  EXPECT_EQ(progress.loss(), 3);
+}
+
+TEST(ReportTest, TakesPythonsNaNAndInfinity) {
+  v1::Progress progress;
+  ASSERT_TRUE(MergeReport(R"({"loss": NaN, "a": -Infinity, "note": "NaN \"Infinity"})", &progress));
+  EXPECT_TRUE(std::isnan(progress.loss()));
+  EXPECT_TRUE(std::isinf(progress.metrics().at("a")));
+  EXPECT_EQ(progress.note(), "NaN \"Infinity");
+}
+
+TEST(ReportTest, WhatIsNoObjectChangesNothing) {
+  v1::Progress progress;
+  for (const char* const wrong : {"", "step 12", "[1]", "12", "{\"step\": 1", "\xff\xfe"}) {
+    EXPECT_FALSE(MergeReport(wrong, &progress)) << wrong;
+  }
+  EXPECT_EQ(progress.ByteSizeLong(), 0u);
+}
+
+TEST(ReportTest, BoundsTheNumberOfMetrics) {
+  v1::Progress progress;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(MergeReport("{\"m" + std::to_string(i) + "\": 1}", &progress));
+  }
+  EXPECT_EQ(progress.metrics().size(), 64u);
+}
+
+TEST(Utf8Test, ReplacesWhatIsNoUtf8) {
+  EXPECT_EQ(ToUtf8("plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D"), "plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D");
+  EXPECT_EQ(ToUtf8("a\xFFz"), "a?z");
+  EXPECT_EQ(ToUtf8("\xC3"), "?");
+  EXPECT_EQ(ToUtf8("\xC0\xAF"), "??");
+  EXPECT_EQ(ToUtf8("\xED\xA0\x80"), "???");
+}
+
+TEST(LastLinesTest, AtMostTwentyFromTheEnd) {
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "line " + std::to_string(i) + "\n";
+  const auto lines = LastLines(text, false);
+  ASSERT_EQ(lines.size(), 20u);
+  EXPECT_EQ(lines.front(), "line 10");
+  EXPECT_EQ(lines.back(), "line 29");
+}
+
+TEST(LastLinesTest, KeepsEmptyLinesInsideAndDropsThemAtTheEnd) {
+  EXPECT_THAT(LastLines("a\n\nb\n\n\n", false), ElementsAre("a", "", "b"));
+  EXPECT_THAT(LastLines("\n\n", false), IsEmpty());
+}
+
+TEST(LastLinesTest, AnIncompleteFirstLineIsLeftOut) {
+  EXPECT_THAT(LastLines("ddle of a line\nwhole\n", true), ElementsAre("whole"));
+  EXPECT_THAT(LastLines("one endless line", true), ElementsAre("one endless line"));
+}
+
+TEST(LastLinesTest, OfAProgressBarTheLastFormCounts) {
+  EXPECT_THAT(LastLines(" 10%\r 20%\r 30%\r\nTraceback\r\n", false), ElementsAre(" 30%", "Traceback"));
+}
+
+TEST(ErrorFileTest, ReadsBothShapesAndNothingElse) {
+  EXPECT_EQ(ErrorFileMessage(R"({"message": {"message": "T: x", "extraInfo": {"timestamp": "1"}}})"), "T: x");
+  EXPECT_EQ(ErrorFileMessage(R"({"message": "x", "timestamp": 1})"), "x");
+  for (const char* const wrong : {"", "{}", R"({"message": 3})", R"({"message": {"text": "x"}})", "[]"}) {
+    EXPECT_EQ(ErrorFileMessage(wrong), "") << wrong;
+  }
+}
+
+uint64_t Tail(const std::string& text, int64_t lines) {
+  return TailOffset(text.size(), lines, [&](uint64_t offset, size_t size) { return text.substr(offset, size); });
+}
+
+TEST(TailTest, FindsTheFirstOfTheLastLines) {
+  const std::string text = "a\nbb\nccc\n";
+  EXPECT_EQ(Tail(text, 1), 5u);
+  EXPECT_EQ(Tail(text, 2), 2u);
+  EXPECT_EQ(Tail(text, 3), 0u);
+  EXPECT_EQ(Tail(text, 9), 0u);
+  EXPECT_EQ(Tail(text, 0), 9u);
+  EXPECT_EQ(Tail("a\nopen end", 1), 2u);
+  EXPECT_EQ(Tail("", 1), 0u);
+}
+
+TEST(TailTest, CrossesBlocks) {
+  std::string text;
+  for (int i = 0; i < 3; ++i) text += std::string(100'000, 'x') + "\n";
+  EXPECT_EQ(Tail(text, 2), 100'001u);
+}
+
+TEST(VisibleGpusTest, FollowsCudasRules) {
+  std::vector<v1::Gpu> gpus(4);
+  for (int i = 0; i < 4; ++i) {
+    gpus[i].set_index(i);
+    gpus[i].set_uuid("GPU-" + std::string(4, static_cast<char>('a' + i)));
+  }
+  const auto visible = [&](const std::string& variable) {
+    std::vector<int> out;
+    for (const v1::Gpu& gpu : VisibleGpus(gpus, variable)) out.push_back(static_cast<int>(gpu.index()));
+    return out;
+  };
+  EXPECT_THAT(visible("2,0"), ElementsAre(2, 0));
+  EXPECT_THAT(visible("GPU-dd"), ElementsAre(3));
+  EXPECT_THAT(visible(""), IsEmpty());
+  EXPECT_THAT(visible("1,-1,2"), ElementsAre(1));
+}
+
+TEST(InventoryTest, OffersAtLeastEightSlotsOrWhatItIsTold) {
+  const v1::Resources all = TakeInventory({});
+  EXPECT_GE(all.slots(), 8u);
+  EXPECT_GE(all.slots(), all.cores());
+  EXPECT_GT(all.memory_bytes(), 0u);
+  const v1::Resources told = TakeInventory({.slots = 3, .memory_bytes = 1 << 30});
+  EXPECT_EQ(told.slots(), 3u);
+  EXPECT_EQ(told.memory_bytes(), uint64_t{1} << 30);
+}
+
+class PortRangeTest : public ::testing::Test {
+ protected:
+  PortRange::Options Options(uint16_t first, uint16_t last) {
+    return {.interval = {first, last}, .lock_dir = directory_.path()};
+  }
+  testing::TemporaryDirectory directory_;
+  FakeClock clock_;
+};
+
+TEST_F(PortRangeTest, TwoRangesNeverMeet) {
+  PortRange one(Options(24000, 24127), clock_), other(Options(24000, 24127), clock_);
+  const auto a = one.Take(), b = other.Take();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE((*a - 24000) / 64, (*b - 24000) / 64);
+  PortRange third(Options(24000, 24127), clock_);
+  EXPECT_EQ(third.Take().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(PortRangeTest, AGivenBackPortRests) {
+  PortRange ports(Options(24200, 24201), clock_);
+  const auto a = ports.Take(), b = ports.Take();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(*a, *b);
+  ports.GiveBack(*a);
+  clock_.Advance(PortRange::kRest - std::chrono::nanoseconds(1));
+  EXPECT_FALSE(ports.Take().ok());
+  clock_.Advance(std::chrono::nanoseconds(1));
+  EXPECT_EQ(*ports.Take(), *a);
+}
+
+TEST_F(PortRangeTest, APortInUseIsPassedOver) {
+  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(24300);
+  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(fd.get(), 1), 0);
+  PortRange ports(Options(24300, 24301), clock_);
+  EXPECT_EQ(*ports.Take(), 24301);
+}
+
+TEST_F(PortRangeTest, ParsesAnInterval) {
+  EXPECT_EQ(ParsePortInterval("20000-20063")->last, 20063);
+  for (const char* const wrong : {"", "20000", "20000-", "5-10", "30000-20000", "20000-70000", "20000-20063x"}) {
+    EXPECT_FALSE(ParsePortInterval(wrong).ok()) << wrong;
+  }
+}
+
+TEST(StateDirTest, KeepsItsIdentityAndCountsItsStarts) {
+  testing::TemporaryDirectory directory;
+  SeededIdSource ids(1);
+  std::string node_id;
+  for (uint64_t start = 1; start <= 3; ++start) {
+    const auto state = StateDir::Open(directory / "w", ids);
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(state->incarnation(), start);
+    EXPECT_TRUE(start == 1 || state->node_id() == node_id);
+    node_id = state->node_id();
+  }
+}
+
+TEST(StateDirTest, OneDaemonAtATime) {
+  testing::TemporaryDirectory directory;
+  SeededIdSource ids(1);
+  const auto first = StateDir::Open(directory.path(), ids);
+  ASSERT_TRUE(first.ok());
+  const auto second = StateDir::Open(directory.path(), ids);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another worker"));
+}
+
+TEST(StateDirTest, SocketsFitHoweverLongThePath) {
+  testing::TemporaryDirectory directory;
+  SeededIdSource ids(1);
+  const auto state = StateDir::Open(directory / std::string(150, 'x'), ids);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(os::CheckSocketPath(state->AgentSocket()).ok());
+  EXPECT_TRUE(os::CheckSocketPath(state->GenerationDirectory("a-long-job-name-k3x9w2", 1234567) + "/r123456.sock").ok());
+  EXPECT_THAT(state->LogDirectory("job", 1), HasSubstr(std::string(150, 'x')));
+  (void)os::RemoveTree(state->AgentSocket().substr(0, state->AgentSocket().rfind('/')));
+}
+
+TEST(StateDirTest, ADamagedIdentityIsNotReplacedSilently) {
+  testing::TemporaryDirectory directory;
+  SeededIdSource ids(1);
+  ASSERT_TRUE(os::WriteFileAtomically(directory / "node.json", "{").ok());
+  EXPECT_EQ(StateDir::Open(directory.path(), ids).status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace meshrun::worker

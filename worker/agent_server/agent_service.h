@@ -1,0 +1,28 @@
+// AgentService of this host's daemon: who a rank is, what it says, and what it is told.
+#pragma once
+
+#include "meshrun/v1/agent_service.grpc.pb.h"
+#include "worker/event_loop.h"
+#include "worker/generations.h"
+
+namespace meshrun::worker {
+
+class AgentService : public v1::AgentService::CallbackService {
+ public:
+  AgentService(EventLoop& loop, Generations& generations) : loop_(loop), generations_(generations) {}
+
+  grpc::ServerUnaryReactor* RegisterRank(grpc::CallbackServerContext* context,
+                                         const v1::RegisterRankRequest* request,
+                                         v1::RegisterRankResponse* response) override;
+  grpc::ServerUnaryReactor* ReportProgress(grpc::CallbackServerContext* context,
+                                           const v1::ReportProgressRequest* request,
+                                           v1::ReportProgressResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchGenerationResponse>* WatchGeneration(
+      grpc::CallbackServerContext* context, const v1::WatchGenerationRequest* request) override;
+
+ private:
+  EventLoop& loop_;
+  Generations& generations_;
+};
+
+}  // namespace meshrun::worker

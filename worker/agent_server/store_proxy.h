@@ -1,0 +1,57 @@
+// StoreService as ranks see it: the caller's token is checked, the daemon's incarnation added, and the call
+// passed on to the coordinator with the caller's deadline. UNAVAILABLE is the caller's to retry: it has the
+// request id. The world table is asked for once per generation.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+#include "meshrun/v1/store_service.grpc.pb.h"
+#include "worker/event_loop.h"
+#include "worker/generations.h"
+
+namespace meshrun::worker {
+
+class StoreProxy : public v1::StoreService::CallbackService {
+ public:
+  StoreProxy(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
+             uint64_t incarnation)
+      : loop_(loop),
+        generations_(generations),
+        stub_(v1::StoreService::NewStub(std::move(coordinator))),
+        incarnation_(incarnation) {}
+
+#define MESHRUN_FORWARDED(Method)                                                                  \
+  grpc::ServerUnaryReactor* Method(grpc::CallbackServerContext* context,                           \
+                                   const v1::Method##Request* request, v1::Method##Response* response) \
+      override
+  MESHRUN_FORWARDED(SetValues);
+  MESHRUN_FORWARDED(GetValues);
+  MESHRUN_FORWARDED(WaitKeys);
+  MESHRUN_FORWARDED(AddValue);
+  MESHRUN_FORWARDED(CompareSetValue);
+  MESHRUN_FORWARDED(AppendValue);
+  MESHRUN_FORWARDED(DeleteKey);
+  MESHRUN_FORWARDED(CountKeys);
+  MESHRUN_FORWARDED(EnterBarrier);
+  MESHRUN_FORWARDED(PublishUniqueId);
+  MESHRUN_FORWARDED(AwaitUniqueId);
+  MESHRUN_FORWARDED(RegisterGroup);
+  MESHRUN_FORWARDED(GetWorld);
+#undef MESHRUN_FORWARDED
+
+  EventLoop& loop() { return loop_; }
+  Generations& generations() { return generations_; }
+  v1::StoreService::Stub& stub() { return *stub_; }
+  uint64_t incarnation() const { return incarnation_; }
+
+ private:
+  EventLoop& loop_;
+  Generations& generations_;
+  const std::unique_ptr<v1::StoreService::Stub> stub_;
+  const uint64_t incarnation_;
+};
+
+}  // namespace meshrun::worker

@@ -1,0 +1,238 @@
+#include "worker/daemon.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/os/files.h"
+#include "core/os/process.h"
+#include "core/proto_time.h"
+#include "core/rpc/channel.h"
+#include "core/status.h"
+#include "core/version.h"
+#include "worker/host_address.h"
+#include "worker/inventory/inventory.h"
+#include "worker/launch/shipped_jobs.h"
+
+extern char** environ;
+
+namespace meshrun::worker {
+namespace {
+
+constexpr char kRole[] = "meshrun-worker";
+constexpr std::chrono::seconds kFarewell(1);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(DaemonOptions options) {
+  std::unique_ptr<Daemon> daemon(new Daemon(std::move(options)));
+  MESHRUN_RETURN_IF_ERROR(daemon->Init());
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  if (ender_.joinable()) ender_.join();
+}
+
+absl::Status Daemon::Init() {
+  // Three channels: a value or a log never waits before a heartbeat.
+  std::shared_ptr<grpc::Channel> channels[3];
+  for (auto& channel : channels) {
+    MESHRUN_ASSIGN_OR_RETURN(channel, rpc::MakeChannel(kRole, options_.coordinator, options_.tls));
+  }
+  MESHRUN_ASSIGN_OR_RETURN(state_dir_, StateDir::Open(options_.state_dir, ids_));
+  if (options_.name.empty()) options_.name = HostName();
+  if (options_.address.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(options_.address, AddressFacing(options_.coordinator));
+  }
+  if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
+  shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
+
+  InventoryOverrides overrides = {.slots = options_.slots, .memory_bytes = options_.memory_bytes};
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) overrides.visible_devices = visible;
+  resources_ = TakeInventory(overrides);
+  ports_ = std::make_unique<PortRange>(
+      PortRange::Options{.interval = options_.ports, .seed = std::hash<std::string>()(node_id())},
+      Clock::Real());
+
+  generations_ = std::make_unique<Generations>(
+      Generations::Host{
+          .loop = loop_,
+          .state_dir = *state_dir_,
+          .ports = *ports_,
+          .ids = ids_,
+          .facts = {.node_name = options_.name,
+                    .agent_address = "unix:" + state_dir_->AgentSocket(),
+                    .has_gpus = resources_.gpus_size() > 0},
+          .environment = InheritedEnvironment(environ),
+          .jobs_dir = options_.jobs_dir,
+          .supervisor = {.path = options_.supervisor_program.empty() ? os::SelfPath()
+                                                                     : options_.supervisor_program,
+                         .lifeline_fd = options_.lifeline_fd.get(),
+                         .end_with_daemon = options_.kill_at_once}},
+      Generations::Handler{
+          .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
+          .on_rank_ended = [this](const std::string& job_id, uint64_t generation,
+                                  int rank) { logs_->RankEnded(job_id, generation, rank); }});
+  logs_ = std::make_unique<LogUploads>(channels[1]);
+  session_ = std::make_unique<Session>(
+      loop_, channels[0], state_dir_->incarnation(),
+      Session::Handler{
+          .hello = [this] { return MakeHello(); },
+          .on_welcome = [this](const v1::Welcome& welcome) { OnWelcome(welcome); },
+          .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
+          .on_refused = [this](const absl::Status& status) { return OnRefused(status); }});
+  agent_server_ =
+      std::make_unique<AgentServer>(loop_, *generations_, channels[2], state_dir_->incarnation());
+
+  WatchSignals();
+  WatchLifeline();
+  // Ranks of an earlier incarnation must be known before they can ask.
+  generations_->Adopt([this] {
+    session_->Start();
+    OnTick();
+  });
+  return agent_server_->Start(state_dir_->AgentSocket());
+}
+
+v1::Hello Daemon::MakeHello() const {
+  v1::Hello hello;
+  hello.set_node_id(node_id());
+  hello.set_name(options_.name);
+  hello.set_address(options_.address);
+  *hello.mutable_resources() = resources_;
+  hello.set_version(kVersion);
+  for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
+  for (v1::RunningGeneration& running : generations_->Running()) *hello.add_running() = std::move(running);
+  return hello;
+}
+
+void Daemon::WatchSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  loop_.Watch(signals_.get(), POLLIN, [this](short) {
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      Stop(fmt::format("the worker {} was stopped by {}", options_.name,
+                       os::SignalName(static_cast<int>(info.ssi_signo))),
+           /*at_once=*/stopping_);
+    }
+  });
+}
+
+void Daemon::WatchLifeline() {
+  if (!options_.lifeline_fd) return;
+  const int fd = options_.lifeline_fd.get();
+  loop_.Watch(fd, POLLIN, [this, fd](short) {
+    char byte;
+    const ssize_t n = ::read(fd, &byte, 1);
+    if (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN))) return;
+    loop_.Unwatch(fd);
+    // The supervisors see it too.
+    Stop("the process that this worker belongs to is gone", /*at_once=*/true);
+  });
+}
+
+absl::Status Daemon::Run() {
+  loop_.Run();
+  if (ender_.joinable()) ender_.join();
+  return outcome_;
+}
+
+void Daemon::OnWelcome(const v1::Welcome& welcome) {
+  const auto lease = FromProto(welcome.lease());
+  ping_interval_ = std::min<std::chrono::nanoseconds>(FromProto(welcome.heartbeat_interval()), lease / 3);
+  ping_interval_ = std::max<std::chrono::nanoseconds>(ping_interval_, std::chrono::milliseconds(10));
+  generations_->OnSession(lease);
+  if (options_.ready_fd) {
+    const std::string line =
+        nlohmann::json({{"node_id", node_id()}, {"name", options_.name}}).dump() + "\n";
+    (void)!::write(options_.ready_fd.get(), line.data(), line.size());
+    options_.ready_fd.reset();
+  }
+}
+
+void Daemon::OnMessage(const v1::OpenSessionResponse& message) {
+  const v1::Fence& fence = message.fence();
+  if (fence.incarnation() != 0 && fence.incarnation() != state_dir_->incarnation()) {
+    log::Warning("ignores a command for another incarnation",
+                 {{"its", fence.incarnation()}, {"own", state_dir_->incarnation()}});
+    return;
+  }
+  if (message.has_open_log()) {
+    const v1::OpenLog& open = message.open_log();
+    // Names of ours hold no slash; anything else would leave the directory.
+    if (open.job_id().empty() || open.job_id()[0] == '.' || open.job_id().find('/') != std::string::npos) {
+      return;
+    }
+    logs_->Open(open,
+                LogPath(state_dir_->LogDirectory(open.job_id(), open.generation()), open.rank(),
+                        open.stream()),
+                generations_->RankMayWrite(open.job_id(), open.generation(), open.rank()));
+  } else if (message.has_close_log()) {
+    logs_->Close(message.close_log().stream_id());
+  } else {
+    generations_->Handle(message);
+  }
+}
+
+bool Daemon::OnRefused(const absl::Status& status) {
+  // Ranks keep running until the orphan timeout: the right coordinator may come back.
+  if (!generations_->AllEnded()) return false;
+  outcome_ = Annotate(status, fmt::format("the coordinator at {} refuses this worker", options_.coordinator));
+  End();
+  return true;
+}
+
+void Daemon::OnTick() {
+  if (ending_) return;
+  loop_.After(ping_interval_, [this] { OnTick(); });
+  generations_->PingAll();
+  const bool orphaned = session_->Silence() > options_.orphan_timeout;
+  if (orphaned && !std::exchange(orphaned_, true) && !generations_->AllEnded()) {
+    log::Error("no coordinator for longer than --orphan-timeout: stops the ranks");
+    generations_->StopAll(std::nullopt, fmt::format("{} has lost its coordinator", options_.name));
+  }
+  orphaned_ = orphaned;
+}
+
+void Daemon::Stop(const std::string& reason, bool at_once) {
+  log::Info("stops", {{"reason", reason}});
+  generations_->Refuse(reason);
+  generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt, reason);
+  if (!std::exchange(stopping_, true)) EndWhenQuiet();
+}
+
+void Daemon::EndWhenQuiet() {
+  if (ending_) return;
+  if (generations_->AllEnded()) {
+    End();
+    return;
+  }
+  loop_.After(std::chrono::milliseconds(5), [this] { EndWhenQuiet(); });
+}
+
+void Daemon::End() {
+  if (std::exchange(ending_, true)) return;
+  session_->Close(kFarewell, [this] {
+    // Waits for calls that need the loop; the loop stops after it.
+    ender_ = std::thread([this] {
+      agent_server_->Stop();
+      loop_.Stop();
+    });
+  });
+}
+
+}  // namespace meshrun::worker

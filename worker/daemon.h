@@ -1,0 +1,100 @@
+// The worker daemon of one host: state directory, inventory, session, generations, agent socket, logs.
+//
+// One event loop holds the state; gRPC's threads only post to it. Run is the loop.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/ids.h"
+#include "core/os/fd.h"
+#include "core/rpc/security.h"
+#include "worker/agent_server/agent_server.h"
+#include "worker/event_loop.h"
+#include "worker/generations.h"
+#include "worker/logs/log_uploads.h"
+#include "worker/port_range.h"
+#include "worker/session.h"
+#include "worker/state_dir.h"
+
+namespace meshrun::worker {
+
+struct DaemonOptions {
+  std::string coordinator = "127.0.0.1:7480";
+  std::string state_dir;
+  // Empty: the host's name.
+  std::string name;
+  // Where ranks of other hosts reach this host. Empty: the address that faces the coordinator.
+  std::string address;
+  std::optional<uint32_t> slots;
+  std::optional<uint64_t> memory_bytes;
+  PortInterval ports;
+  // Empty: DefaultJobsDirectory().
+  std::string jobs_dir;
+  rpc::TlsFiles tls;
+  // Without a coordinator for so long, ranks are stopped.
+  std::chrono::nanoseconds orphan_timeout = std::chrono::seconds(15);
+  // Supervisors do not wait for their lease when this daemon is gone.
+  bool kill_at_once = false;
+  // One JSON line goes there when the coordinator has welcomed this daemon.
+  os::UniqueFd ready_fd;
+  // Its end is the end of everything, at once.
+  os::UniqueFd lifeline_fd;
+  // Empty: this program.
+  std::string supervisor_program;
+};
+
+class Daemon {
+ public:
+  // Errors: of the state directory, TLS, and a name or address that cannot be found out.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
+  ~Daemon();
+
+  // Until SIGTERM, SIGINT or SIGHUP (which the caller has blocked): then all ranks are stopped with each
+  // job's grace, at once when a second signal comes, and the coordinator hears goodbye.
+  // Not OK: the coordinator refused this daemon.
+  absl::Status Run();
+
+  const std::string& node_id() const { return state_dir_->node_id(); }
+
+ private:
+  explicit Daemon(DaemonOptions options) : options_(std::move(options)) {}
+  absl::Status Init();
+  v1::Hello MakeHello() const;
+  void WatchSignals();
+  void WatchLifeline();
+  void OnWelcome(const v1::Welcome& welcome);
+  void OnMessage(const v1::OpenSessionResponse& message);
+  bool OnRefused(const absl::Status& status);
+  void OnTick();
+  void Stop(const std::string& reason, bool at_once);
+  void EndWhenQuiet();
+  void End();
+
+  DaemonOptions options_;
+  EventLoop loop_;
+  RandomIdSource ids_;
+  os::UniqueFd signals_;
+  std::optional<StateDir> state_dir_;
+  std::unique_ptr<PortRange> ports_;
+  v1::Resources resources_;
+  std::vector<std::string> shipped_jobs_;
+  std::unique_ptr<Generations> generations_;
+  std::unique_ptr<AgentServer> agent_server_;
+  std::unique_ptr<LogUploads> logs_;
+  std::unique_ptr<Session> session_;
+  std::chrono::nanoseconds ping_interval_{std::chrono::seconds(1)};
+  bool stopping_ = false;
+  bool ending_ = false;
+  bool orphaned_ = false;
+  absl::Status outcome_;
+  std::thread ender_;
+};
+
+}  // namespace meshrun::worker

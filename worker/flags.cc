@@ -1,0 +1,112 @@
+#include "worker/flags.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "core/exit_codes.h"
+#include "core/log.h"
+#include "core/rpc/tls_flags.h"
+#include "core/text.h"
+#include "core/version.h"
+
+namespace meshrun::worker {
+namespace {
+
+std::string DefaultStateDir() {
+  // systemd's StateDirectory=.
+  if (const char* const own = std::getenv("STATE_DIRECTORY")) return own;
+  if (const char* const xdg = std::getenv("XDG_STATE_HOME")) return std::string(xdg) + "/meshrun/worker";
+  const char* const home = std::getenv("HOME");
+  return std::string(home != nullptr ? home : "/var/lib") + "/.local/state/meshrun/worker";
+}
+
+int Wrong(const absl::Status& status) {
+  fmt::print(stderr, "meshrun-worker: {}\n", std::string(status.message()));
+  return kExitUsage;
+}
+
+// A descriptor that the caller handed over.
+os::UniqueFd TakeFd(int fd) {
+  if (fd >= 0) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return os::UniqueFd(fd);
+}
+
+}  // namespace
+
+std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
+  DaemonOptions options;
+  options.state_dir = DefaultStateDir();
+  std::string memory, ports, orphan_timeout = "15s", log_format = "text", log_level = "info";
+  uint32_t slots = 0;
+  int ready_fd = -1, lifeline_fd = -1;
+
+  CLI::App app("The meshrun daemon of one host: offers its slots and GPUs to a coordinator and runs ranks.",
+               "meshrun-worker");
+  app.footer(
+      "Examples:\n"
+      "  meshrun-worker --coordinator 127.0.0.1:7480\n"
+      "  meshrun-worker --coordinator head:7480 --tls-cert node.pem --tls-key node.key --tls-ca ca.pem");
+  app.set_version_flag("--version", kVersion);
+  app.add_option("--coordinator", options.coordinator, "Where the coordinator listens: HOST:PORT or unix:PATH")
+      ->envname("MESHRUN_COORDINATOR")
+      ->capture_default_str();
+  app.add_option("--state-dir", options.state_dir, "This worker's own directory: identity, sockets, logs")
+      ->capture_default_str();
+  app.add_option("--name", options.name, "What people call this node (default: the host's name)");
+  app.add_option("--address", options.address,
+                 "Where ranks on other hosts reach this one (default: as the coordinator sees it)");
+  auto* const slots_option =
+      app.add_option("--slots", slots, "CPU slots to offer (default: the cores, at least 8)")
+          ->check(CLI::Range(1u, 1u << 20));
+  app.add_option("--memory", memory, "Memory to offer, for example 64G (default: all of the host's)");
+  app.add_option("--port-range", ports, "Ports for MASTER_PORT (default: 20000-29999)");
+  app.add_option("--jobs-dir", options.jobs_dir, "Where the jobs that ship with meshrun are installed");
+  app.add_option("--orphan-timeout", orphan_timeout,
+                 "Without a coordinator for so long, ranks are stopped")
+      ->capture_default_str();
+  app.add_flag("--kill-at-once-on-lifeline", options.kill_at_once,
+               "Ranks end with this process, without waiting for the lease");
+  app.add_option("--ready-fd", ready_fd, "Write one JSON line there when the coordinator has welcomed us");
+  app.add_option("--lifeline-fd", lifeline_fd, "End of this pipe: kill everything and end");
+  app.add_option("--log-format", log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  app.add_option("--log-level", log_level, "debug, info, warning or error");
+  rpc::AddTlsFlags(app, &options.tls);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    *exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
+    return std::nullopt;
+  }
+
+  const auto wrong = [exit_code](const absl::Status& status) {
+    *exit_code = Wrong(status);
+    return std::nullopt;
+  };
+  log::Level level = log::Level::kInfo;
+  if (const auto status = log::ParseLevel(log_level, &level); !status.ok()) return wrong(status);
+  log::Configure("worker", log_format == "json" ? log::Format::kJson : log::Format::kText, level);
+  if (*slots_option) options.slots = slots;
+  if (!memory.empty()) {
+    const auto bytes = ParseBytes(memory);
+    if (!bytes.ok()) return wrong(bytes.status());
+    options.memory_bytes = *bytes;
+  }
+  if (!ports.empty()) {
+    const auto interval = ParsePortInterval(ports);
+    if (!interval.ok()) return wrong(interval.status());
+    options.ports = *interval;
+  }
+  const auto timeout = ParseDuration(orphan_timeout);
+  if (!timeout.ok()) return wrong(timeout.status());
+  options.orphan_timeout = *timeout;
+  options.ready_fd = TakeFd(ready_fd);
+  options.lifeline_fd = TakeFd(lifeline_fd);
+  return options;
+}
+
+}  // namespace meshrun::worker

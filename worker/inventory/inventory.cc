@@ -1,0 +1,91 @@
+#include "worker/inventory/inventory.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/os/files.h"
+#include "worker/inventory/nvml.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr uint32_t kLeastSlots = 8;
+
+// A number in a file, 0 when there is none ("max", no such file).
+double NumberIn(const char* path) {
+  const auto content = os::ReadFile(path);
+  return content.ok() ? std::strtod(content->c_str(), nullptr) : 0;
+}
+
+// CPUs that the cgroup may use, 0 for no limit.
+double CpuQuota() {
+  if (const auto content = os::ReadFile("/sys/fs/cgroup/cpu.max"); content.ok()) {
+    double quota = 0, period = 0;
+    if (std::sscanf(content->c_str(), "%lf %lf", &quota, &period) == 2 && period > 0) return quota / period;
+    return 0;
+  }
+  const double quota = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+  const double period = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+}  // namespace
+
+uint32_t CountCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  uint32_t cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                                  : std::thread::hardware_concurrency();
+  if (const double quota = CpuQuota(); quota > 0) {
+    cores = std::min(cores, static_cast<uint32_t>(quota + 0.999));
+  }
+  return std::max(1u, cores);
+}
+
+uint64_t MemoryBytes() {
+  uint64_t bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  for (const char* const path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (const double limit = NumberIn(path); limit > 0 && limit < static_cast<double>(bytes)) {
+      bytes = static_cast<uint64_t>(limit);
+    }
+  }
+  return bytes;
+}
+
+v1::Resources TakeInventory(const InventoryOverrides& overrides) {
+  v1::Resources resources;
+  resources.set_cores(CountCores());
+  resources.set_slots(overrides.slots.value_or(std::max(resources.cores(), kLeastSlots)));
+  resources.set_memory_bytes(overrides.memory_bytes.value_or(MemoryBytes()));
+  std::vector<v1::Gpu> gpus = ListGpus();
+  if (overrides.visible_devices) gpus = VisibleGpus(gpus, *overrides.visible_devices);
+  for (v1::Gpu& gpu : gpus) *resources.add_gpus() = std::move(gpu);
+  return resources;
+}
+
+std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::string& visible) {
+  std::vector<v1::Gpu> out;
+  std::string_view rest = visible;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string_view name = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    const auto gpu = std::find_if(gpus.begin(), gpus.end(), [name](const v1::Gpu& g) {
+      return name == std::to_string(g.index()) || (name.starts_with("GPU-") && g.uuid().starts_with(name));
+    });
+    // As CUDA does: the first name that is no device ends the list.
+    if (gpu == gpus.end()) break;
+    out.push_back(*gpu);
+  }
+  return out;
+}
+
+}  // namespace meshrun::worker

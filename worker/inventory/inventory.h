@@ -1,0 +1,32 @@
+// What this host offers to ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "meshrun/v1/common.pb.h"
+
+namespace meshrun::worker {
+
+// Cores that this process may use: its affinity, and its cgroup's CPU quota where that is less.
+uint32_t CountCores();
+// Memory of the host, or of its cgroup where that is less.
+uint64_t MemoryBytes();
+
+struct InventoryOverrides {
+  std::optional<uint32_t> slots;
+  std::optional<uint64_t> memory_bytes;
+  // CUDA_VISIBLE_DEVICES of the daemon: the others are not offered.
+  std::optional<std::string> visible_devices;
+};
+
+// Slots default to the cores, but at least 8: small ranks share cores well.
+v1::Resources TakeInventory(const InventoryOverrides& overrides);
+
+// Of `gpus` those that CUDA_VISIBLE_DEVICES = `visible` names, by index or by (the beginning of a) UUID.
+// Pure.
+std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::string& visible);
+
+}  // namespace meshrun::worker

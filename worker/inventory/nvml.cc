@@ -1,0 +1,67 @@
+#include "worker/inventory/nvml.h"
+
+#include <dlfcn.h>
+
+#include <memory>
+
+#include "core/log.h"
+
+namespace meshrun::worker {
+namespace {
+
+// The part of nvml.h that is used here; its interface is stable.
+using Device = struct nvmlDevice_st*;
+struct Memory {
+  unsigned long long total, free, used;
+};
+constexpr int kSuccess = 0;
+
+template <typename Function>
+Function Symbol(void* library, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(library, name));
+}
+
+}  // namespace
+
+std::vector<v1::Gpu> ListGpus() {
+  std::vector<v1::Gpu> gpus;
+  const std::unique_ptr<void, int (*)(void*)> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
+                                                      [](void* l) { return l ? ::dlclose(l) : 0; });
+  if (library == nullptr) return gpus;
+  void* const l = library.get();
+  const auto init = Symbol<int (*)()>(l, "nvmlInit_v2");
+  const auto shutdown = Symbol<int (*)()>(l, "nvmlShutdown");
+  const auto count_devices = Symbol<int (*)(unsigned*)>(l, "nvmlDeviceGetCount_v2");
+  const auto handle = Symbol<int (*)(unsigned, Device*)>(l, "nvmlDeviceGetHandleByIndex_v2");
+  const auto uuid = Symbol<int (*)(Device, char*, unsigned)>(l, "nvmlDeviceGetUUID");
+  const auto name = Symbol<int (*)(Device, char*, unsigned)>(l, "nvmlDeviceGetName");
+  const auto memory = Symbol<int (*)(Device, Memory*)>(l, "nvmlDeviceGetMemoryInfo");
+  if (!init || !shutdown || !count_devices || !handle || !uuid || !name || !memory) {
+    log::Warning("libnvidia-ml.so.1 lacks a function: no GPU is offered");
+    return gpus;
+  }
+  if (const int error = init(); error != kSuccess) {
+    log::Warning("the NVIDIA driver does not answer: no GPU is offered", {{"nvml_error", error}});
+    return gpus;
+  }
+  unsigned count = 0;
+  if (count_devices(&count) != kSuccess) count = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    Device device = nullptr;
+    char text[96] = {};
+    Memory bytes = {};
+    if (handle(i, &device) != kSuccess) {
+      log::Warning("a GPU does not answer and is not offered", {{"index", i}});
+      continue;
+    }
+    v1::Gpu& gpu = gpus.emplace_back();
+    gpu.set_index(i);
+    if (uuid(device, text, sizeof(text)) == kSuccess) gpu.set_uuid(text);
+    if (name(device, text, sizeof(text)) == kSuccess) gpu.set_model(text);
+    if (memory(device, &bytes) == kSuccess) gpu.set_memory_bytes(bytes.total);
+  }
+  shutdown();
+  return gpus;
+}
+
+}  // namespace meshrun::worker

@@ -1,0 +1,90 @@
+#include "worker/launch/launch_plan.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/os/process.h"
+#include "core/proto_time.h"
+#include "worker/launch/shipped_jobs.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr std::chrono::seconds kDefaultKillGrace(5);
+
+}  // namespace
+
+v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
+                                const std::string& working_dir, const Environment& inherited,
+                                const HostFacts& host, const GenerationPaths& paths,
+                                std::chrono::nanoseconds lease) {
+  const v1::Prepare& prepare = record.prepare();
+  v1::SupervisorLaunch launch;
+  *launch.mutable_fence() = record.fence();
+  *launch.mutable_lease() = ToProtoDuration(lease);
+  *launch.mutable_kill_grace() = prepare.spec().has_kill_grace() ? prepare.spec().kill_grace()
+                                                                 : ToProtoDuration(kDefaultKillGrace);
+  for (int i = 0; i < prepare.ranks_size(); ++i) {
+    const int rank = prepare.ranks(i).rank();
+    v1::RankLaunch& out = *launch.add_ranks();
+    out.set_rank(rank);
+    out.add_argv(program);
+    // The first word of a command is the program itself; a shipped job's command is arguments only.
+    for (int a = prepare.spec().shipped_job().empty() ? 1 : 0; a < prepare.spec().command_size(); ++a) {
+      out.add_argv(prepare.spec().command(a));
+    }
+    out.set_working_dir(working_dir);
+    out.set_stdout_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDOUT));
+    out.set_stderr_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDERR));
+    out.set_error_file(ErrorFilePath(paths.logs, rank));
+    out.set_report_socket(fmt::format("{}/r{}.sock", paths.directory, rank));
+    const Environment env = RankEnvironment(inherited, record, i, host, out);
+    out.mutable_env()->insert(env.begin(), env.end());
+  }
+  return launch;
+}
+
+bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir, const std::string& working_dir,
+                    const Environment& inherited, std::string* program, CommandError* error) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(working_dir, ignored)) {
+    error->status = absl::NotFoundError(
+        fmt::format("working directory {} does not exist on this host", working_dir));
+    return false;
+  }
+  absl::StatusOr<std::string> found;
+  if (!spec.shipped_job().empty()) {
+    found = FindShippedJob(jobs_dir, spec.shipped_job());
+  } else {
+    auto path = spec.env().find("PATH");
+    const auto own = inherited.find("PATH");
+    const std::string variable = path != spec.env().end()   ? path->second
+                                 : own != inherited.end() ? own->second
+                                                          : "/usr/local/bin:/usr/bin:/bin";
+    found = os::FindCommand(spec.command_size() > 0 ? spec.command(0) : "", working_dir, variable);
+  }
+  if (found.ok()) {
+    *program = *found;
+    return true;
+  }
+  error->status = found.status();
+  error->bad_command = true;
+  return false;
+}
+
+std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherited) {
+  if (!spec.working_dir().empty()) return spec.working_dir();
+  const auto home = inherited.find("HOME");
+  return home != inherited.end() && !home->second.empty() ? home->second : "/";
+}
+
+std::string LogPath(const std::string& logs, int rank, v1::LogStream stream) {
+  return fmt::format("{}/{}.{}.log", logs, rank, stream == v1::LOG_STREAM_STDERR ? "stderr" : "stdout");
+}
+
+std::string ErrorFilePath(const std::string& logs, int rank) {
+  return fmt::format("{}/{}.error.json", logs, rank);
+}
+
+}  // namespace meshrun::worker

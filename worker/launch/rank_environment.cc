@@ -1,0 +1,93 @@
+#include "worker/launch/rank_environment.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string_view>
+#include <vector>
+
+#include "core/mesh.h"
+
+namespace meshrun::worker {
+namespace {
+
+// Secrets' paths, and what systemd says to the daemon alone.
+constexpr std::string_view kDaemonsOwn[] = {"MESHRUN_TLS_CERT", "MESHRUN_TLS_KEY", "MESHRUN_TLS_CA",
+                                            "NOTIFY_SOCKET",    "LISTEN_FDS",      "LISTEN_PID",
+                                            "LISTEN_FDNAMES",   "WATCHDOG_USEC",   "WATCHDOG_PID"};
+
+std::string Mesh(const v1::Prepare& prepare) {
+  std::vector<Axis> axes;
+  for (const v1::MeshAxis& axis : prepare.mesh()) axes.push_back({axis.name(), axis.size()});
+  return FormatMesh(axes);
+}
+
+}  // namespace
+
+Environment InheritedEnvironment(const char* const* environ) {
+  Environment out;
+  for (; *environ != nullptr; ++environ) {
+    const std::string_view entry = *environ;
+    const size_t equals = entry.find('=');
+    if (equals == std::string_view::npos) continue;
+    out[std::string(entry.substr(0, equals))] = entry.substr(equals + 1);
+  }
+  for (const std::string_view name : kDaemonsOwn) out.erase(std::string(name));
+  return out;
+}
+
+Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record, int local_rank,
+                            const HostFacts& host, const v1::RankLaunch& launch) {
+  const v1::Prepare& prepare = record.prepare();
+  const v1::RankAssignment& self = prepare.ranks(local_rank);
+  const int local_world_size = prepare.ranks_size();
+
+  Environment env = inherited;
+  for (const auto& [name, value] : prepare.spec().env()) env[name] = value;
+  env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (local_world_size > 1) env.emplace("OMP_NUM_THREADS", "1");
+  // A script's output belongs into its log when it is printed, not when a buffer is full.
+  env.emplace("PYTHONUNBUFFERED", "1");
+
+  const auto set = [&env](const char* name, const auto& value) { env[name] = fmt::format("{}", value); };
+  set("RANK", self.rank());
+  set("LOCAL_RANK", self.local_rank());
+  set("WORLD_SIZE", prepare.world_size());
+  set("LOCAL_WORLD_SIZE", local_world_size);
+  set("GROUP_RANK", self.node_rank());
+  set("GROUP_WORLD_SIZE", prepare.node_count());
+  set("NODE_RANK", self.node_rank());
+  set("ROLE_RANK", self.rank());
+  set("ROLE_WORLD_SIZE", prepare.world_size());
+  set("ROLE_NAME", "default");
+  set("TORCHELASTIC_RESTART_COUNT", prepare.restarts());
+  set("TORCHELASTIC_MAX_RESTARTS", prepare.spec().max_restarts());
+  set("TORCHELASTIC_RUN_ID", record.fence().job_id());
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_ERROR_FILE", launch.error_file());
+
+  set("MESHRUN_AGENT", host.agent_address);
+  set("MESHRUN_JOB_ID", record.fence().job_id());
+  set("MESHRUN_GENERATION", record.fence().generation());
+  set("MESHRUN_TOKEN", record.token());
+  set("MESHRUN_REPORT", launch.report_socket());
+  set("MESHRUN_NODE_NAME", host.node_name);
+  env.erase("MESHRUN_MESH");
+  if (prepare.mesh_size() > 0) set("MESHRUN_MESH", Mesh(prepare));
+
+  env.erase("MESHRUN_GPUS");
+  if (host.has_gpus) {
+    // All of the job's GPUs here, so that LOCAL_RANK is the index scripts expect.
+    std::vector<uint32_t> gpus;
+    for (const v1::RankAssignment& rank : prepare.ranks()) {
+      gpus.insert(gpus.end(), rank.gpus().begin(), rank.gpus().end());
+    }
+    set("CUDA_VISIBLE_DEVICES", fmt::to_string(fmt::join(gpus, ",")));
+    set("MESHRUN_GPUS", fmt::to_string(fmt::join(self.gpus(), ",")));
+    // The order in which the inventory counts.
+    env.emplace("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+  }
+  return env;
+}
+
+}  // namespace meshrun::worker

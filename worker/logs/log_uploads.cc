@@ -1,0 +1,219 @@
+#include "worker/logs/log_uploads.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "core/log.h"
+#include "core/os/fd.h"
+#include "core/os/files.h"
+#include "worker/logs/tail.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kLookAgain(50);
+// A reader that left while its session was broken shows when something is sent: every 5 s.
+constexpr int kLooksPerSign = 100;
+constexpr size_t kChunk = 1 << 16;
+
+}  // namespace
+
+// One stream. Everything but the reactions runs on the loop; OnDone's task is the last one of an upload.
+class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
+ public:
+  LogUpload(LogUploads& owner, v1::OpenLog request, std::string path, bool growing)
+      : owner_(owner), request_(std::move(request)), path_(std::move(path)), growing_(growing) {}
+
+  void Begin() {
+    owner_.stub_->async()->UploadLog(&context_, &response_, this);
+    AddHold();
+    StartCall();
+    // The first message says which stream this is, also where there is nothing to send yet.
+    Send("");
+  }
+
+  // A followed file that is silent has no write that would fail.
+  void Cancel() {
+    context_.TryCancel();
+    if (!writing_) End();
+  }
+  void OnRankEnded(const std::string& job_id, uint64_t generation, int rank) {
+    if (request_.job_id() != job_id || request_.generation() != generation || request_.rank() != rank) return;
+    growing_ = false;
+    if (!writing_) Pump();
+  }
+
+  void OnWriteDone(bool ok) override {
+    owner_.loop_.Post([this, ok] {
+      writing_ = false;
+      if (ok) {
+        Pump();
+      } else {
+        End();
+      }
+    });
+  }
+  void OnDone(const grpc::Status&) override {
+    owner_.loop_.Post([this] { owner_.Forget(request_.stream_id()); });
+  }
+
+ private:
+  void Send(std::string data) {
+    message_.Clear();
+    message_.set_stream_id(request_.stream_id());
+    message_.set_offset(offset_);
+    offset_ += data.size();
+    message_.set_data(std::move(data));
+    writing_ = true;
+    StartWrite(&message_);
+  }
+
+  // Starts nothing more. A hold is removed once.
+  void End() {
+    if (std::exchange(ended_, true)) return;
+    owner_.loop_.Cancel(timer_);
+    StartWritesDone();
+    RemoveHold();
+  }
+
+  void Fail(const std::string& error) {
+    if (failed_) return End();
+    failed_ = true;
+    message_.Clear();
+    message_.set_stream_id(request_.stream_id());
+    message_.set_error(error);
+    writing_ = true;
+    StartWrite(&message_);
+  }
+
+  // Sends the next piece, waits for one, or ends.
+  void Pump() {
+    if (ended_ || writing_) return;
+    if (failed_) return End();
+    // Looked at before the file is read: what was written before the rank's end is not missed.
+    const bool growing = growing_ && request_.follow();
+    if (!file_ && !OpenFile(growing)) return;
+    std::string data(std::min<uint64_t>(kChunk, limit_ - std::min(limit_, offset_)), '\0');
+    const ssize_t n = data.empty() ? 0 : ::pread(file_.get(), data.data(), data.size(), offset_);
+    if (n < 0) return Fail(fmt::format("{}: cannot be read", path_));
+    if (n > 0) {
+      data.resize(n);
+      Send(std::move(data));
+    } else if (growing) {
+      LookAgain();
+    } else {
+      End();
+    }
+  }
+
+  bool OpenFile(bool growing) {
+    file_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file_) {
+      const int error = errno;
+      std::error_code ignored;
+      if (error == ENOENT && growing) {
+        LookAgain();
+      } else if (error == ENOENT &&
+                 std::filesystem::is_directory(std::filesystem::path(path_).parent_path(), ignored)) {
+        // A rank that was never started said nothing.
+        End();
+      } else {
+        Fail(std::string(os::ErrnoStatus(error, path_).message()));
+      }
+      return false;
+    }
+    struct stat info = {};
+    ::fstat(file_.get(), &info);
+    const uint64_t size = static_cast<uint64_t>(info.st_size);
+    // Without follow: what is there now, and not what a busy rank adds while it is read.
+    if (!request_.follow()) limit_ = size;
+    offset_ = request_.offset();
+    if (request_.tail_lines() > 0) {
+      const uint64_t tail =
+          TailOffset(size, request_.tail_lines(), [this](uint64_t offset, size_t bytes) {
+            std::string block(bytes, '\0');
+            const ssize_t n = ::pread(file_.get(), block.data(), bytes, offset);
+            block.resize(std::max<ssize_t>(n, 0));
+            return block;
+          });
+      offset_ = std::max(offset_, tail);
+    }
+    return true;
+  }
+
+  void LookAgain() {
+    if (++looks_ % kLooksPerSign == 0) return Send("");
+    owner_.loop_.Cancel(timer_);
+    timer_ = owner_.loop_.After(kLookAgain, [this] { Pump(); });
+  }
+
+  LogUploads& owner_;
+  const v1::OpenLog request_;
+  const std::string path_;
+  bool growing_;
+  grpc::ClientContext context_;
+  v1::UploadLogResponse response_;
+  v1::UploadLogRequest message_;
+  os::UniqueFd file_;
+  uint64_t offset_ = 0;
+  uint64_t limit_ = UINT64_MAX;
+  int looks_ = 0;
+  bool writing_ = false;
+  bool failed_ = false;
+  bool ended_ = false;
+  EventLoop::TimerId timer_ = 0;
+};
+
+LogUploads::LogUploads(std::shared_ptr<grpc::Channel> channel)
+    : stub_(v1::SessionService::NewStub(std::move(channel))), thread_([this] { loop_.Run(); }) {}
+
+LogUploads::~LogUploads() {
+  loop_.Post([this] {
+    ending_ = true;
+    for (const auto& [id, upload] : uploads_) upload->Cancel();
+    if (uploads_.empty()) loop_.Stop();
+  });
+  thread_.join();
+}
+
+void LogUploads::Open(const v1::OpenLog& request, std::string path, bool growing) {
+  loop_.Post([this, request, path = std::move(path), growing]() mutable {
+    if (ending_ || uploads_.contains(request.stream_id())) return;
+    if (uploads_.size() >= kMostStreams) {
+      log::Warning("too many log streams: refuses one", {{"streams", uploads_.size()}});
+      return;
+    }
+    auto upload = std::make_unique<LogUpload>(*this, request, std::move(path), growing);
+    LogUpload& begun = *upload;
+    uploads_.emplace(request.stream_id(), std::move(upload));
+    begun.Begin();
+  });
+}
+
+void LogUploads::Close(const std::string& stream_id) {
+  loop_.Post([this, stream_id] {
+    const auto upload = uploads_.find(stream_id);
+    if (upload != uploads_.end()) upload->second->Cancel();
+  });
+}
+
+void LogUploads::RankEnded(const std::string& job_id, uint64_t generation, int rank) {
+  loop_.Post([this, job_id, generation, rank] {
+    for (const auto& [id, upload] : uploads_) upload->OnRankEnded(job_id, generation, rank);
+  });
+}
+
+void LogUploads::Forget(const std::string& stream_id) {
+  uploads_.erase(stream_id);
+  if (ending_ && uploads_.empty()) loop_.Stop();
+}
+
+}  // namespace meshrun::worker

@@ -1,0 +1,51 @@
+// Log streams that the coordinator asked for: each reads one file from an offset and sends it by a call of
+// its own (UploadLog), as fast as the reader takes it. A followed file is looked at 20 times a second until
+// its rank has ended and its end was read.
+//
+// Has its own event loop and thread: a slow disk delays no heartbeat. Methods may be called from any
+// thread; what is asked for in order is done in order.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "meshrun/v1/session.grpc.pb.h"
+#include "worker/event_loop.h"
+
+namespace meshrun::worker {
+
+class LogUpload;
+
+class LogUploads {
+ public:
+  // More than this at once are refused.
+  static constexpr size_t kMostStreams = 1024;
+
+  explicit LogUploads(std::shared_ptr<grpc::Channel> channel);
+  // Cancels what is under way, and waits for it.
+  ~LogUploads();
+
+  // `growing`: the rank that writes `path` has not ended.
+  void Open(const v1::OpenLog& request, std::string path, bool growing);
+  void Close(const std::string& stream_id);
+  // This rank writes no more.
+  void RankEnded(const std::string& job_id, uint64_t generation, int rank);
+
+ private:
+  friend class LogUpload;
+  void Forget(const std::string& stream_id);
+
+  EventLoop loop_;
+  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  // On the loop's thread.
+  std::unordered_map<std::string, std::unique_ptr<LogUpload>> uploads_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace meshrun::worker

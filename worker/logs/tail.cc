@@ -1,0 +1,29 @@
+#include "worker/logs/tail.h"
+
+#include <algorithm>
+
+namespace meshrun::worker {
+namespace {
+
+constexpr uint64_t kBlock = 1 << 16;
+
+}  // namespace
+
+uint64_t TailOffset(uint64_t end, int64_t lines, const ReadAt& read_at) {
+  if (lines <= 0) return end;
+  uint64_t block_end = end;
+  while (block_end > 0) {
+    const uint64_t block_begin = block_end - std::min(block_end, kBlock);
+    const std::string block = read_at(block_begin, block_end - block_begin);
+    for (size_t i = block.size(); i-- > 0;) {
+      const uint64_t after = block_begin + i + 1;
+      // The newline that ends the last line begins none.
+      if (block[i] != '\n' || after == end) continue;
+      if (--lines == 0) return after;
+    }
+    block_end = block_begin;
+  }
+  return 0;
+}
+
+}  // namespace meshrun::worker

@@ -1,0 +1,41 @@
+// meshrun-worker: the daemon of one host; `meshrun-worker supervise` is the supervisor of one generation.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "core/exit_codes.h"
+#include "core/os/process.h"
+#include "worker/daemon.h"
+#include "worker/flags.h"
+#include "worker/supervisor/supervisor.h"
+
+namespace {
+
+// What is wrong with the call, and what is wrong with the host.
+int ExitCodeOf(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? meshrun::kExitUsage : meshrun::kExitJobFailed;
+}
+
+int Say(const absl::Status& status) {
+  fmt::print(stderr, "meshrun-worker: {}\n", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // First of all, so that a supervisor pays for nothing that only the daemon needs.
+  if (argc > 1 && std::string_view(argv[1]) == "supervise") {
+    return meshrun::worker::SuperviseMain(argc, argv);
+  }
+  // Before gRPC starts its threads, so that the daemon's loop alone receives them.
+  meshrun::os::BlockTerminationSignals();
+  int exit_code = meshrun::kExitOk;
+  auto options = meshrun::worker::ParseFlags(argc, argv, &exit_code);
+  if (!options) return exit_code;
+  auto daemon = meshrun::worker::Daemon::Create(*std::move(options));
+  if (!daemon.ok()) return Say(daemon.status());
+  const absl::Status status = (*daemon)->Run();
+  return status.ok() ? meshrun::kExitOk : Say(status);
+}

@@ -1,0 +1,63 @@
+// Ports for MASTER_PORT that no other daemon of this host gives away: blocks of 64, each claimed by a lock
+// on a file below /tmp/meshrun-ports-<uid>/, outside the range that the kernel gives to connections.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/clock.h"
+#include "core/os/fd.h"
+
+namespace meshrun::worker {
+
+struct PortInterval {
+  uint16_t first = 20000;
+  uint16_t last = 29999;
+};
+
+// "20000-29999". INVALID_ARGUMENT shows the right form.
+absl::StatusOr<PortInterval> ParsePortInterval(const std::string& text);
+
+class PortRange {
+ public:
+  struct Options {
+    PortInterval interval;
+    // Where the locks are; empty: /tmp/meshrun-ports-<uid>.
+    std::string lock_dir;
+    // Where the search for a free block starts: the same daemon finds the same block again.
+    uint64_t seed = 0;
+  };
+  // A given-back port rests so long: a rank of the old generation may still connect to it.
+  static constexpr std::chrono::seconds kRest{60};
+
+  PortRange(Options options, const Clock& clock) : options_(std::move(options)), clock_(clock) {}
+
+  // A port on which nobody listens now. RESOURCE_EXHAUSTED: the interval is used up, says by whom to ask.
+  absl::StatusOr<uint16_t> Take();
+  // Taken by an earlier incarnation of this daemon, and still in use.
+  void Keep(uint16_t port) { taken_.insert(port); }
+  void GiveBack(uint16_t port);
+
+ private:
+  struct Block {
+    uint16_t first;
+    uint16_t last;
+    os::UniqueFd lock;
+  };
+  absl::StatusOr<uint16_t> TakeFrom(const Block& block);
+  absl::Status ClaimBlock();
+
+  const Options options_;
+  const Clock& clock_;
+  std::vector<Block> blocks_;
+  std::set<uint16_t> taken_;
+  std::map<uint16_t, SteadyNanos> resting_until_;
+  uint16_t next_ = 0;
+};
+
+}  // namespace meshrun::worker

@@ -1,0 +1,220 @@
+#include "worker/session.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "core/log.h"
+#include "core/proto_time.h"
+#include "core/rpc/status_conversion.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstBackoff(20);
+constexpr std::chrono::seconds kLongestBackoff(1);
+// Beyond this the coordinator does not read: the session is given up, and the next Hello says it all.
+constexpr size_t kMostQueued = 4096;
+
+}  // namespace
+
+// One stream. Owned by the session until OnDone has been posted; the loop's order of tasks makes that the
+// last thing that happens to it.
+class SessionStream : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse> {
+ public:
+  SessionStream(Session& session, EventLoop& loop) : session_(session), loop_(loop) {}
+
+  void Begin(v1::SessionService::Stub& stub) {
+    stub.async()->OpenSession(&context_, this);
+    // Writes start from outside the reactions until reading has ended.
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  // --- on the loop ---
+  void Write(v1::OpenSessionRequest message) {
+    if (reading_ended_ || writes_done_) return;
+    if (queue_.size() >= kMostQueued) {
+      Cancel();
+      return;
+    }
+    queue_.push_back(std::move(message));
+    Pump();
+  }
+  void Cancel() { context_.TryCancel(); }
+  void HalfClose() {
+    half_close_ = true;
+    Pump();
+  }
+
+ private:
+  void Pump() {
+    if (writing_ || reading_ended_ || writes_done_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      StartWrite(&queue_.front());
+    } else if (half_close_) {
+      writes_done_ = true;
+      StartWritesDone();
+    }
+  }
+
+  // --- gRPC's threads ---
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      loop_.Post([this, message = std::move(incoming_)]() mutable { session_.OnMessage(std::move(message)); });
+      incoming_.Clear();
+      StartRead(&incoming_);
+      return;
+    }
+    loop_.Post([this] {
+      reading_ended_ = true;
+      RemoveHold();
+    });
+  }
+  void OnWriteDone(bool ok) override {
+    loop_.Post([this, ok] {
+      writing_ = false;
+      queue_.pop_front();
+      if (ok) Pump();
+    });
+  }
+  void OnDone(const grpc::Status& status) override {
+    loop_.Post([&session = session_, status = rpc::FromGrpc(status)] { session.OnDone(status); });
+  }
+
+  Session& session_;
+  EventLoop& loop_;
+  grpc::ClientContext context_;
+  v1::OpenSessionResponse incoming_;
+  std::deque<v1::OpenSessionRequest> queue_;
+  bool writing_ = false;
+  bool reading_ended_ = false;
+  bool half_close_ = false;
+  bool writes_done_ = false;
+};
+
+Session::Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64_t incarnation,
+                 Handler handler)
+    : loop_(loop),
+      stub_(v1::SessionService::NewStub(std::move(channel))),
+      incarnation_(incarnation),
+      handler_(std::move(handler)) {}
+
+Session::~Session() = default;
+
+void Session::Start() {
+  last_heard_ = std::chrono::steady_clock::now();
+  Connect();
+  OnTick();
+}
+
+void Session::Connect() {
+  if (closing_) return;
+  stream_began_ = std::chrono::steady_clock::now();
+  stream_ = std::make_unique<SessionStream>(*this, loop_);
+  stream_->Begin(*stub_);
+  v1::OpenSessionRequest message;
+  *message.mutable_hello() = handler_.hello();
+  message.mutable_fence()->set_term(term_);
+  message.mutable_fence()->set_incarnation(incarnation_);
+  stream_->Write(std::move(message));
+}
+
+void Session::Send(v1::OpenSessionRequest message) {
+  if (!open_) return;
+  message.mutable_fence()->set_term(term_);
+  message.mutable_fence()->set_incarnation(incarnation_);
+  stream_->Write(std::move(message));
+}
+
+std::chrono::nanoseconds Session::Silence() const {
+  return std::chrono::steady_clock::now() - last_heard_;
+}
+
+void Session::OnMessage(v1::OpenSessionResponse message) {
+  if (message.fence().term() < term_) {
+    log::Warning("ignores a message of an older coordinator",
+                 {{"its_term", message.fence().term()}, {"known_term", term_}});
+    stream_->Cancel();
+    return;
+  }
+  last_heard_ = std::chrono::steady_clock::now();
+  if (message.has_welcome()) {
+    OnWelcome(message);
+  } else if (!open_) {
+    log::Warning("the coordinator's first message is no Welcome");
+    stream_->Cancel();
+  } else if (!message.has_heartbeat_reply()) {
+    handler_.on_message(message);
+  }
+}
+
+void Session::OnWelcome(const v1::OpenSessionResponse& message) {
+  term_ = message.fence().term();
+  const v1::Welcome& welcome = message.welcome();
+  if (welcome.has_lease()) lease_ = FromProto(welcome.lease());
+  if (welcome.has_heartbeat_interval()) heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
+  open_ = true;
+  backoff_ = std::chrono::nanoseconds(0);
+  last_error_.clear();
+  log::Info("joined the coordinator", {{"term", term_}});
+  handler_.on_welcome(welcome);
+  // At the new interval, beginning now.
+  loop_.Cancel(tick_);
+  OnTick();
+}
+
+void Session::OnTick() {
+  tick_ = loop_.After(heartbeat_interval_, [this] { OnTick(); });
+  if (!stream_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - std::max(last_heard_, stream_began_) > lease_) {
+    if (open_) log::Warning("the coordinator is silent: connects again");
+    stream_->Cancel();
+    return;
+  }
+  if (!open_) return;
+  v1::OpenSessionRequest message;
+  message.mutable_heartbeat()->set_sequence(++sequence_);
+  Send(std::move(message));
+}
+
+void Session::OnDone(const absl::Status& status) {
+  stream_.reset();
+  const bool was_open = std::exchange(open_, false);
+  if (closing_) {
+    if (on_closed_) std::exchange(on_closed_, nullptr)();
+    return;
+  }
+  if (status.code() == absl::StatusCode::kFailedPrecondition ||
+      status.code() == absl::StatusCode::kInvalidArgument) {
+    if (handler_.on_refused(status)) return;
+  }
+  // Once per kind of trouble, not once per attempt.
+  if (const std::string error(status.message()); was_open || error != last_error_) {
+    last_error_ = error;
+    log::Warning("no session with the coordinator: tries again", {{"error", status}});
+  }
+  backoff_ = std::clamp<std::chrono::nanoseconds>(backoff_ * 3 / 2, kFirstBackoff, kLongestBackoff);
+  loop_.After(backoff_, [this] { Connect(); });
+}
+
+void Session::Close(std::chrono::nanoseconds timeout, std::function<void()> on_closed) {
+  closing_ = true;
+  if (!stream_) {
+    loop_.Post(std::move(on_closed));
+    return;
+  }
+  on_closed_ = std::move(on_closed);
+  v1::OpenSessionRequest goodbye;
+  goodbye.mutable_goodbye();
+  Send(std::move(goodbye));
+  stream_->HalfClose();
+  loop_.After(timeout, [this] {
+    if (stream_) stream_->Cancel();
+  });
+}
+
+}  // namespace meshrun::worker

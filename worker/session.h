@@ -1,0 +1,83 @@
+// A worker daemon's session with its coordinator: connects, says Hello, keeps the lease from this side,
+// and connects again (after 20 ms, growing to 1 s) when it breaks. Lives on the event loop's thread; the
+// stream's own callbacks come from gRPC's threads and are posted there.
+//
+//   CONNECTING --Welcome--> OPEN --silence longer than the lease, or the stream ends--> WAITING --> CONNECTING
+//
+// Nothing is kept for a session that is not open: the next Hello says what matters.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "meshrun/v1/session.grpc.pb.h"
+#include "worker/event_loop.h"
+
+namespace meshrun::worker {
+
+class SessionStream;
+
+class Session {
+ public:
+  struct Handler {
+    // What this daemon is and runs, as of now.
+    std::function<v1::Hello()> hello;
+    std::function<void(const v1::Welcome&)> on_welcome;
+    // Commands: everything but Welcome and HeartbeatReply.
+    std::function<void(const v1::OpenSessionResponse&)> on_message;
+    // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT). True: do not
+    // try again.
+    std::function<bool(const absl::Status&)> on_refused;
+  };
+
+  Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64_t incarnation, Handler handler);
+  ~Session();
+
+  void Start();
+  // Dropped while the session is not open. The fence's term and incarnation are filled in.
+  void Send(v1::OpenSessionRequest message);
+  bool open() const { return open_; }
+  // The highest term seen.
+  uint64_t term() const { return term_; }
+  // How long no message has come; since Start where none ever came.
+  std::chrono::nanoseconds Silence() const;
+
+  // Sends what is queued and Goodbye, ends the stream, and calls `on_closed`, at the latest after `timeout`. The
+  // session does not open again.
+  void Close(std::chrono::nanoseconds timeout, std::function<void()> on_closed);
+
+ private:
+  friend class SessionStream;
+  using Time = std::chrono::steady_clock::time_point;
+
+  void Connect();
+  void OnMessage(v1::OpenSessionResponse message);
+  void OnDone(const absl::Status& status);
+  void OnTick();
+  void OnWelcome(const v1::OpenSessionResponse& message);
+
+  EventLoop& loop_;
+  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  const uint64_t incarnation_;
+  Handler handler_;
+  std::unique_ptr<SessionStream> stream_;
+  bool open_ = false;
+  uint64_t term_ = 0;
+  uint64_t sequence_ = 0;
+  std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
+  std::chrono::nanoseconds heartbeat_interval_{std::chrono::seconds(1)};
+  std::chrono::nanoseconds backoff_{0};
+  Time last_heard_;
+  Time stream_began_;
+  EventLoop::TimerId tick_ = 0;
+  std::string last_error_;
+  bool closing_ = false;
+  std::function<void()> on_closed_;
+};
+
+}  // namespace meshrun::worker

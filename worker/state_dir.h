@@ -1,0 +1,46 @@
+// A worker daemon's state directory:
+//
+//   lock                                   held while the daemon runs
+//   node.json                              node_id, incarnation
+//   agent.sock                             where ranks reach the daemon
+//   g/<short>/                             one generation: record, launch, sup.sock, r<rank>.sock, final
+//   logs/<job_id>/<generation>/            <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json
+//
+// Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock and g/ lie in a
+// short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/ids.h"
+#include "core/os/fd.h"
+
+namespace meshrun::worker {
+
+class StateDir {
+ public:
+  // Creates what is missing, locks, and begins a new incarnation. Errors: FAILED_PRECONDITION (another
+  // daemon uses it), those of the file system.
+  static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids);
+
+  const std::string& node_id() const { return node_id_; }
+  uint64_t incarnation() const { return incarnation_; }
+
+  std::string AgentSocket() const { return run_dir_ + "/agent.sock"; }
+  std::string GenerationDirectory(const std::string& job_id, uint64_t generation) const;
+  std::string LogDirectory(const std::string& job_id, uint64_t generation) const;
+  // Directories of generations, left by an earlier incarnation too.
+  std::vector<std::string> GenerationDirectories() const;
+
+ private:
+  std::string path_;
+  std::string run_dir_;
+  std::string node_id_;
+  uint64_t incarnation_ = 0;
+  os::UniqueFd lock_;
+};
+
+}  // namespace meshrun::worker

@@ -1,0 +1,36 @@
+// Messages on a stream socket: each one after its length, a 32-bit little-endian integer. Both ends of the
+// supervisor's socket use it. Nothing here blocks.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "google/protobuf/message_lite.h"
+
+namespace meshrun::worker {
+
+class FrameReader {
+ public:
+  // Takes in what the socket holds now. False when the peer closed it, on an error, and when a length is
+  // beyond any message of ours: the connection is of no further use, frames already whole still are.
+  bool ReadAvailable(int fd);
+
+  // The next whole message's bytes.
+  std::optional<std::string> Next();
+
+ private:
+  std::string buffer_;
+};
+
+class FrameWriter {
+ public:
+  void Append(const google::protobuf::MessageLite& message);
+  // Writes what the socket takes now. False when the connection is broken.
+  bool Flush(int fd);
+  bool empty() const { return buffer_.empty(); }
+
+ private:
+  std::string buffer_;
+};
+
+}  // namespace meshrun::worker

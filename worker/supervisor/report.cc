@@ -1,0 +1,132 @@
+#include "worker/supervisor/report.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace meshrun::worker {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kMostMetrics = 64;
+constexpr size_t kLongestName = 64;
+constexpr size_t kLongestNote = 512;
+
+// JSON has no NaN and no infinities, but json.dumps writes them: as strings they pass the parser.
+std::string QuoteNonFinite(std::string_view text) {
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      out += c;
+      if (c == '\\' && i + 1 < text.size()) out += text[++i];
+      in_string = c != '"';
+      continue;
+    }
+    bool replaced = false;
+    for (const std::string_view token : {"NaN", "Infinity", "-Infinity"}) {
+      if (!text.substr(i).starts_with(token)) continue;
+      out.append("\"").append(token).append("\"");
+      i += token.size() - 1;
+      replaced = true;
+      break;
+    }
+    if (replaced) continue;
+    out += c;
+    in_string = c == '"';
+  }
+  return out;
+}
+
+std::optional<double> Number(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (!value.is_string()) return std::nullopt;
+  const std::string& text = value.get_ref<const std::string&>();
+  if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "Infinity") return std::numeric_limits<double>::infinity();
+  if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+std::optional<int64_t> Integer(const Json& value) {
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number()) return std::nullopt;
+  const double number = value.get<double>();
+  if (!(std::abs(number) < 9e18)) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+void SetMetric(const std::string& name, const Json& value, v1::Progress* progress) {
+  const std::optional<double> number = Number(value);
+  if (!number || name.size() > kLongestName) return;
+  auto& metrics = *progress->mutable_metrics();
+  if (metrics.size() >= kMostMetrics && !metrics.contains(name)) return;
+  metrics[name] = *number;
+}
+
+}  // namespace
+
+bool MergeReport(std::string_view datagram, v1::Progress* progress) {
+  Json report = Json::parse(datagram, nullptr, /*allow_exceptions=*/false);
+  if (report.is_discarded()) {
+    report = Json::parse(QuoteNonFinite(datagram), nullptr, /*allow_exceptions=*/false);
+  }
+  if (!report.is_object()) return false;
+  for (const auto& [name, value] : report.items()) {
+    if (name == "step") {
+      if (const auto step = Integer(value)) progress->set_step(*step);
+    } else if (name == "total_steps") {
+      if (const auto total = Integer(value)) progress->set_total_steps(*total);
+    } else if (name == "loss") {
+      if (const auto loss = Number(value)) progress->set_loss(*loss);
+    } else if (name == "note") {
+      if (value.is_string()) progress->set_note(ToUtf8(value.get<std::string>().substr(0, kLongestNote)));
+    } else if (name == "metrics" && value.is_object()) {
+      for (const auto& [metric, number] : value.items()) SetMetric(metric, number, progress);
+    } else {
+      SetMetric(name, value, progress);
+    }
+  }
+  return true;
+}
+
+void MergeProgress(const v1::Progress& update, v1::Progress* progress) {
+  if (update.has_step()) progress->set_step(update.step());
+  if (update.has_total_steps()) progress->set_total_steps(update.total_steps());
+  if (update.has_loss()) progress->set_loss(update.loss());
+  if (!update.note().empty()) progress->set_note(update.note());
+  for (const auto& [name, value] : update.metrics()) (*progress->mutable_metrics())[name] = value;
+}
+
+std::string ToUtf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
+    };
+    const unsigned lead = byte(i);
+    size_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3
+                    : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xC0) != 0x80) length = 0;
+    }
+    // Overlong forms, surrogates, and what lies beyond Unicode.
+    if (length == 3 && ((lead == 0xE0 && byte(i + 1) < 0xA0) || (lead == 0xED && byte(i + 1) > 0x9F))) length = 0;
+    if (length == 4 && ((lead == 0xF0 && byte(i + 1) < 0x90) || (lead == 0xF4 && byte(i + 1) > 0x8F))) length = 0;
+    if (length == 0) {
+      out += '?';
+      ++i;
+    } else {
+      out.append(text.substr(i, length));
+      i += length;
+    }
+  }
+  return out;
+}
+
+}  // namespace meshrun::worker

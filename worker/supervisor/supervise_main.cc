@@ -1,0 +1,68 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "core/exit_codes.h"
+#include "core/os/files.h"
+#include "worker/supervisor/supervisor.h"
+
+namespace meshrun::worker {
+namespace {
+
+int Fail(const std::string& text) {
+  const std::string line = fmt::format("meshrun-worker supervise: {}\n", text);
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+  return kExitUsage;
+}
+
+// Whatever the daemon had open is no business of the ranks.
+void CloseOnExecAbove(unsigned first) {
+#ifdef SYS_close_range
+  constexpr unsigned kCloseRangeCloexec = 1u << 2;
+  ::syscall(SYS_close_range, first, ~0u, kCloseRangeCloexec);
+#else
+  (void)first;
+#endif
+}
+
+}  // namespace
+
+// Flags are few and come from the daemon: no parser, which would cost as much as the rest of the start.
+int SuperviseMain(int argc, char** argv) {
+  SupervisorOptions options;
+  std::string launch_file;
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
+    if (flag == "--end-with-daemon") {
+      options.end_with_daemon = true;
+    } else if (value == nullptr) {
+      return Fail(fmt::format("{} is no flag, or its value is missing", flag));
+    } else if (flag == "--launch") {
+      launch_file = value, ++i;
+    } else if (flag == "--listen-fd") {
+      options.listener.reset(std::atoi(value)), ++i;
+    } else if (flag == "--lifeline-fd") {
+      options.lifeline.reset(std::atoi(value)), ++i;
+    } else {
+      return Fail(fmt::format("{} is no flag", flag));
+    }
+  }
+  if (launch_file.empty()) return Fail("--launch FILE is missing: the worker daemon starts supervisors");
+  CloseOnExecAbove(3);
+  const auto content = os::ReadFile(launch_file);
+  if (!content.ok()) return Fail(std::string(content.status().message()));
+  if (!options.launch.ParseFromString(*content)) return Fail(launch_file + " is no launch file");
+  options.directory = std::filesystem::path(launch_file).parent_path().string();
+  auto supervisor = Supervisor::Create(std::move(options));
+  if (!supervisor.ok()) return Fail(std::string(supervisor.status().message()));
+  (*supervisor)->Run();
+  return kExitOk;
+}
+
+}  // namespace meshrun::worker

@@ -1,0 +1,348 @@
+#include "worker/supervisor/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/clock.h"
+#include "core/os/files.h"
+#include "core/proto_time.h"
+#include "core/status.h"
+#include "worker/supervisor/exit_report.h"
+#include "worker/supervisor/process_tree.h"
+#include "worker/supervisor/rank_process.h"
+#include "worker/supervisor/report.h"
+#include "worker/supervisor/unix_socket.h"
+
+namespace meshrun::worker {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What remains when all ranks have exited may still be tidying up after its rank.
+constexpr milliseconds kLinger(200);
+constexpr milliseconds kKillAgain(20);
+// At most ten progress messages a second.
+constexpr milliseconds kProgressInterval(100);
+constexpr size_t kLargestReport = 1 << 16;
+constexpr int kReportsPerTurn = 256;
+
+std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
+
+// Supervisors log rarely, and to their daemon's stderr.
+void Say(const v1::Fence& fence, const std::string& text) {
+  const std::string line =
+      fmt::format("meshrun-supervisor: {} job={} generation={}\n", text, fence.job_id(), fence.generation());
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::Create(SupervisorOptions options) {
+  std::unique_ptr<Supervisor> supervisor(new Supervisor(std::move(options)));
+  MESHRUN_RETURN_IF_ERROR(supervisor->Bind());
+  return supervisor;
+}
+
+absl::Status Supervisor::Bind() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return os::ErrnoStatus(errno, "signalfd");
+
+  lifeline_ = std::move(options_.lifeline);
+  listener_ = std::move(options_.listener);
+  if (!listener_) {
+    MESHRUN_ASSIGN_OR_RETURN(listener_, ListenUnix(options_.directory + "/sup.sock"));
+  }
+  for (const v1::RankLaunch& launch : options_.launch.ranks()) {
+    Rank& rank = ranks_.emplace_back();
+    rank.launch = &launch;
+    MESHRUN_ASSIGN_OR_RETURN(rank.reports, BindDatagrams(launch.report_socket()));
+  }
+  lease_end_ = Now() + FromProto(options_.launch.lease());
+  return absl::OkStatus();
+}
+
+void Supervisor::Run() {
+  while (!Finished()) {
+    std::vector<pollfd> fds = PollSet();
+    if (::poll(fds.data(), fds.size(), PollTimeout(Now())) > 0) Dispatch(fds);
+    AtTime(Now());
+    if (connection_ && !writer_.Flush(connection_.get())) Disconnect();
+  }
+}
+
+bool Supervisor::Finished() const {
+  return phase_ == Phase::kEnded && (abandoned_ || (released_ && writer_.empty()));
+}
+
+std::vector<pollfd> Supervisor::PollSet() const {
+  // poll() passes over negative descriptors.
+  const short connection_events = static_cast<short>(POLLIN | (writer_.empty() ? 0 : POLLOUT));
+  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
+                             {lifeline_.get(), POLLIN, 0},
+                             {listener_.get(), POLLIN, 0},
+                             {connection_.get(), connection_events, 0}};
+  for (const Rank& rank : ranks_) fds.push_back({rank.reports.get(), POLLIN, 0});
+  return fds;
+}
+
+int Supervisor::PollTimeout(Time now) const {
+  Time next = lease_end_;
+  if (phase_ != Phase::kEnded) next = std::min(next, kill_at_);
+  next = std::min(next, progress_at_);
+  const auto wait = std::chrono::ceil<milliseconds>(next - now).count();
+  return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
+}
+
+void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
+  if (fds[0].revents != 0) ReadSignals();
+  if (fds[1].revents != 0) {
+    char byte;
+    const ssize_t n = ::read(lifeline_.get(), &byte, 1);
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) {
+      lifeline_.reset();
+      Abandon("its lifeline broke");
+    }
+  }
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (fds[4 + i].revents != 0) ReadReports(ranks_[i]);
+  }
+  if (connection_ && fds[3].revents != 0) ReadRequests();
+  if (fds[2].revents != 0) Accept();
+}
+
+void Supervisor::AtTime(Time now) {
+  if (now >= progress_at_) SendProgress(now);
+  // Judged after everything that had arrived was read: a supervisor that was itself held up blames nobody.
+  if (now >= lease_end_) {
+    lease_end_ = Time::max();
+    if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
+  }
+  if (phase_ != Phase::kEnded && now >= kill_at_) Kill();
+}
+
+void Supervisor::Accept() {
+  os::UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!accepted) return;
+  connection_ = std::move(accepted);
+  reader_ = FrameReader();
+  writer_ = FrameWriter();
+  lease_end_ = abandoned_ ? lease_end_ : Now() + FromProto(options_.launch.lease());
+  v1::SupervisorResponse response;
+  *response.mutable_state() = State();
+  Send(response);
+  for (Rank& rank : ranks_) rank.progress_unsent = rank.progress.ByteSizeLong() > 0;
+  SendProgress(Now());
+}
+
+void Supervisor::ReadRequests() {
+  const bool open = reader_.ReadAvailable(connection_.get());
+  while (const auto bytes = reader_.Next()) {
+    v1::SupervisorRequest request;
+    if (!request.ParseFromString(*bytes)) continue;
+    if (!abandoned_) lease_end_ = Now() + FromProto(options_.launch.lease());
+    Handle(request);
+  }
+  if (!open) Disconnect();
+}
+
+void Supervisor::Disconnect() {
+  connection_.reset();
+  writer_ = FrameWriter();
+  if (options_.end_with_daemon && !released_) Abandon("its daemon is gone");
+}
+
+void Supervisor::Handle(const v1::SupervisorRequest& request) {
+  switch (request.message_case()) {
+    case v1::SupervisorRequest::kStart: Start(request.start()); break;
+    case v1::SupervisorRequest::kStop: Stop(FromProto(request.stop().grace())); break;
+    case v1::SupervisorRequest::kRelease: released_ = true; break;
+    default: break;
+  }
+}
+
+void Supervisor::Send(const v1::SupervisorResponse& response) {
+  if (connection_) writer_.Append(response);
+}
+
+void Supervisor::Start(const v1::SupervisorStart& start) {
+  if (phase_ != Phase::kPrepared) return;
+  phase_ = Phase::kRunning;
+  v1::SupervisorResponse response;
+  for (Rank& rank : ranks_) {
+    rank.exit.set_rank(rank.launch->rank());
+    const auto pid = StartRank(*rank.launch, start.env());
+    if (pid.ok()) {
+      rank.pid = *pid;
+      ++running_;
+      (*response.mutable_started()->mutable_pids())[rank.launch->rank()] = *pid;
+    } else {
+      rank.exit.set_exit_code(126);
+      rank.exit.set_error_message("cannot start: " + std::string(pid.status().message()));
+    }
+  }
+  Send(response);
+  for (Rank& rank : ranks_) {
+    if (rank.pid < 0) FinishExit(rank);
+  }
+  Reap();
+}
+
+void Supervisor::Stop(std::chrono::nanoseconds grace) {
+  // An exit that happened before this stop is no consequence of it.
+  Reap();
+  if (phase_ == Phase::kPrepared) {
+    phase_ = Phase::kStopping;
+    Reap();
+    return;
+  }
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return;
+  stop_sent_ = true;
+  if (phase_ == Phase::kRunning && grace.count() > 0) {
+    for (const Rank& rank : ranks_) {
+      if (rank.pid <= 0 || rank.exited) continue;
+      // Its group: a shell between us and the program passes nothing on. The group is not there yet when
+      // the rank was forked a moment ago.
+      if (::kill(-rank.pid, SIGTERM) != 0) ::kill(rank.pid, SIGTERM);
+    }
+  }
+  phase_ = Phase::kStopping;
+  // A second stop can only shorten the grace.
+  kill_at_ = std::min(kill_at_, Now() + grace);
+}
+
+void Supervisor::Abandon(const char* why) {
+  Reap();
+  abandoned_ = true;
+  if (phase_ == Phase::kEnded) return;
+  if (running_ > 0) Say(options_.launch.fence(), fmt::format("kills its ranks: {}", why));
+  stop_sent_ = true;
+  if (phase_ == Phase::kPrepared) phase_ = Phase::kRunning;
+  Kill();
+}
+
+void Supervisor::Kill() {
+  phase_ = Phase::kKilling;
+  stop_sent_ = true;
+  KillDescendants(::getpid());
+  kill_at_ = Now() + kKillAgain;
+  Reap();
+}
+
+void Supervisor::Reap() {
+  bool child_left = true;
+  while (true) {
+    int status = 0;
+    const pid_t pid = ::waitpid(-1, &status, WNOHANG);
+    if (pid < 0 && errno == EINTR) continue;
+    if (pid <= 0) {
+      child_left = pid == 0;
+      break;
+    }
+    const auto rank =
+        std::find_if(ranks_.begin(), ranks_.end(), [pid](const Rank& r) { return r.pid == pid; });
+    if (rank != ranks_.end() && !rank->exited) RecordExit(*rank, status);
+  }
+  if (phase_ == Phase::kPrepared || phase_ == Phase::kEnded || running_ > 0) return;
+  if (child_left) {
+    if (phase_ != Phase::kKilling) kill_at_ = std::min(kill_at_, Now() + kLinger);
+    return;
+  }
+  phase_ = Phase::kEnded;
+  // A subreaper without children has no descendants.
+  const absl::Status written = os::WriteFileAtomically(
+      options_.directory + "/final", State().SerializeAsString(), 0600, /*sync=*/false);
+  if (!written.ok()) Say(options_.launch.fence(), std::string(written.message()));
+  v1::SupervisorResponse response;
+  response.mutable_ended();
+  Send(response);
+}
+
+void Supervisor::RecordExit(Rank& rank, int wait_status) {
+  --running_;
+  if (WIFSIGNALED(wait_status)) {
+    rank.exit.set_signal(WTERMSIG(wait_status));
+  } else {
+    rank.exit.set_exit_code(WEXITSTATUS(wait_status));
+  }
+  rank.exit.set_teardown(stop_sent_);
+  if (wait_status != 0) ReadLeftBehind(*rank.launch, &rank.exit);
+  FinishExit(rank);
+}
+
+void Supervisor::FinishExit(Rank& rank) {
+  rank.exited = true;
+  rank.exit.set_at_unix_nanos(Clock::Real().WallNow().count());
+  // What it reported last is known before it is known to have ended.
+  ReadReports(rank);
+  SendProgress(Now());
+  v1::SupervisorResponse response;
+  *response.mutable_rank_exit() = rank.exit;
+  Send(response);
+}
+
+void Supervisor::ReadSignals() {
+  signalfd_siginfo info;
+  bool terminate = false;
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    terminate |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
+  }
+  Reap();
+  if (terminate) Stop(FromProto(options_.launch.kill_grace()));
+}
+
+void Supervisor::ReadReports(Rank& rank) {
+  static char buffer[kLargestReport];
+  // Bounded: a rank that floods its socket loses reports, and holds nobody up.
+  for (int i = 0; i < kReportsPerTurn; ++i) {
+    const ssize_t n = ::recv(rank.reports.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (n < 0) break;
+    if (MergeReport(std::string_view(buffer, n), &rank.progress)) {
+      rank.progress_unsent = true;
+    } else if (++malformed_reports_ == 1) {
+      Say(options_.launch.fence(),
+          fmt::format("rank {} sends reports that are no JSON object: {} bytes ignored",
+                      rank.launch->rank(), n));
+    }
+  }
+  if (rank.progress_unsent) progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
+}
+
+void Supervisor::SendProgress(Time now) {
+  progress_at_ = Time::max();
+  v1::SupervisorResponse response;
+  for (Rank& rank : ranks_) {
+    if (!rank.progress_unsent || !connection_) continue;
+    rank.progress_unsent = false;
+    (*response.mutable_progress()->mutable_progress())[rank.launch->rank()] = rank.progress;
+  }
+  if (!response.has_progress()) return;
+  last_progress_ = now;
+  Send(response);
+}
+
+v1::SupervisorState Supervisor::State() const {
+  v1::SupervisorState state;
+  state.set_started(phase_ != Phase::kPrepared);
+  state.set_ended(phase_ == Phase::kEnded);
+  for (const Rank& rank : ranks_) {
+    if (rank.pid > 0) (*state.mutable_pids())[rank.launch->rank()] = rank.pid;
+    if (rank.exited) *state.add_exits() = rank.exit;
+  }
+  return state;
+}
+
+}  // namespace meshrun::worker

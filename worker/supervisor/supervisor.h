@@ -1,0 +1,119 @@
+// The supervisor of one generation on one host: a small process of its own, parent of the ranks, that
+// outlives its daemon for the length of the lease. docs/architecture.md, "Rank processes".
+//
+//   PREPARED --start--> RUNNING --stop--> STOPPING --grace over--> KILLING --no child is left--> ENDED
+//      |                   |                  |                       ^                            ^
+//      |                   +-- all ranks have exited, something else is left (after a moment) -----+
+//      |                   +-- all ranks have exited, nothing is left -----------------------------+
+//      +-- stop -----------------------------------------------------------------------------------+
+//   The lease over, or the lifeline broken: KILLING from wherever it is, and the process ends with it.
+//
+// One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the generation's
+// directory; one daemon at a time, the newest counts. What it knows is never lost while it runs: each new
+// connection is told everything, and at the end it stands in the file "final".
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/os/fd.h"
+#include "meshrun/v1/supervisor.pb.h"
+#include "worker/supervisor/frame.h"
+
+namespace meshrun::worker {
+
+struct SupervisorOptions {
+  v1::SupervisorLaunch launch;
+  // Of the generation: sup.sock and final lie here.
+  std::string directory;
+  // Listening already, where the daemon made the socket; else the supervisor binds sup.sock itself.
+  os::UniqueFd listener;
+  // Read end of a pipe: its end is the end of everything, at once.
+  os::UniqueFd lifeline;
+  // Kill when the daemon's connection breaks, instead of waiting for the lease.
+  bool end_with_daemon = false;
+};
+
+// Calls that need the process for themselves: signal mask, child subreaper, waitpid(-1).
+class Supervisor {
+ public:
+  // Binds the sockets. Errors: of the sockets' paths.
+  static absl::StatusOr<std::unique_ptr<Supervisor>> Create(SupervisorOptions options);
+
+  // Returns when nothing is left to supervise and the daemon has released it, or is gone.
+  void Run();
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  enum class Phase { kPrepared, kRunning, kStopping, kKilling, kEnded };
+
+  struct Rank {
+    const v1::RankLaunch* launch = nullptr;
+    pid_t pid = -1;
+    bool exited = false;
+    v1::RankExit exit;
+    os::UniqueFd reports;
+    v1::Progress progress;
+    bool progress_unsent = false;
+  };
+
+  explicit Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
+  absl::Status Bind();
+
+  bool Finished() const;
+  std::vector<pollfd> PollSet() const;
+  int PollTimeout(Time now) const;
+  void Dispatch(const std::vector<pollfd>& fds);
+  void AtTime(Time now);
+
+  void Accept();
+  void ReadRequests();
+  void Disconnect();
+  void Handle(const v1::SupervisorRequest& request);
+  void Send(const v1::SupervisorResponse& response);
+
+  void Start(const v1::SupervisorStart& start);
+  void Stop(std::chrono::nanoseconds grace);
+  void Abandon(const char* why);
+  void Kill();
+  // Collects every child that has ended, and finds out whether any is left.
+  void Reap();
+  void RecordExit(Rank& rank, int wait_status);
+  void FinishExit(Rank& rank);
+  void ReadSignals();
+  void ReadReports(Rank& rank);
+  void SendProgress(Time now);
+  v1::SupervisorState State() const;
+
+  SupervisorOptions options_;
+  Phase phase_ = Phase::kPrepared;
+  std::vector<Rank> ranks_;
+  size_t running_ = 0;
+  bool stop_sent_ = false;
+  bool released_ = false;
+  // Nobody will come for the exits: end with the ranks.
+  bool abandoned_ = false;
+  os::UniqueFd signals_;
+  os::UniqueFd listener_;
+  os::UniqueFd lifeline_;
+  os::UniqueFd connection_;
+  FrameReader reader_;
+  FrameWriter writer_;
+  Time lease_end_;
+  // When KILLING begins (RUNNING, STOPPING), and when it tries again (KILLING).
+  Time kill_at_ = Time::max();
+  Time progress_at_ = Time::max();
+  Time last_progress_ = Time::min();
+  uint64_t malformed_reports_ = 0;
+};
+
+// `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]`: returns
+// the exit code. Starts in milliseconds: call it before anything else in main.
+int SuperviseMain(int argc, char** argv);
+
+}  // namespace meshrun::worker

@@ -1,0 +1,57 @@
+#include "worker/supervisor/unix_socket.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun::worker {
+namespace {
+
+absl::StatusOr<sockaddr_un> Address(const std::string& path) {
+  MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(path));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+absl::StatusOr<os::UniqueFd> Bind(const std::string& path, int type) {
+  MESHRUN_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
+  os::UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return os::ErrnoStatus(errno, "socket");
+  ::unlink(path.c_str());
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return os::ErrnoStatus(errno, path);
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path) {
+  MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd fd, Bind(path, SOCK_STREAM));
+  if (::listen(fd.get(), 8) != 0) return os::ErrnoStatus(errno, path);
+  return fd;
+}
+
+absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path) { return Bind(path, SOCK_DGRAM); }
+
+absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path) {
+  MESHRUN_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
+  os::UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return os::ErrnoStatus(errno, "socket");
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno == ECONNREFUSED) return absl::NotFoundError(fmt::format("{}: nobody listens", path));
+    return os::ErrnoStatus(errno, path);
+  }
+  return fd;
+}
+
+}  // namespace meshrun::worker

@@ -1,0 +1,18 @@
+// Unix sockets at paths of ours. All are non-blocking and closed on exec. Errors carry the path.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/os/fd.h"
+
+namespace meshrun::worker {
+
+// A socket left at `path` by a process that is gone is replaced.
+absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path);
+absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path);
+
+// NOT_FOUND when nobody listens at `path`.
+absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path);
+
+}  // namespace meshrun::worker
