@@ -31,7 +31,7 @@ class Failed(Exception):
     """A launcher whose ranks did not end well."""
 
 
-def run_together(commands, timeout=120):
+def run_together(commands, timeout=300):
     """Runs commands, each (argv, extra environment), at the same time; returns what they wrote. Raises Failed."""
     processes = []
     try:
