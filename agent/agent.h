@@ -5,11 +5,12 @@
 // type appears here, so parallel/ can include it beside LibTorch.
 //
 // Threads: every method may be called from any thread. Calls that wait hold no lock. A broken
-// connection to the daemon, or of the daemon to the coordinator, is retried until the call's timeout;
-// calls that change something carry a request id, so a retry never counts twice.
+// connection to the daemon, or of the daemon to the coordinator, is retried until the call's
+// timeout; calls that change something carry a request id, so a retry never counts twice.
 //
-// Errors, on every method: FAILED_PRECONDITION (this generation is over), UNAVAILABLE (the daemon or the
-// coordinator could not be reached within the timeout), CANCELLED (the agent is being destroyed).
+// Errors, on every method: FAILED_PRECONDITION (this generation is over), UNAVAILABLE (the daemon
+// or the coordinator could not be reached within the timeout), CANCELLED (the agent is being
+// destroyed).
 #pragma once
 
 #include <chrono>
@@ -68,8 +69,8 @@ class Agent {
 
   // Connects to the daemon named by MESHRUN_AGENT and registers this process as the rank named by
   // MESHRUN_JOB_ID, MESHRUN_GENERATION, RANK and MESHRUN_TOKEN.
-  // Errors: INVALID_ARGUMENT (a variable is missing or malformed, named), NOT_FOUND (the daemon runs no
-  // such rank), UNAUTHENTICATED (wrong token), DEADLINE_EXCEEDED.
+  // Errors: INVALID_ARGUMENT (a variable is missing or malformed, named), NOT_FOUND (the daemon
+  // runs no such rank), UNAUTHENTICATED (wrong token), DEADLINE_EXCEEDED.
   static absl::StatusOr<std::unique_ptr<Agent>> Connect(Milliseconds timeout = Milliseconds(30000));
 
   virtual ~Agent() = default;
@@ -88,28 +89,32 @@ class Agent {
   virtual absl::StatusOr<bool> Check(const std::vector<std::string>& keys) = 0;
   // INVALID_ARGUMENT where the value is no decimal integer.
   virtual absl::StatusOr<int64_t> Add(std::string_view key, int64_t amount) = 0;
-  // The value afterwards. Where the key is missing and `expected` is not empty: `expected`, as c10d's
-  // stores do.
+  // The value afterwards. Where the key is missing and `expected` is not empty: `expected`, as
+  // c10d's stores do.
   virtual absl::StatusOr<std::string> CompareSet(std::string_view key, std::string_view expected,
                                                  std::string_view desired) = 0;
   virtual absl::Status Append(std::string_view key, std::string_view value) = 0;
   virtual absl::StatusOr<bool> Delete(std::string_view key) = 0;
   virtual absl::StatusOr<int64_t> CountKeys() = 0;
 
-  // Returns when all `ranks` (empty: the whole generation) have entered `name`. DEADLINE_EXCEEDED names
-  // the missing ranks; ABORTED names a member that has exited.
+  // Returns when all `ranks` (empty: the whole generation) have entered `name`. DEADLINE_EXCEEDED
+  // names the missing ranks; ABORTED names a member that has exited.
   virtual absl::Status Barrier(std::string_view name, const std::vector<int>& ranks,
                                Milliseconds timeout) = 0;
 
-  // One-shot exchange of NCCL's unique id for a group. ALREADY_EXISTS where another value was published.
+  // One-shot exchange of NCCL's unique id for a group. ALREADY_EXISTS where another value was
+  // published.
   virtual absl::Status PublishUniqueId(std::string_view group, std::string_view unique_id) = 0;
-  virtual absl::StatusOr<std::string> AwaitUniqueId(std::string_view group, Milliseconds timeout) = 0;
+  virtual absl::StatusOr<std::string> AwaitUniqueId(std::string_view group,
+                                                    Milliseconds timeout) = 0;
 
-  // Announces a process group to the coordinator. INVALID_ARGUMENT where the name is taken by other ranks.
+  // Announces a process group to the coordinator. INVALID_ARGUMENT where the name is taken by other
+  // ranks.
   virtual absl::Status RegisterGroup(std::string_view name, const std::vector<int>& ranks,
                                      std::string_view backend) = 0;
 
-  // Reports progress through the datagram socket: never blocks; dropped when the socket's buffer is full.
+  // Reports progress through the datagram socket: never blocks; dropped when the socket's buffer is
+  // full.
   virtual void Report(const Progress& progress) = 0;
   // Reports what must arrive, for example the final result.
   virtual absl::Status ReportReliably(const Progress& progress) = 0;

@@ -26,7 +26,8 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
   while (true) {
     grpc::ClientContext context;
     context.AddMetadata("meshrun-token", token_);
-    const auto remaining = std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0));
+    const auto remaining =
+        std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0));
     rpc::SetTimeout(context, remaining + kAnswerTime);
     if (!Enter(&context)) return absl::CancelledError("this agent is being destroyed");
     const grpc::Status status = attempt(context, remaining);
@@ -34,9 +35,9 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return rpc::FromGrpc(status);
     const Deadline next = std::min(Clock::now() + pause, deadline);
     if (Clock::now() >= deadline) {
-      return absl::UnavailableError(fmt::format("{} or its coordinator could not be reached for {}: {}", peer_,
-                                                FormatDuration(Clock::now() - began),
-                                                status.error_message()));
+      return absl::UnavailableError(
+          fmt::format("{} or its coordinator could not be reached for {}: {}", peer_,
+                      FormatDuration(Clock::now() - began), status.error_message()));
     }
     if (!Pause(next)) return absl::CancelledError("this agent is being destroyed");
     pause = std::min<Clock::duration>(pause * 2, kLongestPause);

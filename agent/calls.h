@@ -1,4 +1,5 @@
-// Blocking calls that outlast a restart of the daemon or the coordinator, and end when the agent does.
+// Blocking calls that outlast a restart of the daemon or the coordinator, and end when the agent
+// does.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -16,15 +17,16 @@ namespace meshrun::agent {
 class Calls {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
-  // One attempt: `remaining` of the call's time is left, and `context` has its deadline a little later, so
-  // that the server can say what was missing.
-  using Attempt = std::function<grpc::Status(grpc::ClientContext& context, std::chrono::nanoseconds remaining)>;
+  // One attempt: `remaining` of the call's time is left, and `context` has its deadline a little
+  // later, so that the server can say what was missing.
+  using Attempt =
+      std::function<grpc::Status(grpc::ClientContext& context, std::chrono::nanoseconds remaining)>;
 
   // `peer` is named in errors. `token` goes with every call as metadata.
   Calls(std::string peer, std::string token) : peer_(std::move(peer)), token_(std::move(token)) {}
 
-  // Tries until the answer is another than UNAVAILABLE, or `deadline`. Errors: the answer's; UNAVAILABLE
-  // names the peer and the time; CANCELLED after CancelAll.
+  // Tries until the answer is another than UNAVAILABLE, or `deadline`. Errors: the answer's;
+  // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll.
   absl::Status Run(Deadline deadline, const Attempt& attempt) MESHRUN_EXCLUDES(mu_);
 
   // Ends all calls, now and later, with CANCELLED, and waits until none is under way.

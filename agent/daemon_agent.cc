@@ -21,7 +21,8 @@ constexpr std::chrono::hours kWatchTimeout(24);
 
 Calls::Deadline After(std::chrono::nanoseconds timeout) {
   // Callers pass "for ever" as the largest number there is.
-  return std::chrono::steady_clock::now() + std::min<std::chrono::nanoseconds>(timeout, std::chrono::hours(24 * 365));
+  return std::chrono::steady_clock::now() +
+         std::min<std::chrono::nanoseconds>(timeout, std::chrono::hours(24 * 365));
 }
 
 // At timeout 0 the store says NOT_FOUND; here a timeout is a timeout.
@@ -49,7 +50,8 @@ absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::Connect(const AgentEnvironme
   return agent;
 }
 
-DaemonAgent::DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel)
+DaemonAgent::DaemonAgent(const AgentEnvironment& environment,
+                         std::shared_ptr<grpc::Channel> channel)
     : environment_(environment),
       agent_(v1::AgentService::NewStub(channel)),
       store_(v1::StoreService::NewStub(channel)),
@@ -94,7 +96,8 @@ absl::Status DaemonAgent::Register(Milliseconds timeout) {
                  .node_name = response.node_name(),
                  .master_addr = response.master_addr(),
                  .master_port = static_cast<int>(response.master_port())};
-  for (const v1::MeshAxis& axis : response.mesh()) assignment_.mesh.push_back({axis.name(), axis.size()});
+  for (const v1::MeshAxis& axis : response.mesh())
+    assignment_.mesh.push_back({axis.name(), axis.size()});
   return absl::OkStatus();
 }
 
@@ -102,24 +105,27 @@ template <typename Request>
 Request DaemonAgent::NewRequest() {
   Request request;
   *request.mutable_fence() = Fence();
-  if constexpr (requires { request.set_request_id(""); }) request.set_request_id(NewRequestId(ids_));
+  if constexpr (requires { request.set_request_id(""); })
+    request.set_request_id(NewRequestId(ids_));
   return request;
 }
 
 template <typename Request, typename Response>
-absl::Status DaemonAgent::Call(Method<Request, Response> method, const Request& request, Response* response) {
+absl::Status DaemonAgent::Call(Method<Request, Response> method, const Request& request,
+                               Response* response) {
   return calls_.Run(After(kCallTimeout), [&](grpc::ClientContext& context, auto) {
     return ((*store_).*method)(&context, request, response);
   });
 }
 
 template <typename Request, typename Response>
-absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request, Milliseconds timeout,
-                                      Response* response) {
-  return AsTimeout(calls_.Run(After(timeout), [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
-    *request.mutable_timeout() = ToProtoDuration(remaining);
-    return ((*store_).*method)(&context, request, response);
-  }));
+absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request,
+                                      Milliseconds timeout, Response* response) {
+  return AsTimeout(calls_.Run(
+      After(timeout), [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
+        *request.mutable_timeout() = ToProtoDuration(remaining);
+        return ((*store_).*method)(&context, request, response);
+      }));
 }
 
 absl::Status DaemonAgent::Set(std::string_view key, std::string_view value) {
@@ -234,7 +240,8 @@ absl::Status DaemonAgent::PublishUniqueId(std::string_view group, std::string_vi
   return Call(&v1::StoreService::Stub::PublishUniqueId, request, &response);
 }
 
-absl::StatusOr<std::string> DaemonAgent::AwaitUniqueId(std::string_view group, Milliseconds timeout) {
+absl::StatusOr<std::string> DaemonAgent::AwaitUniqueId(std::string_view group,
+                                                       Milliseconds timeout) {
   auto request = NewRequest<v1::AwaitUniqueIdRequest>();
   request.set_group(std::string(group));
   request.set_rank(environment_.rank);

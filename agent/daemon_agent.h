@@ -55,11 +55,13 @@ class DaemonAgent : public Agent {
   void Watch(const std::function<void(std::string)>& on_stop);
   v1::Fence Fence() const;
 
-  // Fills in the fence and, where the request has one, a request id that stays the same over retries.
+  // Fills in the fence and, where the request has one, a request id that stays the same over
+  // retries.
   template <typename Request>
   Request NewRequest();
   template <typename Request, typename Response>
-  using Method = grpc::Status (v1::StoreService::Stub::*)(grpc::ClientContext*, const Request&, Response*);
+  using Method = grpc::Status (v1::StoreService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                          Response*);
   // For calls that answer at once.
   template <typename Request, typename Response>
   absl::Status Call(Method<Request, Response> method, const Request& request, Response* response);

@@ -22,8 +22,10 @@ absl::StatusOr<Number> Parse(const GetVariable& get, const char* name) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string text, Text(get, name));
   Number number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && !text.starts_with('-')) return number;
-  return absl::InvalidArgumentError(fmt::format("{} is '{}': it must be a number, 0 or more", name, text));
+  if (error == std::errc() && end == text.data() + text.size() && !text.starts_with('-'))
+    return number;
+  return absl::InvalidArgumentError(
+      fmt::format("{} is '{}': it must be a number, 0 or more", name, text));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 namespace meshrun::agent {
 
-// The datagram for `progress`: one JSON object. NaN and Infinity as Python's json writes them. Pure.
+// The datagram for `progress`: one JSON object. NaN and Infinity as Python's json writes them.
+// Pure.
 std::string FormatReport(const Progress& progress);
 
 class ReportSocket {

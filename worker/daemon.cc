@@ -59,7 +59,8 @@ absl::Status Daemon::Init() {
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
 
   InventoryOverrides overrides = {.slots = options_.slots, .memory_bytes = options_.memory_bytes};
-  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) overrides.visible_devices = visible;
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    overrides.visible_devices = visible;
   resources_ = TakeInventory(overrides);
   ports_ = std::make_unique<PortRange>(
       PortRange::Options{.interval = options_.ports, .seed = std::hash<std::string>()(node_id())},
@@ -113,7 +114,8 @@ v1::Hello Daemon::MakeHello() const {
   *hello.mutable_resources() = resources_;
   hello.set_version(kVersion);
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
-  for (v1::RunningGeneration& running : generations_->Running()) *hello.add_running() = std::move(running);
+  for (v1::RunningGeneration& running : generations_->Running())
+    *hello.add_running() = std::move(running);
   return hello;
 }
 
@@ -153,8 +155,10 @@ absl::Status Daemon::Run() {
 
 void Daemon::OnWelcome(const v1::Welcome& welcome) {
   const auto lease = FromProto(welcome.lease());
-  ping_interval_ = std::min<std::chrono::nanoseconds>(FromProto(welcome.heartbeat_interval()), lease / 3);
-  ping_interval_ = std::max<std::chrono::nanoseconds>(ping_interval_, std::chrono::milliseconds(10));
+  ping_interval_ =
+      std::min<std::chrono::nanoseconds>(FromProto(welcome.heartbeat_interval()), lease / 3);
+  ping_interval_ =
+      std::max<std::chrono::nanoseconds>(ping_interval_, std::chrono::milliseconds(10));
   generations_->OnSession(lease);
   if (options_.ready_fd) {
     const std::string line =
@@ -174,7 +178,8 @@ void Daemon::OnMessage(const v1::OpenSessionResponse& message) {
   if (message.has_open_log()) {
     const v1::OpenLog& open = message.open_log();
     // Names of ours hold no slash; anything else would leave the directory.
-    if (open.job_id().empty() || open.job_id()[0] == '.' || open.job_id().find('/') != std::string::npos) {
+    if (open.job_id().empty() || open.job_id()[0] == '.' ||
+        open.job_id().find('/') != std::string::npos) {
       return;
     }
     logs_->Open(open,
@@ -191,7 +196,8 @@ void Daemon::OnMessage(const v1::OpenSessionResponse& message) {
 bool Daemon::OnRefused(const absl::Status& status) {
   // Ranks keep running until the orphan timeout: the right coordinator may come back.
   if (!generations_->AllEnded()) return false;
-  outcome_ = Annotate(status, fmt::format("the coordinator at {} refuses this worker", options_.coordinator));
+  outcome_ = Annotate(
+      status, fmt::format("the coordinator at {} refuses this worker", options_.coordinator));
   End();
   return true;
 }
@@ -211,7 +217,8 @@ void Daemon::OnTick() {
 void Daemon::Stop(const std::string& reason, bool at_once) {
   log::Info("stops", {{"reason", reason}});
   generations_->Refuse(reason);
-  generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt, reason);
+  generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt,
+                        reason);
   if (!std::exchange(stopping_, true)) EndWhenQuiet();
 }
 

@@ -1,4 +1,5 @@
-// The worker daemon of one host: state directory, inventory, session, generations, agent socket, logs.
+// The worker daemon of one host: state directory, inventory, session, generations, agent socket,
+// logs.
 //
 // One event loop holds the state; gRPC's threads only post to it. Run is the loop.
 #pragma once
@@ -56,9 +57,9 @@ class Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
   ~Daemon();
 
-  // Until SIGTERM, SIGINT or SIGHUP (which the caller has blocked): then all ranks are stopped with each
-  // job's grace, at once when a second signal comes, and the coordinator hears goodbye.
-  // Not OK: the coordinator refused this daemon.
+  // Until SIGTERM, SIGINT or SIGHUP (which the caller has blocked): then all ranks are stopped with
+  // each job's grace, at once when a second signal comes, and the coordinator hears goodbye. Not
+  // OK: the coordinator refused this daemon.
   absl::Status Run();
 
   const std::string& node_id() const { return state_dir_->node_id(); }

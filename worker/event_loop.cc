@@ -9,21 +9,17 @@ namespace meshrun::worker {
 
 EventLoop::EventLoop() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
+// The wake-up is under the lock: whoever sees the task may be about to destroy the loop.
 void EventLoop::Post(Task task) {
-  bool first = false;
-  {
-    MutexLock lock(mu_);
-    first = posted_.empty();
-    posted_.push_back(std::move(task));
-  }
+  MutexLock lock(mu_);
+  const bool first = posted_.empty();
+  posted_.push_back(std::move(task));
   if (first) ::eventfd_write(wake_.get(), 1);
 }
 
 void EventLoop::Stop() {
-  {
-    MutexLock lock(mu_);
-    stopping_ = true;
-  }
+  MutexLock lock(mu_);
+  stopping_ = true;
   ::eventfd_write(wake_.get(), 1);
 }
 

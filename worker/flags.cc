@@ -20,7 +20,8 @@ namespace {
 std::string DefaultStateDir() {
   // systemd's StateDirectory=.
   if (const char* const own = std::getenv("STATE_DIRECTORY")) return own;
-  if (const char* const xdg = std::getenv("XDG_STATE_HOME")) return std::string(xdg) + "/meshrun/worker";
+  if (const char* const xdg = std::getenv("XDG_STATE_HOME"))
+    return std::string(xdg) + "/meshrun/worker";
   const char* const home = std::getenv("HOME");
   return std::string(home != nullptr ? home : "/var/lib") + "/.local/state/meshrun/worker";
 }
@@ -45,17 +46,21 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   uint32_t slots = 0;
   int ready_fd = -1, lifeline_fd = -1;
 
-  CLI::App app("The meshrun daemon of one host: offers its slots and GPUs to a coordinator and runs ranks.",
-               "meshrun-worker");
+  CLI::App app(
+      "The meshrun daemon of one host: offers its slots and GPUs to a coordinator and runs ranks.",
+      "meshrun-worker");
   app.footer(
       "Examples:\n"
       "  meshrun-worker --coordinator 127.0.0.1:7480\n"
-      "  meshrun-worker --coordinator head:7480 --tls-cert node.pem --tls-key node.key --tls-ca ca.pem");
+      "  meshrun-worker --coordinator head:7480 --tls-cert node.pem --tls-key node.key --tls-ca "
+      "ca.pem");
   app.set_version_flag("--version", kVersion);
-  app.add_option("--coordinator", options.coordinator, "Where the coordinator listens: HOST:PORT or unix:PATH")
+  app.add_option("--coordinator", options.coordinator,
+                 "Where the coordinator listens: HOST:PORT or unix:PATH")
       ->envname("MESHRUN_COORDINATOR")
       ->capture_default_str();
-  app.add_option("--state-dir", options.state_dir, "This worker's own directory: identity, sockets, logs")
+  app.add_option("--state-dir", options.state_dir,
+                 "This worker's own directory: identity, sockets, logs")
       ->capture_default_str();
   app.add_option("--name", options.name, "What people call this node (default: the host's name)");
   app.add_option("--address", options.address,
@@ -63,17 +68,21 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   auto* const slots_option =
       app.add_option("--slots", slots, "CPU slots to offer (default: the cores, at least 8)")
           ->check(CLI::Range(1u, 1u << 20));
-  app.add_option("--memory", memory, "Memory to offer, for example 64G (default: all of the host's)");
+  app.add_option("--memory", memory,
+                 "Memory to offer, for example 64G (default: all of the host's)");
   app.add_option("--port-range", ports, "Ports for MASTER_PORT (default: 20000-29999)");
-  app.add_option("--jobs-dir", options.jobs_dir, "Where the jobs that ship with meshrun are installed");
+  app.add_option("--jobs-dir", options.jobs_dir,
+                 "Where the jobs that ship with meshrun are installed");
   app.add_option("--orphan-timeout", orphan_timeout,
                  "Without a coordinator for so long, ranks are stopped")
       ->capture_default_str();
   app.add_flag("--kill-at-once-on-lifeline", options.kill_at_once,
                "Ranks end with this process, without waiting for the lease");
-  app.add_option("--ready-fd", ready_fd, "Write one JSON line there when the coordinator has welcomed us");
+  app.add_option("--ready-fd", ready_fd,
+                 "Write one JSON line there when the coordinator has welcomed us");
   app.add_option("--lifeline-fd", lifeline_fd, "End of this pipe: kill everything and end");
-  app.add_option("--log-format", log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  app.add_option("--log-format", log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
   app.add_option("--log-level", log_level, "debug, info, warning or error");
   rpc::AddTlsFlags(app, &options.tls);
   try {

@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::chrono::seconds kDefaultKillGrace(5);
 
-// The daemon's own program may have been replaced since it started: a supervisor of another version would
-// read our launch file. The kernel still has the one that runs.
+// The daemon's own program may have been replaced since it started: a supervisor of another version
+// would read our launch file. The kernel still has the one that runs.
 std::string ProgramPath(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0 ? path : "/proc/self/exe";
 }
@@ -36,11 +36,9 @@ absl::Status WritePrivate(const std::string& path, const google::protobuf::Messa
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(EventLoop& loop, v1::GenerationRecord record,
-                                                               const v1::SupervisorLaunch& launch,
-                                                               const GenerationPaths& paths,
-                                                               const SupervisorProgram& program,
-                                                               Handler handler) {
+absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(
+    EventLoop& loop, v1::GenerationRecord record, const v1::SupervisorLaunch& launch,
+    const GenerationPaths& paths, const SupervisorProgram& program, Handler handler) {
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.directory, 0700));
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.logs, 0700));
   MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/launch", launch));
@@ -49,8 +47,8 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(EventLoop& loop, 
   MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd listener, ListenUnix(paths.directory + "/sup.sock"));
 
   os::SpawnOptions spawn;
-  spawn.argv = {ProgramPath(program.path), "supervise", "--launch", paths.directory + "/launch", "--listen-fd",
-                std::to_string(listener.get())};
+  spawn.argv = {ProgramPath(program.path),   "supervise",   "--launch",
+                paths.directory + "/launch", "--listen-fd", std::to_string(listener.get())};
   spawn.keep_fds = {listener.get()};
   if (program.lifeline_fd >= 0) {
     spawn.argv.insert(spawn.argv.end(), {"--lifeline-fd", std::to_string(program.lifeline_fd)});
@@ -66,7 +64,8 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(EventLoop& loop, 
   return generation;
 }
 
-absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop, const std::string& directory,
+absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop,
+                                                              const std::string& directory,
                                                               Handler handler) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string content, os::ReadFile(directory + "/record"));
   v1::GenerationRecord record;
@@ -85,7 +84,8 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop, c
   return generation;
 }
 
-Generation::Generation(EventLoop& loop, v1::GenerationRecord record, std::string directory, Handler handler)
+Generation::Generation(EventLoop& loop, v1::GenerationRecord record, std::string directory,
+                       Handler handler)
     : loop_(loop),
       record_(std::move(record)),
       directory_(std::move(directory)),
@@ -95,10 +95,11 @@ Generation::~Generation() = default;
 
 absl::Status Generation::Connect() {
   MESHRUN_ASSIGN_OR_RETURN(
-      link_, SupervisorLink::Connect(
-                 loop_, directory_ + "/sup.sock",
-                 {.on_message = [this](const v1::SupervisorResponse& response) { OnMessage(response); },
-                  .on_closed = [this] { OnSupervisorGone(); }}));
+      link_,
+      SupervisorLink::Connect(
+          loop_, directory_ + "/sup.sock",
+          {.on_message = [this](const v1::SupervisorResponse& response) { OnMessage(response); },
+           .on_closed = [this] { OnSupervisorGone(); }}));
   return absl::OkStatus();
 }
 
@@ -147,17 +148,25 @@ void Generation::Ping() {
 
 void Generation::OnMessage(const v1::SupervisorResponse& response) {
   switch (response.message_case()) {
-    case v1::SupervisorResponse::kState: TakeState(response.state()); break;
+    case v1::SupervisorResponse::kState:
+      TakeState(response.state());
+      break;
     case v1::SupervisorResponse::kStarted:
       pids_ = {response.started().pids().begin(), response.started().pids().end()};
       handler_.on_started();
       break;
-    case v1::SupervisorResponse::kRankExit: TakeExit(response.rank_exit()); break;
-    case v1::SupervisorResponse::kProgress:
-      for (const auto& [rank, progress] : response.progress().progress()) MergeRankProgress(rank, progress);
+    case v1::SupervisorResponse::kRankExit:
+      TakeExit(response.rank_exit());
       break;
-    case v1::SupervisorResponse::kEnded: End(); break;
-    default: break;
+    case v1::SupervisorResponse::kProgress:
+      for (const auto& [rank, progress] : response.progress().progress())
+        MergeRankProgress(rank, progress);
+      break;
+    case v1::SupervisorResponse::kEnded:
+      End();
+      break;
+    default:
+      break;
   }
 }
 
@@ -224,7 +233,8 @@ void Generation::WriteRecord() {
 
 std::chrono::nanoseconds Generation::kill_grace() const {
   const v1::JobSpec& spec = record_.prepare().spec();
-  return spec.has_kill_grace() ? FromProto(spec.kill_grace()) : std::chrono::nanoseconds(kDefaultKillGrace);
+  return spec.has_kill_grace() ? FromProto(spec.kill_grace())
+                               : std::chrono::nanoseconds(kDefaultKillGrace);
 }
 
 bool Generation::RankMayWrite(int rank) const {

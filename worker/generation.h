@@ -1,10 +1,10 @@
-// One generation of one job on this host, as its daemon sees it: its record, its supervisor, what its ranks
-// said and how they ended. Lives on the event loop's thread.
+// One generation of one job on this host, as its daemon sees it: its record, its supervisor, what
+// its ranks said and how they ended. Lives on the event loop's thread.
 //
 //   Prepare: files written, supervisor spawned  -> its first state arrives: on_prepared
 //   Start -> on_started(pids) -> on_exit per rank -> on_ended
-//   The supervisor gone before it said "ended": whatever is left of the ranks is killed, exits that nobody
-//   saw are made up (SIGKILL), on_ended.
+//   The supervisor gone before it said "ended": whatever is left of the ranks is killed, exits that
+//   nobody saw are made up (SIGKILL), on_ended.
 #pragma once
 
 #include <chrono>
@@ -54,14 +54,14 @@ class Generation {
   };
 
   // Writes the files of a new generation and spawns its supervisor. Errors: file system, spawn.
-  static absl::StatusOr<std::unique_ptr<Generation>> Create(EventLoop& loop, v1::GenerationRecord record,
-                                                            const v1::SupervisorLaunch& launch,
-                                                            const GenerationPaths& paths,
-                                                            const SupervisorProgram& program,
-                                                            Handler handler);
-  // Takes over what an earlier incarnation left in `directory`. on_prepared is called when its state is
-  // known; where the supervisor is gone, on_ended instead, later. Errors: no readable record.
-  static absl::StatusOr<std::unique_ptr<Generation>> Adopt(EventLoop& loop, const std::string& directory,
+  static absl::StatusOr<std::unique_ptr<Generation>> Create(
+      EventLoop& loop, v1::GenerationRecord record, const v1::SupervisorLaunch& launch,
+      const GenerationPaths& paths, const SupervisorProgram& program, Handler handler);
+  // Takes over what an earlier incarnation left in `directory`. on_prepared is called when its
+  // state is known; where the supervisor is gone, on_ended instead, later. Errors: no readable
+  // record.
+  static absl::StatusOr<std::unique_ptr<Generation>> Adopt(EventLoop& loop,
+                                                           const std::string& directory,
                                                            Handler handler);
   ~Generation();
 

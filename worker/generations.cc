@@ -89,8 +89,9 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   if (message.has_start()) {
     generation.Start(message.start());
   } else if (message.has_stop()) {
-    log::Info("stops a generation",
-              {{"job", key.first}, {"generation", key.second}, {"reason", message.stop().reason()}});
+    log::Info(
+        "stops a generation",
+        {{"job", key.first}, {"generation", key.second}, {"reason", message.stop().reason()}});
     generation.Stop(FromProto(message.stop().grace()), message.stop().reason());
   } else if (message.has_forget()) {
     entry->forgotten = true;
@@ -124,13 +125,16 @@ absl::StatusOr<std::unique_ptr<Generation>> Generations::Create(const v1::Fence&
                                                                 const v1::Prepare& prepare,
                                                                 bool* bad_command) {
   if (!refusal_.empty()) return absl::UnavailableError(refusal_);
-  if (prepare.ranks().empty() || fence.job_id().empty() || fence.job_id().find('/') != std::string::npos) {
-    return absl::InvalidArgumentError("the coordinator's Prepare names no job, or no ranks for this host");
+  if (prepare.ranks().empty() || fence.job_id().empty() ||
+      fence.job_id().find('/') != std::string::npos) {
+    return absl::InvalidArgumentError(
+        "the coordinator's Prepare names no job, or no ranks for this host");
   }
   const std::string working_dir = WorkingDirectory(prepare.spec(), host_.environment);
   std::string program;
   CommandError error;
-  if (!ResolveProgram(prepare.spec(), host_.jobs_dir, working_dir, host_.environment, &program, &error)) {
+  if (!ResolveProgram(prepare.spec(), host_.jobs_dir, working_dir, host_.environment, &program,
+                      &error)) {
     *bad_command = error.bad_command;
     return error.status;
   }
@@ -141,12 +145,14 @@ absl::StatusOr<std::unique_ptr<Generation>> Generations::Create(const v1::Fence&
   *record.mutable_prepare() = prepare;
   record.set_master_port(port);
   record.set_token(host_.ids.Suffix(kTokenLength));
-  const GenerationPaths paths = {host_.state_dir.GenerationDirectory(fence.job_id(), fence.generation()),
-                                 host_.state_dir.LogDirectory(fence.job_id(), fence.generation())};
+  const GenerationPaths paths = {
+      host_.state_dir.GenerationDirectory(fence.job_id(), fence.generation()),
+      host_.state_dir.LogDirectory(fence.job_id(), fence.generation())};
   const v1::SupervisorLaunch launch =
       MakeLaunch(record, program, working_dir, host_.environment, host_.facts, paths, lease_);
-  auto generation = Generation::Create(host_.loop, std::move(record), launch, paths, host_.supervisor,
-                                       HandlerFor({fence.job_id(), fence.generation()}));
+  auto generation =
+      Generation::Create(host_.loop, std::move(record), launch, paths, host_.supervisor,
+                         HandlerFor({fence.job_id(), fence.generation()}));
   if (!generation.ok()) {
     host_.ports.GiveBack(port);
     (void)os::RemoveTree(paths.directory);
@@ -181,7 +187,8 @@ void Generations::AnswerPrepare(const Key& key) {
   Send(key, std::move(message));
 }
 
-void Generations::RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command) {
+void Generations::RefusePrepare(const v1::Fence& fence, const absl::Status& status,
+                                bool bad_command) {
   log::Warning("cannot prepare a generation",
                {{"job", fence.job_id()}, {"generation", fence.generation()}, {"error", status}});
   v1::OpenSessionRequest message;
@@ -218,7 +225,8 @@ void Generations::OnExit(const Key& key, const v1::RankExit& exit) {
 void Generations::OnEnded(const Key& key) {
   Entry* const entry = Find(key);
   if (entry == nullptr) return;
-  log::Info("a generation has ended on this host", {{"job", key.first}, {"generation", key.second}});
+  log::Info("a generation has ended on this host",
+            {{"job", key.first}, {"generation", key.second}});
   SendProgress();
   v1::OpenSessionRequest message;
   message.mutable_generation_ended();
@@ -267,7 +275,8 @@ void Generations::PingAll() {
   for (auto& [key, entry] : entries_) entry.generation->Ping();
 }
 
-void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason) {
+void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
+                          const std::string& reason) {
   for (auto& [key, entry] : entries_) {
     entry.generation->Stop(grace.value_or(entry.generation->kill_grace()), reason);
   }
@@ -288,27 +297,29 @@ std::vector<v1::RunningGeneration> Generations::Running() const {
   return out;
 }
 
-absl::StatusOr<Generation*> Generations::Authenticate(const v1::Fence& fence, const std::string& token,
-                                                      int rank) {
+absl::StatusOr<Generation*> Generations::Authenticate(const v1::Fence& fence,
+                                                      const std::string& token, int rank) {
   Entry* const entry = Find({fence.job_id(), fence.generation()});
   if (entry == nullptr || entry->generation->ended()) {
     for (const auto& [key, other] : entries_) {
       if (key.first == fence.job_id() && key.second > fence.generation()) {
-        return absl::FailedPreconditionError(fmt::format(
-            "generation {} of job {} is over: the current one is {}", fence.generation(), key.first,
-            key.second));
+        return absl::FailedPreconditionError(
+            fmt::format("generation {} of job {} is over: the current one is {}",
+                        fence.generation(), key.first, key.second));
       }
     }
     return absl::NotFoundError(fmt::format("generation {} of job {} does not run on {}",
-                                           fence.generation(), fence.job_id(), host_.facts.node_name));
+                                           fence.generation(), fence.job_id(),
+                                           host_.facts.node_name));
   }
   if (token != entry->generation->record().token()) {
-    return absl::UnauthenticatedError(
-        fmt::format("wrong MESHRUN_TOKEN for generation {} of job {}", fence.generation(), fence.job_id()));
+    return absl::UnauthenticatedError(fmt::format("wrong MESHRUN_TOKEN for generation {} of job {}",
+                                                  fence.generation(), fence.job_id()));
   }
   if (rank >= 0 && entry->generation->FindRank(rank) == nullptr) {
-    return absl::NotFoundError(fmt::format("rank {} of generation {} of job {} does not run on {}", rank,
-                                           fence.generation(), fence.job_id(), host_.facts.node_name));
+    return absl::NotFoundError(fmt::format("rank {} of generation {} of job {} does not run on {}",
+                                           rank, fence.generation(), fence.job_id(),
+                                           host_.facts.node_name));
   }
   return entry->generation.get();
 }

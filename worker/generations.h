@@ -1,9 +1,10 @@
-// Every generation that this host runs or has not yet been able to report: carries out what the coordinator
-// commands, tells it what happened, and answers for the ranks that call. Lives on the event loop's thread.
+// Every generation that this host runs or has not yet been able to report: carries out what the
+// coordinator commands, tells it what happened, and answers for the ranks that call. Lives on the
+// event loop's thread.
 //
-// What is told is told at once where there is a session. What could not be told stands in the next Hello
-// (Running). A generation that has ended stays, with its directory, until the coordinator answers Forget;
-// its log files stay after that.
+// What is told is told at once where there is a session. What could not be told stands in the next
+// Hello (Running). A generation that has ended stays, with its directory, until the coordinator
+// answers Forget; its log files stay after that.
 #pragma once
 
 #include <chrono>
@@ -50,8 +51,8 @@ class Generations {
 
   Generations(Host host, Handler handler) : host_(std::move(host)), handler_(std::move(handler)) {}
 
-  // Takes over what an earlier incarnation left; `on_done` is called when the state of all is known, or
-  // after two seconds.
+  // Takes over what an earlier incarnation left; `on_done` is called when the state of all is
+  // known, or after two seconds.
   void Adopt(std::function<void()> on_done);
 
   // A session has begun: what may have been missed is said again.
@@ -69,7 +70,8 @@ class Generations {
   void Refuse(const std::string& reason) { refusal_ = reason; }
 
   // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
-  absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token, int rank = -1);
+  absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
+                                           int rank = -1);
   // True while this rank may add to its output.
   bool RankMayWrite(const std::string& job_id, uint64_t generation, int rank) const;
   const HostFacts& facts() const { return host_.facts; }
@@ -85,8 +87,8 @@ class Generations {
   };
 
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
-  absl::StatusOr<std::unique_ptr<Generation>> Create(const v1::Fence& fence, const v1::Prepare& prepare,
-                                                     bool* bad_command);
+  absl::StatusOr<std::unique_ptr<Generation>> Create(const v1::Fence& fence,
+                                                     const v1::Prepare& prepare, bool* bad_command);
   void AnswerPrepare(const Key& key);
   void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
   Generation::Handler HandlerFor(const Key& key);

@@ -1,4 +1,5 @@
-// meshrun-worker: the daemon of one host; `meshrun-worker supervise` is the supervisor of one generation.
+// meshrun-worker: the daemon of one host; `meshrun-worker supervise` is the supervisor of one
+// generation.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -18,7 +19,11 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 int Say(const absl::Status& status) {
-  fmt::print(stderr, "meshrun-worker: {}\n", std::string(status.message()));
+  std::string_view text(status.message().data(), status.message().size());
+  // What refuses a plaintext address names itself.
+  constexpr std::string_view kName = "meshrun-worker: ";
+  if (text.starts_with(kName)) text.remove_prefix(kName.size());
+  fmt::print(stderr, "{}{}\n", kName, text);
   return ExitCodeOf(status);
 }
 

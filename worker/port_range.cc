@@ -82,14 +82,15 @@ absl::StatusOr<uint16_t> PortRange::TakeFrom(const Block& block) {
     next_ = static_cast<uint16_t>(port + 1);
     return port;
   }
-  return absl::ResourceExhaustedError(
-      fmt::format("no free port from {} to {} for MASTER_PORT: {} in use, {} used in the last minute",
-                  block.first, block.last, taken_.size(), resting_until_.size()));
+  return absl::ResourceExhaustedError(fmt::format(
+      "no free port from {} to {} for MASTER_PORT: {} in use, {} used in the last minute",
+      block.first, block.last, taken_.size(), resting_until_.size()));
 }
 
 absl::Status PortRange::ClaimBlock() {
-  const std::string dir =
-      options_.lock_dir.empty() ? fmt::format("/tmp/meshrun-ports-{}", ::geteuid()) : options_.lock_dir;
+  const std::string dir = options_.lock_dir.empty()
+                              ? fmt::format("/tmp/meshrun-ports-{}", ::geteuid())
+                              : options_.lock_dir;
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(dir, 0700));
   struct stat info;
   if (::lstat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
@@ -109,14 +110,15 @@ absl::Status PortRange::ClaimBlock() {
       os::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
       if (!lock) return os::ErrnoStatus(errno, path);
       if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
-      blocks_.push_back({static_cast<uint16_t>(first), static_cast<uint16_t>(last), std::move(lock)});
+      blocks_.push_back(
+          {static_cast<uint16_t>(first), static_cast<uint16_t>(last), std::move(lock)});
       return absl::OkStatus();
     }
   }
-  return absl::ResourceExhaustedError(
-      fmt::format("every block of ports from {} to {} belongs to a worker of this host: pass another "
-                  "--port-range",
-                  all.first, all.last));
+  return absl::ResourceExhaustedError(fmt::format(
+      "every block of ports from {} to {} belongs to a worker of this host: pass another "
+      "--port-range",
+      all.first, all.last));
 }
 
 }  // namespace meshrun::worker

@@ -1,5 +1,6 @@
-// Ports for MASTER_PORT that no other daemon of this host gives away: blocks of 64, each claimed by a lock
-// on a file below /tmp/meshrun-ports-<uid>/, outside the range that the kernel gives to connections.
+// Ports for MASTER_PORT that no other daemon of this host gives away: blocks of 64, each claimed by
+// a lock on a file below /tmp/meshrun-ports-<uid>/, outside the range that the kernel gives to
+// connections.
 #pragma once
 
 #include <chrono>
@@ -37,7 +38,8 @@ class PortRange {
 
   PortRange(Options options, const Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // A port on which nobody listens now. RESOURCE_EXHAUSTED: the interval is used up, says by whom to ask.
+  // A port on which nobody listens now. RESOURCE_EXHAUSTED: the interval is used up, says by whom
+  // to ask.
   absl::StatusOr<uint16_t> Take();
   // Taken by an earlier incarnation of this daemon, and still in use.
   void Keep(uint16_t port) { taken_.insert(port); }

@@ -13,14 +13,16 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
-// Beyond this the coordinator does not read: the session is given up, and the next Hello says it all.
+// Beyond this the coordinator does not read: the session is given up, and the next Hello says it
+// all.
 constexpr size_t kMostQueued = 4096;
 
 }  // namespace
 
-// One stream. Owned by the session until OnDone has been posted; the loop's order of tasks makes that the
-// last thing that happens to it.
-class SessionStream : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse> {
+// One stream. Owned by the session until OnDone has been posted; the loop's order of tasks makes
+// that the last thing that happens to it.
+class SessionStream
+    : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse> {
  public:
   SessionStream(Session& session, EventLoop& loop) : session_(session), loop_(loop) {}
 
@@ -63,7 +65,9 @@ class SessionStream : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1:
   // --- gRPC's threads ---
   void OnReadDone(bool ok) override {
     if (ok) {
-      loop_.Post([this, message = std::move(incoming_)]() mutable { session_.OnMessage(std::move(message)); });
+      loop_.Post([this, message = std::move(incoming_)]() mutable {
+        session_.OnMessage(std::move(message));
+      });
       incoming_.Clear();
       StartRead(&incoming_);
       return;
@@ -155,7 +159,8 @@ void Session::OnWelcome(const v1::OpenSessionResponse& message) {
   term_ = message.fence().term();
   const v1::Welcome& welcome = message.welcome();
   if (welcome.has_lease()) lease_ = FromProto(welcome.lease());
-  if (welcome.has_heartbeat_interval()) heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
+  if (welcome.has_heartbeat_interval())
+    heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
   open_ = true;
   backoff_ = std::chrono::nanoseconds(0);
   last_error_.clear();

@@ -1,8 +1,9 @@
-// A worker daemon's session with its coordinator: connects, says Hello, keeps the lease from this side,
-// and connects again (after 20 ms, growing to 1 s) when it breaks. Lives on the event loop's thread; the
-// stream's own callbacks come from gRPC's threads and are posted there.
+// A worker daemon's session with its coordinator: connects, says Hello, keeps the lease from this
+// side, and connects again (after 20 ms, growing to 1 s) when it breaks. Lives on the event loop's
+// thread; the stream's own callbacks come from gRPC's threads and are posted there.
 //
-//   CONNECTING --Welcome--> OPEN --silence longer than the lease, or the stream ends--> WAITING --> CONNECTING
+//   CONNECTING --Welcome--> OPEN --silence longer than the lease, or the stream ends--> WAITING -->
+//   CONNECTING
 //
 // Nothing is kept for a session that is not open: the next Hello says what matters.
 #pragma once
@@ -30,12 +31,13 @@ class Session {
     std::function<void(const v1::Welcome&)> on_welcome;
     // Commands: everything but Welcome and HeartbeatReply.
     std::function<void(const v1::OpenSessionResponse&)> on_message;
-    // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT). True: do not
-    // try again.
+    // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT). True:
+    // do not try again.
     std::function<bool(const absl::Status&)> on_refused;
   };
 
-  Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64_t incarnation, Handler handler);
+  Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64_t incarnation,
+          Handler handler);
   ~Session();
 
   void Start();
@@ -47,8 +49,8 @@ class Session {
   // How long no message has come; since Start where none ever came.
   std::chrono::nanoseconds Silence() const;
 
-  // Sends what is queued and Goodbye, ends the stream, and calls `on_closed`, at the latest after `timeout`. The
-  // session does not open again.
+  // Sends what is queued and Goodbye, ends the stream, and calls `on_closed`, at the latest after
+  // `timeout`. The session does not open again.
   void Close(std::chrono::nanoseconds timeout, std::function<void()> on_closed);
 
  private:

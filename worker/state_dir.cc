@@ -33,7 +33,8 @@ absl::Status MakePrivateDirectory(const std::string& path) {
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
     return absl::PermissionDeniedError(fmt::format("{} is not this user's own directory", path));
   }
-  if ((info.st_mode & 077) != 0 && ::chmod(path.c_str(), 0700) != 0) return os::ErrnoStatus(errno, path);
+  if ((info.st_mode & 077) != 0 && ::chmod(path.c_str(), 0700) != 0)
+    return os::ErrnoStatus(errno, path);
   return absl::OkStatus();
 }
 
@@ -63,8 +64,8 @@ absl::StatusOr<StateDir> StateDir::Open(const std::string& path, IdSource& ids) 
   out.lock_.reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!out.lock_) return os::ErrnoStatus(errno, lock_path);
   if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(
-        fmt::format("another worker uses the state directory {}: stop it, or pass --state-dir", out.path_));
+    return absl::FailedPreconditionError(fmt::format(
+        "another worker uses the state directory {}: stop it, or pass --state-dir", out.path_));
   }
   MESHRUN_ASSIGN_OR_RETURN(out.run_dir_, RunDirectory(out.path_));
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(out.run_dir_ + "/g", 0700));

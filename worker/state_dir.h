@@ -3,11 +3,12 @@
 //   lock                                   held while the daemon runs
 //   node.json                              node_id, incarnation
 //   agent.sock                             where ranks reach the daemon
-//   g/<short>/                             one generation: record, launch, sup.sock, r<rank>.sock, final
-//   logs/<job_id>/<generation>/            <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json
+//   g/<short>/                             one generation: record, launch, sup.sock, r<rank>.sock,
+//   final logs/<job_id>/<generation>/            <rank>.stdout.log, <rank>.stderr.log,
+//   <rank>.error.json
 //
-// Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock and g/ lie in a
-// short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.
+// Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock and g/ lie
+// in a short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ namespace meshrun::worker {
 
 class StateDir {
  public:
-  // Creates what is missing, locks, and begins a new incarnation. Errors: FAILED_PRECONDITION (another
-  // daemon uses it), those of the file system.
+  // Creates what is missing, locks, and begins a new incarnation. Errors: FAILED_PRECONDITION
+  // (another daemon uses it), those of the file system.
   static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids);
 
   const std::string& node_id() const { return node_id_; }

@@ -84,7 +84,8 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     progress_ = request->progress();
     return grpc::Status::OK;
   }
-  grpc::Status WatchGeneration(grpc::ServerContext* context, const v1::WatchGenerationRequest* request,
+  grpc::Status WatchGeneration(grpc::ServerContext* context,
+                               const v1::WatchGenerationRequest* request,
                                grpc::ServerWriter<v1::WatchGenerationResponse>* writer) override {
     if (request->token() != kToken) return Unauthenticated();
     std::unique_lock lock(mu_);
@@ -122,12 +123,18 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   }
   grpc::Status AddValue(grpc::ServerContext* context, const v1::AddValueRequest* request,
                         v1::AddValueResponse* response) override {
-    return Change(context, request->request_id(), [&] {
-      const int64_t sum = (values_.contains(request->key()) ? std::stol(values_[request->key()]) : 0) + request->amount();
-      values_[request->key()] = std::to_string(sum);
-    }, [&] { response->set_value(std::stol(values_[request->key()])); });
+    return Change(
+        context, request->request_id(),
+        [&] {
+          const int64_t sum =
+              (values_.contains(request->key()) ? std::stol(values_[request->key()]) : 0) +
+              request->amount();
+          values_[request->key()] = std::to_string(sum);
+        },
+        [&] { response->set_value(std::stol(values_[request->key()])); });
   }
-  grpc::Status CompareSetValue(grpc::ServerContext* context, const v1::CompareSetValueRequest* request,
+  grpc::Status CompareSetValue(grpc::ServerContext* context,
+                               const v1::CompareSetValueRequest* request,
                                v1::CompareSetValueResponse* response) override {
     return Change(context, request->request_id(), [&] {
       const auto it = values_.find(request->key());
@@ -142,12 +149,14 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     if (const auto status = Check(context); !status.ok()) return status;
     std::lock_guard lock(mu_);
     response->set_total(values_.size());
-    for (const std::string& key : request->keys()) response->set_existing(response->existing() + values_.count(key));
+    for (const std::string& key : request->keys())
+      response->set_existing(response->existing() + values_.count(key));
     return grpc::Status::OK;
   }
   grpc::Status DeleteKey(grpc::ServerContext* context, const v1::DeleteKeyRequest* request,
                          v1::DeleteKeyResponse* response) override {
-    return Change(context, request->request_id(), [&] { response->set_deleted(values_.erase(request->key()) > 0); });
+    return Change(context, request->request_id(),
+                  [&] { response->set_deleted(values_.erase(request->key()) > 0); });
   }
   // Waits until it is cancelled.
   grpc::Status EnterBarrier(grpc::ServerContext* context, const v1::EnterBarrierRequest* request,
@@ -166,7 +175,8 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
  private:
   grpc::Status Check(grpc::ServerContext* context) {
     const auto token = context->client_metadata().find("meshrun-token");
-    if (token == context->client_metadata().end() || token->second != kToken) return Unauthenticated();
+    if (token == context->client_metadata().end() || token->second != kToken)
+      return Unauthenticated();
     if (failures_ > 0) {
       --failures_;
       return {grpc::StatusCode::UNAVAILABLE, "the coordinator is away"};
@@ -175,11 +185,13 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   }
   // Carries out what was not carried out yet, and then perhaps fails to answer.
   template <typename Carry, typename Answer = void (*)()>
-  grpc::Status Change(grpc::ServerContext* context, const std::string& request_id, Carry carry,
-                      Answer answer = [] {}) {
+  grpc::Status Change(
+      grpc::ServerContext* context, const std::string& request_id, Carry carry,
+      Answer answer = [] {}) {
     {
       std::lock_guard lock(mu_);
-      if (std::find(request_ids_.begin(), request_ids_.end(), request_id) == request_ids_.end()) carry();
+      if (std::find(request_ids_.begin(), request_ids_.end(), request_id) == request_ids_.end())
+        carry();
       request_ids_.push_back(request_id);
       answer();
     }
@@ -207,7 +219,8 @@ class AgentTest : public ::testing::Test {
   void Serve() {
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(builder);
-    builder.AddListeningPort("unix:" + (directory_ / "agent.sock"), grpc::InsecureServerCredentials());
+    builder.AddListeningPort("unix:" + (directory_ / "agent.sock"),
+                             grpc::InsecureServerCredentials());
     builder.RegisterService(static_cast<v1::AgentService::Service*>(&daemon_));
     builder.RegisterService(static_cast<v1::StoreService::Service*>(&daemon_));
     server_ = builder.BuildAndStart();
@@ -260,7 +273,8 @@ TEST_F(AgentTest, LearnsItsPlaceInTheGeneration) {
 TEST_F(AgentTest, ConnectSaysWhatTheDaemonSays) {
   AgentEnvironment environment = Environment();
   environment.token = "guessed";
-  EXPECT_EQ(DaemonAgent::Connect(environment, kLong).status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(DaemonAgent::Connect(environment, kLong).status().code(),
+            absl::StatusCode::kUnauthenticated);
   environment = Environment();
   environment.rank = 9;
   EXPECT_EQ(DaemonAgent::Connect(environment, kLong).status().code(), absl::StatusCode::kNotFound);
@@ -338,7 +352,8 @@ TEST_F(AgentTest, BarrierNamesItsRankAndItsMembers) {
 
 TEST_F(AgentTest, DestroyingTheAgentCancelsCallsThatWait) {
   Connect();
-  auto waiting = std::async(std::launch::async, [this] { return agent_->Barrier("never", {}, kLong); });
+  auto waiting =
+      std::async(std::launch::async, [this] { return agent_->Barrier("never", {}, kLong); });
   ASSERT_TRUE(testing::Eventually([&] { return daemon_.last_barrier().name() == "never"; }));
   agent_.reset();
   EXPECT_EQ(waiting.get().code(), absl::StatusCode::kCancelled);
@@ -370,7 +385,8 @@ TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {
   char buffer[1024];
   const ssize_t n = ::recv(socket.get(), buffer, sizeof(buffer), 0);
   ASSERT_GT(n, 0);
-  EXPECT_EQ(std::string(buffer, n), R"({"step":12,"loss":0.5,"note":"a \"b\"","metrics":{"lr":0.001}})");
+  EXPECT_EQ(std::string(buffer, n),
+            R"({"step":12,"loss":0.5,"note":"a \"b\"","metrics":{"lr":0.001}})");
   // Nobody reads: far more than the socket holds.
   for (int i = 0; i < 100'000; ++i) agent.Report({.step = i});
   EXPECT_TRUE(agent.ReportReliably({.step = 13, .note = "done"}).ok());
@@ -386,8 +402,10 @@ TEST(FormatReportTest, WritesNonFiniteNumbersAsPythonDoes) {
 }
 
 TEST(AgentEnvironmentTest, NamesWhatIsMissingOrMalformed) {
-  const std::map<std::string, std::string> all = {{"MESHRUN_AGENT", "unix:/s"}, {"MESHRUN_JOB_ID", "job"},
-                                                  {"MESHRUN_GENERATION", "2"}, {"RANK", "3"},
+  const std::map<std::string, std::string> all = {{"MESHRUN_AGENT", "unix:/s"},
+                                                  {"MESHRUN_JOB_ID", "job"},
+                                                  {"MESHRUN_GENERATION", "2"},
+                                                  {"RANK", "3"},
                                                   {"MESHRUN_TOKEN", "t"}};
   const auto read = [](const std::map<std::string, std::string>& variables) {
     return ReadAgentEnvironment([&](const char* name) {

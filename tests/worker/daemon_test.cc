@@ -1,8 +1,8 @@
 // The worker daemon as a process, with real ranks, against a coordinator that the test plays.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,9 +23,9 @@ namespace {
 using std::chrono::milliseconds;
 using testing::AwaitGone;
 using testing::AwaitPid;
+using ::testing::ElementsAre;
 using testing::Eventually;
 using testing::FakeCoordinator;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Request = v1::OpenSessionRequest;
@@ -42,8 +42,8 @@ class DaemonTest : public ::testing::Test {
 
   void StartDaemon(std::vector<std::string> flags = {}) {
     os::SpawnOptions spawn;
-    spawn.argv = {testing::WorkerProgram(), "--coordinator", coordinator_->address(), "--state-dir",
-                  State(""),  "--name", "here"};
+    spawn.argv = {program_, "--coordinator", coordinator_->address(), "--state-dir", State(""),
+                  "--name", "here"};
     spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
     const auto pid = os::Spawn(spawn);
     ASSERT_TRUE(pid.ok()) << pid.status();
@@ -104,6 +104,7 @@ class DaemonTest : public ::testing::Test {
     return State("/logs/" + std::string(kJob) + "/1/" + std::to_string(rank) + ".stdout.log");
   }
 
+  std::string program_ = testing::WorkerProgram();
   testing::TemporaryDirectory directory_;
   std::unique_ptr<FakeCoordinator> coordinator_ =
       std::make_unique<FakeCoordinator>(FakeCoordinator::Options{});
@@ -117,7 +118,8 @@ TEST_F(DaemonTest, RunsAGenerationFromHelloToItsEnd) {
   EXPECT_EQ(hello.hello().address(), "127.0.0.1");
   EXPECT_EQ(hello.hello().resources().slots(), 3u);
   EXPECT_EQ(hello.fence().incarnation(), 1u);
-  const v1::PrepareResult prepared = Prepare(PrepareFor("echo $RANK of $WORLD_SIZE at $MASTER_PORT; exit 3"));
+  const v1::PrepareResult prepared =
+      Prepare(PrepareFor("echo $RANK of $WORLD_SIZE at $MASTER_PORT; exit 3"));
   EXPECT_TRUE(prepared.ok()) << prepared.error();
   EXPECT_GE(prepared.master_port(), 20000u);
   EXPECT_LE(prepared.master_port(), 29999u);
@@ -145,6 +147,20 @@ TEST_F(DaemonTest, SaysWhatIsWrongWithACommand) {
   EXPECT_FALSE(result.ok());
   EXPECT_TRUE(result.bad_command());
   EXPECT_THAT(result.error(), HasSubstr("absent: no such file"));
+}
+
+TEST_F(DaemonTest, StartsRanksAfterItsProgramWasReplaced) {
+  const auto program = os::ReadFile(program_);
+  ASSERT_TRUE(program.ok());
+  program_ = directory_ / "meshrun-worker";
+  ASSERT_TRUE(os::WriteFileAtomically(program_, *program, 0755).ok());
+  StartDaemon();
+  AwaitHello();
+  ASSERT_EQ(::unlink(program_.c_str()), 0);
+  const v1::PrepareResult prepared = Prepare(PrepareFor("exit 3"));
+  EXPECT_TRUE(prepared.ok()) << prepared.error();
+  Start();
+  EXPECT_EQ(AwaitRankExit().exit_code(), 3);
 }
 
 TEST_F(DaemonTest, StopsItsRanksWithTheGraceAndMarksThemAsTeardown) {
@@ -208,8 +224,9 @@ TEST_F(DaemonTest, ADeadSupervisorIsAnExitOfItsRanks) {
   StartDaemon();
   AwaitHello();
   // The grandchild has left the session, and is nobody's child when the supervisor dies.
-  Prepare(PrepareFor("setsid -f sh -c 'echo $$ > grandchild; exec sleep 1000';"
-                     "echo $PPID > supervisor; sleep 1000"));
+  Prepare(
+      PrepareFor("setsid -f sh -c 'echo $$ > grandchild; exec sleep 1000';"
+                 "echo $PPID > supervisor; sleep 1000"));
   Start();
   const pid_t grandchild = AwaitPid(directory_ / "grandchild");
   const pid_t supervisor = AwaitPid(directory_ / "supervisor");
@@ -242,8 +259,14 @@ TEST_F(DaemonTest, TheLifelineEndsTheDaemonAndItsRanks) {
   ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
   os::UniqueFd read_end(pipe[0]), write_end(pipe[1]);
   os::SpawnOptions spawn;
-  spawn.argv = {testing::WorkerProgram(), "--coordinator", coordinator_->address(), "--state-dir", State(""),
-                "--kill-at-once-on-lifeline", "--lifeline-fd", std::to_string(read_end.get())};
+  spawn.argv = {testing::WorkerProgram(),
+                "--coordinator",
+                coordinator_->address(),
+                "--state-dir",
+                State(""),
+                "--kill-at-once-on-lifeline",
+                "--lifeline-fd",
+                std::to_string(read_end.get())};
   spawn.keep_fds = {read_end.get()};
   const auto pid = os::Spawn(spawn);
   ASSERT_TRUE(pid.ok());
@@ -268,7 +291,8 @@ TEST_F(DaemonTest, WithoutACoordinatorRanksEndAfterTheOrphanTimeout) {
   coordinator_->Shutdown();
   EXPECT_TRUE(AwaitGone(rank));
   // A coordinator that comes back learns of it.
-  coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  coordinator_ =
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
   const Request hello = AwaitHello();
   ASSERT_EQ(hello.hello().running_size(), 1);
   ASSERT_EQ(hello.hello().running(0).exits_size(), 1);
@@ -283,7 +307,8 @@ TEST_F(DaemonTest, RanksLiveThroughACoordinatorsRestart) {
   const pid_t rank = AwaitPid(directory_ / "pid");
   const std::string address = coordinator_->address();
   coordinator_->Shutdown();
-  coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  coordinator_ =
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
   const Request hello = AwaitHello();
   ASSERT_EQ(hello.hello().running_size(), 1);
   EXPECT_THAT(hello.hello().running(0).running_ranks(), ElementsAre(0));
@@ -318,7 +343,9 @@ TEST_F(DaemonTest, StreamsALogFromAnOffsetAndFollowsItToItsEnd) {
   // Asked for before the file exists.
   coordinator_->Send(open, kJob, 1);
   Start();
-  EXPECT_EQ(coordinator_->AwaitUpload("followed", [](const auto& u) { return u.data == "two\n"; }).first_offset, 4u);
+  EXPECT_EQ(coordinator_->AwaitUpload("followed", [](const auto& u) { return u.data == "two\n"; })
+                .first_offset,
+            4u);
   log.set_stream_id("tail");
   log.set_follow(false);
   log.set_offset(0);
@@ -328,7 +355,8 @@ TEST_F(DaemonTest, StreamsALogFromAnOffsetAndFollowsItToItsEnd) {
   EXPECT_EQ(tail.data, "two\n");
   EXPECT_EQ(tail.first_offset, 4u);
   ASSERT_TRUE(os::WriteFileAtomically(directory_ / "go", "").ok());
-  const auto followed = coordinator_->AwaitUpload("followed", [](const auto& u) { return u.ended; });
+  const auto followed =
+      coordinator_->AwaitUpload("followed", [](const auto& u) { return u.ended; });
   EXPECT_EQ(followed.data, "two\nthree\n");
   log.set_stream_id("unknown");
   log.set_job_id("no-such-job");
@@ -440,7 +468,8 @@ TEST_F(DaemonTest, ASecondDaemonOnTheSameStateSaysSo) {
 
 TEST_F(DaemonTest, AnAddressOfAnotherHostNeedsTls) {
   os::SpawnOptions spawn;
-  spawn.argv = {testing::WorkerProgram(), "--coordinator", "192.0.2.1:7480", "--state-dir", State("")};
+  spawn.argv = {testing::WorkerProgram(), "--coordinator", "192.0.2.1:7480", "--state-dir",
+                State("")};
   const auto pid = os::Spawn(spawn);
   ASSERT_TRUE(pid.ok());
   EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(*pid)), 2);

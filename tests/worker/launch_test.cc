@@ -108,7 +108,9 @@ TEST(RankEnvironmentTest, ListsTheJobsGpusOfTheHostByLocalRank) {
 TEST(RankEnvironmentTest, AJobWithoutGpusSeesNoneOfTheHosts) {
   HostFacts host = kHost;
   host.has_gpus = true;
-  EXPECT_EQ(EnvironmentOf(TwoOfFour(), 0, {{"CUDA_VISIBLE_DEVICES", "0,1"}}, host).at("CUDA_VISIBLE_DEVICES"), "");
+  EXPECT_EQ(EnvironmentOf(TwoOfFour(), 0, {{"CUDA_VISIBLE_DEVICES", "0,1"}}, host)
+                .at("CUDA_VISIBLE_DEVICES"),
+            "");
   EXPECT_FALSE(EnvironmentOf(TwoOfFour(), 0).contains("CUDA_VISIBLE_DEVICES"));
 }
 
@@ -125,13 +127,14 @@ TEST(RankEnvironmentTest, NamesTheMesh) {
 }
 
 TEST(RankEnvironmentTest, KeepsTheDaemonsSecretsToItself) {
-  const char* const environ[] = {"MESHRUN_TLS_KEY=/etc/key.pem", "NOTIFY_SOCKET=/run/n", "A=b=c", nullptr};
+  const char* const environ[] = {"MESHRUN_TLS_KEY=/etc/key.pem", "NOTIFY_SOCKET=/run/n", "A=b=c",
+                                 nullptr};
   EXPECT_EQ(InheritedEnvironment(environ), (Environment{{"A", "b=c"}}));
 }
 
 TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
-  const v1::SupervisorLaunch launch =
-      MakeLaunch(TwoOfFour(), "/work/train", "/work", {}, kHost, {"/g", "/logs"}, std::chrono::seconds(5));
+  const v1::SupervisorLaunch launch = MakeLaunch(TwoOfFour(), "/work/train", "/work", {}, kHost,
+                                                 {"/g", "/logs"}, std::chrono::seconds(5));
   ASSERT_EQ(launch.ranks_size(), 2);
   EXPECT_EQ(launch.fence().generation(), 7u);
   EXPECT_EQ(launch.lease().seconds(), 5);

@@ -20,9 +20,9 @@ namespace {
 using std::chrono::milliseconds;
 using testing::AwaitGone;
 using testing::AwaitPid;
-using testing::SupervisorHarness;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::SupervisorHarness;
 
 using Response = v1::SupervisorResponse;
 
@@ -87,8 +87,10 @@ TEST(SupervisorTest, SaysWhyAProgramCannotBeStarted) {
 
 TEST(SupervisorTest, ReadsTheTorchelasticErrorFile) {
   SupervisorHarness supervisor;
-  supervisor.AddRank(R"(echo '{"message": {"message": "ValueError: loss is nan"}}' > 0.error.json; exit 1)");
-  supervisor.AddRank(R"(echo '{"message": "out of memory", "timestamp": 1}' > 1.error.json; exit 1)");
+  supervisor.AddRank(
+      R"(echo '{"message": {"message": "ValueError: loss is nan"}}' > 0.error.json; exit 1)");
+  supervisor.AddRank(
+      R"(echo '{"message": "out of memory", "timestamp": 1}' > 1.error.json; exit 1)");
   supervisor.Spawn();
   supervisor.Connect();
   supervisor.Start();
@@ -133,7 +135,8 @@ TEST(SupervisorTest, StopTerminatesAndKillsAfterTheGrace) {
 
 TEST(SupervisorTest, StopReachesTheProgramBehindAShell) {
   SupervisorHarness supervisor;
-  supervisor.AddRank("sh -c 'trap \"echo got it > got; exit 0\" TERM; echo $$ > pid; sleep 1000 & wait'; exit 0");
+  supervisor.AddRank(
+      "sh -c 'trap \"echo got it > got; exit 0\" TERM; echo $$ > pid; sleep 1000 & wait'; exit 0");
   supervisor.Spawn();
   supervisor.Connect();
   supervisor.Start();
@@ -249,8 +252,8 @@ TEST(SupervisorTest, ForwardsReportsAndIgnoresWhatIsNone) {
   address.sun_family = AF_UNIX;
   std::strcpy(address.sun_path, supervisor.Path("r0.sock").c_str());
   const auto report = [&](const std::string& text) {
-    ASSERT_EQ(::sendto(socket.get(), text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&address),
-                       sizeof(address)),
+    ASSERT_EQ(::sendto(socket.get(), text.data(), text.size(), 0,
+                       reinterpret_cast<sockaddr*>(&address), sizeof(address)),
               static_cast<ssize_t>(text.size()));
   };
   report("no JSON");

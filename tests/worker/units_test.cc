@@ -1,4 +1,5 @@
-// The worker's pure parts: reports, what a rank leaves behind, tails of files, GPUs; ports and state.
+// The worker's pure parts: reports, what a rank leaves behind, tails of files, GPUs; ports and
+// state.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -70,7 +71,8 @@ TEST(ReportTest, BoundsTheNumberOfMetrics) {
 }
 
 TEST(Utf8Test, ReplacesWhatIsNoUtf8) {
-  EXPECT_EQ(ToUtf8("plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D"), "plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D");
+  EXPECT_EQ(ToUtf8("plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D"),
+            "plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D");
   EXPECT_EQ(ToUtf8("a\xFFz"), "a?z");
   EXPECT_EQ(ToUtf8("\xC3"), "?");
   EXPECT_EQ(ToUtf8("\xC0\xAF"), "??");
@@ -97,19 +99,24 @@ TEST(LastLinesTest, AnIncompleteFirstLineIsLeftOut) {
 }
 
 TEST(LastLinesTest, OfAProgressBarTheLastFormCounts) {
-  EXPECT_THAT(LastLines(" 10%\r 20%\r 30%\r\nTraceback\r\n", false), ElementsAre(" 30%", "Traceback"));
+  EXPECT_THAT(LastLines(" 10%\r 20%\r 30%\r\nTraceback\r\n", false),
+              ElementsAre(" 30%", "Traceback"));
 }
 
 TEST(ErrorFileTest, ReadsBothShapesAndNothingElse) {
-  EXPECT_EQ(ErrorFileMessage(R"({"message": {"message": "T: x", "extraInfo": {"timestamp": "1"}}})"), "T: x");
+  EXPECT_EQ(
+      ErrorFileMessage(R"({"message": {"message": "T: x", "extraInfo": {"timestamp": "1"}}})"),
+      "T: x");
   EXPECT_EQ(ErrorFileMessage(R"({"message": "x", "timestamp": 1})"), "x");
-  for (const char* const wrong : {"", "{}", R"({"message": 3})", R"({"message": {"text": "x"}})", "[]"}) {
+  for (const char* const wrong :
+       {"", "{}", R"({"message": 3})", R"({"message": {"text": "x"}})", "[]"}) {
     EXPECT_EQ(ErrorFileMessage(wrong), "") << wrong;
   }
 }
 
 uint64_t Tail(const std::string& text, int64_t lines) {
-  return TailOffset(text.size(), lines, [&](uint64_t offset, size_t size) { return text.substr(offset, size); });
+  return TailOffset(text.size(), lines,
+                    [&](uint64_t offset, size_t size) { return text.substr(offset, size); });
 }
 
 TEST(TailTest, FindsTheFirstOfTheLastLines) {
@@ -137,7 +144,8 @@ TEST(VisibleGpusTest, FollowsCudasRules) {
   }
   const auto visible = [&](const std::string& variable) {
     std::vector<int> out;
-    for (const v1::Gpu& gpu : VisibleGpus(gpus, variable)) out.push_back(static_cast<int>(gpu.index()));
+    for (const v1::Gpu& gpu : VisibleGpus(gpus, variable))
+      out.push_back(static_cast<int>(gpu.index()));
     return out;
   };
   EXPECT_THAT(visible("2,0"), ElementsAre(2, 0));
@@ -200,7 +208,8 @@ TEST_F(PortRangeTest, APortInUseIsPassedOver) {
 
 TEST_F(PortRangeTest, ParsesAnInterval) {
   EXPECT_EQ(ParsePortInterval("20000-20063")->last, 20063);
-  for (const char* const wrong : {"", "20000", "20000-", "5-10", "30000-20000", "20000-70000", "20000-20063x"}) {
+  for (const char* const wrong :
+       {"", "20000", "20000-", "5-10", "30000-20000", "20000-70000", "20000-20063x"}) {
     EXPECT_FALSE(ParsePortInterval(wrong).ok()) << wrong;
   }
 }
@@ -234,7 +243,9 @@ TEST(StateDirTest, SocketsFitHoweverLongThePath) {
   const auto state = StateDir::Open(directory / std::string(150, 'x'), ids);
   ASSERT_TRUE(state.ok()) << state.status();
   EXPECT_TRUE(os::CheckSocketPath(state->AgentSocket()).ok());
-  EXPECT_TRUE(os::CheckSocketPath(state->GenerationDirectory("a-long-job-name-k3x9w2", 1234567) + "/r123456.sock").ok());
+  EXPECT_TRUE(os::CheckSocketPath(state->GenerationDirectory("a-long-job-name-k3x9w2", 1234567) +
+                                  "/r123456.sock")
+                  .ok());
   EXPECT_THAT(state->LogDirectory("job", 1), HasSubstr(std::string(150, 'x')));
   (void)os::RemoveTree(state->AgentSocket().substr(0, state->AgentSocket().rfind('/')));
 }

@@ -18,7 +18,8 @@ namespace meshrun::worker {
 AgentServer::AgentServer(EventLoop& loop, Generations& generations,
                          std::shared_ptr<grpc::Channel> coordinator, uint64_t incarnation)
     : agent_service_(std::make_unique<AgentService>(loop, generations)),
-      store_proxy_(std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), incarnation)) {}
+      store_proxy_(
+          std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), incarnation)) {}
 
 AgentServer::~AgentServer() { Stop(); }
 
@@ -30,7 +31,8 @@ absl::Status AgentServer::Start(const std::string& socket_path) {
   builder.RegisterService(agent_service_.get());
   builder.RegisterService(store_proxy_.get());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr) return absl::InternalError(fmt::format("cannot listen on {}", socket_path));
+  if (server_ == nullptr)
+    return absl::InternalError(fmt::format("cannot listen on {}", socket_path));
   if (::chmod(socket_path.c_str(), 0600) != 0) return os::ErrnoStatus(errno, socket_path);
   return absl::OkStatus();
 }

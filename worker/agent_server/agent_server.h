@@ -1,5 +1,5 @@
-// What the ranks of this host reach at MESHRUN_AGENT: AgentService, answered from the daemon's own state,
-// and StoreService, passed on to the coordinator. Every call shows the generation's token.
+// What the ranks of this host reach at MESHRUN_AGENT: AgentService, answered from the daemon's own
+// state, and StoreService, passed on to the coordinator. Every call shows the generation's token.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -16,8 +16,8 @@ namespace meshrun::worker {
 
 class AgentServer {
  public:
-  // `generations` is asked on `loop` alone; both outlive the server, and the loop runs until Stop returned.
-  // `coordinator` is a channel of its own, so that no value waits before a heartbeat.
+  // `generations` is asked on `loop` alone; both outlive the server, and the loop runs until Stop
+  // returned. `coordinator` is a channel of its own, so that no value waits before a heartbeat.
   AgentServer(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
               uint64_t incarnation);
   ~AgentServer();

@@ -9,7 +9,8 @@ namespace meshrun::worker {
 namespace {
 
 // One WatchGeneration call: at most one message, and the end. On the loop but for the reactions.
-class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>, public GenerationWatcher {
+class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
+              public GenerationWatcher {
  public:
   Watch(EventLoop& loop, Generations& generations, v1::WatchGenerationRequest request)
       : loop_(loop), generations_(generations), request_(std::move(request)) {
@@ -32,7 +33,8 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>, publ
     });
   }
   void OnCancel() override {
-    loop_.Post([this] { Complete(grpc::Status(grpc::StatusCode::CANCELLED, "the rank went away")); });
+    loop_.Post(
+        [this] { Complete(grpc::Status(grpc::StatusCode::CANCELLED, "the rank went away")); });
   }
   void OnDone() override {
     // After every task above.
@@ -79,7 +81,8 @@ grpc::ServerUnaryReactor* AgentService::RegisterRank(grpc::CallbackServerContext
                                                      v1::RegisterRankResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request, response] {
-    const auto found = generations_.Authenticate(request->fence(), request->token(), request->rank());
+    const auto found =
+        generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (!found.ok()) {
       reactor->Finish(rpc::ToGrpc(found.status()));
       return;
@@ -93,9 +96,9 @@ grpc::ServerUnaryReactor* AgentService::RegisterRank(grpc::CallbackServerContext
     response->set_master_addr(record.start().master_addr());
     response->set_master_port(record.start().master_port());
     response->set_node_name(generations_.facts().node_name);
-    log::Debug("a rank has registered", {{"job", record.fence().job_id()},
-                                         {"rank", request->rank()},
-                                         {"pid", request->pid()}});
+    log::Debug(
+        "a rank has registered",
+        {{"job", record.fence().job_id()}, {"rank", request->rank()}, {"pid", request->pid()}});
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
@@ -106,7 +109,8 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
                                                        v1::ReportProgressResponse*) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   loop_.Post([this, reactor, request] {
-    const auto found = generations_.Authenticate(request->fence(), request->token(), request->rank());
+    const auto found =
+        generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (found.ok()) (*found)->MergeRankProgress(request->rank(), request->progress());
     reactor->Finish(rpc::ToGrpc(found.status()));
   });

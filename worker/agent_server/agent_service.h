@@ -9,7 +9,8 @@ namespace meshrun::worker {
 
 class AgentService : public v1::AgentService::CallbackService {
  public:
-  AgentService(EventLoop& loop, Generations& generations) : loop_(loop), generations_(generations) {}
+  AgentService(EventLoop& loop, Generations& generations)
+      : loop_(loop), generations_(generations) {}
 
   grpc::ServerUnaryReactor* RegisterRank(grpc::CallbackServerContext* context,
                                          const v1::RegisterRankRequest* request,

@@ -8,8 +8,8 @@
 namespace meshrun::worker {
 namespace {
 
-// One call on its way. It ends by Finish exactly once: refused on the loop, or with the coordinator's
-// answer, which a cancelled call gets too.
+// One call on its way. It ends by Finish exactly once: refused on the loop, or with the
+// coordinator's answer, which a cancelled call gets too.
 template <typename Request, typename Response>
 class ForwardedCall : public grpc::ServerUnaryReactor {
  public:
@@ -47,16 +47,18 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
     request_.mutable_fence()->set_incarnation(proxy_.incarnation());
     // Ranks live through a coordinator's restart: its term is no business of theirs.
     request_.mutable_fence()->set_term(0);
-    start_(&client_, &request_, response_, [this](const grpc::Status& status) { OnAnswer(status); });
+    start_(&client_, &request_, response_,
+           [this](const grpc::Status& status) { OnAnswer(status); });
   }
 
   void OnAnswer(const grpc::Status& status) {
     if constexpr (std::is_same_v<Request, v1::GetWorldRequest>) {
       if (status.ok()) {
-        proxy_.loop().Post([&proxy = proxy_, fence = request_.fence(), token = token_, world = *response_] {
-          const auto generation = proxy.generations().Authenticate(fence, token);
-          if (generation.ok()) (*generation)->world = world;
-        });
+        proxy_.loop().Post(
+            [&proxy = proxy_, fence = request_.fence(), token = token_, world = *response_] {
+              const auto generation = proxy.generations().Authenticate(fence, token);
+              if (generation.ok()) (*generation)->world = world;
+            });
       }
     }
     Finish(status);
@@ -77,16 +79,16 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-#define MESHRUN_FORWARD(Method)                                                                       \
-  grpc::ServerUnaryReactor* StoreProxy::Method(grpc::CallbackServerContext* context,                  \
-                                               const v1::Method##Request* request,                    \
-                                               v1::Method##Response* response) {                      \
-    return new ForwardedCall<v1::Method##Request, v1::Method##Response>(                              \
-        *this, context, request, response,                                                            \
-        [this](grpc::ClientContext* client, const v1::Method##Request* q, v1::Method##Response* r,    \
-               std::function<void(grpc::Status)> done) {                                              \
-          stub_->async()->Method(client, q, r, std::move(done));                                      \
-        });                                                                                           \
+#define MESHRUN_FORWARD(Method)                                                                    \
+  grpc::ServerUnaryReactor* StoreProxy::Method(grpc::CallbackServerContext* context,               \
+                                               const v1::Method##Request* request,                 \
+                                               v1::Method##Response* response) {                   \
+    return new ForwardedCall<v1::Method##Request, v1::Method##Response>(                           \
+        *this, context, request, response,                                                         \
+        [this](grpc::ClientContext* client, const v1::Method##Request* q, v1::Method##Response* r, \
+               std::function<void(grpc::Status)> done) {                                           \
+          stub_->async()->Method(client, q, r, std::move(done));                                   \
+        });                                                                                        \
   }
 
 MESHRUN_FORWARD(SetValues)

@@ -1,6 +1,6 @@
-// StoreService as ranks see it: the caller's token is checked, the daemon's incarnation added, and the call
-// passed on to the coordinator with the caller's deadline. UNAVAILABLE is the caller's to retry: it has the
-// request id. The world table is asked for once per generation.
+// StoreService as ranks see it: the caller's token is checked, the daemon's incarnation added, and
+// the call passed on to the coordinator with the caller's deadline. UNAVAILABLE is the caller's to
+// retry: it has the request id. The world table is asked for once per generation.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -23,10 +23,10 @@ class StoreProxy : public v1::StoreService::CallbackService {
         stub_(v1::StoreService::NewStub(std::move(coordinator))),
         incarnation_(incarnation) {}
 
-#define MESHRUN_FORWARDED(Method)                                                                  \
-  grpc::ServerUnaryReactor* Method(grpc::CallbackServerContext* context,                           \
-                                   const v1::Method##Request* request, v1::Method##Response* response) \
-      override
+#define MESHRUN_FORWARDED(Method)                                        \
+  grpc::ServerUnaryReactor* Method(grpc::CallbackServerContext* context, \
+                                   const v1::Method##Request* request,   \
+                                   v1::Method##Response* response) override
   MESHRUN_FORWARDED(SetValues);
   MESHRUN_FORWARDED(GetValues);
   MESHRUN_FORWARDED(WaitKeys);

@@ -28,7 +28,8 @@ double NumberIn(const char* path) {
 double CpuQuota() {
   if (const auto content = os::ReadFile("/sys/fs/cgroup/cpu.max"); content.ok()) {
     double quota = 0, period = 0;
-    if (std::sscanf(content->c_str(), "%lf %lf", &quota, &period) == 2 && period > 0) return quota / period;
+    if (std::sscanf(content->c_str(), "%lf %lf", &quota, &period) == 2 && period > 0)
+      return quota / period;
     return 0;
   }
   const double quota = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
@@ -41,8 +42,9 @@ double CpuQuota() {
 uint32_t CountCores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  uint32_t cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
-                                                                  : std::thread::hardware_concurrency();
+  uint32_t cores = ::sched_getaffinity(0, sizeof(set), &set) == 0
+                       ? CPU_COUNT(&set)
+                       : std::thread::hardware_concurrency();
   if (const double quota = CpuQuota(); quota > 0) {
     cores = std::min(cores, static_cast<uint32_t>(quota + 0.999));
   }
@@ -79,7 +81,8 @@ std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::st
     const std::string_view name = rest.substr(0, comma);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     const auto gpu = std::find_if(gpus.begin(), gpus.end(), [name](const v1::Gpu& g) {
-      return name == std::to_string(g.index()) || (name.starts_with("GPU-") && g.uuid().starts_with(name));
+      return name == std::to_string(g.index()) ||
+             (name.starts_with("GPU-") && g.uuid().starts_with(name));
     });
     // As CUDA does: the first name that is no device ends the list.
     if (gpu == gpus.end()) break;

@@ -25,8 +25,9 @@ Function Symbol(void* library, const char* name) {
 
 std::vector<v1::Gpu> ListGpus() {
   std::vector<v1::Gpu> gpus;
-  const std::unique_ptr<void, int (*)(void*)> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
-                                                      [](void* l) { return l ? ::dlclose(l) : 0; });
+  const std::unique_ptr<void, int (*)(void*)> library(
+      ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
+      [](void* l) { return l ? ::dlclose(l) : 0; });
   if (library == nullptr) return gpus;
   void* const l = library.get();
   const auto init = Symbol<int (*)()>(l, "nvmlInit_v2");

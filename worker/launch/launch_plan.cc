@@ -23,15 +23,17 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
   v1::SupervisorLaunch launch;
   *launch.mutable_fence() = record.fence();
   *launch.mutable_lease() = ToProtoDuration(lease);
-  *launch.mutable_kill_grace() = prepare.spec().has_kill_grace() ? prepare.spec().kill_grace()
-                                                                 : ToProtoDuration(kDefaultKillGrace);
+  *launch.mutable_kill_grace() = prepare.spec().has_kill_grace()
+                                     ? prepare.spec().kill_grace()
+                                     : ToProtoDuration(kDefaultKillGrace);
   for (int i = 0; i < prepare.ranks_size(); ++i) {
     const int rank = prepare.ranks(i).rank();
     v1::RankLaunch& out = *launch.add_ranks();
     out.set_rank(rank);
     out.add_argv(program);
     // The first word of a command is the program itself; a shipped job's command is arguments only.
-    for (int a = prepare.spec().shipped_job().empty() ? 1 : 0; a < prepare.spec().command_size(); ++a) {
+    for (int a = prepare.spec().shipped_job().empty() ? 1 : 0; a < prepare.spec().command_size();
+         ++a) {
       out.add_argv(prepare.spec().command(a));
     }
     out.set_working_dir(working_dir);
@@ -45,8 +47,9 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
   return launch;
 }
 
-bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir, const std::string& working_dir,
-                    const Environment& inherited, std::string* program, CommandError* error) {
+bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir,
+                    const std::string& working_dir, const Environment& inherited,
+                    std::string* program, CommandError* error) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(working_dir, ignored)) {
     error->status = absl::NotFoundError(
@@ -59,7 +62,7 @@ bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir, const 
   } else {
     auto path = spec.env().find("PATH");
     const auto own = inherited.find("PATH");
-    const std::string variable = path != spec.env().end()   ? path->second
+    const std::string variable = path != spec.env().end() ? path->second
                                  : own != inherited.end() ? own->second
                                                           : "/usr/local/bin:/usr/bin:/bin";
     found = os::FindCommand(spec.command_size() > 0 ? spec.command(0) : "", working_dir, variable);
@@ -80,7 +83,8 @@ std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherit
 }
 
 std::string LogPath(const std::string& logs, int rank, v1::LogStream stream) {
-  return fmt::format("{}/{}.{}.log", logs, rank, stream == v1::LOG_STREAM_STDERR ? "stderr" : "stdout");
+  return fmt::format("{}/{}.{}.log", logs, rank,
+                     stream == v1::LOG_STREAM_STDERR ? "stderr" : "stdout");
 }
 
 std::string ErrorFilePath(const std::string& logs, int rank) {

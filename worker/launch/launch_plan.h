@@ -31,11 +31,12 @@ struct CommandError {
   bool bad_command = false;
 };
 
-// Finds the program of `spec`: a shipped job below `jobs_dir`, else the first word of the command, looked
-// for as execvp would in `working_dir` with the ranks' PATH. Returns true and sets `program`, or fills
-// `error` with one sentence.
-bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir, const std::string& working_dir,
-                    const Environment& inherited, std::string* program, CommandError* error);
+// Finds the program of `spec`: a shipped job below `jobs_dir`, else the first word of the command,
+// looked for as execvp would in `working_dir` with the ranks' PATH. Returns true and sets
+// `program`, or fills `error` with one sentence.
+bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir,
+                    const std::string& working_dir, const Environment& inherited,
+                    std::string* program, CommandError* error);
 
 // Where the ranks run: the spec's, else the daemon's user's home, else "/".
 std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherited);

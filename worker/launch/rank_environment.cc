@@ -36,8 +36,8 @@ Environment InheritedEnvironment(const char* const* environ) {
   return out;
 }
 
-Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record, int local_rank,
-                            const HostFacts& host, const v1::RankLaunch& launch) {
+Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record,
+                            int local_rank, const HostFacts& host, const v1::RankLaunch& launch) {
   const v1::Prepare& prepare = record.prepare();
   const v1::RankAssignment& self = prepare.ranks(local_rank);
   const int local_world_size = prepare.ranks_size();
@@ -49,7 +49,9 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   // A script's output belongs into its log when it is printed, not when a buffer is full.
   env.emplace("PYTHONUNBUFFERED", "1");
 
-  const auto set = [&env](const char* name, const auto& value) { env[name] = fmt::format("{}", value); };
+  const auto set = [&env](const char* name, const auto& value) {
+    env[name] = fmt::format("{}", value);
+  };
   set("RANK", self.rank());
   set("LOCAL_RANK", self.local_rank());
   set("WORLD_SIZE", prepare.world_size());

@@ -10,7 +10,8 @@ namespace meshrun::worker {
 
 using Environment = std::map<std::string, std::string>;
 
-// The daemon's environment as a map; what only concerns the daemon itself is left out of it for ranks.
+// The daemon's environment as a map; what only concerns the daemon itself is left out of it for
+// ranks.
 Environment InheritedEnvironment(const char* const* environ);
 
 // What of this host the ranks are told.
@@ -21,10 +22,11 @@ struct HostFacts {
   bool has_gpus = false;
 };
 
-// The whole environment of rank `local_rank` of `record` but for MASTER_ADDR and MASTER_PORT, which are
-// known at Start. `inherited` is below the job's own variables, and both are below what meshrun sets;
-// only TORCH_NCCL_ASYNC_ERROR_HANDLING, OMP_NUM_THREADS, PYTHONUNBUFFERED and CUDA_DEVICE_ORDER yield.
-Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record, int local_rank,
-                            const HostFacts& host, const v1::RankLaunch& launch);
+// The whole environment of rank `local_rank` of `record` but for MASTER_ADDR and MASTER_PORT, which
+// are known at Start. `inherited` is below the job's own variables, and both are below what meshrun
+// sets; only TORCH_NCCL_ASYNC_ERROR_HANDLING, OMP_NUM_THREADS, PYTHONUNBUFFERED and
+// CUDA_DEVICE_ORDER yield.
+Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record,
+                            int local_rank, const HostFacts& host, const v1::RankLaunch& launch);
 
 }  // namespace meshrun::worker

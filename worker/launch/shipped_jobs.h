@@ -1,5 +1,5 @@
-// The training programs that come with meshrun: executables DIR/NAME/NAME, as built, or DIR/NAME, as
-// installed.
+// The training programs that come with meshrun: executables DIR/NAME/NAME, as built, or DIR/NAME,
+// as installed.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace meshrun::worker {
 
-// ../jobs beside the running program's directory (the build tree), else ../libexec/meshrun/jobs. Empty
-// when there is neither.
+// ../jobs beside the running program's directory (the build tree), else ../libexec/meshrun/jobs.
+// Empty when there is neither.
 std::string DefaultJobsDirectory();
 
 // Sorted names. Empty when the directory does not exist.

@@ -26,7 +26,8 @@ constexpr size_t kChunk = 1 << 16;
 
 }  // namespace
 
-// One stream. Everything but the reactions runs on the loop; OnDone's task is the last one of an upload.
+// One stream. Everything but the reactions runs on the loop; OnDone's task is the last one of an
+// upload.
 class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
  public:
   LogUpload(LogUploads& owner, v1::OpenLog request, std::string path, bool growing)
@@ -46,7 +47,9 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     if (!writing_) End();
   }
   void OnRankEnded(const std::string& job_id, uint64_t generation, int rank) {
-    if (request_.job_id() != job_id || request_.generation() != generation || request_.rank() != rank) return;
+    if (request_.job_id() != job_id || request_.generation() != generation ||
+        request_.rank() != rank)
+      return;
     growing_ = false;
     if (!writing_) Pump();
   }
@@ -121,8 +124,8 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
       std::error_code ignored;
       if (error == ENOENT && growing) {
         LookAgain();
-      } else if (error == ENOENT &&
-                 std::filesystem::is_directory(std::filesystem::path(path_).parent_path(), ignored)) {
+      } else if (error == ENOENT && std::filesystem::is_directory(
+                                        std::filesystem::path(path_).parent_path(), ignored)) {
         // A rank that was never started said nothing.
         End();
       } else {

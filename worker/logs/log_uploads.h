@@ -1,9 +1,9 @@
-// Log streams that the coordinator asked for: each reads one file from an offset and sends it by a call of
-// its own (UploadLog), as fast as the reader takes it. A followed file is looked at 20 times a second until
-// its rank has ended and its end was read.
+// Log streams that the coordinator asked for: each reads one file from an offset and sends it by a
+// call of its own (UploadLog), as fast as the reader takes it. A followed file is looked at 20
+// times a second until its rank has ended and its end was read.
 //
-// Has its own event loop and thread: a slow disk delays no heartbeat. Methods may be called from any
-// thread; what is asked for in order is done in order.
+// Has its own event loop and thread: a slow disk delays no heartbeat. Methods may be called from
+// any thread; what is asked for in order is done in order.
 #pragma once
 
 #include <grpcpp/channel.h>

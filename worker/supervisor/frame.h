@@ -1,5 +1,5 @@
-// Messages on a stream socket: each one after its length, a 32-bit little-endian integer. Both ends of the
-// supervisor's socket use it. Nothing here blocks.
+// Messages on a stream socket: each one after its length, a 32-bit little-endian integer. Both ends
+// of the supervisor's socket use it. Nothing here blocks.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,9 @@ namespace meshrun::worker {
 
 class FrameReader {
  public:
-  // Takes in what the socket holds now. False when the peer closed it, on an error, and when a length is
-  // beyond any message of ours: the connection is of no further use, frames already whole still are.
+  // Takes in what the socket holds now. False when the peer closed it, on an error, and when a
+  // length is beyond any message of ours: the connection is of no further use, frames already whole
+  // still are.
   bool ReadAvailable(int fd);
 
   // The next whole message's bytes.

@@ -25,15 +25,17 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 }
 
 [[noreturn]] void Refuse(const std::string& what, int error) {
-  const std::string line = fmt::format("meshrun: cannot start {}: {}\n", what, std::strerror(error));
+  const std::string line =
+      fmt::format("meshrun: cannot start {}: {}\n", what, std::strerror(error));
   (void)!::write(STDERR_FILENO, line.data(), line.size());
   ::_exit(error == ENOENT || error == ENOTDIR ? 127 : 126);
 }
 
 }  // namespace
 
-absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
-                                const google::protobuf::Map<std::string, std::string>& environment) {
+absl::StatusOr<pid_t> StartRank(
+    const v1::RankLaunch& launch,
+    const google::protobuf::Map<std::string, std::string>& environment) {
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
   const os::UniqueFd out(::open(launch.stdout_path().c_str(), kFlags, 0644));
   if (!out) return os::ErrnoStatus(errno, launch.stdout_path());

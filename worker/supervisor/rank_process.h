@@ -10,11 +10,11 @@
 
 namespace meshrun::worker {
 
-// Forks and executes. `environment` is added to the launch's own. A program that cannot be executed says
-// so on the rank's stderr and exits 127 (not found) or 126, as a shell would.
+// Forks and executes. `environment` is added to the launch's own. A program that cannot be executed
+// says so on the rank's stderr and exits 127 (not found) or 126, as a shell would.
 //
-// Only for a process with one thread: the child runs ordinary code before exec, and PDEATHSIG is bound to
-// the thread that forks. Errors: those of the output files and of fork().
+// Only for a process with one thread: the child runs ordinary code before exec, and PDEATHSIG is
+// bound to the thread that forks. Errors: those of the output files and of fork().
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
                                 const google::protobuf::Map<std::string, std::string>& environment);
 

@@ -1,6 +1,6 @@
-// One report of a rank: a datagram with one JSON object, {"step": 12, "total_steps": 300, "loss": 0.3,
-// "note": "evaluating", "metrics": {"lr": 0.001}, "images_per_s": 812}. Numbers of other names are metrics.
-// Pure.
+// One report of a rank: a datagram with one JSON object, {"step": 12, "total_steps": 300, "loss":
+// 0.3, "note": "evaluating", "metrics": {"lr": 0.001}, "images_per_s": 812}. Numbers of other names
+// are metrics. Pure.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace meshrun::worker {
 
-// Writes what the datagram says over `progress`; what it does not name stays. NaN and Infinity as Python's
-// json writes them are taken. False, with `progress` unchanged, when it is no JSON object.
+// Writes what the datagram says over `progress`; what it does not name stays. NaN and Infinity as
+// Python's json writes them are taken. False, with `progress` unchanged, when it is no JSON object.
 bool MergeReport(std::string_view datagram, v1::Progress* progress);
 
 // The values that `update` has, over those of `progress`.

@@ -32,7 +32,8 @@ void CloseOnExecAbove(unsigned first) {
 
 }  // namespace
 
-// Flags are few and come from the daemon: no parser, which would cost as much as the rest of the start.
+// Flags are few and come from the daemon: no parser, which would cost as much as the rest of the
+// start.
 int SuperviseMain(int argc, char** argv) {
   SupervisorOptions options;
   std::string launch_file;
@@ -53,7 +54,8 @@ int SuperviseMain(int argc, char** argv) {
       return Fail(fmt::format("{} is no flag", flag));
     }
   }
-  if (launch_file.empty()) return Fail("--launch FILE is missing: the worker daemon starts supervisors");
+  if (launch_file.empty())
+    return Fail("--launch FILE is missing: the worker daemon starts supervisors");
   CloseOnExecAbove(3);
   const auto content = os::ReadFile(launch_file);
   if (!content.ok()) return Fail(std::string(content.status().message()));

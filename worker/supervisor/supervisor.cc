@@ -38,8 +38,8 @@ std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::
 
 // Supervisors log rarely, and to their daemon's stderr.
 void Say(const v1::Fence& fence, const std::string& text) {
-  const std::string line =
-      fmt::format("meshrun-supervisor: {} job={} generation={}\n", text, fence.job_id(), fence.generation());
+  const std::string line = fmt::format("meshrun-supervisor: {} job={} generation={}\n", text,
+                                       fence.job_id(), fence.generation());
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -126,7 +126,8 @@ void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
 
 void Supervisor::AtTime(Time now) {
   if (now >= progress_at_) SendProgress(now);
-  // Judged after everything that had arrived was read: a supervisor that was itself held up blames nobody.
+  // Judged after everything that had arrived was read: a supervisor that was itself held up blames
+  // nobody.
   if (now >= lease_end_) {
     lease_end_ = Time::max();
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
@@ -167,10 +168,17 @@ void Supervisor::Disconnect() {
 
 void Supervisor::Handle(const v1::SupervisorRequest& request) {
   switch (request.message_case()) {
-    case v1::SupervisorRequest::kStart: Start(request.start()); break;
-    case v1::SupervisorRequest::kStop: Stop(FromProto(request.stop().grace())); break;
-    case v1::SupervisorRequest::kRelease: released_ = true; break;
-    default: break;
+    case v1::SupervisorRequest::kStart:
+      Start(request.start());
+      break;
+    case v1::SupervisorRequest::kStop:
+      Stop(FromProto(request.stop().grace()));
+      break;
+    case v1::SupervisorRequest::kRelease:
+      released_ = true;
+      break;
+    default:
+      break;
   }
 }
 
@@ -214,8 +222,8 @@ void Supervisor::Stop(std::chrono::nanoseconds grace) {
   if (phase_ == Phase::kRunning && grace.count() > 0) {
     for (const Rank& rank : ranks_) {
       if (rank.pid <= 0 || rank.exited) continue;
-      // Its group: a shell between us and the program passes nothing on. The group is not there yet when
-      // the rank was forked a moment ago.
+      // Its group: a shell between us and the program passes nothing on. The group is not there yet
+      // when the rank was forked a moment ago.
       if (::kill(-rank.pid, SIGTERM) != 0) ::kill(rank.pid, SIGTERM);
     }
   }
@@ -318,7 +326,8 @@ void Supervisor::ReadReports(Rank& rank) {
                       rank.launch->rank(), n));
     }
   }
-  if (rank.progress_unsent) progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
+  if (rank.progress_unsent)
+    progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
 }
 
 void Supervisor::SendProgress(Time now) {

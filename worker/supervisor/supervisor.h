@@ -1,16 +1,20 @@
-// The supervisor of one generation on one host: a small process of its own, parent of the ranks, that
-// outlives its daemon for the length of the lease. docs/architecture.md, "Rank processes".
+// The supervisor of one generation on one host: a small process of its own, parent of the ranks,
+// that outlives its daemon for the length of the lease. docs/architecture.md, "Rank processes".
 //
-//   PREPARED --start--> RUNNING --stop--> STOPPING --grace over--> KILLING --no child is left--> ENDED
-//      |                   |                  |                       ^                            ^
-//      |                   +-- all ranks have exited, something else is left (after a moment) -----+
-//      |                   +-- all ranks have exited, nothing is left -----------------------------+
-//      +-- stop -----------------------------------------------------------------------------------+
-//   The lease over, or the lifeline broken: KILLING from wherever it is, and the process ends with it.
+//   PREPARED --start--> RUNNING --stop--> STOPPING --grace over--> KILLING --no child is left-->
+//   ENDED
+//      |                   |                  |                       ^ ^ |                   +--
+//      all ranks have exited, something else is left (after a moment) -----+ | +-- all ranks have
+//      exited, nothing is left -----------------------------+
+//      +-- stop
+//      -----------------------------------------------------------------------------------+
+//   The lease over, or the lifeline broken: KILLING from wherever it is, and the process ends with
+//   it.
 //
-// One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the generation's
-// directory; one daemon at a time, the newest counts. What it knows is never lost while it runs: each new
-// connection is told everything, and at the end it stands in the file "final".
+// One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the
+// generation's directory; one daemon at a time, the newest counts. What it knows is never lost
+// while it runs: each new connection is told everything, and at the end it stands in the file
+// "final".
 #pragma once
 
 #include <poll.h>
@@ -112,8 +116,8 @@ class Supervisor {
   uint64_t malformed_reports_ = 0;
 };
 
-// `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]`: returns
-// the exit code. Starts in milliseconds: call it before anything else in main.
+// `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]`:
+// returns the exit code. Starts in milliseconds: call it before anything else in main.
 int SuperviseMain(int argc, char** argv);
 
 }  // namespace meshrun::worker

@@ -41,7 +41,9 @@ absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path) {
   return fd;
 }
 
-absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path) { return Bind(path, SOCK_DGRAM); }
+absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path) {
+  return Bind(path, SOCK_DGRAM);
+}
 
 absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path) {
   MESHRUN_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));

@@ -100,7 +100,8 @@ std::optional<FakeCoordinator::Message> FakeCoordinator::AwaitKind(Message::Mess
   return Await([kind](const Message& message) { return message.message_case() == kind; });
 }
 
-void FakeCoordinator::Send(v1::OpenSessionResponse message, const std::string& job_id, uint64_t generation) {
+void FakeCoordinator::Send(v1::OpenSessionResponse message, const std::string& job_id,
+                           uint64_t generation) {
   MutexLock lock(mu_);
   message.mutable_fence()->set_term(options_.term);
   message.mutable_fence()->set_incarnation(incarnation_);
@@ -109,7 +110,8 @@ void FakeCoordinator::Send(v1::OpenSessionResponse message, const std::string& j
   if (stream_ != nullptr) stream_->Write(message);
 }
 
-grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*, grpc::ServerReader<v1::UploadLogRequest>* reader,
+grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*,
+                                        grpc::ServerReader<v1::UploadLogRequest>* reader,
                                         v1::UploadLogResponse*) {
   v1::UploadLogRequest chunk;
   std::string stream_id;
@@ -128,8 +130,8 @@ grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*, grpc::ServerReader
   return grpc::Status::OK;
 }
 
-FakeCoordinator::Upload FakeCoordinator::AwaitUpload(const std::string& stream_id,
-                                                     const std::function<bool(const Upload&)>& enough) {
+FakeCoordinator::Upload FakeCoordinator::AwaitUpload(
+    const std::string& stream_id, const std::function<bool(const Upload&)>& enough) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   MutexLock lock(mu_);
   while (!enough(uploads_[stream_id])) {

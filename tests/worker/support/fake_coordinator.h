@@ -1,5 +1,5 @@
-// A coordinator that does what a test tells it: one session, the logs that come in, and a store that
-// answers with what it was asked.
+// A coordinator that does what a test tells it: one session, the logs that come in, and a store
+// that answers with what it was asked.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -49,16 +49,19 @@ class FakeCoordinator : public v1::SessionService::Service {
     bool ended = false;
   };
   // As it is once `enough` holds of it.
-  Upload AwaitUpload(const std::string& stream_id, const std::function<bool(const Upload&)>& enough);
+  Upload AwaitUpload(const std::string& stream_id,
+                     const std::function<bool(const Upload&)>& enough);
   // Calls of the store that have come, and the fence of the last.
   int store_calls() const;
   v1::Fence last_store_fence() const;
 
  private:
   class Store;
-  grpc::Status OpenSession(grpc::ServerContext* context,
-                           grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream) override;
-  grpc::Status UploadLog(grpc::ServerContext* context, grpc::ServerReader<v1::UploadLogRequest>* reader,
+  grpc::Status OpenSession(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream) override;
+  grpc::Status UploadLog(grpc::ServerContext* context,
+                         grpc::ServerReader<v1::UploadLogRequest>* reader,
                          v1::UploadLogResponse* response) override;
 
   const Options options_;
@@ -68,7 +71,8 @@ class FakeCoordinator : public v1::SessionService::Service {
   mutable Mutex mu_;
   CondVar changed_;
   std::list<Message> received_ MESHRUN_GUARDED_BY(mu_);
-  grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream_ MESHRUN_GUARDED_BY(mu_) = nullptr;
+  grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream_ MESHRUN_GUARDED_BY(mu_) =
+      nullptr;
   uint64_t incarnation_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::map<std::string, Upload> uploads_ MESHRUN_GUARDED_BY(mu_);
 };

@@ -33,7 +33,8 @@ v1::RankLaunch& SupervisorHarness::AddRank(const std::string& script) {
   const std::string rank = std::to_string(launch_.ranks_size());
   v1::RankLaunch& out = *launch_.add_ranks();
   out.set_rank(launch_.ranks_size() - 1);
-  for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) out.add_argv(word);
+  for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script})
+    out.add_argv(word);
   (*out.mutable_env())["PATH"] = "/usr/local/bin:/usr/bin:/bin";
   out.set_working_dir(Directory());
   out.set_stdout_path(Path(rank + ".stdout.log"));
@@ -48,8 +49,8 @@ void SupervisorHarness::Spawn(std::vector<std::string> flags, int lifeline_fd) {
   const auto listener = worker::ListenUnix(Path("sup.sock"));
   ASSERT_TRUE(listener.ok()) << listener.status();
   os::SpawnOptions spawn;
-  spawn.argv = {WorkerProgram(), "supervise", "--launch", Path("launch"), "--listen-fd",
-                std::to_string(listener->get())};
+  spawn.argv = {WorkerProgram(), "supervise",   "--launch",
+                Path("launch"),  "--listen-fd", std::to_string(listener->get())};
   spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
   spawn.keep_fds = {listener->get()};
   if (lifeline_fd >= 0) {
@@ -110,7 +111,8 @@ void SupervisorHarness::Send(const v1::SupervisorRequest& request) {
   EXPECT_TRUE(writer.Flush(connection_.get()));
 }
 
-std::optional<v1::SupervisorResponse> SupervisorHarness::Await(v1::SupervisorResponse::MessageCase kind) {
+std::optional<v1::SupervisorResponse> SupervisorHarness::Await(
+    v1::SupervisorResponse::MessageCase kind) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   bool open = true;
   while (true) {
@@ -135,7 +137,8 @@ std::vector<v1::RankExit> SupervisorHarness::AwaitExits(size_t count) {
     exits.push_back(response->rank_exit());
   }
   EXPECT_EQ(exits.size(), count);
-  std::sort(exits.begin(), exits.end(), [](const auto& a, const auto& b) { return a.rank() < b.rank(); });
+  std::sort(exits.begin(), exits.end(),
+            [](const auto& a, const auto& b) { return a.rank() < b.rank(); });
   exits.resize(count);
   return exits;
 }

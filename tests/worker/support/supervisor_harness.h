@@ -37,8 +37,8 @@ class SupervisorHarness {
   // Wait status.
   int AwaitExit();
 
-  // The next message of this kind; those before it are passed over. Absent after kPatience, or when the
-  // supervisor closes the connection.
+  // The next message of this kind; those before it are passed over. Absent after kPatience, or when
+  // the supervisor closes the connection.
   std::optional<v1::SupervisorResponse> Await(v1::SupervisorResponse::MessageCase kind);
   // Exits of all ranks, in order of rank.
   std::vector<v1::RankExit> AwaitExits(size_t count);
