@@ -33,7 +33,7 @@ int free_port();
 
 // Starts one process per entry, with nothing of a launcher in its environment but that entry.
 std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
-                                  std::chrono::milliseconds deadline = std::chrono::seconds(60));
+                                  std::chrono::milliseconds deadline = std::chrono::minutes(4));
 
 void expect_success(const std::vector<RankResult>& results);
 
