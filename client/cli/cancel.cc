@@ -15,7 +15,7 @@ namespace {
 struct CancelFlags {
   CoordinatorFlags coordinator;
   std::vector<std::string> jobs;
-  std::string reason = "cancelled by 'meshrun cancel'";
+  std::string reason = "by 'meshrun cancel'";
   bool now = false;
   bool wait = false;
 };

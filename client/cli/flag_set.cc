@@ -39,10 +39,10 @@ void FlagSet::Number(const std::string& names, uint32_t* value, const std::strin
 
 void FlagSet::Choice(const std::string& names, std::string* value,
                      const std::vector<std::string>& choices, const std::string& help) {
-  app_->add_option(names, *value, help)
-      ->check(CLI::IsMember(choices))
-      ->type_name(Joined(choices))
-      ->group(section_);
+  // Without a description of its own, which would be added to the type.
+  CLI::Validator one_of = CLI::IsMember(choices);
+  one_of.description("");
+  app_->add_option(names, *value, help)->check(one_of)->type_name(Joined(choices))->group(section_);
 }
 
 void FlagSet::Switch(const std::string& names, bool* value, const std::string& help) {
@@ -54,6 +54,8 @@ void FlagSet::Ignored(const std::string& name, std::vector<std::string>* used) {
           name, [used, name](const std::string&) { used->push_back(name); })
       ->group("");
 }
+
+void FlagSet::TakesCommand() { app_->prefix_command(); }
 
 void FlagSet::Argument(const std::string& name, std::string* value, bool required,
                        const std::string& help) {

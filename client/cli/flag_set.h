@@ -39,6 +39,8 @@ class FlagSet {
   void Switch(const std::string& names, bool* value, const std::string& help);
   // Accepted without effect; its name is added to *used.
   void Ignored(const std::string& name, std::vector<std::string>* used);
+  // What follows the flags is a command of the user's own.
+  void TakesCommand();
   // Words that are no flags.
   void Argument(const std::string& name, std::string* value, bool required,
                 const std::string& help);

@@ -30,7 +30,8 @@ using std::chrono::nanoseconds;
 // On a terminal equal lines of several ranks become one; a file or a pipe gets each as it came.
 constexpr std::chrono::milliseconds kMergeWindow(60);
 constexpr std::chrono::milliseconds kRedraw(100);
-// After the job has ended: how long its last output may take, and where a node is lost with its files.
+// After the job has ended: how long its last output may take, and where a node is lost with its
+// files.
 constexpr std::chrono::seconds kDrain(10);
 constexpr std::chrono::seconds kDrainWithoutNode(1);
 
@@ -44,9 +45,9 @@ os::UniqueFd TerminationSignalFd() {
 }
 
 nanoseconds DrainTime(const v1::Job& job) {
-  const bool lost = std::any_of(job.ranks().begin(), job.ranks().end(), [](const v1::RankStatus& rank) {
-    return rank.state() == v1::RANK_STATE_LOST;
-  });
+  const bool lost =
+      std::any_of(job.ranks().begin(), job.ranks().end(),
+                  [](const v1::RankStatus& rank) { return rank.state() == v1::RANK_STATE_LOST; });
   return lost ? kDrainWithoutNode : kDrain;
 }
 
@@ -250,10 +251,10 @@ void Follower::OnSignal(int signal) {
   ++signals_seen_;
   if (signals_seen_ == 1) {
     screen_.Say(fmt::format("cancelling {}; once more to kill it at once", job_.job_id()));
-    Cancel(false, "cancelled by " + os::SignalName(signal));
+    Cancel(false, signal == SIGINT ? "by Ctrl-C" : "by " + os::SignalName(signal));
   } else if (signals_seen_ == 2) {
     screen_.Say(fmt::format("killing {}", job_.job_id()));
-    Cancel(true, "killed by a second " + os::SignalName(signal));
+    Cancel(true, "by a second " + os::SignalName(signal));
   } else {
     // Without waiting for anything: what a cluster of ours must stop, it stops when we are gone.
     screen_.EraseBar();
@@ -318,7 +319,8 @@ absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_t
     last = query.generation;
     StreamOptions read;
     read.stop = stop;
-    if (const absl::Status status = client.ReadLogs(query, on_data, read); !status.ok()) return status;
+    if (const absl::Status status = client.ReadLogs(query, on_data, read); !status.ok())
+      return status;
     query.tail_lines = 0;
   }
 }

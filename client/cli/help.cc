@@ -11,6 +11,7 @@ namespace meshrun::client {
 namespace {
 
 constexpr size_t kColumn = 32;
+constexpr size_t kPage = 100;
 
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -53,10 +54,28 @@ class HelpFormatter : public CLI::Formatter {
   }
   static std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+  // The right column wraps at the width of a page.
   static std::string Row(const std::string& left, const std::string& right, size_t column) {
-    if (left.size() + 4 > column)
-      return fmt::format("  {}\n  {:<{}}{}\n", left, "", column - 2, right);
-    return fmt::format("  {:<{}}{}\n", left, column - 2, right);
+    std::string out = "  " + left;
+    size_t at = out.size();
+    if (at + 2 > column) {
+      out += '\n';
+      at = 0;
+    }
+    bool first = true;
+    for (size_t from = 0; from < right.size();) {
+      const size_t end = std::min(right.find(' ', from), right.size());
+      if (!first && at + 1 + (end - from) > kPage) {
+        out += '\n';
+        at = 0;
+      }
+      const size_t blanks = at < column ? column - at : 1;
+      out += std::string(blanks, ' ') + right.substr(from, end - from);
+      at += blanks + (end - from);
+      from = end + 1;
+      first = false;
+    }
+    return out + "\n";
   }
 
   static std::string OptionRow(const CLI::Option& option) {
@@ -85,6 +104,7 @@ class HelpFormatter : public CLI::Formatter {
       const std::string name = option->get_name(true);
       out += option->get_required() ? " " + name : fmt::format(" [{}]", name);
     }
+    if (app->get_prefix_command()) out += " [--] COMMAND [ARGUMENTS]";
     return out;
   }
 };

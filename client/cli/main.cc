@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 
 #include "client/cli/arguments.h"
 #include "client/cli/context.h"
@@ -39,11 +38,9 @@ int Usage(const CLI::App* app, const std::string& text) {
 int UnknownCommand(CLI::App* app, const std::string& typed) {
   std::vector<std::string> names;
   for (const CLI::App* sub : Subcommands(*app)) names.push_back(sub->get_name());
-  std::error_code error;
   const std::string nearest = DidYouMean(typed, names);
   if (nearest.empty() && app->get_parent() == nullptr &&
-      (typed.find('/') != std::string::npos || typed.ends_with(".py")) &&
-      std::filesystem::exists(typed, error)) {
+      (typed.find('/') != std::string::npos || typed.ends_with(".py"))) {
     return Usage(
         app,
         fmt::format("'{}' is no command of meshrun: to run that program write 'meshrun run -- {}'",
@@ -104,6 +101,9 @@ int Dispatch(CLI::App& root, const Commands& commands, std::vector<std::string> 
     // CLI11 takes them from the end.
     std::reverse(parsed.begin(), parsed.end());
     app->parse(parsed);
+  } catch (const CLI::ExtrasError&) {
+    Say(fmt::format("there is no place for '{}'; see {} --help", split->rest.back(), name));
+    return kExitUsage;
   } catch (const CLI::ParseError& e) {
     Say(fmt::format("{}; see {} --help", e.what(), name));
     return kExitUsage;

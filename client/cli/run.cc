@@ -124,6 +124,7 @@ void AddRun(FlagSet& root, Commands* commands) {
       "call is\n"
       "wrong, 130 after Ctrl-C.");
   flags.ListUnder("Run jobs");
+  flags.TakesCommand();
   AddJobFlags(flags, &values->job);
   flags.Section("How large");
   flags.Number("--slots", &values->slots,

@@ -88,6 +88,7 @@ void AddSubmit(FlagSet& root, Commands* commands) {
       "  env: {OMP_NUM_THREADS: 2}\n"
       "  kill_grace: 10s");
   flags.ListUnder("Run jobs");
+  flags.TakesCommand();
   AddJobFlags(flags, &values->job);
   flags.Section("What runs");
   flags.Text("-f,--file", &values->file, "FILE",

@@ -10,8 +10,11 @@
 namespace meshrun::client {
 namespace {
 
+using std::chrono::nanoseconds;
+
 constexpr std::chrono::seconds kRateWindow(15);
 constexpr std::chrono::seconds kLineInterval(10);
+constexpr std::chrono::seconds kLeastInterval(1);
 constexpr double kLineFraction = 0.1;
 constexpr int kBarColumns = 24;
 
@@ -118,8 +121,9 @@ std::string ProgressMeter::Line() const {
 bool ProgressMeter::LineDue(std::chrono::nanoseconds now) {
   if (!has_any_ || !last_.has_step() || shown_step_ == last_.step()) return false;
   const double fraction = Fraction().value_or(0);
-  const bool due = !shown_step_ || now - shown_at_ >= kLineInterval || fraction >= 1 ||
-                   fraction - shown_fraction_ >= kLineFraction;
+  const nanoseconds silent = now - shown_at_;
+  const bool due = !shown_step_ || silent >= kLineInterval || fraction >= 1 ||
+                   (fraction - shown_fraction_ >= kLineFraction && silent >= kLeastInterval);
   if (!due) return false;
   shown_step_ = last_.step();
   shown_at_ = now;

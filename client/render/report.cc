@@ -152,7 +152,7 @@ std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
                job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),
                Ago(now, FromProto(job.submitted_at())),
                job.has_started_at() ? FormatDuration(RunTime(job, now)) : "-",
-               ProgressText(job.progress()), Shorten(job.reason(), 80)});
+               ProgressText(job.progress()), Shorten(job.reason(), 100)});
   }
   return table.Render();
 }
@@ -313,8 +313,11 @@ std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style) 
                        after, Count(job.world_size(), "rank"));
   }
   if (job.state() == v1::JOB_STATE_CANCELLED) {
+    std::string_view why = job.reason();
+    if (constexpr std::string_view kSaid = "cancelled: "; why.starts_with(kSaid))
+      why.remove_prefix(kSaid.size());
     return fmt::format("meshrun: {} {}{}{}{}\n", id, Paint(style, Colour::kYellow, "was cancelled"),
-                       after, job.reason().empty() ? "" : ": ", job.reason());
+                       after, why.empty() ? "" : ": ", why);
   }
   std::string out = fmt::format("meshrun: {} {}{}: {}\n", id, Paint(style, Colour::kRed, "failed"),
                                 after, job.has_failure() ? FailureSentence(job) : job.reason());

@@ -45,7 +45,7 @@ TEST(ProgressTest, TheLineHasWhatIsKnown) {
   meter.Update(At(5), seconds(0));
   EXPECT_EQ(meter.Line(), "step 5");
   meter.Update(At(1200, 3000, 0.012345), seconds(14));
-  EXPECT_EQ(meter.Line(), "step 1200/3000 (40%), loss 0.01234, 85.4 step/s, 22s left");
+  EXPECT_EQ(meter.Line(), "step 1200/3000 (40%), loss 0.01235, 85.4 step/s, 22s left");
   meter.Update(At(1201, 3000), seconds(1014));
   EXPECT_THAT(meter.Line(), HasSubstr("s/step"));
 }
@@ -76,11 +76,19 @@ TEST(ProgressTest, LinesAreRareAndTheLastOneIsAlwaysSaid) {
   ProgressMeter meter;
   int lines = 0;
   for (int step = 0; step <= 1000; ++step) {
-    meter.Update(At(step, 1000), std::chrono::milliseconds(step));
-    lines += meter.LineDue(std::chrono::milliseconds(step)) ? 1 : 0;
+    meter.Update(At(step, 1000), std::chrono::milliseconds(20 * step));
+    lines += meter.LineDue(std::chrono::milliseconds(20 * step)) ? 1 : 0;
   }
   EXPECT_EQ(lines, 11);
   EXPECT_FALSE(meter.LineDue(seconds(100)));
+  // A quick job: its beginning and its end.
+  ProgressMeter quick;
+  lines = 0;
+  for (int step = 0; step <= 1000; ++step) {
+    quick.Update(At(step, 1000), std::chrono::microseconds(500 * step));
+    lines += quick.LineDue(std::chrono::microseconds(500 * step)) ? 1 : 0;
+  }
+  EXPECT_EQ(lines, 2);
   // A slow job: by time.
   ProgressMeter slow;
   slow.Update(At(1, 100000), seconds(0));

@@ -99,9 +99,9 @@ TEST(ReportTest, SuccessAndCancellationAreOneLine) {
   EXPECT_EQ(Verdict(job, true, Style()), "meshrun: geoid-k3x9w2 succeeded after 47s (3 ranks)\n");
   EXPECT_EQ(ExitCodeOf(job), 0);
   job.set_state(v1::JOB_STATE_CANCELLED);
-  job.set_reason("cancelled by SIGINT");
+  job.set_reason("cancelled: by Ctrl-C");
   EXPECT_EQ(Verdict(job, true, Style()),
-            "meshrun: geoid-k3x9w2 was cancelled after 47s: cancelled by SIGINT\n");
+            "meshrun: geoid-k3x9w2 was cancelled after 47s: by Ctrl-C\n");
   EXPECT_EQ(ExitCodeOf(job), 1);
 }
 
