@@ -214,8 +214,6 @@ void EventLoop::TryToLeaveReadOnly() {
     return;
   }
   log::Info("the state can be written again");
-  // Readers of before belong to a state machine that is gone.
-  options_.recipients.EndAll(absl::UnavailableError("the coordinator has rebuilt its state: call again"));
   read_only_ = false;
   readable_ = true;
   MutexLock lock(mu_);
@@ -233,6 +231,8 @@ void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
       options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
     } else if (IsRead(event) && (readable_ || event.has_call_cancelled())) {
       options_.recipients.Deliver(machine_.Step(event).list);
+      // Nothing changes from here on, so a watch has shown all; no call outlives this state machine.
+      if (event.has_watch_job()) options_.recipients.Reply(event.call_id(), refusal, nullptr);
     } else if (event.call_id() != 0) {
       options_.recipients.Reply(event.call_id(), refusal, nullptr);
     }

@@ -310,7 +310,7 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   }
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());
-  context_.Record("RankFailed", job.id(), failure.node_id(), message);
+  context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(), failure.node_id(), message);
   Quiesce(job, job.kill_grace(), std::move(message));
 }
 
@@ -413,7 +413,7 @@ void Generations::Cancel(Job& job, bool now, const std::string& reason) {
   const std::chrono::nanoseconds grace = now ? std::chrono::nanoseconds(0) : job.kill_grace();
   if (!job.cancel_requested) {
     job.cancel_requested = true;
-    job.cancel_reason = reason.empty() ? "cancelled" : "cancelled: " + reason;
+    job.cancel_reason = reason.empty() ? "cancelled by a client" : reason;
     context_.Record("CancelRequested", job.id(), "", job.cancel_reason);
     jobs_.Changed(job);
   }

@@ -357,7 +357,8 @@ TEST_F(ServerTest, ARecordingReplaysToTheSameState) {
   EXPECT_TRUE(clean_end);
   EXPECT_GT(events, 5);
   std::map<std::pair<int, std::string>, std::string> recorded;
-  for (const v1::StateRow& row : *(*SqliteStateStore::Open(directory_))->Load()) {
+  const std::vector<v1::StateRow> written = *(*SqliteStateStore::Open(directory_))->Load();
+  for (const v1::StateRow& row : written) {
     if (row.table() != v1::STATE_TABLE_META) recorded[{row.table(), row.key()}] = row.value();
   }
   const auto rows = *replayed.Load();

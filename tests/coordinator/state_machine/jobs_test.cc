@@ -42,7 +42,7 @@ TEST_F(JobsTest, MustFitRefusesWhatCouldNeverRun) {
 }
 
 TEST_F(JobsTest, AnUnknownShippedJobIsRefusedWithWhatIsOffered) {
-  h.AddWorker({.name = "node1", .shipped_jobs = {"ddp_recipe", "geoid"}});
+  h.AddWorkerWith({.name = "node1", .shipped_jobs = {"ddp_recipe", "geoid"}});
   v1::JobSpec spec = MakeSpec(1, 1);
   spec.set_shipped_job("geiod");
   const auto& answer = h.TrySubmit(spec);

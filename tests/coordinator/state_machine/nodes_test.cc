@@ -82,7 +82,7 @@ TEST(SessionTest, ANewerSessionReplacesTheOlder) {
 
 TEST(SessionTest, AnOlderIncarnationIsRefused) {
   Harness h;
-  FakeWorker old({.name = "node1"});
+  FakeWorker old(FakeWorker::Options{.name = "node1"});
   FakeWorker& worker = h.AddWorker("node1");
   worker.Reboot(false);
   h.Connect(worker);
@@ -95,7 +95,7 @@ TEST(SessionTest, AnOlderIncarnationIsRefused) {
 TEST(SessionTest, TwoHostsCannotShareAnIdentity) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");
-  FakeWorker copy({.name = "node1"});
+  FakeWorker copy(FakeWorker::Options{.name = "node1"});
   v1::OpenSessionRequest hello = copy.Hello();
   hello.mutable_hello()->set_address("10.0.0.9");
   v1::StateEvent event;
@@ -108,7 +108,7 @@ TEST(SessionTest, TwoHostsCannotShareAnIdentity) {
 
 TEST(SessionTest, TheFirstMessageIsHello) {
   Harness h;
-  FakeWorker stranger({.name = "x"});
+  FakeWorker stranger(FakeWorker::Options{.name = "x"});
   v1::StateEvent event;
   event.mutable_session_message()->set_session_id(999);
   *event.mutable_session_message()->mutable_message() = stranger.Heartbeat();

@@ -50,7 +50,8 @@ class StateStoreTest : public ::testing::TestWithParam<std::unique_ptr<StateStor
  protected:
   std::vector<std::string> Loaded() {
     std::vector<std::string> out;
-    for (const v1::StateRow& row : *store_->Load()) {
+    const std::vector<v1::StateRow> rows = *store_->Load();
+    for (const v1::StateRow& row : rows) {
       out.push_back(std::to_string(row.table()) + ":" + row.key() + "=" + row.value());
     }
     return out;

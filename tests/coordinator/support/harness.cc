@@ -65,7 +65,7 @@ void Harness::Settle() {
   }
 }
 
-FakeWorker& Harness::AddWorker(FakeWorker::Options options) {
+FakeWorker& Harness::AddWorkerWith(FakeWorker::Options options) {
   const std::string name = options.name;
   workers_[name] = std::make_unique<FakeWorker>(std::move(options));
   Connect(*workers_[name]);

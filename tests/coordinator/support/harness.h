@@ -39,10 +39,13 @@ class Harness {
   // A coordinator process on the state that the last one left; sessions are gone.
   void StartCoordinator();
 
-  FakeWorker& AddWorker(FakeWorker::Options options);
   FakeWorker& AddWorker(const std::string& name, uint32_t slots = 8) {
-    return AddWorker({.name = name, .slots = slots});
+    FakeWorker::Options options;
+    options.name = name;
+    options.slots = slots;
+    return AddWorkerWith(std::move(options));
   }
+  FakeWorker& AddWorkerWith(FakeWorker::Options options);
   // Opens a session and says Hello. Answers travel until nobody has anything more to say.
   void Connect(FakeWorker& worker);
   void Disconnect(FakeWorker& worker);
