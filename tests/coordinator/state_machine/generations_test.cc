@@ -58,7 +58,8 @@ TEST_F(GenerationTest, StartsNobodyBeforeAllHavePrepared) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
   EXPECT_TRUE(quick.Running(id).empty());
   slow.deaf = false;
-  h.Say(slow, slow.OnMessage(slow.received.back()));
+  const v1::OpenSessionResponse prepare = slow.received.back();
+  h.Say(slow, slow.OnMessage(prepare));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(quick.Running(id), ElementsAre(0, 1));
   EXPECT_THAT(slow.Running(id), ElementsAre(2, 3));
