@@ -23,8 +23,10 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kListNodes:
     case v1::StateEvent::kDescribeCluster:
     case v1::StateEvent::kReadLogs:
-    case v1::StateEvent::kCallCancelled: return true;
-    default: return false;
+    case v1::StateEvent::kCallCancelled:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -41,7 +43,8 @@ v1::StateRow MetaRow(std::string key, std::string value) {
 absl::Status EventLoop::Start() {
   MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
   for (const v1::StateRow& row : rows) {
-    if (row.table() == v1::STATE_TABLE_META && row.key() == "term") term_ = std::stoull(row.value());
+    if (row.table() == v1::STATE_TABLE_META && row.key() == "term")
+      term_ = std::stoull(row.value());
   }
   ++term_;
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
@@ -183,7 +186,8 @@ absl::Status EventLoop::Restore() {
 }
 
 void EventLoop::EnterReadOnly(const absl::Status& why) {
-  const std::string reason = fmt::format("the state cannot be written: {}", std::string(why.message()));
+  const std::string reason =
+      fmt::format("the state cannot be written: {}", std::string(why.message()));
   log::Error("read-only from now on", {{"why", why}});
   {
     MutexLock lock(mu_);
@@ -221,7 +225,8 @@ void EventLoop::TryToLeaveReadOnly() {
 }
 
 void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
-  const absl::Status refusal = absl::UnavailableError("the coordinator is read-only: " + read_only_reason());
+  const absl::Status refusal =
+      absl::UnavailableError("the coordinator is read-only: " + read_only_reason());
   for (v1::StateEvent& event : batch) {
     // No lease ends while nobody may renew it.
     event.set_now_nanos(frozen_now_nanos_);
@@ -231,7 +236,8 @@ void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
       options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
     } else if (IsRead(event) && (readable_ || event.has_call_cancelled())) {
       options_.recipients.Deliver(machine_.Step(event).list);
-      // Nothing changes from here on, so a watch has shown all; no call outlives this state machine.
+      // Nothing changes from here on, so a watch has shown all; no call outlives this state
+      // machine.
       if (event.has_watch_job()) options_.recipients.Reply(event.call_id(), refusal, nullptr);
     } else if (event.call_id() != 0) {
       options_.recipients.Reply(event.call_id(), refusal, nullptr);

@@ -1,10 +1,10 @@
 // The one thread on which the state machine runs.
 //
-// Events are posted from any thread and stamped with the time of their arrival. The loop takes what has
-// arrived as one batch, steps it, commits its rows in one transaction, and only then releases its
-// actions. When a commit fails the actions are dropped, every call and session ends with UNAVAILABLE and
-// the state is rebuilt from disk: from then on the coordinator answers reads only, and tries once a
-// second whether the disk can be written again.
+// Events are posted from any thread and stamped with the time of their arrival. The loop takes what
+// has arrived as one batch, steps it, commits its rows in one transaction, and only then releases
+// its actions. When a commit fails the actions are dropped, every call and session ends with
+// UNAVAILABLE and the state is rebuilt from disk: from then on the coordinator answers reads only,
+// and tries once a second whether the disk can be written again.
 #pragma once
 
 #include <atomic>
@@ -50,8 +50,8 @@ class EventLoop {
 
   // RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: stopping.
   absl::Status Post(v1::StateEvent event);
-  // For what must not be lost: that a call or session has ended. Never refused for a full queue; there
-  // are at most as many of them as calls and sessions.
+  // For what must not be lost: that a call or session has ended. Never refused for a full queue;
+  // there are at most as many of them as calls and sessions.
   void PostEnd(v1::StateEvent event);
 
   // Of a call or session; unique in this process.

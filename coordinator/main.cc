@@ -74,7 +74,8 @@ void WriteReady(int fd, const Server& server) {
   ::close(fd);
 }
 
-int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::milliseconds heartbeat) {
+int Serve(const Flags& flags, std::chrono::milliseconds lease,
+          std::chrono::milliseconds heartbeat) {
   // A broken pipe to whoever started us must not end the control plane.
   std::signal(SIGPIPE, SIG_IGN);
   std::optional<meshrun::os::Lifeline> lifeline;
@@ -95,7 +96,8 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   }
   auto server = Server::Start(std::move(options));
   if (!server.ok()) {
-    const bool usage = absl::IsInvalidArgument(server.status()) || absl::IsNotFound(server.status());
+    const bool usage =
+        absl::IsInvalidArgument(server.status()) || absl::IsNotFound(server.status());
     return Fail(server.status(), usage ? meshrun::kExitUsage : 1);
   }
   meshrun::log::Info("serving", {{"address", (*server)->address()},
@@ -115,48 +117,56 @@ int main(int argc, char** argv) {
   // What fails is said by us, in one sentence; gRPC's own lines help only who debugs gRPC.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   Flags flags;
-  CLI::App app("meshrun-coordinator forms the world of training jobs: it knows the workers, places jobs on\n"
-               "them, gives ranks their places, and keeps what happened.",
-               "meshrun-coordinator");
+  CLI::App app(
+      "meshrun-coordinator forms the world of training jobs: it knows the workers, places jobs on\n"
+      "them, gives ranks their places, and keeps what happened.",
+      "meshrun-coordinator");
   app.set_version_flag("--version", std::string("meshrun-coordinator ") + meshrun::kVersion);
   app.footer(kFooter);
   app.add_option("--listen", flags.listen, "host:port (port 0: any free one) or unix:/path")
       ->capture_default_str();
-  auto* state_dir = app.add_option("--state-dir", flags.state_dir,
-                                   "Directory of jobs, nodes and events; one coordinator at a time");
-  app.add_flag("--ephemeral", flags.ephemeral, "Keep the state in memory only")->excludes(state_dir);
-  app.add_option("--lease", flags.lease, "A worker silent for longer is lost")->capture_default_str();
+  auto* state_dir =
+      app.add_option("--state-dir", flags.state_dir,
+                     "Directory of jobs, nodes and events; one coordinator at a time");
+  app.add_flag("--ephemeral", flags.ephemeral, "Keep the state in memory only")
+      ->excludes(state_dir);
+  app.add_option("--lease", flags.lease, "A worker silent for longer is lost")
+      ->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often workers say that they live")
       ->capture_default_str();
   meshrun::rpc::AddTlsFlags(app, &flags.tls);
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->capture_default_str();
   app.add_option("--record-events", flags.record_events,
                  "Write every event of the state machine to this file, for replay");
-  app.add_option("--ready-fd", flags.ready_fd,
-                 "Once serving, write {\"address\":...,\"term\":...} to this descriptor and close it");
+  app.add_option(
+      "--ready-fd", flags.ready_fd,
+      "Once serving, write {\"address\":...,\"term\":...} to this descriptor and close it");
   app.add_option("--lifeline-fd", flags.lifeline_fd, "Stop when the other end of this pipe closes");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return Fail(fmt::format("{}: --help shows how it is called", error.what()), meshrun::kExitUsage);
+    return Fail(fmt::format("{}: --help shows how it is called", error.what()),
+                meshrun::kExitUsage);
   }
   if (!flags.ephemeral && flags.state_dir.empty()) {
     return Fail("nowhere to keep the state: pass --state-dir DIR, or --ephemeral to keep none",
                 meshrun::kExitUsage);
   }
   const auto lease = meshrun::ParseDuration(flags.lease);
-  if (!lease.ok()) return Fail(fmt::format("--lease: {}", std::string(lease.status().message())), 2);
+  if (!lease.ok())
+    return Fail(fmt::format("--lease: {}", std::string(lease.status().message())), 2);
   const auto heartbeat = meshrun::ParseDuration(flags.heartbeat);
   if (!heartbeat.ok()) {
     return Fail(fmt::format("--heartbeat: {}", std::string(heartbeat.status().message())), 2);
   }
   if (*heartbeat * 2 > *lease || heartbeat->count() == 0) {
-    return Fail(fmt::format("--heartbeat {} does not fit at least twice into --lease {}", flags.heartbeat,
-                            flags.lease),
+    return Fail(fmt::format("--heartbeat {} does not fit at least twice into --lease {}",
+                            flags.heartbeat, flags.lease),
                 meshrun::kExitUsage);
   }
   meshrun::log::Level level;
@@ -165,6 +175,7 @@ int main(int argc, char** argv) {
   }
   meshrun::log::Configure(
       "coordinator",
-      flags.log_format == "json" ? meshrun::log::Format::kJson : meshrun::log::Format::kText, level);
+      flags.log_format == "json" ? meshrun::log::Format::kJson : meshrun::log::Format::kText,
+      level);
   return Serve(flags, *lease, *heartbeat);
 }

@@ -11,8 +11,8 @@
 
 namespace meshrun::coordinator {
 
-// A call that waits for its answer. It lives at least until Reply, which comes exactly once, from the
-// loop's thread (OpenRelay instead of it for a call that reads logs).
+// A call that waits for its answer. It lives at least until Reply, which comes exactly once, from
+// the loop's thread (OpenRelay instead of it for a call that reads logs).
 class PendingCall {
  public:
   virtual ~PendingCall() = default;

@@ -33,12 +33,13 @@ class RunningServer : public Server {
 
   absl::Status Begin() {
     if (!options_.listen.starts_with("unix:") && options_.listen.find(':') == std::string::npos) {
-      return absl::InvalidArgumentError(
-          fmt::format("'{}' is neither host:port nor unix:/path: write for example --listen 127.0.0.1:7480",
-                      options_.listen));
+      return absl::InvalidArgumentError(fmt::format(
+          "'{}' is neither host:port nor unix:/path: write for example --listen 127.0.0.1:7480",
+          options_.listen));
     }
-    MESHRUN_ASSIGN_OR_RETURN(auto credentials,
-                             rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.tls));
+    MESHRUN_ASSIGN_OR_RETURN(
+        auto credentials,
+        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.tls));
     rpc::EnableServerPlugins();
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(builder);
@@ -51,10 +52,10 @@ class RunningServer : public Server {
     MESHRUN_RETURN_IF_ERROR(loop_.Start());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
-      return absl::AlreadyExistsError(
-          fmt::format("cannot listen on {}: the port is taken, or the address is not this host's; choose "
-                      "another --listen, or port 0 for any free one",
-                      options_.listen));
+      return absl::AlreadyExistsError(fmt::format(
+          "cannot listen on {}: the port is taken, or the address is not this host's; choose "
+          "another --listen, or port 0 for any free one",
+          options_.listen));
     }
     address_ = options_.listen;
     if (address_.starts_with("unix:")) {

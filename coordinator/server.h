@@ -30,8 +30,8 @@ class Server {
     const Clock* clock = &Clock::Real();
   };
 
-  // INVALID_ARGUMENT (address or TLS files), ALREADY_EXISTS (the port is taken), and the errors of the
-  // store.
+  // INVALID_ARGUMENT (address or TLS files), ALREADY_EXISTS (the port is taken), and the errors of
+  // the store.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
   virtual ~Server() = default;
 

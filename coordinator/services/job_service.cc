@@ -42,8 +42,8 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchJobResponse>, public 
   void OnDone() override { delete this; }
 
  private:
-  // Makes a change and starts the operation that follows from it. The one who ends the call is the last
-  // to touch it: change and decision are one step.
+  // Makes a change and starts the operation that follows from it. The one who ends the call is the
+  // last to touch it: change and decision are one step.
   template <typename Change>
   void Advance(Change change) {
     const v1::WatchJobResponse* write = nullptr;

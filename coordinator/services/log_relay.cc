@@ -44,7 +44,8 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
                   public PendingCall,
                   public std::enable_shared_from_this<LogReader> {
  public:
-  LogReader(Shell shell, LogRelay& relay) : shell_(shell), relay_(relay), call_id_(shell.loop.NewId()) {}
+  LogReader(Shell shell, LogRelay& relay)
+      : shell_(shell), relay_(relay), call_id_(shell.loop.NewId()) {}
 
   void Begin(const v1::ReadLogsRequest& request) {
     self_ = shared_from_this();
@@ -141,9 +142,9 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
       }
     }
     for (const std::string& id : silent) {
-      SourceEnded(id, absl::UnavailableError(session_id != 0
-                                                 ? "the worker that holds the file went away"
-                                                 : "the worker that holds the file does not send it"));
+      SourceEnded(id, absl::UnavailableError(
+                          session_id != 0 ? "the worker that holds the file went away"
+                                          : "the worker that holds the file does not send it"));
     }
   }
 
@@ -291,9 +292,10 @@ void LogUpload::OnReadDone(bool ok) {
 
 void LogUpload::OnDone() {
   if (reader_ != nullptr) {
-    reader_->SourceEnded(stream_id_, cancelled_.load()
-                                         ? absl::UnavailableError("the worker that holds the file went away")
-                                         : error_);
+    reader_->SourceEnded(stream_id_,
+                         cancelled_.load()
+                             ? absl::UnavailableError("the worker that holds the file went away")
+                             : error_);
   }
   delete this;
 }

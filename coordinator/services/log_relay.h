@@ -4,9 +4,9 @@
 //                        OpenLog to each, on its session
 //   worker --UploadLog--> relay --> reader
 //
-// A reader that is slow slows its own uploads down: each holds at most kBufferBytes here, and then its
-// stream is not read. A call ends when every file is read to its end, with UNAVAILABLE when one broke off.
-// Thread-safe.
+// A reader that is slow slows its own uploads down: each holds at most kBufferBytes here, and then
+// its stream is not read. A call ends when every file is read to its end, with UNAVAILABLE when one
+// broke off. Thread-safe.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>

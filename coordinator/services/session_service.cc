@@ -11,9 +11,10 @@ namespace {
 // ends, and it starts anew with what it has.
 constexpr size_t kMaxQueued = 4096;
 
-class SessionStream : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
-                      public Session,
-                      public std::enable_shared_from_this<SessionStream> {
+class SessionStream
+    : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
+      public Session,
+      public std::enable_shared_from_this<SessionStream> {
  public:
   SessionStream(Shell shell, LogRelay& relay, grpc::CallbackServerContext* context)
       : shell_(shell), relay_(relay), context_(context), session_id_(shell.loop.NewId()) {}
@@ -131,15 +132,15 @@ class SessionStream : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1:
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>* SessionService::OpenSession(
-    grpc::CallbackServerContext* context) {
+grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>*
+SessionService::OpenSession(grpc::CallbackServerContext* context) {
   const auto stream = std::make_shared<SessionStream>(shell_, relay_, context);
   stream->Begin();
   return stream.get();
 }
 
-grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(grpc::CallbackServerContext*,
-                                                                         v1::UploadLogResponse*) {
+grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(
+    grpc::CallbackServerContext*, v1::UploadLogResponse*) {
   return relay_.Upload();
 }
 

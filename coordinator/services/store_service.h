@@ -27,14 +27,17 @@ class StoreService : public v1::StoreService::CallbackService {
                                       v1::DeleteKeyResponse*) override;
   grpc::ServerUnaryReactor* CountKeys(grpc::CallbackServerContext*, const v1::CountKeysRequest*,
                                       v1::CountKeysResponse*) override;
-  grpc::ServerUnaryReactor* EnterBarrier(grpc::CallbackServerContext*, const v1::EnterBarrierRequest*,
+  grpc::ServerUnaryReactor* EnterBarrier(grpc::CallbackServerContext*,
+                                         const v1::EnterBarrierRequest*,
                                          v1::EnterBarrierResponse*) override;
   grpc::ServerUnaryReactor* PublishUniqueId(grpc::CallbackServerContext*,
                                             const v1::PublishUniqueIdRequest*,
                                             v1::PublishUniqueIdResponse*) override;
-  grpc::ServerUnaryReactor* AwaitUniqueId(grpc::CallbackServerContext*, const v1::AwaitUniqueIdRequest*,
+  grpc::ServerUnaryReactor* AwaitUniqueId(grpc::CallbackServerContext*,
+                                          const v1::AwaitUniqueIdRequest*,
                                           v1::AwaitUniqueIdResponse*) override;
-  grpc::ServerUnaryReactor* RegisterGroup(grpc::CallbackServerContext*, const v1::RegisterGroupRequest*,
+  grpc::ServerUnaryReactor* RegisterGroup(grpc::CallbackServerContext*,
+                                          const v1::RegisterGroupRequest*,
                                           v1::RegisterGroupResponse*) override;
   grpc::ServerUnaryReactor* GetWorld(grpc::CallbackServerContext*, const v1::GetWorldRequest*,
                                      v1::GetWorldResponse*) override;

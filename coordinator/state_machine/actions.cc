@@ -6,9 +6,8 @@ namespace meshrun::coordinator {
 namespace {
 
 std::string Text(const MessagePtr& message) {
-  return message == nullptr
-             ? "-"
-             : message->GetTypeName() + "{" + message->ShortDebugString() + "}";
+  return message == nullptr ? "-"
+                            : message->GetTypeName() + "{" + message->ShortDebugString() + "}";
 }
 
 struct Printer {

@@ -36,7 +36,8 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       continue;
     }
     for (const v1::RankExit& exit : running.exits()) {
-      if (exit.rank() >= member->first_rank && exit.rank() < member->first_rank + member->rank_count) {
+      if (exit.rank() >= member->first_rank &&
+          exit.rank() < member->first_rank + member->rank_count) {
         TakeExit(*job, node, exit);
       }
     }
@@ -74,7 +75,8 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     EndMember(*job, *member, /*lost=*/true);
     if (failing) {
       Fail(*job, v1::FAILURE_CAUSE_NODE_LOST,
-           fmt::format("{} came back without its ranks of this job", node.record.name()), &node, nullptr);
+           fmt::format("{} came back without its ranks of this job", node.record.name()), &node,
+           nullptr);
     }
     Conclude(*job);
   }
@@ -89,8 +91,7 @@ void Generations::OnNodeLost(Node& node, const std::string& why) {
     EndMember(*job, *member, /*lost=*/true);
     if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
       Abandon(*job);
-      jobs_.SetState(*job,
-                     job->view.restarts() > 0 ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED,
+      jobs_.SetState(*job, job->view.restarts() > 0 ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED,
                      "to be placed again: " + why);
       continue;
     }
@@ -117,7 +118,8 @@ void Generations::OnRestored() {
       nodes_.Hold(*node, id, member.slots, member.memory_bytes, member.gpus);
     }
     if (job.view.state() == v1::JOB_STATE_RENDEZVOUS) {
-      // No Start was sent. Its members hear Forget when they name it; the next generation is another.
+      // No Start was sent. Its members hear Forget when they name it; the next generation is
+      // another.
       Abandon(job);
       jobs_.SetState(job, job.view.restarts() > 0 ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED,
                      "to be placed again: the coordinator restarted");

@@ -23,11 +23,11 @@ void RendezvousStore::Enter(uint64_t call_id, const v1::EnterBarrierRequest& req
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   if (!std::binary_search(ranks.begin(), ranks.end(), request.rank()) || ranks.front() < 0 ||
       ranks.back() >= job->view.ranks_size()) {
-    context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                                "barrier '{}' of ranks {} in a world of {}: rank {} is not among them, or "
-                                "one of them does not exist",
-                                request.name(), FormatRanks(ranks), job->view.ranks_size(),
-                                request.rank())));
+    context_.Reply(
+        call_id, absl::InvalidArgumentError(fmt::format(
+                     "barrier '{}' of ranks {} in a world of {}: rank {} is not among them, or "
+                     "one of them does not exist",
+                     request.name(), FormatRanks(ranks), job->view.ranks_size(), request.rank())));
     return;
   }
   Generation& generation = Of(*job);
@@ -35,19 +35,21 @@ void RendezvousStore::Enter(uint64_t call_id, const v1::EnterBarrierRequest& req
   if (barrier.arrived.empty()) {
     barrier.ranks = ranks;
   } else if (barrier.ranks != ranks) {
-    context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                                "barrier '{}' was entered by rank {} for ranks {}, and by rank {} for "
-                                "ranks {}",
-                                request.name(), barrier.arrived.begin()->first,
-                                FormatRanks(barrier.ranks), request.rank(), FormatRanks(ranks))));
+    context_.Reply(call_id,
+                   absl::InvalidArgumentError(fmt::format(
+                       "barrier '{}' was entered by rank {} for ranks {}, and by rank {} for "
+                       "ranks {}",
+                       request.name(), barrier.arrived.begin()->first, FormatRanks(barrier.ranks),
+                       request.rank(), FormatRanks(ranks))));
     return;
   }
   for (const int rank : ranks) {
     const v1::RankState state = job->view.ranks(rank).state();
     if (state != v1::RANK_STATE_EXITED && state != v1::RANK_STATE_LOST) continue;
-    context_.Reply(call_id, absl::AbortedError(fmt::format(
-                                "barrier '{}' can never be complete: rank {} has left the generation",
-                                request.name(), rank)));
+    context_.Reply(call_id,
+                   absl::AbortedError(fmt::format(
+                       "barrier '{}' can never be complete: rank {} has left the generation",
+                       request.name(), rank)));
     if (barrier.arrived.empty()) generation.barriers.erase(request.name());
     return;
   }
@@ -56,7 +58,8 @@ void RendezvousStore::Enter(uint64_t call_id, const v1::EnterBarrierRequest& req
     // The same rank again, over a new connection: the newer call waits.
     deadlines_.Clear(arrival.call_id);
     barrier_calls_.erase(arrival.call_id);
-    context_.Reply(arrival.call_id, absl::CancelledError("the same rank entered this barrier again"));
+    context_.Reply(arrival.call_id,
+                   absl::CancelledError("the same rank entered this barrier again"));
   }
   arrival = {call_id, request.request_id()};
   const std::chrono::nanoseconds timeout = FromProto(request.timeout());
@@ -72,7 +75,8 @@ void RendezvousStore::Enter(uint64_t call_id, const v1::EnterBarrierRequest& req
   }
 }
 
-void RendezvousStore::FailBarrier(Generation& generation, std::map<std::string, Barrier>::iterator it,
+void RendezvousStore::FailBarrier(Generation& generation,
+                                  std::map<std::string, Barrier>::iterator it,
                                   const absl::Status& status) {
   const Barrier barrier = std::move(it->second);
   generation.barriers.erase(it);
@@ -122,8 +126,9 @@ void RendezvousStore::ExpireDue() {
       const Waiter waiter = it->second;
       const std::string missing = Missing(generations_[waiter.job_id], waiter);
       Forget(*call_id);
-      context_.Reply(*call_id, absl::DeadlineExceededError(fmt::format(
-                                   "{}: not there after {}", missing, FormatDuration(waiter.timeout))));
+      context_.Reply(*call_id,
+                     absl::DeadlineExceededError(fmt::format("{}: not there after {}", missing,
+                                                             FormatDuration(waiter.timeout))));
       continue;
     }
     const BarrierPlace place = barrier_calls_.at(*call_id);
@@ -135,10 +140,11 @@ void RendezvousStore::ExpireDue() {
     for (const int rank : barrier->second.ranks) {
       (barrier->second.arrived.contains(rank) ? arrived : missing).push_back(rank);
     }
-    context_.Reply(*call_id,
-                   absl::DeadlineExceededError(fmt::format(
-                       "barrier '{}': after {} ranks {} have arrived, and ranks {} are missing", place.name,
-                       FormatDuration(place.timeout), FormatRanks(arrived), FormatRanks(missing))));
+    context_.Reply(
+        *call_id,
+        absl::DeadlineExceededError(fmt::format(
+            "barrier '{}': after {} ranks {} have arrived, and ranks {} are missing", place.name,
+            FormatDuration(place.timeout), FormatRanks(arrived), FormatRanks(missing))));
     barrier->second.arrived.erase(place.rank);
     if (barrier->second.arrived.empty()) barriers.erase(barrier);
   }

@@ -17,10 +17,11 @@ std::string DescribeExit(const v1::RankExit& exit, const std::string& node_name)
   std::string text;
   if (exit.signal() != 0) {
     const char* name = sigabbrev_np(exit.signal());
-    text = fmt::format("rank {} on {} was killed by signal {}{}", exit.rank(), node_name, exit.signal(),
-                       name == nullptr ? "" : fmt::format(" (SIG{})", name));
+    text = fmt::format("rank {} on {} was killed by signal {}{}", exit.rank(), node_name,
+                       exit.signal(), name == nullptr ? "" : fmt::format(" (SIG{})", name));
   } else {
-    text = fmt::format("rank {} on {} exited with code {}", exit.rank(), node_name, exit.exit_code());
+    text =
+        fmt::format("rank {} on {} exited with code {}", exit.rank(), node_name, exit.exit_code());
   }
   if (!exit.error_message().empty()) {
     text += ": " + exit.error_message().substr(0, exit.error_message().find('\n'));
@@ -99,7 +100,8 @@ void Generations::Begin(Job& job, const Placement& placement) {
           member.gpus.push_back(gpu);
         }
       }
-      for (const int64_t c : MeshCoordinates(placement.mesh, rank.rank())) rank.add_mesh_coordinates(c);
+      for (const int64_t c : MeshCoordinates(placement.mesh, rank.rank()))
+        rank.add_mesh_coordinates(c);
       status.set_state(v1::RANK_STATE_ASSIGNED);
       status.set_node_name(node.record.name());
       *world->add_ranks() = rank;
@@ -128,12 +130,12 @@ Generations::Target Generations::Resolve(const Node& node, const v1::Fence& fenc
       fence.generation() == job->view.generation()) {
     return {job, member};
   }
-  context_.Warn(fmt::format("{} of {} for job '{}' generation {} ignored: {}", what, node.record.name(),
-                            fence.job_id(), fence.generation(),
-                            job == nullptr ? "no such job"
-                                           : fmt::format("the job is {} in generation {}",
-                                                         StateName(job->view.state()),
-                                                         job->view.generation())));
+  context_.Warn(fmt::format(
+      "{} of {} for job '{}' generation {} ignored: {}", what, node.record.name(), fence.job_id(),
+      fence.generation(),
+      job == nullptr ? "no such job"
+                     : fmt::format("the job is {} in generation {}", StateName(job->view.state()),
+                                   job->view.generation())));
   return {};
 }
 
@@ -190,7 +192,8 @@ void Generations::SendForget(const std::string& job_id, uint64_t generation, con
   context_.Send(node.session_id, std::move(message));
 }
 
-void Generations::OnPrepareResult(Node& node, const v1::Fence& fence, const v1::PrepareResult& result) {
+void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
+                                  const v1::PrepareResult& result) {
   const auto [job, member] = Resolve(node, fence, "PrepareResult");
   if (job == nullptr || job->view.state() != v1::JOB_STATE_RENDEZVOUS) return;
   if (result.ok()) {
@@ -252,7 +255,8 @@ void Generations::Abandon(Job& job) {
   store_.EndGeneration(job, "the generation was not started");
 }
 
-void Generations::OnRanksStarted(Node& node, const v1::Fence& fence, const v1::RanksStarted& started) {
+void Generations::OnRanksStarted(Node& node, const v1::Fence& fence,
+                                 const v1::RanksStarted& started) {
   const auto [job, member] = Resolve(node, fence, "RanksStarted");
   if (job == nullptr) return;
   for (const auto& [rank, pid] : started.pids()) {
@@ -268,8 +272,8 @@ void Generations::OnRankExit(Node& node, const v1::Fence& fence, const v1::RankE
   const auto [job, member] = Resolve(node, fence, "RankExit");
   if (job == nullptr) return;
   if (exit.rank() < member->first_rank || exit.rank() >= member->first_rank + member->rank_count) {
-    context_.Warn(fmt::format("RankExit of {}: rank {} of job {} does not live there", node.record.name(),
-                              exit.rank(), job->id()));
+    context_.Warn(fmt::format("RankExit of {}: rank {} of job {} does not live there",
+                              node.record.name(), exit.rank(), job->id()));
     return;
   }
   TakeExit(*job, node, exit);
@@ -293,8 +297,8 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
          fmt::format("the worker on {} stopped its ranks", node.record.name()), &node, &exit);
     return;
   }
-  Fail(job, exit.signal() != 0 ? v1::FAILURE_CAUSE_RANK_SIGNALED : v1::FAILURE_CAUSE_RANK_EXITED, text,
-       &node, &exit);
+  Fail(job, exit.signal() != 0 ? v1::FAILURE_CAUSE_RANK_SIGNALED : v1::FAILURE_CAUSE_RANK_EXITED,
+       text, &node, &exit);
 }
 
 void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, const Node* node,
@@ -310,7 +314,8 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   }
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());
-  context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(), failure.node_id(), message);
+  context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(), failure.node_id(),
+                  message);
   Quiesce(job, job.kill_grace(), std::move(message));
 }
 
@@ -333,8 +338,8 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
     const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
     Fail(*job, v1::FAILURE_CAUSE_NODE_LOST,
-         fmt::format("{} says that its ranks have ended, but not how rank {} did", node.record.name(),
-                     status.assignment().rank()),
+         fmt::format("{} says that its ranks have ended, but not how rank {} did",
+                     node.record.name(), status.assignment().rank()),
          &node, nullptr);
   }
   EndMember(*job, *member, /*lost=*/false);
@@ -366,8 +371,9 @@ void Generations::EndMember(Job& job, Member& member, bool lost) {
     v1::RankStatus& status = *job.view.mutable_ranks(member.first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
     status.set_state(v1::RANK_STATE_LOST);
-    store_.OnRankGone(job, member.first_rank + i,
-                      fmt::format("rank {} is lost with {}", member.first_rank + i, status.node_name()));
+    store_.OnRankGone(
+        job, member.first_rank + i,
+        fmt::format("rank {} is lost with {}", member.first_rank + i, status.node_name()));
   }
   if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
     nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
@@ -387,8 +393,8 @@ void Generations::Conclude(Job& job) {
     }
     job.view.set_restarts(job.view.restarts() + 1);
     const std::string reason =
-        fmt::format("restart {} of {} after: {}", job.view.restarts(), job.view.spec().max_restarts(),
-                    job.view.failure().message());
+        fmt::format("restart {} of {} after: {}", job.view.restarts(),
+                    job.view.spec().max_restarts(), job.view.failure().message());
     context_.Record("JobRestarting", job.id(), "", reason);
     jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
     return;
@@ -461,9 +467,10 @@ void Generations::OnDeadline(Job& job) {
   for (Member& member : job.members) {
     if (member.ended) continue;
     const Node& node = *nodes_.Find(member.node_id);
-    context_.Record("MemberStuck", job.id(), node.id(),
-                    fmt::format("{} did not say that its ranks ended; it is told to kill and forget them",
-                                node.record.name()));
+    context_.Record(
+        "MemberStuck", job.id(), node.id(),
+        fmt::format("{} did not say that its ranks ended; it is told to kill and forget them",
+                    node.record.name()));
     SendForget(job.id(), job.view.generation(), node);
     EndMember(job, member, /*lost=*/true);
   }

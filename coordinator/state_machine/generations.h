@@ -37,8 +37,8 @@ class Generations {
   void OnEnded(Node& node, const v1::Fence& fence);
   void OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report);
 
-  // The node has said Hello: adopts what it runs, says Forget to what is not known, repeats commands
-  // that may have been lost with the old session.
+  // The node has said Hello: adopts what it runs, says Forget to what is not known, repeats
+  // commands that may have been lost with the old session.
   void OnNodeReturned(Node& node, const v1::Hello& hello);
   // The node is LOST: so are its ranks.
   void OnNodeLost(Node& node, const std::string& why);

@@ -39,10 +39,10 @@ absl::Status CheckMeshAgainstNodes(const v1::JobSpec& spec) {
     return ResolveMesh(mesh, procs * spec.min_nodes()).status();
   }
   if (LargestMeshWorld(mesh, procs * spec.max_nodes(), procs) < procs * spec.min_nodes()) {
-    return absl::InvalidArgumentError(
-        fmt::format("mesh {} divides no world of {} to {} nodes with {} ranks each: change the mesh, "
-                    "--nodes or --procs-per-node",
-                    FormatMesh(mesh), spec.min_nodes(), spec.max_nodes(), procs));
+    return absl::InvalidArgumentError(fmt::format(
+        "mesh {} divides no world of {} to {} nodes with {} ranks each: change the mesh, "
+        "--nodes or --procs-per-node",
+        FormatMesh(mesh), spec.min_nodes(), spec.max_nodes(), procs));
   }
   return absl::OkStatus();
 }
@@ -81,7 +81,8 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
       (procs.kind_case() == v1::ProcsPerNode::kCount && procs.count() == 0)) {
     procs.set_count(1);
   }
-  if (procs.count() > kMaxProcs || spec.cpus_per_proc() > kMaxProcs || spec.gpus_per_proc() > kMaxProcs) {
+  if (procs.count() > kMaxProcs || spec.cpus_per_proc() > kMaxProcs ||
+      spec.gpus_per_proc() > kMaxProcs) {
     return absl::InvalidArgumentError(
         fmt::format("procs_per_node {}, cpus_per_proc {}, gpus_per_proc {}: none may be above {}",
                     procs.count(), spec.cpus_per_proc(), spec.gpus_per_proc(), kMaxProcs));
@@ -98,7 +99,8 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
   MESHRUN_RETURN_IF_ERROR(CheckDuration("kill_grace", spec.kill_grace()));
   MESHRUN_RETURN_IF_ERROR(CheckDuration("queue_timeout", spec.queue_timeout()));
   for (const auto& [name, value] : spec.env()) {
-    if (name.empty() || name.find('=') != std::string::npos || name.find('\0') != std::string::npos) {
+    if (name.empty() || name.find('=') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
       return absl::InvalidArgumentError(
           fmt::format("env: '{}' is no name of an environment variable", name));
     }

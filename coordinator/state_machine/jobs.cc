@@ -61,17 +61,19 @@ absl::StatusOr<Job*> JobTable::Lookup(const std::string& text) {
   if (Job* exact = Find(text); exact != nullptr) return exact;
   std::vector<Job*> matches;
   if (!text.empty()) {
-    for (auto it = jobs_.lower_bound(text); it != jobs_.end() && it->first.starts_with(text); ++it) {
+    for (auto it = jobs_.lower_bound(text); it != jobs_.end() && it->first.starts_with(text);
+         ++it) {
       matches.push_back(&it->second);
     }
   }
   if (matches.size() == 1) return matches.front();
   if (matches.empty()) {
-    return absl::NotFoundError(fmt::format("no job '{}' among the {} that are known: `meshrun ps` lists them",
-                                           text, jobs_.size()));
+    return absl::NotFoundError(fmt::format(
+        "no job '{}' among the {} that are known: `meshrun ps` lists them", text, jobs_.size()));
   }
-  return absl::NotFoundError(fmt::format("'{}' matches {} jobs, {} and {} among them: write more of the id",
-                                         text, matches.size(), matches[0]->id(), matches[1]->id()));
+  return absl::NotFoundError(
+      fmt::format("'{}' matches {} jobs, {} and {} among them: write more of the id", text,
+                  matches.size(), matches[0]->id(), matches[1]->id()));
 }
 
 void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
@@ -82,7 +84,8 @@ void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
-  const std::pair<int64_t, uint64_t> place{-int64_t{job.view.spec().priority()}, job.submit_sequence};
+  const std::pair<int64_t, uint64_t> place{-int64_t{job.view.spec().priority()},
+                                           job.submit_sequence};
   if (job.queued()) {
     queue_.insert(place);
     context_.placement_due = true;

@@ -15,7 +15,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
     return absl::InvalidArgumentError("Hello names no node_id or no name");
   }
   if (hello.resources().slots() == 0) {
-    return absl::InvalidArgumentError(fmt::format("node {} offers 0 slots: give it at least 1", hello.name()));
+    return absl::InvalidArgumentError(
+        fmt::format("node {} offers 0 slots: give it at least 1", hello.name()));
   }
   const auto [it, is_new] = nodes_.try_emplace(hello.node_id());
   Node& node = it->second;
@@ -56,10 +57,10 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   recovering_.erase(node.id());
   if (is_new) {
     DropReplaced(node);
-    context_.Record("NodeJoined", "", node.id(),
-                    fmt::format("{} at {} joined with {} slots and {} GPUs", record.name(),
-                                record.address(), record.resources().slots(),
-                                record.resources().gpus_size()));
+    context_.Record(
+        "NodeJoined", "", node.id(),
+        fmt::format("{} at {} joined with {} slots and {} GPUs", record.name(), record.address(),
+                    record.resources().slots(), record.resources().gpus_size()));
   } else if (rebooted || was_away) {
     context_.Record("NodeReturned", "", node.id(),
                     fmt::format("{} returned{}", record.name(),
@@ -175,7 +176,8 @@ void NodeTable::WriteChanged() {
   }
 }
 
-// A worker that lost its state directory comes back under a new id: its old self would stay LOST forever.
+// A worker that lost its state directory comes back under a new id: its old self would stay LOST
+// forever.
 void NodeTable::DropReplaced(const Node& by) {
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const Node& node = it->second;

@@ -34,9 +34,9 @@ class NodeTable {
  public:
   explicit NodeTable(Context& context) : context_(context) {}
 
-  // The node of a Hello, connected to the session, its lease begun. An older session of the same node
-  // is closed with ABORTED. Errors close the session: INVALID_ARGUMENT, ALREADY_EXISTS (another host
-  // uses this identity), FAILED_PRECONDITION (lower incarnation).
+  // The node of a Hello, connected to the session, its lease begun. An older session of the same
+  // node is closed with ABORTED. Errors close the session: INVALID_ARGUMENT, ALREADY_EXISTS
+  // (another host uses this identity), FAILED_PRECONDITION (lower incarnation).
   absl::StatusOr<Node*> Register(uint64_t session_id, uint64_t incarnation, const v1::Hello& hello);
   // The node of a session, its lease renewed; null when the session has not said Hello.
   Node* Renew(uint64_t session_id);

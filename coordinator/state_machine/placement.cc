@@ -21,16 +21,21 @@ struct Offer {
 
 uint32_t ProcsOn(const v1::JobSpec& spec, const v1::Node& node) {
   switch (spec.procs_per_node().kind_case()) {
-    case v1::ProcsPerNode::kGpu: return node.resources().gpus_size();
-    case v1::ProcsPerNode::kCpu: return std::max(node.resources().cores(), 1u);
-    case v1::ProcsPerNode::kCount: return std::max(spec.procs_per_node().count(), 1u);
-    case v1::ProcsPerNode::KIND_NOT_SET: break;
+    case v1::ProcsPerNode::kGpu:
+      return node.resources().gpus_size();
+    case v1::ProcsPerNode::kCpu:
+      return std::max(node.resources().cores(), 1u);
+    case v1::ProcsPerNode::kCount:
+      return std::max(spec.procs_per_node().count(), 1u);
+    case v1::ProcsPerNode::KIND_NOT_SET:
+      break;
   }
   return 1;
 }
 
 Offer MakeOffer(const v1::JobSpec& spec, const v1::Node& node, bool ignore_usage) {
-  Offer offer{&node, ProcsOn(spec, node), node.resources().slots(), node.resources().memory_bytes(), {}};
+  Offer offer{
+      &node, ProcsOn(spec, node), node.resources().slots(), node.resources().memory_bytes(), {}};
   if (!ignore_usage) {
     offer.free_slots -= std::min(offer.free_slots, node.slots_used());
     offer.free_memory -= std::min(offer.free_memory, node.memory_used_bytes());
@@ -65,7 +70,8 @@ std::string Lack(const v1::JobSpec& spec, const Offer& offer, uint32_t gpus_per_
   }
   const uint64_t slots = uint64_t{offer.procs} * std::max(spec.cpus_per_proc(), 1u);
   if (slots > offer.free_slots) {
-    return fmt::format("{}, and {} of {} are free", Count(slots, "slot"), offer.free_slots, all.slots());
+    return fmt::format("{}, and {} of {} are free", Count(slots, "slot"), offer.free_slots,
+                       all.slots());
   }
   const uint64_t memory = uint64_t{offer.procs} * spec.memory_bytes();
   if (memory > offer.free_memory) {
@@ -156,14 +162,13 @@ PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_pro
     if (request.nodes.empty()) {
       result.reason = needs + ", and no worker is connected";
     } else if (nearest == nullptr) {
-      result.reason = fmt::format("{}, and {} connected", needs,
-                                  request.nodes.size() == 1
-                                      ? std::string("1 is")
-                                      : fmt::format("{} are", request.nodes.size()));
-    } else {
       result.reason =
-          fmt::format("{}, and {} of {} can take it: {} would have to give {}", needs, fitting.size(),
-                      request.nodes.size(), nearest->name(), lack);
+          fmt::format("{}, and {} connected", needs,
+                      request.nodes.size() == 1 ? std::string("1 is")
+                                                : fmt::format("{} are", request.nodes.size()));
+    } else {
+      result.reason = fmt::format("{}, and {} of {} can take it: {} would have to give {}", needs,
+                                  fitting.size(), request.nodes.size(), nearest->name(), lack);
     }
     return result;
   }
@@ -200,8 +205,8 @@ PlacementResult Place(const PlacementRequest& request) {
   PlacementResult without = PlaceWith(request, 0);
   if (!without.placement.has_value()) return without;
   PlacementResult with = PlaceWith(request, 1);
-  const bool as_large = with.placement.has_value() &&
-                        with.placement->world_size == without.placement->world_size;
+  const bool as_large =
+      with.placement.has_value() && with.placement->world_size == without.placement->world_size;
   return as_large ? with : without;
 }
 

@@ -1,9 +1,9 @@
 // Which nodes a job gets, and why it gets none. Pure.
 //
-// All or nothing: a job gets at least min_nodes at once, or nothing. It gets as many of its max_nodes as
-// are free and its mesh divides. Order: the nodes of the previous generation at their old places, so
-// that ranks stay where they were; a spare takes the place of a missing one; else by natural order of
-// names ("node9" before "node10").
+// All or nothing: a job gets at least min_nodes at once, or nothing. It gets as many of its
+// max_nodes as are free and its mesh divides. Order: the nodes of the previous generation at their
+// old places, so that ranks stay where they were; a spare takes the place of a missing one; else by
+// natural order of names ("node9" before "node10").
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request
   uint64_t before = 0;
   const std::string& token = request.page_token();
   const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), before);
-  if (!token.empty() && (error != std::errc{} || end != token.data() + token.size() || before == 0)) {
+  if (!token.empty() &&
+      (error != std::errc{} || end != token.data() + token.size() || before == 0)) {
     context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
                                "page_token: '{}' was not given out by ListJobs", token)));
     return;
@@ -108,17 +109,18 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
     return;
   }
   const Job& job = **found;
-  const uint64_t generation = request.generation() == 0 ? job.view.generation() : request.generation();
+  const uint64_t generation =
+      request.generation() == 0 ? job.view.generation() : request.generation();
   const auto world = job.worlds.find(generation);
   if (world == job.worlds.end()) {
-    context.Reply(call_id,
-                  job.view.generation() == 0
-                      ? absl::FailedPreconditionError(fmt::format(
-                            "job {} has not started yet: it is {}{}{}", job.id(),
-                            StateName(job.view.state()), job.view.reason().empty() ? "" : ", ",
-                            job.view.reason()))
-                      : absl::NotFoundError(fmt::format("job {} has generations 1 to {}, and {} is wanted",
-                                                        job.id(), job.view.generation(), generation)));
+    context.Reply(
+        call_id,
+        job.view.generation() == 0
+            ? absl::FailedPreconditionError(fmt::format(
+                  "job {} has not started yet: it is {}{}{}", job.id(), StateName(job.view.state()),
+                  job.view.reason().empty() ? "" : ", ", job.view.reason()))
+            : absl::NotFoundError(fmt::format("job {} has generations 1 to {}, and {} is wanted",
+                                              job.id(), job.view.generation(), generation)));
     return;
   }
   std::vector<int> ranks(request.ranks().begin(), request.ranks().end());
@@ -132,8 +134,9 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
   relay.call_id = call_id;
   for (const int rank : ranks) {
     if (rank < 0 || rank >= world_size) {
-      context.Reply(call_id, absl::NotFoundError(fmt::format("job {} has ranks 0 to {}, and {} is wanted",
-                                                             job.id(), world_size - 1, rank)));
+      context.Reply(call_id,
+                    absl::NotFoundError(fmt::format("job {} has ranks 0 to {}, and {} is wanted",
+                                                    job.id(), world_size - 1, rank)));
       return;
     }
     Node* node = parts_->nodes.Find(world->second->ranks(rank).node_id());

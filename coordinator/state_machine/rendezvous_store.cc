@@ -20,20 +20,47 @@ std::string ValueKey(const Job& job, std::string_view kind, std::string_view key
 bool RendezvousStore::Step(const v1::StateEvent& event) {
   const uint64_t call = event.call_id();
   switch (event.event_case()) {
-    case v1::StateEvent::kSetValues: Set(call, event.set_values()); return true;
-    case v1::StateEvent::kGetValues: Get(call, event.get_values(), Waiter::Kind::kGet); return true;
-    case v1::StateEvent::kWaitKeys: Get(call, event.wait_keys(), Waiter::Kind::kWait); return true;
-    case v1::StateEvent::kAddValue: AddTo(call, event.add_value()); return true;
-    case v1::StateEvent::kCompareSetValue: CompareSet(call, event.compare_set_value()); return true;
-    case v1::StateEvent::kAppendValue: Append(call, event.append_value()); return true;
-    case v1::StateEvent::kDeleteKey: Delete(call, event.delete_key()); return true;
-    case v1::StateEvent::kCountKeys: CountKeys(call, event.count_keys()); return true;
-    case v1::StateEvent::kEnterBarrier: Enter(call, event.enter_barrier()); return true;
-    case v1::StateEvent::kPublishUniqueId: Publish(call, event.publish_unique_id()); return true;
-    case v1::StateEvent::kAwaitUniqueId: AwaitId(call, event.await_unique_id()); return true;
-    case v1::StateEvent::kRegisterGroup: Register(call, event.register_group()); return true;
-    case v1::StateEvent::kGetWorld: World(call, event.get_world()); return true;
-    default: return false;
+    case v1::StateEvent::kSetValues:
+      Set(call, event.set_values());
+      return true;
+    case v1::StateEvent::kGetValues:
+      Get(call, event.get_values(), Waiter::Kind::kGet);
+      return true;
+    case v1::StateEvent::kWaitKeys:
+      Get(call, event.wait_keys(), Waiter::Kind::kWait);
+      return true;
+    case v1::StateEvent::kAddValue:
+      AddTo(call, event.add_value());
+      return true;
+    case v1::StateEvent::kCompareSetValue:
+      CompareSet(call, event.compare_set_value());
+      return true;
+    case v1::StateEvent::kAppendValue:
+      Append(call, event.append_value());
+      return true;
+    case v1::StateEvent::kDeleteKey:
+      Delete(call, event.delete_key());
+      return true;
+    case v1::StateEvent::kCountKeys:
+      CountKeys(call, event.count_keys());
+      return true;
+    case v1::StateEvent::kEnterBarrier:
+      Enter(call, event.enter_barrier());
+      return true;
+    case v1::StateEvent::kPublishUniqueId:
+      Publish(call, event.publish_unique_id());
+      return true;
+    case v1::StateEvent::kAwaitUniqueId:
+      AwaitId(call, event.await_unique_id());
+      return true;
+    case v1::StateEvent::kRegisterGroup:
+      Register(call, event.register_group());
+      return true;
+    case v1::StateEvent::kGetWorld:
+      World(call, event.get_world());
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -41,16 +68,17 @@ Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence) {
   Job* job = jobs_.Find(fence.job_id());
   std::string why;
   if (fence.term() > context_.term) {
-    why = fmt::format("this coordinator is in term {}, and term {} is known: another one has taken over",
-                      context_.term, fence.term());
+    why = fmt::format(
+        "this coordinator is in term {}, and term {} is known: another one has taken over",
+        context_.term, fence.term());
   } else if (job == nullptr) {
     why = fmt::format("no job '{}'", fence.job_id());
   } else if (fence.generation() != job->view.generation()) {
-    why = fmt::format("generation {} of job {} is not the current one, which is {}", fence.generation(),
-                      job->id(), job->view.generation());
+    why = fmt::format("generation {} of job {} is not the current one, which is {}",
+                      fence.generation(), job->id(), job->view.generation());
   } else if (!job->active()) {
-    why = fmt::format("generation {} of job {} is over: the job is {}", fence.generation(), job->id(),
-                      StateName(job->view.state()));
+    why = fmt::format("generation {} of job {} is over: the job is {}", fence.generation(),
+                      job->id(), StateName(job->view.state()));
   } else {
     return job;
   }
@@ -77,8 +105,8 @@ bool RendezvousStore::Repeat(uint64_t call_id, const Job& job, std::string_view 
   return true;
 }
 
-void RendezvousStore::Remember(const Job& job, std::string_view method, const std::string& request_id,
-                               std::string response) {
+void RendezvousStore::Remember(const Job& job, std::string_view method,
+                               const std::string& request_id, std::string response) {
   if (request_id.empty()) return;
   Generation& generation = Of(job);
   const std::string prefix = GenerationKey(job.id(), job.view.generation()) + "/";
@@ -100,9 +128,11 @@ void RendezvousStore::Answer(uint64_t call_id, const Job& job, std::string_view 
 }
 
 // For barriers.cc.
-template bool RendezvousStore::Repeat<v1::EnterBarrierResponse>(uint64_t, const Job&, std::string_view,
+template bool RendezvousStore::Repeat<v1::EnterBarrierResponse>(uint64_t, const Job&,
+                                                                std::string_view,
                                                                 const std::string&);
-template void RendezvousStore::Answer<v1::EnterBarrierResponse>(uint64_t, const Job&, std::string_view,
+template void RendezvousStore::Answer<v1::EnterBarrierResponse>(uint64_t, const Job&,
+                                                                std::string_view,
                                                                 const std::string&,
                                                                 const v1::EnterBarrierResponse&);
 
@@ -112,8 +142,9 @@ absl::Status RendezvousStore::Write(const Job& job, const std::string& key, std:
   const size_t before = it == generation.values.end() ? 0 : it->second.size() + key.size();
   const size_t after = generation.bytes - before + value.size() + key.size();
   if (value.size() > kMaxValueBytes) {
-    return absl::ResourceExhaustedError(fmt::format("value of key '{}' has {}, and {} are allowed", key,
-                                                    FormatBytes(value.size()), FormatBytes(kMaxValueBytes)));
+    return absl::ResourceExhaustedError(fmt::format("value of key '{}' has {}, and {} are allowed",
+                                                    key, FormatBytes(value.size()),
+                                                    FormatBytes(kMaxValueBytes)));
   }
   if (after > kMaxGenerationBytes) {
     return absl::ResourceExhaustedError(
@@ -123,7 +154,8 @@ absl::Status RendezvousStore::Write(const Job& job, const std::string& key, std:
   generation.bytes = after;
   context_.Put(v1::STATE_TABLE_VALUES, ValueKey(job, "k", key), value);
   generation.values[key] = std::move(value);
-  if (const auto waiting = generation.key_waiters.find(key); waiting != generation.key_waiters.end()) {
+  if (const auto waiting = generation.key_waiters.find(key);
+      waiting != generation.key_waiters.end()) {
     Wake(job, waiting->second);
   }
   return absl::OkStatus();
@@ -145,7 +177,8 @@ bool RendezvousStore::IsReady(const Generation& generation, const Waiter& waiter
                      [&](const std::string& key) { return have.contains(key); });
 }
 
-void RendezvousStore::Deliver(uint64_t call_id, const Generation& generation, const Waiter& waiter) {
+void RendezvousStore::Deliver(uint64_t call_id, const Generation& generation,
+                              const Waiter& waiter) {
   if (waiter.kind == Waiter::Kind::kGet) {
     v1::GetValuesResponse response;
     for (const std::string& key : waiter.keys) response.add_values(generation.values.at(key));
@@ -211,7 +244,8 @@ std::string RendezvousStore::Missing(const Generation& generation, const Waiter&
 
 void RendezvousStore::Set(uint64_t call_id, const v1::SetValuesRequest& request) {
   Job* job = Admit(call_id, request.fence());
-  if (job == nullptr || Repeat<v1::SetValuesResponse>(call_id, *job, "set", request.request_id())) return;
+  if (job == nullptr || Repeat<v1::SetValuesResponse>(call_id, *job, "set", request.request_id()))
+    return;
   // In the order of keys: a map on the wire has none.
   const std::map<std::string, std::string> values(request.values().begin(), request.values().end());
   for (const auto& [key, value] : values) {
@@ -228,29 +262,34 @@ void RendezvousStore::Get(uint64_t call_id, const Request& request, Waiter::Kind
   Job* job = Admit(call_id, request.fence());
   if (job == nullptr) return;
   Wait(call_id, *job,
-       Waiter{kind, job->id(), {request.keys().begin(), request.keys().end()}, FromProto(request.timeout())});
+       Waiter{kind,
+              job->id(),
+              {request.keys().begin(), request.keys().end()},
+              FromProto(request.timeout())});
 }
 
 void RendezvousStore::AddTo(uint64_t call_id, const v1::AddValueRequest& request) {
   Job* job = Admit(call_id, request.fence());
-  if (job == nullptr || Repeat<v1::AddValueResponse>(call_id, *job, "add", request.request_id())) return;
+  if (job == nullptr || Repeat<v1::AddValueResponse>(call_id, *job, "add", request.request_id()))
+    return;
   const auto& values = Of(*job).values;
   int64_t number = 0;
   if (const auto it = values.find(request.key()); it != values.end()) {
     const std::string& text = it->second;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || end != text.data() + text.size()) {
-      context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                                  "value of key '{}' ({} bytes) is no decimal integer", request.key(),
-                                  text.size())));
+      context_.Reply(call_id, absl::InvalidArgumentError(
+                                  fmt::format("value of key '{}' ({} bytes) is no decimal integer",
+                                              request.key(), text.size())));
       return;
     }
   }
   v1::AddValueResponse response;
   // Wraps, as the integer that PyTorch's own store keeps does.
-  response.set_value(
-      static_cast<int64_t>(static_cast<uint64_t>(number) + static_cast<uint64_t>(request.amount())));
-  if (absl::Status status = Write(*job, request.key(), std::to_string(response.value())); !status.ok()) {
+  response.set_value(static_cast<int64_t>(static_cast<uint64_t>(number) +
+                                          static_cast<uint64_t>(request.amount())));
+  if (absl::Status status = Write(*job, request.key(), std::to_string(response.value()));
+      !status.ok()) {
     context_.Reply(call_id, status);
     return;
   }
@@ -265,7 +304,8 @@ void RendezvousStore::CompareSet(uint64_t call_id, const v1::CompareSetValueRequ
   }
   const auto& values = Of(*job).values;
   const auto it = values.find(request.key());
-  const bool write = it == values.end() ? request.expected().empty() : it->second == request.expected();
+  const bool write =
+      it == values.end() ? request.expected().empty() : it->second == request.expected();
   v1::CompareSetValueResponse response;
   if (write) {
     if (absl::Status status = Write(*job, request.key(), request.desired()); !status.ok()) {
@@ -281,7 +321,8 @@ void RendezvousStore::CompareSet(uint64_t call_id, const v1::CompareSetValueRequ
 
 void RendezvousStore::Append(uint64_t call_id, const v1::AppendValueRequest& request) {
   Job* job = Admit(call_id, request.fence());
-  if (job == nullptr || Repeat<v1::AppendValueResponse>(call_id, *job, "append", request.request_id())) {
+  if (job == nullptr ||
+      Repeat<v1::AppendValueResponse>(call_id, *job, "append", request.request_id())) {
     return;
   }
   const auto& values = Of(*job).values;
@@ -297,7 +338,8 @@ void RendezvousStore::Append(uint64_t call_id, const v1::AppendValueRequest& req
 
 void RendezvousStore::Delete(uint64_t call_id, const v1::DeleteKeyRequest& request) {
   Job* job = Admit(call_id, request.fence());
-  if (job == nullptr || Repeat<v1::DeleteKeyResponse>(call_id, *job, "delete", request.request_id())) {
+  if (job == nullptr ||
+      Repeat<v1::DeleteKeyResponse>(call_id, *job, "delete", request.request_id())) {
     return;
   }
   Generation& generation = Of(*job);
@@ -329,10 +371,11 @@ void RendezvousStore::Publish(uint64_t call_id, const v1::PublishUniqueIdRequest
   Generation& generation = Of(*job);
   const auto [it, is_new] = generation.unique_ids.try_emplace(request.group(), request.unique_id());
   if (!is_new && it->second != request.unique_id()) {
-    context_.Reply(call_id, absl::AlreadyExistsError(fmt::format(
-                                "group '{}' of job {} generation {} has a unique id already, and rank {} "
-                                "publishes another",
-                                request.group(), job->id(), generation.number, request.rank())));
+    context_.Reply(call_id,
+                   absl::AlreadyExistsError(fmt::format(
+                       "group '{}' of job {} generation {} has a unique id already, and rank {} "
+                       "publishes another",
+                       request.group(), job->id(), generation.number, request.rank())));
     return;
   }
   if (is_new) {
@@ -369,9 +412,10 @@ void RendezvousStore::Register(uint64_t call_id, const v1::RegisterGroupRequest&
       return std::find(known.begin(), known.end(), rank) != known.end();
     });
     if (!overlap) continue;
-    context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                                "group '{}' is known with ranks {}, and is now announced with ranks {}",
-                                request.name(), FormatRanks(known), FormatRanks(ranks))));
+    context_.Reply(call_id,
+                   absl::InvalidArgumentError(fmt::format(
+                       "group '{}' is known with ranks {}, and is now announced with ranks {}",
+                       request.name(), FormatRanks(known), FormatRanks(ranks))));
     return;
   }
   v1::GroupInfo& group = *job->view.add_groups();
@@ -403,8 +447,10 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
   const absl::Status status = absl::FailedPreconditionError(
       fmt::format("generation {} of job {} is over: {}", generation.number, job.id(), why));
   std::set<uint64_t> calls;
-  for (const auto& [key, waiting] : generation.key_waiters) calls.insert(waiting.begin(), waiting.end());
-  for (const auto& [key, waiting] : generation.id_waiters) calls.insert(waiting.begin(), waiting.end());
+  for (const auto& [key, waiting] : generation.key_waiters)
+    calls.insert(waiting.begin(), waiting.end());
+  for (const auto& [key, waiting] : generation.id_waiters)
+    calls.insert(waiting.begin(), waiting.end());
   for (const uint64_t call_id : calls) {
     Forget(call_id);
     context_.Reply(call_id, status);

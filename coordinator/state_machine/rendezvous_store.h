@@ -1,8 +1,9 @@
 // What the ranks of a generation tell each other: keys and values, barriers, unique ids, groups.
 //
-// Everything belongs to the current generation of one job and goes when that generation is over. A call
-// that waits is answered later: when what it waits for is there, at its deadline, or when the generation
-// ends. A mutating call with a request_id is answered from the record of the first when it is repeated.
+// Everything belongs to the current generation of one job and goes when that generation is over. A
+// call that waits is answered later: when what it waits for is there, at its deadline, or when the
+// generation ends. A mutating call with a request_id is answered from the record of the first when
+// it is repeated.
 #pragma once
 
 #include <deque>
@@ -76,10 +77,11 @@ class RendezvousStore {
   Generation& Of(const Job& job);
   // Answers a repeated call; false when it is new.
   template <typename Response>
-  bool Repeat(uint64_t call_id, const Job& job, std::string_view method, const std::string& request_id);
+  bool Repeat(uint64_t call_id, const Job& job, std::string_view method,
+              const std::string& request_id);
   template <typename Response>
-  void Answer(uint64_t call_id, const Job& job, std::string_view method, const std::string& request_id,
-              const Response& response);
+  void Answer(uint64_t call_id, const Job& job, std::string_view method,
+              const std::string& request_id, const Response& response);
   void Remember(const Job& job, std::string_view method, const std::string& request_id,
                 std::string response);
 

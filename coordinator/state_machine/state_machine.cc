@@ -9,7 +9,8 @@
 namespace meshrun::coordinator {
 namespace {
 
-// A deadline found later than this means that the coordinator stood still, and heard nobody meanwhile.
+// A deadline found later than this means that the coordinator stood still, and heard nobody
+// meanwhile.
 constexpr std::chrono::seconds kStandstill(1);
 
 }  // namespace
@@ -77,9 +78,9 @@ void StateMachine::ExpireDue() {
     parts_->nodes.PostponeLeases();
   }
   while (Node* node = parts_->nodes.ExpireNext()) {
-    parts_->generations.OnNodeLost(*node, fmt::format("{} is lost: silent for its lease of {}",
-                                                      node->record.name(),
-                                                      FormatDuration(context.lease)));
+    parts_->generations.OnNodeLost(
+        *node, fmt::format("{} is lost: silent for its lease of {}", node->record.name(),
+                           FormatDuration(context.lease)));
   }
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
   parts_->store.ExpireDue();
@@ -88,7 +89,9 @@ void StateMachine::ExpireDue() {
 void StateMachine::Dispatch(const v1::StateEvent& event) {
   const uint64_t call = event.call_id();
   switch (event.event_case()) {
-    case v1::StateEvent::kSessionMessage: OnSessionMessage(event.session_message()); break;
+    case v1::StateEvent::kSessionMessage:
+      OnSessionMessage(event.session_message());
+      break;
     case v1::StateEvent::kSessionClosed:
       parts_->nodes.Disconnect(event.session_closed().session_id());
       break;
@@ -96,18 +99,37 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       parts_->store.CancelCall(event.call_cancelled().call_id());
       parts_->jobs.RemoveWatcher(event.call_cancelled().call_id());
       break;
-    case v1::StateEvent::kSubmitJob: Submit(call, event.submit_job()); break;
-    case v1::StateEvent::kCancelJob: Cancel(call, event.cancel_job()); break;
-    case v1::StateEvent::kGetJob: GetJob(call, event.get_job()); break;
-    case v1::StateEvent::kListJobs: ListJobs(call, event.list_jobs()); break;
-    case v1::StateEvent::kWatchJob: WatchJob(call, event.watch_job()); break;
-    case v1::StateEvent::kListNodes: ListNodes(call); break;
-    case v1::StateEvent::kDescribeCluster: DescribeCluster(call, event.describe_cluster()); break;
-    case v1::StateEvent::kReadLogs: ReadLogs(call, event.read_logs()); break;
+    case v1::StateEvent::kSubmitJob:
+      Submit(call, event.submit_job());
+      break;
+    case v1::StateEvent::kCancelJob:
+      Cancel(call, event.cancel_job());
+      break;
+    case v1::StateEvent::kGetJob:
+      GetJob(call, event.get_job());
+      break;
+    case v1::StateEvent::kListJobs:
+      ListJobs(call, event.list_jobs());
+      break;
+    case v1::StateEvent::kWatchJob:
+      WatchJob(call, event.watch_job());
+      break;
+    case v1::StateEvent::kListNodes:
+      ListNodes(call);
+      break;
+    case v1::StateEvent::kDescribeCluster:
+      DescribeCluster(call, event.describe_cluster());
+      break;
+    case v1::StateEvent::kReadLogs:
+      ReadLogs(call, event.read_logs());
+      break;
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
-    case v1::StateEvent::EVENT_NOT_SET: break;
-    default: parts_->store.Step(event); break;
+    case v1::StateEvent::EVENT_NOT_SET:
+      break;
+    default:
+      parts_->store.Step(event);
+      break;
   }
 }
 
@@ -142,17 +164,19 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
     return;
   }
   if (fence.term() > context.term) {
-    context.Close(event.session_id(),
-                  absl::FailedPreconditionError(fmt::format(
-                      "this coordinator is in term {}, and {} knows term {}: another one has taken over",
-                      context.term, node->record.name(), fence.term())));
+    context.Close(
+        event.session_id(),
+        absl::FailedPreconditionError(fmt::format(
+            "this coordinator is in term {}, and {} knows term {}: another one has taken over",
+            context.term, node->record.name(), fence.term())));
     return;
   }
   if (fence.term() < context.term || fence.incarnation() != node->record.incarnation()) {
-    context.Warn(fmt::format(
-        "message {} of {} ignored: it has term {} incarnation {}, and the current ones are {} and {}",
-        static_cast<int>(message.message_case()), node->record.name(), fence.term(), fence.incarnation(),
-        context.term, node->record.incarnation()));
+    context.Warn(
+        fmt::format("message {} of {} ignored: it has term {} incarnation {}, and the current ones "
+                    "are {} and {}",
+                    static_cast<int>(message.message_case()), node->record.name(), fence.term(),
+                    fence.incarnation(), context.term, node->record.incarnation()));
     return;
   }
   switch (message.message_case()) {
@@ -169,8 +193,12 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
     case v1::OpenSessionRequest::kRanksStarted:
       generations.OnRanksStarted(*node, fence, message.ranks_started());
       break;
-    case v1::OpenSessionRequest::kRankExit: generations.OnRankExit(*node, fence, message.rank_exit()); break;
-    case v1::OpenSessionRequest::kGenerationEnded: generations.OnEnded(*node, fence); break;
+    case v1::OpenSessionRequest::kRankExit:
+      generations.OnRankExit(*node, fence, message.rank_exit());
+      break;
+    case v1::OpenSessionRequest::kGenerationEnded:
+      generations.OnEnded(*node, fence);
+      break;
     case v1::OpenSessionRequest::kProgressReport:
       generations.OnProgress(*node, fence, message.progress_report());
       break;
@@ -180,7 +208,8 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       generations.OnNodeLost(*node, node->record.name() + " left: its worker was stopped");
       break;
     case v1::OpenSessionRequest::kHello:
-    case v1::OpenSessionRequest::MESSAGE_NOT_SET: break;
+    case v1::OpenSessionRequest::MESSAGE_NOT_SET:
+      break;
   }
 }
 
@@ -188,22 +217,23 @@ void StateMachine::PlaceJobs() {
   Context& context = parts_->context;
   context.placement_due = false;
   const std::vector<const v1::Node*> healthy = parts_->nodes.Present(/*healthy_only=*/true);
-  // A job that waits for what others hold keeps those behind it from overtaking, else a large job would
-  // never start. One that could not run here even alone holds nobody up.
+  // A job that waits for what others hold keeps those behind it from overtaking, else a large job
+  // would never start. One that could not run here even alone holds nobody up.
   const Job* blocking = nullptr;
   for (Job* job : parts_->jobs.Queue()) {
     if (parts_->nodes.recovering() > 0) {
-      parts_->jobs.SetState(*job, job->view.state(),
-                            fmt::format("the coordinator has restarted and waits up to {} for {} of {} "
-                                        "nodes to report",
-                                        FormatDuration(context.lease), parts_->nodes.recovering(),
-                                        parts_->nodes.all().size()));
+      parts_->jobs.SetState(
+          *job, job->view.state(),
+          fmt::format("the coordinator has restarted and waits up to {} for {} of {} "
+                      "nodes to report",
+                      FormatDuration(context.lease), parts_->nodes.recovering(),
+                      parts_->nodes.all().size()));
       continue;
     }
     if (blocking != nullptr) {
-      parts_->jobs.SetState(*job, job->view.state(),
-                            fmt::format("behind job {}, which {}", blocking->id(),
-                                        blocking->view.reason()));
+      parts_->jobs.SetState(
+          *job, job->view.state(),
+          fmt::format("behind job {}, which {}", blocking->id(), blocking->view.reason()));
       continue;
     }
     PlacementRequest request{job->view.spec(), {}, {}};
@@ -226,7 +256,8 @@ void StateMachine::PlaceJobs() {
 void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request) {
   Context& context = parts_->context;
   v1::SubmitJobResponse response;
-  if (Job* known = request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
+  if (Job* known =
+          request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
       known != nullptr) {
     *response.mutable_job() = known->view;
     context.Reply(call_id, std::move(response));
@@ -255,7 +286,8 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
   if (request.must_fit()) {
     const PlacementResult ever = Place({spec, present, {}, /*ignore_usage=*/true});
     if (!ever.placement.has_value()) {
-      context.Reply(call_id, absl::FailedPreconditionError("the job could never run here: " + ever.reason));
+      context.Reply(call_id,
+                    absl::FailedPreconditionError("the job could never run here: " + ever.reason));
       return;
     }
   }

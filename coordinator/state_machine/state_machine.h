@@ -1,16 +1,17 @@
-// The coordinator without its surroundings: every input is an event that carries its time, every output
-// an action. No threads, sockets, clocks or files. The same events give the same actions.
+// The coordinator without its surroundings: every input is an event that carries its time, every
+// output an action. No threads, sockets, clocks or files. The same events give the same actions.
 //
 //   StateMachine machine;
 //   machine.Step(restore_event);             // always first
-//   Actions actions = machine.Step(event);   // ... commit actions.rows, then carry out actions.list
+//   Actions actions = machine.Step(event);   // ... commit actions.rows, then carry out
+//   actions.list
 //
-// Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Only there are jobs
-// placed and rows handed out, so that a thousand messages cost one transaction.
+// Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Only there are
+// jobs placed and rows handed out, so that a thousand messages cost one transaction.
 //
-// Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.* (which
-// nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and barriers.cc (what
-// ranks tell each other), queries.cc (what clients ask).
+// Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.*
+// (which nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
+// barriers.cc (what ranks tell each other), queries.cc (what clients ask).
 #pragma once
 
 #include <memory>

@@ -17,7 +17,8 @@ constexpr int kSchemaVersion = 1;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(
+    const std::string& directory) {
   MESHRUN_RETURN_IF_ERROR(Annotate(os::MakeDirectories(directory, 0700), "--state-dir"));
   const std::string lock_path = directory + "/lock";
   os::UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -58,19 +59,19 @@ absl::Status SqliteStateStore::Prepare() {
     return Error("cannot read");
   }
   if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        fmt::format("{} has schema {}, and this meshrun knows {} at most: use the newer meshrun, or "
-                    "another --state-dir",
-                    path_, version, kSchemaVersion));
+    return absl::FailedPreconditionError(fmt::format(
+        "{} has schema {}, and this meshrun knows {} at most: use the newer meshrun, or "
+        "another --state-dir",
+        path_, version, kSchemaVersion));
   }
-  MESHRUN_RETURN_IF_ERROR(
-      Execute("CREATE TABLE IF NOT EXISTS rows (kind INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT "
-              "NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID"));
+  MESHRUN_RETURN_IF_ERROR(Execute(
+      "CREATE TABLE IF NOT EXISTS rows (kind INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT "
+      "NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID"));
   MESHRUN_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA user_version={}", kSchemaVersion).c_str()));
-  if (sqlite3_prepare_v2(db_, "INSERT OR REPLACE INTO rows VALUES (?1, ?2, ?3)", -1, &put_, nullptr) !=
-          SQLITE_OK ||
-      sqlite3_prepare_v2(db_, "DELETE FROM rows WHERE kind = ?1 AND key = ?2", -1, &erase_, nullptr) !=
-          SQLITE_OK) {
+  if (sqlite3_prepare_v2(db_, "INSERT OR REPLACE INTO rows VALUES (?1, ?2, ?3)", -1, &put_,
+                         nullptr) != SQLITE_OK ||
+      sqlite3_prepare_v2(db_, "DELETE FROM rows WHERE kind = ?1 AND key = ?2", -1, &erase_,
+                         nullptr) != SQLITE_OK) {
     return Error("cannot prepare statements on");
   }
   return absl::OkStatus();
@@ -113,7 +114,8 @@ absl::StatusOr<std::vector<v1::StateRow>> SqliteStateStore::Load() {
 absl::Status SqliteStateStore::Write(const v1::StateRow& row) {
   sqlite3_stmt* const statement = row.erased() ? erase_ : put_;
   sqlite3_bind_int(statement, 1, row.table());
-  sqlite3_bind_text(statement, 2, row.key().data(), static_cast<int>(row.key().size()), SQLITE_STATIC);
+  sqlite3_bind_text(statement, 2, row.key().data(), static_cast<int>(row.key().size()),
+                    SQLITE_STATIC);
   if (!row.erased()) {
     sqlite3_bind_blob64(statement, 3, row.value().data(), row.value().size(), SQLITE_STATIC);
   }

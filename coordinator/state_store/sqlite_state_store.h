@@ -16,8 +16,8 @@ namespace meshrun::coordinator {
 
 class SqliteStateStore : public StateStore {
  public:
-  // Creates the directory where it is missing. Errors: FAILED_PRECONDITION (another coordinator holds
-  // the directory; or a newer meshrun wrote it), PERMISSION_DENIED, INTERNAL.
+  // Creates the directory where it is missing. Errors: FAILED_PRECONDITION (another coordinator
+  // holds the directory; or a newer meshrun wrote it), PERMISSION_DENIED, INTERNAL.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(const std::string& directory);
   ~SqliteStateStore() override;
 

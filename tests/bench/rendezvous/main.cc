@@ -1,9 +1,10 @@
-// How long until every rank has its place: n simulated workers with real session streams against the real
-// coordinator, all on this machine. Connected before the clock starts; each submit takes all of them.
+// How long until every rank has its place: n simulated workers with real session streams against
+// the real coordinator, all on this machine. Connected before the clock starts; each submit takes
+// all of them.
 //
-// Time: from the call of SubmitJob to the moment at which the last worker holds its Start, which comes
-// after all have prepared and the generation is on disk. Bytes: messages to one host, from submit to
-// Start, without HTTP/2's own.
+// Time: from the call of SubmitJob to the moment at which the last worker holds its Start, which
+// comes after all have prepared and the generation is on disk. Bytes: messages to one host, from
+// submit to Start, without HTTP/2's own.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -43,11 +44,12 @@ class Coordinator {
     if (::pipe2(ready, O_CLOEXEC) != 0) return absl::InternalError("pipe");
     os::UniqueFd read_end(ready[0]);
     os::UniqueFd write_end(ready[1]);
-    auto pid = os::Spawn({.argv = {program, "--listen", "127.0.0.1:0", "--state-dir", directory_,
-                                   "--ready-fd", std::to_string(write_end.get()), "--log-level", "error",
-                                   // A machine this busy must not lose its own simulated hosts.
-                                   "--lease", "30s"},
-                          .keep_fds = {write_end.get()}});
+    auto pid =
+        os::Spawn({.argv = {program, "--listen", "127.0.0.1:0", "--state-dir", directory_,
+                            "--ready-fd", std::to_string(write_end.get()), "--log-level", "error",
+                            // A machine this busy must not lose its own simulated hosts.
+                            "--lease", "30s"},
+                   .keep_fds = {write_end.get()}});
     if (!pid.ok()) return pid.status();
     pid_ = *pid;
     write_end.reset();
@@ -185,7 +187,8 @@ absl::StatusOr<Row> Measure(const std::string& program, size_t hosts, int submit
   if (absl::Status status = coordinator.Start(program); !status.ok()) return status;
   Fleet fleet(hosts);
   if (absl::Status status = fleet.Connect(coordinator.address()); !status.ok()) return status;
-  const auto jobs = v1::JobService::NewStub(*rpc::MakeChannel("rendezvous", coordinator.address(), {}));
+  const auto jobs =
+      v1::JobService::NewStub(*rpc::MakeChannel("rendezvous", coordinator.address(), {}));
   v1::SubmitJobRequest request;
   request.mutable_spec()->set_name("bench");
   request.mutable_spec()->add_command("/usr/bin/true");
@@ -208,7 +211,8 @@ absl::StatusOr<Row> Measure(const std::string& program, size_t hosts, int submit
     times.push_back(std::chrono::duration<double>(end - start).count());
     row.bytes_per_host = std::max(row.bytes_per_host, fleet.BytesPerHost() - bytes_before);
     fleet.EndAll(response.job().job_id());
-    if (!AwaitEnd(*jobs, response.job().job_id())) return absl::InternalError("the job did not end well");
+    if (!AwaitEnd(*jobs, response.job().job_id()))
+      return absl::InternalError("the job did not end well");
   }
   std::sort(times.begin(), times.end());
   row.p50 = times[times.size() / 2];
@@ -221,7 +225,8 @@ int Main(int argc, char** argv) {
                         "../../../coordinator/meshrun-coordinator";
   std::vector<size_t> sizes = {10, 100, 1000};
   int submits = 30;
-  CLI::App app("Time from submit to every rank's assignment, against a real coordinator.", "rendezvous");
+  CLI::App app("Time from submit to every rank's assignment, against a real coordinator.",
+               "rendezvous");
   app.add_option("--coordinator", program, "The coordinator's program")->capture_default_str();
   app.add_option("--hosts", sizes, "Simulated hosts, of 8 ranks each")->delimiter(',');
   app.add_option("--submits", submits, "Jobs per row, one after another");
@@ -229,8 +234,8 @@ int Main(int argc, char** argv) {
 
   fmt::print("rendezvous: {} ranks per host, {} submits per row, at most {} streams per channel\n",
              kRanksPerHost, submits, kStreamsPerChannel);
-  fmt::print("{:>6} {:>7} {:>10} {:>10} {:>12} {:>16} {:>9}\n", "hosts", "ranks", "p50", "p99", "target p99",
-             "p50 growth/host", "B/host");
+  fmt::print("{:>6} {:>7} {:>10} {:>10} {:>12} {:>16} {:>9}\n", "hosts", "ranks", "p50", "p99",
+             "target p99", "p50 growth/host", "B/host");
   const Row* previous = nullptr;
   std::vector<Row> rows;
   rows.reserve(sizes.size());
@@ -243,15 +248,16 @@ int Main(int argc, char** argv) {
     rows.push_back(*row);
     // 1 is linear: ten times the hosts take ten times as long. Below is better.
     const std::string growth =
-        previous == nullptr
-            ? "-"
-            : fmt::format("{:.2f}", row->p50 / previous->p50 * static_cast<double>(previous->hosts) /
-                                        static_cast<double>(row->hosts));
+        previous == nullptr ? "-"
+                            : fmt::format("{:.2f}", row->p50 / previous->p50 *
+                                                        static_cast<double>(previous->hosts) /
+                                                        static_cast<double>(row->hosts));
     fmt::print("{:>6} {:>7} {:>8.1f}ms {:>8.1f}ms {:>12} {:>16} {:>9}\n", row->hosts,
                row->hosts * kRanksPerHost, row->p50 * 1e3, row->p99 * 1e3,
-               hosts == 1000 ? fmt::format("{} ({:.0f}ms)", row->p99 <= kTargetSeconds ? "met" : "missed",
-                                           kTargetSeconds * 1e3)
-                             : "-",
+               hosts == 1000
+                   ? fmt::format("{} ({:.0f}ms)", row->p99 <= kTargetSeconds ? "met" : "missed",
+                                 kTargetSeconds * 1e3)
+                   : "-",
                growth, row->bytes_per_host);
     std::fflush(stdout);
     previous = &rows.back();

@@ -33,8 +33,8 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 v1::JobSpec Spec(uint32_t nodes, uint32_t procs) {
   v1::JobSpec spec;
@@ -208,14 +208,16 @@ TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
   v1::Job job;
   const grpc::Status refused = Submit(Spec(1, 1), &job);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(refused.error_message(), HasSubstr("read-only: the state cannot be written: disk full"));
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("read-only: the state cannot be written: disk full"));
   EXPECT_EQ(worker.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(Describe().read_only_reason(), HasSubstr("disk full"));
   EXPECT_EQ(Describe().jobs_total(), 1u);
   EXPECT_EQ(Get(before.job_id()).job().state(), v1::JOB_STATE_QUEUED);
   EXPECT_FALSE(worker.Connect());
   broken = false;
-  // It tries once a second; each Describe is a round trip, and calls that it cuts off are tried again.
+  // It tries once a second; each Describe is a round trip, and calls that it cuts off are tried
+  // again.
   const auto deadline = std::chrono::steady_clock::now() + seconds(30);
   while (std::chrono::steady_clock::now() < deadline && !Submit(Spec(1, 1), &job).ok()) {
   }
@@ -371,7 +373,8 @@ TEST_F(ServerTest, ARecordingReplaysToTheSameState) {
 TEST(EventLoopTest, AFullQueueRefusesCallsAndSaysSo) {
   MemoryStateStore store;
   Recipients recipients;
-  EventLoop loop({.clock = Clock::Real(), .store = store, .recipients = recipients, .queue_limit = 2});
+  EventLoop loop(
+      {.clock = Clock::Real(), .store = store, .recipients = recipients, .queue_limit = 2});
   v1::StateEvent tick;
   tick.mutable_tick();
   EXPECT_TRUE(loop.Post(tick).ok());
@@ -542,7 +545,8 @@ TEST_F(LogRelayTest, AnUploadThatBreaksOffIsUnavailable) {
 TEST_F(LogRelayTest, AFileOfAWorkerThatIsAwayIsNamed) {
   Start();
   LogHolder holder(channel_, "y");
-  auto worker = std::make_unique<GrpcWorker>(channel_, FakeWorker::Options{.name = "node1"}, Both(holder));
+  auto worker =
+      std::make_unique<GrpcWorker>(channel_, FakeWorker::Options{.name = "node1"}, Both(holder));
   const std::string id = Run(*worker, 1);
   worker->Break();
   // The break reaches the coordinator in its own time.

@@ -1,5 +1,5 @@
-// Hundreds of fake workers, random faults, one thread, no real time: the rules that must hold whatever
-// happens, in whatever order. A failure prints its seed; the same seed fails the same way.
+// Hundreds of fake workers, random faults, one thread, no real time: the rules that must hold
+// whatever happens, in whatever order. A failure prints its seed; the same seed fails the same way.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,8 @@ class Simulation {
     // Peace: everybody returns, ranks end well, and every job must come to its end.
     chaos_ = false;
     for (auto& place : workers_) {
-      for (const auto& [id, job] : machine_->jobs().all()) Speak(*place, place->worker.ExitAll(id, 0));
+      for (const auto& [id, job] : machine_->jobs().all())
+        Speak(*place, place->worker.ExitAll(id, 0));
     }
     RunUntil(kChaos + std::chrono::minutes(5));
     for (const auto& [id, job] : machine_->jobs().all()) {
@@ -74,7 +75,9 @@ class Simulation {
            std::chrono::nanoseconds(random_() % static_cast<uint64_t>(span.count()));
   }
   Place& Any() { return *workers_[random_() % workers_.size()]; }
-  void At(SteadyNanos at, std::function<void()> run) { later_.push({at, next_order_++, std::move(run)}); }
+  void At(SteadyNanos at, std::function<void()> run) {
+    later_.push({at, next_order_++, std::move(run)});
+  }
 
   void RunUntil(SteadyNanos end) {
     while (!::testing::Test::HasFailure()) {
@@ -158,10 +161,18 @@ class Simulation {
   void Fault() {
     Place& place = Any();
     switch (random_() % 12) {
-      case 0: place.worker.Reboot(/*ranks_survive=*/true); Drop(place, true); break;
-      case 1: place.worker.Reboot(/*ranks_survive=*/false); Drop(place, true); break;
+      case 0:
+        place.worker.Reboot(/*ranks_survive=*/true);
+        Drop(place, true);
+        break;
+      case 1:
+        place.worker.Reboot(/*ranks_survive=*/false);
+        Drop(place, true);
+        break;
       case 2:
-      case 3: Drop(place, true); break;
+      case 3:
+        Drop(place, true);
+        break;
       case 4:
         place.hangs = true;
         At(Within(seconds(10)), [this, &place] {
@@ -169,7 +180,9 @@ class Simulation {
           Read(place);
         });
         break;
-      case 5: place.worker.prepare_error = random_() % 2 == 0 ? "no free port" : ""; break;
+      case 5:
+        place.worker.prepare_error = random_() % 2 == 0 ? "no free port" : "";
+        break;
       case 6:
         if (random_() % 4 == 0) StartCoordinator();
         break;
@@ -177,7 +190,8 @@ class Simulation {
         const auto& jobs = machine_->jobs().all();
         if (jobs.empty()) break;
         v1::StateEvent event;
-        event.mutable_cancel_job()->set_job_id(std::next(jobs.begin(), random_() % jobs.size())->first);
+        event.mutable_cancel_job()->set_job_id(
+            std::next(jobs.begin(), random_() % jobs.size())->first);
         event.mutable_cancel_job()->set_now(random_() % 2 == 0);
         Step(event);
         break;
@@ -227,7 +241,8 @@ class Simulation {
       place.worker.received.clear();
       if (!message.has_start() || chaos_) continue;
       const std::string job_id = message.fence().job_id();
-      At(Within(seconds(5)), [this, &place, job_id] { Speak(place, place.worker.ExitAll(job_id, 0)); });
+      At(Within(seconds(5)),
+         [this, &place, job_id] { Speak(place, place.worker.ExitAll(job_id, 0)); });
     }
   }
 
@@ -255,12 +270,14 @@ class Simulation {
     const std::string node_id = open_.at(send.session_id)->worker.node_id();
     const Node& node = machine_->nodes().all().at(node_id);
     ASSERT_EQ(message.fence().incarnation(), node.record.incarnation());
-    ASSERT_EQ(node.session_id, send.session_id) << "a command to a session that was replaced or lost";
+    ASSERT_EQ(node.session_id, send.session_id)
+        << "a command to a session that was replaced or lost";
     const std::string& job_id = message.fence().job_id();
     if (message.has_prepare()) {
-      const auto [it, is_new] =
-          digests_.try_emplace({job_id, message.fence().generation()}, message.prepare().world_digest());
-      ASSERT_EQ(it->second, message.prepare().world_digest()) << "two memberships of one generation";
+      const auto [it, is_new] = digests_.try_emplace({job_id, message.fence().generation()},
+                                                     message.prepare().world_digest());
+      ASSERT_EQ(it->second, message.prepare().world_digest())
+          << "two memberships of one generation";
     } else if (message.has_start()) {
       ++starts_;
       for (const auto& [other_job, other_node, generation] : live_) {
@@ -291,7 +308,8 @@ class Simulation {
       }
       ASSERT_LE(node.record.slots_used(), node.record.resources().slots()) << id;
       const std::set<uint32_t> gpus(node.record.gpus_used().begin(), node.record.gpus_used().end());
-      ASSERT_EQ(gpus.size(), static_cast<size_t>(node.record.gpus_used_size())) << "a GPU given twice";
+      ASSERT_EQ(gpus.size(), static_cast<size_t>(node.record.gpus_used_size()))
+          << "a GPU given twice";
     }
   }
 

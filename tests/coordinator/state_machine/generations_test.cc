@@ -29,7 +29,8 @@ const v1::Stop& LastStop(const FakeWorker& worker) {
 
 class GenerationTest : public ::testing::Test {
  protected:
-  v1::JobSpec Restarting(uint32_t min_nodes, uint32_t max_nodes, uint32_t procs, uint32_t restarts) {
+  v1::JobSpec Restarting(uint32_t min_nodes, uint32_t max_nodes, uint32_t procs,
+                         uint32_t restarts) {
     v1::JobSpec spec = MakeSpec(min_nodes, procs);
     spec.set_max_nodes(max_nodes);
     spec.set_max_restarts(restarts);

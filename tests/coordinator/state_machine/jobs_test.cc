@@ -11,7 +11,9 @@ using ::testing::HasSubstr;
 
 class JobsTest : public ::testing::Test {
  protected:
-  std::string Message(const Harness::Answer& answer) { return std::string(answer.status.message()); }
+  std::string Message(const Harness::Answer& answer) {
+    return std::string(answer.status.message());
+  }
   Harness h;
 };
 
@@ -20,7 +22,8 @@ TEST_F(JobsTest, SubmitAnswersQueuedWithTheReason) {
   const v1::Job job = h.TrySubmit(MakeSpec(1, 99)).As<v1::SubmitJobResponse>().job();
   EXPECT_EQ(job.state(), v1::JOB_STATE_QUEUED);
   EXPECT_EQ(job.reason(),
-            "needs 1 node, and 0 of 1 can take it: node1 would have to give 99 slots, and 8 of 8 are free");
+            "needs 1 node, and 0 of 1 can take it: node1 would have to give 99 slots, and 8 of 8 "
+            "are free");
 }
 
 TEST_F(JobsTest, TheSameRequestIsTheSameJob) {
@@ -60,7 +63,8 @@ TEST_F(JobsTest, QueueTimeoutFailsTheJobWithItsReason) {
   h.Advance(milliseconds(1));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
   EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_QUEUE_TIMEOUT);
-  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("within its queue timeout of 3s: needs 1 node"));
+  EXPECT_THAT(h.job(id).failure().message(),
+              HasSubstr("within its queue timeout of 3s: needs 1 node"));
 }
 
 TEST_F(JobsTest, FirstComeFirstServedWithinAPriority) {

@@ -68,7 +68,8 @@ TEST_F(PlacementTest, IsAllOrNothingAndSaysTheNumbers) {
   const PlacementResult result = Run(Spec(2, 2, 4));
   EXPECT_FALSE(result.placement.has_value());
   EXPECT_EQ(result.reason,
-            "needs 2 nodes, and 0 of 1 can take it: node1 would have to give 4 slots, and 2 of 8 are free");
+            "needs 2 nodes, and 0 of 1 can take it: node1 would have to give 4 slots, and 2 of 8 "
+            "are free");
 }
 
 TEST_F(PlacementTest, SaysWhenNoWorkerIsConnected) {

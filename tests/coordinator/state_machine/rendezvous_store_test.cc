@@ -16,7 +16,8 @@ class RendezvousStoreTest : public ::testing::Test {
  protected:
   RendezvousStoreTest() : worker_(h.AddWorker("node1")) { id_ = h.Submit(MakeSpec(1, 3)); }
 
-  absl::Status Set(const std::string& key, const std::string& value, const std::string& request = "") {
+  absl::Status Set(const std::string& key, const std::string& value,
+                   const std::string& request = "") {
     v1::StateEvent event;
     *event.mutable_set_values()->mutable_fence() = h.fence(id_);
     (*event.mutable_set_values()->mutable_values())[key] = value;

@@ -62,21 +62,28 @@ class StateStoreTest : public ::testing::TestWithParam<std::unique_ptr<StateStor
 TEST_P(StateStoreTest, BeginsEmpty) { EXPECT_THAT(Loaded(), ElementsAre()); }
 
 TEST_P(StateStoreTest, LoadsInTheOrderOfTablesAndKeys) {
-  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_NODES, "a", "3"), Row(v1::STATE_TABLE_JOBS, "b", "2"),
-                              Row(v1::STATE_TABLE_JOBS, "a", "1")})
-                  .ok());
+  ASSERT_TRUE(
+      store_
+          ->Commit({Row(v1::STATE_TABLE_NODES, "a", "3"), Row(v1::STATE_TABLE_JOBS, "b", "2"),
+                    Row(v1::STATE_TABLE_JOBS, "a", "1")})
+          .ok());
   EXPECT_THAT(Loaded(), ElementsAre("2:a=1", "2:b=2", "3:a=3"));
 }
 
 TEST_P(StateStoreTest, ReplacesAndErases) {
-  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
-  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "2"), Erased(v1::STATE_TABLE_JOBS, "b")}).ok());
+  ASSERT_TRUE(
+      store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_JOBS, "b", "1")})
+          .ok());
+  ASSERT_TRUE(
+      store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "2"), Erased(v1::STATE_TABLE_JOBS, "b")})
+          .ok());
   EXPECT_THAT(Loaded(), ElementsAre("2:a=2"));
 }
 
 TEST_P(StateStoreTest, TheLastRowOfAKeyWinsInABatch) {
-  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Erased(v1::STATE_TABLE_JOBS, "a"),
-                              Row(v1::STATE_TABLE_JOBS, "a", "2")})
+  ASSERT_TRUE(store_
+                  ->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Erased(v1::STATE_TABLE_JOBS, "a"),
+                            Row(v1::STATE_TABLE_JOBS, "a", "2")})
                   .ok());
   EXPECT_THAT(Loaded(), ElementsAre("2:a=2"));
 }
@@ -88,8 +95,9 @@ TEST_P(StateStoreTest, ErasingWhatIsNotThereIsNoError) {
 
 TEST_P(StateStoreTest, KeepsEveryByte) {
   const std::string bytes("\0\xff\n'\"", 5);
-  ASSERT_TRUE(store_->Commit({Row(v1::STATE_TABLE_VALUES, "k\xc3\xa9y'\"%/", bytes),
-                              Row(v1::STATE_TABLE_VALUES, "empty", "")})
+  ASSERT_TRUE(store_
+                  ->Commit({Row(v1::STATE_TABLE_VALUES, "k\xc3\xa9y'\"%/", bytes),
+                            Row(v1::STATE_TABLE_VALUES, "empty", "")})
                   .ok());
   const auto rows = *store_->Load();
   ASSERT_EQ(rows.size(), 2u);

@@ -1,5 +1,5 @@
-// A worker daemon without processes: what it would say to each command. Pure; used against the state
-// machine, against a real server, and by the rendezvous benchmark.
+// A worker daemon without processes: what it would say to each command. Pure; used against the
+// state machine, against a real server, and by the rendezvous benchmark.
 #pragma once
 
 #include <map>
@@ -64,7 +64,8 @@ class FakeWorker {
   using Key = std::pair<std::string, uint64_t>;
 
   v1::OpenSessionRequest Message(const Key& key) const;
-  Requests End(const Key& key, Generation& generation, int rank, int code, int signal, bool teardown);
+  Requests End(const Key& key, Generation& generation, int rank, int code, int signal,
+               bool teardown);
 
   const Options options_;
   uint64_t incarnation_ = 1;

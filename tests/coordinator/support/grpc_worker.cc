@@ -4,8 +4,9 @@
 
 namespace meshrun::coordinator::testing {
 
-class GrpcWorker::Stream : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
-                           public std::enable_shared_from_this<Stream> {
+class GrpcWorker::Stream
+    : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
+      public std::enable_shared_from_this<Stream> {
  public:
   explicit Stream(GrpcWorker& worker) : worker_(worker) {}
 
@@ -73,8 +74,11 @@ class GrpcWorker::Stream : public grpc::ClientBidiReactor<v1::OpenSessionRequest
   bool ended_ MESHRUN_GUARDED_BY(mu_) = false;
 };
 
-GrpcWorker::GrpcWorker(std::shared_ptr<grpc::Channel> channel, FakeWorker::Options options, Hook hook)
-    : stub_(v1::SessionService::NewStub(channel)), hook_(std::move(hook)), fake_(std::move(options)) {}
+GrpcWorker::GrpcWorker(std::shared_ptr<grpc::Channel> channel, FakeWorker::Options options,
+                       Hook hook)
+    : stub_(v1::SessionService::NewStub(channel)),
+      hook_(std::move(hook)),
+      fake_(std::move(options)) {}
 
 GrpcWorker::~GrpcWorker() { Break(); }
 

@@ -24,7 +24,8 @@ class GrpcWorker {
   // Called once the answers to the message are on their way, on a thread of gRPC.
   using Hook = std::function<void(GrpcWorker&, const v1::OpenSessionResponse&)>;
 
-  GrpcWorker(std::shared_ptr<grpc::Channel> channel, FakeWorker::Options options, Hook hook = nullptr);
+  GrpcWorker(std::shared_ptr<grpc::Channel> channel, FakeWorker::Options options,
+             Hook hook = nullptr);
   ~GrpcWorker();
 
   // Opens a session and waits for Welcome. False when it ended before, or at the deadline.

@@ -66,9 +66,12 @@ class Harness {
 
   // The job's id.
   std::string Submit(const v1::JobSpec& spec);
-  Answer& TrySubmit(const v1::JobSpec& spec, const std::string& request_id = "", bool must_fit = false);
+  Answer& TrySubmit(const v1::JobSpec& spec, const std::string& request_id = "",
+                    bool must_fit = false);
   void Cancel(const std::string& job_id, bool now = false);
-  const v1::Job& job(const std::string& job_id) const { return machine_->jobs().all().at(job_id).view; }
+  const v1::Job& job(const std::string& job_id) const {
+    return machine_->jobs().all().at(job_id).view;
+  }
   v1::JobState state(const std::string& job_id) const { return job(job_id).state(); }
   const v1::Node& node(const FakeWorker& worker) const {
     return machine_->nodes().all().at(worker.node_id()).record;
