@@ -12,6 +12,11 @@ _ONLY_WITH_CUDA = select({
     "//conditions:default": ["//tools/bazel:incompatible"],
 })
 
+_SUPPRESSIONS = select({
+    "//:tsan": ["//tools/bazel:tsan_suppressions"],
+    "//conditions:default": [],
+})
+
 def _attributes(attributes, torch, gpu):
     if torch == None:
         torch = gpu
@@ -33,10 +38,12 @@ def meshrun_cc_library(name, torch = None, gpu = False, **attributes):
     native.cc_library(name = name, **_attributes(attributes, torch, gpu))
 
 def meshrun_cc_binary(name, torch = None, gpu = False, **attributes):
-    native.cc_binary(name = name, **_attributes(attributes, torch, gpu))
+    attributes = _attributes(attributes, torch, gpu)
+    attributes["deps"] = attributes["deps"] + _SUPPRESSIONS
+    native.cc_binary(name = name, **attributes)
 
 def meshrun_cc_test(name, torch = None, gpu = False, own_main = False, size = "small", **attributes):
     attributes = _attributes(attributes, torch, gpu)
     main = "//third_party/googletest" + (":gtest" if own_main else ":gtest_main")
-    attributes["deps"] = attributes["deps"] + [main]
+    attributes["deps"] = attributes["deps"] + [main] + _SUPPRESSIONS
     native.cc_test(name = name, size = size, **attributes)
