@@ -38,7 +38,7 @@ Then start a worker on each host:  meshrun-worker --coordinator HOST:7480 --stat
 and look at the cluster:           meshrun nodes
 
 A restarted coordinator takes running jobs over as they are: training does not notice.
-Exit codes: 0 stopped by a signal, 1 could not serve, 2 wrong call.)";
+Exit codes: 0 stopped by a signal, 2 wrong call, 75 could not serve (port taken, state in use).)";
 
 struct Flags {
   std::string listen = "127.0.0.1:7480";
@@ -91,14 +91,14 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease,
   options.record_path = flags.record_events;
   if (!flags.ephemeral) {
     auto store = SqliteStateStore::Open(flags.state_dir);
-    if (!store.ok()) return Fail(store.status(), 1);
+    if (!store.ok()) return Fail(store.status(), meshrun::kExitTryAgain);
     options.store = *std::move(store);
   }
   auto server = Server::Start(std::move(options));
   if (!server.ok()) {
     const bool usage =
         absl::IsInvalidArgument(server.status()) || absl::IsNotFound(server.status());
-    return Fail(server.status(), usage ? meshrun::kExitUsage : 1);
+    return Fail(server.status(), usage ? meshrun::kExitUsage : meshrun::kExitTryAgain);
   }
   meshrun::log::Info("serving", {{"address", (*server)->address()},
                                  {"term", (*server)->term()},
