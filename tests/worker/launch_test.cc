@@ -133,15 +133,15 @@ TEST(RankEnvironmentTest, KeepsTheDaemonsSecretsToItself) {
 }
 
 TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
-  const v1::SupervisorLaunch launch = MakeLaunch(TwoOfFour(), "/work/train", "/work", {}, kHost,
+  const v1::SupervisorLaunch launch = MakeLaunch(TwoOfFour(), "/srv/train", "/srv", {}, kHost,
                                                  {"/g", "/logs"}, std::chrono::seconds(5));
   ASSERT_EQ(launch.ranks_size(), 2);
   EXPECT_EQ(launch.fence().generation(), 7u);
   EXPECT_EQ(launch.lease().seconds(), 5);
   const v1::RankLaunch& rank = launch.ranks(1);
   EXPECT_EQ(rank.rank(), 3);
-  EXPECT_THAT(rank.argv(), ElementsAre("/work/train", "--fast"));
-  EXPECT_EQ(rank.working_dir(), "/work");
+  EXPECT_THAT(rank.argv(), ElementsAre("/srv/train", "--fast"));
+  EXPECT_EQ(rank.working_dir(), "/srv");
   EXPECT_EQ(rank.stdout_path(), "/logs/3.stdout.log");
   EXPECT_EQ(rank.stderr_path(), "/logs/3.stderr.log");
   EXPECT_EQ(rank.error_file(), "/logs/3.error.json");
