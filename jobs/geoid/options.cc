@@ -41,7 +41,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--steps", options.steps, "Training steps")->check(CLI::Range(int64_t{1}, kMany));
   app.add_option("--batch", options.batch, "Points per step, all ranks together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
-  app.add_option("--seed", options.seed, "Of the initial network and the batches");
+  // Without the check a negative number would wrap around.
+  app.add_option("--seed", options.seed, "Of the initial network and the batches")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--lr", options.learning_rate, "Peak of the one-cycle learning rate")
       ->check(CLI::Range(1e-9, 10.0));
   app.add_option("--hidden", options.hidden, "Width of the three hidden layers")
