@@ -44,7 +44,7 @@ struct SinkState : torch::CustomClassHolder {
 struct OutputSink : torch::autograd::Function<OutputSink> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 c10::intrusive_ptr<SinkState> state,
-                                                const torch::autograd::variable_list& outputs) {
+                                                at::TensorList outputs) {
     context->set_materialize_grads(false);
     context->saved_data["state"] = c10::IValue::make_capsule(std::move(state));
     torch::autograd::variable_list copies;
@@ -242,7 +242,8 @@ void GradientSynchronizer::after_forward(const std::vector<Tensor*>& outputs) {
       state->reducer = reducer_;
       if (options_.static_graph) state->delayed_all_reduce_queued = delayed_all_reduce_queued_;
       const torch::autograd::variable_list replacements =
-          OutputSink::apply(std::move(state), differentiable);
+          // As a list: a std::vector of tensors is not seen as an input of the function.
+          OutputSink::apply(std::move(state), at::TensorList(differentiable));
       auto replacement = replacements.begin();
       for (Tensor* output : outputs) {
         if (output->defined() && output->grad_fn()) *output = *replacement++;

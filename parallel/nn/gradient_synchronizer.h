@@ -36,7 +36,7 @@ struct DistributedDataParallelOptions {
   // at most 1 MiB, so that communication starts early.
   double bucket_cap_mb = 25;
   // Gradients are views into the buckets: saves their memory and a copy. They cannot be detached in
-  // place then, so use zero_grad() as it is.
+  // place then, which LibTorch's Optimizer::zero_grad() does: call the model's zero_grad() instead.
   bool gradient_as_bucket_view = false;
   // The same parameters take part in each iteration, in the same order: allows reentrant backward
   // passes and shared parameters used several times, and finds unused ones once, in the first
