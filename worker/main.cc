@@ -7,6 +7,7 @@
 
 #include "core/exit_codes.h"
 #include "core/os/process.h"
+#include "core/rpc/channel.h"
 #include "worker/daemon.h"
 #include "worker/flags.h"
 #include "worker/supervisor/supervisor.h"
@@ -39,6 +40,8 @@ int main(int argc, char** argv) {
   int exit_code = meshrun::kExitOk;
   auto options = meshrun::worker::ParseFlags(argc, argv, &exit_code);
   if (!options) return exit_code;
+  // Health and reflection on the agent's socket too: a pod's probe asks there.
+  meshrun::rpc::EnableServerPlugins();
   auto daemon = meshrun::worker::Daemon::Create(*std::move(options));
   if (!daemon.ok()) return Say(daemon.status());
   const absl::Status status = (*daemon)->Run();
