@@ -38,17 +38,6 @@ uint64_t StartTicks(pid_t pid) {
   return 0;
 }
 
-bool PortIsFree(int port) {
-  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int on = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-}
-
 json ToJson(const DevCluster::Process& p) {
   return {{"name", p.name}, {"pid", p.pid}, {"start_ticks", p.start_ticks}, {"log", p.log_path}};
 }
@@ -82,6 +71,17 @@ absl::StatusOr<os::UniqueFd> Lock(const std::string& directory) {
 }
 
 }  // namespace
+
+bool PortIsFree(int port) {
+  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+}
 
 absl::StatusOr<std::string> DevCluster::DefaultDirectory() {
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && state[0] == '/') {

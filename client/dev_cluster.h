@@ -61,4 +61,7 @@ class DevCluster {
   const std::string directory_;
 };
 
+// True when nothing listens on 127.0.0.1:`port` now.
+bool PortIsFree(int port);
+
 }  // namespace meshrun::client

@@ -1,9 +1,7 @@
 // meshrun doctor: what is installed and how this host is set up, with what to do about it.
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include <thread>
 
 #include "client/cli/context.h"
+#include "client/dev_cluster.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
 #include "client/render/table.h"
@@ -88,17 +87,6 @@ void CheckPrograms(Checks* checks) {
                     : ""});
 }
 
-bool CanListen(int port) {
-  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int on = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-}
-
 void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
   const CoordinatorAddress where = ResolveCoordinator(flags.coordinator);
   const std::string what = fmt::format("coordinator {}", where.address);
@@ -112,7 +100,7 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
                        named ? fmt::format("does not answer ({})", where.source) : "there is none",
                        named ? std::string(cluster.status().message())
                              : "'meshrun run' needs none; 'meshrun dev up' starts one"});
-    if (!named && !CanListen(kDefaultPort)) {
+    if (!named && !PortIsFree(kDefaultPort)) {
       checks->push_back({Level::kWarn, fmt::format("port {}", kDefaultPort),
                          "in use by another program",
                          "start the coordinator with --listen on another port"});
