@@ -7,9 +7,11 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "client/daemon_process.h"
 #include "core/os/files.h"
@@ -158,12 +160,15 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
     // Known from here on, so that 'dev down' ends it whatever comes next.
     MESHRUN_RETURN_IF_ERROR(Write(state));
   }
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency() / options.workers);
   for (uint32_t i = 0; i < options.workers; ++i) {
     const std::string name = fmt::format("worker-{}", i + 1);
     const size_t at = static_cast<size_t>(i);
     if (at < state.workers.size() && state.workers[at].running) continue;
     std::vector<std::string> arguments = {"--coordinator", state.address, "--name", name,
                                           "--address",     "127.0.0.1"};
+    // One machine is all of the hosts: each has its share of the cores.
+    arguments.insert(arguments.end(), {"--cores", fmt::format("{}", cores)});
     if (options.slots != 0)
       arguments.insert(arguments.end(), {"--slots", fmt::format("{}", options.slots)});
     MESHRUN_ASSIGN_OR_RETURN(Process worker,

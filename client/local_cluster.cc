@@ -68,13 +68,17 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options&
   cluster->lifeline_ = os::UniqueFd(pipe[1]);
   cluster->address_ = fmt::format("unix:{}/c.sock", path);
 
-  // Both at once: the worker tries until the coordinator is there.
   MESHRUN_ASSIGN_OR_RETURN(
       cluster->coordinator_,
-      DaemonProcess::Start({.program = "meshrun-coordinator",
-                            .arguments = {"--listen", cluster->address_, "--ephemeral", "--log-level", "warning"},
-                            .log_path = path + "/coordinator.log",
-                            .lifeline_fd = lifeline_read.get()}));
+      DaemonProcess::Start(
+          {.program = "meshrun-coordinator",
+           .arguments = {"--listen", cluster->address_, "--ephemeral", "--log-level", "warning"},
+           .log_path = path + "/coordinator.log",
+           .lifeline_fd = lifeline_read.get()}));
+  // One after the other: a worker that finds nobody has to wait for gRPC, which tries again after
+  // 100 ms at the earliest; the coordinator is there after 10.
+  MESHRUN_RETURN_IF_ERROR(cluster->coordinator_->WaitReady(kStartTimeout).status());
+  cluster->options_.trace("coordinator serves");
   MESHRUN_ASSIGN_OR_RETURN(
       cluster->worker_,
       DaemonProcess::Start(
@@ -84,9 +88,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options&
                          "--kill-at-once-on-lifeline", "--log-level", "warning"},
            .log_path = path + "/worker.log",
            .lifeline_fd = lifeline_read.get()}));
-  cluster->options_.trace("daemons spawned");
-  MESHRUN_RETURN_IF_ERROR(cluster->coordinator_->WaitReady(kStartTimeout).status());
-  cluster->options_.trace("coordinator serves");
+  cluster->options_.trace("worker spawned");
   return cluster;
 }
 

@@ -27,7 +27,7 @@ class LocalCluster {
     std::function<void(const char* phase)> trace;
   };
 
-  // Starts both daemons at once and returns when the coordinator serves. NOT_FOUND: not installed.
+  // Returns when the coordinator serves and the worker is on its way. NOT_FOUND: not installed.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
   // Ends both, within 3 s at most, and removes the directory.
   ~LocalCluster();

@@ -58,7 +58,9 @@ absl::Status Daemon::Init() {
   if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
 
-  InventoryOverrides overrides = {.slots = options_.slots, .memory_bytes = options_.memory_bytes};
+  InventoryOverrides overrides = {.cores = options_.cores,
+                                  .slots = options_.slots,
+                                  .memory_bytes = options_.memory_bytes};
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     overrides.visible_devices = visible;
   resources_ = TakeInventory(overrides);
@@ -74,6 +76,7 @@ absl::Status Daemon::Init() {
           .ids = ids_,
           .facts = {.node_name = options_.name,
                     .agent_address = "unix:" + state_dir_->AgentSocket(),
+                    .cores = resources_.cores(),
                     .has_gpus = resources_.gpus_size() > 0},
           .environment = InheritedEnvironment(environ),
           .jobs_dir = options_.jobs_dir,

@@ -33,6 +33,7 @@ struct DaemonOptions {
   std::string name;
   // Where ranks of other hosts reach this host. Empty: the address that faces the coordinator.
   std::string address;
+  std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;
   PortInterval ports;

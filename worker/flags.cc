@@ -43,7 +43,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   DaemonOptions options;
   options.state_dir = DefaultStateDir();
   std::string memory, ports, orphan_timeout = "15s", log_format = "text", log_level = "info";
-  uint32_t slots = 0;
+  uint32_t cores = 0, slots = 0;
   int ready_fd = -1, lifeline_fd = -1;
 
   CLI::App app(
@@ -65,6 +65,11 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--name", options.name, "What people call this node (default: the host's name)");
   app.add_option("--address", options.address,
                  "Where ranks on other hosts reach this one (default: as the coordinator sees it)");
+  auto* const cores_option =
+      app.add_option("--cores", cores,
+                     "Cores of this host that its ranks share, where other workers have the rest "
+                     "(default: those of the affinity and the cgroup)")
+          ->check(CLI::Range(1u, 1u << 20));
   auto* const slots_option =
       app.add_option("--slots", slots, "CPU slots to offer (default: the cores, at least 8)")
           ->check(CLI::Range(1u, 1u << 20));
@@ -99,6 +104,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   log::Level level = log::Level::kInfo;
   if (const auto status = log::ParseLevel(log_level, &level); !status.ok()) return wrong(status);
   log::Configure("worker", log_format == "json" ? log::Format::kJson : log::Format::kText, level);
+  if (*cores_option) options.cores = cores;
   if (*slots_option) options.slots = slots;
   if (!memory.empty()) {
     const auto bytes = ParseBytes(memory);

@@ -1,12 +1,14 @@
 #include "coordinator/services/job_service.h"
 
-#include "core/mutex.h"
+#include "coordinator/services/outgoing_stream.h"
 
 namespace meshrun::coordinator {
 namespace {
 
 // Keeps the newest state alone when the reader is slow; the last one is always delivered.
-class WatchCall : public grpc::ServerWriteReactor<v1::WatchJobResponse>, public PendingCall {
+class WatchCall
+    : public OutgoingStream<grpc::ServerWriteReactor<v1::WatchJobResponse>, v1::WatchJobResponse>,
+      public PendingCall {
  public:
   explicit WatchCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
 
@@ -22,17 +24,15 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchJobResponse>, public 
 
   void Item(const MessagePtr& item) override {
     Advance([&]() MESHRUN_REQUIRES(mu_) {
-      next_ = std::static_pointer_cast<const v1::WatchJobResponse>(item);
+      Drop();
+      Push(std::static_pointer_cast<const v1::WatchJobResponse>(item));
     });
   }
   void Reply(const absl::Status& status, const MessagePtr&) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) {
-      ending_ = true;
-      end_ = status;
-    });
+    Advance([&]() MESHRUN_REQUIRES(mu_) { EndWith(status); });
   }
   void OnWriteDone(bool) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) { writing_ = nullptr; });
+    Advance([&]() MESHRUN_REQUIRES(mu_) { Written(); });
   }
   void OnCancel() override {
     v1::StateEvent event;
@@ -42,41 +42,8 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchJobResponse>, public 
   void OnDone() override { delete this; }
 
  private:
-  // Makes a change and starts the operation that follows from it. The one who ends the call is the
-  // last to touch it: change and decision are one step.
-  template <typename Change>
-  void Advance(Change change) {
-    const v1::WatchJobResponse* write = nullptr;
-    grpc::Status end;
-    {
-      MutexLock lock(mu_);
-      change();
-      if (writing_ != nullptr || finished_) return;
-      if (next_ != nullptr) {
-        writing_ = std::exchange(next_, nullptr);
-        write = writing_.get();
-      } else if (ending_) {
-        finished_ = true;
-        end = rpc::ToGrpc(end_);
-      } else {
-        return;
-      }
-    }
-    if (write != nullptr) {
-      StartWrite(write);
-    } else {
-      Finish(end);
-    }
-  }
-
   Shell shell_;
   const uint64_t call_id_;
-  Mutex mu_;
-  std::shared_ptr<const v1::WatchJobResponse> next_ MESHRUN_GUARDED_BY(mu_);
-  std::shared_ptr<const v1::WatchJobResponse> writing_ MESHRUN_GUARDED_BY(mu_);
-  bool ending_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool finished_ MESHRUN_GUARDED_BY(mu_) = false;
-  absl::Status end_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace

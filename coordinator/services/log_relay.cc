@@ -3,8 +3,9 @@
 #include <grpcpp/alarm.h>
 
 #include <atomic>
-#include <deque>
 #include <utility>
+
+#include "coordinator/services/outgoing_stream.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -40,9 +41,10 @@ class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
 };
 
 // A client's ReadLogs call. Alive as long as gRPC, the relay or an upload refers to it.
-class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
-                  public PendingCall,
-                  public std::enable_shared_from_this<LogReader> {
+class LogReader
+    : public OutgoingStream<grpc::ServerWriteReactor<v1::ReadLogsResponse>, v1::ReadLogsResponse>,
+      public PendingCall,
+      public std::enable_shared_from_this<LogReader> {
  public:
   LogReader(Shell shell, LogRelay& relay)
       : shell_(shell), relay_(relay), call_id_(shell.loop.NewId()) {}
@@ -71,12 +73,10 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
     }
     {
       MutexLock lock(mu_);
-      if (ending_) return;
+      if (ending()) return;
       outcome_ = relay.end;
       for (const LogSource& source : relay.sources) sources_[source.open.stream_id()] = source;
-      if (sources_.empty()) {
-        ending_ = true;
-      } else {
+      if (!sources_.empty()) {
         alarm_.Set(std::chrono::system_clock::now() + kUploadStart, [self](bool due) {
           if (due) self->FailSilentSources();
         });
@@ -89,45 +89,45 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
       *message.mutable_open_log() = std::move(source.open);
       shell_.recipients.Send(source.session_id, std::move(message));
     }
-    Continue();
+    Advance([&]() MESHRUN_REQUIRES(mu_) { EndAfterLastSource(); });
   }
 
   // Takes an upload's bytes. kPause: Resume comes later. kEnd: nobody wants them any more.
   enum class Answer { kGoOn, kPause, kEnd };
   Answer Take(LogUpload* upload, v1::UploadLogRequest& chunk) {
     Answer answer = Answer::kGoOn;
-    {
-      MutexLock lock(mu_);
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
       const auto it = sources_.find(chunk.stream_id());
-      if (ending_ || it == sources_.end()) return Answer::kEnd;
+      if (ending() || it == sources_.end()) {
+        answer = Answer::kEnd;
+        return;
+      }
       started_.insert(chunk.stream_id());
       if (!chunk.data().empty()) {
-        v1::ReadLogsResponse& out = queue_.emplace_back();
-        out.set_rank(it->second.open.rank());
-        out.set_stream(it->second.open.stream());
-        out.set_generation(it->second.open.generation());
-        out.set_offset(chunk.offset());
-        out.set_allocated_data(chunk.release_data());
-        bytes_ += out.data().size();
+        auto out = std::make_shared<v1::ReadLogsResponse>();
+        out->set_rank(it->second.open.rank());
+        out->set_stream(it->second.open.stream());
+        out->set_generation(it->second.open.generation());
+        out->set_offset(chunk.offset());
+        out->set_allocated_data(chunk.release_data());
+        bytes_ += out->data().size();
+        Push(std::move(out));
       }
       if (bytes_ > LogRelay::kBufferBytes) {
         paused_.push_back(upload);
         answer = Answer::kPause;
       }
-    }
-    Continue();
+    });
     return answer;
   }
 
   void SourceEnded(const std::string& stream_id, const absl::Status& status) {
     relay_.Remove(stream_id);
-    {
-      MutexLock lock(mu_);
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
       if (sources_.erase(stream_id) == 0) return;
       if (outcome_.ok()) outcome_ = status;
-      if (sources_.empty()) ending_ = true;
-    }
-    Continue();
+      EndAfterLastSource();
+    });
   }
 
   // Of this session alone, or (0) of all.
@@ -149,18 +149,14 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
   }
 
   void OnWriteDone(bool ok) override {
-    {
-      MutexLock lock(mu_);
-      writing_ = false;
-      bytes_ -= queue_.front().data().size();
-      queue_.pop_front();
-    }
-    if (!ok) {
-      End(absl::CancelledError("the reader went away"));
-      return;
-    }
-    ResumeUploads();
-    Continue();
+    const auto self = shared_from_this();
+    std::vector<LogUpload*> resume;
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      bytes_ -= Written()->data().size();
+      if (ok && bytes_ <= LogRelay::kBufferBytes / 2) resume.swap(paused_);
+    });
+    for (LogUpload* upload : resume) upload->Resume();
+    if (!ok) End(absl::CancelledError("the reader went away"));
   }
   void OnCancel() override {
     if (!shell_.recipients.RemoveCall(call_id_)) {
@@ -180,19 +176,14 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
   void End(const absl::Status& status) {
     std::map<std::string, LogSource> sources;
     std::vector<LogUpload*> paused;
-    {
-      MutexLock lock(mu_);
-      if (finished_ || ended_early_) return;
-      ending_ = true;
-      ended_early_ = true;
-      outcome_ = status;
+    const auto self = shared_from_this();
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      if (finished()) return;
       sources.swap(sources_);
       paused.swap(paused_);
-      while (queue_.size() > (writing_ ? 1u : 0u)) {
-        bytes_ -= queue_.back().data().size();
-        queue_.pop_back();
-      }
-    }
+      Drop();
+      EndWith(status);
+    });
     for (const auto& [id, source] : sources) {
       relay_.Remove(id);
       v1::OpenSessionResponse message;
@@ -201,7 +192,6 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
       shell_.recipients.Send(source.session_id, std::move(message));
     }
     for (LogUpload* upload : paused) upload->End(absl::CancelledError("the reader went away"));
-    Continue();
   }
 
  private:
@@ -212,36 +202,8 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
     return cancelled_;
   }
 
-  void ResumeUploads() {
-    std::vector<LogUpload*> resume;
-    {
-      MutexLock lock(mu_);
-      if (bytes_ <= LogRelay::kBufferBytes / 2) resume.swap(paused_);
-    }
-    for (LogUpload* upload : resume) upload->Resume();
-  }
-
-  void Continue() {
-    const v1::ReadLogsResponse* write = nullptr;
-    grpc::Status end;
-    {
-      MutexLock lock(mu_);
-      if (writing_ || finished_) return;
-      if (!queue_.empty()) {
-        writing_ = true;
-        write = &queue_.front();
-      } else if (ending_) {
-        finished_ = true;
-        end = rpc::ToGrpc(outcome_);
-      } else {
-        return;
-      }
-    }
-    if (write != nullptr) {
-      StartWrite(write);
-    } else {
-      Finish(end);
-    }
+  void EndAfterLastSource() MESHRUN_REQUIRES(mu_) {
+    if (sources_.empty() && !ending()) EndWith(outcome_);
   }
 
   Shell shell_;
@@ -250,19 +212,13 @@ class LogReader : public grpc::ServerWriteReactor<v1::ReadLogsResponse>,
   std::shared_ptr<LogReader> self_;
   grpc::Alarm alarm_;
 
-  Mutex mu_;
   // Files that have not ended.
   std::map<std::string, LogSource> sources_ MESHRUN_GUARDED_BY(mu_);
   std::set<std::string> started_ MESHRUN_GUARDED_BY(mu_);
   std::vector<LogUpload*> paused_ MESHRUN_GUARDED_BY(mu_);
-  std::deque<v1::ReadLogsResponse> queue_ MESHRUN_GUARDED_BY(mu_);
   size_t bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
-  bool writing_ MESHRUN_GUARDED_BY(mu_) = false;
   bool answered_ MESHRUN_GUARDED_BY(mu_) = false;
   bool cancelled_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool ending_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool ended_early_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool finished_ MESHRUN_GUARDED_BY(mu_) = false;
   absl::Status outcome_ MESHRUN_GUARDED_BY(mu_);
 };
 

@@ -1,8 +1,6 @@
 #include "coordinator/services/session_service.h"
 
-#include <deque>
-
-#include "core/mutex.h"
+#include "coordinator/services/outgoing_stream.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -11,10 +9,11 @@ namespace {
 // ends, and it starts anew with what it has.
 constexpr size_t kMaxQueued = 4096;
 
-class SessionStream
-    : public grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>,
-      public Session,
-      public std::enable_shared_from_this<SessionStream> {
+using Reactor = grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>;
+
+class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
+                      public Session,
+                      public std::enable_shared_from_this<SessionStream> {
  public:
   SessionStream(Shell shell, LogRelay& relay, grpc::CallbackServerContext* context)
       : shell_(shell), relay_(relay), context_(context), session_id_(shell.loop.NewId()) {}
@@ -49,41 +48,32 @@ class SessionStream
   }
 
   void Send(v1::OpenSessionResponse message) override {
-    {
-      MutexLock lock(mu_);
-      if (ending_) return;
-      if (queue_.size() < kMaxQueued) {
-        queue_.push_back(std::move(message));
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      if (ending()) return;
+      if (pending() < kMaxQueued) {
+        Push(std::make_shared<v1::OpenSessionResponse>(std::move(message)));
       } else {
-        ending_ = true;
-        end_ = absl::ResourceExhaustedError("the worker does not take its commands");
-        // Under the lock: before finished_ the context is there.
+        EndWith(absl::ResourceExhaustedError("the worker does not take its commands"));
+        // Under the lock: before the end the context is there.
         context_->TryCancel();
       }
-    }
-    Continue();
+    });
   }
 
   void Close(const absl::Status& status) override {
-    {
-      MutexLock lock(mu_);
-      if (ending_) return;
-      ending_ = true;
-      end_ = status;
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      if (ending()) return;
+      EndWith(status);
       // To a peer that was silent for its lease the write under way may never end.
-      if (writing_ && absl::IsDeadlineExceeded(status)) context_->TryCancel();
-    }
-    Continue();
+      if (writing() && absl::IsDeadlineExceeded(status)) context_->TryCancel();
+    });
   }
 
   void OnWriteDone(bool ok) override {
-    {
-      MutexLock lock(mu_);
-      writing_ = false;
-      queue_.pop_front();
-      if (!ok) queue_.clear();
-    }
-    Continue();
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      Written();
+      if (!ok) Drop();
+    });
   }
 
   void OnDone() override {
@@ -92,42 +82,12 @@ class SessionStream
   }
 
  private:
-  void Continue() {
-    const v1::OpenSessionResponse* write = nullptr;
-    grpc::Status end;
-    {
-      MutexLock lock(mu_);
-      if (writing_ || finished_) return;
-      if (!queue_.empty()) {
-        writing_ = true;
-        write = &queue_.front();
-      } else if (ending_) {
-        finished_ = true;
-        end = rpc::ToGrpc(end_);
-      } else {
-        return;
-      }
-    }
-    if (write != nullptr) {
-      StartWrite(write);
-    } else {
-      Finish(end);
-    }
-  }
-
   Shell shell_;
   LogRelay& relay_;
   grpc::CallbackServerContext* const context_;
   const uint64_t session_id_;
   v1::OpenSessionRequest request_;
   std::shared_ptr<SessionStream> self_;
-
-  Mutex mu_;
-  std::deque<v1::OpenSessionResponse> queue_ MESHRUN_GUARDED_BY(mu_);
-  bool writing_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool ending_ MESHRUN_GUARDED_BY(mu_) = false;
-  bool finished_ MESHRUN_GUARDED_BY(mu_) = false;
-  absl::Status end_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -71,4 +71,4 @@ void train() {
 
 }  // namespace
 
-int main() { return meshrun::jobs::run_job("ddp_recipe", train); }
+int main() { meshrun::jobs::run_job("ddp_recipe", train); }

@@ -77,7 +77,7 @@ void run(const Options& options) {
 }  // namespace meshrun::geoid
 
 int main(int argc, char** argv) {
-  return meshrun::jobs::run_job("geoid", [&] {
+  meshrun::jobs::run_job("geoid", [&] {
     const auto options = meshrun::geoid::parse_options(argc, argv);
     if (options) meshrun::geoid::run(*options);
   });

@@ -69,12 +69,13 @@ int run_body(const std::string& name, const std::function<void()>& body) {
 
 }  // namespace
 
-int run_job(const std::string& name, const std::function<void()>& body) noexcept {
+void run_job(const std::string& name, const std::function<void()>& body) noexcept {
   catch_stop_signals();
   const int exit_code = run_body(name, body);
   // Without a barrier: after a failure the peers may be gone.
   if (DistributedManager::is_initialized()) DistributedManager::cleanup();
-  return exit_code;
+  std::fflush(nullptr);
+  std::quick_exit(exit_code);
 }
 
 void join_world() {

@@ -25,9 +25,10 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Runs `body`, leaves the world (DistributedManager::cleanup) where it joined one, and returns the
-// exit code. Stop signals are caught from here on (stop.h). Never raises.
-int run_job(const std::string& name, const std::function<void()>& body) noexcept;
+// Runs `body`, leaves the world (DistributedManager::cleanup) where it joined one, and ends the
+// process with its exit code; without static destructors, of which LibTorch's operator registry
+// alone takes 0.13 s. Stop signals are caught from here on (stop.h). Never raises.
+[[noreturn]] void run_job(const std::string& name, const std::function<void()>& body) noexcept;
 
 // Joins the world; asks the rank's daemon, if any, to say when to stop; and, where OMP_NUM_THREADS
 // does not say otherwise, gives each rank of this host its share of the processors.

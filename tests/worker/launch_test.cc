@@ -36,7 +36,7 @@ v1::GenerationRecord TwoOfFour() {
   return record;
 }
 
-const HostFacts kHost = {.node_name = "b", .agent_address = "unix:/s/agent.sock"};
+const HostFacts kHost = {.node_name = "b", .agent_address = "unix:/s/agent.sock", .cores = 12};
 
 Environment EnvironmentOf(const v1::GenerationRecord& record, int local_rank,
                           const Environment& inherited = {}, const HostFacts& host = kHost) {
@@ -87,10 +87,18 @@ TEST(RankEnvironmentTest, TheJobsVariablesAreAboveTheDaemonsAndBelowMeshruns) {
   EXPECT_EQ(out.at("OMP_NUM_THREADS"), "6");
 }
 
-TEST(RankEnvironmentTest, OneRankOnAHostKeepsAllThreads) {
+TEST(RankEnvironmentTest, OneRankOnAHostHasAThreadForEachCore) {
   v1::GenerationRecord record = TwoOfFour();
   record.mutable_prepare()->mutable_ranks()->RemoveLast();
-  EXPECT_FALSE(EnvironmentOf(record, 0).contains("OMP_NUM_THREADS"));
+  EXPECT_EQ(EnvironmentOf(record, 0).at("OMP_NUM_THREADS"), "12");
+}
+
+TEST(RankEnvironmentTest, ThreadsAreTheSlotsOfARank) {
+  v1::GenerationRecord record = TwoOfFour();
+  record.mutable_prepare()->mutable_spec()->set_cpus_per_proc(3);
+  EXPECT_EQ(EnvironmentOf(record, 0).at("OMP_NUM_THREADS"), "3");
+  record.mutable_prepare()->mutable_ranks()->RemoveLast();
+  EXPECT_EQ(EnvironmentOf(record, 0).at("OMP_NUM_THREADS"), "3");
 }
 
 TEST(RankEnvironmentTest, ListsTheJobsGpusOfTheHostByLocalRank) {

@@ -64,7 +64,7 @@ uint64_t MemoryBytes() {
 
 v1::Resources TakeInventory(const InventoryOverrides& overrides) {
   v1::Resources resources;
-  resources.set_cores(CountCores());
+  resources.set_cores(overrides.cores.value_or(CountCores()));
   resources.set_slots(overrides.slots.value_or(std::max(resources.cores(), kLeastSlots)));
   resources.set_memory_bytes(overrides.memory_bytes.value_or(MemoryBytes()));
   std::vector<v1::Gpu> gpus = ListGpus();

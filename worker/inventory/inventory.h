@@ -16,6 +16,7 @@ uint32_t CountCores();
 uint64_t MemoryBytes();
 
 struct InventoryOverrides {
+  std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;
   // CUDA_VISIBLE_DEVICES of the daemon: the others are not offered.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -45,7 +46,11 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   Environment env = inherited;
   for (const auto& [name, value] : prepare.spec().env()) env[name] = value;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (local_world_size > 1) env.emplace("OMP_NUM_THREADS", "1");
+  // A thread for each slot; a rank that is alone and did not ask has all cores of the host, of which
+  // OpenMP does not know that a cgroup or --cores limits them.
+  uint32_t threads = std::max(prepare.spec().cpus_per_proc(), 1u);
+  if (local_world_size == 1 && threads == 1) threads = host.cores;
+  env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
   // A script's output belongs into its log when it is printed, not when a buffer is full.
   env.emplace("PYTHONUNBUFFERED", "1");
 

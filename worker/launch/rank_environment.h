@@ -1,6 +1,7 @@
 // The environment of a rank process: torchrun's variables and meshrun's own. Pure.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -19,6 +20,7 @@ struct HostFacts {
   std::string node_name;
   // "unix:/path" of the daemon's agent socket.
   std::string agent_address;
+  uint32_t cores = 1;
   bool has_gpus = false;
 };
 

@@ -1,0 +1,76 @@
+// The half of a streaming call that speaks: messages in order, then the status that ends it. gRPC
+// takes one operation at a time, and whoever starts Finish is the last to touch the call; so a
+// change and the choice of the operation that follows from it are one step under the lock.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/mutex.h"
+#include "core/rpc/status_conversion.h"
+
+namespace meshrun::coordinator {
+
+// Reactor: a server reactor that writes Message. Thread-safe.
+template <typename Reactor, typename Message>
+class OutgoingStream : public Reactor {
+ protected:
+  // Makes a change under the lock, then writes or finishes if it is time to.
+  template <typename Change>
+  void Advance(Change change) {
+    const Message* write = nullptr;
+    grpc::Status end;
+    {
+      MutexLock lock(mu_);
+      change();
+      if (writing_ || finished_) return;
+      if (!queue_.empty()) {
+        writing_ = true;
+        write = queue_.front().get();
+      } else if (end_) {
+        finished_ = true;
+        end = rpc::ToGrpc(*end_);
+      } else {
+        return;
+      }
+    }
+    if (write != nullptr) {
+      this->StartWrite(write);
+    } else {
+      this->Finish(end);
+    }
+  }
+
+  void Push(std::shared_ptr<const Message> message) MESHRUN_REQUIRES(mu_) {
+    queue_.push_back(std::move(message));
+  }
+  // The write under way has ended; returns its message.
+  std::shared_ptr<const Message> Written() MESHRUN_REQUIRES(mu_) {
+    writing_ = false;
+    auto message = std::move(queue_.front());
+    queue_.pop_front();
+    return message;
+  }
+  // Forgets what is not being written.
+  void Drop() MESHRUN_REQUIRES(mu_) { queue_.resize(writing_ ? 1 : 0); }
+  // Ends the call once all is said. A later status replaces an earlier one.
+  void EndWith(absl::Status status) MESHRUN_REQUIRES(mu_) { end_ = std::move(status); }
+
+  bool writing() const MESHRUN_REQUIRES(mu_) { return writing_; }
+  bool ending() const MESHRUN_REQUIRES(mu_) { return end_.has_value(); }
+  bool finished() const MESHRUN_REQUIRES(mu_) { return finished_; }
+  // With the message being written.
+  size_t pending() const MESHRUN_REQUIRES(mu_) { return queue_.size(); }
+
+  Mutex mu_;
+
+ private:
+  std::deque<std::shared_ptr<const Message>> queue_ MESHRUN_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ MESHRUN_GUARDED_BY(mu_);
+  bool writing_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool finished_ MESHRUN_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace meshrun::coordinator
