@@ -131,8 +131,9 @@ void AddCompletionCase(const CLI::App& app, const std::string& path, std::string
 
 void CollectCommands(const CLI::App& app, const std::string& path, std::vector<std::string>* out) {
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
-    out->push_back(path.empty() ? sub->get_name() : path + " " + sub->get_name());
-    CollectCommands(*sub, out->back(), out);
+    const std::string own = path.empty() ? sub->get_name() : path + " " + sub->get_name();
+    out->push_back(own);
+    CollectCommands(*sub, own, out);
   }
 }
 

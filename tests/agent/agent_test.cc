@@ -351,9 +351,9 @@ TEST_F(AgentTest, BarrierNamesItsRankAndItsMembers) {
 }
 
 TEST_F(AgentTest, DestroyingTheAgentCancelsCallsThatWait) {
-  Connect();
+  Agent& agent = Connect();
   auto waiting =
-      std::async(std::launch::async, [this] { return agent_->Barrier("never", {}, kLong); });
+      std::async(std::launch::async, [&agent] { return agent.Barrier("never", {}, kLong); });
   ASSERT_TRUE(testing::Eventually([&] { return daemon_.last_barrier().name() == "never"; }));
   agent_.reset();
   EXPECT_EQ(waiting.get().code(), absl::StatusCode::kCancelled);

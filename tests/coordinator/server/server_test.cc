@@ -21,6 +21,7 @@
 #include "coordinator/state_machine/state_machine.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
+#include "core/mutex.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
@@ -393,12 +394,18 @@ class LogHolder {
   LogHolder(std::shared_ptr<grpc::Channel> channel, std::string content)
       : stub_(v1::SessionService::NewStub(channel)), content_(std::move(content)) {}
   ~LogHolder() {
-    for (std::thread& thread : threads_) thread.join();
+    std::vector<std::thread> threads;
+    {
+      MutexLock lock(mu_);
+      threads.swap(threads_);
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 
   GrpcWorker::Hook hook() {
     return [this](GrpcWorker&, const v1::OpenSessionResponse& message) {
       if (!message.has_open_log()) return;
+      MutexLock lock(mu_);
       threads_.emplace_back([this, open = message.open_log()] { Upload(open); });
     };
   }
@@ -430,7 +437,8 @@ class LogHolder {
 
   const std::unique_ptr<v1::SessionService::Stub> stub_;
   const std::string content_;
-  std::vector<std::thread> threads_;
+  Mutex mu_;
+  std::vector<std::thread> threads_ MESHRUN_GUARDED_BY(mu_);
 };
 
 class LogRelayTest : public ServerTest {
