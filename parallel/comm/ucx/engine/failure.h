@@ -1,0 +1,36 @@
+// Why an operation, or a group, ended without a result. A value: threads hand it on, nobody throws
+// it before the c10d shell does (collective_errors.h maps each kind to its exception).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshrun::ucx {
+
+enum class FailureKind : uint8_t {
+  kInvalidArgument,  // one rank's arguments are wrong in themselves; all ranks are told
+  kMismatch,         // two ranks called different operations, or with different sizes
+  kDeadlock,         // ranks wait for each other in different groups
+  kPeerLeft,         // a rank exited, or left the group, without calling
+  kPeerLost,         // a rank died, or its host or connection did
+  kTimeout,          // the operation's own time is up
+  kAborted,          // abort() here or on another rank
+  kTransport,        // UCX refused: no such device, out of memory
+};
+
+const char* name_of(FailureKind kind);
+
+struct Failure {
+  FailureKind kind = FailureKind::kAborted;
+  // A full sentence: operation, sequence number, group, sizes, ranks, both sides' values, what to
+  // look at next. The same on every rank where the kind is decided together (the first five).
+  std::string message;
+  // Whom it is about, as ranks of the group.
+  std::vector<int> ranks;
+  // True where no data had moved: the group stays usable. False: later operations on the group fail
+  // at once with this failure in their message.
+  bool group_survives = false;
+};
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,91 @@
+// One operation of a group, from submission to its end.
+//
+//   kQueued ──▶ kConnecting ──▶ kChecking ──▶ kMoving ──▶ kDone
+//      │             │              │            │
+//      └─────────────┴──────────────┴────────────┴──────▶ kFailed
+//
+//   kQueued      behind kMaxActive earlier operations of its group
+//   kConnecting  an address of a peer is still being looked up
+//   kChecking    rounds of the header check (header_check.h); none when the check is off
+//   kMoving      its schedule runs
+//
+// Done or failed, callbacks run and waiters wake. Memory is another matter: a send that UCX cannot
+// cancel may still read from a failed operation's memory, so the operation keeps it (`keep_alive`)
+// until its last request is done or the transport is closed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/failure.h"
+#include "parallel/comm/ucx/engine/flight_recorder.h"
+#include "parallel/comm/ucx/engine/header_check.h"
+#include "parallel/comm/ucx/engine/schedule.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
+
+namespace meshrun::ucx {
+
+// Who moves it forward while it is under way.
+enum class Drive : uint8_t {
+  // The submitting thread, which waits for it next. The progress thread is left asleep.
+  kCaller,
+  // The progress thread: the caller computes meanwhile.
+  kThread,
+};
+
+struct OperationSpec {
+  Signature signature;  // `sequence` is filled in by the group
+  // Shape and sizes in words; kHasProblem: the problem. Called at most once, on a disagreement.
+  std::function<std::string()> text;
+  FlightRecord record;  // shape and sizes; the rest is filled in
+  // Shared with later calls of the same shape (schedule_cache.h).
+  std::shared_ptr<const Schedule> schedule;
+  std::vector<ConstStridedSpan> inputs;
+  std::vector<StridedSpan> outputs;
+  // From submission. Never infinite: the backend turns c10d's "no timeout" into a day.
+  std::chrono::nanoseconds timeout{0};
+  Drive drive = Drive::kThread;
+  // Whatever owns the memory above.
+  std::shared_ptr<void> keep_alive;
+};
+
+struct PointToPointSpec {
+  bool is_send = false;
+  int peer = -1;  // -1: receive from any
+  uint32_t user_tag = 0;
+  StridedSpan memory;  // a send only reads it
+  FlightRecord record;
+  std::chrono::nanoseconds timeout{0};
+  Drive drive = Drive::kThread;
+  std::shared_ptr<void> keep_alive;
+};
+
+// A handle shared by the submitter and the engine. Thread-safe.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  bool is_done() const { return done_.load(std::memory_order_acquire); }
+  // Valid once done; absent: it succeeded.
+  const std::optional<Failure>& failure() const { return failure_; }
+  // Valid once a receive is done: the rank it came from.
+  int source_rank() const { return source_rank_; }
+  uint64_t sequence() const { return sequence_; }
+  // "all_reduce number 17 of group "world" (float32 [1048576], 4194304 bytes)"
+  virtual std::string name() const = 0;
+
+ protected:
+  std::atomic<bool> done_{false};
+  // Written before done_, by the thread that ends it.
+  std::optional<Failure> failure_;
+  int source_rank_ = -1;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace meshrun::ucx

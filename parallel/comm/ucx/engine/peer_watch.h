@@ -1,0 +1,50 @@
+// News of the other ranks from outside the transport: who died, who left, and, where ranks wait for
+// each other in vain, what is wrong. Shared memory says none of it.
+//
+// Two kinds, one of them in a process: agent_watch.h (the daemon sees a rank's exit, the
+// coordinator pushes it and compares the waits) and hub_watch.h (no daemon: a socket from each rank
+// to rank 0).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <variant>
+
+#include "core/wait_board.h"
+
+namespace meshrun::ucx {
+
+struct PeerLost {
+  int world_rank = 0;
+  std::string reason;  // "killed by SIGKILL", "its host node-3 was lost", "its connection broke"
+};
+// Exited by its own will, after shutdown.
+struct PeerLeft {
+  int world_rank = 0;
+};
+// No failure in itself: ranks that are asked to stop finish their step, agree on it and write their
+// checkpoint through collectives. Named in the sentence of a failure that follows.
+struct Stopping {
+  std::string reason;
+};
+using PeerNews = std::variant<PeerLost, PeerLeft, Stopping, WaitVerdict>;
+
+class PeerWatch {
+ public:
+  using Listener = std::function<void(const PeerNews&)>;
+
+  virtual ~PeerWatch() = default;
+
+  // Once. `listener` is called from a thread of the watch, never before this returns, and no more
+  // after stop().
+  virtual void start(Listener listener) = 0;
+  // This rank has been blocked in an operation for WaitBoard::kReportAfter; again when that
+  // changes.
+  virtual void report(const WaitReport& report) = 0;
+  // It no longer is.
+  virtual void withdraw(int world_rank) = 0;
+  // Tells the others that this rank leaves by its own will. Waits at most a second.
+  virtual void stop() = 0;
+};
+
+}  // namespace meshrun::ucx

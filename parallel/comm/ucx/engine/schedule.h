@@ -1,0 +1,95 @@
+// One rank's part of an operation as data: sends, receives, copies and reductions, and which of
+// them waits for which.
+//
+// A schedule is a pure function of what all ranks know and of this rank's number (algorithms.h):
+// it can be checked, drawn and run against other ranks' schedules without a network. The executor
+// carries it out; it holds no pointers, so one schedule serves any memory of its layout.
+//
+// A step depends only on earlier ones, so there is no cycle. Sends to one peer, and receives from
+// one, are numbered in the order of the list, and those numbers are in their tags: the n-th send of
+// rank a to rank b meets the n-th receive of b from a, whatever completes first.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/reduce.h"
+
+namespace meshrun::ucx {
+
+enum class Space : uint8_t {
+  kInput,    // the caller's pieces to read
+  kOutput,   // the caller's pieces to write
+  kScratch,  // the operation's own memory, one piece
+};
+
+// Packed bytes [offset, offset + bytes) of a piece.
+struct Region {
+  Space space = Space::kScratch;
+  int32_t piece = 0;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
+
+using StepId = uint32_t;
+
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  int32_t peer = -1;                            // kSend, kReceive: rank in the group
+  uint32_t message = 0;                         // kSend, kReceive: its number between the two ranks
+  Region from;                                  // kSend, kCopy
+  Region to;                                    // kReceive, kCopy, kReduce
+  uint32_t first_source = 0, source_count = 0;  // kReduce: in Schedule::sources, rank order
+  uint32_t reduction = 0;                       // kReduce: in Schedule::reductions
+  uint32_t first_successor = 0, successor_count = 0;  // in Schedule::successors
+  uint32_t dependencies = 0;
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<StepId> successors;
+  std::vector<Region> sources;
+  std::vector<Reduction> reductions;  // one, but for coalesced operations
+  int64_t scratch_bytes = 0;
+
+  // Bytes that are copied within this process though nobody reduces them: packed, unpacked, or the
+  // rank's own piece moved from input to output. What "no byte copied twice" is counted by.
+  int64_t copied_bytes() const;
+};
+
+// Both in one operation, at once: what coalescing makes of its parts. `inputs` and `outputs` are
+// the numbers of pieces of `first`.
+Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs);
+
+// Builds one. Regions of a send or receive must be contiguous in their piece's layout;
+// algorithms.cc stages those that are not.
+class ScheduleBuilder {
+ public:
+  explicit ScheduleBuilder(int group_size);
+
+  StepId send(int peer, Region from, std::initializer_list<StepId> after = {});
+  StepId receive(int peer, Region to, std::initializer_list<StepId> after = {});
+  StepId copy(Region from, Region to, std::initializer_list<StepId> after = {});
+  StepId reduce(std::span<const Region> sources, Region to, std::span<const StepId> after);
+  // One more thing that `step` waits for; `earlier` < `step`.
+  void add_dependency(StepId step, StepId earlier);
+
+  // Scratch memory, aligned to 64 bytes.
+  Region scratch(int64_t bytes);
+
+  Schedule finish(const Reduction& reduction = {}) &&;
+
+ private:
+  struct Edge {
+    StepId earlier, later;
+  };
+  Schedule schedule_;
+  std::vector<Edge> edges_;
+  std::vector<uint32_t> sent_, received_;  // by peer
+};
+
+}  // namespace meshrun::ucx
