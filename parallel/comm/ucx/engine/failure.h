@@ -2,7 +2,10 @@
 // it before the c10d shell does (collective_errors.h maps each kind to its exception).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,5 +35,15 @@ struct Failure {
   // at once with this failure in their message.
   bool group_survives = false;
 };
+
+// For the control message that carries it to the other members: at most kMaxFailureBytes, longer
+// sentences and lists of ranks are cut.
+inline constexpr size_t kMaxFailureBytes = 4000;
+std::string serialize(const Failure& failure);
+// Absent: not what serialize() makes.
+std::optional<Failure> parse_failure(std::span<const std::byte> bytes);
+
+// "rank 2", "ranks 2 and 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
+std::string ranks_in_words(const std::vector<int>& ranks);
 
 }  // namespace meshrun::ucx

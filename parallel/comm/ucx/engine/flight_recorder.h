@@ -49,10 +49,10 @@ class FlightRecorder {
 
   explicit FlightRecorder(std::string group_name);
 
-  void put(const FlightRecord& record) MESHRUN_EXCLUDES(mu_);
-  // Of the operation put under `sequence`; ignored once it has been overwritten.
-  void advance(uint64_t sequence, bool point_to_point, OperationState state, SteadyNanos now)
-      MESHRUN_EXCLUDES(mu_);
+  // The ticket by which advance() finds it.
+  uint64_t put(const FlightRecord& record) MESHRUN_EXCLUDES(mu_);
+  // Ignored once the record has been overwritten.
+  void advance(uint64_t ticket, OperationState state, SteadyNanos now) MESHRUN_EXCLUDES(mu_);
 
   // Oldest first.
   std::vector<FlightRecord> records() const MESHRUN_EXCLUDES(mu_);

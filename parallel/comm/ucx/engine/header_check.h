@@ -85,43 +85,57 @@ class Digest {
 struct Knowledge {
   int32_t reference = -1;  // the lowest rank heard of
   Signature signature;
-  int32_t other = -1;  // the lowest rank that disagrees with it; -1: none
-  Signature other_signature;
+  int32_t other = -1;  // the lowest rank that disagrees with it, or has a problem; -1: none
 };
 Knowledge join(const Knowledge& a, const Knowledge& b);
 
 class HeaderCheck {
  public:
   static constexpr size_t kMaxText = 400;
+  static constexpr size_t kMessageBytes = sizeof(Signature) + sizeof(int32_t);
+  static constexpr size_t kExplanationBytes = 8 + 2 * kMaxText;
 
-  // `text` is this rank's side of the sentence ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"),
-  // or its problem; asked for only where ranks disagree.
   HeaderCheck(int rank, int size, const Signature& own);
 
   // Rounds of the phase under way. In round k: send message() to send_to(k), give what comes from
-  // receive_from(k) to receive().
+  // receive_from(k) to receive(). One round after the other.
   int rounds() const { return rounds_; }
   int send_to(int round) const { return (rank_ + (1 << round)) % size_; }
   int receive_from(int round) const { return ((rank_ - (1 << round)) % size_ + size_) % size_; }
-  std::span<const std::byte> message() const;
+  // Writes what this rank says in the round under way; returns its length. `out` has room for
+  // kMessageBytes, while explaining for kExplanationBytes.
+  size_t message(std::span<std::byte> out) const;
   // False: a header of an operation that this rank has left behind (a verdict skipped it); post the
   // receive again.
   bool receive(std::span<const std::byte> message);
 
-  // After the last round. Absent: all agree. Else the explanation follows: begin_explaining() with
+  // After the last round. True: all agree. Else the explanation follows: begin_explaining() with
   // this rank's text, the rounds again, then failure().
   bool agree() const { return knowledge_.other < 0; }
+  // Whether `text` is wanted of this rank.
+  bool is_named() const { return rank_ == knowledge_.reference || rank_ == knowledge_.other; }
+  // `text` is this rank's side of the sentence ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"),
+  // or its problem; cut at kMaxText.
   void begin_explaining(std::string_view text);
   Failure failure(std::string_view group_name) const;
 
  private:
+  struct Side {
+    bool known = false;
+    uint8_t flags = 0;
+    OperationKind kind = OperationKind::kBarrier;
+    std::string text;
+  };
+  bool receive_explanation(std::span<const std::byte> message);
+
   const int rank_;
   const int size_;
   const int rounds_;
+  const Signature own_;
+  int round_ = 0;
   Knowledge knowledge_;
   bool explaining_ = false;
-  std::string text_, other_text_;  // of the two ranks named, once known
-  mutable std::string wire_;
+  Side reference_, other_;
 };
 
 }  // namespace meshrun::ucx

@@ -1,0 +1,180 @@
+#include "parallel/comm/ucx/engine/header_check.h"
+
+#include <array>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace meshrun::ucx {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Signature signature(uint64_t digest, bool problem = false) {
+  Signature s;
+  s.sequence = 17;
+  s.digest = digest;
+  s.kind = OperationKind::kAllReduce;
+  if (problem) s.flags |= kHasProblem;
+  return s;
+}
+
+std::vector<std::byte> say(const HeaderCheck& check) {
+  std::vector<std::byte> message(HeaderCheck::kExplanationBytes);
+  message.resize(check.message(message));
+  return message;
+}
+
+// One phase on all ranks, a round at a time.
+void run_rounds(std::vector<HeaderCheck>& ranks) {
+  for (int round = 0; round < ranks[0].rounds(); ++round) {
+    std::vector<std::vector<std::byte>> said;
+    for (const HeaderCheck& rank : ranks) said.push_back(say(rank));
+    for (HeaderCheck& rank : ranks) {
+      ASSERT_TRUE(rank.receive(said[rank.receive_from(round)]));
+    }
+  }
+}
+
+std::vector<HeaderCheck> checks(const std::vector<Signature>& signatures) {
+  std::vector<HeaderCheck> ranks;
+  const int size = static_cast<int>(signatures.size());
+  for (int r = 0; r < size; ++r) ranks.emplace_back(r, size, signatures[r]);
+  return ranks;
+}
+
+// Empty where all agree.
+std::vector<Failure> outcome(const std::vector<Signature>& signatures) {
+  std::vector<HeaderCheck> ranks = checks(signatures);
+  run_rounds(ranks);
+  for (HeaderCheck& rank : ranks) EXPECT_EQ(rank.agree(), ranks[0].agree());
+  if (ranks[0].agree()) return {};
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].begin_explaining("text of rank " + std::to_string(r));
+  }
+  run_rounds(ranks);
+  std::vector<Failure> failures;
+  for (const HeaderCheck& rank : ranks) failures.push_back(rank.failure("world"));
+  return failures;
+}
+
+TEST(HeaderCheckTest, EveryRankNamesTheSameTwoRanks) {
+  std::mt19937 random(1);
+  for (int size = 1; size <= 33; ++size) {
+    for (int trial = 0; trial < 100; ++trial) {
+      const int kinds = 1 + random() % 3;
+      std::vector<Signature> signatures;
+      for (int r = 0; r < size; ++r) {
+        signatures.push_back(signature(random() % 4 ? 0 : random() % kinds, random() % 40 == 0));
+      }
+      int named = signatures[0].flags ? 0 : -1;
+      for (int r = 1; r < size && named < 0; ++r) {
+        if (!signatures[0].agrees_with(signatures[r]) || signatures[r].flags) named = r;
+      }
+      const std::vector<Failure> failures = outcome(signatures);
+      ASSERT_EQ(failures.empty(), named < 0) << size;
+      if (named < 0) continue;
+      const bool problem = signatures[named].flags & kHasProblem;
+      for (const Failure& failure : failures) {
+        ASSERT_EQ(failure.kind, problem ? FailureKind::kInvalidArgument : FailureKind::kMismatch);
+        ASSERT_EQ(failure.ranks, problem ? std::vector{named} : (std::vector{0, named}));
+        ASSERT_EQ(failure.message, failures[0].message);
+        ASSERT_TRUE(failure.group_survives);
+        ASSERT_THAT(failure.message, HasSubstr("text of rank " + std::to_string(named)));
+      }
+    }
+  }
+}
+
+TEST(HeaderCheckTest, JoiningIsAssociativeCommutativeAndIdempotent) {
+  std::mt19937 random(2);
+  const auto same = [](const Knowledge& a, const Knowledge& b) {
+    return a.reference == b.reference && a.other == b.other &&
+           a.signature.digest == b.signature.digest;
+  };
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::vector<Signature> of_rank;
+    for (int r = 0; r < 8; ++r) of_rank.push_back(signature(random() % 2, random() % 10 == 0));
+    const auto some = [&] {
+      Knowledge k;
+      for (int i = 0; i < 3; ++i) {
+        const int r = random() % 8;
+        k = join(k, {r, of_rank[r], of_rank[r].flags ? r : -1});
+      }
+      return k;
+    };
+    const Knowledge a = some(), b = some(), c = some();
+    ASSERT_TRUE(same(join(a, b), join(b, a)));
+    ASSERT_TRUE(same(join(a, a), a));
+    ASSERT_TRUE(same(join(join(a, b), c), join(a, join(b, c))));
+  }
+}
+
+TEST(HeaderCheckTest, AgreementCostsTheLogarithmInMessagesOf44Bytes) {
+  for (const auto& [size, rounds] :
+       std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 2}, {4, 2}, {5, 3}, {8, 3}, {9, 4}}) {
+    const HeaderCheck check(0, size, signature(1));
+    EXPECT_EQ(check.rounds(), rounds) << size;
+    EXPECT_EQ(say(check).size(), 44u);
+  }
+}
+
+TEST(HeaderCheckTest, AHeaderLeftBehindIsDropped) {
+  Signature late = signature(1);
+  late.sequence = 16;
+  HeaderCheck check(0, 2, signature(1));
+  EXPECT_FALSE(check.receive(say(HeaderCheck(1, 2, late))));
+  EXPECT_TRUE(check.receive(say(HeaderCheck(1, 2, signature(1)))));
+  EXPECT_TRUE(check.agree());
+}
+
+TEST(HeaderCheckTest, MalformedBytesAreADisagreement) {
+  HeaderCheck check(0, 2, signature(1));
+  EXPECT_TRUE(check.receive(std::array<std::byte, 3>{}));
+  EXPECT_FALSE(check.agree());
+  check.begin_explaining("mine");
+  EXPECT_TRUE(check.receive(std::array<std::byte, 9>{std::byte{1}, std::byte{1}}));
+  EXPECT_THAT(check.failure("world").ranks, ElementsAre(0, 1));
+}
+
+TEST(HeaderCheckTest, LongTextsAreCut) {
+  HeaderCheck a(0, 2, signature(1)), b(1, 2, signature(2));
+  const auto of_a = say(a), of_b = say(b);
+  ASSERT_TRUE(a.receive(of_b));
+  ASSERT_TRUE(b.receive(of_a));
+  a.begin_explaining(std::string(5000, 'a'));
+  b.begin_explaining(std::string(5000, 'b'));
+  ASSERT_TRUE(a.receive(say(b)));
+  EXPECT_EQ(say(a).size(), HeaderCheck::kExplanationBytes);
+  EXPECT_THAT(a.failure("world").message, HasSubstr(std::string(HeaderCheck::kMaxText, 'b')));
+}
+
+TEST(HeaderCheckTest, EveryFieldOfASignatureMatters) {
+  const Signature base = signature(1);
+  EXPECT_TRUE(base.agrees_with(base));
+  for (const auto& change : std::vector<void (*)(Signature&)>{
+           [](Signature& s) { ++s.sequence; }, [](Signature& s) { ++s.digest; },
+           [](Signature& s) { ++s.bytes; }, [](Signature& s) { s.kind = OperationKind::kReduce; },
+           [](Signature& s) { s.dtype = DType::kInt8; }, [](Signature& s) { ++s.ndim; },
+           [](Signature& s) { s.flags = kRequiresGrad; }, [](Signature& s) { s.root = 3; }}) {
+    Signature other = base;
+    change(other);
+    EXPECT_FALSE(base.agrees_with(other));
+  }
+  EXPECT_FALSE(signature(1, true).agrees_with(signature(1, true)));
+}
+
+TEST(HeaderCheckTest, DigestsTellOrderAndLengthApart) {
+  const auto digest = [](std::vector<int64_t> values) { return Digest().add(values).value(); };
+  EXPECT_NE(digest({1, 2}), digest({2, 1}));
+  EXPECT_NE(digest({0}), digest({0, 0}));
+  EXPECT_NE(digest({}), digest({0}));
+  EXPECT_EQ(digest({3, 4}), digest({3, 4}));
+}
+
+}  // namespace
+}  // namespace meshrun::ucx
