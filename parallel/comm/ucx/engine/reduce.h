@@ -6,10 +6,11 @@
 // arrival, and no two adjacent operations are fused (the file is compiled with -ffp-contract=off).
 // Pure; the caller has checked with reduction_problem().
 //
-//   sum        +; bool: or; f16 and bf16 add in f32 and round once (kWide) or after each +
-//   (kNative) average    the sum, then one division by `divisor`, before the rounding of kWide
-//   product    *; bool: and
-//   min, max   NaN wins, as in LibTorch
+//   sum        +; bool: or; integers wrap; f16 and bf16 add in f32 and round once (kWide) or
+//              after each + (kNative)
+//   average    the sum, then one division by `divisor`, before the rounding of kWide
+//   product    *; bool: and; rounded as sums are
+//   min, max   NaN wins, as in LibTorch; bool: and, or
 //   and, or, xor   bitwise
 #pragma once
 
@@ -48,7 +49,8 @@ struct Reduction {
 // complex numbers, bitwise on integers and booleans only, no arithmetic on 8-bit floats.
 std::string reduction_problem(ReduceOp op, DType dtype);
 
-// `count` elements each. `out` may be one of the sources, and overlaps none otherwise.
+// `count` elements each, aligned as their type asks. `out` may be one of the sources, and overlaps
+// none otherwise.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, int64_t count,
             const Reduction& reduction);
 

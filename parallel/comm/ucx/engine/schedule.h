@@ -41,7 +41,7 @@ struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;                            // kSend, kReceive: rank in the group
   uint32_t message = 0;                         // kSend, kReceive: its number between the two ranks
-  Region from;                                  // kSend, kCopy
+  Region from;                                  // kSend, kCopy; contiguous but for kCopy
   Region to;                                    // kReceive, kCopy, kReduce
   uint32_t first_source = 0, source_count = 0;  // kReduce: in Schedule::sources, rank order
   uint32_t reduction = 0;                       // kReduce: in Schedule::reductions
@@ -62,11 +62,11 @@ struct Schedule {
 };
 
 // Both in one operation, at once: what coalescing makes of its parts. `inputs` and `outputs` are
-// the numbers of pieces of `first`.
+// the numbers of pieces of `first`. All ranks join the same parts in the same order.
 Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs);
 
-// Builds one. Regions of a send or receive must be contiguous in their piece's layout;
-// algorithms.cc stages those that are not.
+// Builds one. Regions of a send, a receive or a reduction must be contiguous in their piece's
+// layout; algorithms_*.cc stage those that are not. Those of a copy need not be, on either side.
 class ScheduleBuilder {
  public:
   explicit ScheduleBuilder(int group_size);
@@ -87,6 +87,8 @@ class ScheduleBuilder {
   struct Edge {
     StepId earlier, later;
   };
+  StepId push(const Step& step, std::span<const StepId> after);
+
   Schedule schedule_;
   std::vector<Edge> edges_;
   std::vector<uint32_t> sent_, received_;  // by peer

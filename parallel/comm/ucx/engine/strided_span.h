@@ -50,6 +50,11 @@ inline StridedSpan contiguous(void* data, int64_t bytes) {
   return {static_cast<std::byte*>(data), {1, bytes, bytes}};
 }
 
+// Packed bytes [from_offset, from_offset + bytes) of `from` to those at `to_offset` of `to`. The
+// two are apart or the same bytes of the same memory: a piece that is already where it belongs.
+void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to_offset,
+          int64_t bytes);
+
 // Packed bytes [offset, offset + packed.size()) of `span`.
 void pack(ConstStridedSpan span, int64_t offset, std::span<std::byte> packed);
 void unpack(StridedSpan span, int64_t offset, std::span<const std::byte> packed);

@@ -1,0 +1,82 @@
+#include "parallel/comm/ucx/engine/strided_span.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshrun::ucx {
+namespace {
+
+// Contiguous bytes from packed byte `offset` to the end of its row, or of the span.
+int64_t run_at(const Layout& layout, int64_t offset) {
+  return layout.is_contiguous() ? layout.bytes() - offset
+                                : layout.row_bytes - offset % layout.row_bytes;
+}
+
+template <int64_t kBytes>
+void copy_short_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t to_pitch,
+                     int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * to_pitch, from + row * from_pitch, kBytes);
+  }
+}
+
+// Rows of a few bytes: a call of memcpy for each would cost more than the bytes.
+void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t to_pitch,
+               int64_t row_bytes, int64_t rows) {
+  switch (row_bytes) {
+    case 4:
+      return copy_short_rows<4>(from, from_pitch, to, to_pitch, rows);
+    case 8:
+      return copy_short_rows<8>(from, from_pitch, to, to_pitch, rows);
+    case 16:
+      return copy_short_rows<16>(from, from_pitch, to, to_pitch, rows);
+    case 32:
+      return copy_short_rows<32>(from, from_pitch, to, to_pitch, rows);
+    default:
+      for (int64_t row = 0; row < rows; ++row) {
+        std::memcpy(to + row * to_pitch, from + row * from_pitch, row_bytes);
+      }
+  }
+}
+
+}  // namespace
+
+void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to_offset,
+          int64_t bytes) {
+  // The rows of one side, or of both, which then are as long as each other.
+  const int64_t row = from.layout.is_contiguous() ? to.layout.row_bytes : from.layout.row_bytes;
+  const bool same_rows = (from.layout.is_contiguous() || from.layout.row_bytes == row) &&
+                         (to.layout.is_contiguous() || to.layout.row_bytes == row) &&
+                         !(from.layout.is_contiguous() && to.layout.is_contiguous());
+  while (bytes > 0) {
+    const std::byte* source = from.data + from.layout.position(from_offset);
+    std::byte* target = to.data + to.layout.position(to_offset);
+    int64_t step =
+        std::min({bytes, run_at(from.layout, from_offset), run_at(to.layout, to_offset)});
+    const bool from_starts_row = from.layout.is_contiguous() || from_offset % row == 0;
+    const bool to_starts_row = to.layout.is_contiguous() || to_offset % row == 0;
+    if (same_rows && from_starts_row && to_starts_row && bytes >= 2 * row) {
+      step = bytes / row * row;
+      const int64_t from_pitch = from.layout.is_contiguous() ? row : from.layout.pitch;
+      const int64_t to_pitch = to.layout.is_contiguous() ? row : to.layout.pitch;
+      if (source != target) copy_rows(source, from_pitch, target, to_pitch, row, step / row);
+    } else if (source != target) {
+      std::memcpy(target, source, step);
+    }
+    from_offset += step;
+    to_offset += step;
+    bytes -= step;
+  }
+}
+
+void pack(ConstStridedSpan span, int64_t offset, std::span<std::byte> packed) {
+  const auto bytes = static_cast<int64_t>(packed.size());
+  copy(span, offset, contiguous(packed.data(), bytes), 0, bytes);
+}
+
+void unpack(StridedSpan span, int64_t offset, std::span<const std::byte> packed) {
+  const auto bytes = static_cast<int64_t>(packed.size());
+  copy(ConstStridedSpan(packed.data(), {1, bytes, bytes}), 0, span, offset, bytes);
+}
+
+}  // namespace meshrun::ucx
