@@ -1,0 +1,834 @@
+// What every Transport does, over the in-memory network and over UCX.
+//
+// A test is a function that each rank runs. Over UCX ranks are processes, forked before any call of
+// UCX (it does not survive fork()): nothing in this binary may start UCX in the test process
+// itself. Over the in-memory network they are threads. UCX reads UCX_MEM_EVENTS when it is loaded:
+// the build rule sets it to "n", without which ThreadSanitizer ends in UCX's memory hooks.
+
+#include "parallel/comm/ucx/engine/transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "parallel/comm/ucx/engine/memory_transport.h"
+#include "parallel/comm/ucx/engine/ucx_transport.h"
+
+namespace meshrun::ucx {
+namespace {
+
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+constexpr int kMaxTestRanks = 3;
+constexpr std::chrono::seconds kDeadline(60);
+constexpr size_t kLarge = 8 << 20;
+
+// Shared by the ranks of one test: beside the transport, so that a test can say when.
+struct Board {
+  std::array<std::atomic<int>, 8> arrived = {};
+  std::array<std::atomic<bool>, kMaxTestRanks> gone = {};
+  struct Address {
+    std::array<char, 1024> bytes = {};
+    std::atomic<size_t> length = 0;
+  };
+  std::array<Address, kMaxTestRanks> addresses;
+};
+
+// Thrown in a rank that is a thread.
+struct Killed {};
+
+struct Pending : Request {
+  bool done = false;
+};
+
+class Rank {
+ public:
+  using Die = std::function<void()>;
+
+  Rank(int index, int size, Board& board, std::unique_ptr<Transport> transport, Die die)
+      : index(index),
+        size(size),
+        transport(std::move(transport)),
+        board_(board),
+        die_(std::move(die)) {
+    const std::string& address = this->transport->address();
+    Board::Address& own = board_.addresses[index];
+    if (address.size() > own.bytes.size()) throw std::length_error("address");
+    std::memcpy(own.bytes.data(), address.data(), address.size());
+    own.length = address.size();
+  }
+  // The transport ends before the memory of what it may still have posted.
+  ~Rank() { transport.reset(); }
+
+  const int index;
+  const int size;
+  std::unique_ptr<Transport> transport;
+  std::vector<BrokenPeer> broken;
+
+  std::span<std::byte> memory(size_t bytes) {
+    buffers_.emplace_back(std::max<size_t>(bytes, 1), kUntouched);
+    return {buffers_.back().data(), bytes};
+  }
+  // Different for each seed and position.
+  std::span<std::byte> pattern(size_t bytes, unsigned seed) {
+    const std::span<std::byte> made = memory(bytes);
+    for (size_t i = 0; i < bytes; ++i) made[i] = pattern_byte(i, seed);
+    return made;
+  }
+  static bool is_pattern(std::span<const std::byte> bytes, unsigned seed) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (bytes[i] != pattern_byte(i, seed)) return false;
+    }
+    return true;
+  }
+
+  static bool is_untouched(std::span<const std::byte> bytes) {
+    return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == kUntouched; });
+  }
+
+  PeerId peer(int rank) {
+    Board::Address& address = board_.addresses[rank];
+    while (address.length == 0) pause();
+    return transport->connect({address.bytes.data(), address.length});
+  }
+  Pending& send(int to, Tag tag, std::span<const std::byte> bytes) {
+    Pending& pending = post();
+    pending.done = transport->send(peer(to), tag, bytes, pending);
+    return pending;
+  }
+  Pending& receive(Tag tag, std::span<std::byte> bytes, Tag mask = kExactly) {
+    Pending& pending = post();
+    transport->receive(tag, mask, bytes, pending);
+    return pending;
+  }
+
+  bool step() {
+    Happened happened;
+    const bool moved = transport->progress(happened);
+    for (Request* request : happened.done) {
+      auto& pending = *static_cast<Pending*>(request);
+      EXPECT_FALSE(pending.done) << "listed twice";
+      EXPECT_EQ(pending.owner, this);
+      pending.done = true;
+    }
+    for (BrokenPeer& peer : happened.broken) broken.push_back(std::move(peer));
+    return moved;
+  }
+  void until(const std::function<bool()>& condition) {
+    while (!condition()) {
+      if (!step()) pause();
+    }
+  }
+  MessageStatus finish(Pending& pending) {
+    until([&] { return pending.done; });
+    return pending.status;
+  }
+  // For what may never happen: whether it did while all that was under way could move.
+  bool happens_soon(const std::function<bool()>& condition) {
+    for (int idle = 0; idle < 2000 && !condition();) {
+      if (!step()) ++idle, pause();
+    }
+    return condition();
+  }
+  // Sleeps as an engine does.
+  void sleep_until(const std::function<bool()>& condition) {
+    while (!condition()) {
+      if (step() || condition()) continue;
+      if (transport->arm()) poll_descriptor();
+      pause();
+    }
+  }
+  void poll_descriptor() {
+    pollfd descriptor{transport->event_fd(), POLLIN, 0};
+    const int limit_ms = std::chrono::milliseconds(kDeadline).count() / 2;
+    ASSERT_EQ(::poll(&descriptor, 1, limit_ms), 1) << "nothing woke the sleeper";
+  }
+  bool is_readable() const {
+    pollfd descriptor{transport->event_fd(), POLLIN, 0};
+    return ::poll(&descriptor, 1, 0) == 1;
+  }
+
+  // All ranks, or `count` of them, have come here; meanwhile messages move.
+  void meet(int place, int count = 0) {
+    ++board_.arrived[place];
+    until([&] { return is_met(place, count); });
+  }
+  // As meet(), without a call on the transport.
+  void meet_silently(int place, int count = 0) {
+    ++board_.arrived[place];
+    while (!is_met(place, count)) pause();
+  }
+  void arrive(int place) { ++board_.arrived[place]; }
+  bool is_met(int place, int count = 0) const {
+    return board_.arrived[place] >= (count == 0 ? size : count);
+  }
+  bool is_gone(int rank) const { return board_.gone[rank]; }
+  [[noreturn]] void die() {
+    die_();
+    std::abort();
+  }
+
+  // Connects all ranks, so that what follows finds the connections made.
+  void greet_all() {
+    std::vector<Pending*> greetings;
+    for (int other = 0; other < size; ++other) {
+      if (other == index) continue;
+      greetings.push_back(&send(other, kGreeting + index, pattern(8, 0)));
+      greetings.push_back(&receive(kGreeting + other, memory(8)));
+    }
+    for (Pending* greeting : greetings) EXPECT_EQ(finish(*greeting), MessageStatus::kOk);
+    meet(7);
+  }
+
+ private:
+  static constexpr std::byte kUntouched{0xee};
+  static constexpr Tag kGreeting = prefix(TagKind::kHeader, 1, 0);
+
+  static std::byte pattern_byte(size_t i, unsigned seed) {
+    return static_cast<std::byte>((i * 2654435761u >> 7) + i + seed * 31);
+  }
+  Pending& post() {
+    Pending& pending = requests_.emplace_back();
+    pending.owner = this;
+    return pending;
+  }
+  void pause() const {
+    if (std::chrono::steady_clock::now() > give_up_) throw std::runtime_error("out of time");
+    sched_yield();
+  }
+
+  Board& board_;
+  const Die die_;
+  const std::chrono::steady_clock::time_point give_up_ =
+      std::chrono::steady_clock::now() + kDeadline;
+  std::deque<Pending> requests_;
+  std::deque<std::vector<std::byte>> buffers_;
+};
+
+using RankFunction = std::function<void(Rank&)>;
+
+struct Kind {
+  std::string name;
+  bool is_ucx;
+  std::string devices;  // UCX_TLS
+  bool tells_of_death;
+
+  friend void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+};
+
+void run_function(const RankFunction& function, Rank& rank) {
+  try {
+    function(rank);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "rank " << rank.index << ": " << error.what();
+  }
+}
+
+void run_threads(const Kind& kind, int ranks, const RankFunction& function, Board& board) {
+  MemoryNetwork network({.seed = 7, .tells_of_death = kind.tells_of_death});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < ranks; ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        const Transport* own = nullptr;
+        Rank rank(i, ranks, board, network.create_transport(), [&] {
+          network.kill(*own);
+          throw Killed();
+        });
+        own = rank.transport.get();
+        run_function(function, rank);
+      } catch (const Killed&) {
+      }
+      board.gone[i] = true;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+[[noreturn]] void run_process(const Kind& kind, int index, int ranks, const RankFunction& function,
+                              Board& board) {
+  alarm(2 * kDeadline.count());
+  if (kind.devices.empty()) {
+    unsetenv("UCX_TLS");
+  } else {
+    setenv("UCX_TLS", kind.devices.c_str(), 1);
+  }
+  absl::StatusOr<std::unique_ptr<Transport>> transport = create_ucx_transport();
+  if (!transport.ok()) {
+    ADD_FAILURE() << transport.status().ToString();
+  } else {
+    Rank rank(index, ranks, board, *std::move(transport), [] { raise(SIGKILL); });
+    run_function(function, rank);
+  }
+  std::fflush(stdout);
+  _exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+// A rank that dies by SIGKILL is no failure: the test has asked for it.
+void run_processes(const Kind& kind, int ranks, const RankFunction& function, Board& board) {
+  std::vector<pid_t> pids;
+  for (int i = 0; i < ranks; ++i) {
+    std::fflush(stdout);
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) run_process(kind, i, ranks, function, board);
+    pids.push_back(pid);
+  }
+  for (int left = ranks; left > 0; --left) {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, 0);
+    const auto rank = std::find(pids.begin(), pids.end(), pid) - pids.begin();
+    ASSERT_LT(rank, ranks);
+    board.gone[rank] = true;
+    const bool as_expected =
+        WIFEXITED(status) ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL;
+    EXPECT_TRUE(as_expected) << "rank " << rank << " ended with status " << status;
+  }
+}
+
+void run_ranks(const Kind& kind, int ranks, const RankFunction& function) {
+  void* const shared =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  Board* const board = new (shared) Board;
+  if (kind.is_ucx) {
+    run_processes(kind, ranks, function, *board);
+  } else {
+    run_threads(kind, ranks, function, *board);
+  }
+  munmap(shared, sizeof(Board));
+}
+
+class TransportConformance : public testing::TestWithParam<Kind> {
+ protected:
+  void run(int ranks, const RankFunction& function) { run_ranks(GetParam(), ranks, function); }
+};
+
+INSTANTIATE_TEST_SUITE_P(, TransportConformance,
+                         testing::Values(Kind{"memory", false, "", false},
+                                         Kind{"memory_that_tells", false, "", true},
+                                         Kind{"ucx_shm", true, "", false},
+                                         Kind{"ucx_tcp", true, "tcp,self", true}),
+                         [](const auto& info) { return info.param.name; });
+
+constexpr Tag data_tag(int sender, uint32_t message) {
+  return collective_tag(TagKind::kData, 1, sender, 5, message);
+}
+
+TEST_P(TransportConformance, ALargeMessageArrivesWhole) {
+  run(2, [](Rank& rank) {
+    if (rank.index == 0) {
+      EXPECT_EQ(rank.finish(rank.send(1, data_tag(0, 0), rank.pattern(kLarge, 1))),
+                MessageStatus::kOk);
+    } else {
+      const auto into = rank.memory(kLarge);
+      Pending& received = rank.receive(data_tag(0, 0), into);
+      EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+      EXPECT_EQ(received.bytes, static_cast<int64_t>(kLarge));
+      EXPECT_EQ(received.tag, data_tag(0, 0));
+      EXPECT_TRUE(Rank::is_pattern(into, 1));
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, MessagesOfAllSizesArrive) {
+  static constexpr std::array<size_t, 9> kSizes = {0, 1, 44, 100, 4096, 8191, 8192, 8193, 300'000};
+  run(2, [](Rank& rank) {
+    const int other = 1 - rank.index;
+    std::vector<Pending*> sent;
+    std::vector<Pending*> posted;
+    std::vector<std::span<std::byte>> into;
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      const auto tag = static_cast<uint32_t>(i);
+      into.push_back(rank.memory(kSizes[i]));
+      posted.push_back(&rank.receive(data_tag(other, tag), into.back()));
+      sent.push_back(&rank.send(other, data_tag(rank.index, tag), rank.pattern(kSizes[i], tag)));
+    }
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      EXPECT_EQ(rank.finish(*posted[i]), MessageStatus::kOk) << kSizes[i];
+      EXPECT_EQ(posted[i]->bytes, static_cast<int64_t>(kSizes[i]));
+      EXPECT_TRUE(Rank::is_pattern(into[i], static_cast<unsigned>(i))) << kSizes[i];
+      EXPECT_EQ(rank.finish(*sent[i]), MessageStatus::kOk) << kSizes[i];
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, AMessageShorterThanTheMemoryLeavesTheRest) {
+  run(2, [](Rank& rank) {
+    for (const size_t bytes : {size_t{40}, kLarge / 2}) {
+      const auto tag = data_tag(0, bytes == 40);
+      if (rank.index == 0) {
+        EXPECT_EQ(rank.finish(rank.send(1, tag, rank.pattern(bytes, 3))), MessageStatus::kOk);
+      } else {
+        const auto into = rank.memory(kLarge);
+        Pending& received = rank.receive(tag, into);
+        EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+        EXPECT_EQ(received.bytes, static_cast<int64_t>(bytes));
+        EXPECT_TRUE(Rank::is_pattern(into.first(bytes), 3));
+        EXPECT_TRUE(Rank::is_untouched(into.subspan(bytes)));
+      }
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, AReceiveTakesItsTagOnly) {
+  run(2, [](Rank& rank) {
+    if (rank.index == 0) {
+      rank.send(1, data_tag(0, 1), rank.pattern(64, 1));
+      rank.send(1, data_tag(0, 2), rank.pattern(kLarge, 2));
+      rank.send(1, data_tag(0, 3), rank.pattern(64, 3));
+    } else {
+      for (const unsigned message : {3u, 2u, 1u}) {
+        const auto into = rank.memory(kLarge);
+        Pending& received = rank.receive(data_tag(0, message), into);
+        EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+        EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), message));
+      }
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, AReceiveFromAnySenderNamesTheSender) {
+  run(3, [](Rank& rank) {
+    if (rank.index != 0) {
+      const size_t bytes = rank.index == 1 ? 64 : kLarge;
+      rank.send(0, point_to_point_tag(9, rank.index, 77), rank.pattern(bytes, rank.index));
+      rank.send(0, point_to_point_tag(9, rank.index, 78), rank.pattern(8, 50 + rank.index));
+    } else {
+      std::vector<int> senders;
+      for (int i = 0; i < 2; ++i) {
+        const auto into = rank.memory(kLarge);
+        Pending& received = rank.receive(point_to_point_tag(9, 0, 77), into, kAnySender);
+        EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+        senders.push_back(sender_of(received.tag));
+        EXPECT_EQ(received.tag, point_to_point_tag(9, senders.back(), 77));
+        EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), senders.back()));
+      }
+      EXPECT_THAT(senders, UnorderedElementsAre(1, 2));
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, EqualTagsAreMatchedInTheOrderOfSending) {
+  static constexpr unsigned kMessages = 60;
+  static constexpr auto kSize = [](unsigned i) { return i % 5 == 4 ? size_t{100'000} : 32 + i; };
+  run(2, [](Rank& rank) {
+    std::vector<Pending*> posted;
+    std::vector<std::span<std::byte>> into;
+    if (rank.index == 0) {
+      for (unsigned i = 0; i < kMessages; ++i) {
+        posted.push_back(&rank.send(1, data_tag(0, 0), rank.pattern(kSize(i), i)));
+      }
+    } else {
+      for (unsigned i = 0; i < kMessages; ++i) {
+        // Some are there before their receive, some after it.
+        if (i == kMessages / 2) rank.finish(*posted.front());
+        into.push_back(rank.memory(100'000));
+        posted.push_back(&rank.receive(data_tag(0, 0), into.back()));
+      }
+    }
+    for (Pending* message : posted) EXPECT_EQ(rank.finish(*message), MessageStatus::kOk);
+    for (unsigned i = 0; i < into.size(); ++i) {
+      EXPECT_EQ(posted[i]->bytes, static_cast<int64_t>(kSize(i)));
+      EXPECT_TRUE(Rank::is_pattern(into[i].first(kSize(i)), i)) << i;
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, AMessageLongerThanTheMemoryIsTruncated) {
+  run(2, [](Rank& rank) {
+    for (const size_t bytes : {size_t{64}, kLarge}) {
+      const auto tag = data_tag(0, bytes == 64);
+      if (rank.index == 0) {
+        // It is no fault of the sender's.
+        EXPECT_EQ(rank.finish(rank.send(1, tag, rank.pattern(bytes, 1))), MessageStatus::kOk);
+      } else {
+        const auto into = rank.memory(bytes);
+        EXPECT_EQ(rank.finish(rank.receive(tag, into.first(bytes - 1))), MessageStatus::kTruncated);
+        EXPECT_TRUE(Rank::is_untouched(into.last(1)));
+      }
+    }
+    // The unexpected one too.
+    if (rank.index == 0) rank.send(1, data_tag(0, 2), rank.pattern(64, 1));
+    rank.meet(0);
+    if (rank.index == 1) {
+      EXPECT_EQ(rank.finish(rank.receive(data_tag(0, 2), rank.memory(8))),
+                MessageStatus::kTruncated);
+    }
+    rank.meet(1);
+  });
+}
+
+TEST_P(TransportConformance, AMessageWaitsForItsReceive) {
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    Pending* large = nullptr;
+    if (rank.index == 0) {
+      EXPECT_EQ(rank.finish(rank.send(1, data_tag(0, 1), rank.pattern(64, 1))), MessageStatus::kOk);
+      EXPECT_EQ(rank.finish(rank.send(1, data_tag(0, 2), rank.pattern(0, 2))), MessageStatus::kOk);
+      large = &rank.send(1, data_tag(0, 3), rank.pattern(kLarge, 3));
+      EXPECT_FALSE(rank.happens_soon([&] { return large->done; }));
+    }
+    rank.meet(0);
+    if (rank.index == 1) {
+      for (const unsigned message : {1u, 2u, 3u}) {
+        const auto into = rank.memory(kLarge);
+        Pending& received = rank.receive(data_tag(0, message), into);
+        EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+        EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), message));
+      }
+    } else {
+      EXPECT_EQ(rank.finish(*large), MessageStatus::kOk);
+    }
+    rank.meet(1);
+  });
+}
+
+TEST_P(TransportConformance, MessagesToOneselfArrive) {
+  run(1, [](Rank& rank) {
+    for (const size_t bytes : {size_t{0}, size_t{44}, kLarge}) {
+      const auto tag = data_tag(0, static_cast<uint32_t>(bytes % 1000));
+      const auto into = rank.memory(bytes);
+      Pending& received = rank.receive(tag, into);
+      Pending& sent = rank.send(0, tag, rank.pattern(bytes, 4));
+      EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+      EXPECT_EQ(rank.finish(sent), MessageStatus::kOk);
+      EXPECT_TRUE(Rank::is_pattern(into, 4));
+    }
+  });
+}
+
+TEST_P(TransportConformance, TheSameAddressIsTheSamePeer) {
+  run(2, [](Rank& rank) {
+    const PeerId first = rank.peer(1 - rank.index);
+    EXPECT_EQ(first, 0);
+    EXPECT_EQ(rank.peer(rank.index), 1);
+    EXPECT_EQ(rank.peer(1 - rank.index), first);
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, ACancelledReceiveEndsAndTakesNothing) {
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 1) {
+      const auto untouched = rank.memory(64);
+      Pending& cancelled = rank.receive(data_tag(0, 0), untouched);
+      rank.transport->cancel(cancelled);
+      EXPECT_EQ(rank.finish(cancelled), MessageStatus::kCancelled);
+      rank.meet(0);
+      const auto into = rank.memory(64);
+      EXPECT_EQ(rank.finish(rank.receive(data_tag(0, 0), into)), MessageStatus::kOk);
+      EXPECT_TRUE(Rank::is_pattern(into, 6));
+      EXPECT_TRUE(Rank::is_untouched(untouched));
+    } else {
+      rank.meet(0);
+      rank.send(1, data_tag(0, 0), rank.pattern(64, 6));
+    }
+    rank.meet(1);
+  });
+}
+
+TEST_P(TransportConformance, AnArmedSleeperIsWokenByEachMessage) {
+  static constexpr int kRounds = 20;
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    for (int round = 0; round < kRounds; ++round) {
+      // Sent only when the other is about to sleep.
+      const size_t bytes = round % 4 == 3 ? kLarge : 64;
+      const auto tag = data_tag(round % 2, static_cast<uint32_t>(round));
+      if (rank.index == round % 2) {
+        Pending& sleeping = rank.receive(data_tag(1 - rank.index, 99), rank.memory(8));
+        rank.sleep_until([&] { return sleeping.done; });
+        Pending& sent = rank.send(1 - rank.index, tag, rank.pattern(bytes, round));
+        rank.sleep_until([&] { return sent.done; });
+      } else {
+        const auto into = rank.memory(bytes);
+        Pending& received = rank.receive(tag, into);
+        while (!rank.transport->arm()) rank.step();
+        EXPECT_FALSE(received.done);
+        // From here on only the descriptor tells of the answer.
+        rank.send(1 - rank.index, data_tag(rank.index, 99), rank.pattern(8, 0));
+        rank.poll_descriptor();
+        rank.sleep_until([&] { return received.done; });
+        EXPECT_TRUE(Rank::is_pattern(into, round));
+      }
+    }
+    rank.meet(0);
+  });
+}
+
+TEST_P(TransportConformance, WakeWakesAnArmedSleeper) {
+  run(1, [](Rank& rank) {
+    while (!rank.transport->arm()) rank.step();
+    EXPECT_FALSE(rank.is_readable());
+    std::thread waker([&] { rank.transport->wake(); });
+    rank.poll_descriptor();
+    waker.join();
+    while (!rank.transport->arm()) rank.step();
+    EXPECT_FALSE(rank.is_readable());
+  });
+}
+
+TEST_P(TransportConformance, AWakeBeforeArmIsNotLost) {
+  run(1, [](Rank& rank) {
+    while (!rank.transport->arm()) rank.step();
+    rank.step();
+    rank.transport->wake();
+    EXPECT_TRUE(!rank.transport->arm() || rank.is_readable());
+  });
+}
+
+TEST_P(TransportConformance, CloseEndsPendingSendsAndReceives) {
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 0) {
+      Pending& large = rank.send(1, data_tag(0, 1), rank.pattern(kLarge, 1));
+      for (int i = 0; i < 500; ++i) rank.send(1, data_tag(0, 2), rank.pattern(64, 2));
+      rank.receive(data_tag(1, 3), rank.memory(kLarge));
+      EXPECT_FALSE(rank.happens_soon([&] { return large.done; })) << "the peer does not read";
+      rank.transport->close();
+    }
+    rank.meet_silently(0);
+  });
+}
+
+TEST_P(TransportConformance, WhatWasSentBeforeLeavingArrives) {
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 1) {
+      for (const unsigned message : {0u, 1u, 2u}) {
+        const auto sent = rank.pattern(message == 2 ? 8000 : 44, message);
+        EXPECT_EQ(rank.finish(rank.send(0, data_tag(1, message), sent)), MessageStatus::kOk);
+      }
+      rank.transport->close();
+      return;
+    }
+    while (!rank.is_gone(1)) sched_yield();
+    for (const unsigned message : {0u, 1u, 2u}) {
+      const auto into = rank.memory(8000);
+      Pending& received = rank.receive(data_tag(1, message), into);
+      EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+      EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), message)) << message;
+    }
+  });
+}
+
+TEST_P(TransportConformance, ADeathIsToldOverTcpOnly) {
+  const bool tells = GetParam().tells_of_death;
+  run(2, [tells](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 1) rank.die();
+    if (!tells) {
+      rank.until([&] { return rank.is_gone(1); });
+      EXPECT_FALSE(rank.happens_soon([&] { return !rank.broken.empty(); }));
+      return;
+    }
+    rank.sleep_until([&] { return !rank.broken.empty(); });
+    ASSERT_EQ(rank.broken.size(), 1u);
+    EXPECT_EQ(rank.broken[0].peer, rank.peer(1));
+    EXPECT_FALSE(rank.broken[0].reason.empty());
+    for (const size_t bytes : {size_t{8}, kLarge}) {
+      Pending& sent = rank.send(1, data_tag(0, 0), rank.pattern(bytes, 0));
+      EXPECT_TRUE(sent.done);
+      EXPECT_EQ(sent.status, MessageStatus::kFailed);
+    }
+    EXPECT_FALSE(rank.happens_soon([&] { return rank.broken.size() > 1; })) << "told once";
+  });
+}
+
+TEST_P(TransportConformance, AReceiveThatADeadRankNeverAnsweredIsCancelled) {
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 1) {
+      while (!rank.is_met(0, 1)) rank.step();
+      rank.die();
+    }
+    const auto into = rank.memory(kLarge);
+    Pending& received = rank.receive(data_tag(1, 0), into);
+    rank.arrive(0);
+    rank.until([&] { return rank.is_gone(1); });
+    EXPECT_FALSE(rank.happens_soon([&] { return received.done; }));
+    rank.transport->cancel(received);
+    EXPECT_EQ(rank.finish(received), MessageStatus::kCancelled);
+    EXPECT_TRUE(Rank::is_untouched(into));
+  });
+}
+
+// Rank 1 dies when its large message has been announced to rank 0, which has received
+// `steps_before` steps of it, or posts its receive only afterwards (-1).
+void receive_from_the_dead(Rank& rank, bool tells, int steps_before) {
+  static constexpr size_t kBytes = 8 * kLarge;
+  rank.greet_all();
+  if (rank.index == 1) {
+    Pending& sent = rank.send(0, data_tag(1, 0), rank.pattern(kBytes, 1));
+    rank.send(0, data_tag(1, 1), rank.pattern(8, 1));
+    rank.until([&] { return rank.is_met(0, 1); });
+    EXPECT_FALSE(sent.done);
+    rank.die();
+  }
+  // The announcement comes before this, or is still under way in memory.
+  rank.finish(rank.receive(data_tag(1, 1), rank.memory(8)));
+  while (rank.step()) continue;
+  const auto into = rank.memory(kBytes);
+  const auto post = [&]() -> Pending& { return rank.receive(data_tag(1, 0), into); };
+  Pending* received = steps_before < 0 ? nullptr : &post();
+  for (int i = 0; i < steps_before; ++i) rank.step();
+  rank.arrive(0);
+  while (!rank.is_gone(1)) sched_yield();
+  if (received == nullptr) received = &post();
+
+  const auto is_done = [&] { return received->done; };
+  rank.until([&] { return !rank.broken.empty(); });
+  EXPECT_EQ(rank.broken[0].peer, rank.peer(1));
+  if (!tells) {
+    rank.finish(*received);
+  } else if (!rank.happens_soon(is_done)) {
+    rank.transport->cancel(*received);
+    EXPECT_FALSE(rank.happens_soon(is_done)) << "neither ended by the death nor abandoned";
+  }
+  if (received->done) {
+    EXPECT_EQ(received->status, MessageStatus::kFailed);
+  }
+  rank.transport->close();
+}
+
+TEST_P(TransportConformance, AReceiveOfWhatADeadRankAnnouncedEndsOrIsAbandoned) {
+  const bool tells = GetParam().tells_of_death;
+  run(2, [tells](Rank& rank) { receive_from_the_dead(rank, tells, /*steps_before=*/-1); });
+}
+
+TEST_P(TransportConformance, AReceiveInTheMiddleOfADeadRanksDataEndsOrIsAbandoned) {
+  const bool tells = GetParam().tells_of_death;
+  // In memory the next step moves all of it.
+  const int steps_before = GetParam().is_ucx ? 4 : 0;
+  run(2, [=](Rank& rank) { receive_from_the_dead(rank, tells, steps_before); });
+}
+
+TEST_P(TransportConformance, CloseEndsSendsToADeadRank) {
+  const bool tells = GetParam().tells_of_death;
+  run(2, [tells](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 1) rank.die();
+    while (!rank.is_gone(1)) sched_yield();
+    std::vector<Pending*> sends;
+    for (int i = 0; i < 500; ++i) {
+      sends.push_back(&rank.send(1, data_tag(0, 1), rank.pattern(64, 1)));
+    }
+    sends.push_back(&rank.send(1, data_tag(0, 2), rank.pattern(kLarge, 2)));
+    if (tells) {
+      for (Pending* sent : sends) rank.finish(*sent);
+      EXPECT_EQ(sends.back()->status, MessageStatus::kFailed);
+    } else {
+      EXPECT_FALSE(rank.happens_soon([&] { return sends.back()->done; }));
+      EXPECT_TRUE(rank.broken.empty());
+    }
+    rank.transport->close();
+  });
+}
+
+TEST_P(TransportConformance, OthersGoOnAfterAKill) {
+  run(3, [](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 2) {
+      rank.send(0, data_tag(2, 0), rank.pattern(kLarge, 0));
+      rank.until([&] { return rank.is_met(0, 2); });
+      rank.die();
+    }
+    const int other = 1 - rank.index;
+    Pending& never = rank.receive(data_tag(2, 5), rank.memory(64));
+    rank.send(2, data_tag(rank.index, 6), rank.pattern(kLarge, 0));
+    for (int i = 0; i < 200; ++i) rank.send(2, data_tag(rank.index, 7), rank.pattern(64, 0));
+    rank.arrive(0);
+    rank.until([&] { return rank.is_gone(2); });
+    if (rank.index == 0) rank.receive(data_tag(2, 0), rank.memory(kLarge));
+    for (unsigned round = 0; round < 3; ++round) {
+      const auto into = rank.memory(kLarge);
+      Pending& received = rank.receive(data_tag(other, round), into);
+      Pending& sent = rank.send(other, data_tag(rank.index, round), rank.pattern(kLarge, round));
+      EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+      EXPECT_EQ(rank.finish(sent), MessageStatus::kOk);
+      EXPECT_TRUE(Rank::is_pattern(into, round));
+    }
+    rank.transport->cancel(never);
+    EXPECT_EQ(rank.finish(never), MessageStatus::kCancelled);
+    for (const BrokenPeer& broken : rank.broken) EXPECT_EQ(broken.peer, rank.peer(2));
+    rank.meet(1, 2);
+  });
+}
+
+TEST_P(TransportConformance, ConnectingToADeadRankBreaksThatPeerOnly) {
+  run(3, [](Rank& rank) {
+    if (rank.index == 2) rank.die();
+    while (!rank.is_gone(2)) sched_yield();
+    Pending& never = rank.send(2, data_tag(rank.index, 0), rank.pattern(64, 0));
+    rank.until([&] { return !rank.broken.empty(); });
+    EXPECT_EQ(rank.broken[0].peer, rank.peer(2));
+    EXPECT_EQ(rank.finish(never), MessageStatus::kFailed);
+    const int other = 1 - rank.index;
+    Pending& received = rank.receive(data_tag(other, 1), rank.memory(kLarge));
+    Pending& sent = rank.send(other, data_tag(rank.index, 1), rank.pattern(kLarge, 1));
+    EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+    EXPECT_EQ(rank.finish(sent), MessageStatus::kOk);
+    rank.meet(0, 2);
+  });
+}
+
+TEST(UcxTransportTest, SaysWhichTransportsWereAskedForWhereNoneIsFound) {
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    setenv("UCX_TLS", "carrier_pigeon", 1);
+    const auto transport = create_ucx_transport();
+    EXPECT_EQ(transport.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(transport.status().ToString(), HasSubstr("UCX_TLS=carrier_pigeon"));
+    std::fflush(stdout);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(TagTest, FieldsDoNotMeet) {
+  const Tag tag = collective_tag(TagKind::kData, kMaxGroups - 1, 0, 0, 0);
+  EXPECT_EQ(group_of(tag), kMaxGroups - 1);
+  EXPECT_EQ(sender_of(tag), 0);
+  EXPECT_EQ(sender_of(collective_tag(TagKind::kHeader, 0, kMaxRanks - 1, 0, 0)), kMaxRanks - 1);
+  EXPECT_EQ(collective_tag(TagKind::kHeader, 0, 0, ~uint64_t{0}, ~uint32_t{0}), kMaxUserTag);
+  EXPECT_EQ(point_to_point_tag(3, 1, kMaxUserTag) & kAnySender,
+            point_to_point_tag(3, 0, kMaxUserTag));
+  EXPECT_EQ(collective_tag(TagKind::kControl, 3, 2, 1, 0) & kAnyControl, kAnyControl);
+  EXPECT_NE(point_to_point_tag(3, 2, 0) & kAnyControl, kAnyControl);
+}
+
+}  // namespace
+}  // namespace meshrun::ucx
