@@ -32,8 +32,6 @@ const std::map<std::string, std::set<std::string>, std::less<>>& AllowedRooms() 
 }
 
 bool MayUseAnything(std::string_view room) { return room == "tests" || room == "tools"; }
-bool UsesLibTorch(std::string_view room) { return room == "parallel" || room == "jobs"; }
-
 std::string RoomOf(std::string_view path) { return std::string(path.substr(0, path.find('/'))); }
 
 bool StartsWithAny(std::string_view text, std::initializer_list<std::string_view> prefixes) {
@@ -53,8 +51,24 @@ Library LibraryOfHeader(std::string_view header) {
   return Library::kNone;
 }
 
-Library ForbiddenLibrary(std::string_view room) {
-  return UsesLibTorch(room) ? Library::kWire : Library::kLibTorch;
+// The engine below the ucx backend is built and checked without LibTorch.
+bool UsesLibTorch(std::string_view path) {
+  const std::string room = RoomOf(path);
+  return (room == "parallel" || room == "jobs") && !path.starts_with("parallel/comm/ucx/engine/");
+}
+
+std::vector<Library> ForbiddenLibraries(std::string_view path) {
+  const std::string room = RoomOf(path);
+  std::vector<Library> forbidden;
+  if (!UsesLibTorch(path)) forbidden.push_back(Library::kLibTorch);
+  if (room == "parallel" || room == "jobs") forbidden.push_back(Library::kWire);
+  return forbidden;
+}
+
+// How a violation names who must not reach a library.
+std::string NameOfUser(std::string_view path) {
+  const std::string room = RoomOf(path);
+  return room == "parallel" && !UsesLibTorch(path) ? "parallel/comm/ucx/engine/" : room + "/";
 }
 
 std::string_view NameOf(Library library) {
@@ -164,17 +178,19 @@ class Checker {
   }
 
   void CheckIncludes(const Source& source) {
-    const Library forbidden = ForbiddenLibrary(RoomOf(source.path));
+    const std::vector<Library> forbidden = ForbiddenLibraries(source.path);
     for (const Include& include : source.includes) {
       const std::string used = RoomOfHeader(include.header);
       if (AllowedRooms().contains(used) || MayUseAnything(used)) {
         CheckRoom(source, include.line, used);
       }
-      std::set<std::string, std::less<>> seen;
-      if (const auto way = WayTo(forbidden, include.header, seen)) {
-        Report(source, include.line,
-               RoomOf(source.path) + "/ must not reach " + std::string(NameOf(forbidden)) + ": " +
-                   *way);
+      for (const Library library : forbidden) {
+        std::set<std::string, std::less<>> seen;
+        if (const auto way = WayTo(library, include.header, seen)) {
+          Report(source, include.line,
+                 NameOfUser(source.path) + " must not reach " + std::string(NameOf(library)) +
+                     ": " + *way);
+        }
       }
     }
   }
@@ -208,7 +224,6 @@ class Checker {
     static const std::regex* const kLabel =
         new std::regex(R"re("(@?[\w.-]*)//([\w/.-]*)(:[^"]*)?")re");
     static const std::regex* const kTorch = new std::regex(R"re(\btorch\s*=\s*True\b)re");
-    const std::string room = RoomOf(source.path);
     for (size_t i = 0; i < source.lines.size(); ++i) {
       const int line_number = static_cast<int>(i) + 1;
       const std::string line = source.lines[i].substr(0, source.lines[i].find('#'));
@@ -216,8 +231,9 @@ class Checker {
            ++label) {
         CheckLabel(source, line_number, (*label)[1], (*label)[2], (*label)[3]);
       }
-      if (!UsesLibTorch(room) && std::regex_search(line, *kTorch)) {
-        Report(source, line_number, room + "/ must not reach LibTorch: torch = True");
+      if (!UsesLibTorch(source.path) && std::regex_search(line, *kTorch)) {
+        Report(source, line_number,
+               NameOfUser(source.path) + " must not reach LibTorch: torch = True");
       }
     }
   }
@@ -226,7 +242,6 @@ class Checker {
                   const std::string& package, const std::string& target) {
     // Who may see a target is not whom it uses.
     if (target == ":__subpackages__" || target == ":__pkg__" || package.ends_with("...")) return;
-    const std::string room = RoomOf(source.path);
     const std::string used = RoomOf(package);
     if (repository.empty() && (AllowedRooms().contains(used) || used == "tests")) {
       CheckRoom(source, line, used);
@@ -234,10 +249,11 @@ class Checker {
     const bool torch = repository == "@libtorch" || package == "third_party/libtorch";
     const bool wire = package == "third_party/grpc" || package == "third_party/protobuf";
     const Library reached = torch ? Library::kLibTorch : wire ? Library::kWire : Library::kNone;
-    if (reached == ForbiddenLibrary(room)) {
+    for (const Library library : ForbiddenLibraries(source.path)) {
+      if (reached != library) continue;
       Report(source, line,
-             room + "/ must not reach " + std::string(NameOf(reached)) + ": " + repository + "//" +
-                 package + target);
+             NameOfUser(source.path) + " must not reach " + std::string(NameOf(reached)) + ": " +
+                 repository + "//" + package + target);
     }
   }
 

@@ -5,7 +5,8 @@
 //   core, agent <- parallel <- jobs
 //
 // Two rules look through headers: no file of parallel/ or jobs/ reaches protobuf or gRPC, and
-// nothing below parallel/ reaches LibTorch. Files under tests/ and tools/ may use anything.
+// nothing below parallel/ reaches LibTorch, nor does parallel/comm/ucx/engine/. Files under tests/
+// and tools/ may use anything.
 #pragma once
 
 #include <filesystem>

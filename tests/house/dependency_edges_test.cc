@@ -115,6 +115,20 @@ TEST_F(DependencyEdgesInATempTreeTest, NothingBelowParallelReachesLibTorch) {
                                   Edge("worker/main.cc", 1, "must not reach LibTorch")));
 }
 
+TEST_F(DependencyEdgesInATempTreeTest, TheEngineDoesNotIncludeTorch) {
+  Write("parallel/comm/ucx/backend.h", "#include <ATen/core/Tensor.h>\n");
+  Write("parallel/comm/ucx/BUILD.bazel", "torch = True,\n");
+  Write("parallel/comm/ucx/engine/engine.cc", "#include \"parallel/comm/ucx/backend.h\"\n");
+  Write("parallel/comm/ucx/engine/failure.cc", "#include <grpcpp/grpcpp.h>\n");
+  Write("parallel/comm/ucx/engine/BUILD.bazel", "torch = True,\n\"//third_party/libtorch\",\n");
+  const std::string engine = "parallel/comm/ucx/engine/";
+  EXPECT_THAT(Find(),
+              ElementsAre(Edge(engine + "BUILD.bazel", 1, "engine/ must not reach LibTorch"),
+                          Edge(engine + "BUILD.bazel", 2, "engine/ must not reach LibTorch"),
+                          Edge(engine + "engine.cc", 1, "engine/ must not reach LibTorch"),
+                          Edge(engine + "failure.cc", 1, "must not reach protobuf or gRPC")));
+}
+
 TEST_F(DependencyEdgesInATempTreeTest, LabelsCountAsIncludesDo) {
   Write("worker/BUILD.bazel",
         "# \"//coordinator:commented\"\n"

@@ -1,5 +1,5 @@
 // The libraries that one process of meshrun may hold together: gRPC with protobuf, spdlog with fmt,
-// LibTorch with c10d. LibTorch carries protobuf and fmt of its own; the test fails to link, or
+// LibTorch with c10d, UCX. LibTorch carries protobuf and fmt of its own; the test fails to link, or
 // crashes, where the copies meet.
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
+#include <ucp/api/ucp.h>
 
 #include <chrono>
 #include <memory>
@@ -78,6 +79,15 @@ TEST(ToolchainTest, GlooReducesOverAWorldOfOne) {
   std::vector<at::Tensor> tensors = {at::arange(5)};
   ASSERT_TRUE(group.allreduce(tensors)->wait());
   EXPECT_TRUE(at::equal(tensors[0], at::arange(5)));
+}
+
+TEST(ToolchainTest, UcxReportsItsVersion) {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  ucp_get_version(&major, &minor, &release);
+  EXPECT_EQ(major, UCP_API_MAJOR);
+  EXPECT_GE(minor, UCP_API_MINOR);
 }
 
 TEST(ToolchainTest, ExceptionsOfLibTorchAreCaught) {
