@@ -3,20 +3,23 @@
 // others must do comes out. Engine (engine.h) puts threads around it; tests step many executors
 // over one MemoryNetwork in seeded orders.
 //
-// Order: operations of a group start in the order of their sequence numbers and end in any. At most
-// kMaxActive of a group run at once; kMaxQueued more wait, then submit() refuses (kAborted, "too
-// many operations outstanding": a program that never waits).
+// Order: collectives of a group start in the order of their sequence numbers and end in any. At
+// most kMaxActive of a group run at once; kMaxQueued more wait, then the group fails (kAborted,
+// "too many operations outstanding": a program that never waits). Sends and receives start at once,
+// since two ranks may post them in any order; receives are matched in the order of submission.
 //
 // When something ends badly:
 //   disagreement     the operation fails, on all ranks; the group goes on: no data had moved
 //   verdict          the operations it names fail; the group goes on at the verdict's number
 //   timeout          the operation fails, the group with it
 //   peer lost, left  operations that still need it fail kGrace later (what it sent before may be on
-//                    its way), the groups it is in with them; other groups go on
+//                    its way), and their groups with them; later ones that need it fail at once
 //   abort            all of the group's operations fail, the group with them
 // A group that fails here tells the members it is connected to, once (kControl); who hears of it
 // fails the group with the same sentence and passes it on. Receives are cancelled; requests that
 // cannot be, and the memory they name, are kept until they are done or the transport closes.
+// A collective whose time is up first asks the members how far they are, for at most kAskFor, so
+// that the sentence names who has not called it and not who waits for that rank, too.
 #pragma once
 
 #include <chrono>
@@ -59,11 +62,16 @@ class Executor {
   static constexpr int kMaxActive = 16;
   static constexpr int kMaxQueued = 4096;
   static constexpr std::chrono::nanoseconds kGrace = std::chrono::milliseconds(200);
+  static constexpr std::chrono::nanoseconds kAskFor = std::chrono::milliseconds(100);
+  // A round copies and reduces so much, or one step of a reduction, before it returns.
+  static constexpr int64_t kRoundBytes = 512 << 10;
 
   // What others must do now; take() empties it.
   struct Wishes {
-    // Their callbacks are due, and their memory may be let go. Destroy outside the lock.
+    // Their callbacks are due.
     std::vector<std::shared_ptr<Operation>> finished;
+    // The caller's, of operations that no longer touch it. Destroy outside the lock.
+    std::vector<std::shared_ptr<void>> memory;
     struct LookUp {
       uint32_t group;
       std::vector<int> ranks;
@@ -72,12 +80,13 @@ class Executor {
     std::vector<std::string> dumps;  // flight records, of a failure
   };
 
-  Executor(std::unique_ptr<Transport> transport, const Clock& clock);
+  // `host` is that of the AddressRecord.
+  Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host = 0);
   ~Executor();
 
   // The number under which peers address this group; goes into its AddressRecord.
   uint32_t add_group(const GroupConfig& config);
-  // Its unfinished operations fail (kAborted).
+  // Its unfinished operations fail (kAborted), here and on the other ranks.
   void remove_group(uint32_t group);
   AddressRecord address_record(uint32_t group) const;
 
@@ -90,26 +99,35 @@ class Executor {
   void heard(const PeerNews& news);
   void abort(uint32_t group, const Failure& failure);
 
-  // One round: transport, steps that became ready, deadlines. True: something moved.
+  // One round: transport, steps that became ready, deadlines. True: something moved, or more is
+  // ready.
   bool progress();
   Wishes take();
 
   // The earliest time at which progress() has something to do without an event; absent: none.
+  // It may be too early, never too late.
   std::optional<SteadyNanos> next_deadline() const;
   bool has_unfinished() const;
+  // Whether any with Drive::kThread is.
+  bool has_unfinished_for_thread() const;
+  void set_drive(Operation& operation, Drive drive);
   // What this rank is blocked in, were it waiting for `operation`.
   WaitReport wait_report(const Operation& operation) const;
-  // For a sentence about a timeout: ranks that `operation` still waits for.
+  // Ranks of the group that `operation` still waits for: with an open receive or send, or, before
+  // anything moves, in the round of the header check.
   std::vector<int> missing_ranks(const Operation& operation) const;
 
   std::optional<Failure> group_failure(uint32_t group) const;
+  // The number of the group's last collective; 0: none yet.
   uint64_t sequence(uint32_t group) const;
   const FlightRecorder& flight_recorder(uint32_t group) const;
   Counters counters() const;
+  // Processes on this host, this one and those met so far.
   int local_ranks() const;
   Transport& transport();
 
-  // Fails everything (kAborted) and closes the transport. Memory is free afterwards.
+  // Fails everything (kAborted) and closes the transport. Memory is free afterwards. Only take()
+  // may follow, and what reads.
   void close(const std::string& reason);
 
  private:

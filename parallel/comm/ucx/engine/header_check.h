@@ -56,7 +56,7 @@ struct Signature {
   // digest_of() everything else that must agree: sizes of all ranks' pieces, dim, root, reduction,
   // accumulation, kAlgorithmVersion and what the algorithms know of the group's hosts.
   uint64_t digest = 0;
-  // Of the caller's tensor; for the flight recorder and the sentence.
+  // Of what all ranks agree on: the tensor, or all pieces together.
   int64_t bytes = 0;
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kUInt8;

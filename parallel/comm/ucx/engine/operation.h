@@ -10,8 +10,11 @@
 //   kMoving      its schedule runs
 //
 // Done or failed, callbacks run and waiters wake. Memory is another matter: a send that UCX cannot
-// cancel may still read from a failed operation's memory, so the operation keeps it (`keep_alive`)
+// cancel may still read from a failed operation's memory, so the executor keeps it (`keep_alive`)
 // until its last request is done or the transport is closed.
+//
+// Collectives of a group are numbered from 1 by all its ranks alike; sends and receives by each
+// rank for itself.
 #pragma once
 
 #include <atomic>
@@ -41,15 +44,16 @@ enum class Drive : uint8_t {
 
 struct OperationSpec {
   Signature signature;  // `sequence` is filled in by the group
-  // Shape and sizes in words; kHasProblem: the problem. Called at most once, on a disagreement.
+  // What was called, in words ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"); kHasProblem: the
+  // problem. Called at most once, on a disagreement; absent: made from `record`.
   std::function<std::string()> text;
   FlightRecord record;  // shape and sizes; the rest is filled in
-  // Shared with later calls of the same shape (schedule_cache.h).
+  // Shared with later calls of the same shape (schedule_cache.h). Absent: nothing moves.
   std::shared_ptr<const Schedule> schedule;
   std::vector<ConstStridedSpan> inputs;
   std::vector<StridedSpan> outputs;
   // From submission. Never infinite: the backend turns c10d's "no timeout" into a day.
-  std::chrono::nanoseconds timeout{0};
+  std::chrono::nanoseconds timeout = std::chrono::minutes(30);
   Drive drive = Drive::kThread;
   // Whatever owns the memory above.
   std::shared_ptr<void> keep_alive;
@@ -61,7 +65,7 @@ struct PointToPointSpec {
   uint32_t user_tag = 0;
   StridedSpan memory;  // a send only reads it
   FlightRecord record;
-  std::chrono::nanoseconds timeout{0};
+  std::chrono::nanoseconds timeout = std::chrono::minutes(30);
   Drive drive = Drive::kThread;
   std::shared_ptr<void> keep_alive;
 };

@@ -1,0 +1,433 @@
+#include "parallel/comm/ucx/engine/executor.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/parallel/comm/ucx/simulation.h"
+
+namespace meshrun::ucx {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using Bytes = std::vector<std::byte>;
+
+Bytes bytes(size_t size, int value) { return Bytes(size, static_cast<std::byte>(value)); }
+
+MemoryNetwork::Options options(uint64_t seed = 0) {
+  MemoryNetwork::Options options;
+  options.seed = seed;
+  return options;
+}
+
+std::vector<Simulation::Handle> barrier(Simulation& ranks, const std::string& group = "world") {
+  std::vector<Simulation::Handle> handles;
+  for (const int rank : ranks.members(group)) {
+    handles.push_back(ranks.submit(rank, group, barrier_spec()));
+  }
+  return handles;
+}
+
+TEST(ExecutorTest, ABarrierCostsTheLogarithmInMessages) {
+  for (const auto& [size, rounds] :
+       std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {5, 3}, {8, 3}}) {
+    Simulation ranks(size, options());
+    ranks.add_world();
+    const auto handles = barrier(ranks);
+    ranks.settle();
+    for (int rank = 0; rank < size; ++rank) {
+      ASSERT_TRUE(handles[rank]->is_done());
+      EXPECT_FALSE(handles[rank]->failure().has_value());
+      EXPECT_EQ(ranks.executor(rank).counters().messages, rounds);
+      EXPECT_EQ(ranks.executor(rank).sequence(1), 1u);
+      EXPECT_FALSE(ranks.executor(rank).has_unfinished());
+    }
+  }
+}
+
+TEST(ExecutorTest, ABarrierWaitsForTheLastRank) {
+  Simulation ranks(3, options());
+  ranks.add_world();
+  const auto first = ranks.submit(0, "world", barrier_spec());
+  const auto second = ranks.submit(1, "world", barrier_spec());
+  ranks.settle();
+  EXPECT_FALSE(first->is_done());
+  EXPECT_FALSE(second->is_done());
+  ranks.submit(2, "world", barrier_spec());
+  ranks.settle();
+  EXPECT_TRUE(first->is_done());
+  EXPECT_TRUE(second->is_done());
+}
+
+TEST(ExecutorTest, SendsAndReceivesMeetInAnyOrder) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Simulation ranks(2, options(seed));
+    ranks.add_world();
+    constexpr int kMessages = 40;
+    std::vector<Bytes> sent, received;
+    for (int i = 0; i < kMessages; ++i) {
+      sent.push_back(bytes(i % 3 ? 10 + i : 20000, i));
+      received.push_back(bytes(sent[i].size(), 0xff));
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      ranks.submit(0, "world", point_to_point_spec(true, 1, sent[i], i));
+      const int other = kMessages - 1 - i;
+      ranks.submit(1, "world",
+                   point_to_point_spec(false, other % 2 ? 0 : -1, received[other], other));
+      ranks.step();
+    }
+    ranks.settle();
+    ASSERT_THAT(ranks.finished, SizeIs(2 * kMessages));
+    EXPECT_EQ(sent, received);
+  }
+}
+
+TEST(ExecutorTest, ReceivesAreMatchedInTheOrderOfSubmission) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Simulation ranks(2, options(seed));
+    ranks.add_world();
+    std::vector<Bytes> sent, received;
+    for (int i = 0; i < 4; ++i) sent.push_back(bytes(8, i)), received.push_back(bytes(8, 0xff));
+    for (int i = 0; i < 4; ++i) {
+      ranks.submit(1, "world", point_to_point_spec(false, i % 2 ? -1 : 0, received[i]));
+    }
+    for (Bytes& message : sent) ranks.submit(0, "world", point_to_point_spec(true, 1, message));
+    ranks.settle();
+    EXPECT_EQ(sent, received);
+  }
+}
+
+TEST(ExecutorTest, AReceiveFromAnyRankNamesTheSender) {
+  Simulation ranks(3, options());
+  ranks.add_world();
+  Bytes sent = bytes(4, 7), received = bytes(4, 0);
+  const auto receive = ranks.submit(0, "world", point_to_point_spec(false, -1, received));
+  ranks.submit(2, "world", point_to_point_spec(true, 0, sent));
+  ranks.settle();
+  ASSERT_TRUE(receive->is_done());
+  EXPECT_EQ(receive->source_rank(), 2);
+  EXPECT_EQ(received, sent);
+}
+
+TEST(ExecutorTest, ARankSendsToItself) {
+  Simulation ranks(1, options());
+  ranks.add_world();
+  Bytes sent = bytes(20000, 7), received = bytes(20000, 0);
+  ranks.submit(0, "world", point_to_point_spec(false, 0, received));
+  ranks.submit(0, "world", point_to_point_spec(true, 0, sent));
+  ranks.settle();
+  EXPECT_EQ(received, sent);
+}
+
+TEST(ExecutorTest, AMessageOfAnotherLengthIsAnErrorAtTheReceiver) {
+  for (const size_t size : {3, 5}) {
+    Simulation ranks(2, options());
+    ranks.add_world();
+    Bytes sent = bytes(size, 7), received = bytes(4, 0);
+    const auto receive = ranks.submit(1, "world", point_to_point_spec(false, 0, received));
+    const auto send = ranks.submit(0, "world", point_to_point_spec(true, 1, sent));
+    ranks.settle();
+    EXPECT_FALSE(send->failure().has_value());
+    ASSERT_TRUE(receive->failure().has_value());
+    EXPECT_EQ(receive->failure()->kind, FailureKind::kMismatch);
+    EXPECT_THAT(receive->failure()->message,
+                AllOf(HasSubstr("recv number 1 from rank 0 of group \"world\""),
+                      HasSubstr("rank 1 expects 4 bytes"), HasSubstr("rank 0 sent")));
+    // The group lives.
+    EXPECT_FALSE(barrier(ranks)[0]->failure().has_value());
+    ranks.settle();
+    EXPECT_FALSE(ranks.executor(0).has_unfinished());
+  }
+}
+
+TEST(ExecutorTest, AtMostSixteenCollectivesRunAndTheRestFollowInOrder) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  std::vector<Simulation::Handle> handles;
+  for (int i = 0; i < 100; ++i) handles.push_back(ranks.submit(0, "world", barrier_spec()));
+  ranks.settle();
+  EXPECT_EQ(ranks.executor(0).counters().messages, Executor::kMaxActive);
+  for (int i = 0; i < 100; ++i) ranks.submit(1, "world", barrier_spec());
+  ranks.settle();
+  for (const auto& handle : handles) EXPECT_TRUE(handle->is_done() && !handle->failure());
+}
+
+TEST(ExecutorTest, AProgramThatNeverWaitsIsStopped) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  Simulation::Handle last;
+  for (int i = 0; i <= Executor::kMaxActive + Executor::kMaxQueued; ++i) {
+    last = ranks.submit(0, "world", barrier_spec());
+  }
+  ASSERT_TRUE(last->is_done());
+  EXPECT_EQ(last->failure()->kind, FailureKind::kAborted);
+  EXPECT_THAT(last->failure()->message, HasSubstr("too many operations outstanding"));
+  EXPECT_FALSE(ranks.executor(0).has_unfinished());
+}
+
+TEST(ExecutorTest, GroupsOfTheSamePeersShareOneConnectionAndNeverMix) {
+  Simulation ranks(3, options());
+  ranks.add_group("a", {0, 1});
+  ranks.add_group("b", {1, 0, 2});
+  Bytes in_a = bytes(4, 1), in_b = bytes(4, 2), from_a = bytes(4, 0), from_b = bytes(4, 0);
+  ranks.submit(1, "b", point_to_point_spec(false, 1, from_b));
+  ranks.submit(1, "a", point_to_point_spec(false, 0, from_a));
+  ranks.submit(0, "a", point_to_point_spec(true, 1, in_a));
+  ranks.submit(0, "b", point_to_point_spec(true, 0, in_b));
+  ranks.settle();
+  EXPECT_EQ(from_a, in_a);
+  EXPECT_EQ(from_b, in_b);
+}
+
+TEST(ExecutorTest, RanksOfOneHostAreCountedByProcess) {
+  MemoryNetwork network(options());
+  FakeClock clock;
+  Executor executor(network.create_transport(), clock, /*host=*/7);
+  GroupConfig config;
+  config.size = 3;
+  const uint32_t group = executor.add_group(config);
+  EXPECT_EQ(executor.local_ranks(), 1);
+  const auto peer = network.create_transport();
+  AddressRecord record = executor.address_record(group);
+  record.transport_address = peer->address();
+  record.process = 1;
+  executor.found(group, 1, record, "");
+  EXPECT_EQ(executor.local_ranks(), 2);
+  record.process = 2;
+  record.host = 8;
+  executor.found(group, 2, record, "");
+  EXPECT_EQ(executor.local_ranks(), 2);
+}
+
+TEST(ExecutorTest, DifferentProgramsAreAnErrorAtFirstContact) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  const auto handle = ranks.submit(0, "world", barrier_spec());
+  AddressRecord record = ranks.executor(1).address_record(1);
+  record.checks_headers = false;
+  ranks.executor(0).found(1, 1, record, "");
+  ASSERT_TRUE(handle->is_done());
+  EXPECT_EQ(handle->failure()->kind, FailureKind::kMismatch);
+  EXPECT_THAT(handle->failure()->message,
+              AllOf(HasSubstr("rank 0 checks headers: true"), HasSubstr("rank 1: false")));
+}
+
+TEST(ExecutorTest, ARankThatCannotBeFoundFailsTheGroup) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  const auto handle = ranks.submit(0, "world", barrier_spec());
+  ranks.executor(0).found(1, 1, std::nullopt, "no address after 300 s");
+  ASSERT_TRUE(handle->is_done());
+  EXPECT_EQ(handle->failure()->kind, FailureKind::kTransport);
+  EXPECT_THAT(handle->failure()->message, HasSubstr("no address after 300 s"));
+}
+
+TEST(ExecutorTest, WithoutHeadersAWrongArgumentStillEndsOnAllRanks) {
+  Simulation ranks(2, options());
+  ranks.add_world(/*check_headers=*/false);
+  // Connected by a message each way.
+  Bytes a = bytes(4, 1), b = bytes(4, 2), c = bytes(4, 0), d = bytes(4, 0);
+  for (const int rank : {0, 1}) {
+    ranks.submit(rank, "world", point_to_point_spec(true, 1 - rank, rank ? a : b));
+    ranks.submit(rank, "world", point_to_point_spec(false, 1 - rank, rank ? c : d));
+  }
+  ranks.settle();
+  OperationSpec spec = barrier_spec();
+  spec.signature.flags = kHasProblem;
+  spec.text = [] { return "dim 7 of a tensor with 2"; };
+  Bytes e = bytes(4, 0);
+  const auto waiting = ranks.submit(0, "world", point_to_point_spec(false, 1, e));
+  const auto wrong = ranks.submit(1, "world", spec);
+  ranks.settle();
+  ASSERT_TRUE(waiting->is_done() && wrong->is_done());
+  EXPECT_EQ(waiting->failure()->kind, FailureKind::kInvalidArgument);
+  EXPECT_EQ(waiting->failure()->message, wrong->failure()->message);
+  EXPECT_THAT(wrong->failure()->message, HasSubstr("on rank 1: dim 7 of a tensor with 2"));
+}
+
+TEST(ExecutorTest, AbortEndsTheGroupOnAllRanksAndForEver) {
+  Simulation ranks(4, options());
+  ranks.add_world();
+  barrier(ranks);
+  ranks.settle();
+  std::vector<Simulation::Handle> handles;
+  for (int rank = 0; rank < 3; ++rank) {
+    handles.push_back(ranks.submit(rank, "world", barrier_spec()));
+  }
+  ranks.settle();
+  ranks.executor(3).abort(1, {FailureKind::kAborted, "rank 3 has seen enough", {3}});
+  ranks.settle();
+  for (const auto& handle : handles) {
+    ASSERT_TRUE(handle->is_done());
+    EXPECT_EQ(handle->failure()->message, "rank 3 has seen enough");
+    EXPECT_FALSE(handle->failure()->group_survives);
+  }
+  for (const auto& handle : barrier(ranks)) {
+    ASSERT_TRUE(handle->is_done());
+    EXPECT_EQ(handle->failure()->kind, FailureKind::kAborted);
+    EXPECT_THAT(handle->failure()->message, HasSubstr("has failed: rank 3 has seen enough"));
+  }
+  EXPECT_TRUE(ranks.executor(0).group_failure(1).has_value());
+}
+
+TEST(ExecutorTest, AGroupRemovedInOrderIsMissedByNobody) {
+  Simulation ranks(2, options());
+  ranks.add_group("a", {0, 1});
+  ranks.add_group("b", {0, 1});
+  barrier(ranks, "a");
+  ranks.settle();
+  ranks.remove_group(0, "a");
+  ranks.settle();
+  EXPECT_FALSE(ranks.executor(1).group_failure(1).has_value());
+  const auto handles = barrier(ranks, "b");
+  ranks.settle();
+  EXPECT_TRUE(handles[0]->is_done() && !handles[0]->failure());
+}
+
+TEST(ExecutorTest, AGroupRemovedWithOperationsUnderWayFailsOnAllRanks) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  barrier(ranks);
+  ranks.settle();
+  Bytes memory = bytes(4, 0), other = bytes(4, 0);
+  const auto mine = ranks.submit(0, "world", point_to_point_spec(false, 1, memory));
+  const auto theirs = ranks.submit(1, "world", point_to_point_spec(false, 0, other));
+  ranks.remove_group(0, "world");
+  ranks.settle();
+  ASSERT_TRUE(mine->is_done() && theirs->is_done());
+  EXPECT_EQ(theirs->failure()->kind, FailureKind::kAborted);
+  EXPECT_EQ(theirs->failure()->message, mine->failure()->message);
+}
+
+// A send that is under way cannot be taken back, and its receiver reads the sender's memory.
+TEST(ExecutorTest, MemoryOfAFailedSendIsKept) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  std::weak_ptr<Bytes> watched;
+  Simulation::Handle send;
+  {
+    auto memory = std::make_shared<Bytes>(bytes(1 << 20, 7));
+    watched = memory;
+    PointToPointSpec spec = point_to_point_spec(true, 1, *memory);
+    spec.keep_alive = memory;
+    send = ranks.submit(0, "world", std::move(spec));
+  }
+  ranks.settle();
+  ranks.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks.step();
+  ASSERT_TRUE(send->is_done() && send->failure());
+  EXPECT_FALSE(ranks.executor(0).has_unfinished());
+  send.reset();
+  ranks.finished.clear();
+  ranks.settle();
+  EXPECT_FALSE(watched.expired());
+  ranks.executor(0).close("end");
+  EXPECT_FALSE(watched.expired()) << "let go of under the lock";
+  ranks.executor(0).take();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST(ExecutorTest, MemoryOfAFailedSendIsLetGoOnceItIsTaken) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  auto memory = std::make_shared<Bytes>(bytes(1 << 20, 7));
+  Bytes received = bytes(1 << 20, 0);
+  PointToPointSpec spec = point_to_point_spec(true, 1, *memory);
+  spec.keep_alive = memory;
+  spec.timeout = std::chrono::seconds(1);
+  const std::weak_ptr<Bytes> watched = memory;
+  memory.reset();
+  ranks.submit(0, "world", std::move(spec));
+  ranks.settle();
+  ranks.network().hold(ranks.executor(1).transport());
+  const auto receive = ranks.submit(1, "world", point_to_point_spec(false, 0, received));
+  ranks.pass(std::chrono::seconds(2));
+  EXPECT_TRUE(ranks.executor(0).group_failure(1).has_value());
+  EXPECT_FALSE(watched.expired());
+  ranks.network().release(ranks.executor(1).transport());
+  ranks.settle();
+  // It had been matched before rank 1 heard of the failure, or not: memory is kept only if so.
+  EXPECT_TRUE(receive->is_done());
+}
+
+TEST(ExecutorTest, MemoryIsLetGoWithTheOperation) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  auto memory = std::make_shared<int>(1);
+  OperationSpec spec = barrier_spec();
+  spec.keep_alive = memory;
+  const auto handle = ranks.submit(0, "world", std::move(spec));
+  const std::weak_ptr<int> watched = memory;
+  memory.reset();
+  ranks.settle();
+  EXPECT_FALSE(watched.expired());
+  ranks.submit(1, "world", barrier_spec());
+  ranks.settle();
+  EXPECT_TRUE(handle->is_done());
+  EXPECT_TRUE(watched.expired()) << "though the handle lives";
+}
+
+TEST(ExecutorTest, ACopyIsBrokenOffAfterARound) {
+  constexpr int64_t kBytes = 3 * Executor::kRoundBytes + 5;
+  Simulation ranks(1, options());
+  ranks.add_world();
+  Bytes from = bytes(kBytes, 9), to = bytes(kBytes, 0);
+  ScheduleBuilder builder(1);
+  builder.copy({Space::kInput, 0, 0, kBytes}, {Space::kOutput, 0, 0, kBytes});
+  OperationSpec spec = barrier_spec();
+  spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+  spec.inputs = {contiguous(from.data(), kBytes)};
+  spec.outputs = {contiguous(to.data(), kBytes)};
+  const auto handle = ranks.submit(0, "world", std::move(spec));
+  for (int round = 1; round <= 3; ++round) {
+    EXPECT_EQ(ranks.executor(0).counters().copied_bytes, round * Executor::kRoundBytes);
+    EXPECT_FALSE(handle->is_done());
+    EXPECT_TRUE(ranks.executor(0).progress());
+  }
+  EXPECT_TRUE(handle->is_done());
+  EXPECT_EQ(from, to);
+}
+
+TEST(ExecutorTest, AReportOfAWaitSaysWhatWasCalled) {
+  Simulation ranks(3, options());
+  ranks.add_world();
+  ranks.add_group("pair", {2, 1});
+  barrier(ranks);
+  ranks.settle();
+  const auto handle = ranks.submit(1, "pair", barrier_spec());
+  const WaitReport report = ranks.executor(1).wait_report(*handle);
+  EXPECT_EQ(report.rank, 1);
+  EXPECT_EQ(report.group, "pair");
+  EXPECT_THAT(report.members, ElementsAre(2, 1));
+  EXPECT_EQ(report.sequence, 1u);
+  EXPECT_THAT(report.peers, IsEmpty());
+  EXPECT_EQ(report.operation, "barrier number 1 of group \"pair\"");
+  EXPECT_EQ(report.called.at("world"), 1u);
+  Bytes memory = bytes(4, 0);
+  const auto receive = ranks.submit(1, "pair", point_to_point_spec(false, 0, memory));
+  EXPECT_THAT(ranks.executor(1).wait_report(*receive).peers, ElementsAre(2));
+}
+
+TEST(ExecutorTest, TheProgressThreadIsNeededWhileItsOperationsAreUnderWay) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  OperationSpec spec = barrier_spec();
+  spec.drive = Drive::kCaller;
+  const auto handle = ranks.submit(0, "world", std::move(spec));
+  EXPECT_FALSE(ranks.executor(0).has_unfinished_for_thread());
+  ranks.executor(0).set_drive(*handle, Drive::kThread);
+  EXPECT_TRUE(ranks.executor(0).has_unfinished_for_thread());
+  ranks.submit(1, "world", barrier_spec());
+  ranks.settle();
+  EXPECT_TRUE(handle->is_done());
+  EXPECT_FALSE(ranks.executor(0).has_unfinished_for_thread());
+}
+
+}  // namespace
+}  // namespace meshrun::ucx

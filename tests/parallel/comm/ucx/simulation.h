@@ -1,0 +1,202 @@
+// Several ranks in one thread: an executor each over one MemoryNetwork, stepped in an order drawn
+// from a seed, with a clock that moves only when told to.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "parallel/comm/ucx/engine/executor.h"
+#include "parallel/comm/ucx/engine/memory_transport.h"
+
+namespace meshrun::ucx {
+
+class Simulation {
+ public:
+  using Handle = std::shared_ptr<Operation>;
+
+  Simulation(int ranks, MemoryNetwork::Options options)
+      : network_(options), random_(options.seed + 1), ranks_(ranks) {
+    for (Rank& rank : ranks_) {
+      rank.executor = std::make_unique<Executor>(network_.create_transport(), clock);
+    }
+  }
+  ~Simulation() {
+    for (Rank& rank : ranks_) rank.executor.reset();
+  }
+
+  // On all its members, which are ranks of the simulation in the order of their ranks in the group.
+  void add_group(const std::string& name, const std::vector<int>& members,
+                 bool check_headers = true) {
+    Group& group = groups_[name];
+    group.members = members;
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      GroupConfig config;
+      config.name = name;
+      config.rank = static_cast<int>(rank);
+      config.size = static_cast<int>(members.size());
+      config.world_ranks = members;
+      config.check_headers = check_headers;
+      group.numbers.push_back(executor(members[rank]).add_group(config));
+    }
+  }
+  void add_world(bool check_headers = true) {
+    std::vector<int> all;
+    for (int rank = 0; rank < size(); ++rank) all.push_back(rank);
+    add_group("world", all, check_headers);
+  }
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Executor& executor(int rank) { return *ranks_[rank].executor; }
+  MemoryNetwork& network() { return network_; }
+  const std::vector<int>& members(const std::string& group) { return groups_[group].members; }
+  // Of the group, on one of its members.
+  uint32_t number(int rank, const std::string& group) {
+    const Group& g = groups_[group];
+    const auto at = std::find(g.members.begin(), g.members.end(), rank);
+    return g.numbers[at - g.members.begin()];
+  }
+  uint64_t draw(uint64_t below) { return random_() % below; }
+
+  template <typename Spec>
+  Handle submit(int rank, const std::string& group, Spec spec) {
+    Handle handle = executor(rank).submit(number(rank, group), std::move(spec));
+    take(rank);
+    return handle;
+  }
+  void remove_group(int rank, const std::string& group) {
+    executor(rank).remove_group(number(rank, group));
+    take(rank);
+  }
+
+  // As SIGKILL. Nobody is told.
+  void kill(int rank) {
+    network_.kill(executor(rank).transport());
+    ranks_[rank].is_alive = false;
+  }
+  // As an exit in order: closes, and tells the others.
+  void leave(int rank) {
+    executor(rank).close("it left");
+    ranks_[rank].is_alive = false;
+    tell(PeerLeft{rank});
+  }
+  void tell(const PeerNews& news) {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (!is_alive(rank)) continue;
+      executor(rank).heard(news);
+      take(rank);
+    }
+  }
+  bool is_alive(int rank) const { return ranks_[rank].is_alive; }
+
+  // One round of every rank, in some order. False: nothing moved anywhere.
+  bool step() {
+    std::vector<int> order;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (is_alive(rank)) order.push_back(rank);
+    }
+    std::shuffle(order.begin(), order.end(), random_);
+    bool moved = false;
+    for (const int rank : order) {
+      moved = answer_look_ups(rank) || moved;
+      moved = executor(rank).progress() || moved;
+      take(rank);
+    }
+    return moved;
+  }
+  // Until nothing moves; the clock stands still.
+  void settle() {
+    for (int still = 0; still < 3;) still = step() ? 0 : still + 1;
+  }
+  void pass(std::chrono::nanoseconds time) {
+    clock.Advance(time);
+    settle();
+  }
+
+  FakeClock clock;
+  // What executors handed back.
+  std::vector<std::shared_ptr<Operation>> finished;
+  std::vector<std::string> dumps;
+  // By rank: memory that was let go of stays here only where a test asks.
+  std::function<void(int rank, const std::shared_ptr<void>& memory)> on_memory;
+
+ private:
+  struct Group {
+    std::vector<int> members;
+    std::vector<uint32_t> numbers;
+  };
+  struct LookUp {
+    uint32_t group;
+    int rank;
+  };
+  struct Rank {
+    std::unique_ptr<Executor> executor;
+    bool is_alive = true;
+    std::vector<LookUp> look_ups;
+  };
+
+  void take(int rank) {
+    Executor::Wishes wishes = executor(rank).take();
+    for (const Executor::Wishes::LookUp& wish : wishes.look_ups) {
+      for (const int peer : wish.ranks) ranks_[rank].look_ups.push_back({wish.group, peer});
+    }
+    for (const auto& memory : wishes.memory) {
+      if (on_memory) on_memory(rank, memory);
+    }
+    finished.insert(finished.end(), wishes.finished.begin(), wishes.finished.end());
+    dumps.insert(dumps.end(), wishes.dumps.begin(), wishes.dumps.end());
+  }
+
+  // The store answers in any order, and never twice in one step.
+  bool answer_look_ups(int rank) {
+    std::vector<LookUp>& waiting = ranks_[rank].look_ups;
+    if (waiting.empty()) return false;
+    const size_t chosen = draw(waiting.size());
+    const LookUp look_up = waiting[chosen];
+    waiting.erase(waiting.begin() + chosen);
+    for (const auto& [name, group] : groups_) {
+      const auto at = std::find(group.members.begin(), group.members.end(), rank);
+      if (at == group.members.end() || group.numbers[at - group.members.begin()] != look_up.group) {
+        continue;
+      }
+      const Executor& peer = executor(group.members[look_up.rank]);
+      executor(rank).found(
+          look_up.group, look_up.rank,
+          parse_address_record(serialize(peer.address_record(group.numbers[look_up.rank]))), "");
+      take(rank);
+    }
+    return true;
+  }
+
+  MemoryNetwork network_;
+  std::mt19937_64 random_;
+  std::vector<Rank> ranks_;
+  std::map<std::string, Group> groups_;
+};
+
+inline OperationSpec barrier_spec() {
+  OperationSpec spec;
+  spec.signature.kind = OperationKind::kBarrier;
+  spec.text = [] { return std::string("barrier"); };
+  return spec;
+}
+
+inline PointToPointSpec point_to_point_spec(bool is_send, int peer, std::vector<std::byte>& memory,
+                                            uint32_t user_tag = 0) {
+  PointToPointSpec spec;
+  spec.is_send = is_send;
+  spec.peer = peer;
+  spec.user_tag = user_tag;
+  spec.memory = contiguous(memory.data(), static_cast<int64_t>(memory.size()));
+  return spec;
+}
+
+}  // namespace meshrun::ucx
