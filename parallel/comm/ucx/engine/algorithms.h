@@ -31,26 +31,44 @@ namespace meshrun::ucx {
 
 inline constexpr uint32_t kAlgorithmVersion = 1;
 
+// Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
+// them small, and by benchmarks.
+struct Tuning {
+  // Rows of at least direct_row bytes are messages of their own and are never staged. Shorter ones
+  // travel together, in messages of at most staged_message.
+  int64_t direct_row = 32 << 10;
+  int64_t staged_message = 128 << 10;
+  // What one step of a ring passes on.
+  int64_t ring_message = 256 << 10;
+  // What is added in one step; 0: reduce_chunk_bytes().
+  int64_t reduce_chunk = 0;
+  // The longest tensors of the algorithms for small ones; all_reduce: bytes that a rank receives.
+  int64_t small_broadcast = (64 << 10) - 1;
+  int64_t small_all_reduce = 32 << 10;
+  int64_t small_reduce = 16 << 10;
+};
+
 // Who takes part; equal on all ranks but for `rank`.
 struct Place {
   int rank = 0;
   int size = 1;
   bool one_host = true;
+  Tuning tuning = {};
 };
 
 // A piece of the caller's memory and how it travels. `layout` is this rank's own affair; bytes and
 // `cut` are equal at both ends.
 struct Piece {
   Layout layout;
-  // Messages are whole multiples of `cut` bytes: the row length where both ends know one, so that
-  // long rows travel without staging; 1 where they do not.
+  // Where the piece may be cut into messages: at multiples of `cut` bytes.
+  //   all its bytes   it lies in one run at both ends (along dim 0): one message
+  //   a row           either end has it in rows of that length, or in one run
+  //   1               neither end knows how it lies at the other
+  // A message that is not contiguous at one end is staged there, whole. A `cut` that does not
+  // divide the bytes counts as 1.
   int64_t cut = 1;
 };
 
-// A message longer than this is split where it must be staged; rows of at least kDirectRow bytes
-// are messages of their own and are not staged.
-inline constexpr int64_t kStagedMessage = 128 << 10;
-inline constexpr int64_t kDirectRow = 32 << 10;
 // Reductions go in chunks that stay in cache, two in flight.
 int64_t reduce_chunk_bytes(int group_size);
 // How many peers an all-to-all exchanges with at once, and how many messages are under way to one.
@@ -67,7 +85,8 @@ AllReduceAlgorithm choose_all_reduce(const Place& place, int64_t bytes);
 ReduceAlgorithm choose_reduce(const Place& place, int64_t bytes);
 AllGatherAlgorithm choose_all_gather(const Place& place, std::span<const int64_t> piece_bytes);
 
-// Memory of each operation, as its executor is given it (operation.h):
+// A group of one copies from input to output, or does nothing where there is one tensor. Memory of
+// each operation, as its executor is given it (operation.h):
 //   input pieces            output pieces
 Schedule plan_barrier(const Place& place);
 //   the tensor (root)       the tensor (others)
@@ -76,7 +95,8 @@ Schedule plan_broadcast(const Place& place, const Piece& tensor, int root);
 Schedule plan_all_reduce(const Place& place, int64_t count, const Reduction& reduction);
 //   the tensor              the tensor (root; may be the input). Elsewhere nothing is written.
 Schedule plan_reduce(const Place& place, int64_t count, int root, const Reduction& reduction);
-//   own piece               P pieces, by rank. `in_place`: the own piece is there already
+//   own piece               P pieces, by rank. `in_place`: the own piece is there already; input
+//                           and output name the same memory for it
 Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const Piece> pieces,
                          bool in_place);
 //   own piece               at the root: P pieces
@@ -84,7 +104,7 @@ Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece
 //   at the root: P pieces   own piece
 Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                       int root);
-//   P pieces, by rank       own piece
+//   P pieces, by rank       own piece (may be the input's). All `cut` are counted in whole elements
 Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                              const Reduction& reduction);
 //   P pieces to send        P pieces received

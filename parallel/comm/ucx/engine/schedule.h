@@ -54,7 +54,7 @@ struct Schedule {
   std::vector<StepId> successors;
   std::vector<Region> sources;
   std::vector<Reduction> reductions;  // one, but for coalesced operations
-  int64_t scratch_bytes = 0;
+  int64_t scratch_bytes = 0;          // wanted at a multiple of 64
 
   // Bytes that are copied within this process though nobody reduces them: packed, unpacked, or the
   // rank's own piece moved from input to output. What "no byte copied twice" is counted by.

@@ -1,0 +1,160 @@
+#include "parallel/comm/ucx/engine/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/schedule_cache.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
+
+namespace meshrun::ucx {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+constexpr Region kIn{Space::kInput, 0, 0, 8};
+constexpr Region kOut{Space::kOutput, 0, 0, 8};
+
+std::vector<StepId> successors(const Schedule& schedule, StepId step) {
+  const auto begin = schedule.successors.begin() + schedule.steps[step].first_successor;
+  return {begin, begin + schedule.steps[step].successor_count};
+}
+
+// Receives from rank 1 and sends the sum of that and its own to rank 2.
+Schedule small_schedule() {
+  ScheduleBuilder builder(3);
+  const Region slot = builder.scratch(8);
+  const StepId received = builder.receive(1, slot);
+  const StepId added = builder.reduce(std::vector{kIn, slot}, kOut, std::vector{received});
+  builder.send(2, kOut, {added});
+  builder.copy(kIn, kOut, {received});
+  return std::move(builder).finish({ReduceOp::kSum, DType::kFloat64});
+}
+
+TEST(ScheduleTest, MessagesAreNumberedByPeerAndDirection) {
+  ScheduleBuilder builder(3);
+  builder.send(1, kIn);
+  builder.send(2, kIn);
+  builder.send(1, kIn);
+  builder.receive(1, kOut);
+  const Schedule schedule = std::move(builder).finish();
+  std::vector<uint32_t> numbers;
+  for (const Step& step : schedule.steps) numbers.push_back(step.message);
+  EXPECT_THAT(numbers, ElementsAre(0, 0, 1, 0));
+}
+
+TEST(ScheduleTest, StepsKnowWhatWaitsForThem) {
+  const Schedule schedule = small_schedule();
+  EXPECT_THAT(successors(schedule, 0), UnorderedElementsAre(1, 3));
+  EXPECT_THAT(successors(schedule, 1), ElementsAre(2));
+  EXPECT_THAT(successors(schedule, 2), ElementsAre());
+  EXPECT_EQ(schedule.steps[0].dependencies, 0u);
+  EXPECT_EQ(schedule.steps[3].dependencies, 1u);
+  EXPECT_EQ(schedule.copied_bytes(), 8);
+}
+
+TEST(ScheduleTest, ScratchIsAligned) {
+  ScheduleBuilder builder(1);
+  EXPECT_EQ(builder.scratch(1).offset, 0);
+  EXPECT_EQ(builder.scratch(65).offset, 64);
+  EXPECT_EQ(builder.scratch(8).offset, 192);
+}
+
+TEST(ScheduleTest, JoinedSchedulesShareNothing) {
+  const Schedule joined = join(small_schedule(), small_schedule(), 1, 1);
+  ASSERT_EQ(joined.steps.size(), 8u);
+  EXPECT_THAT(successors(joined, 4), UnorderedElementsAre(5, 7));
+  EXPECT_EQ(joined.steps[4].message, 1u);
+  EXPECT_EQ(joined.steps[4].to.offset, 64);
+  EXPECT_EQ(joined.steps[5].reduction, 1u);
+  EXPECT_EQ(joined.steps[5].to.piece, 1);
+  EXPECT_EQ(joined.steps[6].message, 1u);
+  EXPECT_EQ(joined.steps[6].from.piece, 1);
+  const uint32_t source = joined.steps[5].first_source;
+  EXPECT_EQ(joined.sources[source].piece, 1);
+  EXPECT_EQ(joined.sources[source + 1].offset, 64);
+  EXPECT_EQ(joined.scratch_bytes, 128);
+  EXPECT_EQ(joined.reductions.size(), 2u);
+}
+
+TEST(ScheduleCacheTest, AKnownKeyIsNotBuiltAgain) {
+  ScheduleCache cache;
+  int built = 0;
+  const auto build = [&] {
+    ++built;
+    return small_schedule();
+  };
+  const auto first = cache.get({1, 2, 3}, build);
+  EXPECT_EQ(cache.get({1, 2, 3}, build), first);
+  EXPECT_EQ(built, 1);
+  EXPECT_NE(cache.get({1, 2}, build), first);
+  EXPECT_NE(cache.get({1, 2, 4}, build), first);
+  EXPECT_EQ(built, 3);
+}
+
+TEST(ScheduleCacheTest, TheLeastRecentlyUsedGoesFirst) {
+  ScheduleCache cache;
+  int built = 0;
+  const auto get = [&](int64_t key) {
+    return cache.get({key}, [&] {
+      ++built;
+      return Schedule{};
+    });
+  };
+  for (int64_t key = 0; key < ScheduleCache::kEntries; ++key) get(key);
+  get(0);
+  get(1000);  // takes the place of 1
+  EXPECT_EQ(built, ScheduleCache::kEntries + 1);
+  get(0);
+  get(2);
+  EXPECT_EQ(built, ScheduleCache::kEntries + 1);
+  get(1);
+  EXPECT_EQ(built, ScheduleCache::kEntries + 2);
+}
+
+TEST(StridedSpanTest, AnyPartIsPackedAndUnpackedInRowOrder) {
+  for (const Layout layout : {Layout{1, 30, 0}, Layout{5, 6, 6}, Layout{5, 6, 11}, Layout{7, 4, 9},
+                              Layout{3, 8, 20}, Layout{2, 16, 17}, Layout{30, 1, 3}}) {
+    std::vector<std::byte> memory(120);
+    for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i);
+    std::vector<std::byte> all;
+    for (int64_t row = 0; row < layout.rows; ++row) {
+      for (int64_t i = 0; i < layout.row_bytes; ++i) {
+        all.push_back(memory[static_cast<size_t>(row * layout.pitch + i)]);
+      }
+    }
+    for (int64_t begin = 0; begin <= layout.bytes(); ++begin) {
+      for (int64_t end = begin; end <= layout.bytes(); ++end) {
+        std::vector<std::byte> packed(static_cast<size_t>(end - begin));
+        pack({memory.data(), layout}, begin, packed);
+        ASSERT_TRUE(std::equal(packed.begin(), packed.end(), all.begin() + begin));
+        std::vector<std::byte> blank(memory.size(), std::byte{0xee});
+        unpack({blank.data(), layout}, begin, packed);
+        size_t written = 0;
+        for (size_t i = 0; i < blank.size(); ++i) {
+          if (blank[i] == std::byte{0xee}) continue;
+          ASSERT_EQ(blank[i], memory[i]);
+          ++written;
+        }
+        ASSERT_EQ(written, packed.size());
+      }
+    }
+  }
+}
+
+TEST(StridedSpanTest, RowsOfOneShapeAreCopiedToRowsOfAnother) {
+  std::vector<int32_t> from(64), to(64, -1);
+  std::iota(from.begin(), from.end(), 0);
+  // 6 rows of 2 from rows of 5; to 3 rows of 4, 10 apart.
+  const ConstStridedSpan source(reinterpret_cast<const std::byte*>(from.data()), {6, 8, 20});
+  copy(source, 0, {reinterpret_cast<std::byte*>(to.data()), {3, 16, 40}}, 0, 48);
+  EXPECT_THAT(std::vector(to.begin(), to.begin() + 14),
+              ElementsAre(0, 1, 5, 6, -1, -1, -1, -1, -1, -1, 10, 11, 15, 16));
+  EXPECT_THAT(std::vector(to.begin() + 20, to.begin() + 25), ElementsAre(20, 21, 25, 26, -1));
+}
+
+}  // namespace
+}  // namespace meshrun::ucx
