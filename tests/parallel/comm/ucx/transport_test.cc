@@ -43,7 +43,8 @@ using testing::UnorderedElementsAre;
 
 constexpr int kMaxTestRanks = 3;
 constexpr std::chrono::seconds kDeadline(60);
-constexpr size_t kLarge = 8 << 20;
+// Several of the segments that UCX copies at a time.
+constexpr size_t kLarge = 2 << 20;
 
 // Shared by the ranks of one test: beside the transport, so that a test can say when.
 struct Board {
@@ -426,6 +427,7 @@ TEST_P(TransportConformance, AReceiveFromAnySenderNamesTheSender) {
         const auto into = rank.memory(kLarge);
         Pending& received = rank.receive(point_to_point_tag(9, 0, 77), into, kAnySender);
         EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+        EXPECT_GT(received.bytes, 0);
         senders.push_back(sender_of(received.tag));
         EXPECT_EQ(received.tag, point_to_point_tag(9, senders.back(), 77));
         EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), senders.back()));
@@ -488,21 +490,27 @@ TEST_P(TransportConformance, AMessageLongerThanTheMemoryIsTruncated) {
 }
 
 TEST_P(TransportConformance, AMessageWaitsForItsReceive) {
+  static constexpr std::array<size_t, 5> kSizes = {0, 44, 64, 8000, kLarge};
   run(2, [](Rank& rank) {
     rank.greet_all();
     Pending* large = nullptr;
     if (rank.index == 0) {
-      EXPECT_EQ(rank.finish(rank.send(1, data_tag(0, 1), rank.pattern(64, 1))), MessageStatus::kOk);
-      EXPECT_EQ(rank.finish(rank.send(1, data_tag(0, 2), rank.pattern(0, 2))), MessageStatus::kOk);
-      large = &rank.send(1, data_tag(0, 3), rank.pattern(kLarge, 3));
+      for (const unsigned message : {0u, 1u, 2u, 3u}) {
+        Pending& sent = rank.send(1, data_tag(0, message), rank.pattern(kSizes[message], message));
+        EXPECT_EQ(rank.finish(sent), MessageStatus::kOk);
+      }
+      large = &rank.send(1, data_tag(0, 4), rank.pattern(kSizes[4], 4));
       EXPECT_FALSE(rank.happens_soon([&] { return large->done; }));
     }
     rank.meet(0);
     if (rank.index == 1) {
-      for (const unsigned message : {1u, 2u, 3u}) {
+      rank.happens_soon([] { return false; });  // all have come
+      for (const unsigned message : {0u, 1u, 2u, 3u, 4u}) {
         const auto into = rank.memory(kLarge);
         Pending& received = rank.receive(data_tag(0, message), into);
         EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+        EXPECT_EQ(received.bytes, static_cast<int64_t>(kSizes[message]));
+        EXPECT_EQ(received.tag, data_tag(0, message));
         EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), message));
       }
     } else {
@@ -637,6 +645,7 @@ TEST_P(TransportConformance, WhatWasSentBeforeLeavingArrives) {
       const auto into = rank.memory(8000);
       Pending& received = rank.receive(data_tag(1, message), into);
       EXPECT_EQ(rank.finish(received), MessageStatus::kOk);
+      EXPECT_EQ(received.bytes, message == 2 ? 8000 : 44);
       EXPECT_TRUE(Rank::is_pattern(into.first(received.bytes), message)) << message;
     }
   });
@@ -686,10 +695,10 @@ TEST_P(TransportConformance, AReceiveThatADeadRankNeverAnsweredIsCancelled) {
 // Rank 1 dies when its large message has been announced to rank 0, which has received
 // `steps_before` steps of it, or posts its receive only afterwards (-1).
 void receive_from_the_dead(Rank& rank, bool tells, int steps_before) {
-  static constexpr size_t kBytes = 8 * kLarge;
+  static constexpr size_t kBytes = 16 * kLarge;
   rank.greet_all();
   if (rank.index == 1) {
-    Pending& sent = rank.send(0, data_tag(1, 0), rank.pattern(kBytes, 1));
+    Pending& sent = rank.send(0, data_tag(1, 0), rank.memory(kBytes));
     rank.send(0, data_tag(1, 1), rank.pattern(8, 1));
     rank.until([&] { return rank.is_met(0, 1); });
     EXPECT_FALSE(sent.done);
