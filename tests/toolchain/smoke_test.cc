@@ -86,8 +86,8 @@ TEST(ToolchainTest, UcxReportsItsVersion) {
   unsigned minor = 0;
   unsigned release = 0;
   ucp_get_version(&major, &minor, &release);
-  EXPECT_EQ(major, UCP_API_MAJOR);
-  EXPECT_GE(minor, UCP_API_MINOR);
+  EXPECT_EQ(major, unsigned{UCP_API_MAJOR});
+  EXPECT_GE(minor, unsigned{UCP_API_MINOR});
 }
 
 TEST(ToolchainTest, ExceptionsOfLibTorchAreCaught) {
