@@ -9,6 +9,9 @@
 namespace meshrun::ucx {
 namespace {
 
+// Longer than who moves operations forward ever sleeps (wait_policy.h).
+constexpr std::chrono::milliseconds kPause{50};
+
 uint64_t digest_of(std::string_view text) {
   Digest digest;
   for (const char c : text) digest.add(c);
@@ -158,6 +161,7 @@ void Executor::Impl::start_queued(MemberGroup& g) {
 bool Executor::Impl::progress() {
   if (closed_) return false;
   now_ = clock_.SteadyNow();
+  if (now_ - std::exchange(last_round_, now_) > kPause) resumed_ = now_;
   bool moved = transport_->progress(happened_);
   // Posting below may not add to it: done at once is told at once.
   for (Request* request : happened_.done) dispatch(*request);

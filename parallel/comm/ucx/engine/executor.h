@@ -13,7 +13,7 @@
 //   verdict          the operations it names fail; the group goes on at the verdict's number
 //   timeout          the operation fails, the group with it
 //   peer lost, left  operations that still need it fail kGrace later (what it sent before may be on
-//                    its way), and their groups with them; later ones that need it fail at once
+//                    its way or unread), and their groups with them; so do later ones
 //   abort            all of the group's operations fail, the group with them
 // A group that fails here tells the members it is connected to, once (kControl); who hears of it
 // fails the group with the same sentence and passes it on. Receives are cancelled; requests that

@@ -168,6 +168,11 @@ void Executor::Impl::answered(MemberGroup& g, int rank, const ControlHead& head)
     if (operation->sequence() != head.sequence || answers.empty()) continue;
     answers[rank] = static_cast<int64_t>(head.called);
     if (std::count(answers.begin(), answers.end(), -1) > 0) continue;
+    // All have called it: it has the time that is left.
+    if (*std::min_element(answers.begin(), answers.end()) >=
+        static_cast<int64_t>(operation->sequence())) {
+      continue;
+    }
     operation->deadline = now_;
     next_deadline_ = now_;
   }
@@ -190,9 +195,9 @@ std::string Executor::Impl::timeout_text(const RunningOperation& operation,
                         ranks->size() == 1 ? "has" : "have");
     if (ranks->size() == 1) {
       const int64_t last = called[ranks->front()];
-      text += last == 0 ? "; it has called nothing here that rank " +
-                              std::to_string(g.config->rank) + " knows of"
-                        : fmt::format("; its last here was number {}", last);
+      text += last > 0 ? fmt::format("; its last here was number {}", last)
+              : operation.answers[ranks->front()] == 0 ? "; it has called nothing here yet"
+                                                       : "; nothing was ever heard of it here";
     }
     text += ranks->size() == 1 ? ". See its log." : ". See their logs.";
   } else {
@@ -257,7 +262,7 @@ std::optional<SteadyNanos> Executor::Impl::fails_at(const RunningOperation& oper
       if (any_will_do) return std::nullopt;
       continue;
     }
-    const SteadyNanos due = std::max(found->second.since, operation.moved) + kGrace;
+    const SteadyNanos due = std::max({found->second.since, operation.moved, resumed_}) + kGrace;
     if (at && (any_will_do ? due <= *at : due >= *at)) continue;
     at = due;
     *rank = missing;

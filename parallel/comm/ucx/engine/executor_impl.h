@@ -176,6 +176,10 @@ class Executor::Impl {
   void decided(const WaitVerdict& verdict);
 
   SteadyNanos now_{0};
+  SteadyNanos last_round_{0};
+  // When rounds were last resumed after a pause (nobody waits, or the process was stopped): what
+  // gone ranks sent may lie unread.
+  SteadyNanos resumed_{0};
   uint32_t last_group_ = 0;
   std::map<uint32_t, std::unique_ptr<MemberGroup>> groups_;
   std::map<PeerId, int> world_rank_of_;

@@ -85,6 +85,9 @@ class CollectiveCall {
     spec.signature.root = root_;
     spec.signature.digest = Digest().add(counts_).value();
     spec.text = [text = words()] { return text; };
+    spec.record.ndim = 1;
+    spec.record.shape[0] = std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
+    spec.record.bytes = spec.record.shape[0] * element_;
     const auto view = [](std::vector<std::byte>& piece) {
       return contiguous(piece.data(), static_cast<int64_t>(piece.size()));
     };

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,7 +102,7 @@ class Simulation {
   bool step() {
     std::vector<int> order;
     for (int rank = 0; rank < size(); ++rank) {
-      if (is_alive(rank)) order.push_back(rank);
+      if (is_alive(rank) && asleep.count(rank) == 0) order.push_back(rank);
     }
     std::shuffle(order.begin(), order.end(), random_);
     bool moved = false;
@@ -116,12 +117,18 @@ class Simulation {
   void settle() {
     for (int still = 0; still < 3;) still = step() ? 0 : still + 1;
   }
+  // As an engine that wakes up at least every 10 ms.
   void pass(std::chrono::nanoseconds time) {
-    clock.Advance(time);
-    settle();
+    constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(10);
+    for (; time.count() > 0; time -= std::min(time, kSlice)) {
+      clock.Advance(std::min(time, kSlice));
+      settle();
+    }
   }
 
   FakeClock clock;
+  // Ranks that nobody moves forward.
+  std::set<int> asleep;
   // What executors handed back.
   std::vector<std::shared_ptr<Operation>> finished;
   std::vector<std::string> dumps;
