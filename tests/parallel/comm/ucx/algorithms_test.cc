@@ -646,7 +646,7 @@ TEST_P(AlgorithmsOfSizeTest, EveryPlanMatchesTheOracle) {
   uint32_t seed = static_cast<uint32_t>(size);
   for (const Operation& operation : operations()) {
     for (Pattern pattern : kPatterns) {
-      if (few && pattern != Pattern::kUneven && pattern != Pattern::kOneHasAll) continue;
+      if (few && pattern != Pattern::kUneven) continue;
       for (Shape shape : kShapes) {
         for (bool one_host : {true, false}) {
           for (uint32_t repeat = 0; repeat < seeds; ++repeat) {
@@ -669,7 +669,7 @@ TEST_P(AlgorithmsOfSizeTest, EveryPlanMatchesTheOracle) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, AlgorithmsOfSizeTest,
-                         testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 40));
+                         testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 36));
 
 // The simulation finds what it is there to find: a schedule without one of its dependencies fails.
 TEST_F(AlgorithmsTest, AMissingDependencyIsNoticed) {
