@@ -52,6 +52,7 @@ uint32_t Executor::Impl::add_group(const GroupConfig& config) {
   }
   group->members[config.rank].state = Member::kKnown;
   group->members[config.rank].group = number;
+  group->known = 1;
   groups_[number] = std::move(group);
   return number;
 }
@@ -164,8 +165,12 @@ bool Executor::Impl::progress() {
   if (now_ - std::exchange(last_round_, now_) > kPause) resumed_ = now_;
   bool moved = transport_->progress(happened_);
   // Posting below may not add to it: done at once is told at once.
+  is_dispatching_ = true;
   for (Request* request : happened_.done) dispatch(*request);
+  is_dispatching_ = false;
   happened_.done.clear();
+  for (const OperationPtr& operation : to_cancel_) cancel_open_receives(*operation);
+  to_cancel_.clear();
   for (const BrokenPeer& peer : happened_.broken) broken(peer.peer, peer.reason);
   happened_.broken.clear();
   moved = moved || !computes_.empty();
@@ -181,6 +186,11 @@ void Executor::Impl::dispatch(Request& request) {
   RunningOperation& operation = *static_cast<RunningOperation*>(request.owner);
   --operation.outstanding;
   operation.moved = now_;
+  if (request.step & kHeaderReceive) {
+    operation.header().is_receiving = false;
+  } else if (!(request.step & kHeaderSend)) {
+    operation.steps[request.step].phase = StepState::kBroken;
+  }
   if (!operation.is_ended()) {
     message_done(operation, request);
   } else if (operation.outstanding == 0) {

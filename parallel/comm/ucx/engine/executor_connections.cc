@@ -22,12 +22,11 @@ std::vector<int> Executor::Impl::unknown_peers(const RunningOperation& operation
     const int peer = operation.point_to_point.peer;
     return peer >= 0 && is_unknown(peer) ? std::vector{peer} : std::vector<int>();
   }
-  // Once everybody is known, which is soon in most groups, steps need not be looked through.
   std::vector<int> ranks;
+  if (g.known == g.config->size) return ranks;
   for (int rank = 0; rank < g.config->size; ++rank) {
     if (is_unknown(rank)) ranks.push_back(rank);
   }
-  if (ranks.empty()) return ranks;
   std::vector<bool> needed(g.members.size());
   if (g.config->check_headers) {
     const HeaderCheck check(g.config->rank, g.config->size, {});
@@ -69,6 +68,7 @@ void Executor::Impl::found(uint32_t number, int rank, const std::optional<Addres
                            {rank}});
   }
   const AddressRecord own = address_record(number);
+  if (member.state != Member::kKnown) ++g->known;
   member.state = Member::kKnown;
   member.peer = transport_->connect(record->transport_address);
   member.group = record->group;

@@ -49,11 +49,14 @@ void Executor::Impl::release(RunningOperation& operation) {
 
 void Executor::Impl::cancel_receives(RunningOperation& operation) {
   if (operation.outstanding == 0) return;
-  if (operation.state == OperationState::kChecking) {
-    if (operation.round < operation.check->rounds() && operation.header().is_receiving) {
-      transport_->cancel(operation.header().receive);
-    }
-    return;
+  if (!is_dispatching_) return cancel_open_receives(operation);
+  to_cancel_.push_back(operation.shared_from_this());
+}
+
+void Executor::Impl::cancel_open_receives(RunningOperation& operation) {
+  if (operation.check && operation.round < operation.check->rounds() &&
+      operation.header().is_receiving) {
+    transport_->cancel(operation.header().receive);
   }
   if (operation.steps == nullptr) return;
   const size_t count = operation.is_point_to_point ? 1 : operation.schedule->steps.size();

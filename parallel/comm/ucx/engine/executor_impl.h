@@ -41,6 +41,7 @@ struct MemberGroup {
   const uint32_t number;
   FlightRecorder recorder;
   std::vector<Member> members;
+  int known = 0;  // members whose address is
   uint64_t last_sequence = 0;
   uint64_t last_point_to_point = 0;
   std::deque<OperationPtr> queued;        // collectives behind kMaxActive
@@ -161,7 +162,9 @@ class Executor::Impl {
   void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);
   // Once no request is left.
   void release(RunningOperation& operation);
+  // At once, or after the round's messages, some of which may be its own.
   void cancel_receives(RunningOperation& operation);
+  void cancel_open_receives(RunningOperation& operation);
   void check_deadlines();
   void expire(RunningOperation& operation);
   bool ask_members(RunningOperation& operation);
@@ -190,6 +193,8 @@ class Executor::Impl {
   SteadyNanos next_gone_check_ = SteadyNanos::max();
 
   Happened happened_;
+  bool is_dispatching_ = false;
+  std::vector<OperationPtr> to_cancel_;
   std::deque<ReadyStep> posts_, computes_;
   std::vector<const std::byte*> sources_;
   std::vector<Scratch> free_scratch_;

@@ -73,9 +73,9 @@ void Executor::Impl::header_received(RunningOperation& operation, const Request&
   // What is too long is malformed, as is what is too short.
   bytes = bytes.first(request.status == MessageStatus::kOk ? request.bytes : 0);
   if (!operation.check->receive(bytes)) {
+    slot.is_receiving = true;
     return post_receive(operation, request.tag, kExactly, slot.in, slot.receive);
   }
-  slot.is_receiving = false;
   Member& from = operation.group->members[operation.check->receive_from(operation.round)];
   from.last_called = std::max(from.last_called, operation.sequence());
   ++operation.round;
@@ -223,7 +223,6 @@ void Executor::Impl::message_done(RunningOperation& operation, const Request& re
 void Executor::Impl::connection_broke(RunningOperation& operation, const Request& request) {
   int rank;
   if (request.step & kHeaderReceive) {
-    operation.header().is_receiving = false;
     rank = operation.check->receive_from(operation.round);
   } else {
     rank = operation.peer_of(request.step);

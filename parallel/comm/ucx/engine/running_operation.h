@@ -36,7 +36,8 @@ struct Scratch {
 };
 
 struct StepState {
-  // kBroken: its connection broke; it stays open until the operation fails.
+  // kBroken: the transport is through with it, but not as it should be; it stays open until the
+  // operation fails.
   enum Phase : uint8_t { kWaiting, kReady, kPosted, kBroken, kFinished };
   Request request;
   uint32_t waits_for = 0;

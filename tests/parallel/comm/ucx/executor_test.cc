@@ -345,12 +345,12 @@ TEST(ExecutorTest, MemoryOfAFailedSendIsLetGoOnceItIsTaken) {
   memory.reset();
   ranks.submit(0, "world", std::move(spec));
   ranks.settle();
-  ranks.network().hold(ranks.executor(1).transport());
+  ranks.hold(1);
   const auto receive = ranks.submit(1, "world", point_to_point_spec(false, 0, received));
   ranks.pass(std::chrono::seconds(2));
   EXPECT_TRUE(ranks.executor(0).group_failure(1).has_value());
   EXPECT_FALSE(watched.expired());
-  ranks.network().release(ranks.executor(1).transport());
+  ranks.release(1);
   ranks.settle();
   // It had been matched before rank 1 heard of the failure, or not: memory is kept only if so.
   EXPECT_TRUE(receive->is_done());

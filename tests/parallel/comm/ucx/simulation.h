@@ -20,6 +20,57 @@
 
 namespace meshrun::ucx {
 
+// Holds its user to Transport's contract.
+class CheckedTransport final : public Transport {
+ public:
+  explicit CheckedTransport(std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)) {}
+
+  const Transport& inner() const { return *transport_; }
+
+  const std::string& address() const override { return transport_->address(); }
+  PeerId connect(std::string_view address) override { return transport_->connect(address); }
+  bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override {
+    open(request);
+    const bool done = transport_->send(to, tag, bytes, request);
+    if (done) open_.erase(&request);
+    return done;
+  }
+  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
+    open(request);
+    transport_->receive(tag, mask, bytes, request);
+  }
+  void cancel(Request& receive) override {
+    EXPECT_TRUE(open_.count(&receive)) << "cancelled though it is done";
+    EXPECT_FALSE(is_closed_);
+    transport_->cancel(receive);
+  }
+  bool progress(Happened& happened) override {
+    EXPECT_FALSE(is_closed_);
+    const size_t before = happened.done.size();
+    const bool moved = transport_->progress(happened);
+    for (size_t i = before; i < happened.done.size(); ++i) open_.erase(happened.done[i]);
+    return moved;
+  }
+  bool arm() override { return transport_->arm(); }
+  int event_fd() const override { return transport_->event_fd(); }
+  void wake() override { transport_->wake(); }
+  void close() override {
+    is_closed_ = true;
+    transport_->close();
+  }
+
+ private:
+  void open(Request& request) {
+    EXPECT_FALSE(is_closed_);
+    EXPECT_TRUE(open_.insert(&request).second) << "posted twice";
+  }
+
+  const std::unique_ptr<Transport> transport_;
+  std::set<Request*> open_;
+  bool is_closed_ = false;
+};
+
 class Simulation {
  public:
   using Handle = std::shared_ptr<Operation>;
@@ -27,7 +78,8 @@ class Simulation {
   Simulation(int ranks, MemoryNetwork::Options options)
       : network_(options), random_(options.seed + 1), ranks_(ranks) {
     for (Rank& rank : ranks_) {
-      rank.executor = std::make_unique<Executor>(network_.create_transport(), clock);
+      rank.executor = std::make_unique<Executor>(
+          std::make_unique<CheckedTransport>(network_.create_transport()), clock);
     }
   }
   ~Simulation() {
@@ -57,7 +109,9 @@ class Simulation {
 
   int size() const { return static_cast<int>(ranks_.size()); }
   Executor& executor(int rank) { return *ranks_[rank].executor; }
-  MemoryNetwork& network() { return network_; }
+  // Messages from and to it wait.
+  void hold(int rank) { network_.hold(transport(rank)); }
+  void release(int rank) { network_.release(transport(rank)); }
   const std::vector<int>& members(const std::string& group) { return groups_[group].members; }
   // Of the group, on one of its members.
   uint32_t number(int rank, const std::string& group) {
@@ -80,7 +134,7 @@ class Simulation {
 
   // As SIGKILL. Nobody is told.
   void kill(int rank) {
-    network_.kill(executor(rank).transport());
+    network_.kill(transport(rank));
     ranks_[rank].is_alive = false;
   }
   // As an exit in order: closes, and tells the others.
@@ -136,6 +190,10 @@ class Simulation {
   std::function<void(int rank, const std::shared_ptr<void>& memory)> on_memory;
 
  private:
+  const Transport& transport(int rank) {
+    return static_cast<CheckedTransport&>(executor(rank).transport()).inner();
+  }
+
   struct Group {
     std::vector<int> members;
     std::vector<uint32_t> numbers;

@@ -309,7 +309,7 @@ TEST(SimulationTest, ATimeoutNamesTheRankThatSleepsInTheMiddle) {
   for (int rank = 0; rank < 3; ++rank) call.submit(ranks, rank, seconds(3));
   // Until data moves.
   while (ranks.executor(1).counters().sent_bytes < 5000) ranks.step();
-  ranks.network().hold(ranks.executor(1).transport());
+  ranks.hold(1);
   ranks.settle();
   ranks.pass(seconds(4));
   ranks.pass(Executor::kAskFor);
