@@ -177,6 +177,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       job.request_id = record.request_id();
       job.cancel_requested = record.cancel_requested();
       job.cancel_reason = record.cancel_reason();
+      job.cancel_now = record.cancel_now();
       Index(job);
     } else if (row.table() == v1::STATE_TABLE_WORLDS) {
       auto world = std::make_shared<v1::World>();
@@ -228,6 +229,7 @@ void JobTable::WriteJob(Job& job) {
   record.set_request_id(job.request_id);
   record.set_cancel_requested(job.cancel_requested);
   record.set_cancel_reason(job.cancel_reason);
+  record.set_cancel_now(job.cancel_now);
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
 }
 

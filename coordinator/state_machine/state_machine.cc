@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "coordinator/state_machine/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -185,6 +187,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       reply.mutable_fence()->set_incarnation(fence.incarnation());
       reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
       context.Send(event.session_id(), std::move(reply));
+      if (message.heartbeat().draining()) parts_->nodes.Drain(*node);
       break;
     }
     case v1::OpenSessionRequest::kPrepareResult:
@@ -204,6 +207,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       break;
     case v1::OpenSessionRequest::kGoodbye:
       context.Record("NodeLeft", "", node->id(), node->record.name() + " said goodbye");
+      node->draining = true;
       parts_->nodes.Lose(*node, absl::OkStatus());
       generations.OnNodeLost(*node, node->record.name() + " left: its worker was stopped");
       break;
@@ -242,9 +246,18 @@ void StateMachine::PlaceJobs() {
     }
     for (const Member& member : job->members) request.previous.push_back(member.node_id);
     PlacementResult result = Place(request);
+    if (!result.placement.has_value() && !job->avoided_nodes.empty()) {
+      // What kept a node from preparing may be over, and nobody else can take the job.
+      request.nodes = healthy;
+      result = Place(request);
+    }
     if (result.placement.has_value()) {
       parts_->generations.Begin(*job, *result.placement);
       continue;
+    }
+    if (const size_t draining = parts_->nodes.draining(); draining > 0) {
+      result.reason += draining == 1 ? "; 1 that is draining does not count"
+                                     : fmt::format("; {} that are draining do not count", draining);
     }
     parts_->jobs.SetState(*job, job->view.state(), std::move(result.reason));
     request.ignore_usage = true;

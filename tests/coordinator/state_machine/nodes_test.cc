@@ -65,9 +65,7 @@ TEST(LeaseTest, AStandstillOfTheCoordinatorCostsNobodyTheLease) {
 TEST(LeaseTest, GoodbyeNeedsNoLease) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");
-  v1::OpenSessionRequest goodbye = worker.Heartbeat();
-  goodbye.mutable_goodbye();
-  h.Say(worker, {goodbye});
+  h.Say(worker, {worker.Goodbye()});
   EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
   EXPECT_TRUE(h.closed["node1"].ok());
 }
