@@ -11,22 +11,29 @@
 namespace meshrun::coordinator {
 namespace {
 
-// A deadline found later than this means that the coordinator stood still, and heard nobody
-// meanwhile.
-constexpr std::chrono::seconds kStandstill(1);
+// The shell sends an event at least once a second: a longer silence means that the coordinator
+// itself stood still, and heard nobody meanwhile.
+constexpr std::chrono::seconds kStandstill(2);
+
+absl::Status TakenOver(uint64_t own_term, const std::string& worker, uint64_t its_term) {
+  return absl::FailedPreconditionError(
+      fmt::format("this coordinator is in term {}, and {} knows term {}: another one has taken "
+                  "over",
+                  own_term, worker, its_term));
+}
 
 }  // namespace
 
 Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.event_case() == v1::StateEvent::kRestore) parts_ = std::make_unique<Parts>();
   Context& context = parts_->context;
-  context.now = SteadyNanos(event.now_nanos());
+  const SteadyNanos previous = std::exchange(context.now, SteadyNanos(event.now_nanos()));
   context.wall = FromProto(event.wall());
   context.random = event.random();
   if (event.event_case() == v1::StateEvent::kRestore) {
     Restore(event.restore());
   } else {
-    ExpireDue();
+    ExpireDue(previous);
     Dispatch(event);
   }
   if (event.end_of_batch()) {
@@ -70,15 +77,15 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   parts_->generations.OnRestored();
 }
 
-void StateMachine::ExpireDue() {
+void StateMachine::ExpireDue(SteadyNanos previous) {
   Context& context = parts_->context;
-  const auto due = NextDeadline();
-  if (!due.has_value() || *due > context.now) return;
-  if (context.now > *due + kStandstill) {
+  if (context.now > previous + kStandstill) {
     context.Warn(fmt::format("the coordinator stood still for {}: leases are prolonged",
-                             FormatDuration(context.now - *due)));
+                             FormatDuration(context.now - previous)));
     parts_->nodes.PostponeLeases();
   }
+  const auto due = NextDeadline();
+  if (!due.has_value() || *due > context.now) return;
   while (Node* node = parts_->nodes.ExpireNext()) {
     parts_->generations.OnNodeLost(
         *node, fmt::format("{} is lost: silent for its lease of {}", node->record.name(),
@@ -137,6 +144,11 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
 
 void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message) {
   Context& context = parts_->context;
+  if (message.fence().term() > context.term) {
+    context.Close(session_id,
+                  TakenOver(context.term, message.hello().name(), message.fence().term()));
+    return;
+  }
   auto node = parts_->nodes.Register(session_id, message.fence().incarnation(), message.hello());
   if (!node.ok()) {
     context.Close(session_id, node.status());
@@ -166,11 +178,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
     return;
   }
   if (fence.term() > context.term) {
-    context.Close(
-        event.session_id(),
-        absl::FailedPreconditionError(fmt::format(
-            "this coordinator is in term {}, and {} knows term {}: another one has taken over",
-            context.term, node->record.name(), fence.term())));
+    context.Close(event.session_id(), TakenOver(context.term, node->record.name(), fence.term()));
     return;
   }
   if (fence.term() < context.term || fence.incarnation() != node->record.incarnation()) {
