@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/delimited_message_util.h>
 
+#include <charconv>
 #include <utility>
 
 #include "core/ids.h"
@@ -43,8 +44,13 @@ v1::StateRow MetaRow(std::string key, std::string value) {
 absl::Status EventLoop::Start() {
   MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
   for (const v1::StateRow& row : rows) {
-    if (row.table() == v1::STATE_TABLE_META && row.key() == "term")
-      term_ = std::stoull(row.value());
+    if (row.table() != v1::STATE_TABLE_META || row.key() != "term") continue;
+    const char* const end = row.value().data() + row.value().size();
+    const auto [stop, error] = std::from_chars(row.value().data(), end, term_);
+    if (error != std::errc{} || stop != end) {
+      return absl::DataLossError(
+          fmt::format("the state is damaged: the term is '{}', which is no number", row.value()));
+    }
   }
   ++term_;
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
@@ -152,6 +158,7 @@ Actions EventLoop::StepBatch(std::vector<v1::StateEvent>& batch) {
     all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
                     std::make_move_iterator(actions.list.end()));
     all.rows = std::move(actions.rows);
+    all.damage.Update(actions.damage);
   }
   if (record_.is_open()) record_.flush();
   return all;
@@ -182,6 +189,7 @@ absl::Status EventLoop::Restore() {
   std::vector<v1::StateEvent> batch;
   batch.push_back(Stamped(std::move(event)));
   Actions actions = StepBatch(batch);
+  MESHRUN_RETURN_IF_ERROR(actions.damage);
   return options_.store.Commit(actions.rows);
 }
 
@@ -207,7 +215,7 @@ void EventLoop::EnterReadOnly(const absl::Status& why) {
   std::vector<v1::StateEvent> batch;
   batch.push_back(Stamped(std::move(event)));
   frozen_now_nanos_ = batch.back().now_nanos();
-  StepBatch(batch);
+  readable_ = StepBatch(batch).damage.ok() && rows.ok();
 }
 
 void EventLoop::TryToLeaveReadOnly() {

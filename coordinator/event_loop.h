@@ -43,7 +43,8 @@ class EventLoop {
   explicit EventLoop(const Options& options) : options_(options) {}
   ~EventLoop() { Stop(); }
 
-  // Raises the term, makes it durable, restores the state, starts the thread.
+  // Raises the term, makes it durable, restores the state, starts the thread. DATA_LOSS names a row
+  // that cannot be read.
   absl::Status Start();
   // Ends all calls and sessions with UNAVAILABLE. Idempotent.
   void Stop();

@@ -116,6 +116,7 @@ class JobTable {
   void AddWatcher(const Job& job, uint64_t call_id) { watchers_[job.id()].insert(call_id); }
   void RemoveWatcher(uint64_t call_id);
 
+  // Rows that cannot be read are Context::Damaged.
   void Restore(const std::vector<v1::StateRow>& rows);
   // Rows of what changed, and one item to each watcher of it.
   void WriteChanged();

@@ -472,12 +472,17 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
 void RendezvousStore::Restore(const std::vector<v1::StateRow>& rows) {
   for (const v1::StateRow& row : rows) {
     if (row.table() != v1::STATE_TABLE_VALUES && row.table() != v1::STATE_TABLE_REQUESTS) continue;
-    const size_t job_end = row.key().find('/');
-    const size_t number_end = row.key().find('/', job_end + 1);
-    Generation& generation = generations_[row.key().substr(0, job_end)];
-    generation.number = std::stoull(row.key().substr(job_end + 1, number_end - job_end - 1));
-    const std::string rest = row.key().substr(number_end + 1);
-    if (row.table() == v1::STATE_TABLE_REQUESTS) {
+    const auto key = ParseGenerationKey(row.key());
+    const bool is_request = row.table() == v1::STATE_TABLE_REQUESTS;
+    if (!key.has_value() ||
+        (!is_request && !key->rest.starts_with("k/") && !key->rest.starts_with("u/"))) {
+      context_.Damaged(row);
+      continue;
+    }
+    const std::string& rest = key->rest;
+    Generation& generation = generations_[key->job_id];
+    generation.number = key->generation;
+    if (is_request) {
       generation.answers[rest] = row.value();
       generation.answer_order.push_back(rest);
     } else if (rest.starts_with("k/")) {

@@ -63,11 +63,17 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   for (const v1::StateRow& row : rows) {
     if (row.table() == v1::STATE_TABLE_NODES) {
       v1::NodeRecord record;
-      record.ParseFromString(row.value());
+      if (!record.ParseFromString(row.value()) || record.node().node_id() != row.key()) {
+        context.Damaged(row);
+        continue;
+      }
       parts_->nodes.Restore(std::move(*record.mutable_node()));
     } else if (row.table() == v1::STATE_TABLE_EVENTS) {
       v1::ClusterEvent event;
-      event.ParseFromString(row.value());
+      if (!event.ParseFromString(row.value()) || KeyNumber(event.sequence()) != row.key()) {
+        context.Damaged(row);
+        continue;
+      }
       context.RestoreEvent(std::move(event));
     }
   }

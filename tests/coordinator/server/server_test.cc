@@ -224,6 +224,27 @@ TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
   EXPECT_EQ(Describe().read_only_reason(), "");
   EXPECT_EQ(Describe().jobs_total(), 2u);
   EXPECT_TRUE(worker.Connect());
+  EXPECT_TRUE(late.Connect());
+  EXPECT_EQ(Await(running.job_id(), v1::JOB_STATE_SUCCEEDED).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(ServerTest, ADamagedStateIsNamedAndNotUsed) {
+  const auto start_with = [&](v1::StateTable table, const std::string& key) {
+    v1::StateRow row;
+    row.set_table(table);
+    row.set_key(key);
+    row.set_value("\xff\xff");
+    Server::Options options;
+    options.listen = "127.0.0.1:0";
+    options.store = *SqliteStateStore::Open(directory_);
+    EXPECT_TRUE(options.store->Commit({row}).ok());
+    return Server::Start(std::move(options)).status();
+  };
+  const absl::Status job = start_with(v1::STATE_TABLE_JOBS, "train-1");
+  EXPECT_TRUE(absl::IsDataLoss(job)) << job;
+  EXPECT_THAT(std::string(job.message()), HasSubstr("STATE_TABLE_JOBS, key 'train-1'"));
+  const absl::Status term = start_with(v1::STATE_TABLE_META, "term");
+  EXPECT_TRUE(absl::IsDataLoss(term)) << term;
 }
 
 TEST_F(ServerTest, TheStoreWaitsAcrossCalls) {
