@@ -43,7 +43,7 @@ class StateMachine {
     Context context;
     NodeTable nodes{context};
     JobTable jobs{context};
-    RendezvousStore store{context, jobs};
+    RendezvousStore store{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store};
   };
 

@@ -436,6 +436,19 @@ TEST_F(GenerationTest, MeshAxesAreGroupsOfTheirNames) {
   EXPECT_EQ(job.groups(2).name(), "spatial");
   EXPECT_THAT(job.groups(2).ranks(), ElementsAre(0, 1));
   EXPECT_THAT(job.ranks(3).assignment().mesh_coordinates(), ElementsAre(1, 1));
+  // Announced by its ranks, an axis gets its backend and stays where it is.
+  v1::StateEvent event;
+  v1::RegisterGroupRequest& announced = *event.mutable_register_group();
+  *announced.mutable_fence() = h.fence(id);
+  announced.set_name("dp");
+  announced.add_ranks(1);
+  announced.add_ranks(3);
+  announced.set_backend("ucx");
+  ASSERT_TRUE(h.answer(h.Call(event)).status.ok());
+  ASSERT_EQ(job.groups_size(), 4);
+  EXPECT_EQ(job.groups(0).backend(), "");
+  EXPECT_EQ(job.groups(1).name(), "dp");
+  EXPECT_EQ(job.groups(1).backend(), "ucx");
   EXPECT_EQ(job.mesh(0).size(), 2);
 }
 
