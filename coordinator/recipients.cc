@@ -80,15 +80,21 @@ void Recipients::Deliver(std::vector<Action> actions) {
   }
 }
 
-void Recipients::EndAll(const absl::Status& why) {
+void Recipients::EndCalls(const absl::Status& why) {
   std::map<uint64_t, PendingCall*> calls;
-  std::map<uint64_t, std::shared_ptr<Session>> sessions;
   {
     MutexLock lock(mu_);
     calls.swap(calls_);
-    sessions.swap(sessions_);
   }
   for (const auto& [id, call] : calls) call->Reply(why, nullptr);
+}
+
+void Recipients::EndSessions(const absl::Status& why) {
+  std::map<uint64_t, std::shared_ptr<Session>> sessions;
+  {
+    MutexLock lock(mu_);
+    sessions.swap(sessions_);
+  }
   for (const auto& [id, session] : sessions) session->Close(why);
 }
 

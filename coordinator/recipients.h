@@ -45,8 +45,9 @@ class Recipients {
 
   // Carries out what a batch asks for. The loop's thread alone.
   void Deliver(std::vector<Action> actions);
-  // Ends every call and session with `why`.
-  void EndAll(const absl::Status& why);
+  // Ends every call, every session, with `why`.
+  void EndCalls(const absl::Status& why);
+  void EndSessions(const absl::Status& why);
 
  private:
   PendingCall* TakeCall(uint64_t call_id);

@@ -21,6 +21,7 @@
 #include "coordinator/state_machine/state_machine.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
+#include "core/mutex.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
@@ -50,6 +51,38 @@ void EndWell(GrpcWorker& worker, const v1::OpenSessionResponse& message) {
   if (!message.has_start()) return;
   worker.Say([&](FakeWorker& fake) { return fake.ExitAll(message.fence().job_id(), 0); });
 }
+
+// Whether the coordinator answers.
+class Heartbeats {
+ public:
+  GrpcWorker::Hook hook() {
+    return [this](GrpcWorker&, const v1::OpenSessionResponse& message) {
+      if (!message.has_heartbeat_reply()) return;
+      MutexLock lock(mu_);
+      ++answers_;
+      changed_.NotifyAll();
+    };
+  }
+  bool Answered(GrpcWorker& worker) {
+    int before;
+    {
+      MutexLock lock(mu_);
+      before = answers_;
+    }
+    worker.Say([](FakeWorker& fake) { return FakeWorker::Requests{fake.Heartbeat()}; });
+    const auto deadline = std::chrono::steady_clock::now() + seconds(20);
+    MutexLock lock(mu_);
+    while (answers_ == before) {
+      if (!changed_.WaitUntil(mu_, deadline)) return false;
+    }
+    return true;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int answers_ MESHRUN_GUARDED_BY(mu_) = 0;
+};
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -200,8 +233,12 @@ TEST_F(ServerTest, ARestartKeepsWhatWasListedAndAdoptsWhatRuns) {
 TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
   std::atomic<bool> broken{false};
   Start(&broken);
-  GrpcWorker worker(channel_, {.name = "node1"});
+  Heartbeats heartbeats;
+  GrpcWorker worker(channel_, {.name = "node1"}, heartbeats.hook());
   ASSERT_TRUE(worker.Connect());
+  v1::Job running;
+  ASSERT_TRUE(Submit(Spec(1, 1), &running).ok());
+  Await(running.job_id(), v1::JOB_STATE_RUNNING);
   v1::Job before;
   ASSERT_TRUE(Submit(Spec(5, 1), &before).ok());
   broken = true;
@@ -210,19 +247,28 @@ TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.error_message(),
               HasSubstr("read-only: the state cannot be written: disk full"));
-  EXPECT_EQ(worker.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(Describe().read_only_reason(), HasSubstr("disk full"));
-  EXPECT_EQ(Describe().jobs_total(), 1u);
+  EXPECT_EQ(Describe().jobs_total(), 2u);
   EXPECT_EQ(Get(before.job_id()).job().state(), v1::JOB_STATE_QUEUED);
-  EXPECT_FALSE(worker.Connect());
+  // Workers are heard, old and new, lest they stop their ranks.
+  EXPECT_TRUE(heartbeats.Answered(worker));
+  GrpcWorker late(channel_, {.name = "node2"}, heartbeats.hook());
+  EXPECT_TRUE(late.Connect());
+  EXPECT_TRUE(heartbeats.Answered(late));
+  // What changes the state waits for their next Hello.
+  worker.Say([&](FakeWorker& fake) { return fake.ExitAll(running.job_id(), 0); });
+  EXPECT_TRUE(heartbeats.Answered(worker));
+  EXPECT_EQ(Get(running.job_id()).job().state(), v1::JOB_STATE_RUNNING);
   broken = false;
+  EXPECT_EQ(worker.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(late.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
   // It tries once a second; each Describe is a round trip, and calls that it cuts off are tried
   // again.
   const auto deadline = std::chrono::steady_clock::now() + seconds(30);
   while (std::chrono::steady_clock::now() < deadline && !Submit(Spec(1, 1), &job).ok()) {
   }
   EXPECT_EQ(Describe().read_only_reason(), "");
-  EXPECT_EQ(Describe().jobs_total(), 2u);
+  EXPECT_EQ(Describe().jobs_total(), 3u);
   EXPECT_TRUE(worker.Connect());
   EXPECT_TRUE(late.Connect());
   EXPECT_EQ(Await(running.job_id(), v1::JOB_STATE_SUCCEEDED).state(), v1::JOB_STATE_SUCCEEDED);
@@ -406,6 +452,21 @@ TEST(EventLoopTest, AFullQueueRefusesCallsAndSaysSo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("2 events waiting"));
 }
 
+TEST(EventLoopTest, AQueueHasALimitInBytesToo) {
+  MemoryStateStore store;
+  Recipients recipients;
+  EventLoop loop({.clock = Clock::Real(),
+                  .store = store,
+                  .recipients = recipients,
+                  .queue_bytes_limit = 1000});
+  v1::StateEvent event;
+  event.mutable_append_value()->set_value(std::string(600, 'x'));
+  EXPECT_TRUE(loop.Post(event).ok());
+  const absl::Status status = loop.Post(event);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no more than 1000 B"));
+}
+
 // --- logs ---
 
 // What a worker would do with OpenLog: uploads `bytes`, 64 KiB a message.
@@ -420,6 +481,7 @@ class LogHolder {
   GrpcWorker::Hook hook() {
     return [this](GrpcWorker&, const v1::OpenSessionResponse& message) {
       if (!message.has_open_log()) return;
+      MutexLock lock(mu_);
       threads_.emplace_back([this, open = message.open_log()] { Upload(open); });
     };
   }
