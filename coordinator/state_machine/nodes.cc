@@ -114,6 +114,9 @@ void NodeTable::Lose(Node& node, absl::Status why) {
     context_.Close(std::exchange(node.session_id, 0), std::move(why));
   }
   node.record.set_state(v1::NODE_STATE_LOST);
+  context_.Add(
+      EndUploads{node.id(), absl::UnavailableError(fmt::format("{}, which holds the file, is lost",
+                                                               node.record.name()))});
   context_.placement_due = true;
   Changed(node);
 }

@@ -7,6 +7,8 @@
 #include <google/protobuf/util/delimited_message_util.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +19,9 @@
 #include <thread>
 
 #include "coordinator/event_loop.h"
+#include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"
+#include "coordinator/services/session_service.h"
 #include "coordinator/state_machine/state_machine.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
@@ -489,6 +493,8 @@ class LogHolder {
   std::atomic<int> last_code{-1};
   // Breaks the upload off in the middle.
   std::atomic<bool> break_off{false};
+  // Says nothing more after the last byte, not even that it was the last.
+  std::atomic<bool> fall_silent{false};
 
  private:
   void Upload(const v1::OpenLog& open) {
@@ -507,7 +513,7 @@ class LogHolder {
       written += chunk.data().size();
       if (break_off && offset > content.size() / 2) context.TryCancel();
     }
-    writer->WritesDone();
+    if (!fall_silent) writer->WritesDone();
     last_code = writer->Finish().error_code();
   }
 
@@ -624,6 +630,68 @@ TEST_F(LogRelayTest, AnUploadThatBreaksOffIsUnavailable) {
   while (reader->Read(&response)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(LogRelayTest, AnUploadOfALostNodeIsUnavailableAlthoughItNeverEnds) {
+  Start();
+  LogHolder holder(channel_, "y");
+  holder.fall_silent = true;
+  GrpcWorker worker(channel_, {.name = "node1"}, Both(holder));
+  const std::string id = Run(worker, 1);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+  v1::ReadLogsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  worker.Say([](FakeWorker& fake) { return FakeWorker::Requests{fake.Goodbye()}; });
+  EXPECT_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("node1, which holds the file, is lost"));
+}
+
+TEST(LogReaderTest, IsGoneOnceItsCallHasEnded) {
+  MemoryStateStore store;
+  Recipients recipients;
+  EventLoop loop({.clock = Clock::Real(), .store = store, .recipients = recipients});
+  LogRelay relay({loop, recipients});
+  SessionService sessions({loop, recipients}, relay);
+  JobService job_service({loop, recipients}, relay);
+  ASSERT_TRUE(loop.Start().ok());
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&sessions);
+  builder.RegisterService(&job_service);
+  const auto server = builder.BuildAndStart();
+  const auto channel = *rpc::MakeChannel("test", "127.0.0.1:" + std::to_string(port), {});
+  const auto jobs = v1::JobService::NewStub(channel);
+  {
+    LogHolder holder(channel, "y");
+    GrpcWorker worker(channel, {.name = "node1"}, holder.hook());
+    ASSERT_TRUE(worker.Connect());
+    v1::SubmitJobRequest submit;
+    *submit.mutable_spec() = Spec(1, 1);
+    v1::SubmitJobResponse submitted;
+    grpc::ClientContext context;
+    ASSERT_TRUE(jobs->SubmitJob(&context, submit, &submitted).ok());
+    v1::ReadLogsRequest request;
+    request.set_job_id(submitted.job().job_id());
+    request.add_streams(v1::LOG_STREAM_STDOUT);
+    grpc::ClientContext reading;
+    const auto reader = jobs->ReadLogs(&reading, request);
+    v1::ReadLogsResponse response;
+    ASSERT_TRUE(reader->Read(&response));
+    EXPECT_EQ(relay.readers_alive(), 1u);
+    EXPECT_FALSE(reader->Read(&response));
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+  loop.Stop();
+  relay.Stop();
+  server->Shutdown(std::chrono::system_clock::now() + seconds(10));
+  server->Wait();
+  // No call is left, and none keeps its reader.
+  EXPECT_EQ(relay.readers_alive(), 0u);
 }
 
 TEST_F(LogRelayTest, AFileOfAWorkerThatIsAwayIsNamed) {
