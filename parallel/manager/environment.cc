@@ -245,7 +245,11 @@ absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
   if (lookup("MESHRUN_AGENT")) return LaunchMethod::kCoordinator;
   if (lookup("RANK") || lookup("WORLD_SIZE")) return LaunchMethod::kEnv;
   if (lookup("SLURM_PROCID")) return LaunchMethod::kSlurm;
-  if (lookup("OMPI_COMM_WORLD_RANK")) return LaunchMethod::kOpenMpi;
+  if (lookup("OMPI_COMM_WORLD_RANK") || lookup("OMPI_COMM_WORLD_SIZE")) {
+    return LaunchMethod::kOpenMpi;
+  }
+  // Last: wrappers set LOCAL_RANK for programs that srun or mpirun started.
+  if (lookup("LOCAL_RANK") || lookup("LOCAL_WORLD_SIZE")) return LaunchMethod::kEnv;
   return LaunchMethod::kSingle;
 }
 

@@ -11,8 +11,10 @@
 //   SINGLE       needs nothing
 //
 // The first of these whose mark is there is taken: MESHRUN_AGENT; RANK or WORLD_SIZE; SLURM_PROCID;
-// OMPI_COMM_WORLD_RANK. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
-// PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces one. SLURM's address is MASTER_ADDR, else
+// OMPI_COMM_WORLD_RANK. What is left of a launch whose mark got lost is a mark too, though a weaker
+// one than a whole launch of another kind: OMPI_COMM_WORLD_SIZE; LOCAL_RANK or LOCAL_WORLD_SIZE.
+// MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
+// forces one. SLURM's address is MASTER_ADDR, else
 // this host where the step has one node, else the first node of SLURM_STEP_NODELIST, else
 // SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
 //

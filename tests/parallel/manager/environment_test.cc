@@ -96,6 +96,20 @@ TEST(EnvironmentTest, EveryMissingVariableOfEnvIsNamed) {
   EXPECT_THAT(error({}, "ENV"), HasSubstr("RANK is not set"));
 }
 
+TEST(EnvironmentTest, WhatIsLeftOfALaunchIsNotASingleProcess) {
+  for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    EXPECT_THAT(error({{name, "1"}}), AllOf(HasSubstr("RANK is not set"), HasSubstr("ENV")));
+  }
+  EXPECT_THAT(error({{"OMPI_COMM_WORLD_SIZE", "2"}}), HasSubstr("OMPI_COMM_WORLD_RANK is not set"));
+}
+
+// "mpirun wrapper.sh", which exports LOCAL_RANK for what it starts.
+TEST(EnvironmentTest, AWholeLaunchGoesBeforeWhatIsLeftOfAnother) {
+  EXPECT_EQ(detect(with(kOpenMpi, "LOCAL_RANK", "1"))->method, LaunchMethod::kOpenMpi);
+  EXPECT_EQ(detect(with(with(kSlurm, "LOCAL_RANK", "1"), "OMPI_COMM_WORLD_SIZE", "2"))->method,
+            LaunchMethod::kSlurm);
+}
+
 TEST(EnvironmentTest, EveryRankReportsTheSameMissingVariable) {
   const Variables half = without(kEnv, "MASTER_ADDR");
   EXPECT_EQ(error(with(half, "RANK", "0")), error(with(half, "RANK", "3")));
