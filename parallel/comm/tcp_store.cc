@@ -144,8 +144,9 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
   if (theirs != options.identity) {
     throw RendezvousError(
         fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
-                    "two jobs use one port. Set "
-                    "MASTER_PORT to a free port on every rank of one of them",
+                    "two jobs use one port. Set MASTER_PORT to a free port on every rank of one of "
+                    "them; if these are ranks of one job, set MESHRUN_JOB_ID to the same text on "
+                    "all of them",
                     options.rank, options.identity, options.host, options.port, theirs));
   }
 }

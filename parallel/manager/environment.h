@@ -1,5 +1,5 @@
-// Which launcher started this process, and what it said. No LibTorch, no communication, nothing
-// read but the lookup.
+// Which launcher started this process, and what it said. No LibTorch, no communication; but for
+// this_process(), nothing read but the lookup.
 //
 //   COORDINATOR  needs MESHRUN_AGENT; the daemon tells the rest
 //   ENV          needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT;
@@ -20,6 +20,12 @@
 //
 // Where SLURM and OPENMPI give no MASTER_PORT it follows from the job's id, so that two jobs on a
 // host do not meet.
+//
+// Ranks meet only with ranks of the same identity: the launcher's number of the job (meshrun's,
+// torchrun's, Slurm's, Open MPI's) and the world size. A launcher that numbers nothing leaves the
+// address, the port, the user, the program's path and the working directory. Two jobs that are
+// equal in all of these, or ranks of one job that differ in one, need a MESHRUN_JOB_ID: any text,
+// the same on all ranks of a job.
 //
 // Errors: INVALID_ARGUMENT. The text names the variable that is missing or malformed and what to
 // do; since it depends on the launcher's settings alone, every rank reports it.
@@ -65,9 +71,22 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 // Reads this process's environment. An empty variable counts as absent.
 EnvironmentLookup process_environment();
 
-// `forced` goes before the variables that force a method.
+// `forced` goes before the variables that force a method. `process` is this_process(), which tells
+// jobs apart that nobody numbered.
 absl::StatusOr<LaunchEnvironment> detect_environment(
-    const EnvironmentLookup& lookup, const std::optional<std::string>& forced = std::nullopt);
+    const EnvironmentLookup& lookup, const std::optional<std::string>& forced = std::nullopt,
+    const std::string& process = "");
+
+// User, program and working directory: normally equal on the ranks of a job, on all its hosts. The
+// directory is hashed, since any visitor of the store can read an identity.
+std::string this_process();
+
+// MESHRUN_JOB_ID's job, else `unnumbered`.
+std::string job_identity(const EnvironmentLookup& lookup, const std::string& unnumbered);
+
+// MESHRUN_TIMEOUT_SECONDS.
+absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
+    const EnvironmentLookup& lookup);
 
 // The first host of a Slurm hostlist: "gpu[07-12,20],login1" gives "gpu07".
 absl::StatusOr<std::string> first_host(const std::string& hostlist);

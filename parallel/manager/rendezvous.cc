@@ -72,7 +72,8 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
   const EnvironmentLookup lookup = [&](const std::string& name) {
     return agent && name == "MESHRUN_AGENT" ? std::optional<std::string>("given") : process(name);
   };
-  const auto environment = value_or_throw<EnvironmentError>(detect_environment(lookup, method));
+  const auto environment =
+      value_or_throw<EnvironmentError>(detect_environment(lookup, method, this_process()));
 
   World world;
   world.method = to_string(environment.method);
@@ -110,6 +111,7 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
     throw EnvironmentError(fmt::format(
         "setup() got local_rank {}, which does not fit a world of {}", *local_rank, world_size));
   }
+  const EnvironmentLookup lookup = process_environment();
   World world;
   world.method = method;
   world.distributed = true;
@@ -119,7 +121,9 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
   world.master_addr = addr;
   world.master_port =
       value_or_throw<EnvironmentError>(parse_port("the port given to setup()", port));
-  world.identity = fmt::format("setup {}:{}, world size {}", addr, port, world_size);
+  world.identity = fmt::format(
+      "{}, world size {}",
+      job_identity(lookup, fmt::format("setup {}:{}, {}", addr, port, this_process())), world_size);
   return world;
 }
 

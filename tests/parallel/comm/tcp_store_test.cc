@@ -47,7 +47,7 @@ TEST(TcpStoreTest, AStrangerIsRefusedWithBothIdentities) {
   const TcpRendezvous owner = join_tcp_store(rank_of(0, 1, port));
   EXPECT_THAT(error_of(rank_of(1, 2, port, "job B")),
               AllOf(HasSubstr("\"job A\""), HasSubstr("\"job B\""), HasSubstr(std::to_string(port)),
-                    HasSubstr("MASTER_PORT")));
+                    HasSubstr("MASTER_PORT"), HasSubstr("MESHRUN_JOB_ID")));
 }
 
 TEST(TcpStoreTest, AStrangersRankZeroFindsThePortTaken) {

@@ -249,6 +249,28 @@ TEST(EnvironmentTest, IdentitiesDifferByAddressAndWorld) {
   }
 }
 
+TEST(EnvironmentTest, JobsThatNobodyNumberedDifferByUserProgramAndDirectory) {
+  const Variables slurm = without(kSlurm, "SLURM_JOB_ID");
+  for (const Variables& launch : {kEnv, slurm, kOpenMpi}) {
+    const auto identity = [](const Variables& variables, const std::string& process) {
+      return detect_environment(
+                 [&](const std::string& name) -> std::optional<std::string> {
+                   const auto found = variables.find(name);
+                   return found == variables.end() ? std::nullopt
+                                                   : std::optional<std::string>(found->second);
+                 },
+                 std::nullopt, process)
+          ->identity;
+    };
+    EXPECT_NE(identity(launch, "user 1, /a/b"), identity(launch, "user 2, /a/b"));
+    const Variables numbered = with(launch, "MESHRUN_JOB_ID", "mine");
+    EXPECT_EQ(identity(numbered, "user 1, /a/b"), identity(numbered, "user 2, /a/b"));
+    EXPECT_THAT(identity(numbered, "user 1, /a/b"), HasSubstr("mine"));
+  }
+  EXPECT_THAT(this_process(), AllOf(HasSubstr("user "), HasSubstr("plans_test")));
+  EXPECT_EQ(this_process(), this_process());
+}
+
 TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   EXPECT_EQ(detect(kEnv)->timeout, std::nullopt);
   EXPECT_EQ(detect(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", "2.5"))->timeout, milliseconds(2500));

@@ -1,6 +1,8 @@
 // DistributedManager in real rank processes, over Gloo on the loopback interface.
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -345,6 +347,24 @@ TEST(ManagerTest, SetupJoinsAsTold) {
   const std::string port = std::to_string(free_port());
   expect_success(run_ranks("setup", {{{"TEST_RANK", "0"}, {"TEST_PORT", port}},
                                      {{"TEST_RANK", "1"}, {"TEST_PORT", port}}}));
+}
+
+// Rank 1 comes as a rank of another job first: same size, same port, another directory.
+const bool kStranger = register_rank_function("stranger", [] {
+  if (std::string(std::getenv("RANK")) == "1") {
+    const std::filesystem::path home = std::filesystem::current_path();
+    std::filesystem::current_path("/");
+    EXPECT_THAT(message_of<RendezvousError>([] { DistributedManager::initialize(); }),
+                AllOf(HasSubstr("two jobs use one port"), HasSubstr("MESHRUN_JOB_ID")));
+    std::filesystem::current_path(home);
+  }
+  DistributedManager::initialize();
+  check_world();
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, TwoJobsOfEqualSizeOnOnePortDoNotMix) {
+  expect_success(run_ranks("stranger", env_ranks(2)));
 }
 
 const bool kHalfSet = register_rank_function("half_set", [] {
