@@ -74,7 +74,7 @@ class DistributedManager {
   // called again.
   static void initialize(const InitializeOptions& options = {});
   // Joins as told instead of as found. `backend` "nccl" without a GPU is a BackendError. `method`
-  // is recorded only.
+  // is recorded only. MESHRUN_TIMEOUT_SECONDS holds here too.
   static void setup(int rank = 0, int world_size = 1, std::optional<int> local_rank = std::nullopt,
                     const std::string& addr = "localhost", const std::string& port = "12355",
                     const std::string& backend = "nccl", const std::string& method = "env");

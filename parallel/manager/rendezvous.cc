@@ -114,6 +114,8 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
   const EnvironmentLookup lookup = process_environment();
   World world;
   world.method = method;
+  world.timeout = value_or_throw<EnvironmentError>(read_timeout(lookup));
+  world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
   world.distributed = true;
   world.rank = rank;
   world.world_size = world_size;

@@ -52,7 +52,7 @@ World find_world(const std::optional<std::string>& method,
                  std::optional<std::chrono::milliseconds> timeout,
                  std::shared_ptr<agent::Agent> agent);
 
-// As DistributedManager::setup() is told.
+// As DistributedManager::setup() is told, and MESHRUN_TIMEOUT_SECONDS.
 World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
                   const std::string& port, const std::string& method);
 

@@ -349,6 +349,18 @@ TEST(ManagerTest, SetupJoinsAsTold) {
                                      {{"TEST_RANK", "1"}, {"TEST_PORT", port}}}));
 }
 
+const bool kSetupTimeout = register_rank_function("setup_timeout", [] {
+  EXPECT_THAT(message_of<RendezvousError>([] {
+                DistributedManager::setup(1, 2, 1, "localhost", std::getenv("TEST_PORT"), "gloo");
+              }),
+              HasSubstr("0.3 s"));
+});
+
+TEST(ManagerTest, SetupReadsTheTimeoutToo) {
+  expect_success(run_ranks("setup_timeout", {{{"TEST_PORT", std::to_string(free_port())},
+                                              {"MESHRUN_TIMEOUT_SECONDS", "0.3"}}}));
+}
+
 // Rank 1 comes as a rank of another job first: same size, same port, another directory.
 const bool kStranger = register_rank_function("stranger", [] {
   if (std::string(std::getenv("RANK")) == "1") {
