@@ -113,10 +113,13 @@ struct DistributedManager::State {
                            static_cast<int>(ranks.size()), backend, options);
     // One member speaks for all, and by its rank for the group among its siblings of the same name.
     if (world.agent && group_rank == 0) {
-      const std::string announced = ranks.size() == static_cast<size_t>(world.world_size)
-                                        ? name
-                                        : fmt::format("{}@{}", name, ranks.front());
-      throw_if_error<GroupError>(world.agent->RegisterGroup(announced, ranks, backend));
+      const absl::Status announced = world.agent->RegisterGroup(name, ranks, backend);
+      // The group works all the same, and an error on this rank alone would leave its peers
+      // waiting.
+      if (!announced.ok()) {
+        TORCH_WARN("the coordinator does not list the process group \"", name,
+                   "\": ", announced.ToString());
+      }
     }
     return group;
   }
