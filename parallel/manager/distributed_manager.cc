@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -34,11 +35,10 @@ std::unique_ptr<DistributedManager>& instance() {
   return instance;
 }
 
-// What this process left last; see tcp_store.h. Under one launcher's store no instance is met
-// twice.
-std::string& last_instance() {
-  static auto& last = *new std::string;
-  return last;
+// What this process tried before, by meeting place; see tcp_store.h.
+InstanceHistory& history_of(const World& world) {
+  static auto& histories = *new std::map<std::string, InstanceHistory>;
+  return histories[meeting_place(world)];
 }
 
 bool warn_if_initialized() {
@@ -180,7 +180,22 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   const int gpus = gpu_count();
   state->backend = choose_backend(asked_backend, gpus);
   state->world = std::move(world);
-  join(state->world, last_instance());
+  InstanceHistory& history = history_of(state->world);
+  join(state->world, history);
+  const c10::intrusive_ptr<c10d::Store> store = state->world.store;
+  try {
+    install_joined(std::move(state), gpus);
+  } catch (...) {
+    give_up_instance(*store);
+    throw;
+  }
+  // Every rank needs all others for the world's group.
+  history.complete = history.last;
+  static const int registered = std::atexit([] { cleanup(); });
+  static_cast<void>(registered);
+}
+
+void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) {
   state->device =
       choose_device(state->backend, state->world.world_size, state->world.local_rank, gpus);
   State* raw = state.get();
@@ -193,10 +208,7 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   if (raw->world.world_size > 1) manager->world();
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
 
-  last_instance() = raw->world.instance;
   instance() = std::move(manager);
-  static const int registered = std::atexit([] { cleanup(); });
-  static_cast<void>(registered);
 }
 
 void DistributedManager::initialize(const InitializeOptions& options) {

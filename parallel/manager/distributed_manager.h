@@ -71,7 +71,7 @@ class DistributedManager {
  public:
   // Joins the job. A second call warns and returns. Raises EnvironmentError (half set, malformed),
   // RendezvousError, BackendError; the manager is then uninitialized, and initialize() may be
-  // called again.
+  // called again, on all ranks, whatever each of them failed at.
   static void initialize(const InitializeOptions& options = {});
   // Joins as told instead of as found. `backend` "nccl" without a GPU is a BackendError. `method`
   // is recorded only. MESHRUN_TIMEOUT_SECONDS holds here too.
@@ -165,6 +165,7 @@ class DistributedManager {
  private:
   struct State;
   static void install(World world, const std::optional<std::string>& asked_backend);
+  static void install_joined(std::unique_ptr<State> state, int gpus);
   explicit DistributedManager(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -498,6 +498,29 @@ const bool kRefusedGroup = register_rank_function("refused_group", [] {
 
 TEST(ManagerTest, AGroupThatIsNotListedStillWorks) { run_under_coordinator("refused_group", 2); }
 
+// Rank 0 fails alone, then rank 1 alone, then rank 1 tries again together with rank 0.
+const bool kRetry = register_rank_function("coordinator_retry", [] {
+  const std::shared_ptr<FakeAgent> agent = fake_agent(2, {});
+  const bool first = agent->assignment().rank == 0;
+  const auto minutes = std::chrono::minutes(2);
+  if (!first) {
+    EXPECT_TRUE(agent->Wait({"test/failed/0"}, minutes).ok());
+  }
+  message_of<RendezvousError>([&] {
+    DistributedManager::initialize({.timeout = std::chrono::milliseconds(300), .agent = agent});
+  });
+  EXPECT_FALSE(DistributedManager::is_initialized());
+  EXPECT_TRUE(agent->Set(first ? "test/failed/0" : "test/failed/1", "").ok());
+  EXPECT_TRUE(agent->Wait({"test/failed/1"}, minutes).ok());
+  DistributedManager::initialize({.agent = agent});
+  EXPECT_FLOAT_EQ(sum(manager().world(), 1), 2);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, InitializeWorksAfterOneThatFailedAtDifferentPoints) {
+  run_under_coordinator("coordinator_retry", 2);
+}
+
 TEST(ManagerTest, GetBeforeInitializeSaysWhatToCall) {
   EXPECT_THAT(message_of<UninitializedError>([] { DistributedManager::get(); }),
               HasSubstr("initialize()"));
