@@ -14,6 +14,7 @@
 #include "fmt/ranges.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/manager/device_choice.h"
+#include "parallel/manager/environment.h"
 #include "parallel/manager/errors.h"
 #include "parallel/manager/group_table.h"
 #include "parallel/manager/rendezvous.h"
@@ -196,8 +197,8 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
 }
 
 void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) {
-  state->device =
-      choose_device(state->backend, state->world.world_size, state->world.local_rank, gpus);
+  state->device = choose_device(state->backend, state->world.world_size, state->world.local_rank,
+                                gpus, assigned_gpu(process_environment()));
   State* raw = state.get();
   state->groups =
       std::make_unique<GroupTable>(raw->world.rank, raw->world.world_size,

@@ -91,7 +91,7 @@ class DistributedManager {
   int local_rank() const;
   int local_world_size() const;
   int node_rank() const;
-  // cuda:<local rank> or cpu.
+  // cuda:<the first GPU that the daemon gave this rank, else the local rank>, or cpu.
   c10::Device device() const;
   bool cuda() const;
   // More than one rank, or a launcher said so.

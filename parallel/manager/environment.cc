@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
@@ -120,6 +122,18 @@ uint64_t hash_of(std::string_view text) {
   uint64_t hash = 14695981039346656037ULL;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   return hash;
+}
+
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else if (c != ' ') {
+      parts.back() += c;
+    }
+  }
+  return parts;
 }
 
 absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup,
@@ -353,6 +367,16 @@ std::string job_identity(const EnvironmentLookup& lookup, const std::string& unn
   if (!job) return unnumbered;
   return fmt::format("meshrun job {} generation {}", *job,
                      lookup("MESHRUN_GENERATION").value_or("0"));
+}
+
+std::optional<int> assigned_gpu(const EnvironmentLookup& lookup) {
+  const std::optional<std::string> mine = lookup("MESHRUN_GPUS");
+  const std::optional<std::string> visible = lookup("CUDA_VISIBLE_DEVICES");
+  if (!mine || !visible) return std::nullopt;
+  const std::vector<std::string> all = split_at_commas(*visible);
+  const auto found = std::find(all.begin(), all.end(), split_at_commas(*mine).front());
+  if (found == all.end()) return std::nullopt;
+  return static_cast<int>(found - all.begin());
 }
 
 absl::StatusOr<std::string> first_host(const std::string& hostlist) {

@@ -88,6 +88,11 @@ std::string job_identity(const EnvironmentLookup& lookup, const std::string& unn
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
     const EnvironmentLookup& lookup);
 
+// The place of this rank's first GPU (MESHRUN_GPUS) among those that the process sees
+// (CUDA_VISIBLE_DEVICES, which under meshrun lists the job's GPUs on the host). Nothing where no
+// daemon gave it one, or where somebody has since chosen others for the process.
+std::optional<int> assigned_gpu(const EnvironmentLookup& lookup);
+
 // The first host of a Slurm hostlist: "gpu[07-12,20],login1" gives "gpu07".
 absl::StatusOr<std::string> first_host(const std::string& hostlist);
 

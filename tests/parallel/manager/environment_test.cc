@@ -271,6 +271,23 @@ TEST(EnvironmentTest, JobsThatNobodyNumberedDifferByUserProgramAndDirectory) {
   EXPECT_EQ(this_process(), this_process());
 }
 
+TEST(EnvironmentTest, ARanksGpuIsTheFirstOfItsOwnAmongTheVisibleOnes) {
+  const auto gpu = [](const Variables& variables) {
+    return assigned_gpu([&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      if (found == variables.end()) return std::nullopt;
+      return found->second;
+    });
+  };
+  const Variables host = {{"CUDA_VISIBLE_DEVICES", "4,5,2,13"}};
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "4,5")), 0);
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "2,13")), 2);
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "13")), 3);
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "3")), std::nullopt);
+  EXPECT_EQ(gpu(host), std::nullopt);
+  EXPECT_EQ(gpu({{"MESHRUN_GPUS", "2"}}), std::nullopt);
+}
+
 TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   EXPECT_EQ(detect(kEnv)->timeout, std::nullopt);
   EXPECT_EQ(detect(with(kEnv, "MESHRUN_TIMEOUT_SECONDS", "2.5"))->timeout, milliseconds(2500));
