@@ -1,6 +1,7 @@
 #include "coordinator/services/log_relay.h"
 
 #include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
 
 #include <atomic>
 #include <utility>
