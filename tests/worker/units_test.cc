@@ -214,6 +214,50 @@ TEST_F(PortRangeTest, ParsesAnInterval) {
   }
 }
 
+TEST_F(PortRangeTest, APortRestsAlsoUnderTheNextHolderOfItsBlock) {
+  uint16_t given_back = 0;
+  {
+    PortRange ports(Options(24400, 24402), clock_);
+    given_back = *ports.Take();
+    ports.GiveBack(given_back);
+  }
+  clock_.Advance(std::chrono::seconds(59));
+  PortRange next(Options(24400, 24402), clock_);
+  const auto a = next.Take(), b = next.Take();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(*a, given_back);
+  EXPECT_NE(*b, given_back);
+  EXPECT_FALSE(next.Take().ok());
+  clock_.Advance(std::chrono::seconds(1));
+  EXPECT_EQ(*next.Take(), given_back);
+}
+
+TEST_F(PortRangeTest, APortThatWasInUseWhenItsHolderDiedRests) {
+  uint16_t in_use = 0;
+  {
+    PortRange ports(Options(24500, 24501), clock_);
+    in_use = *ports.Take();
+  }
+  clock_.Advance(std::chrono::hours(1));
+  PortRange next(Options(24500, 24501), clock_);
+  EXPECT_NE(*next.Take(), in_use);
+  EXPECT_FALSE(next.Take().ok());
+  clock_.Advance(PortRange::kRest);
+  EXPECT_EQ(*next.Take(), in_use);
+}
+
+TEST_F(PortRangeTest, AWallClockThatWasSetBackMakesNoRestLonger) {
+  {
+    PortRange ports(Options(24600, 24600), clock_);
+    ports.GiveBack(*ports.Take());
+  }
+  clock_.StepWall(-std::chrono::hours(24));
+  PortRange next(Options(24600, 24600), clock_);
+  EXPECT_FALSE(next.Take().ok());
+  clock_.Advance(PortRange::kRest);
+  EXPECT_TRUE(next.Take().ok());
+}
+
 TEST(StateDirTest, KeepsItsIdentityAndCountsItsStarts) {
   testing::TemporaryDirectory directory;
   SeededIdSource ids(1);
