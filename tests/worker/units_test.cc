@@ -6,14 +6,17 @@
 #include <sys/socket.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "core/os/files.h"
+#include "core/os/process.h"
 #include "tests/worker/support/processes.h"
 #include "worker/inventory/inventory.h"
 #include "worker/logs/tail.h"
 #include "worker/port_range.h"
 #include "worker/state_dir.h"
 #include "worker/supervisor/exit_report.h"
+#include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/report.h"
 
 namespace meshrun::worker {
@@ -256,6 +259,35 @@ TEST_F(PortRangeTest, AWallClockThatWasSetBackMakesNoRestLonger) {
   EXPECT_FALSE(next.Take().ok());
   clock_.Advance(PortRange::kRest);
   EXPECT_TRUE(next.Take().ok());
+}
+
+// How many processes have `entry` in their environment; the dead have none.
+int CountByEnvironment(const std::string& entry) {
+  int count = 0;
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    const auto environment = os::ReadFile(process.path().string() + "/environ");
+    if (environment.ok() && environment->find(entry) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+TEST(ProcessTreeTest, WhatForksWhileItIsKilledDoesNotEscape) {
+  testing::TemporaryDirectory directory;
+  const std::string entry = "MESHRUN_TOKEN=" + directory.path();
+  for (int round = 0; round < 3; ++round) {
+    os::SpawnOptions spawn;
+    spawn.argv = {
+        "/bin/sh", "-c",
+        "for f in 1 2 3 4; do "
+        "(i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done; wait) & done; wait"};
+    spawn.env = {{"MESHRUN_TOKEN", directory.path()}};
+    const auto pid = os::Spawn(spawn);
+    ASSERT_TRUE(pid.ok()) << pid.status();
+    ASSERT_TRUE(testing::Eventually([&] { return CountByEnvironment(entry) > 20; }));
+    EXPECT_GT(KillByEnvironment(entry), 0);
+    testing::AwaitExit(*pid);
+    EXPECT_TRUE(testing::Eventually([&] { return CountByEnvironment(entry) == 0; }));
+  }
 }
 
 TEST(StateDirTest, KeepsItsIdentityAndCountsItsStarts) {
