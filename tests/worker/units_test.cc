@@ -12,6 +12,7 @@
 #include "core/os/process.h"
 #include "tests/worker/support/processes.h"
 #include "worker/inventory/inventory.h"
+#include "worker/logs/retention.h"
 #include "worker/logs/tail.h"
 #include "worker/port_range.h"
 #include "worker/state_dir.h"
@@ -288,6 +289,47 @@ TEST(ProcessTreeTest, WhatForksWhileItIsKilledDoesNotEscape) {
     testing::AwaitExit(*pid);
     EXPECT_TRUE(testing::Eventually([&] { return CountByEnvironment(entry) == 0; }));
   }
+}
+
+class LogRetentionTest : public ::testing::Test {
+ protected:
+  // Logs of `bytes`, written so long ago.
+  std::string Write(const std::string& name, size_t bytes, std::chrono::hours ago) {
+    const std::string path = directory_ / name;
+    EXPECT_TRUE(os::MakeDirectories(path).ok());
+    EXPECT_TRUE(os::WriteFileAtomically(path + "/0.stdout.log", std::string(bytes, 'x')).ok());
+    const auto time = std::filesystem::file_time_type::clock::now() - ago;
+    std::filesystem::last_write_time(path + "/0.stdout.log", time);
+    std::filesystem::last_write_time(path, time);
+    return path;
+  }
+  bool Exists(const std::string& name) const { return std::filesystem::exists(directory_ / name); }
+  testing::TemporaryDirectory directory_;
+};
+
+TEST_F(LogRetentionTest, RemovesTheOldestBeyondTheBytes) {
+  using std::chrono::hours;
+  Write("a/1", 100, hours(4));
+  Write("a/2", 100, hours(1));
+  Write("b/1", 100, hours(3));
+  const std::string newest = Write("c/1", 100, hours(2));
+  const std::string in_use = Write("d/1", 1000, hours(9));
+  EXPECT_EQ(
+      PruneLogs(
+          {.root = directory_.path(), .keep_bytes = 200, .newest = newest, .in_use = {in_use}}),
+      2);
+  EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1"));
+  EXPECT_FALSE(Exists("a/1"));
+  // Nothing is left of a job without logs.
+  EXPECT_FALSE(Exists("b"));
+}
+
+TEST_F(LogRetentionTest, TheNewestStaysHoweverLarge) {
+  using std::chrono::hours;
+  const std::string newest = Write("a/1", 1000, hours(2));
+  Write("a/2", 10, hours(1));
+  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_bytes = 100, .newest = newest}), 1);
+  EXPECT_TRUE(Exists("a/1"));
 }
 
 TEST(StateDirTest, KeepsItsIdentityAndCountsItsStarts) {
