@@ -31,6 +31,8 @@ namespace {
 
 constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::seconds kFarewell(1);
+// What was killed at once is waited for no longer than this.
+constexpr std::chrono::seconds kKillTime(2);
 
 }  // namespace
 
@@ -80,14 +82,17 @@ absl::Status Daemon::Init() {
                     .has_gpus = resources_.gpus_size() > 0},
           .environment = InheritedEnvironment(environ),
           .jobs_dir = options_.jobs_dir,
-          .supervisor = {.path = options_.supervisor_program.empty() ? os::SelfPath()
-                                                                     : options_.supervisor_program,
+          .supervisor = {.path = os::SelfPath(),
                          .lifeline_fd = options_.lifeline_fd.get(),
                          .end_with_daemon = options_.kill_at_once}},
       Generations::Handler{
           .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
           .on_rank_ended = [this](const std::string& job_id, uint64_t generation,
-                                  int rank) { logs_->RankEnded(job_id, generation, rank); }});
+                                  int rank) { logs_->RankEnded(job_id, generation, rank); },
+          .on_generation_ended =
+              [this](const std::string& job_id, uint64_t generation) {
+                OnGenerationEnded(job_id, generation);
+              }});
   logs_ = std::make_unique<LogUploads>(channels[1]);
   session_ = std::make_unique<Session>(
       loop_, channels[0], state_dir_->incarnation(),
@@ -119,6 +124,7 @@ v1::Hello Daemon::MakeHello() const {
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
   for (v1::RunningGeneration& running : generations_->Running())
     *hello.add_running() = std::move(running);
+  hello.set_draining(stopping_);
   return hello;
 }
 
@@ -219,19 +225,36 @@ void Daemon::OnTick() {
 
 void Daemon::Stop(const std::string& reason, bool at_once) {
   log::Info("stops", {{"reason", reason}});
+  stopping_ = true;
+  // First of all: slots that become free while the last rank ends must not be filled.
+  session_->Drain();
   generations_->Refuse(reason);
+  const auto deadline = at_once
+                            ? std::min<std::chrono::nanoseconds>(options_.stop_timeout, kKillTime)
+                            : generations_->LongestKillGrace() + options_.stop_timeout;
   generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt,
                         reason);
-  if (!std::exchange(stopping_, true)) EndWhenQuiet();
+  // A rank in an uninterruptible sleep (a dead NFS server) outlives every signal.
+  loop_.After(deadline, [this] {
+    if (ending_) return;
+    log::Warning("ends, although something that it has killed is still there",
+                 {{"left", generations_->DescribeRunning()}});
+    End();
+  });
+  EndWhenQuiet();
 }
 
 void Daemon::EndWhenQuiet() {
-  if (ending_) return;
-  if (generations_->AllEnded()) {
-    End();
-    return;
-  }
-  loop_.After(std::chrono::milliseconds(5), [this] { EndWhenQuiet(); });
+  if (generations_->AllEnded()) End();
+}
+
+void Daemon::OnGenerationEnded(const std::string& job_id, uint64_t generation) {
+  logs_->Prune({.root = state_dir_->LogRoot(),
+                .keep_bytes = options_.keep_logs_bytes,
+                .newest = state_dir_->LogDirectory(job_id, generation),
+                .in_use = generations_->LogDirectoriesInUse()});
+  // Not from within the generation's own call.
+  if (stopping_) loop_.Post([this] { EndWhenQuiet(); });
 }
 
 void Daemon::End() {

@@ -113,6 +113,19 @@ TEST(RankEnvironmentTest, ListsTheJobsGpusOfTheHostByLocalRank) {
   EXPECT_EQ(out.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
 }
 
+TEST(RankEnvironmentTest, ARanksOwnGpusStandInTheListByTheSameNumbers) {
+  v1::GenerationRecord record = TwoOfFour();
+  for (const uint32_t gpu : {5u, 7u}) record.mutable_prepare()->mutable_ranks(0)->add_gpus(gpu);
+  for (const uint32_t gpu : {0u, 2u}) record.mutable_prepare()->mutable_ranks(1)->add_gpus(gpu);
+  HostFacts host = kHost;
+  host.has_gpus = true;
+  const Environment out = EnvironmentOf(record, 1, {{"CUDA_DEVICE_ORDER", "FASTEST_FIRST"}}, host);
+  EXPECT_EQ(out.at("CUDA_VISIBLE_DEVICES"), "5,7,0,2");
+  EXPECT_EQ(out.at("MESHRUN_GPUS"), "0,2");
+  // Another order would make other GPUs of the same numbers.
+  EXPECT_EQ(out.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
+}
+
 TEST(RankEnvironmentTest, AJobWithoutGpusSeesNoneOfTheHosts) {
   HostFacts host = kHost;
   host.has_gpus = true;

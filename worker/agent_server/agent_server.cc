@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <optional>
 
 #include "core/os/files.h"
 #include "core/rpc/channel.h"
@@ -26,7 +27,7 @@ AgentServer::~AgentServer() { Stop(); }
 absl::Status AgentServer::Start(const std::string& socket_path) {
   MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(socket_path));
   grpc::ServerBuilder builder;
-  rpc::ConfigureServer(builder);
+  rpc::ConfigureServer(builder, std::nullopt);
   builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials());
   builder.RegisterService(agent_service_.get());
   builder.RegisterService(store_proxy_.get());
