@@ -19,6 +19,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+constexpr size_t kEventWidth = 300;
+
 // "JOB_STATE_RUNNING" -> "RUNNING".
 std::string LastWord(const std::string& name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : "UNKNOWN";
@@ -62,7 +64,8 @@ std::string ProgressText(const v1::Progress& progress) {
   }
   if (progress.has_loss())
     out += fmt::format("{}loss {:.4g}", out.empty() ? "" : " ", progress.loss());
-  if (!progress.note().empty()) out += fmt::format("{}{}", out.empty() ? "" : " ", progress.note());
+  if (const std::string note = OneLine(progress.note(), kNoteWidth); !note.empty())
+    out += fmt::format("{}{}", out.empty() ? "" : " ", note);
   return out;
 }
 
@@ -152,7 +155,7 @@ std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
                job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),
                Ago(now, FromProto(job.submitted_at())),
                job.has_started_at() ? FormatDuration(RunTime(job, now)) : "-",
-               ProgressText(job.progress()), Shorten(job.reason(), 100)});
+               ProgressText(job.progress()), OneLine(job.reason(), 100)});
   }
   return table.Render();
 }
@@ -253,7 +256,8 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
 
   Table events({"WHEN", "EVENT", "WHAT"});
   for (const v1::ClusterEvent& event : response.events()) {
-    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.message()});
+    events.Add(
+        {Ago(now, FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2);
   return out;
@@ -297,7 +301,8 @@ std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::str
     out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
   Table events({"WHEN", "EVENT", "JOB", "WHAT"});
   for (const v1::ClusterEvent& event : cluster.events()) {
-    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(), event.message()});
+    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(),
+                OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2);
   return out;

@@ -93,6 +93,23 @@ TEST(ReportTest, AFailureWithoutARankIsOneSentence) {
   EXPECT_EQ(ExitCodeOf(job), 2);
 }
 
+// What a rank writes must not break the tables in which it stands.
+TEST(ReportTest, OfANoteTheFirstLineIsShown) {
+  v1::Job job = BaseJob(v1::JOB_STATE_RUNNING);
+  job.mutable_progress()->set_step(5);
+  job.mutable_progress()->set_note("reading\tdata\nshard 1\nshard 2");
+  job.set_reason("one\ntwo");
+  EXPECT_EQ(JobTable({job}, kNow),
+            "JOB           STATE    RANKS  SUBMITTED  RUNTIME  PROGRESS             REASON\n"
+            "geoid-k3x9w2  RUNNING      3  3m ago     1m40s    step 5 reading data  one\n");
+  *job.add_ranks()->mutable_progress() = job.progress();
+  v1::GetJobResponse response;
+  *response.mutable_job() = job;
+  response.add_events()->set_message("cancelled: first\nsecond");
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), Not(HasSubstr("shard")));
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), Not(HasSubstr("second")));
+}
+
 TEST(ReportTest, SuccessAndCancellationAreOneLine) {
   v1::Job job = BaseJob(v1::JOB_STATE_SUCCEEDED);
   *job.mutable_finished_at() = ToProtoTimestamp(kNow - seconds(53));
@@ -157,6 +174,13 @@ TEST(ReportTest, WaitingIsSaidWithItsReason) {
   EXPECT_EQ(WaitingLine(job), "geoid-k3x9w2 is queued: needs 4 slots; 2 are free");
   job.set_state(v1::JOB_STATE_RUNNING);
   EXPECT_EQ(WaitingLine(job), "");
+}
+
+TEST(StyleTest, OneLineIsTheFirstWithoutControlCharacters) {
+  EXPECT_EQ(OneLine("\n\n a\x1b[2Jb \r\nc", 80), "a [2Jb");
+  EXPECT_EQ(OneLine("0123456789", 8), "01234...");
+  EXPECT_EQ(OneLine("\n \n", 8), "");
+  EXPECT_EQ(OneLine("größe", 8), "größe");
 }
 
 TEST(StyleTest, AgesAreCoarse) {
