@@ -134,6 +134,50 @@ std::string FailureSentence(const v1::Job& job) {
   }
 }
 
+// One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each, and
+// the last one is the job's present one.
+Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
+  struct Generation {
+    nanoseconds admitted{0};
+    nanoseconds started{0};
+    nanoseconds ended{0};
+    std::string end;
+  };
+  std::vector<Generation> generations;
+  for (const v1::ClusterEvent& event : response.events()) {
+    const std::string& kind = event.kind();
+    const nanoseconds at = FromProto(event.at());
+    if (kind == "JobAdmitted") generations.push_back({.admitted = at});
+    if (generations.empty()) continue;
+    Generation& last = generations.back();
+    if (kind == "GenerationStarted") last.started = at;
+    // The first failure; what follows it is a consequence.
+    if ((kind == "RankFailed" || kind == "NodeFailed" || kind == "PrepareFailed") &&
+        last.end.empty()) {
+      last.end = event.message();
+    }
+    const bool ends = kind == "JobRestarting" || kind == "JobSucceeded" || kind == "JobFailed" ||
+                      kind == "JobCancelled";
+    if (!ends || last.ended.count() != 0) continue;
+    last.ended = at;
+    if (last.end.empty()) {
+      last.end = kind == "JobSucceeded"   ? "succeeded"
+                 : kind == "JobCancelled" ? "cancelled: " + event.message()
+                                          : event.message();
+    }
+  }
+  Table table({">GENERATION", "BEGAN", "RUNTIME", "ENDED"});
+  for (size_t i = 0; i < generations.size(); ++i) {
+    const Generation& g = generations[i];
+    const bool current = i + 1 == generations.size();
+    const nanoseconds end = g.ended.count() != 0 ? g.ended : now;
+    table.Add({fmt::format("{}", response.job().generation() + i + 1 - generations.size()),
+               Ago(now, g.admitted), g.started.count() == 0 ? "-" : FormatDuration(end - g.started),
+               current && g.ended.count() == 0 ? "" : OneLine(g.end, kEventWidth)});
+  }
+  return table;
+}
+
 }  // namespace
 
 std::string StateName(v1::JobState state) {
@@ -220,6 +264,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
                      (job.mesh().empty() ? "" : ", mesh " + MeshText(job.mesh())));
   }
   field("submitted", Ago(now, FromProto(job.submitted_at())));
+  if (job.generation() > 0) field("generation", fmt::format("{}", job.generation()));
   if (job.has_started_at()) field("runtime", FormatDuration(RunTime(job, now)));
   if (spec.max_restarts() > 0 || job.restarts() > 0) {
     field("restarts", fmt::format("{} of {}", job.restarts(), spec.max_restarts()));
@@ -246,6 +291,9 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
                ProgressText(rank.progress())});
   }
   if (!ranks.empty()) out += "\n" + ranks.Render(2);
+
+  if (const Table table = GenerationTable(response, now); !table.empty())
+    out += "\n" + table.Render(2);
 
   Table groups({"GROUP", "RANKS", "BACKEND"});
   for (const v1::GroupInfo& group : job.groups()) {

@@ -93,6 +93,35 @@ TEST(ReportTest, AFailureWithoutARankIsOneSentence) {
   EXPECT_EQ(ExitCodeOf(job), 2);
 }
 
+TEST(ReportTest, DescribeListsTheGenerations) {
+  v1::GetJobResponse response;
+  *response.mutable_job() = FailedJob();
+  // The first one's events are older than what the coordinator keeps.
+  response.mutable_job()->set_generation(3);
+  const auto add = [&](int age, const char* kind, const char* message) {
+    v1::ClusterEvent* event = response.add_events();
+    *event->mutable_at() = ToProtoTimestamp(kNow - seconds(age));
+    event->set_kind(kind);
+    event->set_message(message);
+  };
+  add(110, "JobRestarting", "restart 1 of 2");
+  add(100, "JobAdmitted", "");
+  add(99, "GenerationStarted", "");
+  add(95, "RankFailed", "rank 1 on n2 exited with code 3");
+  add(94, "JobRestarting", "restart 2 of 2");
+  add(93, "JobAdmitted", "");
+  add(92, "GenerationStarted", "");
+  EXPECT_THAT(DescribeJob(response, kNow, Style()),
+              HasSubstr("  GENERATION  BEGAN     RUNTIME  ENDED\n"
+                        "           2  100s ago  5s       rank 1 on n2 exited with code 3\n"
+                        "           3  93s ago   1m32s\n"));
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), HasSubstr("  generation    3\n"));
+  add(90, "RankFailed", "rank 0 on n1 was killed");
+  add(89, "JobFailed", "rank 0 on n1 was killed");
+  EXPECT_THAT(DescribeJob(response, kNow, Style()),
+              HasSubstr("           3  93s ago   3s       rank 0 on n1 was killed\n"));
+}
+
 // What a rank writes must not break the tables in which it stands.
 TEST(ReportTest, OfANoteTheFirstLineIsShown) {
   v1::Job job = BaseJob(v1::JOB_STATE_RUNNING);
