@@ -410,6 +410,10 @@ std::string WaitingLine(const v1::Job& job) {
 int ExitCodeOf(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_SUCCEEDED) return kExitOk;
   switch (job.failure().cause()) {
+    case v1::FAILURE_CAUSE_RANK_EXITED:
+      // What the rank says of itself reaches the shell.
+      return job.failure().exit().exit_code() == kExitDoNotRequeue ? kExitDoNotRequeue
+                                                                   : kExitJobFailed;
     case v1::FAILURE_CAUSE_BAD_COMMAND:
       return kExitUsage;
     case v1::FAILURE_CAUSE_QUEUE_TIMEOUT:

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -119,6 +121,10 @@ TEST_F(CommandTest, AFailureIsReportedWithItsRankAndLines) {
   EXPECT_THAT(result.err, HasSubstr("1 other rank ended as a consequence"));
 }
 
+TEST_F(CommandTest, ARanks93ReachesTheShell) {
+  EXPECT_EQ(Run({"run", "--", "sh", "-c", "exit 93"}).code, 93);
+}
+
 TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
   const struct {
     std::vector<std::string> arguments;
@@ -148,6 +154,22 @@ TEST_F(CommandTest, WithoutCoordinatorTheExitCodeIs75) {
   const Result result = Run({"ps", "--coordinator", "127.0.0.1:1"});
   EXPECT_EQ(result.code, 75);
   EXPECT_THAT(result.err, HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(CommandTest, ADeadlineExitsWith124) {
+  // Connections are made by the kernel; nobody ever answers.
+  const os::UniqueFd deaf(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(deaf.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(deaf.get(), 8), 0);
+  ASSERT_EQ(::getsockname(deaf.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string where = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  const Result result = Run({"ps", "--timeout", "100ms", "--coordinator", where});
+  EXPECT_EQ(result.code, 124);
+  EXPECT_THAT(result.err, HasSubstr(where + " did not answer in time"));
 }
 
 TEST_F(CommandTest, CtrlCCancelsAndASecondOneKills) {

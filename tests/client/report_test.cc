@@ -93,6 +93,16 @@ TEST(ReportTest, AFailureWithoutARankIsOneSentence) {
   EXPECT_EQ(ExitCodeOf(job), 2);
 }
 
+TEST(ReportTest, ARankThatMustNotBeRequeuedSaysSoToTheShell) {
+  v1::Job job = FailedJob();
+  job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_RANK_EXITED);
+  job.mutable_failure()->mutable_exit()->set_signal(0);
+  job.mutable_failure()->mutable_exit()->set_exit_code(93);
+  EXPECT_EQ(ExitCodeOf(job), 93);
+  job.mutable_failure()->mutable_exit()->set_exit_code(94);
+  EXPECT_EQ(ExitCodeOf(job), 1);
+}
+
 TEST(ReportTest, DescribeListsTheGenerations) {
   v1::GetJobResponse response;
   *response.mutable_job() = FailedJob();
