@@ -233,6 +233,28 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
   EXPECT_THAT(Run({"dev", "status"}).err, HasSubstr("no dev cluster"));
 }
 
+TEST_F(CommandTest, CancelAndDevStatusSpeakJson) {
+  EXPECT_FALSE(json::parse(Run({"dev", "status", "-o", "json"}).out)["running"]);
+  DevUp(2);
+  const json status = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  EXPECT_TRUE(status["running"]);
+  EXPECT_TRUE(status["coordinator"]["running"]);
+  ASSERT_EQ(status["workers"].size(), 2u);
+  EXPECT_NE(status["workers"][0]["pid"], status["workers"][1]["pid"]);
+  const std::string fifo = Fifo();
+  const Result submitted =
+      Run({"submit", "--name", "waits", "--", "sh", "-c", "echo $$ > " + fifo + "; sleep 600"});
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  ReadPid(fifo);
+  const Result cancelled =
+      Run({"cancel", "waits", "--wait", "--now", "--reason", "enough", "-o", "json"});
+  EXPECT_EQ(cancelled.code, 0) << cancelled.err;
+  const json jobs = json::parse(cancelled.out)["jobs"];
+  ASSERT_EQ(jobs.size(), 1u);
+  EXPECT_EQ(jobs[0]["state"], "JOB_STATE_CANCELLED");
+  EXPECT_THAT(jobs[0]["reason"].get<std::string>(), HasSubstr("enough"));
+}
+
 TEST_F(CommandTest, AQueueTimeoutExitsWith75) {
   DevUp(1);
   const Result result =
