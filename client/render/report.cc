@@ -134,8 +134,8 @@ std::string FailureSentence(const v1::Job& job) {
   }
 }
 
-// One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each, and
-// the last one is the job's present one.
+// One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each,
+// and the last one is the job's present one.
 Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
   struct Generation {
     nanoseconds admitted{0};
