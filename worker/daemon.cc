@@ -60,9 +60,8 @@ absl::Status Daemon::Init() {
   if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
 
-  InventoryOverrides overrides = {.cores = options_.cores,
-                                  .slots = options_.slots,
-                                  .memory_bytes = options_.memory_bytes};
+  InventoryOverrides overrides = {
+      .cores = options_.cores, .slots = options_.slots, .memory_bytes = options_.memory_bytes};
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     overrides.visible_devices = visible;
   resources_ = TakeInventory(overrides);
@@ -71,20 +70,19 @@ absl::Status Daemon::Init() {
       Clock::Real());
 
   generations_ = std::make_unique<Generations>(
-      Generations::Host{
-          .loop = loop_,
-          .state_dir = *state_dir_,
-          .ports = *ports_,
-          .ids = ids_,
-          .facts = {.node_name = options_.name,
-                    .agent_address = "unix:" + state_dir_->AgentSocket(),
-                    .cores = resources_.cores(),
-                    .has_gpus = resources_.gpus_size() > 0},
-          .environment = InheritedEnvironment(environ),
-          .jobs_dir = options_.jobs_dir,
-          .supervisor = {.path = os::SelfPath(),
-                         .lifeline_fd = options_.lifeline_fd.get(),
-                         .end_with_daemon = options_.kill_at_once}},
+      Generations::Host{.loop = loop_,
+                        .state_dir = *state_dir_,
+                        .ports = *ports_,
+                        .ids = ids_,
+                        .facts = {.node_name = options_.name,
+                                  .agent_address = "unix:" + state_dir_->AgentSocket(),
+                                  .cores = resources_.cores(),
+                                  .has_gpus = resources_.gpus_size() > 0},
+                        .environment = InheritedEnvironment(environ),
+                        .jobs_dir = options_.jobs_dir,
+                        .supervisor = {.path = os::SelfPath(),
+                                       .lifeline_fd = options_.lifeline_fd.get(),
+                                       .end_with_daemon = options_.kill_at_once}},
       Generations::Handler{
           .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
           .on_rank_ended = [this](const std::string& job_id, uint64_t generation,
@@ -101,8 +99,8 @@ absl::Status Daemon::Init() {
           .on_welcome = [this](const v1::Welcome& welcome) { OnWelcome(welcome); },
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
           .on_refused = [this](const absl::Status& status) { return OnRefused(status); }});
-  agent_server_ =
-      std::make_unique<AgentServer>(loop_, *generations_, channels[2], state_dir_->incarnation());
+  agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels[2], node_id(),
+                                                state_dir_->incarnation());
 
   WatchSignals();
   WatchLifeline();

@@ -170,16 +170,22 @@ class LogReader
   // Files of the node, whether their upload has begun or not.
   void FailNode(const std::string& node_id, const absl::Status& why) {
     std::vector<std::string> lost;
-    {
-      MutexLock lock(mu_);
-      for (const auto& [id, source] : sources_) {
-        if (source.node_id != node_id) continue;
-        lost.push_back(id);
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      std::erase_if(sources_, [&](const auto& entry) {
+        if (entry.second.node_id != node_id) return false;
+        lost.push_back(entry.first);
+        return true;
+      });
+      if (lost.empty()) return;
+      // Before the uploads end, with less to say.
+      if (outcome_.ok()) outcome_ = why;
+      for (const std::string& id : lost) {
         // Under the lock: an upload that is here has not ended.
         if (const auto it = uploads_.find(id); it != uploads_.end()) it->second->Cancel();
       }
-    }
-    for (const std::string& id : lost) SourceEnded(id, why);
+      EndAfterLastSource();
+    });
+    for (const std::string& id : lost) relay_.Remove(id);
   }
 
   void OnWriteDone(bool ok) override {

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "core/exit_codes.h"
 #include "core/hash.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -403,7 +404,10 @@ void Generations::Conclude(Job& job) {
   // asked that it never runs twice.
   const uint32_t budget = job.view.spec().max_restarts();
   const bool planned = job.failed() && job.view.failure().planned();
-  const bool may_restart = planned ? budget > 0 : job.view.restarts() < budget;
+  // A rank that knows that another run would end alike says so by its exit code.
+  const bool hopeless = job.view.failure().cause() == v1::FAILURE_CAUSE_RANK_EXITED &&
+                        job.view.failure().exit().exit_code() == kExitDoNotRequeue;
+  const bool may_restart = !hopeless && (planned ? budget > 0 : job.view.restarts() < budget);
   if (job.failed() && (!job.cancel_requested || !may_restart)) {
     if (!may_restart) {
       Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());

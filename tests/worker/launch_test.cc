@@ -235,10 +235,28 @@ TEST_F(ResolveProgramTest, ShippedJobsAreFoundByName) {
   EXPECT_TRUE(Resolve(""));
   EXPECT_EQ(program_, directory_ / "jobs/geoid/geoid");
   for (const char* const wrong : {"ocean", "../jobs/recipe", ".", ""}) {
-    EXPECT_FALSE(FindShippedJob(directory_ / "jobs", wrong).ok()) << wrong;
+    EXPECT_FALSE(FindShippedJob(directory_ / "jobs", wrong, false).ok()) << wrong;
   }
-  EXPECT_THAT(std::string(FindShippedJob(directory_ / "jobs", "ocean").status().message()),
+  EXPECT_THAT(std::string(FindShippedJob(directory_ / "jobs", "ocean", false).status().message()),
               HasSubstr("geoid, recipe"));
+}
+
+TEST_F(ResolveProgramTest, ARankWithGpusGetsTheShippedJobsProgramForThem) {
+  ASSERT_TRUE(os::MakeDirectories(directory_ / "jobs/geoid").ok());
+  Write("jobs/geoid/geoid", 0755);
+  Write("jobs/geoid/geoid_cuda", 0755);
+  Write("jobs/recipe", 0755);
+  Write("jobs/recipe_cuda", 0755);
+  EXPECT_THAT(ListShippedJobs(directory_ / "jobs"), ElementsAre("geoid", "recipe"));
+  for (const std::string name : {"geoid/geoid", "recipe"}) {
+    spec_.set_shipped_job(name.substr(0, name.find('/')));
+    spec_.set_gpus_per_proc(0);
+    EXPECT_TRUE(Resolve(""));
+    EXPECT_EQ(program_, directory_ / ("jobs/" + name));
+    spec_.set_gpus_per_proc(1);
+    EXPECT_TRUE(Resolve(""));
+    EXPECT_EQ(program_, directory_ / ("jobs/" + name + "_cuda"));
+  }
 }
 
 }  // namespace

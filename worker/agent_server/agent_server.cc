@@ -17,10 +17,11 @@
 namespace meshrun::worker {
 
 AgentServer::AgentServer(EventLoop& loop, Generations& generations,
-                         std::shared_ptr<grpc::Channel> coordinator, uint64_t incarnation)
+                         std::shared_ptr<grpc::Channel> coordinator, const std::string& node_id,
+                         uint64_t incarnation)
     : agent_service_(std::make_unique<AgentService>(loop, generations)),
-      store_proxy_(
-          std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), incarnation)) {}
+      store_proxy_(std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), node_id,
+                                                incarnation)) {}
 
 AgentServer::~AgentServer() { Stop(); }
 

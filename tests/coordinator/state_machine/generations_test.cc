@@ -375,6 +375,15 @@ TEST_F(GenerationTest, RestartsWithinItsBudgetAndKeepsRanksWhereTheyWere) {
   EXPECT_EQ(h.job(id).failure().generation(), 2u);
 }
 
+TEST_F(GenerationTest, ARankThatExitsWith93IsNotRunAgain) {
+  h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  const std::string id = h.Submit(Restarting(2, 2, 1, 5));
+  h.Say(b, b.Exit(id, 1, 93));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+}
+
 TEST_F(GenerationTest, ASpareTakesThePlaceOfALostNode) {
   FakeWorker& a = h.AddWorker("a");
   FakeWorker& b = h.AddWorker("b");
