@@ -1,6 +1,7 @@
 #include "client/client.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -18,8 +19,12 @@
 namespace meshrun::client {
 namespace {
 
+using google::protobuf::util::MessageDifferencer;
 using std::chrono::nanoseconds;
 using SteadyTime = std::chrono::steady_clock::time_point;
+
+// A stream that held for so long was no interruption, whatever came through it.
+constexpr std::chrono::seconds kSettled(5);
 
 // "…: Failed to connect to remote host: Connection refused" -> "connection refused".
 std::string ShortReason(const std::string& text) {
@@ -40,6 +45,12 @@ bool IsTransport(const grpc::Status& status) {
     if (status.error_message().find(sign) != std::string::npos) return true;
   }
   return false;
+}
+
+// True where nobody was reached: the time that it took is time without a coordinator.
+bool NeverConnected(const grpc::Status& status) {
+  return status.error_message().find("ailed to connect") != std::string::npos ||
+         status.error_message().find("DNS resolution") != std::string::npos;
 }
 
 absl::Status Explain(const grpc::Status& status, const std::string& address) {
@@ -79,7 +90,8 @@ bool Pause(const std::stop_token& stop, nanoseconds time) {
 }
 
 // Runs `attempt` until it succeeds, fails for good, is stopped, or the coordinator has been away
-// for the whole patience. `attempt` sets *alive when it heard from the coordinator.
+// for the whole patience. `attempt` sets *alive when it got on: an answer that says nothing new, as
+// a read-only coordinator gives before it turns us away, ends no interruption.
 absl::Status Persist(const StreamOptions& options,
                      const std::function<absl::Status(bool* alive)>& attempt) {
   auto backoff = std::chrono::milliseconds(20);
@@ -152,21 +164,22 @@ class Client::Impl {
     return Call(stub, method, request, response, options.timeout);
   }
 
-  // One stream of answers, until it ends or breaks.
+  // One stream of answers, until it ends or breaks. `on_response` returns whether it was news.
   template <typename Method, typename Request, typename Response>
   absl::Status Stream(Method method, const Request& request, const std::stop_token& stop,
-                      bool* alive, const std::function<void(Response&)>& on_response) {
+                      bool* alive, const std::function<bool(Response&)>& on_response) {
+    const SteadyTime begun = std::chrono::steady_clock::now();
     grpc::ClientContext context;
     // A stream has no deadline of its own: it lives as long as the job. Silence of the connection
     // shows as a broken stream, and `stop` ends it at any time.
     const std::stop_callback cancel(stop, [&] { context.TryCancel(); });
     const auto reader = (jobs.get()->*method)(&context, request);
     Response response;
-    while (reader->Read(&response)) {
-      *alive = true;
-      on_response(response);
-    }
-    return Explain(reader->Finish(), options.address);
+    while (reader->Read(&response)) *alive |= on_response(response);
+    const grpc::Status status = reader->Finish();
+    // A job may have nothing to say for hours.
+    *alive |= !NeverConnected(status) && std::chrono::steady_clock::now() - begun >= kSettled;
+    return Explain(status, options.address);
   }
 
   const Options options;
@@ -270,15 +283,17 @@ absl::Status Client::Watch(const std::string& job_id,
   v1::WatchJobRequest request;
   request.set_job_id(job_id);
   bool ended = false;
-  uint64_t revision = 0;
+  v1::Job last;
   return Persist(options, [&](bool* alive) -> absl::Status {
-    const std::function<void(v1::WatchJobResponse&)> deliver = [&](v1::WatchJobResponse& response) {
-      const v1::Job& job = response.job();
+    const std::function<bool(v1::WatchJobResponse&)> deliver = [&](v1::WatchJobResponse& response) {
+      v1::Job& job = *response.mutable_job();
       ended = HasEnded(job.state());
-      // A new stream begins with the job as it is, which may be what the last one ended with.
-      if (revision != 0 && job.revision() == revision) return;
-      revision = job.revision();
-      on_change(job);
+      // A new stream begins with the job as it is, which may be what the last one ended with. The
+      // revision alone does not tell: it can fall back and rise again where a coordinator restarts.
+      if (job.revision() == last.revision() && MessageDifferencer::Equals(job, last)) return false;
+      last.Swap(&job);
+      on_change(last);
+      return true;
     };
     const absl::Status status =
         impl_->Stream(&v1::JobService::Stub::WatchJob, request, options.stop, alive, deliver);
@@ -310,18 +325,19 @@ absl::Status Client::ReadLogs(const LogQuery& query,
         position->set_offset(offset);
       }
     }
-    const std::function<void(v1::ReadLogsResponse&)> deliver = [&](v1::ReadLogsResponse& chunk) {
+    const std::function<bool(v1::ReadLogsResponse&)> deliver = [&](v1::ReadLogsResponse& chunk) {
       request.set_generation(chunk.generation());
       uint64_t& offset =
           next.try_emplace({chunk.rank(), chunk.stream()}, chunk.offset()).first->second;
       const uint64_t end = chunk.offset() + chunk.data().size();
-      if (end <= offset) return;
+      if (end <= offset) return false;
       if (chunk.offset() < offset) {
         chunk.mutable_data()->erase(0, offset - chunk.offset());
         chunk.set_offset(offset);
       }
       offset = end;
       on_data(chunk);
+      return true;
     };
     return impl_->Stream(&v1::JobService::Stub::ReadLogs, request, options.stop, alive, deliver);
   });

@@ -47,7 +47,7 @@ struct StreamOptions {
   std::stop_token stop;
   // How long to go on trying while the coordinator is away.
   std::chrono::nanoseconds patience = std::chrono::seconds(60);
-  // Told once at the start of each interruption.
+  // Told once at the start of each interruption; the next one begins only after news.
   std::function<void(const absl::Status&)> on_interruption;
 };
 

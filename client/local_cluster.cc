@@ -3,13 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <ctime>
-#include <filesystem>
 
 #include "core/os/files.h"
 #include "core/status.h"
@@ -18,36 +13,6 @@ namespace meshrun::client {
 namespace {
 
 constexpr std::chrono::seconds kStartTimeout(10);
-constexpr std::string_view kDirectoryName = "meshrun-run.";
-constexpr size_t kMaxParent = 40;
-
-std::string ParentDirectory() {
-  const char* tmp = std::getenv("TMPDIR");
-  // Sockets below it must fit 107 bytes.
-  return tmp != nullptr && tmp[0] == '/' && std::string_view(tmp).size() <= kMaxParent ? tmp
-                                                                                       : "/tmp";
-}
-
-os::UniqueFd TryLock(const std::string& directory) {
-  os::UniqueFd fd(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) fd.reset();
-  return fd;
-}
-
-// Directories of runs that were killed: nobody else removes them.
-void RemoveAbandoned(const std::string& parent) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
-    struct stat info;
-    const std::string path = entry.path();
-    if (!entry.path().filename().string().starts_with(kDirectoryName) ||
-        ::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::getuid() ||
-        ::access((path + "/lock").c_str(), F_OK) != 0) {
-      continue;
-    }
-    if (const os::UniqueFd lock = TryLock(path)) os::RemoveTree(path).IgnoreError();
-  }
-}
 
 }  // namespace
 
@@ -58,10 +23,9 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options&
   cluster->options_ = options;
   if (!cluster->options_.trace) cluster->options_.trace = [](const char*) {};
 
-  std::string path = fmt::format("{}/{}XXXXXX", ParentDirectory(), kDirectoryName);
-  if (::mkdtemp(path.data()) == nullptr) return os::ErrnoStatus(errno, path);
-  cluster->directory_ = path;
-  cluster->lock_ = TryLock(path);
+  MESHRUN_ASSIGN_OR_RETURN(cluster->directory_,
+                           RunDirectory::Create(RunDirectory::DefaultParent()));
+  const std::string& path = cluster->directory_.path();
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) return os::ErrnoStatus(errno, "pipe");
   const os::UniqueFd lifeline_read(pipe[0]);
@@ -107,10 +71,9 @@ LocalCluster::~LocalCluster() {
       (*daemon)->WaitEnded(std::chrono::seconds(1));
     }
   }
-  if (directory_.empty()) return;
-  os::RemoveTree(directory_).IgnoreError();
-  lock_.reset();
-  RemoveAbandoned(ParentDirectory());
+  if (directory_.path().empty()) return;
+  directory_.Remove();
+  RunDirectory::RemoveAbandoned(RunDirectory::DefaultParent());
   if (options_.trace) options_.trace("daemons ended");
 }
 

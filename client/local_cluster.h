@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/daemon_process.h"
+#include "client/run_directory.h"
 
 namespace meshrun::client {
 
@@ -42,10 +43,8 @@ class LocalCluster {
   LocalCluster() = default;
 
   Options options_;
-  std::string directory_;
+  RunDirectory directory_;
   std::string address_;
-  // Free once this process is gone, however it went.
-  os::UniqueFd lock_;
   os::UniqueFd lifeline_;
   std::optional<DaemonProcess> coordinator_;
   std::optional<DaemonProcess> worker_;

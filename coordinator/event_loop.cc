@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <google/protobuf/util/delimited_message_util.h>
 
+#include <charconv>
 #include <utility>
 
 #include "core/ids.h"
 #include "core/log.h"
 #include "core/proto_time.h"
 #include "core/status.h"
+#include "core/text.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -43,8 +45,13 @@ v1::StateRow MetaRow(std::string key, std::string value) {
 absl::Status EventLoop::Start() {
   MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
   for (const v1::StateRow& row : rows) {
-    if (row.table() == v1::STATE_TABLE_META && row.key() == "term")
-      term_ = std::stoull(row.value());
+    if (row.table() != v1::STATE_TABLE_META || row.key() != "term") continue;
+    const char* const end = row.value().data() + row.value().size();
+    const auto [stop, error] = std::from_chars(row.value().data(), end, term_);
+    if (error != std::errc{} || stop != end) {
+      return absl::DataLossError(
+          fmt::format("the state is damaged: the term is '{}', which is no number", row.value()));
+    }
   }
   ++term_;
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
@@ -79,23 +86,33 @@ absl::Status EventLoop::Post(v1::StateEvent event) {
   if (event.event_case() == v1::StateEvent::kSubmitJob) {
     event.set_random(RandomIdSource().Next());
   }
+  const size_t bytes = event.ByteSizeLong();
   MutexLock lock(mu_);
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
   if (queue_.size() >= options_.queue_limit) {
     return absl::ResourceExhaustedError(
         fmt::format("the coordinator has {} events waiting, and takes no more", queue_.size()));
   }
-  // Stamped under the lock: the order of the queue is the order of time.
-  queue_.push_back(Stamped(std::move(event)));
-  if (queue_.size() == 1) arrived_.NotifyOne();
+  if (queue_bytes_ + bytes > options_.queue_bytes_limit) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the coordinator has events of {} waiting, and takes no more than {}",
+                    FormatBytes(queue_bytes_), FormatBytes(options_.queue_bytes_limit)));
+  }
+  Enqueue(std::move(event), bytes);
   return absl::OkStatus();
+}
+
+void EventLoop::Enqueue(v1::StateEvent event, size_t bytes) {
+  // Stamped under the lock: the order of the queue is the order of time.
+  queue_.push_back({Stamped(std::move(event)), bytes});
+  queue_bytes_ += bytes;
+  if (queue_.size() == 1) arrived_.NotifyOne();
 }
 
 void EventLoop::PostEnd(v1::StateEvent event) {
   MutexLock lock(mu_);
   if (stopping_) return;
-  queue_.push_back(Stamped(std::move(event)));
-  if (queue_.size() == 1) arrived_.NotifyOne();
+  Enqueue(std::move(event), 0);
 }
 
 std::string EventLoop::read_only_reason() const {
@@ -118,7 +135,8 @@ std::vector<v1::StateEvent> EventLoop::TakeBatch() {
   }
   if (stopping_) return batch;
   while (!queue_.empty() && batch.size() < options_.batch_limit) {
-    batch.push_back(std::move(queue_.front()));
+    batch.push_back(std::move(queue_.front().event));
+    queue_bytes_ -= queue_.front().bytes;
     queue_.pop_front();
   }
   if (batch.empty()) {
@@ -140,7 +158,8 @@ void EventLoop::Run() {
       Process(std::move(batch));
     }
   }
-  options_.recipients.EndAll(absl::UnavailableError("the coordinator is stopping"));
+  options_.recipients.EndCalls(absl::UnavailableError("the coordinator is stopping"));
+  options_.recipients.EndSessions(absl::UnavailableError("the coordinator is stopping"));
 }
 
 Actions EventLoop::StepBatch(std::vector<v1::StateEvent>& batch) {
@@ -152,6 +171,7 @@ Actions EventLoop::StepBatch(std::vector<v1::StateEvent>& batch) {
     all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
                     std::make_move_iterator(actions.list.end()));
     all.rows = std::move(actions.rows);
+    all.damage.Update(actions.damage);
   }
   if (record_.is_open()) record_.flush();
   return all;
@@ -161,6 +181,8 @@ void EventLoop::Process(std::vector<v1::StateEvent> batch) {
   Actions actions = StepBatch(batch);
   if (const absl::Status status = options_.store.Commit(actions.rows); !status.ok()) {
     EnterReadOnly(status);
+    // Its calls have their answer; its sessions go on.
+    ProcessReadOnly(std::move(batch));
     return;
   }
   options_.recipients.Deliver(std::move(actions.list));
@@ -171,17 +193,23 @@ void EventLoop::Process(std::vector<v1::StateEvent> batch) {
   }
 }
 
-absl::Status EventLoop::Restore() {
-  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
-  v1::StateEvent event;
-  v1::RestoreEvent& restore = *event.mutable_restore();
+v1::RestoreEvent EventLoop::RestoreEvent() const {
+  v1::RestoreEvent restore;
   restore.set_term(term_);
   *restore.mutable_lease() = ToProtoDuration(options_.lease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
-  restore.mutable_rows()->Add(rows.begin(), rows.end());
+  return restore;
+}
+
+absl::Status EventLoop::Restore() {
+  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
+  v1::StateEvent event;
+  *event.mutable_restore() = RestoreEvent();
+  event.mutable_restore()->mutable_rows()->Add(rows.begin(), rows.end());
   std::vector<v1::StateEvent> batch;
   batch.push_back(Stamped(std::move(event)));
   Actions actions = StepBatch(batch);
+  MESHRUN_RETURN_IF_ERROR(actions.damage);
   return options_.store.Commit(actions.rows);
 }
 
@@ -193,21 +221,18 @@ void EventLoop::EnterReadOnly(const absl::Status& why) {
     MutexLock lock(mu_);
     read_only_reason_ = reason;
   }
-  options_.recipients.EndAll(absl::UnavailableError("the coordinator is read-only: " + reason));
+  options_.recipients.EndCalls(absl::UnavailableError("the coordinator is read-only: " + reason));
   read_only_ = true;
   next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
   // What was stepped and not written never happened. The rows of this restore stay unwritten.
   const auto rows = options_.store.Load();
-  readable_ = rows.ok();
   v1::StateEvent event;
-  event.mutable_restore()->set_term(term_);
-  *event.mutable_restore()->mutable_lease() = ToProtoDuration(options_.lease);
-  *event.mutable_restore()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+  *event.mutable_restore() = RestoreEvent();
   if (rows.ok()) event.mutable_restore()->mutable_rows()->Add(rows->begin(), rows->end());
   std::vector<v1::StateEvent> batch;
   batch.push_back(Stamped(std::move(event)));
   frozen_now_nanos_ = batch.back().now_nanos();
-  StepBatch(batch);
+  readable_ = StepBatch(batch).damage.ok() && rows.ok();
 }
 
 void EventLoop::TryToLeaveReadOnly() {
@@ -218,10 +243,29 @@ void EventLoop::TryToLeaveReadOnly() {
     return;
   }
   log::Info("the state can be written again");
+  options_.recipients.EndSessions(absl::UnavailableError(
+      "the coordinator was read-only and has not kept what was said meanwhile: say Hello again"));
   read_only_ = false;
   readable_ = true;
   MutexLock lock(mu_);
   read_only_reason_.clear();
+}
+
+void EventLoop::AnswerReadOnly(const v1::SessionMessage& event) {
+  const v1::OpenSessionRequest& message = event.message();
+  v1::OpenSessionResponse reply;
+  reply.mutable_fence()->set_term(term_);
+  reply.mutable_fence()->set_incarnation(message.fence().incarnation());
+  if (message.has_hello()) {
+    const v1::RestoreEvent settings = RestoreEvent();
+    *reply.mutable_welcome()->mutable_lease() = settings.lease();
+    *reply.mutable_welcome()->mutable_heartbeat_interval() = settings.heartbeat_interval();
+  } else if (message.has_heartbeat()) {
+    reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+  } else {
+    return;
+  }
+  options_.recipients.Send(event.session_id(), std::move(reply));
 }
 
 void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
@@ -231,7 +275,7 @@ void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
     // No lease ends while nobody may renew it.
     event.set_now_nanos(frozen_now_nanos_);
     if (event.has_session_message()) {
-      options_.recipients.Close(event.session_message().session_id(), refusal);
+      AnswerReadOnly(event.session_message());
     } else if (event.has_session_closed()) {
       options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
     } else if (IsRead(event) && (readable_ || event.has_call_cancelled())) {

@@ -2,9 +2,11 @@
 //
 // Events are posted from any thread and stamped with the time of their arrival. The loop takes what
 // has arrived as one batch, steps it, commits its rows in one transaction, and only then releases
-// its actions. When a commit fails the actions are dropped, every call and session ends with
-// UNAVAILABLE and the state is rebuilt from disk: from then on the coordinator answers reads only,
-// and tries once a second whether the disk can be written again.
+// its actions. When a commit fails the actions are dropped, every call ends with UNAVAILABLE and
+// the state is rebuilt from disk: from then on the coordinator is read-only, and tries once a
+// second whether the disk can be written again. Meanwhile it answers reads; and Hello and
+// heartbeats, since a worker that hears nobody stops its ranks. What else workers say is dropped:
+// once the disk is back their sessions end with UNAVAILABLE, and their next Hello says it all.
 #pragma once
 
 #include <atomic>
@@ -32,8 +34,9 @@ class EventLoop {
     Recipients& recipients;
     SteadyNanos lease = std::chrono::seconds(5);
     SteadyNanos heartbeat = std::chrono::seconds(1);
-    // Events waiting; more are refused.
+    // Events waiting, and their bytes; more are refused.
     size_t queue_limit = 65'536;
+    size_t queue_bytes_limit = 256u << 20;
     // Events that are one batch at most.
     size_t batch_limit = 4096;
     // Each stepped event goes there, each after its length; empty: none.
@@ -43,7 +46,8 @@ class EventLoop {
   explicit EventLoop(const Options& options) : options_(options) {}
   ~EventLoop() { Stop(); }
 
-  // Raises the term, makes it durable, restores the state, starts the thread.
+  // Raises the term, makes it durable, restores the state, starts the thread. DATA_LOSS names a row
+  // that cannot be read.
   absl::Status Start();
   // Ends all calls and sessions with UNAVAILABLE. Idempotent.
   void Stop();
@@ -65,9 +69,12 @@ class EventLoop {
   std::vector<v1::StateEvent> TakeBatch();
   void Process(std::vector<v1::StateEvent> batch);
   void ProcessReadOnly(std::vector<v1::StateEvent> batch);
+  void AnswerReadOnly(const v1::SessionMessage& event);
   // Steps all, the last one as the end of the batch, and records them.
   Actions StepBatch(std::vector<v1::StateEvent>& batch);
   v1::StateEvent Stamped(v1::StateEvent event) const;
+  v1::RestoreEvent RestoreEvent() const;
+  void Enqueue(v1::StateEvent event, size_t bytes) MESHRUN_REQUIRES(mu_);
   absl::Status Restore();
   void EnterReadOnly(const absl::Status& why);
   void TryToLeaveReadOnly();
@@ -87,7 +94,12 @@ class EventLoop {
 
   mutable Mutex mu_;
   CondVar arrived_;
-  std::deque<v1::StateEvent> queue_ MESHRUN_GUARDED_BY(mu_);
+  struct Queued {
+    v1::StateEvent event;
+    size_t bytes = 0;
+  };
+  std::deque<Queued> queue_ MESHRUN_GUARDED_BY(mu_);
+  size_t queue_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   std::string read_only_reason_ MESHRUN_GUARDED_BY(mu_);
 };

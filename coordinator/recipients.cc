@@ -27,6 +27,11 @@ void Recipients::AddSession(uint64_t session_id, std::shared_ptr<Session> sessio
   sessions_[session_id] = std::move(session);
 }
 
+void Recipients::SetUploads(EndUploadsOf end_uploads) {
+  MutexLock lock(mu_);
+  end_uploads_ = std::move(end_uploads);
+}
+
 void Recipients::Reply(uint64_t call_id, const absl::Status& status, const MessagePtr& response) {
   if (PendingCall* call = TakeCall(call_id); call != nullptr) call->Reply(status, response);
 }
@@ -74,21 +79,34 @@ void Recipients::Deliver(std::vector<Action> actions) {
     } else if (auto* relay = std::get_if<OpenLogRelay>(&action)) {
       PendingCall* const call = TakeCall(relay->call_id);
       if (call != nullptr) call->OpenRelay(std::move(*relay));
+    } else if (const auto* lost = std::get_if<EndUploads>(&action)) {
+      EndUploadsOf end_uploads;
+      {
+        MutexLock lock(mu_);
+        end_uploads = end_uploads_;
+      }
+      if (end_uploads) end_uploads(lost->node_id, lost->why);
     } else if (const auto* line = std::get_if<WriteLog>(&action)) {
       line->warning ? log::Warning(line->text) : log::Info(line->text);
     }
   }
 }
 
-void Recipients::EndAll(const absl::Status& why) {
+void Recipients::EndCalls(const absl::Status& why) {
   std::map<uint64_t, PendingCall*> calls;
-  std::map<uint64_t, std::shared_ptr<Session>> sessions;
   {
     MutexLock lock(mu_);
     calls.swap(calls_);
-    sessions.swap(sessions_);
   }
   for (const auto& [id, call] : calls) call->Reply(why, nullptr);
+}
+
+void Recipients::EndSessions(const absl::Status& why) {
+  std::map<uint64_t, std::shared_ptr<Session>> sessions;
+  {
+    MutexLock lock(mu_);
+    sessions.swap(sessions_);
+  }
   for (const auto& [id, session] : sessions) session->Close(why);
 }
 

@@ -1,8 +1,10 @@
 // Where actions go: the calls and sessions that are open, by the ids that the shell gave them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,14 +41,19 @@ class Recipients {
   bool RemoveCall(uint64_t call_id);
   void AddSession(uint64_t session_id, std::shared_ptr<Session> session);
 
+  // Who ends a lost node's uploads; null: nobody.
+  using EndUploadsOf = std::function<void(const std::string& node_id, const absl::Status& why)>;
+  void SetUploads(EndUploadsOf end_uploads);
+
   void Reply(uint64_t call_id, const absl::Status& status, const MessagePtr& response);
   void Send(uint64_t session_id, v1::OpenSessionResponse message);
   void Close(uint64_t session_id, const absl::Status& status);
 
   // Carries out what a batch asks for. The loop's thread alone.
   void Deliver(std::vector<Action> actions);
-  // Ends every call and session with `why`.
-  void EndAll(const absl::Status& why);
+  // Ends every call, every session, with `why`.
+  void EndCalls(const absl::Status& why);
+  void EndSessions(const absl::Status& why);
 
  private:
   PendingCall* TakeCall(uint64_t call_id);
@@ -54,6 +61,7 @@ class Recipients {
   Mutex mu_;
   std::map<uint64_t, PendingCall*> calls_ MESHRUN_GUARDED_BY(mu_);
   std::map<uint64_t, std::shared_ptr<Session>> sessions_ MESHRUN_GUARDED_BY(mu_);
+  EndUploadsOf end_uploads_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun::coordinator

@@ -31,6 +31,8 @@ namespace {
 
 constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::seconds kFarewell(1);
+// What was killed at once is waited for no longer than this.
+constexpr std::chrono::seconds kKillTime(2);
 
 }  // namespace
 
@@ -58,9 +60,8 @@ absl::Status Daemon::Init() {
   if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
 
-  InventoryOverrides overrides = {.cores = options_.cores,
-                                  .slots = options_.slots,
-                                  .memory_bytes = options_.memory_bytes};
+  InventoryOverrides overrides = {
+      .cores = options_.cores, .slots = options_.slots, .memory_bytes = options_.memory_bytes};
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     overrides.visible_devices = visible;
   resources_ = TakeInventory(overrides);
@@ -69,25 +70,27 @@ absl::Status Daemon::Init() {
       Clock::Real());
 
   generations_ = std::make_unique<Generations>(
-      Generations::Host{
-          .loop = loop_,
-          .state_dir = *state_dir_,
-          .ports = *ports_,
-          .ids = ids_,
-          .facts = {.node_name = options_.name,
-                    .agent_address = "unix:" + state_dir_->AgentSocket(),
-                    .cores = resources_.cores(),
-                    .has_gpus = resources_.gpus_size() > 0},
-          .environment = InheritedEnvironment(environ),
-          .jobs_dir = options_.jobs_dir,
-          .supervisor = {.path = options_.supervisor_program.empty() ? os::SelfPath()
-                                                                     : options_.supervisor_program,
-                         .lifeline_fd = options_.lifeline_fd.get(),
-                         .end_with_daemon = options_.kill_at_once}},
+      Generations::Host{.loop = loop_,
+                        .state_dir = *state_dir_,
+                        .ports = *ports_,
+                        .ids = ids_,
+                        .facts = {.node_name = options_.name,
+                                  .agent_address = "unix:" + state_dir_->AgentSocket(),
+                                  .cores = resources_.cores(),
+                                  .has_gpus = resources_.gpus_size() > 0},
+                        .environment = InheritedEnvironment(environ),
+                        .jobs_dir = options_.jobs_dir,
+                        .supervisor = {.path = os::SelfPath(),
+                                       .lifeline_fd = options_.lifeline_fd.get(),
+                                       .end_with_daemon = options_.kill_at_once}},
       Generations::Handler{
           .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
           .on_rank_ended = [this](const std::string& job_id, uint64_t generation,
-                                  int rank) { logs_->RankEnded(job_id, generation, rank); }});
+                                  int rank) { logs_->RankEnded(job_id, generation, rank); },
+          .on_generation_ended =
+              [this](const std::string& job_id, uint64_t generation) {
+                OnGenerationEnded(job_id, generation);
+              }});
   logs_ = std::make_unique<LogUploads>(channels[1]);
   session_ = std::make_unique<Session>(
       loop_, channels[0], state_dir_->incarnation(),
@@ -96,8 +99,8 @@ absl::Status Daemon::Init() {
           .on_welcome = [this](const v1::Welcome& welcome) { OnWelcome(welcome); },
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
           .on_refused = [this](const absl::Status& status) { return OnRefused(status); }});
-  agent_server_ =
-      std::make_unique<AgentServer>(loop_, *generations_, channels[2], state_dir_->incarnation());
+  agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels[2], node_id(),
+                                                state_dir_->incarnation());
 
   WatchSignals();
   WatchLifeline();
@@ -119,6 +122,7 @@ v1::Hello Daemon::MakeHello() const {
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
   for (v1::RunningGeneration& running : generations_->Running())
     *hello.add_running() = std::move(running);
+  hello.set_draining(stopping_);
   return hello;
 }
 
@@ -219,19 +223,36 @@ void Daemon::OnTick() {
 
 void Daemon::Stop(const std::string& reason, bool at_once) {
   log::Info("stops", {{"reason", reason}});
+  stopping_ = true;
+  // First of all: slots that become free while the last rank ends must not be filled.
+  session_->Drain();
   generations_->Refuse(reason);
+  const auto deadline = at_once
+                            ? std::min<std::chrono::nanoseconds>(options_.stop_timeout, kKillTime)
+                            : generations_->LongestKillGrace() + options_.stop_timeout;
   generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt,
                         reason);
-  if (!std::exchange(stopping_, true)) EndWhenQuiet();
+  // A rank in an uninterruptible sleep (a dead NFS server) outlives every signal.
+  loop_.After(deadline, [this] {
+    if (ending_) return;
+    log::Warning("ends, although something that it has killed is still there",
+                 {{"left", generations_->DescribeRunning()}});
+    End();
+  });
+  EndWhenQuiet();
 }
 
 void Daemon::EndWhenQuiet() {
-  if (ending_) return;
-  if (generations_->AllEnded()) {
-    End();
-    return;
-  }
-  loop_.After(std::chrono::milliseconds(5), [this] { EndWhenQuiet(); });
+  if (generations_->AllEnded()) End();
+}
+
+void Daemon::OnGenerationEnded(const std::string& job_id, uint64_t generation) {
+  logs_->Prune({.root = state_dir_->LogRoot(),
+                .keep_bytes = options_.keep_logs_bytes,
+                .newest = state_dir_->LogDirectory(job_id, generation),
+                .in_use = generations_->LogDirectoriesInUse()});
+  // Not from within the generation's own call.
+  if (stopping_) loop_.Post([this] { EndWhenQuiet(); });
 }
 
 void Daemon::End() {

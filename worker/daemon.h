@@ -42,14 +42,16 @@ struct DaemonOptions {
   rpc::TlsFiles tls;
   // Without a coordinator for so long, ranks are stopped.
   std::chrono::nanoseconds orphan_timeout = std::chrono::seconds(15);
+  // When stopped, what does not end is waited for so long after the last job's grace.
+  std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);
+  // Logs of generations that have ended: the oldest are removed beyond so many bytes.
+  uint64_t keep_logs_bytes = uint64_t{1} << 30;
   // Supervisors do not wait for their lease when this daemon is gone.
   bool kill_at_once = false;
   // One JSON line goes there when the coordinator has welcomed this daemon.
   os::UniqueFd ready_fd;
   // Its end is the end of everything, at once.
   os::UniqueFd lifeline_fd;
-  // Empty: this program.
-  std::string supervisor_program;
 };
 
 class Daemon {
@@ -58,8 +60,9 @@ class Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
   ~Daemon();
 
-  // Until SIGTERM, SIGINT or SIGHUP (which the caller has blocked): then all ranks are stopped with
-  // each job's grace, at once when a second signal comes, and the coordinator hears goodbye. Not
+  // Until SIGTERM, SIGINT or SIGHUP (which the caller has blocked): then nothing new is taken, all
+  // ranks are stopped with each job's grace, at once when a second signal comes, and the
+  // coordinator hears goodbye. What cannot be killed is left to its supervisor after a while. Not
   // OK: the coordinator refused this daemon.
   absl::Status Run();
 
@@ -77,6 +80,7 @@ class Daemon {
   void OnTick();
   void Stop(const std::string& reason, bool at_once);
   void EndWhenQuiet();
+  void OnGenerationEnded(const std::string& job_id, uint64_t generation);
   void End();
 
   DaemonOptions options_;

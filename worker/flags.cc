@@ -42,7 +42,8 @@ os::UniqueFd TakeFd(int fd) {
 std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   DaemonOptions options;
   options.state_dir = DefaultStateDir();
-  std::string memory, ports, orphan_timeout = "15s", log_format = "text", log_level = "info";
+  std::string memory, ports, orphan_timeout = "15s", stop_timeout = "10s", keep_logs = "1G",
+                             log_format = "text", log_level = "info";
   uint32_t cores = 0, slots = 0;
   int ready_fd = -1, lifeline_fd = -1;
 
@@ -80,6 +81,12 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                  "Where the jobs that ship with meshrun are installed");
   app.add_option("--orphan-timeout", orphan_timeout,
                  "Without a coordinator for so long, ranks are stopped")
+      ->capture_default_str();
+  app.add_option("--stop-timeout", stop_timeout,
+                 "When stopped, wait so long beyond a job's grace for what does not end")
+      ->capture_default_str();
+  app.add_option("--keep-logs", keep_logs,
+                 "Bytes of logs to keep of generations that have ended; the newest stays always")
       ->capture_default_str();
   app.add_flag("--kill-at-once-on-lifeline", options.kill_at_once,
                "Ranks end with this process, without waiting for the lease");
@@ -119,6 +126,12 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   const auto timeout = ParseDuration(orphan_timeout);
   if (!timeout.ok()) return wrong(timeout.status());
   options.orphan_timeout = *timeout;
+  const auto stop = ParseDuration(stop_timeout);
+  if (!stop.ok()) return wrong(stop.status());
+  options.stop_timeout = *stop;
+  const auto logs = ParseBytes(keep_logs);
+  if (!logs.ok()) return wrong(logs.status());
+  options.keep_logs_bytes = *logs;
   options.ready_fd = TakeFd(ready_fd);
   options.lifeline_fd = TakeFd(lifeline_fd);
   return options;

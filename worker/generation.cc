@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/clock.h"
@@ -23,11 +25,21 @@ namespace meshrun::worker {
 namespace {
 
 constexpr std::chrono::seconds kDefaultKillGrace(5);
+// What a dead supervisor has left is looked for again after a moment, then more rarely, for about
+// ten seconds.
+constexpr std::chrono::milliseconds kKillAgain(20);
+constexpr std::chrono::milliseconds kKillAgainAtMost(1000);
+constexpr int kKillPasses = 15;
+constexpr char kSelf[] = "/proc/self/exe";
 
-// The daemon's own program may have been replaced since it started: a supervisor of another version
-// would read our launch file. The kernel still has the one that runs.
+// The program that runs, by its name where that still is the same file. It may have been removed or
+// replaced since the daemon started: a supervisor of another version would read our launch file.
+// The kernel still has the one that runs.
 std::string ProgramPath(const std::string& path) {
-  return ::access(path.c_str(), X_OK) == 0 ? path : "/proc/self/exe";
+  struct stat running, named;
+  const bool same = ::stat(kSelf, &running) == 0 && ::stat(path.c_str(), &named) == 0 &&
+                    running.st_dev == named.st_dev && running.st_ino == named.st_ino;
+  return same ? path : kSelf;
 }
 
 absl::Status WritePrivate(const std::string& path, const google::protobuf::MessageLite& message) {
@@ -118,12 +130,16 @@ void Generation::Start(const v1::Start& start) {
   if (started_ || ended_) return;
   started_ = true;
   *record_.mutable_start() = start;
-  v1::SupervisorRequest request;
-  auto& env = *request.mutable_start()->mutable_env();
-  env["MASTER_ADDR"] = start.master_addr();
-  env["MASTER_PORT"] = std::to_string(start.master_port());
   // Before the ranks can ask for it through a daemon that was started again.
   WriteRecord();
+  SendStart();
+}
+
+void Generation::SendStart() {
+  v1::SupervisorRequest request;
+  auto& env = *request.mutable_start()->mutable_env();
+  env["MASTER_ADDR"] = record_.start().master_addr();
+  env["MASTER_PORT"] = std::to_string(record_.start().master_port());
   if (link_) link_->Send(request);
 }
 
@@ -174,6 +190,8 @@ void Generation::TakeState(const v1::SupervisorState& state) {
   started_ |= state.started();
   pids_ = {state.pids().begin(), state.pids().end()};
   for (const v1::RankExit& exit : state.exits()) exits_.emplace(exit.rank(), exit);
+  // The daemon that wrote the record was gone before its supervisor heard of the start.
+  if (!state.started() && record_.has_start()) SendStart();
   if (!prepared_) {
     prepared_ = true;
     handler_.on_prepared();
@@ -187,14 +205,39 @@ void Generation::TakeExit(const v1::RankExit& exit) {
 
 void Generation::OnSupervisorGone() {
   if (ended_) return;
+  link_.reset();
   v1::SupervisorState last;
   const auto final = os::ReadFile(directory_ + "/final");
-  if (!final.ok() || !last.ParseFromString(*final)) {
-    const int killed = KillByEnvironment("MESHRUN_TOKEN=" + record_.token());
-    log::Warning("the supervisor is gone", {{"job", fence().job_id()},
-                                            {"generation", fence().generation()},
-                                            {"left_behind_and_killed", killed}});
+  if (final.ok() && last.ParseFromString(*final)) {
+    EndWithoutSupervisor(last);
+    return;
   }
+  log::Warning("the supervisor is gone: kills what it has left",
+               {{"job", fence().job_id()}, {"generation", fence().generation()}});
+  KillLeftBehind(0);
+}
+
+void Generation::KillLeftBehind(int pass) {
+  const int killed = KillByEnvironment("MESHRUN_TOKEN=" + record_.token());
+  // Once more after a pass that found nothing: a process shows no environment while it becomes
+  // another program.
+  if (pass == 0 || (killed > 0 && pass < kKillPasses)) {
+    const auto pause = std::min(kKillAgain * (1 << pass), kKillAgainAtMost);
+    loop_.After(pause, [this, pass, alive = std::weak_ptr<bool>(alive_)] {
+      if (!alive.expired()) KillLeftBehind(pass + 1);
+    });
+    return;
+  }
+  if (killed > 0) {
+    log::Warning(
+        "what a dead supervisor has left cannot be killed",
+        {{"job", fence().job_id()}, {"generation", fence().generation()}, {"processes", killed}});
+  }
+  EndWithoutSupervisor({});
+}
+
+void Generation::EndWithoutSupervisor(const v1::SupervisorState& last) {
+  if (ended_) return;
   for (const v1::RankExit& exit : last.exits()) TakeExit(exit);
   if (started_) {
     for (const v1::RankAssignment& rank : record_.prepare().ranks()) {
@@ -208,7 +251,6 @@ void Generation::OnSupervisorGone() {
       TakeExit(exit);
     }
   }
-  link_.reset();
   End();
 }
 

@@ -4,7 +4,7 @@
 //   Prepare: files written, supervisor spawned  -> its first state arrives: on_prepared
 //   Start -> on_started(pids) -> on_exit per rank -> on_ended
 //   The supervisor gone before it said "ended": whatever is left of the ranks is killed, exits that
-//   nobody saw are made up (SIGKILL), on_ended.
+//   nobody saw are made up (SIGKILL), on_ended, after a moment.
 #pragma once
 
 #include <chrono>
@@ -28,6 +28,7 @@ namespace meshrun::worker {
 
 // How supervisors are started on this host.
 struct SupervisorProgram {
+  // Of the running program: supervisors are the same program.
   std::string path;
   // Read end of the daemon's own lifeline, -1 when it has none: handed down.
   int lifeline_fd = -1;
@@ -76,6 +77,7 @@ class Generation {
   const v1::Fence& fence() const { return record_.fence(); }
   const std::string& directory() const { return directory_; }
   const std::map<int, int64_t>& pids() const { return pids_; }
+  const std::map<int, v1::RankExit>& exits() const { return exits_; }
   std::chrono::nanoseconds kill_grace() const;
   bool prepared() const { return prepared_; }
   bool started() const { return started_; }
@@ -103,7 +105,12 @@ class Generation {
   void OnMessage(const v1::SupervisorResponse& response);
   void TakeState(const v1::SupervisorState& state);
   void TakeExit(const v1::RankExit& exit);
+  void SendStart();
   void OnSupervisorGone();
+  // Kills what the environment shows to be this generation's, until nothing is left; then it has
+  // ended.
+  void KillLeftBehind(int pass);
+  void EndWithoutSupervisor(const v1::SupervisorState& last);
   void End();
   void WatchChild(pid_t pid);
   void WriteRecord();

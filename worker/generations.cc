@@ -1,6 +1,9 @@
 #include "worker/generations.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "core/log.h"
 #include "core/os/files.h"
@@ -60,11 +63,17 @@ void Generations::FinishAdoption() {
 void Generations::OnSession(std::chrono::nanoseconds lease) {
   lease_ = lease;
   for (auto& [key, entry] : entries_) {
-    // Hello said how it ended; the pids and the progress it did not say.
+    // The pids and the progress did not stand in Hello.
     if (!entry.generation->pids().empty() && !entry.generation->ended()) OnStarted(key);
     entry.generation->OfferProgressAgain();
   }
-  ScheduleProgress();
+  SendProgress();
+  // What ended after Hello was written stands neither there nor in a message: there was no session
+  // yet. The coordinator passes over what it knows.
+  for (const auto& [key, entry] : entries_) {
+    for (const auto& [rank, exit] : entry.generation->exits()) SendExit(key, exit);
+    if (entry.generation->ended()) SendEnded(key);
+  }
 }
 
 void Generations::Handle(const v1::OpenSessionResponse& message) {
@@ -80,14 +89,16 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     // The coordinator must know that nothing runs here.
     log::Warning("a command for a generation that is not here",
                  {{"job", key.first}, {"generation", key.second}});
-    v1::OpenSessionRequest ended;
-    ended.mutable_generation_ended();
-    Send(key, std::move(ended));
+    SendEnded(key);
     return;
   }
   Generation& generation = *entry->generation;
   if (message.has_start()) {
-    generation.Start(message.start());
+    if (generation.ended()) {
+      SendEnded(key);
+    } else {
+      generation.Start(message.start());
+    }
   } else if (message.has_stop()) {
     log::Info(
         "stops a generation",
@@ -109,7 +120,7 @@ void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
   const Key key = {fence.job_id(), fence.generation()};
   if (Entry* const known = Find(key)) {
     // Said again after a reconnect.
-    if (known->generation->prepared()) AnswerPrepare(key);
+    if (known->generation->prepared() || known->generation->ended()) AnswerPrepare(key);
     return;
   }
   bool bad_command = false;
@@ -181,6 +192,19 @@ void Generations::OnPrepared(const Key& key) {
 void Generations::AnswerPrepare(const Key& key) {
   Entry& entry = *Find(key);
   entry.announced = true;
+  const v1::Fence& fence = entry.generation->fence();
+  if (!refusal_.empty()) {
+    RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
+    return;
+  }
+  if (entry.generation->ended()) {
+    RefusePrepare(
+        fence,
+        absl::FailedPreconditionError(fmt::format("generation {} of job {} has ended on {}",
+                                                  key.second, key.first, host_.facts.node_name)),
+        /*bad_command=*/false);
+    return;
+  }
   v1::OpenSessionRequest message;
   message.mutable_prepare_result()->set_ok(true);
   message.mutable_prepare_result()->set_master_port(entry.generation->record().master_port());
@@ -194,6 +218,7 @@ void Generations::RefusePrepare(const v1::Fence& fence, const absl::Status& stat
   v1::OpenSessionRequest message;
   message.mutable_prepare_result()->set_error(std::string(status.message()));
   message.mutable_prepare_result()->set_bad_command(bad_command);
+  message.mutable_prepare_result()->set_draining(!refusal_.empty());
   Send({fence.job_id(), fence.generation()}, std::move(message));
 }
 
@@ -216,9 +241,7 @@ void Generations::OnExit(const Key& key, const v1::RankExit& exit) {
              {"teardown", exit.teardown()}});
   // What it said last is known before its end.
   SendProgress();
-  v1::OpenSessionRequest message;
-  *message.mutable_rank_exit() = exit;
-  Send(key, std::move(message));
+  SendExit(key, exit);
   handler_.on_rank_ended(key.first, key.second, exit.rank());
 }
 
@@ -228,15 +251,14 @@ void Generations::OnEnded(const Key& key) {
   log::Info("a generation has ended on this host",
             {{"job", key.first}, {"generation", key.second}});
   SendProgress();
-  v1::OpenSessionRequest message;
-  message.mutable_generation_ended();
-  Send(key, std::move(message));
+  SendEnded(key);
   if (const uint32_t port = entry->generation->record().master_port(); port != 0) {
     host_.ports.GiveBack(static_cast<uint16_t>(port));
   }
   for (const v1::RankAssignment& rank : entry->generation->record().prepare().ranks()) {
     handler_.on_rank_ended(key.first, key.second, rank.rank());
   }
+  handler_.on_generation_ended(key.first, key.second);
   // Not from within the generation's own call.
   if (entry->forgotten) host_.loop.Post([this, key] { Drop(key); });
   if (on_adopted_) FinishAdoption();
@@ -250,6 +272,18 @@ void Generations::Drop(const Key& key) {
   if (const absl::Status removed = os::RemoveTree(directory); !removed.ok()) {
     log::Warning("cannot remove a generation's directory", {{"error", removed}});
   }
+}
+
+void Generations::SendExit(const Key& key, const v1::RankExit& exit) {
+  v1::OpenSessionRequest message;
+  *message.mutable_rank_exit() = exit;
+  Send(key, std::move(message));
+}
+
+void Generations::SendEnded(const Key& key) {
+  v1::OpenSessionRequest message;
+  message.mutable_generation_ended();
+  Send(key, std::move(message));
 }
 
 void Generations::ScheduleProgress() {
@@ -287,6 +321,40 @@ bool Generations::AllEnded() const {
     if (!entry.generation->ended()) return false;
   }
   return true;
+}
+
+std::chrono::nanoseconds Generations::LongestKillGrace() const {
+  std::chrono::nanoseconds longest(0);
+  for (const auto& [key, entry] : entries_) {
+    if (!entry.generation->ended()) longest = std::max(longest, entry.generation->kill_grace());
+  }
+  return longest;
+}
+
+std::string Generations::DescribeRunning() const {
+  std::vector<std::string> running;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.generation->ended()) continue;
+    std::vector<std::string> ranks;
+    const v1::RunningGeneration now = entry.generation->Running();
+    for (const int rank : now.running_ranks()) {
+      ranks.push_back(fmt::format("rank {} (pid {})", rank, entry.generation->pids().at(rank)));
+    }
+    running.push_back(fmt::format("generation {} of {}: {}", key.second, key.first,
+                                  ranks.empty() ? "no rank, but something that one of them started"
+                                                : fmt::to_string(fmt::join(ranks, ", "))));
+  }
+  return fmt::to_string(fmt::join(running, "; "));
+}
+
+std::set<std::string> Generations::LogDirectoriesInUse() const {
+  std::set<std::string> out;
+  for (const auto& [key, entry] : entries_) {
+    if (!entry.generation->ended()) {
+      out.insert(host_.state_dir.LogDirectory(key.first, key.second));
+    }
+  }
+  return out;
 }
 
 std::vector<v1::RunningGeneration> Generations::Running() const {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,8 @@ class Generations {
     std::function<void(v1::OpenSessionRequest)> send;
     // This rank's output is complete.
     std::function<void(const std::string& job_id, uint64_t generation, int rank)> on_rank_ended;
+    // Nothing of it is left on this host. Must not drop it.
+    std::function<void(const std::string& job_id, uint64_t generation)> on_generation_ended;
   };
 
   Generations(Host host, Handler handler) : host_(std::move(host)), handler_(std::move(handler)) {}
@@ -66,7 +69,12 @@ class Generations {
   // With each job's own grace, or `grace`.
   void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
   bool AllEnded() const;
-  // Nothing new is prepared from now on.
+  // Of those that have not ended; 0 without any.
+  std::chrono::nanoseconds LongestKillGrace() const;
+  // For people: what has not ended.
+  std::string DescribeRunning() const;
+  std::set<std::string> LogDirectoriesInUse() const;
+  // The worker is draining: nothing is prepared from now on.
   void Refuse(const std::string& reason) { refusal_ = reason; }
 
   // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
@@ -96,6 +104,8 @@ class Generations {
   void OnStarted(const Key& key);
   void OnExit(const Key& key, const v1::RankExit& exit);
   void OnEnded(const Key& key);
+  void SendExit(const Key& key, const v1::RankExit& exit);
+  void SendEnded(const Key& key);
   void ScheduleProgress();
   void SendProgress();
   void Drop(const Key& key);

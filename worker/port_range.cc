@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <sstream>
 
 #include "core/os/files.h"
 #include "core/status.h"
@@ -19,6 +20,8 @@ namespace meshrun::worker {
 namespace {
 
 constexpr int kBlockSize = 64;
+// A line has 17 bytes.
+constexpr size_t kLongestFile = kBlockSize * 32;
 
 // True when one could listen there, on every address of the host.
 bool CanListen(uint16_t port) {
@@ -67,7 +70,52 @@ absl::StatusOr<uint16_t> PortRange::Take() {
 }
 
 void PortRange::GiveBack(uint16_t port) {
-  if (taken_.erase(port) > 0) resting_until_[port] = clock_.SteadyNow() + kRest;
+  if (taken_.erase(port) == 0) return;
+  resting_until_[port] = clock_.SteadyNow() + kRest;
+  WriteRests(port);
+}
+
+void PortRange::ReadRests(const Block& block) {
+  const SteadyNanos now = clock_.SteadyNow();
+  const auto wall = std::chrono::floor<std::chrono::seconds>(clock_.WallNow());
+  char content[kLongestFile];
+  const ssize_t size = ::pread(block.lock.get(), content, sizeof(content), 0);
+  std::istringstream lines(std::string(content, std::max<ssize_t>(size, 0)));
+  unsigned port = 0;
+  int64_t free_at = 0;
+  while (lines >> port >> free_at) {
+    if (port < block.first || port > block.last) continue;
+    // In use when its holder went: the ranks that it had may still be ending.
+    const auto rest = free_at == 0 ? kRest
+                                   : std::clamp(std::chrono::seconds(free_at) - wall,
+                                                std::chrono::seconds(0), kRest);
+    SteadyNanos& until = resting_until_[static_cast<uint16_t>(port)];
+    until = std::max<SteadyNanos>(until, now + rest);
+  }
+}
+
+void PortRange::WriteRests(uint16_t changed) const {
+  const auto block = std::find_if(blocks_.begin(), blocks_.end(), [changed](const Block& b) {
+    return b.first <= changed && changed <= b.last;
+  });
+  // Kept from an earlier incarnation, whose block is not claimed yet.
+  if (block == blocks_.end()) return;
+  const SteadyNanos now = clock_.SteadyNow();
+  std::string content;
+  for (int port = block->first; port <= block->last; ++port) {
+    if (taken_.contains(static_cast<uint16_t>(port))) {
+      content += fmt::format("{} 0\n", port);
+    } else if (const auto rest = resting_until_.find(static_cast<uint16_t>(port));
+               rest != resting_until_.end() && rest->second > now) {
+      const auto free_at =
+          std::chrono::ceil<std::chrono::seconds>(clock_.WallNow() + (rest->second - now));
+      content += fmt::format("{} {}\n", port, free_at.count());
+    }
+  }
+  // Where it cannot be written, the next holder knows less: the kernel still keeps it off a port on
+  // which somebody listens.
+  (void)!::ftruncate(block->lock.get(), 0);
+  (void)!::pwrite(block->lock.get(), content.data(), content.size(), 0);
 }
 
 absl::StatusOr<uint16_t> PortRange::TakeFrom(const Block& block) {
@@ -80,10 +128,12 @@ absl::StatusOr<uint16_t> PortRange::TakeFrom(const Block& block) {
     if (taken_.contains(port) || resting_until_.contains(port) || !CanListen(port)) continue;
     taken_.insert(port);
     next_ = static_cast<uint16_t>(port + 1);
+    WriteRests(port);
     return port;
   }
   return absl::ResourceExhaustedError(fmt::format(
-      "no free port from {} to {} for MASTER_PORT: {} in use, {} used in the last minute",
+      "no free port from {} to {} for MASTER_PORT: {} in use, {} used in the last minute, by this "
+      "worker or the one before it",
       block.first, block.last, taken_.size(), resting_until_.size()));
 }
 
@@ -112,6 +162,7 @@ absl::Status PortRange::ClaimBlock() {
       if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
       blocks_.push_back(
           {static_cast<uint16_t>(first), static_cast<uint16_t>(last), std::move(lock)});
+      ReadRests(blocks_.back());
       return absl::OkStatus();
     }
   }

@@ -1,6 +1,10 @@
 // Ports for MASTER_PORT that no other daemon of this host gives away: blocks of 64, each claimed by
 // a lock on a file below /tmp/meshrun-ports-<uid>/, outside the range that the kernel gives to
 // connections.
+//
+// The file says which ports are in use or rest, for whoever holds the block next: a line each, the
+// port and the wall clock's seconds from which it is free, 0 while it is in use. A wall clock that
+// is stepped makes a rest shorter, or at most kRest long.
 #pragma once
 
 #include <chrono>
@@ -43,6 +47,7 @@ class PortRange {
   absl::StatusOr<uint16_t> Take();
   // Taken by an earlier incarnation of this daemon, and still in use.
   void Keep(uint16_t port) { taken_.insert(port); }
+  // Its rest begins.
   void GiveBack(uint16_t port);
 
  private:
@@ -53,6 +58,9 @@ class PortRange {
   };
   absl::StatusOr<uint16_t> TakeFrom(const Block& block);
   absl::Status ClaimBlock();
+  // What the block's last holder has written.
+  void ReadRests(const Block& block);
+  void WriteRests(uint16_t port) const;
 
   const Options options_;
   const Clock& clock_;

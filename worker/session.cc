@@ -180,10 +180,18 @@ void Session::OnTick() {
     stream_->Cancel();
     return;
   }
-  if (!open_) return;
+  SendHeartbeat();
+}
+
+void Session::SendHeartbeat() {
   v1::OpenSessionRequest message;
   message.mutable_heartbeat()->set_sequence(++sequence_);
+  message.mutable_heartbeat()->set_draining(draining_);
   Send(std::move(message));
+}
+
+void Session::Drain() {
+  if (!std::exchange(draining_, true)) SendHeartbeat();
 }
 
 void Session::OnDone(const absl::Status& status) {

@@ -41,6 +41,8 @@ class Session {
   ~Session();
 
   void Start();
+  // Every heartbeat says from now on that this worker is stopping; one says so at once.
+  void Drain();
   // Dropped while the session is not open. The fence's term and incarnation are filled in.
   void Send(v1::OpenSessionRequest message);
   bool open() const { return open_; }
@@ -61,6 +63,7 @@ class Session {
   void OnMessage(v1::OpenSessionResponse message);
   void OnDone(const absl::Status& status);
   void OnTick();
+  void SendHeartbeat();
   void OnWelcome(const v1::OpenSessionResponse& message);
 
   EventLoop& loop_;
@@ -78,6 +81,7 @@ class Session {
   Time stream_began_;
   EventLoop::TimerId tick_ = 0;
   std::string last_error_;
+  bool draining_ = false;
   bool closing_ = false;
   std::function<void()> on_closed_;
 };

@@ -69,7 +69,7 @@ absl::StatusOr<StateDir> StateDir::Open(const std::string& path, IdSource& ids) 
   }
   MESHRUN_ASSIGN_OR_RETURN(out.run_dir_, RunDirectory(out.path_));
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(out.run_dir_ + "/g", 0700));
-  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(out.path_ + "/logs", 0700));
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(out.LogRoot(), 0700));
 
   const std::string node_path = out.path_ + "/node.json";
   if (const auto content = os::ReadFile(node_path); content.ok()) {
@@ -97,7 +97,7 @@ std::string StateDir::GenerationDirectory(const std::string& job_id, uint64_t ge
 }
 
 std::string StateDir::LogDirectory(const std::string& job_id, uint64_t generation) const {
-  return fmt::format("{}/logs/{}/{}", path_, job_id, generation);
+  return fmt::format("{}/{}/{}", LogRoot(), job_id, generation);
 }
 
 std::vector<std::string> StateDir::GenerationDirectories() const {

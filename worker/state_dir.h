@@ -32,6 +32,8 @@ class StateDir {
 
   std::string AgentSocket() const { return run_dir_ + "/agent.sock"; }
   std::string GenerationDirectory(const std::string& job_id, uint64_t generation) const;
+  // Holds a directory per job, and those one per generation.
+  std::string LogRoot() const { return path_ + "/logs"; }
   std::string LogDirectory(const std::string& job_id, uint64_t generation) const;
   // Directories of generations, left by an earlier incarnation too.
   std::vector<std::string> GenerationDirectories() const;

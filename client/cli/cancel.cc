@@ -8,24 +8,29 @@
 #include "client/cli/submission.h"
 #include "client/render/report.h"
 #include "core/exit_codes.h"
+#include "meshrun/v1/job_service.pb.h"
 
 namespace meshrun::client {
 namespace {
 
 struct CancelFlags {
   CoordinatorFlags coordinator;
+  std::string output;
   std::vector<std::string> jobs;
   std::string reason = "by 'meshrun cancel'";
   bool now = false;
   bool wait = false;
 };
 
-int CancelOne(Client& client, const std::string& name, const CancelFlags& flags) {
+// Adds the job as it is afterwards to `done`.
+int CancelOne(Client& client, const std::string& name, const CancelFlags& flags,
+              v1::ListJobsResponse* done) {
   const auto found = FindJob(client, name);
   if (!found.ok()) return Fail(found.status());
   const std::string id = found->job().job_id();
   if (HasEnded(found->job().state())) {
     Say(fmt::format("{} had ended before: {}", id, StateName(found->job().state())));
+    *done->add_jobs() = found->job();
     return kExitOk;
   }
   auto job = client.Cancel(id, flags.now, flags.reason);
@@ -34,7 +39,9 @@ int CancelOne(Client& client, const std::string& name, const CancelFlags& flags)
     const absl::Status status = client.Watch(id, [&](const v1::Job& now) { *job = now; });
     if (!status.ok()) return Fail(status);
   }
-  fmt::print("{}  {}\n", id, HasEnded(job->state()) ? StateName(job->state()) : "stopping");
+  *done->add_jobs() = *job;
+  if (flags.output != "json")
+    fmt::print("{}  {}\n", id, HasEnded(job->state()) ? StateName(job->state()) : "stopping");
   return kExitOk;
 }
 
@@ -42,8 +49,10 @@ int Run(const CancelFlags& flags) {
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
   int worst = kExitOk;
+  v1::ListJobsResponse done;
   for (const std::string& name : flags.jobs)
-    worst = std::max(worst, CancelOne(**client, name, flags));
+    worst = std::max(worst, CancelOne(**client, name, flags, &done));
+  if (flags.output == "json") fmt::print("{}", ToJson(done));
   return worst;
 }
 
@@ -64,6 +73,7 @@ void AddCancel(FlagSet& root, Commands* commands) {
   flags.Switch("--now", &values->now, "Kill without grace");
   flags.Switch("--wait", &values->wait, "Return when nothing of them runs any more");
   flags.Text("--reason", &values->reason, "TEXT", "Said in the job's description");
+  AddOutputFlag(flags, &values->output);
   AddCoordinatorFlags(flags, &values->coordinator);
   commands->push_back({flags.app(), [values] { return Run(*values); }});
 }

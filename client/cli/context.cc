@@ -113,8 +113,9 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
       return kExitUsage;
-    case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
+      return kExitDeadline;
+    case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kResourceExhausted:
       return kExitTryAgain;

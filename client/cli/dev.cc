@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "client/cli/context.h"
 #include "client/dev_cluster.h"
@@ -14,6 +15,7 @@ namespace {
 struct DevFlags {
   DevCluster::UpOptions up;
   bool purge = false;
+  std::string output;
 };
 
 void Print(const DevCluster::State& state) {
@@ -55,10 +57,28 @@ int Down(const DevFlags& flags) {
   return kExitOk;
 }
 
-int Status() {
+void PrintJson(const DevCluster::State& state) {
+  const auto process = [](const DevCluster::Process& p) {
+    return nlohmann::json{
+        {"name", p.name}, {"pid", p.pid}, {"running", p.running}, {"log", p.log_path}};
+  };
+  nlohmann::json out = {{"running", state.running()},
+                        {"address", state.address},
+                        {"coordinator", nullptr},
+                        {"workers", nlohmann::json::array()}};
+  if (state.coordinator) out["coordinator"] = process(*state.coordinator);
+  for (const DevCluster::Process& worker : state.workers) out["workers"].push_back(process(worker));
+  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+int Status(const DevFlags& flags) {
   auto cluster = Find();
   if (!cluster.ok()) return Fail(cluster.status());
   const DevCluster::State state = cluster->Read();
+  if (flags.output == "json") {
+    PrintJson(state);
+    return kExitOk;
+  }
   if (!state.coordinator) {
     Say("no dev cluster is up: start one with 'meshrun dev up'");
     return kExitOk;
@@ -91,10 +111,11 @@ void AddDev(FlagSet& root, Commands* commands) {
   FlagSet down = dev.Command("down", "Stops it, and the ranks that run on it");
   down.Switch("--purge", &values->purge, "Remove its jobs and logs too");
   FlagSet status = dev.Command("status", "Says what runs and where the logs are");
+  AddOutputFlag(status, &values->output);
   for (FlagSet* command : {&up, &down, &status}) command->ListUnder("Commands");
   commands->push_back({up.app(), [values] { return Up(*values); }});
   commands->push_back({down.app(), [values] { return Down(*values); }});
-  commands->push_back({status.app(), [] { return Status(); }});
+  commands->push_back({status.app(), [values] { return Status(*values); }});
 }
 
 }  // namespace meshrun::client

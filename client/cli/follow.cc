@@ -224,7 +224,14 @@ void Follower::Handle(const OutputEnded& event) {
 
 void Follower::Handle(const WatchEnded& event) {
   watch_ended_ = true;
-  if (HasEnded(job_.state()) || event.status.ok()) return;
+  if (HasEnded(job_.state())) return;
+  if (event.status.ok()) {
+    // Nothing more would come: better an open question than a wait without end.
+    screen_.Say(fmt::format("the coordinator says no more about {}, which was {}", job_.job_id(),
+                            StateName(job_.state())));
+    leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitTryAgain;
+    return;
+  }
   screen_.Say(std::string(event.status.message()));
   leave_with_ =
       first_signal_ != 0 ? kExitSignalBase + first_signal_ : client::ExitCodeOf(event.status);

@@ -82,7 +82,8 @@ std::vector<std::string> ProgressMeter::Facts() const {
   if (const auto left = Remaining(); left && left->count() > 0) {
     facts.push_back(FormatDuration(*left) + " left");
   }
-  if (!last_.note().empty()) facts.push_back(last_.note());
+  if (std::string note = OneLine(last_.note(), kNoteWidth); !note.empty())
+    facts.push_back(std::move(note));
   return facts;
 }
 

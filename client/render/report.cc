@@ -19,6 +19,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
+constexpr size_t kEventWidth = 300;
+
 // "JOB_STATE_RUNNING" -> "RUNNING".
 std::string LastWord(const std::string& name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : "UNKNOWN";
@@ -62,7 +64,8 @@ std::string ProgressText(const v1::Progress& progress) {
   }
   if (progress.has_loss())
     out += fmt::format("{}loss {:.4g}", out.empty() ? "" : " ", progress.loss());
-  if (!progress.note().empty()) out += fmt::format("{}{}", out.empty() ? "" : " ", progress.note());
+  if (const std::string note = OneLine(progress.note(), kNoteWidth); !note.empty())
+    out += fmt::format("{}{}", out.empty() ? "" : " ", note);
   return out;
 }
 
@@ -131,6 +134,50 @@ std::string FailureSentence(const v1::Job& job) {
   }
 }
 
+// One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each,
+// and the last one is the job's present one.
+Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
+  struct Generation {
+    nanoseconds admitted{0};
+    nanoseconds started{0};
+    nanoseconds ended{0};
+    std::string end;
+  };
+  std::vector<Generation> generations;
+  for (const v1::ClusterEvent& event : response.events()) {
+    const std::string& kind = event.kind();
+    const nanoseconds at = FromProto(event.at());
+    if (kind == "JobAdmitted") generations.push_back({.admitted = at});
+    if (generations.empty()) continue;
+    Generation& last = generations.back();
+    if (kind == "GenerationStarted") last.started = at;
+    // The first failure; what follows it is a consequence.
+    if ((kind == "RankFailed" || kind == "NodeFailed" || kind == "PrepareFailed") &&
+        last.end.empty()) {
+      last.end = event.message();
+    }
+    const bool ends = kind == "JobRestarting" || kind == "JobSucceeded" || kind == "JobFailed" ||
+                      kind == "JobCancelled";
+    if (!ends || last.ended.count() != 0) continue;
+    last.ended = at;
+    if (last.end.empty()) {
+      last.end = kind == "JobSucceeded"   ? "succeeded"
+                 : kind == "JobCancelled" ? "cancelled: " + event.message()
+                                          : event.message();
+    }
+  }
+  Table table({">GENERATION", "BEGAN", "RUNTIME", "ENDED"});
+  for (size_t i = 0; i < generations.size(); ++i) {
+    const Generation& g = generations[i];
+    const bool current = i + 1 == generations.size();
+    const nanoseconds end = g.ended.count() != 0 ? g.ended : now;
+    table.Add({fmt::format("{}", response.job().generation() + i + 1 - generations.size()),
+               Ago(now, g.admitted), g.started.count() == 0 ? "-" : FormatDuration(end - g.started),
+               current && g.ended.count() == 0 ? "" : OneLine(g.end, kEventWidth)});
+  }
+  return table;
+}
+
 }  // namespace
 
 std::string StateName(v1::JobState state) {
@@ -152,7 +199,7 @@ std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
                job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),
                Ago(now, FromProto(job.submitted_at())),
                job.has_started_at() ? FormatDuration(RunTime(job, now)) : "-",
-               ProgressText(job.progress()), Shorten(job.reason(), 100)});
+               ProgressText(job.progress()), OneLine(job.reason(), 100)});
   }
   return table.Render();
 }
@@ -217,6 +264,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
                      (job.mesh().empty() ? "" : ", mesh " + MeshText(job.mesh())));
   }
   field("submitted", Ago(now, FromProto(job.submitted_at())));
+  if (job.generation() > 0) field("generation", fmt::format("{}", job.generation()));
   if (job.has_started_at()) field("runtime", FormatDuration(RunTime(job, now)));
   if (spec.max_restarts() > 0 || job.restarts() > 0) {
     field("restarts", fmt::format("{} of {}", job.restarts(), spec.max_restarts()));
@@ -244,6 +292,9 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   }
   if (!ranks.empty()) out += "\n" + ranks.Render(2);
 
+  if (const Table table = GenerationTable(response, now); !table.empty())
+    out += "\n" + table.Render(2);
+
   Table groups({"GROUP", "RANKS", "BACKEND"});
   for (const v1::GroupInfo& group : job.groups()) {
     groups.Add(
@@ -253,7 +304,8 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
 
   Table events({"WHEN", "EVENT", "WHAT"});
   for (const v1::ClusterEvent& event : response.events()) {
-    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.message()});
+    events.Add(
+        {Ago(now, FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2);
   return out;
@@ -297,7 +349,8 @@ std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::str
     out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
   Table events({"WHEN", "EVENT", "JOB", "WHAT"});
   for (const v1::ClusterEvent& event : cluster.events()) {
-    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(), event.message()});
+    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(),
+                OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2);
   return out;
@@ -357,6 +410,10 @@ std::string WaitingLine(const v1::Job& job) {
 int ExitCodeOf(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_SUCCEEDED) return kExitOk;
   switch (job.failure().cause()) {
+    case v1::FAILURE_CAUSE_RANK_EXITED:
+      // What the rank says of itself reaches the shell.
+      return job.failure().exit().exit_code() == kExitDoNotRequeue ? kExitDoNotRequeue
+                                                                   : kExitJobFailed;
     case v1::FAILURE_CAUSE_BAD_COMMAND:
       return kExitUsage;
     case v1::FAILURE_CAUSE_QUEUE_TIMEOUT:

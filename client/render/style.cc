@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/os/process.h"
 
 namespace meshrun::client {
@@ -57,6 +59,16 @@ std::string Shorten(std::string_view text, size_t width) {
     ++bytes;
   }
   return std::string(text.substr(0, bytes)) + "...";
+}
+
+std::string OneLine(std::string_view text, size_t width) {
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  std::string line(text.substr(begin, text.find_first_of("\r\n", begin) - begin));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return Shorten(line, width);
 }
 
 }  // namespace meshrun::client

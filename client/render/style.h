@@ -37,5 +37,10 @@ std::string DescribeExit(const v1::RankExit& exit);
 size_t DisplayWidth(std::string_view text);
 // At most `width` columns, the last one an ellipsis where something was cut.
 std::string Shorten(std::string_view text, size_t width);
+// What ranks and people wrote, fit for a table or the last line of a terminal: its first line
+// without control characters, shortened.
+std::string OneLine(std::string_view text, size_t width);
+// Of a progress note.
+inline constexpr size_t kNoteWidth = 60;
 
 }  // namespace meshrun::client

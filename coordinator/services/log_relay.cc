@@ -1,6 +1,7 @@
 #include "coordinator/services/log_relay.h"
 
 #include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
 
 #include <atomic>
 #include <utility>
@@ -18,7 +19,10 @@ constexpr std::chrono::seconds kUploadStart(10);
 // A worker's upload of one file.
 class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
  public:
-  explicit LogUpload(LogRelay& relay) : relay_(relay) { StartRead(&request_); }
+  LogUpload(LogRelay& relay, grpc::CallbackServerContext* context)
+      : relay_(relay), context_(context) {
+    StartRead(&request_);
+  }
 
   void OnReadDone(bool ok) override;
   void OnCancel() override { cancelled_.store(true); }
@@ -30,9 +34,12 @@ class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
   }
   // The reader is gone.
   void End(const absl::Status& status) { Finish(rpc::ToGrpc(status)); }
+  // The peer is gone, and will never say so.
+  void Cancel() { context_->TryCancel(); }
 
  private:
   LogRelay& relay_;
+  grpc::CallbackServerContext* const context_;
   v1::UploadLogRequest request_;
   std::string stream_id_;
   std::shared_ptr<LogReader> reader_;
@@ -47,7 +54,7 @@ class LogReader
       public std::enable_shared_from_this<LogReader> {
  public:
   LogReader(Shell shell, LogRelay& relay)
-      : shell_(shell), relay_(relay), call_id_(shell.loop.NewId()) {}
+      : shell_(shell), relay_(relay), token_(relay.token_), call_id_(shell.loop.NewId()) {}
 
   void Begin(const v1::ReadLogsRequest& request) {
     self_ = shared_from_this();
@@ -77,9 +84,12 @@ class LogReader
       outcome_ = relay.end;
       for (const LogSource& source : relay.sources) sources_[source.open.stream_id()] = source;
       if (!sources_.empty()) {
-        alarm_.Set(std::chrono::system_clock::now() + kUploadStart, [self](bool due) {
-          if (due) self->FailSilentSources();
-        });
+        // Weak: an alarm keeps its function for as long as it lives itself.
+        alarm_.Set(std::chrono::system_clock::now() + kUploadStart,
+                   [weak = weak_from_this()](bool due) {
+                     const auto reader = due ? weak.lock() : nullptr;
+                     if (reader != nullptr) reader->FailSilentSources();
+                   });
       }
     }
     for (LogSource& source : relay.sources) relay_.Add(source.open.stream_id(), self);
@@ -102,7 +112,7 @@ class LogReader
         answer = Answer::kEnd;
         return;
       }
-      started_.insert(chunk.stream_id());
+      uploads_[chunk.stream_id()] = upload;
       if (!chunk.data().empty()) {
         auto out = std::make_shared<v1::ReadLogsResponse>();
         out->set_rank(it->second.open.rank());
@@ -121,6 +131,15 @@ class LogReader
     return answer;
   }
 
+  // The last that is heard of an upload.
+  void UploadEnded(const std::string& stream_id, const absl::Status& status) {
+    {
+      MutexLock lock(mu_);
+      uploads_.erase(stream_id);
+    }
+    SourceEnded(stream_id, status);
+  }
+
   void SourceEnded(const std::string& stream_id, const absl::Status& status) {
     relay_.Remove(stream_id);
     Advance([&]() MESHRUN_REQUIRES(mu_) {
@@ -136,7 +155,7 @@ class LogReader
     {
       MutexLock lock(mu_);
       for (const auto& [id, source] : sources_) {
-        if ((session_id == 0 || source.session_id == session_id) && !started_.contains(id)) {
+        if ((session_id == 0 || source.session_id == session_id) && !uploads_.contains(id)) {
           silent.push_back(id);
         }
       }
@@ -146,6 +165,27 @@ class LogReader
                           session_id != 0 ? "the worker that holds the file went away"
                                           : "the worker that holds the file does not send it"));
     }
+  }
+
+  // Files of the node, whether their upload has begun or not.
+  void FailNode(const std::string& node_id, const absl::Status& why) {
+    std::vector<std::string> lost;
+    Advance([&]() MESHRUN_REQUIRES(mu_) {
+      std::erase_if(sources_, [&](const auto& entry) {
+        if (entry.second.node_id != node_id) return false;
+        lost.push_back(entry.first);
+        return true;
+      });
+      if (lost.empty()) return;
+      // Before the uploads end, with less to say.
+      if (outcome_.ok()) outcome_ = why;
+      for (const std::string& id : lost) {
+        // Under the lock: an upload that is here has not ended.
+        if (const auto it = uploads_.find(id); it != uploads_.end()) it->second->Cancel();
+      }
+      EndAfterLastSource();
+    });
+    for (const std::string& id : lost) relay_.Remove(id);
   }
 
   void OnWriteDone(bool ok) override {
@@ -208,13 +248,15 @@ class LogReader
 
   Shell shell_;
   LogRelay& relay_;
+  const std::shared_ptr<const int> token_;
   const uint64_t call_id_;
   std::shared_ptr<LogReader> self_;
   grpc::Alarm alarm_;
 
   // Files that have not ended.
   std::map<std::string, LogSource> sources_ MESHRUN_GUARDED_BY(mu_);
-  std::set<std::string> started_ MESHRUN_GUARDED_BY(mu_);
+  // Of those that have begun, until UploadEnded.
+  std::map<std::string, LogUpload*> uploads_ MESHRUN_GUARDED_BY(mu_);
   std::vector<LogUpload*> paused_ MESHRUN_GUARDED_BY(mu_);
   size_t bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool answered_ MESHRUN_GUARDED_BY(mu_) = false;
@@ -248,7 +290,7 @@ void LogUpload::OnReadDone(bool ok) {
 
 void LogUpload::OnDone() {
   if (reader_ != nullptr) {
-    reader_->SourceEnded(stream_id_,
+    reader_->UploadEnded(stream_id_,
                          cancelled_.load()
                              ? absl::UnavailableError("the worker that holds the file went away")
                              : error_);
@@ -256,13 +298,24 @@ void LogUpload::OnDone() {
   delete this;
 }
 
+LogRelay::LogRelay(Shell shell) : shell_(shell) {
+  shell_.recipients.SetUploads([this](const std::string& node_id, const absl::Status& why) {
+    for (const auto& reader : Readers()) reader->FailNode(node_id, why);
+  });
+}
+
+LogRelay::~LogRelay() { shell_.recipients.SetUploads(nullptr); }
+
 grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(const v1::ReadLogsRequest& request) {
   const auto reader = std::make_shared<LogReader>(shell_, *this);
   reader->Begin(request);
   return reader.get();
 }
 
-grpc::ServerReadReactor<v1::UploadLogRequest>* LogRelay::Upload() { return new LogUpload(*this); }
+grpc::ServerReadReactor<v1::UploadLogRequest>* LogRelay::Upload(
+    grpc::CallbackServerContext* context) {
+  return new LogUpload(*this, context);
+}
 
 void LogRelay::Add(const std::string& stream_id, std::shared_ptr<LogReader> reader) {
   MutexLock lock(mu_);

@@ -6,7 +6,8 @@
 //
 // A reader that is slow slows its own uploads down: each holds at most kBufferBytes here, and then
 // its stream is not read. A call ends when every file is read to its end, with UNAVAILABLE when one
-// broke off. Thread-safe.
+// broke off. An upload outlives the session on which it was asked for, but not its node: a host
+// that has lost power never ends it. Thread-safe.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -30,16 +31,20 @@ class LogRelay {
  public:
   static constexpr size_t kBufferBytes = 1 << 20;
 
-  explicit LogRelay(Shell shell) : shell_(shell) {}
+  // The event loop must have stopped before it goes.
+  explicit LogRelay(Shell shell);
+  ~LogRelay();
 
   // The reactors of the two calls; they delete themselves.
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const v1::ReadLogsRequest& request);
-  grpc::ServerReadReactor<v1::UploadLogRequest>* Upload();
+  grpc::ServerReadReactor<v1::UploadLogRequest>* Upload(grpc::CallbackServerContext* context);
 
   // Files that were asked for on this session and are not being uploaded will not come.
   void OnSessionEnded(uint64_t session_id);
   // Ends all readers with UNAVAILABLE.
   void Stop();
+  // Those that something still refers to: for tests.
+  size_t readers_alive() const { return token_.use_count() - 1; }
 
  private:
   friend class LogReader;
@@ -51,6 +56,8 @@ class LogRelay {
   std::set<std::shared_ptr<LogReader>> Readers();
 
   Shell shell_;
+  // Each reader has a copy.
+  const std::shared_ptr<const int> token_ = std::make_shared<const int>(0);
   Mutex mu_;
   std::map<std::string, std::shared_ptr<LogReader>> readers_ MESHRUN_GUARDED_BY(mu_);
 };

@@ -100,8 +100,8 @@ SessionService::OpenSession(grpc::CallbackServerContext* context) {
 }
 
 grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(
-    grpc::CallbackServerContext*, v1::UploadLogResponse*) {
-  return relay_.Upload();
+    grpc::CallbackServerContext* context, v1::UploadLogResponse*) {
+  return relay_.Upload(context);
 }
 
 }  // namespace meshrun::coordinator

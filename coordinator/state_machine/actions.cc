@@ -30,6 +30,9 @@ struct Printer {
     }
     return out;
   }
+  std::string operator()(const EndUploads& a) const {
+    return fmt::format("end uploads of {} {}", a.node_id, a.why.ToString());
+  }
   std::string operator()(const WriteLog& a) const {
     return fmt::format("log {}{}", a.warning ? "warning " : "", a.text);
   }

@@ -43,6 +43,7 @@ struct StreamItem {
 
 // Where one log file is: the shell opens it there and passes its bytes on to the call.
 struct LogSource {
+  std::string node_id;
   uint64_t session_id = 0;
   v1::OpenLog open;
   v1::Fence fence;
@@ -54,18 +55,26 @@ struct OpenLogRelay {
   absl::Status end;
 };
 
+// The node is LOST: what it uploads besides its session ends with `why`.
+struct EndUploads {
+  std::string node_id;
+  absl::Status why;
+};
+
 struct WriteLog {
   bool warning = false;
   std::string text;
 };
 
-using Action =
-    std::variant<SendToSession, CloseSession, ReplyToCall, StreamItem, OpenLogRelay, WriteLog>;
+using Action = std::variant<SendToSession, CloseSession, ReplyToCall, StreamItem, OpenLogRelay,
+                            EndUploads, WriteLog>;
 
 struct Actions {
   std::vector<Action> list;
   // What must be durable before any of the list is released. Filled at the end of a batch.
   std::vector<v1::StateRow> rows;
+  // Of a restore: DATA_LOSS names a row that cannot be read. What came of it must not be used.
+  absl::Status damage;
 };
 
 // For tests and replays: two actions are the same when their texts are.

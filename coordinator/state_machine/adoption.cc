@@ -31,8 +31,15 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     }
     carried.insert(job->id());
     if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
-      // Its answer may have been lost with the old session.
-      if (!member->prepared) SendPrepare(*job, *member);
+      if (running.ended()) {
+        v1::Fence fence;
+        fence.set_job_id(job->id());
+        fence.set_generation(running.generation());
+        OnEnded(node, fence);
+      } else if (!member->prepared) {
+        // Its answer may have been lost with the old session.
+        SendPrepare(*job, *member);
+      }
       continue;
     }
     for (const v1::RankExit& exit : running.exits()) {
@@ -53,7 +60,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       fence.set_generation(running.generation());
       OnEnded(node, fence);
     } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
-      SendStop(*job, *member, job->kill_grace());
+      SendStop(*job, *member, job->stop_grace());
     } else if (running.running_ranks().empty() && running.exits().empty()) {
       SendStart(*job, *member);
     }
@@ -91,8 +98,7 @@ void Generations::OnNodeLost(Node& node, const std::string& why) {
     EndMember(*job, *member, /*lost=*/true);
     if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
       Abandon(*job);
-      jobs_.SetState(*job, job->view.restarts() > 0 ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED,
-                     "to be placed again: " + why);
+      Requeue(*job, why);
       continue;
     }
     if (job->view.state() == v1::JOB_STATE_RUNNING && !AllExited(*job, *member)) {
@@ -121,8 +127,7 @@ void Generations::OnRestored() {
       // No Start was sent. Its members hear Forget when they name it; the next generation is
       // another.
       Abandon(job);
-      jobs_.SetState(job, job.view.restarts() > 0 ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED,
-                     "to be placed again: the coordinator restarted");
+      Requeue(job, "the coordinator restarted");
     } else {
       Conclude(job);
     }

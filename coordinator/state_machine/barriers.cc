@@ -10,7 +10,7 @@
 namespace meshrun::coordinator {
 
 void RendezvousStore::Enter(uint64_t call_id, const v1::EnterBarrierRequest& request) {
-  Job* job = Admit(call_id, request.fence());
+  Job* job = Admit(call_id, request.fence(), request.rank());
   if (job == nullptr ||
       Repeat<v1::EnterBarrierResponse>(call_id, *job, "barrier", request.request_id())) {
     return;

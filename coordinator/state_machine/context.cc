@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
@@ -42,6 +45,13 @@ void Context::RestoreEvent(v1::ClusterEvent event) {
   events_.push_back(std::move(event));
 }
 
+void Context::Damaged(const v1::StateRow& row) {
+  actions_.damage.Update(absl::DataLossError(fmt::format(
+      "the state is damaged: table {}, key '{}' cannot be read; restore the state directory from "
+      "a copy",
+      v1::StateTable_Name(row.table()), row.key())));
+}
+
 void Context::Put(v1::StateTable table, std::string key, std::string value) {
   v1::StateRow& row = rows_.emplace_back();
   row.set_table(table);
@@ -66,6 +76,19 @@ std::string KeyNumber(uint64_t number) { return fmt::format("{:020}", number); }
 
 std::string GenerationKey(std::string_view job_id, uint64_t generation) {
   return fmt::format("{}/{:020}", job_id, generation);
+}
+
+std::optional<GenerationKeyParts> ParseGenerationKey(std::string_view key) {
+  const size_t slash = key.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  GenerationKeyParts parts;
+  parts.job_id = key.substr(0, slash);
+  key.remove_prefix(slash + 1);
+  const size_t end = std::min(key.find('/'), key.size());
+  const auto [stop, error] = std::from_chars(key.data(), key.data() + end, parts.generation);
+  if (error != std::errc{} || stop != key.data() + end) return std::nullopt;
+  if (end < key.size()) parts.rest = key.substr(end + 1);
+  return parts;
 }
 
 }  // namespace meshrun::coordinator

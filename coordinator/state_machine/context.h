@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,8 @@ class Context {
   }
   void Add(Action action) { actions_.list.push_back(std::move(action)); }
   void Warn(std::string text) { Add(WriteLog{true, std::move(text)}); }
+  // A row of the durable state cannot be read. The first one is the event's `damage`.
+  void Damaged(const v1::StateRow& row);
 
   // Appends to the events, of which the last kMaxEvents are kept.
   void Record(std::string_view kind, std::string_view job_id, std::string_view node_id,
@@ -70,5 +73,13 @@ class Context {
 std::string KeyNumber(uint64_t number);
 // "job_id/generation".
 std::string GenerationKey(std::string_view job_id, uint64_t generation);
+// Of a key that begins so.
+struct GenerationKeyParts {
+  std::string job_id;
+  uint64_t generation = 0;
+  // After the next '/', if there is one.
+  std::string rest;
+};
+std::optional<GenerationKeyParts> ParseGenerationKey(std::string_view key);
 
 }  // namespace meshrun::coordinator

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "core/exit_codes.h"
 #include "core/hash.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -194,6 +195,7 @@ void Generations::SendForget(const std::string& job_id, uint64_t generation, con
 
 void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
                                   const v1::PrepareResult& result) {
+  if (result.draining()) nodes_.Drain(node);
   const auto [job, member] = Resolve(node, fence, "PrepareResult");
   if (job == nullptr || job->view.state() != v1::JOB_STATE_RENDEZVOUS) return;
   if (result.ok()) {
@@ -205,6 +207,11 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
   }
   const std::string message = fmt::format("{}: {}", node.record.name(), result.error());
   context_.Record("PrepareFailed", job->id(), node.id(), message);
+  if (node.draining && !result.bad_command()) {
+    Abandon(*job);
+    Requeue(*job, message);
+    return;
+  }
   const v1::FailureCause cause =
       result.bad_command() ? v1::FAILURE_CAUSE_BAD_COMMAND : v1::FAILURE_CAUSE_PREPARE_FAILED;
   const bool try_again = !result.bad_command() && job->avoided_nodes.empty();
@@ -216,7 +223,7 @@ void Generations::OnPrepareResult(Node& node, const v1::Fence& fence,
       if (other->node_id() != node.id()) request.nodes.push_back(other);
     }
     if (Place(request).placement.has_value()) {
-      jobs_.SetState(*job, v1::JOB_STATE_QUEUED, "to be placed again without " + message);
+      jobs_.SetState(*job, job->state_in_queue(), "to be placed again without " + message);
       return;
     }
   }
@@ -255,6 +262,12 @@ void Generations::Abandon(Job& job) {
   store_.EndGeneration(job, "the generation was not started");
 }
 
+// After what was no fault of the job's, nor of a host that it avoids.
+void Generations::Requeue(Job& job, std::string reason) {
+  job.avoided_nodes.clear();
+  jobs_.SetState(job, job.state_in_queue(), "to be placed again: " + std::move(reason));
+}
+
 void Generations::OnRanksStarted(Node& node, const v1::Fence& fence,
                                  const v1::RanksStarted& started) {
   const auto [job, member] = Resolve(node, fence, "RanksStarted");
@@ -291,7 +304,8 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   }
   const std::string text = DescribeExit(exit, node.record.name());
   store_.OnRankGone(job, exit.rank(), text);
-  if (job.view.state() != v1::JOB_STATE_RUNNING || IsClean(exit)) return;
+  // A rank that its worker stopped has not finished, however it ended.
+  if (job.view.state() != v1::JOB_STATE_RUNNING || (IsClean(exit) && !exit.teardown())) return;
   if (exit.teardown()) {
     Fail(job, v1::FAILURE_CAUSE_NODE_LOST,
          fmt::format("the worker on {} stopped its ranks", node.record.name()), &node, &exit);
@@ -311,6 +325,7 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
   if (node != nullptr) {
     failure.set_node_id(node->id());
     failure.set_node_name(node->record.name());
+    failure.set_planned(cause == v1::FAILURE_CAUSE_NODE_LOST && node->draining);
   }
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());
@@ -385,16 +400,25 @@ void Generations::EndMember(Job& job, Member& member, bool lost) {
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
   store_.EndGeneration(job, "the generation has ended");
-  const bool may_restart = job.view.restarts() < job.view.spec().max_restarts();
+  // A planned end is free for a job that restarts at all. One with max_restarts 0 fails: its user
+  // asked that it never runs twice.
+  const uint32_t budget = job.view.spec().max_restarts();
+  const bool planned = job.failed() && job.view.failure().planned();
+  // A rank that knows that another run would end alike says so by its exit code.
+  const bool hopeless = job.view.failure().cause() == v1::FAILURE_CAUSE_RANK_EXITED &&
+                        job.view.failure().exit().exit_code() == kExitDoNotRequeue;
+  const bool may_restart = !hopeless && (planned ? budget > 0 : job.view.restarts() < budget);
   if (job.failed() && (!job.cancel_requested || !may_restart)) {
     if (!may_restart) {
       Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());
       return;
     }
-    job.view.set_restarts(job.view.restarts() + 1);
+    if (!planned) job.view.set_restarts(job.view.restarts() + 1);
     const std::string reason =
-        fmt::format("restart {} of {} after: {}", job.view.restarts(),
-                    job.view.spec().max_restarts(), job.view.failure().message());
+        fmt::format("{} after: {}",
+                    planned ? "restart at no charge"
+                            : fmt::format("restart {} of {}", job.view.restarts(), budget),
+                    job.view.failure().message());
     context_.Record("JobRestarting", job.id(), "", reason);
     jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
     return;
@@ -416,7 +440,10 @@ void Generations::Finish(Job& job, v1::JobState state, std::string reason) {
 
 void Generations::Cancel(Job& job, bool now, const std::string& reason) {
   if (job.ended()) return;
-  const std::chrono::nanoseconds grace = now ? std::chrono::nanoseconds(0) : job.kill_grace();
+  if (now && !job.cancel_now) {
+    job.cancel_now = true;
+    jobs_.Changed(job);
+  }
   if (!job.cancel_requested) {
     job.cancel_requested = true;
     job.cancel_reason = reason.empty() ? "cancelled by a client" : reason;
@@ -429,9 +456,9 @@ void Generations::Cancel(Job& job, bool now, const std::string& reason) {
     Abandon(job);
     Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
   } else if (job.view.state() == v1::JOB_STATE_RUNNING) {
-    Quiesce(job, grace, job.cancel_reason);
+    Quiesce(job, job.stop_grace(), job.cancel_reason);
   } else if (now) {
-    for (const Member& member : job.members) SendStop(job, member, grace);
+    for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
   }
 }
 

@@ -9,6 +9,9 @@
 //     first failure, or cancel -------> QUIESCING, Stop to each member at once
 //   QUIESCING, every member ended or lost:
 //     cancelled --> CANCELLED;  restarts left --> WAITING (placed anew);  else --> FAILED
+//
+// A worker that is stopping (DRAINING, Goodbye) takes its ranks with it on purpose: the restart is
+// not charged, and a Prepare that it refuses only places the job anew.
 #pragma once
 
 #include <string>
@@ -43,7 +46,7 @@ class Generations {
   // The node is LOST: so are its ranks.
   void OnNodeLost(Node& node, const std::string& why);
 
-  // Idempotent. `now` shortens the grace of a stop that is under way, too.
+  // Idempotent. `now` ends the grace of a stop that is under way, too.
   void Cancel(Job& job, bool now, const std::string& reason);
   // The deadline of the job's state has passed.
   void OnDeadline(Job& job);
@@ -64,6 +67,7 @@ class Generations {
 
   void Commit(Job& job);
   void Abandon(Job& job);
+  void Requeue(Job& job, std::string reason);
   void TakeExit(Job& job, const Node& node, const v1::RankExit& exit);
   void Fail(Job& job, v1::FailureCause cause, std::string message, const Node* node,
             const v1::RankExit* exit);

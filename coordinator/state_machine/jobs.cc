@@ -170,25 +170,33 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
   for (const v1::StateRow& row : rows) {
     if (row.table() == v1::STATE_TABLE_JOBS) {
       v1::JobRecord record;
-      record.ParseFromString(row.value());
+      if (!record.ParseFromString(row.value()) || record.job().job_id() != row.key()) {
+        context_.Damaged(row);
+        continue;
+      }
       Job& job = jobs_[row.key()];
       job.view = std::move(*record.mutable_job());
       job.submit_sequence = record.submit_sequence();
       job.request_id = record.request_id();
       job.cancel_requested = record.cancel_requested();
       job.cancel_reason = record.cancel_reason();
+      job.cancel_now = record.cancel_now();
       Index(job);
     } else if (row.table() == v1::STATE_TABLE_WORLDS) {
       auto world = std::make_shared<v1::World>();
-      world->ParseFromString(row.value());
-      const size_t slash = row.key().find('/');
-      if (Job* job = Find(row.key().substr(0, slash)); job != nullptr) {
-        job->worlds[std::stoull(row.key().substr(slash + 1))] = std::move(world);
+      const auto key = ParseGenerationKey(row.key());
+      if (!world->ParseFromString(row.value()) || !key.has_value()) {
+        context_.Damaged(row);
+      } else if (Job* job = Find(key->job_id); job != nullptr) {
+        job->worlds[key->generation] = std::move(world);
       }
     } else if (row.table() == v1::STATE_TABLE_MEMBERS) {
       // In the order of keys, so by node rank.
       v1::MemberRecord record;
-      record.ParseFromString(row.value());
+      if (!record.ParseFromString(row.value())) {
+        context_.Damaged(row);
+        continue;
+      }
       Job* job = Find(row.key().substr(0, row.key().find('/')));
       if (job == nullptr) continue;
       Member& member = job->members.emplace_back();
@@ -228,6 +236,7 @@ void JobTable::WriteJob(Job& job) {
   record.set_request_id(job.request_id);
   record.set_cancel_requested(job.cancel_requested);
   record.set_cancel_reason(job.cancel_reason);
+  record.set_cancel_now(job.cancel_now);
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
 }
 

@@ -46,14 +46,21 @@ struct Job {
   // SHA-256 of the current one.
   std::string world_digest;
 
-  // Nodes that could not prepare; the second such failure ends the job.
+  // Nodes that could not prepare, left out where others can take the job; the second such failure
+  // ends the job.
   std::set<std::string> avoided_nodes;
   bool cancel_requested = false;
   std::string cancel_reason;
+  // Cancelled without grace.
+  bool cancel_now = false;
 
   const std::string& id() const { return view.job_id(); }
   bool queued() const {
     return view.state() == v1::JOB_STATE_QUEUED || view.state() == v1::JOB_STATE_WAITING;
+  }
+  // WAITING once it has run.
+  v1::JobState state_in_queue() const {
+    return view.has_started_at() ? v1::JOB_STATE_WAITING : v1::JOB_STATE_QUEUED;
   }
   // Has a generation whose members are not all gone.
   bool active() const {
@@ -69,6 +76,10 @@ struct Job {
     return view.has_failure() && view.failure().generation() == view.generation();
   }
   std::chrono::nanoseconds kill_grace() const;
+  // Of a stop that is due now: none once the job was cancelled so.
+  std::chrono::nanoseconds stop_grace() const {
+    return cancel_now ? std::chrono::nanoseconds(0) : kill_grace();
+  }
   Member* FindMember(const std::string& node_id);
 };
 
@@ -105,6 +116,7 @@ class JobTable {
   void AddWatcher(const Job& job, uint64_t call_id) { watchers_[job.id()].insert(call_id); }
   void RemoveWatcher(uint64_t call_id);
 
+  // Rows that cannot be read are Context::Damaged.
   void Restore(const std::vector<v1::StateRow>& rows);
   // Rows of what changed, and one item to each watcher of it.
   void WriteChanged();

@@ -39,7 +39,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
       context_.Close(node.session_id, absl::AbortedError("a newer session of this node took over"));
     }
   }
-  const bool was_away = !is_new && record.state() != v1::NODE_STATE_HEALTHY;
+  const bool was_away = !is_new && node.session_id == 0;
   const bool rebooted = !is_new && incarnation != record.incarnation();
   record.set_node_id(hello.node_id());
   record.set_name(hello.name());
@@ -66,6 +66,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
                     fmt::format("{} returned{}", record.name(),
                                 rebooted ? fmt::format(" as incarnation {}", incarnation) : ""));
   }
+  node.draining = false;
+  if (hello.draining()) Drain(node);
   context_.placement_due = true;
   Changed(node);
   return &node;
@@ -93,6 +95,17 @@ void NodeTable::Disconnect(uint64_t session_id) {
   Changed(node);
 }
 
+void NodeTable::Drain(Node& node) {
+  if (node.draining) return;
+  node.draining = true;
+  if (node.session_id != 0) node.record.set_state(v1::NODE_STATE_DRAINING);
+  context_.Record("NodeDraining", "", node.id(),
+                  fmt::format("the worker on {} is stopping", node.record.name()));
+  // Reasons of queued jobs name what is there for them.
+  context_.placement_due = true;
+  Changed(node);
+}
+
 void NodeTable::Lose(Node& node, absl::Status why) {
   leases_.Clear(node.id());
   recovering_.erase(node.id());
@@ -101,6 +114,9 @@ void NodeTable::Lose(Node& node, absl::Status why) {
     context_.Close(std::exchange(node.session_id, 0), std::move(why));
   }
   node.record.set_state(v1::NODE_STATE_LOST);
+  context_.Add(
+      EndUploads{node.id(), absl::UnavailableError(fmt::format("{}, which holds the file, is lost",
+                                                               node.record.name()))});
   context_.placement_due = true;
   Changed(node);
 }
@@ -128,6 +144,12 @@ std::vector<const v1::Node*> NodeTable::Present(bool healthy_only) const {
     out.push_back(&node.record);
   }
   return out;
+}
+
+size_t NodeTable::draining() const {
+  return std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) {
+    return entry.second.record.state() == v1::NODE_STATE_DRAINING;
+  });
 }
 
 void NodeTable::Hold(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
@@ -158,6 +180,7 @@ void NodeTable::Restore(v1::Node record) {
   node.record.clear_memory_used_bytes();
   node.record.clear_gpus_used();
   if (node.lost()) return;
+  node.draining = node.record.state() == v1::NODE_STATE_DRAINING;
   node.record.set_state(v1::NODE_STATE_SUSPECT);
   leases_.Set(node.id(), context_.now + context_.lease);
   recovering_.insert(node.id());

@@ -4,6 +4,8 @@
 //                ^                           |                     |
 //                +----------- Hello ---------+----------Hello------+
 //   HEALTHY --lease over (silent session)--> LOST;  Goodbye --> LOST at once
+//   HEALTHY --its worker says that it is stopping--> DRAINING, which is as HEALTHY, but nothing new
+//   is placed there. It lasts until a Hello does not say so.
 #pragma once
 
 #include <map>
@@ -25,6 +27,9 @@ struct Node {
   uint64_t session_id = 0;
   // Jobs with a member here that has not ended.
   std::set<std::string> jobs;
+  // Its worker is stopping. Outlives the session: what is lost with the node then was to end
+  // anyway.
+  bool draining = false;
 
   const std::string& id() const { return record.node_id(); }
   bool lost() const { return record.state() == v1::NODE_STATE_LOST; }
@@ -42,6 +47,8 @@ class NodeTable {
   Node* Renew(uint64_t session_id);
   // The session ended: the node is SUSPECT from now on.
   void Disconnect(uint64_t session_id);
+  // The worker is stopping: DRAINING from now on. Idempotent.
+  void Drain(Node& node);
   // LOST at once, whatever its lease. The session, if any, is closed with `why`.
   void Lose(Node& node, absl::Status why);
 
@@ -53,8 +60,10 @@ class NodeTable {
 
   Node* Find(const std::string& node_id);
   const std::map<std::string, Node>& all() const { return nodes_; }
-  // Not LOST.
+  // Not LOST; `healthy_only`: those on which jobs may be placed.
   std::vector<const v1::Node*> Present(bool healthy_only) const;
+  // Connected nodes on which nothing is placed any more.
+  size_t draining() const;
   // Nodes known from before the start of this term that have neither returned nor been given up.
   size_t recovering() const { return recovering_.size(); }
 

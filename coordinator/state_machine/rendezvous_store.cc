@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "core/proto_time.h"
+#include "core/status.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
@@ -64,13 +65,22 @@ bool RendezvousStore::Step(const v1::StateEvent& event) {
   }
 }
 
-Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence) {
+Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence, int rank) {
   Job* job = jobs_.Find(fence.job_id());
+  const Node* node = nullptr;
+  if (!fence.node_id().empty()) {
+    node = nodes_.Find(fence.node_id());
+  } else if (job != nullptr && rank >= 0 && rank < job->view.ranks_size()) {
+    node = nodes_.Find(job->view.ranks(rank).assignment().node_id());
+  }
   std::string why;
   if (fence.term() > context_.term) {
     why = fmt::format(
         "this coordinator is in term {}, and term {} is known: another one has taken over",
         context_.term, fence.term());
+  } else if (fence.term() != 0 && fence.term() < context_.term) {
+    why =
+        fmt::format("term {} is over: this coordinator is in term {}", fence.term(), context_.term);
   } else if (job == nullptr) {
     why = fmt::format("no job '{}'", fence.job_id());
   } else if (fence.generation() != job->view.generation()) {
@@ -79,6 +89,11 @@ Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence) {
   } else if (!job->active()) {
     why = fmt::format("generation {} of job {} is over: the job is {}", fence.generation(),
                       job->id(), StateName(job->view.state()));
+  } else if (fence.incarnation() != 0 && node != nullptr &&
+             fence.incarnation() < node->record.incarnation()) {
+    // A higher one is a restarted daemon whose Hello is still on its way: its ranks live on.
+    why = fmt::format("incarnation {} of node {} is over: {} has registered since",
+                      fence.incarnation(), node->record.name(), node->record.incarnation());
   } else {
     return job;
   }
@@ -112,12 +127,22 @@ void RendezvousStore::Remember(const Job& job, std::string_view method,
   const std::string prefix = GenerationKey(job.id(), job.view.generation()) + "/";
   const std::string key = fmt::format("{}/{}", method, request_id);
   context_.Put(v1::STATE_TABLE_REQUESTS, prefix + key, response);
-  if (!generation.answers.insert_or_assign(key, std::move(response)).second) return;
-  generation.answer_order.push_back(key);
-  if (generation.answer_order.size() <= kMaxRequests) return;
-  context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + generation.answer_order.front());
-  generation.answers.erase(generation.answer_order.front());
-  generation.answer_order.pop_front();
+  generation.answer_bytes += key.size() + response.size();
+  if (const auto [it, is_new] = generation.answers.try_emplace(key); is_new) {
+    generation.answer_order.push_back(key);
+    it->second = std::move(response);
+  } else {
+    generation.answer_bytes -= key.size() + it->second.size();
+    it->second = std::move(response);
+  }
+  while (generation.answer_order.size() > kMaxRequests ||
+         generation.answer_bytes > kMaxAnswerBytes) {
+    const auto oldest = generation.answers.find(generation.answer_order.front());
+    context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + oldest->first);
+    generation.answer_bytes -= oldest->first.size() + oldest->second.size();
+    generation.answers.erase(oldest);
+    generation.answer_order.pop_front();
+  }
 }
 
 template <typename Response>
@@ -136,6 +161,13 @@ template void RendezvousStore::Answer<v1::EnterBarrierResponse>(uint64_t, const 
                                                                 const std::string&,
                                                                 const v1::EnterBarrierResponse&);
 
+absl::Status RendezvousStore::CheckRoom(const std::string& key, size_t bytes) {
+  if (bytes <= kMaxGenerationBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("with key '{}' the generation would store {}, and {} are allowed", key,
+                  FormatBytes(bytes), FormatBytes(kMaxGenerationBytes)));
+}
+
 absl::Status RendezvousStore::Write(const Job& job, const std::string& key, std::string value) {
   Generation& generation = Of(job);
   const auto it = generation.values.find(key);
@@ -146,11 +178,7 @@ absl::Status RendezvousStore::Write(const Job& job, const std::string& key, std:
                                                     key, FormatBytes(value.size()),
                                                     FormatBytes(kMaxValueBytes)));
   }
-  if (after > kMaxGenerationBytes) {
-    return absl::ResourceExhaustedError(
-        fmt::format("with key '{}' the generation would store {}, and {} are allowed", key,
-                    FormatBytes(after), FormatBytes(kMaxGenerationBytes)));
-  }
+  MESHRUN_RETURN_IF_ERROR(CheckRoom(key, after));
   generation.bytes = after;
   context_.Put(v1::STATE_TABLE_VALUES, ValueKey(job, "k", key), value);
   generation.values[key] = std::move(value);
@@ -366,11 +394,11 @@ void RendezvousStore::CountKeys(uint64_t call_id, const v1::CountKeysRequest& re
 }
 
 void RendezvousStore::Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request) {
-  Job* job = Admit(call_id, request.fence());
+  Job* job = Admit(call_id, request.fence(), request.rank());
   if (job == nullptr) return;
   Generation& generation = Of(*job);
-  const auto [it, is_new] = generation.unique_ids.try_emplace(request.group(), request.unique_id());
-  if (!is_new && it->second != request.unique_id()) {
+  const auto known = generation.unique_ids.find(request.group());
+  if (known != generation.unique_ids.end() && known->second != request.unique_id()) {
     context_.Reply(call_id,
                    absl::AlreadyExistsError(fmt::format(
                        "group '{}' of job {} generation {} has a unique id already, and rank {} "
@@ -378,7 +406,20 @@ void RendezvousStore::Publish(uint64_t call_id, const v1::PublishUniqueIdRequest
                        request.group(), job->id(), generation.number, request.rank())));
     return;
   }
-  if (is_new) {
+  if (known == generation.unique_ids.end()) {
+    const size_t after = generation.bytes + request.group().size() + request.unique_id().size();
+    absl::Status status = CheckRoom(request.group(), after);
+    if (request.unique_id().size() > kMaxUniqueIdBytes) {
+      status = absl::ResourceExhaustedError(
+          fmt::format("the unique id of group '{}' has {}, and {} are allowed", request.group(),
+                      FormatBytes(request.unique_id().size()), FormatBytes(kMaxUniqueIdBytes)));
+    }
+    if (!status.ok()) {
+      context_.Reply(call_id, status);
+      return;
+    }
+    generation.bytes = after;
+    generation.unique_ids[request.group()] = request.unique_id();
     context_.Put(v1::STATE_TABLE_VALUES, ValueKey(*job, "u", request.group()), request.unique_id());
     const auto waiting = generation.id_waiters.find(request.group());
     if (waiting != generation.id_waiters.end()) Wake(*job, waiting->second);
@@ -387,7 +428,7 @@ void RendezvousStore::Publish(uint64_t call_id, const v1::PublishUniqueIdRequest
 }
 
 void RendezvousStore::AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& request) {
-  Job* job = Admit(call_id, request.fence());
+  Job* job = Admit(call_id, request.fence(), request.rank());
   if (job == nullptr) return;
   Wait(call_id, *job,
        Waiter{Waiter::Kind::kUniqueId, job->id(), {request.group()}, FromProto(request.timeout())});
@@ -396,32 +437,35 @@ void RendezvousStore::AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& 
 void RendezvousStore::Register(uint64_t call_id, const v1::RegisterGroupRequest& request) {
   Job* job = Admit(call_id, request.fence());
   if (job == nullptr) return;
-  const std::vector<int> ranks(request.ranks().begin(), request.ranks().end());
-  for (v1::GroupInfo& group : *job->view.mutable_groups()) {
-    if (group.name() != request.name()) continue;
-    const std::vector<int> known(group.ranks().begin(), group.ranks().end());
-    if (known == ranks) {
-      if (group.backend().empty() && !request.backend().empty()) {
-        group.set_backend(request.backend());
-        jobs_.Changed(*job);
-      }
-      context_.Reply(call_id, v1::RegisterGroupResponse());
-      return;
-    }
-    const bool overlap = std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
-      return std::find(known.begin(), known.end(), rank) != known.end();
-    });
-    if (!overlap) continue;
+  const std::set<int> ranks(request.ranks().begin(), request.ranks().end());
+  if (ranks.empty() || *ranks.begin() < 0 || *ranks.rbegin() >= job->view.ranks_size()) {
     context_.Reply(call_id,
                    absl::InvalidArgumentError(fmt::format(
-                       "group '{}' is known with ranks {}, and is now announced with ranks {}",
-                       request.name(), FormatRanks(known), FormatRanks(ranks))));
+                       "group '{}' is announced with ranks {} in a world of {}", request.name(),
+                       FormatRanks({ranks.begin(), ranks.end()}), job->view.ranks_size())));
     return;
   }
-  v1::GroupInfo& group = *job->view.add_groups();
-  group.set_name(request.name());
-  *group.mutable_ranks() = request.ranks();
-  group.set_backend(request.backend());
+  v1::GroupInfo announced;
+  announced.set_name(request.name());
+  *announced.mutable_ranks() = request.ranks();
+  announced.set_backend(request.backend());
+  // In the place of the first group that it replaces, so that a mesh keeps the order of its axes.
+  auto& groups = *job->view.mutable_groups();
+  v1::GroupInfo* place = nullptr;
+  for (auto it = groups.begin(); it != groups.end();) {
+    const bool replaced =
+        it->name() == request.name() && std::any_of(it->ranks().begin(), it->ranks().end(),
+                                                    [&](int rank) { return ranks.contains(rank); });
+    if (!replaced) {
+      ++it;
+    } else if (place == nullptr) {
+      place = &*it++;
+    } else {
+      it = groups.erase(it);
+    }
+  }
+  if (place == nullptr) place = job->view.add_groups();
+  *place = std::move(announced);
   jobs_.Changed(*job);
   context_.Reply(call_id, v1::RegisterGroupResponse());
 }
@@ -472,20 +516,24 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
 void RendezvousStore::Restore(const std::vector<v1::StateRow>& rows) {
   for (const v1::StateRow& row : rows) {
     if (row.table() != v1::STATE_TABLE_VALUES && row.table() != v1::STATE_TABLE_REQUESTS) continue;
-    const size_t job_end = row.key().find('/');
-    const size_t number_end = row.key().find('/', job_end + 1);
-    Generation& generation = generations_[row.key().substr(0, job_end)];
-    generation.number = std::stoull(row.key().substr(job_end + 1, number_end - job_end - 1));
-    const std::string rest = row.key().substr(number_end + 1);
-    if (row.table() == v1::STATE_TABLE_REQUESTS) {
+    const auto key = ParseGenerationKey(row.key());
+    const bool is_request = row.table() == v1::STATE_TABLE_REQUESTS;
+    if (!key.has_value() ||
+        (!is_request && !key->rest.starts_with("k/") && !key->rest.starts_with("u/"))) {
+      context_.Damaged(row);
+      continue;
+    }
+    const std::string& rest = key->rest;
+    Generation& generation = generations_[key->job_id];
+    generation.number = key->generation;
+    if (is_request) {
       generation.answers[rest] = row.value();
       generation.answer_order.push_back(rest);
-    } else if (rest.starts_with("k/")) {
-      generation.values[rest.substr(2)] = row.value();
-      generation.bytes += rest.size() - 2 + row.value().size();
-    } else {
-      generation.unique_ids[rest.substr(2)] = row.value();
+      generation.answer_bytes += rest.size() + row.value().size();
+      continue;
     }
+    (rest[0] == 'k' ? generation.values : generation.unique_ids)[rest.substr(2)] = row.value();
+    generation.bytes += rest.size() - 2 + row.value().size();
   }
 }
 

@@ -16,6 +16,7 @@
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
 #include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/nodes.h"
 
 namespace meshrun::coordinator {
 
@@ -23,10 +24,13 @@ class RendezvousStore {
  public:
   static constexpr size_t kMaxValueBytes = 16u << 20;
   static constexpr size_t kMaxGenerationBytes = 256u << 20;
-  // Answers kept for retries, per generation; the oldest go first.
+  static constexpr size_t kMaxUniqueIdBytes = 64u << 10;
+  // Answers kept for retries, per generation, outside of the bytes above; the oldest go first.
   static constexpr size_t kMaxRequests = 65'536;
+  static constexpr size_t kMaxAnswerBytes = 64u << 20;
 
-  RendezvousStore(Context& context, JobTable& jobs) : context_(context), jobs_(jobs) {}
+  RendezvousStore(Context& context, NodeTable& nodes, JobTable& jobs)
+      : context_(context), nodes_(nodes), jobs_(jobs) {}
 
   // True when the event is a store call; it has then been answered or waits.
   bool Step(const v1::StateEvent& event);
@@ -63,17 +67,20 @@ class RendezvousStore {
     uint64_t number = 0;
     std::map<std::string, std::string> values;
     std::map<std::string, std::string> unique_ids;
+    // Of values and unique ids, with their keys.
     size_t bytes = 0;
     // By "method/request_id".
     std::map<std::string, std::string> answers;
     std::deque<std::string> answer_order;
+    size_t answer_bytes = 0;
     std::map<std::string, Barrier> barriers;
     std::map<std::string, std::set<uint64_t>> key_waiters;
     std::map<std::string, std::set<uint64_t>> id_waiters;
   };
 
-  // Null when the call has been answered with an error.
-  Job* Admit(uint64_t call_id, const v1::Fence& fence);
+  // Null when the call has been answered with an error. `rank`: who calls, where the request says
+  // it.
+  Job* Admit(uint64_t call_id, const v1::Fence& fence, int rank = -1);
   Generation& Of(const Job& job);
   // Answers a repeated call; false when it is new.
   template <typename Response>
@@ -85,6 +92,8 @@ class RendezvousStore {
   void Remember(const Job& job, std::string_view method, const std::string& request_id,
                 std::string response);
 
+  // RESOURCE_EXHAUSTED when the generation would hold more than it may.
+  static absl::Status CheckRoom(const std::string& key, size_t bytes);
   absl::Status Write(const Job& job, const std::string& key, std::string value);
   void Wake(const Job& job, std::set<uint64_t> waiters);
   void Wait(uint64_t call_id, const Job& job, Waiter waiter);
@@ -110,6 +119,7 @@ class RendezvousStore {
   void World(uint64_t call_id, const v1::GetWorldRequest& request);
 
   Context& context_;
+  NodeTable& nodes_;
   JobTable& jobs_;
   // By job_id: its current generation.
   std::map<std::string, Generation> generations_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "coordinator/state_machine/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -9,22 +11,29 @@
 namespace meshrun::coordinator {
 namespace {
 
-// A deadline found later than this means that the coordinator stood still, and heard nobody
-// meanwhile.
-constexpr std::chrono::seconds kStandstill(1);
+// The shell sends an event at least once a second: a longer silence means that the coordinator
+// itself stood still, and heard nobody meanwhile.
+constexpr std::chrono::seconds kStandstill(2);
+
+absl::Status TakenOver(uint64_t own_term, const std::string& worker, uint64_t its_term) {
+  return absl::FailedPreconditionError(
+      fmt::format("this coordinator is in term {}, and {} knows term {}: another one has taken "
+                  "over",
+                  own_term, worker, its_term));
+}
 
 }  // namespace
 
 Actions StateMachine::Step(const v1::StateEvent& event) {
   if (event.event_case() == v1::StateEvent::kRestore) parts_ = std::make_unique<Parts>();
   Context& context = parts_->context;
-  context.now = SteadyNanos(event.now_nanos());
+  const SteadyNanos previous = std::exchange(context.now, SteadyNanos(event.now_nanos()));
   context.wall = FromProto(event.wall());
   context.random = event.random();
   if (event.event_case() == v1::StateEvent::kRestore) {
     Restore(event.restore());
   } else {
-    ExpireDue();
+    ExpireDue(previous);
     Dispatch(event);
   }
   if (event.end_of_batch()) {
@@ -54,11 +63,17 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   for (const v1::StateRow& row : rows) {
     if (row.table() == v1::STATE_TABLE_NODES) {
       v1::NodeRecord record;
-      record.ParseFromString(row.value());
+      if (!record.ParseFromString(row.value()) || record.node().node_id() != row.key()) {
+        context.Damaged(row);
+        continue;
+      }
       parts_->nodes.Restore(std::move(*record.mutable_node()));
     } else if (row.table() == v1::STATE_TABLE_EVENTS) {
       v1::ClusterEvent event;
-      event.ParseFromString(row.value());
+      if (!event.ParseFromString(row.value()) || KeyNumber(event.sequence()) != row.key()) {
+        context.Damaged(row);
+        continue;
+      }
       context.RestoreEvent(std::move(event));
     }
   }
@@ -68,15 +83,15 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   parts_->generations.OnRestored();
 }
 
-void StateMachine::ExpireDue() {
+void StateMachine::ExpireDue(SteadyNanos previous) {
   Context& context = parts_->context;
-  const auto due = NextDeadline();
-  if (!due.has_value() || *due > context.now) return;
-  if (context.now > *due + kStandstill) {
+  if (context.now > previous + kStandstill) {
     context.Warn(fmt::format("the coordinator stood still for {}: leases are prolonged",
-                             FormatDuration(context.now - *due)));
+                             FormatDuration(context.now - previous)));
     parts_->nodes.PostponeLeases();
   }
+  const auto due = NextDeadline();
+  if (!due.has_value() || *due > context.now) return;
   while (Node* node = parts_->nodes.ExpireNext()) {
     parts_->generations.OnNodeLost(
         *node, fmt::format("{} is lost: silent for its lease of {}", node->record.name(),
@@ -135,6 +150,11 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
 
 void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& message) {
   Context& context = parts_->context;
+  if (message.fence().term() > context.term) {
+    context.Close(session_id,
+                  TakenOver(context.term, message.hello().name(), message.fence().term()));
+    return;
+  }
   auto node = parts_->nodes.Register(session_id, message.fence().incarnation(), message.hello());
   if (!node.ok()) {
     context.Close(session_id, node.status());
@@ -164,11 +184,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
     return;
   }
   if (fence.term() > context.term) {
-    context.Close(
-        event.session_id(),
-        absl::FailedPreconditionError(fmt::format(
-            "this coordinator is in term {}, and {} knows term {}: another one has taken over",
-            context.term, node->record.name(), fence.term())));
+    context.Close(event.session_id(), TakenOver(context.term, node->record.name(), fence.term()));
     return;
   }
   if (fence.term() < context.term || fence.incarnation() != node->record.incarnation()) {
@@ -185,6 +201,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       reply.mutable_fence()->set_incarnation(fence.incarnation());
       reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
       context.Send(event.session_id(), std::move(reply));
+      if (message.heartbeat().draining()) parts_->nodes.Drain(*node);
       break;
     }
     case v1::OpenSessionRequest::kPrepareResult:
@@ -204,6 +221,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       break;
     case v1::OpenSessionRequest::kGoodbye:
       context.Record("NodeLeft", "", node->id(), node->record.name() + " said goodbye");
+      node->draining = true;
       parts_->nodes.Lose(*node, absl::OkStatus());
       generations.OnNodeLost(*node, node->record.name() + " left: its worker was stopped");
       break;
@@ -242,9 +260,18 @@ void StateMachine::PlaceJobs() {
     }
     for (const Member& member : job->members) request.previous.push_back(member.node_id);
     PlacementResult result = Place(request);
+    if (!result.placement.has_value() && !job->avoided_nodes.empty()) {
+      // What kept a node from preparing may be over, and nobody else can take the job.
+      request.nodes = healthy;
+      result = Place(request);
+    }
     if (result.placement.has_value()) {
       parts_->generations.Begin(*job, *result.placement);
       continue;
+    }
+    if (const size_t draining = parts_->nodes.draining(); draining > 0) {
+      result.reason += draining == 1 ? "; 1 that is draining does not count"
+                                     : fmt::format("; {} that are draining do not count", draining);
     }
     parts_->jobs.SetState(*job, job->view.state(), std::move(result.reason));
     request.ignore_usage = true;

@@ -43,12 +43,13 @@ class StateMachine {
     Context context;
     NodeTable nodes{context};
     JobTable jobs{context};
-    RendezvousStore store{context, jobs};
+    RendezvousStore store{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store};
   };
 
   void Restore(const v1::RestoreEvent& restore);
-  void ExpireDue();
+  // `previous`: the time of the event before this one.
+  void ExpireDue(SteadyNanos previous);
   void Dispatch(const v1::StateEvent& event);
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);

@@ -7,10 +7,18 @@
 #include "core/status.h"
 
 namespace meshrun::rpc {
+namespace {
+
+// A server ends a connection that is pinged more often than this (too_many_pings). Far below any
+// peer's Keepalive::time, and below the second that gRPC's client leaves between two pings.
+constexpr int kMinPingIntervalMs = 500;
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
                                                            const std::string& address,
-                                                           const TlsFiles& tls) {
+                                                           const TlsFiles& tls,
+                                                           const Keepalive& keepalive) {
   MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
@@ -21,6 +29,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels of one process do not share subchannels, so that a stuck stream stalls nobody else.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (!address.starts_with("unix:")) {
+    // Only while there is a call: the next one on an idle connection finds out soon enough.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(keepalive.time.count()));
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(keepalive.timeout.count()));
+    // A stream may say nothing for hours.
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  }
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   return grpc::CreateCustomChannel(address, credentials, arguments);
@@ -31,9 +46,17 @@ void EnableServerPlugins() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 }
 
-void ConfigureServer(grpc::ServerBuilder& builder) {
+void ConfigureServer(grpc::ServerBuilder& builder, const std::optional<Keepalive>& keepalive) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
+  if (keepalive) {
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                               static_cast<int>(keepalive->time.count()));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                               static_cast<int>(keepalive->timeout.count()));
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  }
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
 }

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,16 +17,28 @@ namespace meshrun::rpc {
 
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-// A channel that reconnects within 20 ms to 1 s: meshrun's servers are near, and restart fast.
-// Errors: as ChannelCredentials.
+// How a peer that went without a word (power, cable, a firewall that forgot) is noticed: a
+// connection with a call on it is pinged after `time` without a byte, and given up `timeout` later.
+// gRPC's client sends no more than one ping in a second.
+struct Keepalive {
+  std::chrono::milliseconds time{5000};
+  std::chrono::milliseconds timeout{5000};
+};
+
+// A channel that reconnects within 20 ms to 1 s: meshrun's servers are near, and restart fast. Unix
+// sockets get no keepalive: the kernel tells when their peer is gone, and one that is held up is
+// not. Errors: as ChannelCredentials.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
                                                            const std::string& address,
-                                                           const TlsFiles& tls);
+                                                           const TlsFiles& tls,
+                                                           const Keepalive& keepalive = {});
 
 // Health, reflection, message size, and no silent sharing of a port by two servers.
 // Call once per process before the first ServerBuilder: EnableServerPlugins().
 void EnableServerPlugins();
-void ConfigureServer(grpc::ServerBuilder& builder);
+// No keepalive: for a server on a Unix socket.
+void ConfigureServer(grpc::ServerBuilder& builder,
+                     const std::optional<Keepalive>& keepalive = Keepalive());
 
 inline void SetTimeout(grpc::ClientContext& context, std::chrono::nanoseconds timeout) {
   context.set_deadline(std::chrono::system_clock::now() +

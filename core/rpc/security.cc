@@ -1,6 +1,8 @@
 #include "core/rpc/security.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include "core/os/files.h"
 #include "core/status.h"
@@ -30,13 +32,30 @@ absl::StatusOr<Pem> ReadPem(const TlsFiles& tls) {
   return pem;
 }
 
+// "HOST:PORT", "HOST", "[V6]:PORT" or a bare V6 address. Empty where it is none of them.
+std::string_view HostOf(std::string_view address) {
+  if (address.starts_with('[')) {
+    const size_t close = address.find(']');
+    const bool whole = close != std::string_view::npos &&
+                       (close + 1 == address.size() || address[close + 1] == ':');
+    return whole ? address.substr(1, close - 1) : std::string_view();
+  }
+  const size_t colon = address.find(':');
+  // More than one: an address of version 6 without a port.
+  return colon == address.rfind(':') ? address.substr(0, colon) : address;
+}
+
 }  // namespace
 
 bool IsLocalAddress(std::string_view address) {
   if (address.starts_with("unix:")) return true;
-  if (address.starts_with("[::1]")) return true;
-  const std::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  const std::string host(HostOf(address));
+  if (host == "localhost") return true;
+  // Parsed, not compared: 127.example.org is a name, of whatever host its owner likes.
+  in_addr v4;
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6;
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 absl::Status CheckSecurity(std::string_view role, std::string_view address, const TlsFiles& tls) {

@@ -23,7 +23,8 @@ struct TlsFiles {
   bool empty() const { return cert.empty() && key.empty() && ca.empty(); }
 };
 
-// True for unix:PATH, 127.0.0.0/8, [::1] and localhost: what never leaves the host.
+// True for unix:PATH, 127.0.0.0/8, ::1 and localhost, with a port or without: what never leaves the
+// host.
 bool IsLocalAddress(std::string_view address);
 
 // INVALID_ARGUMENT: some of the three files are missing; or the address leaves the host and there are

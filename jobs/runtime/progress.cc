@@ -5,9 +5,16 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "jobs/runtime/first_line.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::jobs {
+namespace {
+
+// A note is one line of a table for whoever follows the job.
+constexpr size_t kLongestNote = 512;
+
+}  // namespace
 
 Progress::Progress(std::string job, int64_t total_steps, int64_t line_every)
     : job_(std::move(job)), total_steps_(total_steps), line_every_(line_every) {}
@@ -29,10 +36,11 @@ void Progress::finish(int64_t step, const std::map<std::string, double>& metrics
                       const std::string& summary) {
   const DistributedManager& manager = DistributedManager::get();
   if (agent::Agent* agent = manager.agent()) {
-    const absl::Status status = agent->ReportReliably({.step = step,
-                                                       .total_steps = total_steps_,
-                                                       .metrics = metrics,
-                                                       .note = manager.rank() == 0 ? summary : ""});
+    const absl::Status status = agent->ReportReliably(
+        {.step = step,
+         .total_steps = total_steps_,
+         .metrics = metrics,
+         .note = manager.rank() == 0 ? first_line(summary, kLongestNote) : ""});
     if (!status.ok()) {
       std::cerr << job_ << ": the final report did not reach the daemon: " << status.message()
                 << std::endl;

@@ -17,7 +17,8 @@ class Progress {
   // `step` steps are done; metrics have the same names each time. Never blocks on the daemon.
   void report(int64_t step, double loss, const std::map<std::string, double>& metrics);
 
-  // The end of the job, on every rank: what must arrive. Rank 0 also prints `summary`.
+  // The end of the job, on every rank: what must arrive. Rank 0 also prints `summary`, whose first
+  // line is the daemon's note.
   void finish(int64_t step, const std::map<std::string, double>& metrics,
               const std::string& summary);
 

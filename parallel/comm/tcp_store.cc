@@ -30,6 +30,9 @@ constexpr milliseconds kLongestRetry(100);
 // The others hear from rank 0 who is missing, so they wait a little longer than it does.
 constexpr milliseconds kVerdictGrace(2000);
 constexpr char kReady[] = "ready";
+constexpr char kFailed[] = "failed";
+constexpr char kRankZero[] = "rank0";
+constexpr char kNewest[] = "instance/newest";
 
 class Deadline {
  public:
@@ -144,8 +147,9 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
   if (theirs != options.identity) {
     throw RendezvousError(
         fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
-                    "two jobs use one port. Set "
-                    "MASTER_PORT to a free port on every rank of one of them",
+                    "two jobs use one port. Set MASTER_PORT to a free port on every rank of one of "
+                    "them; if these are ranks of one job, set MESHRUN_JOB_ID to the same text on "
+                    "all of them",
                     options.rank, options.identity, options.host, options.port, theirs));
   }
 }
@@ -184,6 +188,7 @@ void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadlin
                             options.world_size - static_cast<int>(missing.size()),
                             options.world_size, seconds(options.timeout), fmt::join(missing, ", "));
     }
+    if (!verdict.empty()) give_up_instance(store);
     store.set(kReady, verdict);
     if (!verdict.empty()) await_heard(store, options.world_size);
   } else {
@@ -194,39 +199,47 @@ void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadlin
   if (!verdict.empty()) throw RendezvousError(verdict);
 }
 
-TcpRendezvous join_once(const TcpStoreOptions& options, const Deadline& deadline) {
-  const c10::intrusive_ptr<c10d::Store> base = open_store(options, deadline);
-  check_identity(*base, options, deadline);
-  const std::string instance = next_instance(*base, options.rank, options.last_instance);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(instance, base);
-
+// Makes `key` say that this process is the rank.
+void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOptions& options) {
   // The pid makes every claim its own, also where one host starts a rank twice.
   const std::string claim = fmt::format("{} {}", host_name(), getpid());
-  const std::string owner = store->compareSet(join_key(options.rank), std::string(), claim);
-  if (owner != claim) {
-    throw RendezvousError(
-        fmt::format("rank {} of \"{}\" has joined at {}:{} already, from host and process {}; this "
-                    "is {}. Give every process its own "
-                    "RANK, and every job its own MASTER_PORT",
-                    options.rank, options.identity, options.host, options.port, owner, claim));
-  }
+  const std::string owner = store.compareSet(key, std::string(), claim);
+  if (owner == claim) return;
+  throw RendezvousError(
+      fmt::format("rank {} of \"{}\" has joined at {}:{} already, from host and process {}; this "
+                  "is {}. Give every process its own "
+                  "RANK, and every job its own MASTER_PORT",
+                  options.rank, options.identity, options.host, options.port, owner, claim));
+}
+
+c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const Deadline& deadline,
+                                          InstanceHistory& history) {
+  const c10::intrusive_ptr<c10d::Store> base = open_store(options, deadline);
+  check_identity(*base, options, deadline);
+  // Before it begins an instance: a second rank 0 must not begin one of its own.
+  if (options.rank == 0) claim_rank(*base, kRankZero, options);
+  auto store =
+      enter_instance(base, options.rank, history, std::max(deadline.left(), milliseconds(1)));
+  claim_rank(*store, join_key(options.rank), options);
   await_all(*store, options, deadline);
-  return {store, instance};
+  return store;
 }
 
 }  // namespace
 
-TcpRendezvous join_tcp_store(const TcpStoreOptions& options) {
+c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
+                                               InstanceHistory& history) {
   const Deadline deadline(options.timeout);
+  const bool was_here = history.last > 0;
   while (true) {
     try {
-      return join_once(options, deadline);
+      return join_once(options, deadline, history);
     } catch (const RendezvousError&) {
       throw;
     } catch (const c10::DistNetworkError& error) {
       // The store that this rank left before is closing under it: its successor comes to the same
       // port.
-      const bool retry = !options.last_instance.empty() && options.rank != 0 && !deadline.passed();
+      const bool retry = (was_here || history.waiting) && options.rank != 0 && !deadline.passed();
       if (!retry) {
         throw RendezvousError(fmt::format(
             "rank {} lost the store at {}:{} while joining \"{}\": {}", options.rank, options.host,
@@ -251,15 +264,50 @@ std::vector<std::string> joined_hosts(c10d::Store& store, int world_size) {
   return hosts;
 }
 
-std::string next_instance(c10d::Store& store, int rank, const std::string& last_instance) {
-  // The first needs no words: nobody can have left anything.
-  if (last_instance.empty()) return "0";
-  const std::string key = "instance/" + last_instance;
-  if (rank != 0) return store.get_to_str(key);
-  std::random_device random;
-  const std::string instance = fmt::format("{:08x}{:08x}", random(), random());
-  store.set(key, instance);
-  return instance;
+c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                               InstanceHistory& history, milliseconds timeout) {
+  const auto after = [](int64_t instance) { return fmt::format("instance/after/{}", instance); };
+  const auto newest = [&] { return std::stoll(store->get_to_str(kNewest)); };
+  if (rank == 0) {
+    const int64_t found = store->check({kNewest}) ? newest() : 0;
+    const int64_t instance = std::max(found, history.last) + 1;
+    history.last = instance;
+    store->set(kNewest, std::to_string(instance));
+    // The store may be new, and some rank may wait since any attempt that followed the last
+    // meeting.
+    for (int64_t tried = std::max<int64_t>(history.complete, 1); tried < instance; ++tried) {
+      store->set(after(tried), "");
+    }
+  } else {
+    const Deadline deadline(timeout);
+    do {
+      history.waiting = history.last > 0;
+      try {
+        store->wait({history.waiting ? after(history.last) : kNewest},
+                    std::max(deadline.left(), milliseconds(1)));
+      } catch (const c10::DistStoreError&) {
+        throw RendezvousError(fmt::format(
+            "rank {} waited {} for rank 0, which has {}: is rank 0 running, and has it called "
+            "initialize(){}?",
+            rank, seconds(timeout),
+            history.waiting ? fmt::format("not joined again since attempt {}", history.last)
+                            : "not joined",
+            history.waiting ? " again" : ""));
+      }
+      history.last = newest();
+    } while (store->check({fmt::format("instance/{}/{}", history.last, kFailed)}));
+    history.waiting = false;
+  }
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("instance/{}", history.last),
+                                                std::move(store));
+}
+
+void give_up_instance(c10d::Store& store) noexcept {
+  try {
+    store.set(kFailed, "");
+  } catch (const std::exception&) {
+    // Who comes to a store that is gone finds out by itself.
+  }
 }
 
 }  // namespace meshrun

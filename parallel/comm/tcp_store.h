@@ -3,18 +3,23 @@
 //
 // What c10d's own rendezvous lacks: a rank of another job is refused with both identities named;
 // two processes with one rank are found; missing ranks are named on every rank; a taken port is an
-// error within two seconds; and after a cleanup a rank never meets the store that it left.
+// error within two seconds; and after a cleanup, or a join that failed, a rank never meets what was
+// left in the store.
 //
 // Keys, below LaunchEnvironment::store_prefix:
-//   identity            who the job is
-//   instance/<last>     the instance that follows <last>; ranks that left an instance wait here for
-//   the next <instance>/join/<rank>, <instance>/ready   everybody is here, or why not
-//   <instance>/...      the store handed out
+//   identity               who the job is
+//   rank0                  which process is rank 0
+//   instance/newest        the number of the attempt that rank 0 is making or made last
+//   instance/after/<n>     there is an attempt that follows n; ranks that tried n wait here
+//   instance/<n>/join/<rank>, instance/<n>/ready   everybody is here, or why not
+//   instance/<n>/failed    some rank gave it up
+//   instance/<n>/...       the store handed out
 //
 // Threads: one call at a time in a process. Errors: RendezvousError.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -33,25 +38,38 @@ struct TcpStoreOptions {
   std::string prefix;
   // Compared between ranks; equal within a job.
   std::string identity;
-  // The instance this process used before; empty at first.
-  std::string last_instance;
   std::chrono::milliseconds timeout = c10d::Store::kDefaultTimeout;
 };
 
-struct TcpRendezvous {
-  // Keys of this instance alone.
-  c10::intrusive_ptr<c10d::Store> store;
-  std::string instance;
+// What one process remembers of a meeting place between its attempts to meet the others there. An
+// attempt has a number, its instance, which rank 0 gives, from 1 upwards; each leaves keys behind.
+struct InstanceHistory {
+  // The last one that this process took part in, however it ended; 0: none yet.
+  int64_t last = 0;
+  // The last one at which all ranks met, so that none of them can be behind it.
+  int64_t complete = 0;
+  // Between attempts: this process waits, or waited in vain, for the one that follows `last`.
+  bool waiting = false;
 };
 
-// Returns when all ranks have joined.
-TcpRendezvous join_tcp_store(const TcpStoreOptions& options);
+// Returns, when all ranks have joined, the store of this instance alone. `history` is up to date
+// also after an error.
+c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
+                                               InstanceHistory& history);
 
 // The host name of every rank, in rank order, as told in joining.
 std::vector<std::string> joined_hosts(c10d::Store& store, int world_size);
 
-// Agrees on the next instance over a store that outlives it. Rank 0 names it; the others wait for
-// the name.
-std::string next_instance(c10d::Store& store, int rank, const std::string& last_instance);
+// Agrees on the next instance over a store that may outlive it, and returns its part of the store.
+// Rank 0 begins it; the others wait for one that they have not tried and nobody gave up, and take
+// the newest: a rank that missed some attempts of the others, or made some without them, still
+// finds them.
+c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                               InstanceHistory& history,
+                                               std::chrono::milliseconds timeout);
+
+// Says in an instance's store that it is given up, so that ranks yet to come wait for the next.
+// Never raises: the store may be gone.
+void give_up_instance(c10d::Store& store) noexcept;
 
 }  // namespace meshrun

@@ -24,11 +24,20 @@ std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
   return backend;
 }
 
-c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus) {
+c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus,
+                          std::optional<int> assigned) {
   // Gloo's groups take CPU tensors only; a rank alone has nobody to send to.
   if (gpus == 0 || (backend == "gloo" && world_size > 1)) return c10::Device(c10::DeviceType::CPU);
+  if (assigned && *assigned >= gpus) {
+    throw BackendError(fmt::format(
+        "the GPU of local rank {} is number {} in CUDA_VISIBLE_DEVICES, counted from 0, "
+        "but this process sees only {}: compare nvidia-smi with what the daemon offers "
+        "(meshrun nodes)",
+        local_rank, *assigned, gpus));
+  }
   // A launcher that gives each rank its own CUDA_VISIBLE_DEVICES leaves one GPU, number 0.
-  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(local_rank % gpus));
+  const c10::Device device(c10::DeviceType::CUDA,
+                           static_cast<c10::DeviceIndex>(assigned.value_or(local_rank % gpus)));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
   return device;
 }

@@ -15,7 +15,9 @@ int gpu_count();
 // an error that says what to pass.
 std::string choose_backend(const std::optional<std::string>& asked, int gpus);
 
-// The rank's GPU, made the current one, or the CPU.
-c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus);
+// The rank's GPU, made the current one, or the CPU. `assigned` is its index where the daemon gave
+// the rank a GPU (assigned_gpu()); else the ranks of a host take turns.
+c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus,
+                          std::optional<int> assigned);
 
 }  // namespace meshrun

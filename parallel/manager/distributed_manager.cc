@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "fmt/ranges.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/manager/device_choice.h"
+#include "parallel/manager/environment.h"
 #include "parallel/manager/errors.h"
 #include "parallel/manager/group_table.h"
 #include "parallel/manager/rendezvous.h"
@@ -34,11 +36,10 @@ std::unique_ptr<DistributedManager>& instance() {
   return instance;
 }
 
-// What this process left last; see tcp_store.h. Under one launcher's store no instance is met
-// twice.
-std::string& last_instance() {
-  static auto& last = *new std::string;
-  return last;
+// What this process tried before, by meeting place; see tcp_store.h.
+InstanceHistory& history_of(const World& world) {
+  static auto& histories = *new std::map<std::string, InstanceHistory>;
+  return histories[meeting_place(world)];
 }
 
 bool warn_if_initialized() {
@@ -113,10 +114,13 @@ struct DistributedManager::State {
                            static_cast<int>(ranks.size()), backend, options);
     // One member speaks for all, and by its rank for the group among its siblings of the same name.
     if (world.agent && group_rank == 0) {
-      const std::string announced = ranks.size() == static_cast<size_t>(world.world_size)
-                                        ? name
-                                        : fmt::format("{}@{}", name, ranks.front());
-      throw_if_error<GroupError>(world.agent->RegisterGroup(announced, ranks, backend));
+      const absl::Status announced = world.agent->RegisterGroup(name, ranks, backend);
+      // The group works all the same, and an error on this rank alone would leave its peers
+      // waiting.
+      if (!announced.ok()) {
+        TORCH_WARN("the coordinator does not list the process group \"", name,
+                   "\": ", announced.ToString());
+      }
     }
     return group;
   }
@@ -177,9 +181,24 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   const int gpus = gpu_count();
   state->backend = choose_backend(asked_backend, gpus);
   state->world = std::move(world);
-  join(state->world, last_instance());
-  state->device =
-      choose_device(state->backend, state->world.world_size, state->world.local_rank, gpus);
+  InstanceHistory& history = history_of(state->world);
+  join(state->world, history);
+  const c10::intrusive_ptr<c10d::Store> store = state->world.store;
+  try {
+    install_joined(std::move(state), gpus);
+  } catch (...) {
+    give_up_instance(*store);
+    throw;
+  }
+  // Every rank needs all others for the world's group.
+  history.complete = history.last;
+  static const int registered = std::atexit([] { cleanup(); });
+  static_cast<void>(registered);
+}
+
+void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) {
+  state->device = choose_device(state->backend, state->world.world_size, state->world.local_rank,
+                                gpus, assigned_gpu(process_environment()));
   State* raw = state.get();
   state->groups =
       std::make_unique<GroupTable>(raw->world.rank, raw->world.world_size,
@@ -190,10 +209,7 @@ void DistributedManager::install(World world, const std::optional<std::string>& 
   if (raw->world.world_size > 1) manager->world();
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
 
-  last_instance() = raw->world.instance;
   instance() = std::move(manager);
-  static const int registered = std::atexit([] { cleanup(); });
-  static_cast<void>(registered);
 }
 
 void DistributedManager::initialize(const InitializeOptions& options) {

@@ -71,10 +71,10 @@ class DistributedManager {
  public:
   // Joins the job. A second call warns and returns. Raises EnvironmentError (half set, malformed),
   // RendezvousError, BackendError; the manager is then uninitialized, and initialize() may be
-  // called again.
+  // called again, on all ranks, whatever each of them failed at.
   static void initialize(const InitializeOptions& options = {});
   // Joins as told instead of as found. `backend` "nccl" without a GPU is a BackendError. `method`
-  // is recorded only.
+  // is recorded only. MESHRUN_TIMEOUT_SECONDS holds here too.
   static void setup(int rank = 0, int world_size = 1, std::optional<int> local_rank = std::nullopt,
                     const std::string& addr = "localhost", const std::string& port = "12355",
                     const std::string& backend = "nccl", const std::string& method = "env");
@@ -91,7 +91,7 @@ class DistributedManager {
   int local_rank() const;
   int local_world_size() const;
   int node_rank() const;
-  // cuda:<local rank> or cpu.
+  // cuda:<the first GPU that the daemon gave this rank, else the local rank>, or cpu.
   c10::Device device() const;
   bool cuda() const;
   // More than one rank, or a launcher said so.
@@ -165,6 +165,7 @@ class DistributedManager {
  private:
   struct State;
   static void install(World world, const std::optional<std::string>& asked_backend);
+  static void install_joined(std::unique_ptr<State> state, int gpus);
   explicit DistributedManager(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -1,10 +1,16 @@
 #include "parallel/manager/environment.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
+#include <system_error>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
@@ -104,12 +110,34 @@ absl::StatusOr<LaunchEnvironment> finish(LaunchEnvironment environment, Reader& 
 }
 
 // Who the job is, where its launcher does not number its jobs.
-std::string address_identity(const LaunchEnvironment& environment) {
-  return fmt::format("{} {}:{}", to_string(environment.method), environment.master_addr,
-                     environment.master_port);
+std::string unnumbered_identity(const EnvironmentLookup& lookup,
+                                const LaunchEnvironment& environment, const std::string& process) {
+  return job_identity(
+      lookup, fmt::format("{} {}:{}{}{}", to_string(environment.method), environment.master_addr,
+                          environment.master_port, process.empty() ? "" : ", ", process));
 }
 
-absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup) {
+// FNV-1a: the same on every host and standard library, which std::hash is not.
+uint64_t hash_of(std::string_view text) {
+  uint64_t hash = 14695981039346656037ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return hash;
+}
+
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else if (c != ' ') {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup,
+                                           const std::string& process) {
   Reader reader(
       lookup, LaunchMethod::kEnv,
       "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together (meshrun run and torchrun do), "
@@ -125,13 +153,9 @@ absl::StatusOr<LaunchEnvironment> read_env(const EnvironmentLookup& lookup) {
   environment.node_rank = reader.integer("GROUP_RANK");
   if (!environment.node_rank) environment.node_rank = reader.integer("NODE_RANK");
 
-  environment.identity = address_identity(environment);
-  if (const auto job = reader.text("MESHRUN_JOB_ID")) {
-    environment.identity = fmt::format("meshrun job {} generation {}", *job,
-                                       reader.text("MESHRUN_GENERATION").value_or("0"));
-  } else if (const auto run = reader.text("TORCHELASTIC_RUN_ID")) {
-    environment.identity = fmt::format("torchrun {}", *run);
-  }
+  const auto run = reader.text("TORCHELASTIC_RUN_ID");
+  environment.identity = run ? job_identity(lookup, fmt::format("torchrun {}", *run))
+                             : unnumbered_identity(lookup, environment, process);
   if (reader.text("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True") {
     environment.store_is_hosted = true;
     environment.store_prefix =
@@ -159,7 +183,8 @@ std::string slurm_address(Reader& reader) {
   return "";
 }
 
-absl::StatusOr<LaunchEnvironment> read_slurm(const EnvironmentLookup& lookup) {
+absl::StatusOr<LaunchEnvironment> read_slurm(const EnvironmentLookup& lookup,
+                                             const std::string& process) {
   Reader reader(lookup, LaunchMethod::kSlurm,
                 "start the program with srun, or force another method with "
                 "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD (ENV, OPENMPI, SINGLE)");
@@ -180,11 +205,12 @@ absl::StatusOr<LaunchEnvironment> read_slurm(const EnvironmentLookup& lookup) {
     environment.master_port = port_for(environment.identity);
   }
   reader.port("MASTER_PORT", environment.master_port);
-  if (!job) environment.identity = address_identity(environment);
+  if (!job) environment.identity = unnumbered_identity(lookup, environment, process);
   return finish(std::move(environment), reader, "SLURM_PROCID", size_name);
 }
 
-absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup) {
+absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup,
+                                               const std::string& process) {
   Reader reader(lookup, LaunchMethod::kOpenMpi,
                 "start the program with mpirun, across hosts as "
                 "\"mpirun -x MASTER_ADDR=<host of rank 0> ...\"");
@@ -209,7 +235,7 @@ absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup) 
     environment.master_port = port_for(environment.identity);
   }
   reader.port("MASTER_PORT", environment.master_port);
-  if (!job) environment.identity = address_identity(environment);
+  if (!job) environment.identity = unnumbered_identity(lookup, environment, process);
   return finish(std::move(environment), reader, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
 }
 
@@ -245,41 +271,30 @@ absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
   if (lookup("MESHRUN_AGENT")) return LaunchMethod::kCoordinator;
   if (lookup("RANK") || lookup("WORLD_SIZE")) return LaunchMethod::kEnv;
   if (lookup("SLURM_PROCID")) return LaunchMethod::kSlurm;
-  if (lookup("OMPI_COMM_WORLD_RANK")) return LaunchMethod::kOpenMpi;
+  if (lookup("OMPI_COMM_WORLD_RANK") || lookup("OMPI_COMM_WORLD_SIZE")) {
+    return LaunchMethod::kOpenMpi;
+  }
+  // Last: wrappers set LOCAL_RANK for programs that srun or mpirun started.
+  if (lookup("LOCAL_RANK") || lookup("LOCAL_WORLD_SIZE")) return LaunchMethod::kEnv;
   return LaunchMethod::kSingle;
 }
 
-absl::StatusOr<LaunchEnvironment> read(const EnvironmentLookup& lookup, LaunchMethod method) {
+absl::StatusOr<LaunchEnvironment> read(const EnvironmentLookup& lookup, LaunchMethod method,
+                                       const std::string& process) {
   switch (method) {
     case LaunchMethod::kCoordinator:
       return read_coordinator(lookup);
     case LaunchMethod::kEnv:
-      return read_env(lookup);
+      return read_env(lookup, process);
     case LaunchMethod::kSlurm:
-      return read_slurm(lookup);
+      return read_slurm(lookup, process);
     case LaunchMethod::kOpenMpi:
-      return read_openmpi(lookup);
+      return read_openmpi(lookup, process);
     case LaunchMethod::kSingle:
       break;
   }
   return LaunchEnvironment{
       .local_rank = 0, .local_world_size = 1, .node_rank = 0, .identity = "single process"};
-}
-
-absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
-    const EnvironmentLookup& lookup) {
-  const std::optional<std::string> text = lookup("MESHRUN_TIMEOUT_SECONDS");
-  if (!text) return std::optional<std::chrono::milliseconds>();
-  char* end = nullptr;
-  const double seconds = std::strtod(text->c_str(), &end);
-  // An int of milliseconds is what Gloo and NCCL count with.
-  constexpr double kMaximum = std::numeric_limits<int32_t>::max() / 1000;
-  if (*end != '\0' || !std::isfinite(seconds) || seconds < 0.001 || seconds > kMaximum) {
-    return absl::InvalidArgumentError(fmt::format(
-        "MESHRUN_TIMEOUT_SECONDS=\"{}\" is not a number of seconds between 0.001 and {:.0f}", *text,
-        kMaximum));
-  }
-  return std::optional(std::chrono::milliseconds(std::llround(seconds * 1000)));
 }
 
 }  // namespace
@@ -309,15 +324,59 @@ EnvironmentLookup process_environment() {
 }
 
 absl::StatusOr<LaunchEnvironment> detect_environment(const EnvironmentLookup& lookup,
-                                                     const std::optional<std::string>& forced) {
+                                                     const std::optional<std::string>& forced,
+                                                     const std::string& process) {
   const absl::StatusOr<LaunchMethod> method = choose_method(lookup, forced);
   if (!method.ok()) return method.status();
-  absl::StatusOr<LaunchEnvironment> environment = read(lookup, *method);
+  absl::StatusOr<LaunchEnvironment> environment = read(lookup, *method, process);
   if (!environment.ok()) return environment.status();
   const auto timeout = read_timeout(lookup);
   if (!timeout.ok()) return timeout.status();
   environment->timeout = *timeout;
   return environment;
+}
+
+absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
+    const EnvironmentLookup& lookup) {
+  const std::optional<std::string> text = lookup("MESHRUN_TIMEOUT_SECONDS");
+  if (!text) return std::optional<std::chrono::milliseconds>();
+  char* end = nullptr;
+  const double seconds = std::strtod(text->c_str(), &end);
+  // An int of milliseconds is what Gloo and NCCL count with.
+  constexpr double kMaximum = std::numeric_limits<int32_t>::max() / 1000;
+  if (*end != '\0' || !std::isfinite(seconds) || seconds < 0.001 || seconds > kMaximum) {
+    return absl::InvalidArgumentError(fmt::format(
+        "MESHRUN_TIMEOUT_SECONDS=\"{}\" is not a number of seconds between 0.001 and {:.0f}", *text,
+        kMaximum));
+  }
+  return std::optional(std::chrono::milliseconds(std::llround(seconds * 1000)));
+}
+
+std::string this_process() {
+  std::error_code ignored;
+  std::string program = std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+  // What the kernel appends where the file was replaced since.
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (program.ends_with(kDeleted)) program.resize(program.size() - kDeleted.size());
+  const std::string directory = std::filesystem::current_path(ignored).string();
+  return fmt::format("user {}, {}, directory {:016x}", geteuid(), program, hash_of(directory));
+}
+
+std::string job_identity(const EnvironmentLookup& lookup, const std::string& unnumbered) {
+  const std::optional<std::string> job = lookup("MESHRUN_JOB_ID");
+  if (!job) return unnumbered;
+  return fmt::format("meshrun job {} generation {}", *job,
+                     lookup("MESHRUN_GENERATION").value_or("0"));
+}
+
+std::optional<int> assigned_gpu(const EnvironmentLookup& lookup) {
+  const std::optional<std::string> mine = lookup("MESHRUN_GPUS");
+  const std::optional<std::string> visible = lookup("CUDA_VISIBLE_DEVICES");
+  if (!mine || !visible) return std::nullopt;
+  const std::vector<std::string> all = split_at_commas(*visible);
+  const auto found = std::find(all.begin(), all.end(), split_at_commas(*mine).front());
+  if (found == all.end()) return std::nullopt;
+  return static_cast<int>(found - all.begin());
 }
 
 absl::StatusOr<std::string> first_host(const std::string& hostlist) {
@@ -341,10 +400,7 @@ absl::StatusOr<std::string> first_host(const std::string& hostlist) {
 }
 
 int port_for(std::string_view identity) {
-  // FNV-1a: the same on every host and standard library, which std::hash is not.
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : identity) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return 10000 + static_cast<int>(hash % 10000);
+  return 10000 + static_cast<int>(hash_of(identity) % 10000);
 }
 
 absl::StatusOr<int> parse_port(const std::string& name, const std::string& text) {

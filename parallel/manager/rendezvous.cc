@@ -11,7 +11,6 @@
 #include "parallel/manager/environment.h"
 #include "parallel/manager/errors.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
-#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
 namespace meshrun {
 namespace {
@@ -72,7 +71,8 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
   const EnvironmentLookup lookup = [&](const std::string& name) {
     return agent && name == "MESHRUN_AGENT" ? std::optional<std::string>("given") : process(name);
   };
-  const auto environment = value_or_throw<EnvironmentError>(detect_environment(lookup, method));
+  const auto environment =
+      value_or_throw<EnvironmentError>(detect_environment(lookup, method, this_process()));
 
   World world;
   world.method = to_string(environment.method);
@@ -110,8 +110,11 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
     throw EnvironmentError(fmt::format(
         "setup() got local_rank {}, which does not fit a world of {}", *local_rank, world_size));
   }
+  const EnvironmentLookup lookup = process_environment();
   World world;
   world.method = method;
+  world.timeout = value_or_throw<EnvironmentError>(read_timeout(lookup));
+  world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
   world.distributed = true;
   world.rank = rank;
   world.world_size = world_size;
@@ -119,23 +122,39 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
   world.master_addr = addr;
   world.master_port =
       value_or_throw<EnvironmentError>(parse_port("the port given to setup()", port));
-  world.identity = fmt::format("setup {}:{}, world size {}", addr, port, world_size);
+  world.identity = fmt::format(
+      "{}, world size {}",
+      job_identity(lookup, fmt::format("setup {}:{}, {}", addr, port, this_process())), world_size);
   return world;
 }
 
-void join(World& world, const std::string& last_instance) {
+std::string meeting_place(const World& world) {
   if (world.agent) {
-    // The coordinator has brought the ranks together; there is nobody to wait for.
-    auto store = c10::make_intrusive<AgentStore>(world.agent, world.rendezvous_timeout);
-    world.instance = next_instance(*store, world.rank, last_instance);
-    world.store =
-        c10::make_intrusive<c10d::PrefixStore>("instance/" + world.instance, std::move(store));
+    const agent::Assignment& assignment = world.agent->assignment();
+    return fmt::format("job {} generation {}", assignment.job_id, assignment.generation);
+  }
+  return fmt::format("{}:{} {} {}", world.master_addr, world.master_port, world.store_prefix,
+                     world.identity);
+}
+
+void join(World& world, InstanceHistory& history) {
+  if (world.agent) {
+    // The coordinator has brought the ranks together: only the number of the attempt is open.
+    try {
+      world.store =
+          enter_instance(c10::make_intrusive<AgentStore>(world.agent, world.rendezvous_timeout),
+                         world.rank, history, world.rendezvous_timeout);
+    } catch (const RendezvousError&) {
+      throw;
+    } catch (const c10::DistError& error) {
+      throw RendezvousError(fmt::format("rank {} could not join {}: {}", world.rank,
+                                        meeting_place(world), error.what_without_backtrace()));
+    }
     if (world.world_size > 1) world.address = peer_address(world.master_addr);
     return;
   }
   if (world.world_size == 1) {
     world.store = c10::make_intrusive<c10d::HashStore>();
-    world.instance = last_instance;
     fill_locality(world, {host_name()});
     return;
   }
@@ -147,11 +166,8 @@ void join(World& world, const std::string& last_instance) {
   options.is_hosted = world.store_is_hosted;
   options.prefix = world.store_prefix;
   options.identity = world.identity;
-  options.last_instance = last_instance;
   options.timeout = world.rendezvous_timeout;
-  TcpRendezvous met = join_tcp_store(options);
-  world.store = std::move(met.store);
-  world.instance = std::move(met.instance);
+  world.store = join_tcp_store(options, history);
   world.address = peer_address(world.master_addr);
   if (world.local_rank < 0 || world.local_world_size < 0 || world.node_rank < 0) {
     fill_locality(world, joined_hosts(*world.store, world.world_size));

@@ -11,6 +11,7 @@
 
 #include "agent/agent.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/tcp_store.h"
 #include "parallel/manager/mesh_layout.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -43,7 +44,6 @@ struct World {
   // This host's address for its peers.
   std::string address = "127.0.0.1";
   c10::intrusive_ptr<c10d::Store> store;
-  std::string instance;
 };
 
 // As the environment says, connecting to the daemon where there is one (`agent`, if given, is that
@@ -52,12 +52,14 @@ World find_world(const std::optional<std::string>& method,
                  std::optional<std::chrono::milliseconds> timeout,
                  std::shared_ptr<agent::Agent> agent);
 
-// As DistributedManager::setup() is told.
+// As DistributedManager::setup() is told, and MESHRUN_TIMEOUT_SECONDS.
 World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
                   const std::string& port, const std::string& method);
 
-// Brings the ranks to one store. `last_instance` is World::instance of the world that this process
-// left, if any.
-void join(World& world, const std::string& last_instance);
+// Names the store that the ranks are to meet at, whose leavings an InstanceHistory is about.
+std::string meeting_place(const World& world);
+
+// Brings the ranks to one store. `history` is this process's for the meeting place.
+void join(World& world, InstanceHistory& history);
 
 }  // namespace meshrun

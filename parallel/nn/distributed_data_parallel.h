@@ -17,8 +17,8 @@
 // Threads: one at a time per module, as for any LibTorch module.
 //
 // Errors: c10::ValueError on every rank where options do not fit the module, where a module has
-// nothing to train, or where the ranks' parameters or buffers differ in number, name, shape or
-// dtype (with both sides' values); c10::DistError where a peer is lost.
+// nothing to train, or where the ranks' options differ, or their parameters or buffers in number,
+// name, shape or dtype (with both sides' values); c10::DistError where a peer is lost.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -110,6 +110,17 @@ torch::OrderedDict<std::string, Tensor> state_of(const torch::nn::Module& module
   return state;
 }
 
+// One line: what every rank's sequence of collectives depends on.
+std::string describe(const DistributedDataParallelOptions& options) {
+  std::ostringstream line;
+  line.precision(std::numeric_limits<double>::max_digits10);
+  line << std::boolalpha << "broadcast_buffers=" << options.broadcast_buffers
+       << " find_unused_parameters=" << options.find_unused_parameters
+       << " static_graph=" << options.static_graph << " bucket_cap_mb=" << options.bucket_cap_mb
+       << " gradient_as_bucket_view=" << options.gradient_as_bucket_view;
+  return line.str();
+}
+
 // What this rank alone can tell to be wrong; empty if nothing.
 std::string find_problem(const torch::OrderedDict<std::string, Tensor>& state,
                          const DistributedDataParallelOptions& options, c10::Device device) {
@@ -170,7 +181,7 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();
   const SideStream side_stream(device_);
-  check_modules_agree(*options_.process_group, device_, describe(state),
+  check_modules_agree(*options_.process_group, device_, describe(options_), describe(state),
                       find_problem(state, options_, device_));
   broadcast_from_rank_0(state.values());
   build_reducer(module);

@@ -55,6 +55,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// Of texts that hold a line of options, then one per tensor.
 std::string first_difference(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty() && texts[rank][0] == kProblem) {
@@ -68,11 +69,15 @@ std::string first_difference(const std::vector<std::string>& texts) {
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     const std::vector<std::string> theirs = lines_of(texts[rank]);
-    size_t i = 0;
+    if (ours.front() != theirs.front()) {
+      return "the options differ between ranks: " + ours.front() + " on rank 0, but " +
+             theirs.front() + " on rank " + std::to_string(rank);
+    }
+    size_t i = 1;
     while (i < ours.size() && line(ours, i) == line(theirs, i)) ++i;
-    return "the module differs between ranks: rank 0 has " + std::to_string(ours.size()) +
+    return "the module differs between ranks: rank 0 has " + std::to_string(ours.size() - 1) +
            " parameters and buffers, rank " + std::to_string(rank) + " has " +
-           std::to_string(theirs.size()) + "; the first that differs is \"" + line(ours, i) +
+           std::to_string(theirs.size() - 1) + "; the first that differs is \"" + line(ours, i) +
            "\" on rank 0 and \"" + line(theirs, i) + "\" on rank " + std::to_string(rank);
   }
   return "the modules' fingerprints differ between ranks";
@@ -90,9 +95,9 @@ std::string describe(const torch::OrderedDict<std::string, at::Tensor>& tensors)
   return text.str();
 }
 
-void check_modules_agree(c10d::ProcessGroup& group, c10::Device device,
+void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const std::string& options,
                          const std::string& description, const std::string& problem) {
-  const std::string text = problem.empty() ? description : kProblem + problem;
+  const std::string text = problem.empty() ? options + '\n' + description : kProblem + problem;
   const at::Tensor own = at::empty({2}, at::kLong);
   own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(fingerprint(text));
   own.mutable_data_ptr<int64_t>()[1] = static_cast<int64_t>(text.size());

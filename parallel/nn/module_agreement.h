@@ -1,5 +1,6 @@
-// Do all ranks hold the same module? Asked before anything is built on it, so that a difference is
-// a sentence on every rank and not a hang or a silent mix of unlike tensors.
+// Do all ranks hold the same module, to be trained in the same way? Asked before anything is built
+// on it, so that a difference is a sentence on every rank and not a hang or a silent mix of unlike
+// tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,10 +16,10 @@ namespace meshrun::detail {
 std::string describe(const torch::OrderedDict<std::string, at::Tensor>& tensors);
 
 // Collective. Raises c10::ValueError on every rank of `group` where a rank has a `problem` (not
-// empty), or where the descriptions differ: names the first rank that differs from rank 0, and both
-// their lines. `device` is where this rank can communicate from. Costs one all-gather of 16 bytes
-// where all agree.
-void check_modules_agree(c10d::ProcessGroup& group, c10::Device device,
+// empty), or where the options (one line) or the modules' descriptions differ: names the first rank
+// that differs from rank 0, and both their lines. `device` is where this rank can communicate from.
+// Costs one all-gather of 16 bytes where all agree.
+void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const std::string& options,
                          const std::string& description, const std::string& problem);
 
 }  // namespace meshrun::detail

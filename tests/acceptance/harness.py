@@ -1,8 +1,8 @@
 """Runs an acceptance list item by item, and starts and ends the processes that its items need.
 
-An item is a function decorated with @item(number, title). It returns passed(...), short(...) or
-not_applicable(...); anything it raises counts as short, with the reason. Everything that an item started is
-killed when the item ends.
+An item is a function decorated with @item(number, title). It returns passed(...), short(...), not_applicable(...) or
+skipped(...); anything it raises counts as short, with the reason. Everything that an item started is killed when the
+item ends.
 """
 
 import argparse
@@ -22,7 +22,8 @@ _ITEMS = {}
 
 
 def item(number, title, soak=False):
-    """Registers an item. soak: long, or a matter of speed: --skip-soak, as tools/test calls it, leaves it out."""
+    """Registers an item. soak: too long for tools/test, whose --skip-soak leaves it out. Items with a form for both ask
+    skip_soak() and say with passed(..., left_out=...) what they did not do."""
 
     def register(function):
         _ITEMS[number] = (title, soak, function)
@@ -35,8 +36,8 @@ class Short(Exception):
     """A figure or behaviour that falls short of its target."""
 
 
-def passed(figures):
-    return "pass", figures
+def passed(figures, left_out=""):
+    return "pass", f"{figures}; in the soak run: {left_out}" if left_out else figures
 
 
 def short(figures, target):
@@ -45,6 +46,10 @@ def short(figures, target):
 
 def not_applicable(reason):
     return "n/a", reason
+
+
+def skipped(reason):
+    return "skip", reason
 
 
 def check(condition, what):
@@ -79,7 +84,7 @@ def main(description):
                 verdict, text = function(Site(cleanup))
             except Short as error:
                 verdict, text = "short", str(error)
-            except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
+            except Exception as error:  # an output that nobody foresaw must not end the list
                 verdict, text = "short", f"{type(error).__name__}: {error}"
         counts[verdict] += 1
         text = " ".join(str(text).split())
@@ -93,8 +98,14 @@ def skip_soak():
     return bool(os.environ.get("MESHRUN_SKIP_SOAK"))
 
 
-def bazel(*arguments):
-    return [*os.environ.get("MESHRUN_BAZEL", "bazel").split(), *arguments]
+def bazel(*arguments, suffix=""):
+    """A bazel command. suffix: with an output base of its own, the one that the scripts of tools/ use for it."""
+    words = os.environ.get("MESHRUN_BAZEL", "bazel").split()
+    if not suffix:
+        return [*words, *arguments]
+    script = 'source tools/common.sh; bazel_command=(echo "${bazel_command[@]}"); run_bazel "$1"'
+    said = subprocess.run(["bash", "-c", script, "bash", suffix], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [*said.stdout.split(), *arguments]
 
 
 _BIN = None
@@ -221,6 +232,11 @@ def alive(pattern):
                 if pattern in command and state != "Z":
                     found.append(f"{entry.name} {command.strip()}")
     return found
+
+
+def pid_of(entry):
+    """The process of a line of alive()."""
+    return int(entry.split()[0])
 
 
 def interrupt(process, number=signal.SIGINT):

@@ -24,8 +24,13 @@ def same_bits(paths):
 
 
 def relative_l2(reference, other):
-    """The worst tensor: (|other - reference| / |reference|, its name)."""
+    """The worst tensor: (|other - reference| / |reference|, its name). Raises ValueError where a value is no finite
+    number: no comparison would find it."""
     a, b = tensors(reference), tensors(other)
+    for path, values in ((reference, a), (other, b)):
+        for name, tensor in values.items():
+            if not all(map(math.isfinite, tensor)):
+                raise ValueError(f"{path}: {name} holds values that are not finite")
     if a.keys() != b.keys():
         raise ValueError(f"{reference} and {other} hold different tensors")
     return max((math.sqrt(sum((y - x) ** 2 for x, y in zip(a[name], b[name]))) /

@@ -168,6 +168,51 @@ TEST_F(ClientTest, WatchResumesAndTellsEachRevisionOnce) {
   EXPECT_EQ(fake_.watches, 3);
 }
 
+// A read-only coordinator says how the job is and turns the watcher away, each time anew.
+TEST_F(ClientTest, AnAnswerWithoutNewsEndsNoInterruption) {
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,
+                   int call) {
+    writer->Write(At(v1::JOB_STATE_RUNNING, 7));
+    return call < 50 ? kGone : grpc::Status(grpc::StatusCode::NOT_FOUND, "patience has no end");
+  };
+  int interruptions = 0;
+  int changes = 0;
+  StreamOptions options;
+  options.patience = milliseconds(30);
+  options.on_interruption = [&](const absl::Status&) { ++interruptions; };
+  const absl::Status status = client_->Watch(
+      "j-1", [&](const v1::Job&) { ++changes; }, options);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(interruptions, 1);
+  EXPECT_EQ(changes, 1);
+}
+
+TEST_F(ClientTest, LogsWithoutNewBytesEndNoInterruption) {
+  fake_.logs = [](grpc::ServerWriter<v1::ReadLogsResponse>* writer, int call) {
+    Send(writer, 0, 0, "hello");
+    return call < 50 ? kGone : grpc::Status(grpc::StatusCode::NOT_FOUND, "patience has no end");
+  };
+  LogQuery query;
+  query.job_id = "j-1";
+  StreamOptions options;
+  options.patience = milliseconds(30);
+  EXPECT_TRUE(absl::IsUnavailable(client_->ReadLogs(
+      query, [](const v1::ReadLogsResponse&) {}, options)));
+}
+
+// Revisions that were not durable are given again after a restart.
+TEST_F(ClientTest, WatchTellsTheEndAlsoAtARevisionSeenBefore) {
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,
+                   int call) {
+    writer->Write(At(call == 0 ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_SUCCEEDED, 7));
+    return call == 0 ? kGone : grpc::Status::OK;
+  };
+  std::vector<v1::JobState> states;
+  ASSERT_TRUE(
+      client_->Watch("j-1", [&](const v1::Job& job) { states.push_back(job.state()); }).ok());
+  EXPECT_THAT(states, ElementsAre(v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED));
+}
+
 TEST_F(ClientTest, WatchEndsWhenItsJobIsUnknown) {
   fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*, int) {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such job");

@@ -3,8 +3,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/support/sync_stream.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -16,6 +21,7 @@
 #include "client/daemon_process.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/rpc/channel.h"
 
 namespace meshrun::client {
 namespace {
@@ -119,6 +125,24 @@ TEST_F(CommandTest, AFailureIsReportedWithItsRankAndLines) {
   EXPECT_THAT(result.err, HasSubstr("1 other rank ended as a consequence"));
 }
 
+TEST_F(CommandTest, EachRankKnowsItsMesh) {
+  const Result result = Run({"run", "--nproc", "4", "--mesh", "dp=2,spatial=2", "--", "sh", "-c",
+                             "echo $LOCAL_RANK of $WORLD_SIZE in $MESHRUN_MESH"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(result.out, HasSubstr(fmt::format("{}: {} of 4 in dp=2,spatial=2\n", rank, rank)));
+  }
+  // -1 takes what is left.
+  EXPECT_THAT(Run({"run", "--nproc", "4", "--mesh", "dp=-1,spatial=2", "--", "sh", "-c",
+                   "test $MESHRUN_MESH = dp=2,spatial=2"})
+                  .err,
+              HasSubstr("succeeded"));
+}
+
+TEST_F(CommandTest, ARanks93ReachesTheShell) {
+  EXPECT_EQ(Run({"run", "--", "sh", "-c", "exit 93"}).code, 93);
+}
+
 TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
   const struct {
     std::vector<std::string> arguments;
@@ -148,6 +172,22 @@ TEST_F(CommandTest, WithoutCoordinatorTheExitCodeIs75) {
   const Result result = Run({"ps", "--coordinator", "127.0.0.1:1"});
   EXPECT_EQ(result.code, 75);
   EXPECT_THAT(result.err, HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(CommandTest, ADeadlineExitsWith124) {
+  // Connections are made by the kernel; nobody ever answers.
+  const os::UniqueFd deaf(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(deaf.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(deaf.get(), 8), 0);
+  ASSERT_EQ(::getsockname(deaf.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string where = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  const Result result = Run({"ps", "--timeout", "100ms", "--coordinator", where});
+  EXPECT_EQ(result.code, 124);
+  EXPECT_THAT(result.err, HasSubstr(where + " did not answer in time"));
 }
 
 TEST_F(CommandTest, CtrlCCancelsAndASecondOneKills) {
@@ -209,6 +249,126 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
   EXPECT_EQ(Run({"dev", "down"}).code, 0);
   dev_up_ = false;
   EXPECT_THAT(Run({"dev", "status"}).err, HasSubstr("no dev cluster"));
+}
+
+TEST_F(CommandTest, AJobFileRunsAsFlagsDo) {
+  DevUp(2);
+  std::ofstream(directory_ + "/job.yaml") << "name: from-file\n"
+                                             "command: [sh, -c, 'echo $GREETING $WORLD_SIZE']\n"
+                                             "nodes: 2\n"
+                                             "procs_per_node: 1\n"
+                                             "env: {GREETING: hello}\n";
+  const Result result = Run({"submit", "-f", directory_ + "/job.yaml", "--follow"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("0: hello 2\n"));
+  EXPECT_THAT(result.out, HasSubstr("1: hello 2\n"));
+  EXPECT_THAT(result.err, HasSubstr("from-file-"));
+}
+
+TEST_F(CommandTest, LogsAreFollowedToTheJobsEnd) {
+  DevUp(1);
+  const std::string fifo = Fifo();
+  const Result submitted = Run({"submit", "--name", "talks", "-o", "json", "--", "sh", "-c",
+                                "echo first; read line < " + fifo + "; echo $line; echo last"});
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  const std::string id = json::parse(submitted.out)["jobId"];
+  const pid_t logs = Start({"logs", "-f", id});
+  // Returns when the rank reads: it runs, and its end is not yet there.
+  std::ofstream(fifo) << "second\n";
+  const Result result = Wait(logs);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "first\nsecond\nlast\n");
+}
+
+TEST_F(CommandTest, CancelAndDevStatusSpeakJson) {
+  EXPECT_FALSE(json::parse(Run({"dev", "status", "-o", "json"}).out)["running"]);
+  DevUp(2);
+  const json status = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  EXPECT_TRUE(status["running"]);
+  EXPECT_TRUE(status["coordinator"]["running"]);
+  ASSERT_EQ(status["workers"].size(), 2u);
+  EXPECT_NE(status["workers"][0]["pid"], status["workers"][1]["pid"]);
+  const std::string fifo = Fifo();
+  const Result submitted =
+      Run({"submit", "--name", "waits", "--", "sh", "-c", "echo $$ > " + fifo + "; sleep 600"});
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  ReadPid(fifo);
+  const Result cancelled =
+      Run({"cancel", "waits", "--wait", "--now", "--reason", "enough", "-o", "json"});
+  EXPECT_EQ(cancelled.code, 0) << cancelled.err;
+  const json jobs = json::parse(cancelled.out)["jobs"];
+  ASSERT_EQ(jobs.size(), 1u);
+  EXPECT_EQ(jobs[0]["state"], "JOB_STATE_CANCELLED");
+  EXPECT_THAT(jobs[0]["reason"].get<std::string>(), HasSubstr("enough"));
+}
+
+TEST_F(CommandTest, TheDoctorFindsTheProgramsAndTheCluster) {
+  DevUp(1);
+  const std::string address = json::parse(Run({"dev", "status", "-o", "json"}).out)["address"];
+  const Result result = Run({"doctor", "-o", "json"});
+  const json report = json::parse(result.out);
+  std::map<std::string, std::string> levels;
+  for (const json& check : report["checks"]) levels[check["what"]] = check["level"];
+  // How this machine is set up is not the test's concern; what meshrun brings is.
+  EXPECT_EQ(result.code, report["ok"].get<bool>() ? 0 : 1);
+  for (const std::string& what :
+       {std::string("meshrun"), std::string("meshrun-coordinator"), std::string("meshrun-worker"),
+        "coordinator " + address, std::string("clock")}) {
+    EXPECT_EQ(levels[what], "ok") << what << " in " << result.out;
+  }
+  EXPECT_THAT(Run({"doctor"}).out, HasSubstr("coordinator " + address));
+}
+
+grpc::ByteBuffer Bytes(std::string_view text) {
+  const grpc::Slice slice(text.data(), text.size());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string Text(const grpc::ByteBuffer& bytes) {
+  grpc::Slice slice;
+  EXPECT_TRUE(bytes.DumpToSingleSlice(&slice).ok());
+  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
+}
+
+// Their protos are not installed everywhere: requests and answers as bytes.
+TEST_F(CommandTest, ACoordinatorAnswersHealthChecksAndReflection) {
+  DevUp(1);
+  const std::string address = json::parse(Run({"dev", "status", "-o", "json"}).out)["address"];
+  const auto channel = rpc::MakeChannel("test", address, {});
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
+
+  grpc::ClientContext health;
+  health.set_deadline(deadline);
+  grpc::ByteBuffer answer;
+  ASSERT_TRUE((grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+                   channel->get(),
+                   grpc::internal::RpcMethod("/grpc.health.v1.Health/Check",
+                                             grpc::internal::RpcMethod::NORMAL_RPC),
+                   &health, Bytes(""), &answer))
+                  .ok());
+  // HealthCheckResponse{status: SERVING}
+  EXPECT_EQ(Text(answer), "\x08\x01");
+
+  grpc::ClientContext reflection;
+  reflection.set_deadline(deadline);
+  const std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> stream(
+      grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+          channel->get(),
+          grpc::internal::RpcMethod(
+              "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              grpc::internal::RpcMethod::BIDI_STREAMING),
+          &reflection));
+  // ServerReflectionRequest{list_services: "*"}
+  ASSERT_TRUE(stream->Write(Bytes("\x3a\x01*")));
+  ASSERT_TRUE(stream->WritesDone());
+  ASSERT_TRUE(stream->Read(&answer));
+  for (const char* service : {"meshrun.v1.JobService", "meshrun.v1.ClusterService",
+                              "meshrun.v1.SessionService", "grpc.health.v1.Health"}) {
+    EXPECT_THAT(Text(answer), HasSubstr(service));
+  }
+  EXPECT_FALSE(stream->Read(&answer));
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 TEST_F(CommandTest, AQueueTimeoutExitsWith75) {

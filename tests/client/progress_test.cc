@@ -29,6 +29,17 @@ TEST(ProgressTest, RateAndTimeLeftComeFromTheLastQuarterMinute) {
   EXPECT_DOUBLE_EQ(*meter.Rate(), 100);
 }
 
+TEST(ProgressTest, ANoteIsOneShortLine) {
+  ProgressMeter meter;
+  v1::Progress progress = At(5, 10);
+  progress.set_note("validating\n" + std::string(500, 'x'));
+  meter.Update(progress, seconds(0));
+  EXPECT_EQ(meter.Line(), "step 5/10 (50%), validating");
+  progress.set_note(std::string(500, 'x'));
+  meter.Update(progress, seconds(1));
+  EXPECT_EQ(meter.Line(), "step 5/10 (50%), " + std::string(57, 'x') + "...");
+}
+
 TEST(ProgressTest, ARestartForgetsTheRate) {
   ProgressMeter meter;
   meter.Update(At(500, 1000), seconds(1));

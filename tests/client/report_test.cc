@@ -93,6 +93,62 @@ TEST(ReportTest, AFailureWithoutARankIsOneSentence) {
   EXPECT_EQ(ExitCodeOf(job), 2);
 }
 
+TEST(ReportTest, ARankThatMustNotBeRequeuedSaysSoToTheShell) {
+  v1::Job job = FailedJob();
+  job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_RANK_EXITED);
+  job.mutable_failure()->mutable_exit()->set_signal(0);
+  job.mutable_failure()->mutable_exit()->set_exit_code(93);
+  EXPECT_EQ(ExitCodeOf(job), 93);
+  job.mutable_failure()->mutable_exit()->set_exit_code(94);
+  EXPECT_EQ(ExitCodeOf(job), 1);
+}
+
+TEST(ReportTest, DescribeListsTheGenerations) {
+  v1::GetJobResponse response;
+  *response.mutable_job() = FailedJob();
+  // The first one's events are older than what the coordinator keeps.
+  response.mutable_job()->set_generation(3);
+  const auto add = [&](int age, const char* kind, const char* message) {
+    v1::ClusterEvent* event = response.add_events();
+    *event->mutable_at() = ToProtoTimestamp(kNow - seconds(age));
+    event->set_kind(kind);
+    event->set_message(message);
+  };
+  add(110, "JobRestarting", "restart 1 of 2");
+  add(100, "JobAdmitted", "");
+  add(99, "GenerationStarted", "");
+  add(95, "RankFailed", "rank 1 on n2 exited with code 3");
+  add(94, "JobRestarting", "restart 2 of 2");
+  add(93, "JobAdmitted", "");
+  add(92, "GenerationStarted", "");
+  EXPECT_THAT(DescribeJob(response, kNow, Style()),
+              HasSubstr("  GENERATION  BEGAN     RUNTIME  ENDED\n"
+                        "           2  100s ago  5s       rank 1 on n2 exited with code 3\n"
+                        "           3  93s ago   1m32s\n"));
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), HasSubstr("  generation    3\n"));
+  add(90, "RankFailed", "rank 0 on n1 was killed");
+  add(89, "JobFailed", "rank 0 on n1 was killed");
+  EXPECT_THAT(DescribeJob(response, kNow, Style()),
+              HasSubstr("           3  93s ago   3s       rank 0 on n1 was killed\n"));
+}
+
+// What a rank writes must not break the tables in which it stands.
+TEST(ReportTest, OfANoteTheFirstLineIsShown) {
+  v1::Job job = BaseJob(v1::JOB_STATE_RUNNING);
+  job.mutable_progress()->set_step(5);
+  job.mutable_progress()->set_note("reading\tdata\nshard 1\nshard 2");
+  job.set_reason("one\ntwo");
+  EXPECT_EQ(JobTable({job}, kNow),
+            "JOB           STATE    RANKS  SUBMITTED  RUNTIME  PROGRESS             REASON\n"
+            "geoid-k3x9w2  RUNNING      3  3m ago     1m40s    step 5 reading data  one\n");
+  *job.add_ranks()->mutable_progress() = job.progress();
+  v1::GetJobResponse response;
+  *response.mutable_job() = job;
+  response.add_events()->set_message("cancelled: first\nsecond");
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), Not(HasSubstr("shard")));
+  EXPECT_THAT(DescribeJob(response, kNow, Style()), Not(HasSubstr("second")));
+}
+
 TEST(ReportTest, SuccessAndCancellationAreOneLine) {
   v1::Job job = BaseJob(v1::JOB_STATE_SUCCEEDED);
   *job.mutable_finished_at() = ToProtoTimestamp(kNow - seconds(53));
@@ -157,6 +213,13 @@ TEST(ReportTest, WaitingIsSaidWithItsReason) {
   EXPECT_EQ(WaitingLine(job), "geoid-k3x9w2 is queued: needs 4 slots; 2 are free");
   job.set_state(v1::JOB_STATE_RUNNING);
   EXPECT_EQ(WaitingLine(job), "");
+}
+
+TEST(StyleTest, OneLineIsTheFirstWithoutControlCharacters) {
+  EXPECT_EQ(OneLine("\n\n a\x1b[2Jb \r\nc", 80), "a [2Jb");
+  EXPECT_EQ(OneLine("0123456789", 8), "01234...");
+  EXPECT_EQ(OneLine("\n \n", 8), "");
+  EXPECT_EQ(OneLine("größe", 8), "größe");
 }
 
 TEST(StyleTest, AgesAreCoarse) {

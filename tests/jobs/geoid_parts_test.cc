@@ -22,6 +22,7 @@
 #include "jobs/geoid/sampler.h"
 #include "jobs/geoid/text.h"
 #include "jobs/runtime/error_file.h"
+#include "jobs/runtime/first_line.h"
 #include "nlohmann/json.hpp"
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/collectives/split.h"
@@ -268,6 +269,16 @@ TEST(ErrorFileTest, HasTorchelasticsShape) {
   EXPECT_THAT(message.at("message").get<std::string>(), testing::StartsWith("c10::Error: bad "));
   EXPECT_EQ(message.at("extraInfo").at("timestamp"), "1689298411");
   EXPECT_EQ(message.at("extraInfo").at("py_callstack"), "frame #0");
+}
+
+TEST(FirstLineTest, IsShortAndWholeCharacters) {
+  EXPECT_EQ(jobs::first_line("RMSE 1 m\nreport x\n", 512), "RMSE 1 m");
+  EXPECT_EQ(jobs::first_line("a\r\nb", 512), "a");
+  EXPECT_EQ(jobs::first_line("", 512), "");
+  EXPECT_EQ(jobs::first_line(std::string(600, 'x'), 512), std::string(512, 'x'));
+  // Two bytes each, of which the limit cuts one in half.
+  EXPECT_EQ(jobs::first_line("\u00fc\u00fc\u00fc", 5), "\u00fc\u00fc");
+  EXPECT_EQ(jobs::first_line("\u00fc", 1), "");
 }
 
 }  // namespace

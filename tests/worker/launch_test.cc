@@ -113,6 +113,19 @@ TEST(RankEnvironmentTest, ListsTheJobsGpusOfTheHostByLocalRank) {
   EXPECT_EQ(out.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
 }
 
+TEST(RankEnvironmentTest, ARanksOwnGpusStandInTheListByTheSameNumbers) {
+  v1::GenerationRecord record = TwoOfFour();
+  for (const uint32_t gpu : {5u, 7u}) record.mutable_prepare()->mutable_ranks(0)->add_gpus(gpu);
+  for (const uint32_t gpu : {0u, 2u}) record.mutable_prepare()->mutable_ranks(1)->add_gpus(gpu);
+  HostFacts host = kHost;
+  host.has_gpus = true;
+  const Environment out = EnvironmentOf(record, 1, {{"CUDA_DEVICE_ORDER", "FASTEST_FIRST"}}, host);
+  EXPECT_EQ(out.at("CUDA_VISIBLE_DEVICES"), "5,7,0,2");
+  EXPECT_EQ(out.at("MESHRUN_GPUS"), "0,2");
+  // Another order would make other GPUs of the same numbers.
+  EXPECT_EQ(out.at("CUDA_DEVICE_ORDER"), "PCI_BUS_ID");
+}
+
 TEST(RankEnvironmentTest, AJobWithoutGpusSeesNoneOfTheHosts) {
   HostFacts host = kHost;
   host.has_gpus = true;
@@ -222,10 +235,28 @@ TEST_F(ResolveProgramTest, ShippedJobsAreFoundByName) {
   EXPECT_TRUE(Resolve(""));
   EXPECT_EQ(program_, directory_ / "jobs/geoid/geoid");
   for (const char* const wrong : {"ocean", "../jobs/recipe", ".", ""}) {
-    EXPECT_FALSE(FindShippedJob(directory_ / "jobs", wrong).ok()) << wrong;
+    EXPECT_FALSE(FindShippedJob(directory_ / "jobs", wrong, false).ok()) << wrong;
   }
-  EXPECT_THAT(std::string(FindShippedJob(directory_ / "jobs", "ocean").status().message()),
+  EXPECT_THAT(std::string(FindShippedJob(directory_ / "jobs", "ocean", false).status().message()),
               HasSubstr("geoid, recipe"));
+}
+
+TEST_F(ResolveProgramTest, ARankWithGpusGetsTheShippedJobsProgramForThem) {
+  ASSERT_TRUE(os::MakeDirectories(directory_ / "jobs/geoid").ok());
+  Write("jobs/geoid/geoid", 0755);
+  Write("jobs/geoid/geoid_cuda", 0755);
+  Write("jobs/recipe", 0755);
+  Write("jobs/recipe_cuda", 0755);
+  EXPECT_THAT(ListShippedJobs(directory_ / "jobs"), ElementsAre("geoid", "recipe"));
+  for (const std::string name : {"geoid/geoid", "recipe"}) {
+    spec_.set_shipped_job(name.substr(0, name.find('/')));
+    spec_.set_gpus_per_proc(0);
+    EXPECT_TRUE(Resolve(""));
+    EXPECT_EQ(program_, directory_ / ("jobs/" + name));
+    spec_.set_gpus_per_proc(1);
+    EXPECT_TRUE(Resolve(""));
+    EXPECT_EQ(program_, directory_ / ("jobs/" + name + "_cuda"));
+  }
 }
 
 }  // namespace

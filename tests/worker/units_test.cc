@@ -6,14 +6,18 @@
 #include <sys/socket.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "core/os/files.h"
+#include "core/os/process.h"
 #include "tests/worker/support/processes.h"
 #include "worker/inventory/inventory.h"
+#include "worker/logs/retention.h"
 #include "worker/logs/tail.h"
 #include "worker/port_range.h"
 #include "worker/state_dir.h"
 #include "worker/supervisor/exit_report.h"
+#include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/report.h"
 
 namespace meshrun::worker {
@@ -212,6 +216,120 @@ TEST_F(PortRangeTest, ParsesAnInterval) {
        {"", "20000", "20000-", "5-10", "30000-20000", "20000-70000", "20000-20063x"}) {
     EXPECT_FALSE(ParsePortInterval(wrong).ok()) << wrong;
   }
+}
+
+TEST_F(PortRangeTest, APortRestsAlsoUnderTheNextHolderOfItsBlock) {
+  uint16_t given_back = 0;
+  {
+    PortRange ports(Options(24400, 24402), clock_);
+    given_back = *ports.Take();
+    ports.GiveBack(given_back);
+  }
+  clock_.Advance(std::chrono::seconds(59));
+  PortRange next(Options(24400, 24402), clock_);
+  const auto a = next.Take(), b = next.Take();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(*a, given_back);
+  EXPECT_NE(*b, given_back);
+  EXPECT_FALSE(next.Take().ok());
+  clock_.Advance(std::chrono::seconds(1));
+  EXPECT_EQ(*next.Take(), given_back);
+}
+
+TEST_F(PortRangeTest, APortThatWasInUseWhenItsHolderDiedRests) {
+  uint16_t in_use = 0;
+  {
+    PortRange ports(Options(24500, 24501), clock_);
+    in_use = *ports.Take();
+  }
+  clock_.Advance(std::chrono::hours(1));
+  PortRange next(Options(24500, 24501), clock_);
+  EXPECT_NE(*next.Take(), in_use);
+  EXPECT_FALSE(next.Take().ok());
+  clock_.Advance(PortRange::kRest);
+  EXPECT_EQ(*next.Take(), in_use);
+}
+
+TEST_F(PortRangeTest, AWallClockThatWasSetBackMakesNoRestLonger) {
+  {
+    PortRange ports(Options(24600, 24600), clock_);
+    ports.GiveBack(*ports.Take());
+  }
+  clock_.StepWall(-std::chrono::hours(24));
+  PortRange next(Options(24600, 24600), clock_);
+  EXPECT_FALSE(next.Take().ok());
+  clock_.Advance(PortRange::kRest);
+  EXPECT_TRUE(next.Take().ok());
+}
+
+// How many processes have `entry` in their environment; the dead have none.
+int CountByEnvironment(const std::string& entry) {
+  int count = 0;
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    const auto environment = os::ReadFile(process.path().string() + "/environ");
+    if (environment.ok() && environment->find(entry) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+TEST(ProcessTreeTest, WhatForksWhileItIsKilledDoesNotEscape) {
+  testing::TemporaryDirectory directory;
+  const std::string entry = "MESHRUN_TOKEN=" + directory.path();
+  for (int round = 0; round < 3; ++round) {
+    os::SpawnOptions spawn;
+    spawn.argv = {
+        "/bin/sh", "-c",
+        "for f in 1 2 3 4; do "
+        "(i=0; while [ $i -lt 200 ]; do sleep 1000 & i=$((i+1)); done; wait) & done; wait"};
+    spawn.env = {{"MESHRUN_TOKEN", directory.path()}};
+    const auto pid = os::Spawn(spawn);
+    ASSERT_TRUE(pid.ok()) << pid.status();
+    ASSERT_TRUE(testing::Eventually([&] { return CountByEnvironment(entry) > 20; }));
+    EXPECT_GT(KillByEnvironment(entry), 0);
+    testing::AwaitExit(*pid);
+    EXPECT_TRUE(testing::Eventually([&] { return CountByEnvironment(entry) == 0; }));
+  }
+}
+
+class LogRetentionTest : public ::testing::Test {
+ protected:
+  // Logs of `bytes`, written so long ago.
+  std::string Write(const std::string& name, size_t bytes, std::chrono::hours ago) {
+    const std::string path = directory_ / name;
+    EXPECT_TRUE(os::MakeDirectories(path).ok());
+    EXPECT_TRUE(os::WriteFileAtomically(path + "/0.stdout.log", std::string(bytes, 'x')).ok());
+    const auto time = std::filesystem::file_time_type::clock::now() - ago;
+    std::filesystem::last_write_time(path + "/0.stdout.log", time);
+    std::filesystem::last_write_time(path, time);
+    return path;
+  }
+  bool Exists(const std::string& name) const { return std::filesystem::exists(directory_ / name); }
+  testing::TemporaryDirectory directory_;
+};
+
+TEST_F(LogRetentionTest, RemovesTheOldestBeyondTheBytes) {
+  using std::chrono::hours;
+  Write("a/1", 100, hours(4));
+  Write("a/2", 100, hours(1));
+  Write("b/1", 100, hours(3));
+  const std::string newest = Write("c/1", 100, hours(2));
+  const std::string in_use = Write("d/1", 1000, hours(9));
+  EXPECT_EQ(
+      PruneLogs(
+          {.root = directory_.path(), .keep_bytes = 200, .newest = newest, .in_use = {in_use}}),
+      2);
+  EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1"));
+  EXPECT_FALSE(Exists("a/1"));
+  // Nothing is left of a job without logs.
+  EXPECT_FALSE(Exists("b"));
+}
+
+TEST_F(LogRetentionTest, TheNewestStaysHoweverLarge) {
+  using std::chrono::hours;
+  const std::string newest = Write("a/1", 1000, hours(2));
+  Write("a/2", 10, hours(1));
+  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_bytes = 100, .newest = newest}), 1);
+  EXPECT_TRUE(Exists("a/1"));
 }
 
 TEST(StateDirTest, KeepsItsIdentityAndCountsItsStarts) {

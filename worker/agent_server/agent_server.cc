@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <optional>
 
 #include "core/os/files.h"
 #include "core/rpc/channel.h"
@@ -16,17 +17,18 @@
 namespace meshrun::worker {
 
 AgentServer::AgentServer(EventLoop& loop, Generations& generations,
-                         std::shared_ptr<grpc::Channel> coordinator, uint64_t incarnation)
+                         std::shared_ptr<grpc::Channel> coordinator, const std::string& node_id,
+                         uint64_t incarnation)
     : agent_service_(std::make_unique<AgentService>(loop, generations)),
-      store_proxy_(
-          std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), incarnation)) {}
+      store_proxy_(std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), node_id,
+                                                incarnation)) {}
 
 AgentServer::~AgentServer() { Stop(); }
 
 absl::Status AgentServer::Start(const std::string& socket_path) {
   MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(socket_path));
   grpc::ServerBuilder builder;
-  rpc::ConfigureServer(builder);
+  rpc::ConfigureServer(builder, std::nullopt);
   builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials());
   builder.RegisterService(agent_service_.get());
   builder.RegisterService(store_proxy_.get());

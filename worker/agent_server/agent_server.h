@@ -19,7 +19,7 @@ class AgentServer {
   // `generations` is asked on `loop` alone; both outlive the server, and the loop runs until Stop
   // returned. `coordinator` is a channel of its own, so that no value waits before a heartbeat.
   AgentServer(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
-              uint64_t incarnation);
+              const std::string& node_id, uint64_t incarnation);
   ~AgentServer();
 
   // Serves on a Unix socket that only this user can open. Errors: the socket's path.

@@ -44,6 +44,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
         return;
       }
     }
+    request_.mutable_fence()->set_node_id(proxy_.node_id());
     request_.mutable_fence()->set_incarnation(proxy_.incarnation());
     // Ranks live through a coordinator's restart: its term is no business of theirs.
     request_.mutable_fence()->set_term(0);

@@ -1,6 +1,7 @@
-// StoreService as ranks see it: the caller's token is checked, the daemon's incarnation added, and
-// the call passed on to the coordinator with the caller's deadline. UNAVAILABLE is the caller's to
-// retry: it has the request id. The world table is asked for once per generation.
+// StoreService as ranks see it: the caller's token is checked, the daemon's name and incarnation
+// are added, and the call is passed on to the coordinator with the caller's deadline. UNAVAILABLE
+// is the caller's to retry: it has the request id. The world table is asked for once per
+// generation.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -17,10 +18,11 @@ namespace meshrun::worker {
 class StoreProxy : public v1::StoreService::CallbackService {
  public:
   StoreProxy(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
-             uint64_t incarnation)
+             std::string node_id, uint64_t incarnation)
       : loop_(loop),
         generations_(generations),
         stub_(v1::StoreService::NewStub(std::move(coordinator))),
+        node_id_(std::move(node_id)),
         incarnation_(incarnation) {}
 
 #define MESHRUN_FORWARDED(Method)                                        \
@@ -45,12 +47,14 @@ class StoreProxy : public v1::StoreService::CallbackService {
   EventLoop& loop() { return loop_; }
   Generations& generations() { return generations_; }
   v1::StoreService::Stub& stub() { return *stub_; }
+  const std::string& node_id() const { return node_id_; }
   uint64_t incarnation() const { return incarnation_; }
 
  private:
   EventLoop& loop_;
   Generations& generations_;
   const std::unique_ptr<v1::StoreService::Stub> stub_;
+  const std::string node_id_;
   const uint64_t incarnation_;
 };
 

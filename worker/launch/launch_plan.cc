@@ -58,7 +58,7 @@ bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir,
   }
   absl::StatusOr<std::string> found;
   if (!spec.shipped_job().empty()) {
-    found = FindShippedJob(jobs_dir, spec.shipped_job());
+    found = FindShippedJob(jobs_dir, spec.shipped_job(), spec.gpus_per_proc() > 0);
   } else {
     auto path = spec.env().find("PATH");
     const auto own = inherited.find("PATH");

@@ -46,8 +46,8 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   Environment env = inherited;
   for (const auto& [name, value] : prepare.spec().env()) env[name] = value;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  // A thread for each slot; a rank that is alone and did not ask has all cores of the host, of which
-  // OpenMP does not know that a cgroup or --cores limits them.
+  // A thread for each slot; a rank that is alone and did not ask has all cores of the host, of
+  // which OpenMP does not know that a cgroup or --cores limits them.
   uint32_t threads = std::max(prepare.spec().cpus_per_proc(), 1u);
   if (local_world_size == 1 && threads == 1) threads = host.cores;
   env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
@@ -84,15 +84,17 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
 
   env.erase("MESHRUN_GPUS");
   if (host.has_gpus) {
-    // All of the job's GPUs here, so that LOCAL_RANK is the index scripts expect.
+    // All of the job's GPUs here, so that with one GPU for each rank LOCAL_RANK is the index that
+    // scripts expect. Both lists have the host's numbers: where a rank's own GPUs stand in the
+    // first is what CUDA calls them.
     std::vector<uint32_t> gpus;
     for (const v1::RankAssignment& rank : prepare.ranks()) {
       gpus.insert(gpus.end(), rank.gpus().begin(), rank.gpus().end());
     }
     set("CUDA_VISIBLE_DEVICES", fmt::to_string(fmt::join(gpus, ",")));
     set("MESHRUN_GPUS", fmt::to_string(fmt::join(self.gpus(), ",")));
-    // The order in which the inventory counts.
-    env.emplace("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    // The order in which the inventory counts: in any other the numbers would name other GPUs.
+    set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
   }
   return env;
 }

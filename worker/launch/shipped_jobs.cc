@@ -19,6 +19,8 @@ bool IsProgram(const std::string& path) {
          ::access(path.c_str(), X_OK) == 0;
 }
 
+constexpr std::string_view kCuda = "_cuda";
+
 // Empty when there is none.
 std::string ProgramOf(const std::string& jobs_dir, const std::string& name) {
   for (const std::string& path : {jobs_dir + "/" + name + "/" + name, jobs_dir + "/" + name}) {
@@ -44,17 +46,21 @@ std::vector<std::string> ListShippedJobs(const std::string& jobs_dir) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(jobs_dir, error)) {
     const std::string name = entry.path().filename().string();
-    if (!ProgramOf(jobs_dir, name).empty()) names.push_back(name);
+    if (!name.ends_with(kCuda) && !ProgramOf(jobs_dir, name).empty()) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;
 }
 
-absl::StatusOr<std::string> FindShippedJob(const std::string& jobs_dir, const std::string& name) {
+absl::StatusOr<std::string> FindShippedJob(const std::string& jobs_dir, const std::string& name,
+                                           bool gpus) {
   // A name, never a path out of the directory.
   const bool plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
   if (plain && !jobs_dir.empty()) {
-    if (std::string path = ProgramOf(jobs_dir, name); !path.empty()) return path;
+    if (std::string path = ProgramOf(jobs_dir, name); !path.empty()) {
+      const std::string cuda = path + std::string(kCuda);
+      return gpus && IsProgram(cuda) ? cuda : path;
+    }
   }
   const std::vector<std::string> names = ListShippedJobs(jobs_dir);
   return absl::NotFoundError(

@@ -1,5 +1,5 @@
 // The training programs that come with meshrun: executables DIR/NAME/NAME, as built, or DIR/NAME,
-// as installed.
+// as installed; beside it NAME_cuda, the same for a rank that has GPUs.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ std::string DefaultJobsDirectory();
 // Sorted names. Empty when the directory does not exist.
 std::vector<std::string> ListShippedJobs(const std::string& jobs_dir);
 
-// NOT_FOUND names what there is.
-absl::StatusOr<std::string> FindShippedJob(const std::string& jobs_dir, const std::string& name);
+// `gpus`: the program for ranks that have GPUs, where there is one. NOT_FOUND names what there is.
+absl::StatusOr<std::string> FindShippedJob(const std::string& jobs_dir, const std::string& name,
+                                           bool gpus);
 
 }  // namespace meshrun::worker

@@ -52,6 +52,25 @@ pid_t ParentOf(pid_t pid) {
   return state == 'Z' || state == 'X' ? -1 : parent;
 }
 
+// Stops what `find` finds until it finds nothing new, then kills it all: who is stopped forks
+// nobody.
+template <typename Find>
+int FreezeAndKill(const Find& find) {
+  std::set<pid_t> stopped;
+  for (int round = 0; round < kFreezeRounds; ++round) {
+    bool grew = false;
+    for (const pid_t pid : find()) {
+      if (!stopped.insert(pid).second) continue;
+      ::kill(pid, SIGSTOP);
+      grew = true;
+    }
+    if (!grew) break;
+  }
+  int killed = 0;
+  for (const pid_t pid : stopped) killed += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
+  return killed;
+}
+
 }  // namespace
 
 std::vector<pid_t> Descendants(pid_t root) {
@@ -73,30 +92,22 @@ std::vector<pid_t> Descendants(pid_t root) {
 }
 
 int KillDescendants(pid_t root) {
-  std::set<pid_t> stopped;
-  for (int round = 0; round < kFreezeRounds; ++round) {
-    bool grew = false;
-    for (const pid_t pid : Descendants(root)) {
-      if (!stopped.insert(pid).second) continue;
-      ::kill(pid, SIGSTOP);
-      grew = true;
-    }
-    if (!grew) break;
-  }
-  for (const pid_t pid : stopped) ::kill(pid, SIGKILL);
-  return static_cast<int>(stopped.size());
+  return FreezeAndKill([root] { return Descendants(root); });
 }
 
 int KillByEnvironment(std::string_view entry) {
-  int killed = 0;
   const std::string needle = '\0' + std::string(entry) + '\0';
-  for (const pid_t pid : AllProcesses()) {
-    if (pid == ::getpid()) continue;
-    const auto environment = os::ReadFile("/proc/" + std::to_string(pid) + "/environ");
-    if (!environment.ok() || ('\0' + *environment).find(needle) == std::string::npos) continue;
-    if (::kill(pid, SIGKILL) == 0) ++killed;
-  }
-  return killed;
+  return FreezeAndKill([&needle] {
+    std::vector<pid_t> found;
+    for (const pid_t pid : AllProcesses()) {
+      if (pid == ::getpid()) continue;
+      const auto environment = os::ReadFile("/proc/" + std::to_string(pid) + "/environ");
+      if (environment.ok() && ('\0' + *environment).find(needle) != std::string::npos) {
+        found.push_back(pid);
+      }
+    }
+    return found;
+  });
 }
 
 }  // namespace meshrun::worker

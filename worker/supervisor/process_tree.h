@@ -19,8 +19,9 @@ std::vector<pid_t> Descendants(pid_t root);
 // waitpid and call again while any is left: the kernel may take its time.
 int KillDescendants(pid_t root);
 
-// SIGKILL to every process of this user whose environment holds `entry` ("NAME=value") since its
-// start; never to the caller. For what is left when the subreaper itself is gone. Returns how many.
+// Kills, in the same way, every process of this user whose environment holds `entry` ("NAME=value")
+// since its start; never the caller. For what is left when the subreaper itself is gone. Returns
+// how many. Call again after a moment: a process that becomes another program shows no environment.
 int KillByEnvironment(std::string_view entry);
 
 }  // namespace meshrun::worker

@@ -28,7 +28,9 @@ using std::chrono::milliseconds;
 
 // What remains when all ranks have exited may still be tidying up after its rank.
 constexpr milliseconds kLinger(200);
+// What is killed ends in a moment, or not soon: an uninterruptible sleep. Each attempt reads /proc.
 constexpr milliseconds kKillAgain(20);
+constexpr milliseconds kKillAgainAtMost(1000);
 // At most ten progress messages a second.
 constexpr milliseconds kProgressInterval(100);
 constexpr size_t kLargestReport = 1 << 16;
@@ -246,7 +248,8 @@ void Supervisor::Kill() {
   phase_ = Phase::kKilling;
   stop_sent_ = true;
   KillDescendants(::getpid());
-  kill_at_ = Now() + kKillAgain;
+  kill_again_ = std::clamp(kill_again_ * 2, kKillAgain, kKillAgainAtMost);
+  kill_at_ = Now() + kill_again_;
   Reap();
 }
 

@@ -111,6 +111,7 @@ class Supervisor {
   Time lease_end_;
   // When KILLING begins (RUNNING, STOPPING), and when it tries again (KILLING).
   Time kill_at_ = Time::max();
+  std::chrono::milliseconds kill_again_{0};
   Time progress_at_ = Time::max();
   Time last_progress_ = Time::min();
   uint64_t malformed_reports_ = 0;

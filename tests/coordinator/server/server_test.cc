@@ -7,6 +7,8 @@
 #include <google/protobuf/util/delimited_message_util.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +19,9 @@
 #include <thread>
 
 #include "coordinator/event_loop.h"
+#include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"
+#include "coordinator/services/session_service.h"
 #include "coordinator/state_machine/state_machine.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
@@ -51,6 +55,38 @@ void EndWell(GrpcWorker& worker, const v1::OpenSessionResponse& message) {
   if (!message.has_start()) return;
   worker.Say([&](FakeWorker& fake) { return fake.ExitAll(message.fence().job_id(), 0); });
 }
+
+// Whether the coordinator answers.
+class Heartbeats {
+ public:
+  GrpcWorker::Hook hook() {
+    return [this](GrpcWorker&, const v1::OpenSessionResponse& message) {
+      if (!message.has_heartbeat_reply()) return;
+      MutexLock lock(mu_);
+      ++answers_;
+      changed_.NotifyAll();
+    };
+  }
+  bool Answered(GrpcWorker& worker) {
+    int before;
+    {
+      MutexLock lock(mu_);
+      before = answers_;
+    }
+    worker.Say([](FakeWorker& fake) { return FakeWorker::Requests{fake.Heartbeat()}; });
+    const auto deadline = std::chrono::steady_clock::now() + seconds(20);
+    MutexLock lock(mu_);
+    while (answers_ == before) {
+      if (!changed_.WaitUntil(mu_, deadline)) return false;
+    }
+    return true;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int answers_ MESHRUN_GUARDED_BY(mu_) = 0;
+};
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -201,8 +237,12 @@ TEST_F(ServerTest, ARestartKeepsWhatWasListedAndAdoptsWhatRuns) {
 TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
   std::atomic<bool> broken{false};
   Start(&broken);
-  GrpcWorker worker(channel_, {.name = "node1"});
+  Heartbeats heartbeats;
+  GrpcWorker worker(channel_, {.name = "node1"}, heartbeats.hook());
   ASSERT_TRUE(worker.Connect());
+  v1::Job running;
+  ASSERT_TRUE(Submit(Spec(1, 1), &running).ok());
+  Await(running.job_id(), v1::JOB_STATE_RUNNING);
   v1::Job before;
   ASSERT_TRUE(Submit(Spec(5, 1), &before).ok());
   broken = true;
@@ -211,20 +251,50 @@ TEST_F(ServerTest, AFailedCommitMakesItReadOnlyUntilTheDiskIsBack) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.error_message(),
               HasSubstr("read-only: the state cannot be written: disk full"));
-  EXPECT_EQ(worker.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(Describe().read_only_reason(), HasSubstr("disk full"));
-  EXPECT_EQ(Describe().jobs_total(), 1u);
+  EXPECT_EQ(Describe().jobs_total(), 2u);
   EXPECT_EQ(Get(before.job_id()).job().state(), v1::JOB_STATE_QUEUED);
-  EXPECT_FALSE(worker.Connect());
+  // Workers are heard, old and new, lest they stop their ranks.
+  EXPECT_TRUE(heartbeats.Answered(worker));
+  GrpcWorker late(channel_, {.name = "node2"}, heartbeats.hook());
+  EXPECT_TRUE(late.Connect());
+  EXPECT_TRUE(heartbeats.Answered(late));
+  // What changes the state waits for their next Hello.
+  worker.Say([&](FakeWorker& fake) { return fake.ExitAll(running.job_id(), 0); });
+  EXPECT_TRUE(heartbeats.Answered(worker));
+  EXPECT_EQ(Get(running.job_id()).job().state(), v1::JOB_STATE_RUNNING);
   broken = false;
+  EXPECT_EQ(worker.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(late.AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
   // It tries once a second; each Describe is a round trip, and calls that it cuts off are tried
   // again.
   const auto deadline = std::chrono::steady_clock::now() + seconds(30);
   while (std::chrono::steady_clock::now() < deadline && !Submit(Spec(1, 1), &job).ok()) {
   }
   EXPECT_EQ(Describe().read_only_reason(), "");
-  EXPECT_EQ(Describe().jobs_total(), 2u);
+  EXPECT_EQ(Describe().jobs_total(), 3u);
   EXPECT_TRUE(worker.Connect());
+  EXPECT_TRUE(late.Connect());
+  EXPECT_EQ(Await(running.job_id(), v1::JOB_STATE_SUCCEEDED).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(ServerTest, ADamagedStateIsNamedAndNotUsed) {
+  const auto start_with = [&](v1::StateTable table, const std::string& key) {
+    v1::StateRow row;
+    row.set_table(table);
+    row.set_key(key);
+    row.set_value("\xff\xff");
+    Server::Options options;
+    options.listen = "127.0.0.1:0";
+    options.store = *SqliteStateStore::Open(directory_);
+    EXPECT_TRUE(options.store->Commit({row}).ok());
+    return Server::Start(std::move(options)).status();
+  };
+  const absl::Status job = start_with(v1::STATE_TABLE_JOBS, "train-1");
+  EXPECT_TRUE(absl::IsDataLoss(job)) << job;
+  EXPECT_THAT(std::string(job.message()), HasSubstr("STATE_TABLE_JOBS, key 'train-1'"));
+  const absl::Status term = start_with(v1::STATE_TABLE_META, "term");
+  EXPECT_TRUE(absl::IsDataLoss(term)) << term;
 }
 
 TEST_F(ServerTest, TheStoreWaitsAcrossCalls) {
@@ -265,22 +335,28 @@ TEST_F(ServerTest, ACallerThatGoesAwayWaitsNoLonger) {
   v1::EnterBarrierRequest barrier;
   barrier.mutable_fence()->set_job_id(job.job_id());
   barrier.mutable_fence()->set_generation(1);
-  barrier.set_name("b");
-  barrier.set_rank(0);
-  *barrier.mutable_timeout() = ToProtoDuration(seconds(100));
   v1::EnterBarrierResponse response;
-  {
+  grpc::Status status;
+  // The client's deadline passes before the server hears of it: rank 1 may still find rank 0, which
+  // completes that barrier. In a new one it sooner or later does not.
+  const auto deadline = std::chrono::steady_clock::now() + seconds(60);
+  for (int i = 0; status.ok() && std::chrono::steady_clock::now() < deadline; ++i) {
+    barrier.set_name("b" + std::to_string(i));
+    barrier.set_rank(0);
+    *barrier.mutable_timeout() = ToProtoDuration(seconds(100));
+    {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+      ASSERT_EQ(store_->EnterBarrier(&context, barrier, &response).error_code(),
+                grpc::StatusCode::DEADLINE_EXCEEDED);
+    }
+    // Rank 0 has left the barrier: rank 1 waits for it in vain.
+    barrier.set_rank(1);
+    *barrier.mutable_timeout() = ToProtoDuration(std::chrono::milliseconds(200));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-    EXPECT_EQ(store_->EnterBarrier(&context, barrier, &response).error_code(),
-              grpc::StatusCode::DEADLINE_EXCEEDED);
+    SetDeadline(context);
+    status = store_->EnterBarrier(&context, barrier, &response);
   }
-  // Rank 0 has left the barrier: rank 1 waits for it in vain.
-  barrier.set_rank(1);
-  *barrier.mutable_timeout() = ToProtoDuration(std::chrono::milliseconds(200));
-  grpc::ClientContext context;
-  SetDeadline(context);
-  const grpc::Status status = store_->EnterBarrier(&context, barrier, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("ranks 0 are missing"));
 }
@@ -386,6 +462,21 @@ TEST(EventLoopTest, AFullQueueRefusesCallsAndSaysSo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("2 events waiting"));
 }
 
+TEST(EventLoopTest, AQueueHasALimitInBytesToo) {
+  MemoryStateStore store;
+  Recipients recipients;
+  EventLoop loop({.clock = Clock::Real(),
+                  .store = store,
+                  .recipients = recipients,
+                  .queue_bytes_limit = 1000});
+  v1::StateEvent event;
+  event.mutable_append_value()->set_value(std::string(600, 'x'));
+  EXPECT_TRUE(loop.Post(event).ok());
+  const absl::Status status = loop.Post(event);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no more than 1000 B"));
+}
+
 // --- logs ---
 
 // What a worker would do with OpenLog: uploads `bytes`, 64 KiB a message.
@@ -413,6 +504,8 @@ class LogHolder {
   std::atomic<int> last_code{-1};
   // Breaks the upload off in the middle.
   std::atomic<bool> break_off{false};
+  // Says nothing more after the last byte, not even that it was the last.
+  std::atomic<bool> fall_silent{false};
 
  private:
   void Upload(const v1::OpenLog& open) {
@@ -431,7 +524,7 @@ class LogHolder {
       written += chunk.data().size();
       if (break_off && offset > content.size() / 2) context.TryCancel();
     }
-    writer->WritesDone();
+    if (!fall_silent) writer->WritesDone();
     last_code = writer->Finish().error_code();
   }
 
@@ -549,6 +642,67 @@ TEST_F(LogRelayTest, AnUploadThatBreaksOffIsUnavailable) {
   while (reader->Read(&response)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(LogRelayTest, AnUploadOfALostNodeIsUnavailableAlthoughItNeverEnds) {
+  Start();
+  LogHolder holder(channel_, "y");
+  holder.fall_silent = true;
+  GrpcWorker worker(channel_, {.name = "node1"}, Both(holder));
+  const std::string id = Run(worker, 1);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+  v1::ReadLogsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  worker.Say([](FakeWorker& fake) { return FakeWorker::Requests{fake.Goodbye()}; });
+  EXPECT_FALSE(reader->Read(&response));
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("node1, which holds the file, is lost"));
+}
+
+TEST(LogReaderTest, IsGoneOnceItsCallHasEnded) {
+  MemoryStateStore store;
+  Recipients recipients;
+  EventLoop loop({.clock = Clock::Real(), .store = store, .recipients = recipients});
+  LogRelay relay({loop, recipients});
+  SessionService sessions({loop, recipients}, relay);
+  JobService job_service({loop, recipients}, relay);
+  ASSERT_TRUE(loop.Start().ok());
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&sessions);
+  builder.RegisterService(&job_service);
+  const auto server = builder.BuildAndStart();
+  const auto channel = *rpc::MakeChannel("test", "127.0.0.1:" + std::to_string(port), {});
+  const auto jobs = v1::JobService::NewStub(channel);
+  {
+    LogHolder holder(channel, "y");
+    GrpcWorker worker(channel, {.name = "node1"}, holder.hook());
+    ASSERT_TRUE(worker.Connect());
+    v1::SubmitJobRequest submit;
+    *submit.mutable_spec() = Spec(1, 1);
+    v1::SubmitJobResponse submitted;
+    grpc::ClientContext context;
+    ASSERT_TRUE(jobs->SubmitJob(&context, submit, &submitted).ok());
+    v1::ReadLogsRequest request;
+    request.set_job_id(submitted.job().job_id());
+    request.add_streams(v1::LOG_STREAM_STDOUT);
+    grpc::ClientContext reading;
+    const auto reader = jobs->ReadLogs(&reading, request);
+    v1::ReadLogsResponse response;
+    ASSERT_TRUE(reader->Read(&response));
+    EXPECT_FALSE(reader->Read(&response));
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+  loop.Stop();
+  relay.Stop();
+  server->Shutdown(std::chrono::system_clock::now() + seconds(10));
+  server->Wait();
+  // No call is left, and none keeps its reader.
+  EXPECT_EQ(relay.readers_alive(), 0u);
 }
 
 TEST_F(LogRelayTest, AFileOfAWorkerThatIsAwayIsNamed) {

@@ -160,7 +160,7 @@ class Simulation {
 
   void Fault() {
     Place& place = Any();
-    switch (random_() % 12) {
+    switch (random_() % 13) {
       case 0:
         place.worker.Reboot(/*ranks_survive=*/true);
         Drop(place, true);
@@ -194,6 +194,20 @@ class Simulation {
             std::next(jobs.begin(), random_() % jobs.size())->first);
         event.mutable_cancel_job()->set_now(random_() % 2 == 0);
         Step(event);
+        break;
+      }
+      case 8: {
+        // Stopped and replaced, as in a rolling update.
+        place.worker.draining = true;
+        Speak(place, {place.worker.Heartbeat()});
+        for (const auto& [id, job] : machine_->jobs().all()) {
+          Speak(place, place.worker.StopRanks(id, /*code=*/0));
+          Speak(place, place.worker.GiveUp(id));
+        }
+        At(Within(seconds(3)), [this, &place] {
+          Speak(place, {place.worker.Goodbye()});
+          place.worker.Reboot(/*ranks_survive=*/false);
+        });
         break;
       }
       default: {

@@ -169,6 +169,66 @@ TEST(WorkerRestartTest, ALostEndIsTakenFromHello) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST(WorkerRestartTest, RanksThatTheirWorkerStoppedUnheardAreAFailure) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Disconnect(worker);
+  worker.StopRanks(id, /*code=*/0);
+  h.Connect(worker);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+}
+
+TEST(WorkerRestartTest, AGenerationThatWasGivenUpUnheardIsNotStarted) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& slow = h.AddWorker("node2");
+  slow.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  const v1::OpenSessionResponse prepare = slow.received.back();
+  ASSERT_TRUE(prepare.has_prepare());
+  h.Disconnect(worker);
+  worker.GiveUp(id);
+  h.Connect(worker);
+  slow.deaf = false;
+  h.Say(slow, slow.OnMessage(prepare));
+  EXPECT_NE(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("gave the generation up"));
+}
+
+TEST(DamagedStateTest, ARowThatCannotBeReadIsNamed) {
+  const auto restore = [](v1::StateTable table, const std::string& key, const std::string& value) {
+    v1::StateEvent event;
+    event.mutable_restore()->set_term(1);
+    v1::StateRow& row = *event.mutable_restore()->add_rows();
+    row.set_table(table);
+    row.set_key(key);
+    row.set_value(value);
+    return StateMachine().Step(event).damage;
+  };
+  const std::string number = "00000000000000000001";
+  for (const auto& [table, key] :
+       {std::pair(v1::STATE_TABLE_JOBS, std::string("job")),
+        std::pair(v1::STATE_TABLE_NODES, std::string("node")),
+        std::pair(v1::STATE_TABLE_WORLDS, "job/" + number),
+        std::pair(v1::STATE_TABLE_MEMBERS, "job/" + number + "/" + number),
+        std::pair(v1::STATE_TABLE_EVENTS, number)}) {
+    const absl::Status damage = restore(table, key, "\xff\xff");
+    EXPECT_TRUE(absl::IsDataLoss(damage)) << key;
+    EXPECT_THAT(std::string(damage.message()), HasSubstr("key '" + key + "'"));
+    EXPECT_THAT(std::string(damage.message()), HasSubstr(v1::StateTable_Name(table)));
+  }
+  // What cannot be read is not always what cannot be parsed.
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_JOBS, "job", "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_NODES, "node", "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_WORLDS, "job/x", "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_VALUES, "job", "")));
+  EXPECT_TRUE(absl::IsDataLoss(restore(v1::STATE_TABLE_REQUESTS, "job/x/set/1", "")));
+  EXPECT_TRUE(restore(v1::STATE_TABLE_META, "term", "1").ok());
+}
+
 TEST(ReplayTest, TheSameEventsGiveTheSameActions) {
   Harness h;
   FakeWorker& a = h.AddWorker("a");

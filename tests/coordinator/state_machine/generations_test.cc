@@ -130,6 +130,108 @@ TEST_F(GenerationTest, AWorkerThatStopsItsRanksIsTheCauseAndNotTheRank) {
   EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
 }
 
+TEST_F(GenerationTest, ARankThatItsWorkerStoppedHasNotFinishedHoweverItEnded) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& peer = h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  h.Say(worker, worker.StopRanks(id, /*code=*/0));
+  EXPECT_EQ(CountStops(peer), 1);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+}
+
+TEST_F(GenerationTest, APrepareThatAStoppingWorkerRefusesOnlyPlacesTheJobAnew) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.draining = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+  EXPECT_EQ(h.node(worker).slots_used(), 0u);
+  h.AddWorker("node2");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+}
+
+TEST_F(GenerationTest, ARefusalOfAStoppingWorkerIsNotTheFirstOfTheTwoThatEndAJob) {
+  h.AddWorker("node1").draining = true;
+  h.AddWorker("node2").prepare_error = "no free port";
+  FakeWorker& third = h.AddWorker("node3");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(third.Running(id), ElementsAre(0));
+}
+
+TEST_F(GenerationTest, AGenerationThatAStoppingWorkerGivesUpOnlyPlacesTheJobAnew) {
+  FakeWorker& worker = h.AddWorker("node1");
+  FakeWorker& mute = h.AddWorker("node2");
+  mute.deaf = true;
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  worker.draining = true;
+  h.Say(worker, {worker.Heartbeat()});
+  h.Say(worker, worker.GiveUp(id));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+}
+
+TEST_F(GenerationTest, APlannedEndIsNotChargedAlsoWithTheBudgetSpent) {
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  const std::string id = h.Submit(Restarting(2, 2, 1, 1));
+  h.Say(b, b.Exit(id, 1, 1));
+  ASSERT_EQ(h.job(id).restarts(), 1u);
+  FakeWorker& c = h.AddWorker("c");
+  FakeWorker& d = h.AddWorker("d");
+  a.draining = true;
+  h.Say(a, {a.Heartbeat()});
+  h.Say(a, a.StopRanks(id, /*code=*/1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 3u);
+  EXPECT_EQ(h.job(id).restarts(), 1u);
+  EXPECT_THAT(c.Running(id), ElementsAre(0));
+  h.Say(b, {b.Goodbye()});
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 4u);
+  EXPECT_EQ(h.job(id).restarts(), 1u);
+  h.Say(d, d.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+}
+
+TEST_F(GenerationTest, APlannedEndIsRememberedOverARestart) {
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  b.stubborn = true;
+  const std::string id = h.Submit(Restarting(2, 2, 1, 1));
+  h.Say(a, {a.Goodbye()});
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  h.StartCoordinator();
+  b.stubborn = false;
+  h.Connect(b);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+}
+
+TEST_F(GenerationTest, AJobWithoutRestartsFailsAlsoByAPlannedEnd) {
+  FakeWorker& worker = h.AddWorker("node1");
+  h.AddWorker("node2");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.Say(worker, {worker.Goodbye()});
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+}
+
+TEST_F(GenerationTest, CancelNowIsRememberedOverAReconnectAndARestart) {
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.stubborn = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.Disconnect(worker);
+  h.Cancel(id, /*now=*/true);
+  h.Connect(worker);
+  EXPECT_EQ(LastStop(worker).grace().seconds(), 0);
+  worker.received.clear();
+  h.StartCoordinator();
+  h.Connect(worker);
+  EXPECT_EQ(LastStop(worker).grace().seconds(), 0);
+}
+
 TEST_F(GenerationTest, CancelGivesTheGraceAndCancelNowTakesIt) {
   FakeWorker& worker = h.AddWorker("node1");
   worker.stubborn = true;
@@ -205,6 +307,46 @@ TEST_F(GenerationTest, AHostThatCannotPrepareIsLeftOutOnce) {
   EXPECT_EQ(h.job(second).failure().message(), "node2: no free port either");
 }
 
+TEST_F(GenerationTest, AHostIsTriedAgainAfterTheOneThatReplacedItIsLost) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  first.prepare_error = "no free port";
+  second.deaf = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  ASSERT_EQ(h.job(id).generation(), 2u);
+  FakeWorker& third = h.AddWorker("node3");
+  h.Disconnect(second);
+  h.Advance(seconds(5));
+  // The first again, then once more without it: its old refusal is not held against the job.
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(third.Running(id), ElementsAre(0));
+  EXPECT_EQ(h.job(id).generation(), 4u);
+}
+
+TEST_F(GenerationTest, AHostThatCouldNotPrepareIsBetterThanNone) {
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  first.deaf = true;
+  const std::string id = h.Submit(MakeSpec(1, 8));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  v1::JobSpec wide = MakeSpec(2, 8);
+  wide.set_priority(1);
+  const std::string other = h.Submit(wide);
+  v1::OpenSessionRequest refusal = first.Heartbeat();
+  *refusal.mutable_fence() = h.fence(id);
+  refusal.mutable_fence()->set_term(h.term());
+  refusal.mutable_fence()->set_incarnation(1);
+  refusal.mutable_prepare_result()->set_error("no free port");
+  first.deaf = false;
+  h.Say(first, {refusal});
+  // The second node could take the job, and the other one was faster.
+  ASSERT_EQ(h.state(other), v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.Say(second, {second.Goodbye()});
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(first.Running(id).size(), 8u);
+}
+
 TEST_F(GenerationTest, AHostThatDoesNotAnswerPrepareIsNamed) {
   h.AddWorker("node1");
   FakeWorker& mute = h.AddWorker("node0");
@@ -231,6 +373,15 @@ TEST_F(GenerationTest, RestartsWithinItsBudgetAndKeepsRanksWhereTheyWere) {
   h.Say(b, b.Exit(id, 3, 1));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
   EXPECT_EQ(h.job(id).failure().generation(), 2u);
+}
+
+TEST_F(GenerationTest, ARankThatExitsWith93IsNotRunAgain) {
+  h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  const std::string id = h.Submit(Restarting(2, 2, 1, 5));
+  h.Say(b, b.Exit(id, 1, 93));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
 }
 
 TEST_F(GenerationTest, ASpareTakesThePlaceOfALostNode) {
@@ -294,6 +445,19 @@ TEST_F(GenerationTest, MeshAxesAreGroupsOfTheirNames) {
   EXPECT_EQ(job.groups(2).name(), "spatial");
   EXPECT_THAT(job.groups(2).ranks(), ElementsAre(0, 1));
   EXPECT_THAT(job.ranks(3).assignment().mesh_coordinates(), ElementsAre(1, 1));
+  // Announced by its ranks, an axis gets its backend and stays where it is.
+  v1::StateEvent event;
+  v1::RegisterGroupRequest& announced = *event.mutable_register_group();
+  *announced.mutable_fence() = h.fence(id);
+  announced.set_name("dp");
+  announced.add_ranks(1);
+  announced.add_ranks(3);
+  announced.set_backend("ucx");
+  ASSERT_TRUE(h.answer(h.Call(event)).status.ok());
+  ASSERT_EQ(job.groups_size(), 4);
+  EXPECT_EQ(job.groups(0).backend(), "");
+  EXPECT_EQ(job.groups(1).name(), "dp");
+  EXPECT_EQ(job.groups(1).backend(), "ucx");
   EXPECT_EQ(job.mesh(0).size(), 2);
 }
 

@@ -62,12 +62,50 @@ TEST(LeaseTest, AStandstillOfTheCoordinatorCostsNobodyTheLease) {
   EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
 }
 
+TEST(LeaseTest, AStandstillOfAboutTheLeaseCostsNobodyTheLease) {
+  for (const auto span : {milliseconds(4000), milliseconds(5000), milliseconds(5900)}) {
+    Harness h;
+    FakeWorker& worker = h.AddWorker("node1");
+    h.Advance(milliseconds(1900));
+    h.clock.Advance(span);
+    h.Advance(milliseconds(900));
+    EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY) << span.count();
+  }
+}
+
+TEST(DrainingTest, LastsUntilAHelloThatDoesNotSaySo) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.draining = true;
+  h.Say(worker, {worker.Heartbeat()});
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+  EXPECT_TRUE(h.HasEvent("NodeDraining"));
+  h.Disconnect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_SUSPECT);
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+  worker.Reboot(/*ranks_survive=*/true);
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+}
+
+TEST(DrainingTest, NothingNewIsPlacedThere) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.draining = true;
+  h.Say(worker, {worker.Heartbeat()});
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(h.job(id).reason(),
+            "needs 1 node, and no worker is connected; 1 that is draining does not count");
+  h.AddWorker("node2");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+}
+
 TEST(LeaseTest, GoodbyeNeedsNoLease) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");
-  v1::OpenSessionRequest goodbye = worker.Heartbeat();
-  goodbye.mutable_goodbye();
-  h.Say(worker, {goodbye});
+  h.Say(worker, {worker.Goodbye()});
   EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
   EXPECT_TRUE(h.closed["node1"].ok());
 }
@@ -129,6 +167,20 @@ TEST(FencingTest, AHigherTermEndsTheSession) {
   message.mutable_fence()->set_term(h.term() + 1);
   h.Say(worker, {message});
   EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"]));
+}
+
+TEST(FencingTest, AHelloOfAHigherTermIsRefusedWithBothTerms) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  Harness successor;
+  successor.StartCoordinator();
+  successor.Connect(worker);
+  h.Disconnect(worker);
+  h.Connect(worker);
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"]));
+  EXPECT_THAT(std::string(h.closed["node1"].message()),
+              HasSubstr("in term 1, and node1 knows term 2"));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_SUSPECT);
 }
 
 TEST(FencingTest, MessagesOfOlderTermsIncarnationsAndGenerationsChangeNothing) {

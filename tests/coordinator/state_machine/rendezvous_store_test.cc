@@ -51,11 +51,13 @@ class RendezvousStoreTest : public ::testing::Test {
     *barrier.mutable_timeout() = ToProtoDuration(seconds(30));
     return h.Call(event);
   }
-  absl::Status Register(const std::string& name, std::vector<int> ranks) {
+  absl::Status Register(const std::string& name, std::vector<int> ranks,
+                        const std::string& backend = "") {
     v1::StateEvent event;
     *event.mutable_register_group()->mutable_fence() = h.fence(id_);
     event.mutable_register_group()->set_name(name);
     for (const int r : ranks) event.mutable_register_group()->add_ranks(r);
+    event.mutable_register_group()->set_backend(backend);
     return h.answer(h.Call(event)).status;
   }
   std::string Message(uint64_t call) { return std::string(h.answer(call).status.message()); }
@@ -172,6 +174,77 @@ TEST_F(RendezvousStoreTest, AnOlderGenerationIsRefusedWithTheCurrentOne) {
   EXPECT_THAT(Message(call), HasSubstr("not the current one, which is 1"));
 }
 
+TEST_F(RendezvousStoreTest, AFenceThatIsOverIsRefusedWithTheCurrentOne) {
+  h.StartCoordinator();
+  worker_.Reboot(/*ranks_survive=*/true);
+  h.Connect(worker_);
+  const auto enter = [&](uint64_t term, uint64_t incarnation) {
+    v1::StateEvent event;
+    v1::EnterBarrierRequest& barrier = *event.mutable_enter_barrier();
+    *barrier.mutable_fence() = h.fence(id_);
+    barrier.mutable_fence()->set_term(term);
+    barrier.mutable_fence()->set_incarnation(incarnation);
+    barrier.set_name("b");
+    barrier.add_ranks(0);
+    return h.answer(h.Call(event)).status;
+  };
+  EXPECT_TRUE(enter(0, 0).ok());
+  EXPECT_TRUE(enter(2, 2).ok());
+  // A daemon that has just restarted may be heard here before its Hello.
+  EXPECT_TRUE(enter(0, 3).ok());
+  for (const absl::Status& status : {enter(1, 2), enter(3, 2), enter(0, 1)}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  }
+  EXPECT_THAT(std::string(enter(1, 2).message()),
+              HasSubstr("term 1 is over: this coordinator is in term 2"));
+  EXPECT_EQ(std::string(enter(0, 1).message()),
+            "incarnation 1 of node node1 is over: 2 has registered since");
+}
+
+TEST_F(RendezvousStoreTest, TheNodeOfAFenceIsKnownByItsNameWhereNoRankIsSaid) {
+  worker_.Reboot(/*ranks_survive=*/true);
+  h.Connect(worker_);
+  v1::StateEvent event;
+  v1::Fence& fence = *event.mutable_count_keys()->mutable_fence();
+  fence = h.fence(id_);
+  fence.set_node_id(worker_.node_id());
+  fence.set_incarnation(2);
+  EXPECT_TRUE(h.answer(h.Call(event)).status.ok());
+  fence.set_incarnation(1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.answer(h.Call(event)).status));
+}
+
+TEST_F(RendezvousStoreTest, UniqueIdsHaveALimit) {
+  const auto publish = [&](const std::string& group, size_t bytes) {
+    v1::StateEvent event;
+    v1::PublishUniqueIdRequest& request = *event.mutable_publish_unique_id();
+    *request.mutable_fence() = h.fence(id_);
+    request.set_group(group);
+    request.set_unique_id(std::string(bytes, 'x'));
+    return h.answer(h.Call(event)).status;
+  };
+  EXPECT_TRUE(publish("dp", RendezvousStore::kMaxUniqueIdBytes).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(publish("tp", RendezvousStore::kMaxUniqueIdBytes + 1)));
+}
+
+TEST_F(RendezvousStoreTest, TheOldestAnswersGoWhenAllTogetherAreTooLarge) {
+  ASSERT_TRUE(Set("big", std::string(8u << 20, 'x')).ok());
+  EXPECT_EQ(Add("n", 1, "first"), 1);
+  for (size_t bytes = 0; bytes < RendezvousStore::kMaxAnswerBytes; bytes += 8u << 20) {
+    v1::StateEvent event;
+    v1::CompareSetValueRequest& request = *event.mutable_compare_set_value();
+    *request.mutable_fence() = h.fence(id_);
+    request.set_key("big");
+    request.set_expected("other");
+    request.set_request_id(std::to_string(bytes));
+    ASSERT_EQ(h.answer(h.Call(event)).As<v1::CompareSetValueResponse>().value().size(), 8u << 20);
+  }
+  EXPECT_EQ(Add("n", 1, "last"), 2);
+  EXPECT_EQ(Add("n", 1, "last"), 2);
+  // Its answer had to make room, which only a retry after so long can notice.
+  EXPECT_EQ(Add("n", 1, "first"), 3);
+}
+
 TEST_F(RendezvousStoreTest, ABarrierOpensWhenAllHaveArrivedAndCanBeUsedAgain) {
   for (int round = 0; round < 2; ++round) {
     const uint64_t first = Enter(0);
@@ -243,14 +316,23 @@ TEST_F(RendezvousStoreTest, AUniqueIdIsPublishedOnceAndAwaited) {
   EXPECT_EQ(Message(late), "unique id of group 'tp': not there after 5s");
 }
 
-TEST_F(RendezvousStoreTest, AGroupNameHasDisjointGroupsOnly) {
-  EXPECT_TRUE(Register("pair", {0, 1}).ok());
-  EXPECT_TRUE(Register("pair", {0, 1}).ok());
+TEST_F(RendezvousStoreTest, ALaterAnnouncementReplacesTheGroupsThatItSharesARankWith) {
+  EXPECT_TRUE(Register("other", {0, 1, 2}).ok());
+  EXPECT_TRUE(Register("pair", {0, 1}, "gloo").ok());
   EXPECT_TRUE(Register("pair", {2}).ok());
-  const absl::Status status = Register("pair", {1, 2});
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("known with ranks 0-1"));
-  EXPECT_EQ(h.job(id_).groups_size(), 2);
+  ASSERT_EQ(h.job(id_).groups_size(), 3);
+  // After a clean-up and a new initialisation: the same ranks, then others.
+  EXPECT_TRUE(Register("pair", {0, 1}, "ucx").ok());
+  ASSERT_EQ(h.job(id_).groups_size(), 3);
+  EXPECT_EQ(h.job(id_).groups(1).backend(), "ucx");
+  EXPECT_TRUE(Register("pair", {0, 2}, "ucx").ok());
+  ASSERT_EQ(h.job(id_).groups_size(), 2);
+  EXPECT_THAT(h.job(id_).groups(1).ranks(), ElementsAre(0, 2));
+  EXPECT_TRUE(Register("pair", {1}, "ucx").ok());
+  ASSERT_EQ(h.job(id_).groups_size(), 3);
+  EXPECT_THAT(h.job(id_).groups(0).ranks(), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(absl::IsInvalidArgument(Register("pair", {1, 3})));
+  EXPECT_TRUE(absl::IsInvalidArgument(Register("pair", {})));
 }
 
 TEST_F(RendezvousStoreTest, TheWorldIsTheTableOfAllRanks) {

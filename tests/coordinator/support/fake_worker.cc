@@ -6,12 +6,14 @@ namespace meshrun::coordinator::testing {
 
 v1::OpenSessionRequest FakeWorker::Hello() const {
   v1::OpenSessionRequest message;
+  message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
   v1::Hello& hello = *message.mutable_hello();
   hello.set_node_id(node_id());
   hello.set_name(options_.name);
   hello.set_address("127.0.0.1");
   hello.set_version("test");
+  hello.set_draining(draining);
   hello.mutable_resources()->set_slots(options_.slots);
   hello.mutable_resources()->set_cores(options_.slots);
   hello.mutable_resources()->set_memory_bytes(options_.memory_bytes);
@@ -32,6 +34,8 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
 
 void FakeWorker::Reboot(bool ranks_survive) {
   ++incarnation_;
+  term_ = 0;
+  draining = false;
   if (!ranks_survive) generations_.clear();
 }
 
@@ -47,6 +51,7 @@ v1::OpenSessionRequest FakeWorker::Message(const Key& key) const {
 v1::OpenSessionRequest FakeWorker::Heartbeat() {
   v1::OpenSessionRequest message = Message({});
   message.mutable_heartbeat()->set_sequence(++sequence_);
+  message.mutable_heartbeat()->set_draining(draining);
   return message;
 }
 
@@ -78,6 +83,11 @@ FakeWorker::Requests FakeWorker::OnMessage(const v1::OpenSessionResponse& messag
   const Key key{message.fence().job_id(), message.fence().generation()};
   if (message.has_prepare()) {
     v1::PrepareResult& result = *out.emplace_back(Message(key)).mutable_prepare_result();
+    if (draining) {
+      result.set_error("is stopping");
+      result.set_draining(true);
+      return out;
+    }
     if (!prepare_error.empty()) {
       result.set_error(prepare_error);
       result.set_bad_command(bad_command);
@@ -128,6 +138,36 @@ FakeWorker::Requests FakeWorker::ExitAll(const std::string& job_id, int code) {
     for (auto& request : Exit(job_id, rank, code)) out.push_back(std::move(request));
   }
   return out;
+}
+
+FakeWorker::Requests FakeWorker::StopRanks(const std::string& job_id, int code) {
+  Requests out;
+  for (auto& [key, generation] : generations_) {
+    if (key.first != job_id) continue;
+    const std::set<int> running = generation.running;
+    for (const int rank : running) {
+      for (auto& request : End(key, generation, rank, code, /*signal=*/0, /*teardown=*/true)) {
+        out.push_back(std::move(request));
+      }
+    }
+  }
+  return out;
+}
+
+FakeWorker::Requests FakeWorker::GiveUp(const std::string& job_id) {
+  Requests out;
+  for (auto& [key, generation] : generations_) {
+    if (key.first != job_id || generation.ended || !generation.running.empty()) continue;
+    generation.ended = true;
+    out.emplace_back(Message(key)).mutable_generation_ended();
+  }
+  return out;
+}
+
+v1::OpenSessionRequest FakeWorker::Goodbye() const {
+  v1::OpenSessionRequest message = Message({});
+  message.mutable_goodbye();
+  return message;
 }
 
 std::set<int> FakeWorker::Running(const std::string& job_id) const {

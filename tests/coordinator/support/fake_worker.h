@@ -33,6 +33,8 @@ class FakeWorker {
   bool deaf = false;
   // Ranks do not end when they are told to, until Forget.
   bool stubborn = false;
+  // Is stopping: says so, and refuses Prepare.
+  bool draining = false;
 
   const std::string& name() const { return options_.name; }
   std::string node_id() const { return "id-" + options_.name; }
@@ -47,6 +49,11 @@ class FakeWorker {
   // A rank ends by itself; GenerationEnded follows the last one.
   Requests Exit(const std::string& job_id, int rank, int code, int signal = 0);
   Requests ExitAll(const std::string& job_id, int code);
+  // The worker itself stops the ranks, which end with this code.
+  Requests StopRanks(const std::string& job_id, int code);
+  // Ends generations of the job that it has prepared and not started.
+  Requests GiveUp(const std::string& job_id);
+  v1::OpenSessionRequest Goodbye() const;
 
   // Ranks that run here, of all generations of the job.
   std::set<int> Running(const std::string& job_id) const;

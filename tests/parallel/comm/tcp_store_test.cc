@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <future>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "parallel/comm/network.h"
 #include "parallel/manager/errors.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace meshrun {
@@ -31,9 +31,17 @@ TcpStoreOptions rank_of(int rank, int world_size, int port, const std::string& i
 
 int free_port() { return bound_port(*bind_port("127.0.0.1", 0)); }
 
-std::string error_of(const TcpStoreOptions& options) {
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// Of a process that was never here before.
+StorePtr join(const TcpStoreOptions& options) {
+  InstanceHistory history;
+  return join_tcp_store(options, history);
+}
+
+std::string error_of(const TcpStoreOptions& options, InstanceHistory history = {}) {
   try {
-    join_tcp_store(options);
+    join_tcp_store(options, history);
   } catch (const RendezvousError& error) {
     return error.what();
   } catch (const std::exception& error) {
@@ -44,15 +52,15 @@ std::string error_of(const TcpStoreOptions& options) {
 
 TEST(TcpStoreTest, AStrangerIsRefusedWithBothIdentities) {
   const int port = free_port();
-  const TcpRendezvous owner = join_tcp_store(rank_of(0, 1, port));
+  const StorePtr owner = join(rank_of(0, 1, port));
   EXPECT_THAT(error_of(rank_of(1, 2, port, "job B")),
               AllOf(HasSubstr("\"job A\""), HasSubstr("\"job B\""), HasSubstr(std::to_string(port)),
-                    HasSubstr("MASTER_PORT")));
+                    HasSubstr("MASTER_PORT"), HasSubstr("MESHRUN_JOB_ID")));
 }
 
 TEST(TcpStoreTest, AStrangersRankZeroFindsThePortTaken) {
   const int port = free_port();
-  const TcpRendezvous owner = join_tcp_store(rank_of(0, 1, port));
+  const StorePtr owner = join(rank_of(0, 1, port));
   EXPECT_THAT(
       error_of(rank_of(0, 1, port, "job B")),
       AllOf(HasSubstr("port " + std::to_string(port) + " is taken"), HasSubstr("MASTER_PORT")));
@@ -87,8 +95,8 @@ TEST(TcpStoreTest, MissingRanksAreNamedOnEveryRank) {
 
 TEST(TcpStoreTest, TwoProcessesWithOneRankAreFound) {
   const int port = free_port();
-  const TcpRendezvous first = join_tcp_store(rank_of(0, 1, port));
-  first.store->set("join/1", "elsewhere 42");
+  const StorePtr first = join(rank_of(0, 1, port));
+  first->set("join/1", "elsewhere 42");
   EXPECT_THAT(error_of(rank_of(1, 2, port)),
               AllOf(HasSubstr("rank 1 of"), HasSubstr("elsewhere 42")));
 }
@@ -109,19 +117,103 @@ TEST(TcpStoreTest, AnUnknownHostIsNamed) {
 // A client of the instance that is ending waits for its successor on the same port.
 TEST(TcpStoreTest, ARankNeverMeetsTheInstanceThatItLeft) {
   const int port = free_port();
-  auto old_host = std::make_unique<TcpRendezvous>(join_tcp_store(rank_of(0, 1, port)));
-  TcpStoreOptions again = rank_of(1, 2, port);
-  again.last_instance = old_host->instance;
-  std::future<TcpRendezvous> client =
-      std::async(std::launch::async, [=] { return join_tcp_store(again); });
-  TcpStoreOptions next = rank_of(0, 2, port);
-  next.last_instance = old_host->instance;
+  InstanceHistory host_history;
+  InstanceHistory client_history;
+  StorePtr old_host = join_tcp_store(rank_of(0, 1, port), host_history);
+  client_history.last = host_history.last;
+  std::future<StorePtr> client = std::async(
+      std::launch::async, [&] { return join_tcp_store(rank_of(1, 2, port), client_history); });
   old_host.reset();
-  const TcpRendezvous host = join_tcp_store(next);
-  const TcpRendezvous met = client.get();
-  EXPECT_EQ(met.instance, host.instance);
-  EXPECT_NE(met.instance, again.last_instance);
-  EXPECT_EQ(joined_hosts(*met.store, 2), (std::vector<std::string>{host_name(), host_name()}));
+  const StorePtr host = join_tcp_store(rank_of(0, 2, port), host_history);
+  const StorePtr met = client.get();
+  EXPECT_EQ(client_history.last, 2);
+  EXPECT_EQ(host_history.last, 2);
+  EXPECT_EQ(joined_hosts(*met, 2), (std::vector<std::string>{host_name(), host_name()}));
+}
+
+StorePtr launchers_store() {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(free_port());
+  options.isServer = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+int port_of(const StorePtr& store) { return static_cast<c10d::TCPStore&>(*store).getPort(); }
+
+// Ranks 0 and 1 give rank 2 up, some of them more than once, before all try again.
+void expect_a_retry_to_meet(TcpStoreOptions rank, int more_attempts_of_rank_0,
+                            bool rank_2_was_late) {
+  rank.world_size = 3;
+  const auto as = [&rank](int number, milliseconds timeout) {
+    TcpStoreOptions options = rank;
+    options.rank = number;
+    options.timeout = timeout;
+    return options;
+  };
+  std::vector<InstanceHistory> histories(3);
+  const auto fail = [&](int number) {
+    try {
+      join_tcp_store(as(number, milliseconds(300)), histories[number]);
+      return std::string("no error");
+    } catch (const RendezvousError& error) {
+      return std::string(error.what());
+    }
+  };
+  std::future<std::string> other = std::async(std::launch::async, [&] { return fail(1); });
+  EXPECT_THAT(fail(0), HasSubstr("missing: rank"));
+  EXPECT_NE(other.get(), "no error");
+  for (int i = 0; i < more_attempts_of_rank_0; ++i) {
+    EXPECT_THAT(fail(0), HasSubstr("missing: rank 1, 2"));
+  }
+  if (rank_2_was_late) {
+    EXPECT_NE(fail(2), "no error");
+  }
+
+  std::vector<std::future<StorePtr>> all;
+  for (const int number : {2, 1, 0}) {
+    all.push_back(std::async(std::launch::async, [&, number] {
+      return join_tcp_store(as(number, milliseconds(20000)), histories[number]);
+    }));
+  }
+  std::vector<StorePtr> stores;
+  for (std::future<StorePtr>& store : all) {
+    EXPECT_NO_THROW(stores.push_back(store.get()));
+  }
+  for (const InstanceHistory& history : histories) {
+    EXPECT_EQ(history.last, 2 + more_attempts_of_rank_0);
+  }
+}
+
+TEST(TcpStoreTest, ARetryMeetsNothingOfTheAttemptThatFailed) {
+  for (const int more : {0, 2}) {
+    for (const bool late : {false, true}) {
+      SCOPED_TRACE(std::to_string(more) + (late ? ", rank 2 was late" : ""));
+      expect_a_retry_to_meet(rank_of(0, 3, free_port()), more, late);
+      // torchrun's store outlives every attempt.
+      const StorePtr launcher = launchers_store();
+      TcpStoreOptions hosted = rank_of(0, 3, port_of(launcher));
+      hosted.is_hosted = true;
+      expect_a_retry_to_meet(hosted, more, late);
+    }
+  }
+}
+
+TEST(TcpStoreTest, ARankThatIsAloneInTryingAgainIsTold) {
+  const StorePtr launcher = launchers_store();
+  TcpStoreOptions options = rank_of(1, 2, port_of(launcher));
+  options.is_hosted = true;
+  options.timeout = milliseconds(200);
+  EXPECT_THAT(error_of(options), HasSubstr("rank 0, which has not joined:"));
+  EXPECT_THAT(error_of(options, {.last = 3}), HasSubstr("not joined again since attempt 3"));
+}
+
+TEST(TcpStoreTest, ASecondRankZeroInALaunchersStoreIsFound) {
+  const StorePtr launcher = launchers_store();
+  TcpStoreOptions options = rank_of(0, 2, port_of(launcher));
+  c10d::PrefixStore("meshrun/" + options.prefix, launcher).set("rank0", "elsewhere 42");
+  options.is_hosted = true;
+  EXPECT_THAT(error_of(options), AllOf(HasSubstr("rank 0 of"), HasSubstr("elsewhere 42")));
 }
 
 TEST(NetworkTest, KnowsLoopbackByName) {

@@ -96,6 +96,20 @@ TEST(EnvironmentTest, EveryMissingVariableOfEnvIsNamed) {
   EXPECT_THAT(error({}, "ENV"), HasSubstr("RANK is not set"));
 }
 
+TEST(EnvironmentTest, WhatIsLeftOfALaunchIsNotASingleProcess) {
+  for (const char* name : {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    EXPECT_THAT(error({{name, "1"}}), AllOf(HasSubstr("RANK is not set"), HasSubstr("ENV")));
+  }
+  EXPECT_THAT(error({{"OMPI_COMM_WORLD_SIZE", "2"}}), HasSubstr("OMPI_COMM_WORLD_RANK is not set"));
+}
+
+// "mpirun wrapper.sh", which exports LOCAL_RANK for what it starts.
+TEST(EnvironmentTest, AWholeLaunchGoesBeforeWhatIsLeftOfAnother) {
+  EXPECT_EQ(detect(with(kOpenMpi, "LOCAL_RANK", "1"))->method, LaunchMethod::kOpenMpi);
+  EXPECT_EQ(detect(with(with(kSlurm, "LOCAL_RANK", "1"), "OMPI_COMM_WORLD_SIZE", "2"))->method,
+            LaunchMethod::kSlurm);
+}
+
 TEST(EnvironmentTest, EveryRankReportsTheSameMissingVariable) {
   const Variables half = without(kEnv, "MASTER_ADDR");
   EXPECT_EQ(error(with(half, "RANK", "0")), error(with(half, "RANK", "3")));
@@ -233,6 +247,45 @@ TEST(EnvironmentTest, IdentitiesDifferByAddressAndWorld) {
     EXPECT_TRUE(identities.insert(detect(job)->identity).second);
     EXPECT_EQ(detect(job)->identity, detect(with(job, "RANK", "0"))->identity);
   }
+}
+
+TEST(EnvironmentTest, JobsThatNobodyNumberedDifferByUserProgramAndDirectory) {
+  const Variables slurm = without(kSlurm, "SLURM_JOB_ID");
+  for (const Variables& launch : {kEnv, slurm, kOpenMpi}) {
+    const auto identity = [](const Variables& variables, const std::string& process) {
+      return detect_environment(
+                 [&](const std::string& name) -> std::optional<std::string> {
+                   const auto found = variables.find(name);
+                   return found == variables.end() ? std::nullopt
+                                                   : std::optional<std::string>(found->second);
+                 },
+                 std::nullopt, process)
+          ->identity;
+    };
+    EXPECT_NE(identity(launch, "user 1, /a/b"), identity(launch, "user 2, /a/b"));
+    const Variables numbered = with(launch, "MESHRUN_JOB_ID", "mine");
+    EXPECT_EQ(identity(numbered, "user 1, /a/b"), identity(numbered, "user 2, /a/b"));
+    EXPECT_THAT(identity(numbered, "user 1, /a/b"), HasSubstr("mine"));
+  }
+  EXPECT_THAT(this_process(), AllOf(HasSubstr("user "), HasSubstr("plans_test")));
+  EXPECT_EQ(this_process(), this_process());
+}
+
+TEST(EnvironmentTest, ARanksGpuIsTheFirstOfItsOwnAmongTheVisibleOnes) {
+  const auto gpu = [](const Variables& variables) {
+    return assigned_gpu([&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      if (found == variables.end()) return std::nullopt;
+      return found->second;
+    });
+  };
+  const Variables host = {{"CUDA_VISIBLE_DEVICES", "4,5,2,13"}};
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "4,5")), 0);
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "2,13")), 2);
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "13")), 3);
+  EXPECT_EQ(gpu(with(host, "MESHRUN_GPUS", "3")), std::nullopt);
+  EXPECT_EQ(gpu(host), std::nullopt);
+  EXPECT_EQ(gpu({{"MESHRUN_GPUS", "2"}}), std::nullopt);
 }
 
 TEST(EnvironmentTest, TheTimeoutIsInSeconds) {

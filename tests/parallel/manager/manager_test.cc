@@ -1,7 +1,10 @@
 // DistributedManager in real rank processes, over Gloo on the loopback interface.
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -347,6 +350,36 @@ TEST(ManagerTest, SetupJoinsAsTold) {
                                      {{"TEST_RANK", "1"}, {"TEST_PORT", port}}}));
 }
 
+const bool kSetupTimeout = register_rank_function("setup_timeout", [] {
+  EXPECT_THAT(message_of<RendezvousError>([] {
+                DistributedManager::setup(1, 2, 1, "localhost", std::getenv("TEST_PORT"), "gloo");
+              }),
+              HasSubstr("0.3 s"));
+});
+
+TEST(ManagerTest, SetupReadsTheTimeoutToo) {
+  expect_success(run_ranks("setup_timeout", {{{"TEST_PORT", std::to_string(free_port())},
+                                              {"MESHRUN_TIMEOUT_SECONDS", "0.3"}}}));
+}
+
+// Rank 1 comes as a rank of another job first: same size, same port, another directory.
+const bool kStranger = register_rank_function("stranger", [] {
+  if (std::string(std::getenv("RANK")) == "1") {
+    const std::filesystem::path home = std::filesystem::current_path();
+    std::filesystem::current_path("/");
+    EXPECT_THAT(message_of<RendezvousError>([] { DistributedManager::initialize(); }),
+                AllOf(HasSubstr("two jobs use one port"), HasSubstr("MESHRUN_JOB_ID")));
+    std::filesystem::current_path(home);
+  }
+  DistributedManager::initialize();
+  check_world();
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, TwoJobsOfEqualSizeOnOnePortDoNotMix) {
+  expect_success(run_ranks("stranger", env_ranks(2)));
+}
+
 const bool kHalfSet = register_rank_function("half_set", [] {
   std::printf("message: %s\n",
               message_of<EnvironmentError>([] { DistributedManager::initialize(); }).c_str());
@@ -398,23 +431,38 @@ TEST(ManagerTest, TheTimeoutIsSettable) {
 
 // ---- under a coordinator
 
-std::shared_ptr<FakeAgent> fake_agent() {
+std::shared_ptr<FakeAgent> fake_agent(int world_size, std::vector<agent::MeshAxis> mesh) {
   const int rank = std::atoi(std::getenv("TEST_RANK"));
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(std::atoi(std::getenv("TEST_PORT")));
   return std::make_shared<FakeAgent>(agent::Assignment{.job_id = "job",
                                                        .generation = 1,
                                                        .rank = rank,
-                                                       .world_size = 4,
+                                                       .world_size = world_size,
                                                        .local_rank = rank,
-                                                       .local_world_size = 4,
+                                                       .local_world_size = world_size,
                                                        .master_addr = "127.0.0.1",
-                                                       .mesh = {{"dp", 2}, {"spatial", 2}}},
+                                                       .mesh = std::move(mesh)},
                                      c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
 }
 
+// Runs a rank function once per rank, over the store that fake_agent() connects to.
+void run_under_coordinator(const std::string& function, int world_size) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(free_port());
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto coordinator = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  std::vector<Variables> ranks;
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks.push_back(
+        {{"TEST_RANK", std::to_string(rank)}, {"TEST_PORT", std::to_string(options.port)}});
+  }
+  expect_success(run_ranks(function, ranks));
+}
+
 const bool kCoordinator = register_rank_function("coordinator", [] {
-  const std::shared_ptr<FakeAgent> agent = fake_agent();
+  const std::shared_ptr<FakeAgent> agent = fake_agent(4, {{"dp", 2}, {"spatial", 2}});
   for (int round = 0; round < 2; ++round) {
     DistributedManager::initialize({.agent = agent});
     const int rank = manager().rank();
@@ -426,26 +474,51 @@ const bool kCoordinator = register_rank_function("coordinator", [] {
     EXPECT_THAT(manager().global_mesh().shape(), ElementsAre(2, 2));
     if (round == 0 && rank == 0) {
       EXPECT_THAT(agent->registered_groups(),
-                  ElementsAre("world gloo: 0,1,2,3", "spatial@0 gloo: 0,1", "dp@0 gloo: 0,2"));
+                  ElementsAre("world gloo: 0,1,2,3", "spatial gloo: 0,1", "dp gloo: 0,2"));
     }
     if (round == 0 && rank == 1) {
-      EXPECT_THAT(agent->registered_groups(), ElementsAre("dp@1 gloo: 1,3"));
+      EXPECT_THAT(agent->registered_groups(), ElementsAre("dp gloo: 1,3"));
     }
     DistributedManager::cleanup();
   }
 });
 
-TEST(ManagerTest, ACoordinatorsMeshIsThereFromTheStart) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(free_port());
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto coordinator = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  std::vector<Variables> ranks;
-  for (const char* rank : {"0", "1", "2", "3"}) {
-    ranks.push_back({{"TEST_RANK", rank}, {"TEST_PORT", std::to_string(options.port)}});
+TEST(ManagerTest, ACoordinatorsMeshIsThereFromTheStart) { run_under_coordinator("coordinator", 4); }
+
+const bool kRefusedGroup = register_rank_function("refused_group", [] {
+  const std::shared_ptr<FakeAgent> agent = fake_agent(2, {});
+  agent->refuse_groups_with(absl::InvalidArgumentError("the name is taken"));
+  CapturedWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  DistributedManager::initialize({.agent = agent});
+  EXPECT_FLOAT_EQ(sum(manager().world(), 1), 2);
+  EXPECT_EQ(warnings.text.find("the name is taken") != std::string::npos, manager().rank() == 0);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, AGroupThatIsNotListedStillWorks) { run_under_coordinator("refused_group", 2); }
+
+// Rank 0 fails alone, then rank 1 alone, then rank 1 tries again together with rank 0.
+const bool kRetry = register_rank_function("coordinator_retry", [] {
+  const std::shared_ptr<FakeAgent> agent = fake_agent(2, {});
+  const bool first = agent->assignment().rank == 0;
+  const auto minutes = std::chrono::minutes(2);
+  if (!first) {
+    EXPECT_TRUE(agent->Wait({"test/failed/0"}, minutes).ok());
   }
-  expect_success(run_ranks("coordinator", ranks));
+  message_of<RendezvousError>([&] {
+    DistributedManager::initialize({.timeout = std::chrono::milliseconds(300), .agent = agent});
+  });
+  EXPECT_FALSE(DistributedManager::is_initialized());
+  EXPECT_TRUE(agent->Set(first ? "test/failed/0" : "test/failed/1", "").ok());
+  EXPECT_TRUE(agent->Wait({"test/failed/1"}, minutes).ok());
+  DistributedManager::initialize({.agent = agent});
+  EXPECT_FLOAT_EQ(sum(manager().world(), 1), 2);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, InitializeWorksAfterOneThatFailedAtDifferentPoints) {
+  run_under_coordinator("coordinator_retry", 2);
 }
 
 TEST(ManagerTest, GetBeforeInitializeSaysWhatToCall) {

@@ -285,6 +285,18 @@ const bool kMismatch = register_rank_function("ddp_mismatch", [] {
   torch::nn::Linear good(3, 4);
   EXPECT_THAT(value_error_of([&] { DistributedDataParallel model(good, {.bucket_cap_mb = 0}); }),
               HasSubstr("bucket_cap_mb"));
+
+  const bool other = manager.rank() == 2;
+  for (const DistributedDataParallelOptions& options :
+       {DistributedDataParallelOptions{.broadcast_buffers = !other},
+        DistributedDataParallelOptions{.find_unused_parameters = other},
+        DistributedDataParallelOptions{.bucket_cap_mb = other ? 26.0 : 25.0},
+        DistributedDataParallelOptions{.gradient_as_bucket_view = other},
+        DistributedDataParallelOptions{.static_graph = other}}) {
+    EXPECT_THAT(value_error_of([&] { DistributedDataParallel model(good, options); }),
+                AllOf(HasSubstr("the options differ"), HasSubstr("on rank 0"),
+                      HasSubstr("on rank 2"), HasSubstr("bucket_cap_mb=25")));
+  }
   DistributedManager::cleanup(true);
 });
 

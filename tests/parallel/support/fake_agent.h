@@ -20,6 +20,8 @@ class FakeAgent : public agent::Agent {
 
   // What the next calls answer instead; OK ends it.
   void fail_with(absl::Status status);
+  // What the next announcements of groups answer, everything else going on; OK ends it.
+  void refuse_groups_with(absl::Status status);
   // Registered by this rank: "name backend: ranks".
   std::vector<std::string> registered_groups() const;
 
@@ -59,6 +61,7 @@ class FakeAgent : public agent::Agent {
   const c10::intrusive_ptr<c10d::Store> store_;
   mutable std::mutex mutex_;
   absl::Status failure_;
+  absl::Status group_refusal_;
   std::vector<std::string> groups_;
 };
 

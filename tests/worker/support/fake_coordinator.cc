@@ -60,6 +60,7 @@ grpc::Status FakeCoordinator::OpenSession(
     grpc::ServerContext*, grpc::ServerReaderWriter<v1::OpenSessionResponse, Message>* stream) {
   Message message;
   while (stream->Read(&message)) {
+    if (message.has_hello() && options_.before_welcome) options_.before_welcome();
     MutexLock lock(mu_);
     v1::OpenSessionResponse answer;
     answer.mutable_fence()->set_term(options_.term);

@@ -27,6 +27,8 @@ class FakeCoordinator : public v1::SessionService::Service {
     std::chrono::milliseconds heartbeat{100};
     // Empty: any loopback port.
     std::string address;
+    // Called between each Hello and its Welcome.
+    std::function<void()> before_welcome;
   };
   explicit FakeCoordinator(Options options);
   ~FakeCoordinator() override;

@@ -1,0 +1,40 @@
+// The private directory of a `meshrun run`. It is locked for as long as its process lives: what
+// lies there unlocked was left by a run that was killed, and the next one removes it.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/os/fd.h"
+
+namespace meshrun::client {
+
+class RunDirectory {
+ public:
+  // A directory is not locked from the start, so a young one is never taken for abandoned.
+  static constexpr std::chrono::seconds kYoung{10};
+
+  // Below $TMPDIR where socket paths still fit, else below /tmp.
+  static std::string DefaultParent();
+  // UNAVAILABLE when others went on removing it before it was locked; else as the system says.
+  static absl::StatusOr<RunDirectory> Create(const std::string& parent);
+  // Removes the directories of killed runs of this user; `young`: which are left alone.
+  static void RemoveAbandoned(const std::string& parent, std::chrono::nanoseconds young = kYoung);
+
+  RunDirectory() = default;
+  RunDirectory(RunDirectory&& other) noexcept;
+  RunDirectory& operator=(RunDirectory&& other) noexcept;
+  // Removes it with all that is below.
+  ~RunDirectory() { Remove(); }
+
+  const std::string& path() const { return path_; }
+  void Remove();
+
+ private:
+  std::string path_;
+  // Free once this process is gone, however it went.
+  os::UniqueFd lock_;
+};
+
+}  // namespace meshrun::client

@@ -1,0 +1,85 @@
+// The CUDA half in a world of one rank: NCCL's group, and a data-parallel step on the GPU.
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "parallel/comm/process_group_factory.h"
+#include "parallel/manager/device_choice.h"
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/manager/errors.h"
+#include "parallel/nn/distributed_data_parallel.h"
+#include "parallel/nn/fully_connected.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+
+void join(const std::string& backend) {
+  DistributedManager::setup(0, 1, 0, "localhost", "12355", backend);
+}
+
+class NcclTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu_count() == 0) GTEST_SKIP() << "this process sees no GPU (nvidia-smi -L lists them)";
+    join("nccl");
+  }
+  void TearDown() override { DistributedManager::cleanup(); }
+};
+
+TEST(NcclBackendTest, IsLinkedInAndSaysWhenThereIsNoGpu) {
+  EXPECT_TRUE(has_backend("nccl"));
+  if (gpu_count() == 0) {
+    EXPECT_THROW(join("nccl"), BackendError);
+  }
+}
+
+TEST_F(NcclTest, AllReduceWorksOnTheGpuAndOnTheCpu) {
+  DistributedManager& manager = DistributedManager::get();
+  EXPECT_EQ(manager.backend(), "nccl");
+  EXPECT_EQ(manager.device(), c10::Device(c10::kCUDA, 0));
+  for (const c10::Device device : {manager.device(), c10::Device(c10::kCPU)}) {
+    std::vector<Tensor> tensors = {torch::full({1 << 20}, 3.0, device)};
+    manager.world()->allreduce(tensors)->wait();
+    EXPECT_EQ(tensors[0].device(), device);
+    EXPECT_EQ(tensors[0].sum().item<double>(), 3.0 * (1 << 20));
+  }
+}
+
+FullyConnected network(c10::Device device) {
+  torch::manual_seed(0);
+  FullyConnected made(FullyConnectedOptions().in_features(6).layer_size(64).out_features(3));
+  made->to(device);
+  return made;
+}
+
+TEST_F(NcclTest, ADataParallelStepEqualsThePlainOne) {
+  DistributedManager& manager = DistributedManager::get();
+  FullyConnected alone = network(manager.device());
+  FullyConnected together = network(manager.device());
+  DistributedDataParallel model(
+      together, {.device_ids = {manager.device().index()}, .output_device = manager.device()});
+  torch::optim::Adam alone_optimizer(alone->parameters(), 0.01);
+  torch::optim::Adam optimizer(model->parameters(), 0.01);
+  for (int step = 0; step < 3; ++step) {
+    const Tensor input = torch::randn({128, 6});  // on the CPU: the model moves it
+    alone_optimizer.zero_grad();
+    (alone(input.to(manager.device())) - 1).square().mean().backward();
+    alone_optimizer.step();
+    optimizer.zero_grad();
+    (model(input) - 1).square().mean().backward();
+    optimizer.step();
+  }
+  for (size_t i = 0; i < alone->parameters().size(); ++i) {
+    const Tensor expected = alone->parameters()[i].detach();
+    const Tensor actual = together->parameters()[i].detach();
+    EXPECT_TRUE(actual.is_cuda());
+    EXPECT_LT((actual - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>());
+  }
+}
+
+}  // namespace
+}  // namespace meshrun

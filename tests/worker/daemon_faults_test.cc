@@ -1,0 +1,174 @@
+// The worker daemon when things happen at the wrong moment: between two messages, while it stops,
+// and after its predecessor was killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/os/files.h"
+#include "meshrun/v1/supervisor.pb.h"
+#include "tests/worker/support/daemon_fixture.h"
+
+namespace meshrun::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AwaitGone;
+using testing::AwaitPid;
+using testing::DaemonTest;
+using testing::Eventually;
+using testing::FakeCoordinator;
+using ::testing::HasSubstr;
+using testing::kJob;
+using Request = v1::OpenSessionRequest;
+
+constexpr std::chrono::hours kForever(1);
+constexpr char kStubborn[] = "trap '' TERM; echo $PPID > supervisor; while :; do sleep 1000; done";
+
+bool SaysDraining(const Request& message) {
+  return message.has_heartbeat() && message.heartbeat().draining();
+}
+
+class DaemonFaultsTest : public DaemonTest {
+ protected:
+  v1::Prepare PrepareWithGrace(const std::string& script, milliseconds grace) {
+    v1::Prepare prepare = PrepareFor(script);
+    *prepare.mutable_spec()->mutable_kill_grace() = ToProtoDuration(grace);
+    return prepare;
+  }
+  void SendStart() {
+    v1::OpenSessionResponse message;
+    message.mutable_start()->set_master_addr("127.0.0.1");
+    coordinator_->Send(message, kJob, 1);
+  }
+  void ExpectToEnd() {
+    EXPECT_EQ(testing::AwaitExit(daemon_), 0);
+    daemon_ = -1;
+  }
+};
+
+TEST_F(DaemonFaultsTest, WhatEndsBetweenHelloAndWelcomeIsTold) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("echo $PPID > supervisor; while [ ! -e go ]; do sleep 0.01; done; exit 9"));
+  Start();
+  const pid_t supervisor = AwaitPid(directory_ / "supervisor");
+  const std::string address = coordinator_->address();
+  coordinator_->Shutdown();
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.term = 2, .address = address, .before_welcome = [&] {
+                                 EXPECT_TRUE(os::WriteFileAtomically(directory_ / "go", "").ok());
+                                 // The daemon lets its supervisor go when it has taken everything
+                                 // in.
+                                 EXPECT_TRUE(AwaitGone(supervisor));
+                               }});
+  const Request hello = AwaitHello();
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  EXPECT_EQ(hello.hello().running(0).exits_size(), 0);
+  EXPECT_EQ(AwaitRankExit().exit_code(), 9);
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+}
+
+TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {
+  // No heartbeat is due while this test lasts.
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.lease = kForever, .heartbeat = kForever});
+  StartDaemon({"--orphan-timeout", "1h"});
+  EXPECT_FALSE(AwaitHello().hello().draining());
+  Prepare(PrepareWithGrace(kStubborn, kForever));
+  Start();
+  AwaitPid(directory_ / "supervisor");
+  ::kill(daemon_, SIGTERM);
+  EXPECT_TRUE(coordinator_->Await(SaysDraining));
+  for (const uint64_t generation : {uint64_t{2}, uint64_t{1}}) {
+    const v1::PrepareResult refused = Prepare(PrepareFor("exit 0"), generation);
+    EXPECT_FALSE(refused.ok());
+    EXPECT_TRUE(refused.draining());
+    EXPECT_THAT(refused.error(), HasSubstr("the worker here was stopped by SIGTERM"));
+  }
+  const std::string address = coordinator_->address();
+  coordinator_->Shutdown();
+  coordinator_ =
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  EXPECT_TRUE(AwaitHello().hello().draining());
+  ::kill(daemon_, SIGTERM);
+  ExpectToEnd();
+}
+
+TEST_F(DaemonFaultsTest, EndsAfterAWhileWithoutWhatCannotBeKilled) {
+  StartDaemon({"--stop-timeout", "50ms"});
+  AwaitHello();
+  Prepare(PrepareWithGrace(kStubborn, milliseconds(50)));
+  Start();
+  // Stopped, it kills nobody.
+  const pid_t supervisor = AwaitPid(directory_ / "supervisor");
+  ::kill(supervisor, SIGSTOP);
+  ::kill(daemon_, SIGTERM);
+  ExpectToEnd();
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGoodbye));
+  ::kill(supervisor, SIGKILL);
+}
+
+TEST_F(DaemonFaultsTest, ASecondSignalDoesNotWaitForTheGrace) {
+  StartDaemon({"--stop-timeout", "50ms"});
+  AwaitHello();
+  Prepare(PrepareWithGrace(kStubborn, kForever));
+  Start();
+  const pid_t supervisor = AwaitPid(directory_ / "supervisor");
+  ::kill(supervisor, SIGSTOP);
+  ::kill(daemon_, SIGTERM);
+  EXPECT_TRUE(coordinator_->Await(SaysDraining));
+  ::kill(daemon_, SIGTERM);
+  ExpectToEnd();
+  ::kill(supervisor, SIGKILL);
+}
+
+TEST_F(DaemonFaultsTest, AStartThatNeverReachedTheSupervisorIsSentAgain) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("exit 4"));
+  ::kill(daemon_, SIGKILL);
+  testing::AwaitExit(daemon_);
+  // As it is when the daemon dies between writing the record and sending.
+  const std::filesystem::directory_iterator generation(State("/g"));
+  const std::string path = (generation->path() / "record").string();
+  const auto content = os::ReadFile(path);
+  ASSERT_TRUE(content.ok()) << content.status();
+  v1::GenerationRecord record;
+  ASSERT_TRUE(record.ParseFromString(*content));
+  record.mutable_start()->set_master_addr("127.0.0.1");
+  ASSERT_TRUE(os::WriteFileAtomically(path, record.SerializeAsString(), 0600).ok());
+  StartDaemon();
+  EXPECT_EQ(AwaitRankExit().exit_code(), 4);
+}
+
+TEST_F(DaemonFaultsTest, AnEndedGenerationIsNotSilentlyPreparedOrStarted) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(PrepareFor("exit 0"));
+  Start();
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  SendStart();
+  EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  const v1::PrepareResult refused = Prepare(PrepareFor("exit 0"));
+  EXPECT_FALSE(refused.ok());
+  EXPECT_FALSE(refused.draining());
+  EXPECT_THAT(refused.error(), HasSubstr("has ended"));
+}
+
+TEST_F(DaemonFaultsTest, RemovesTheOldestLogsWhenAGenerationEnds) {
+  StartDaemon({"--keep-logs", "0"});
+  AwaitHello();
+  for (const uint64_t generation : {uint64_t{1}, uint64_t{2}}) {
+    EXPECT_TRUE(Prepare(PrepareFor("echo something"), generation).ok());
+    Start(generation);
+    EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  }
+  EXPECT_TRUE(Eventually([&] { return !os::ReadFile(Stdout(0)).ok(); }));
+  EXPECT_TRUE(os::ReadFile(State("/logs/" + std::string(kJob) + "/2/0.stdout.log")).ok());
+}
+
+}  // namespace
+}  // namespace meshrun::worker
