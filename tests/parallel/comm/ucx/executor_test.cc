@@ -276,6 +276,26 @@ TEST(ExecutorTest, AbortEndsTheGroupOnAllRanksAndForEver) {
   EXPECT_TRUE(ranks.executor(0).group_failure(1).has_value());
 }
 
+// The simulation's transport checks what is cancelled.
+TEST(ExecutorTest, WhatIsDoneInTheRoundOfAFailureIsNotCancelled) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    MemoryNetwork::Options many = options(seed);
+    many.deliveries_per_progress = 4;
+    Simulation ranks(2, many);
+    ranks.add_world();
+    barrier(ranks);
+    ranks.settle();
+    Bytes sent = bytes(4, 7), received = bytes(4, 0), other = bytes(4, 0);
+    const auto receive = ranks.submit(0, "world", point_to_point_spec(false, 1, received));
+    const auto open = ranks.submit(0, "world", point_to_point_spec(false, 1, other, 1));
+    ranks.submit(1, "world", point_to_point_spec(true, 0, sent));
+    ranks.executor(1).abort(1, {FailureKind::kAborted, "aborted", {1}});
+    ranks.settle();
+    EXPECT_TRUE(receive->is_done());
+    EXPECT_TRUE(open->is_done() && open->failure());
+  }
+}
+
 TEST(ExecutorTest, AGroupRemovedInOrderIsMissedByNobody) {
   Simulation ranks(2, options());
   ranks.add_group("a", {0, 1});

@@ -1,0 +1,133 @@
+// c10d's backend over UCX: the default for CPU tensors.
+//
+// A thin shell: checks arguments, turns tensors into pieces of memory (tensor_layout.h), asks
+// engine/algorithms.h for a schedule, submits it, and wraps the operation in a Work. Dense CPU
+// tensors of any dtype. Contiguous tensors, and slices of them along one dimension, are used where
+// they are; others are copied once, in or out, and counted.
+//
+// Every collective compares its header first, unless MESHRUN_CHECK_COLLECTIVES=0: a wrong call on
+// one rank is an error on all. Sums are taken in rank order: the same bits on every rank, in every
+// run, and as a one-process oracle that adds in rank order.
+//
+// Not offered, with an error that says so: allreduce_sparse, monitoredBarrier, tensors that are not
+// on the CPU, PREMUL_SUM.
+//
+// Threads: any; calls of one group are ordered by the caller, equally on all ranks, as c10d asks.
+// Constructing publishes an address and waits for nobody.
+// Errors: RendezvousError from the constructor; all else from the Work (collective_errors.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/engine.h"
+#include "parallel/comm/v_collectives.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun {
+
+class UcxBackend : public c10d::Backend, public VCollectives {
+ public:
+  struct Options : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("ucx", timeout) {}
+    // Shared by all groups of a process; absent: one of its own, without a watch.
+    std::shared_ptr<ucx::Engine> engine;
+    // Whether all members are on one host, as the launcher told every rank alike.
+    bool one_host = true;
+    bool check_collectives = true;
+  };
+
+  // Keys of `store` are the group's own, and used by one group only.
+  UcxBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+             c10::intrusive_ptr<Options> options);
+  ~UcxBackend() override;
+
+  const std::string getBackendName() const override { return "ucx"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& output_lists, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int dst, int tag) override;
+  WorkPtr recv(Tensors& tensors, int src, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Calls between the two are put off and start together; the Work is of all of them. Per thread.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  // A group of some of this one's ranks, over the same engine; null on a rank that is not among
+  // them. All of `ranks` call it.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override;
+  c10d::ErrorType getError() override;
+  // Ends all operations, here and on the other ranks, with GroupAbortedError; so do later ones.
+  void abort() override;
+  // Waits for operations under way, at most their timeouts.
+  void shutdown() override;
+
+  WorkPtr all_gather_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes,
+                       int64_t dim, const VOptions& options) override;
+  WorkPtr reduce_scatter_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes,
+                           int64_t dim, const VOptions& options) override;
+  WorkPtr gather_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes, int64_t dim,
+                   int64_t dst, const VOptions& options) override;
+  WorkPtr scatter_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes, int64_t dim,
+                    int64_t src, const VOptions& options) override;
+  WorkPtr all_to_all_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef output_sizes,
+                       int64_t output_dim, c10::IntArrayRef input_sizes, int64_t input_dim,
+                       const VOptions& options) override;
+
+  std::string flight_record() const { return group_->flight_record(); }
+
+ private:
+  struct Call;  // one operation on its way from tensors to an OperationSpec
+  WorkPtr submit(Call call);
+
+  const c10::intrusive_ptr<Options> options_;
+  std::shared_ptr<ucx::Group> group_;
+};
+
+}  // namespace meshrun

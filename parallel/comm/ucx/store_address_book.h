@@ -1,0 +1,37 @@
+// The engine's AddressBook over a c10d store.
+//
+//   ucx/<rank>    that rank's AddressRecord; written once, with compareSet: a second group over the
+//                 same keys is an error instead of a message that nobody receives
+//
+// Look-ups wait in a thread of their own, which exists while some are open, on a clone of the
+// store: other users of the store are not held up.
+//
+// Threads: any. Errors: as AddressBook; the store's become texts.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/ucx/engine/address_book.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun {
+
+class StoreAddressBook : public ucx::AddressBook {
+ public:
+  StoreAddressBook(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout);
+  ~StoreAddressBook() override;
+
+  std::optional<std::string> publish(int rank, const ucx::AddressRecord& record) override;
+  void look_up(const std::vector<int>& ranks, Found found) override;
+  void stop() override;
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace meshrun

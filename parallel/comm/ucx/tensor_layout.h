@@ -1,0 +1,24 @@
+// Tensors as the engine's memory. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/comm/ucx/engine/dtype.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
+
+namespace meshrun {
+
+// Absent: quantized, sub-byte and other types that have no plain elements.
+std::optional<ucx::DType> dtype_of(at::ScalarType type);
+
+// Elements [begin, begin + extent) along `dim` of a contiguous tensor.
+ucx::Layout slice_layout(at::IntArrayRef shape, int64_t dim, int64_t extent, int64_t element_size);
+ucx::StridedSpan slice_span(const at::Tensor& tensor, int64_t dim, int64_t begin, int64_t extent);
+
+// Where `tensor`, as it lies, is rows of equal length and pitch: contiguous, or a slice of a
+// contiguous tensor along one dimension. Absent: it must be copied.
+std::optional<ucx::StridedSpan> span_of(const at::Tensor& tensor);
+
+}  // namespace meshrun
