@@ -26,20 +26,31 @@ class WaitPolicy {
   // and the answer to a transport that cannot be armed because a peer does not read.
   static constexpr SteadyNanos kLongestSleep{10'000'000};
   static constexpr SteadyNanos kSleepUnarmed{500'000};
+  // So often in a row such a transport is asked again at once.
+  static constexpr int kBusyAnswers = 20;
 
   // `cores` this process may run on; `local_ranks` share them.
   WaitPolicy(int cores, int local_ranks, bool is_progress_thread = false);
 
-  // Nothing happened in the last poll.
+  // Nothing happened in the last poll. After the first kSleep always kSleep: one poll between two
+  // sleeps.
   Move next(SteadyNanos now);
   // Something did.
-  void reset() { polls_ = yields_ = 0; }
+  void reset() {
+    polls_ = yields_ = busy_answers_ = 0;
+    is_over_ = false;
+  }
+  // kSleep, and the transport has been asked to be armed. False: poll once more before asking
+  // again. True where it is not armed: sleep for kSleepUnarmed.
+  bool may_sleep(bool armed);
 
  private:
   const bool crowded_;
   const SteadyNanos yielding_;
   int polls_ = 0;
   int yields_ = 0;
+  int busy_answers_ = 0;
+  bool is_over_ = false;
   SteadyNanos since_{0};
 };
 

@@ -1,0 +1,727 @@
+// The engine's threads, over the in-memory network and, in forked ranks, over UCX. Nothing here
+// depends on how long anything takes, but for a deadline after which a test has hung.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/engine.h"
+#include "parallel/comm/ucx/engine/memory_transport.h"
+#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/comm/ucx/engine/wait_policy.h"
+
+namespace meshrun::ucx {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::chrono::seconds kDeadline(60);
+
+// The store of a job.
+class Store {
+ public:
+  void set(const std::string& key, std::string value) {
+    const std::lock_guard lock(mu_);
+    records_[key] = std::move(value);
+    changed_.notify_all();
+  }
+  // Waits; absent: stopped.
+  std::optional<std::string> get(const std::string& key, const std::atomic<bool>& stopped) {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return stopped || records_.count(key) != 0; });
+    if (stopped) return std::nullopt;
+    return records_[key];
+  }
+  void wake() {
+    const std::lock_guard lock(mu_);
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> records_;
+};
+
+// Looks up on a thread of its own, which waits for ranks that come later.
+class StoreBook final : public AddressBook {
+ public:
+  StoreBook(Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+  ~StoreBook() override { stop(); }
+
+  std::optional<std::string> publish(int rank, const AddressRecord& record) override {
+    store_.set(key(rank), serialize(record));
+    return std::nullopt;
+  }
+  void look_up(const std::vector<int>& ranks, Found found) override {
+    const std::lock_guard lock(mu_);
+    threads_.emplace_back([this, ranks, found] {
+      for (const int rank : ranks) {
+        const std::optional<std::string> bytes = store_.get(key(rank), stopped_);
+        if (!bytes) return;
+        found(rank, parse_address_record(*bytes), "");
+      }
+    });
+  }
+  void stop() override {
+    stopped_ = true;
+    store_.wake();
+    std::vector<std::thread> threads;
+    {
+      const std::lock_guard lock(mu_);
+      threads.swap(threads_);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  std::string key(int rank) const { return prefix_ + "/" + std::to_string(rank); }
+
+  Store& store_;
+  const std::string prefix_;
+  std::atomic<bool> stopped_{false};
+  std::mutex mu_;
+  std::vector<std::thread> threads_;
+};
+
+// Counts, and can tell which thread polls.
+class CountingTransport final : public Transport {
+ public:
+  struct Counts {
+    std::atomic<int64_t> polls{0}, moves{0}, arms{0};
+    // Called in each poll and before each arm(), with the engine's lock.
+    std::function<void()> on_poll, on_arm;
+  };
+
+  CountingTransport(std::unique_ptr<Transport> transport, Counts& counts)
+      : transport_(std::move(transport)), counts_(counts) {}
+
+  const std::string& address() const override { return transport_->address(); }
+  PeerId connect(std::string_view address) override { return transport_->connect(address); }
+  bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override {
+    return transport_->send(to, tag, bytes, request);
+  }
+  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
+    transport_->receive(tag, mask, bytes, request);
+  }
+  void cancel(Request& receive) override { transport_->cancel(receive); }
+  bool progress(Happened& happened) override {
+    if (counts_.on_poll) counts_.on_poll();
+    const bool moved = transport_->progress(happened);
+    ++counts_.polls;
+    if (moved) ++counts_.moves;
+    return moved;
+  }
+  bool arm() override {
+    if (counts_.on_arm) counts_.on_arm();
+    ++counts_.arms;
+    return transport_->arm();
+  }
+  int event_fd() const override { return transport_->event_fd(); }
+  void wake() override { transport_->wake(); }
+  void close() override { transport_->close(); }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  Counts& counts_;
+};
+
+OperationSpec barrier(Drive drive, std::shared_ptr<void> keep_alive = nullptr) {
+  OperationSpec spec;
+  spec.signature.kind = OperationKind::kBarrier;
+  spec.timeout = kDeadline;
+  spec.drive = drive;
+  spec.keep_alive = std::move(keep_alive);
+  return spec;
+}
+
+PointToPointSpec message(bool is_send, int peer, std::vector<std::byte>& memory) {
+  PointToPointSpec spec;
+  spec.is_send = is_send;
+  spec.peer = peer;
+  spec.memory = contiguous(memory.data(), static_cast<int64_t>(memory.size()));
+  spec.timeout = kDeadline;
+  spec.drive = Drive::kThread;
+  return spec;
+}
+
+GroupConfig config_of(const std::string& name, int rank, int size) {
+  GroupConfig config;
+  config.name = name;
+  config.rank = rank;
+  config.size = size;
+  return config;
+}
+
+// Kept by whoever sets it: std::promise::set_value() goes on after the future is ready.
+class Event {
+ public:
+  void set() const { std::shared_ptr(promise_)->set_value(); }
+  bool comes() const {
+    return promise_->get_future().wait_for(kDeadline) == std::future_status::ready;
+  }
+
+ private:
+  std::shared_ptr<std::promise<void>> promise_ = std::make_shared<std::promise<void>>();
+};
+
+Event end_of(const std::shared_ptr<Group>& group, const std::shared_ptr<Operation>& operation) {
+  Event end;
+  group->on_done(operation, [end] { end.set(); });
+  return end;
+}
+
+// Calls `run` when its last owner lets go.
+std::shared_ptr<void> at_end(std::function<void()> run) {
+  return {new char, [run = std::move(run)](char* memory) {
+            delete memory;
+            run();
+          }};
+}
+
+// Engines in one process, each with one group of all.
+class EngineTest : public testing::Test {
+ protected:
+  struct Rank {
+    CountingTransport::Counts counts;
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Group> group;
+  };
+
+  void start(int ranks, int cores = 2) {
+    ranks_ = std::vector<Rank>(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      Engine::Options options;
+      options.dump = [](const std::string&) {};
+      options.cores = cores;
+      ranks_[rank].engine = Engine::start(
+          std::make_unique<CountingTransport>(network_.create_transport(), ranks_[rank].counts),
+          std::move(options));
+      ranks_[rank].group = join(rank, "world");
+    }
+  }
+  std::shared_ptr<Group> join(int rank, const std::string& name) {
+    std::shared_ptr<Group> group;
+    const auto error =
+        ranks_[rank].engine->join(config_of(name, rank, static_cast<int>(ranks_.size())),
+                                  std::make_unique<StoreBook>(store_, name), &group);
+    EXPECT_EQ(error, std::nullopt);
+    return group;
+  }
+  std::shared_ptr<Group>& group(int rank) { return ranks_[rank].group; }
+
+  Store store_;
+  MemoryNetwork network_{{.seed = 1, .deliveries_per_progress = 4}};
+  std::vector<Rank> ranks_;
+};
+
+TEST_F(EngineTest, AnOperationEndsThoughNobodyWaitsForIt) {
+  start(2);
+  std::vector<Event> ended;
+  for (int rank = 0; rank < 2; ++rank) {
+    ended.push_back(end_of(group(rank), group(rank)->submit(barrier(Drive::kThread))));
+  }
+  for (const Event& end : ended) EXPECT_TRUE(end.comes());
+}
+
+TEST_F(EngineTest, AnOperationThatIsDroppedEnds) {
+  start(2);
+  std::vector<Event> freed(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto memory = at_end([free = freed[rank]] { free.set(); });
+    const auto operation = group(rank)->submit(barrier(Drive::kCaller, memory));
+    group(rank)->hand_over(*operation);
+  }
+  for (const Event& free : freed) EXPECT_TRUE(free.comes());
+}
+
+TEST_F(EngineTest, ACallerMovesItsOperationItself) {
+  start(2);
+  // Rank 1 is driven by its thread.
+  const auto other = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));
+  std::vector<std::thread::id> users;
+  ranks_[0].counts.on_poll = [&] { users.push_back(std::this_thread::get_id()); };
+  const auto operation = group(0)->submit(barrier(Drive::kCaller));
+  EXPECT_TRUE(group(0)->wait(*operation));
+  EXPECT_FALSE(operation->failure());
+  ranks_[0].counts.on_poll = nullptr;
+  EXPECT_THAT(users, testing::Each(std::this_thread::get_id()));
+}
+
+TEST_F(EngineTest, TheProgressThreadSleepsWhileACallerWaits) {
+  start(2);
+  const std::vector<std::shared_ptr<Group>> second = {join(0, "second"), join(1, "second")};
+  const auto caller = std::this_thread::get_id();
+  // By the thread, between two of the caller's.
+  std::atomic<int64_t> polls_meanwhile{0};
+  int64_t polls_of_thread = 0;
+  int sleeps_of_caller = 0;
+  bool caller_waits = false;
+  ranks_[0].counts.on_poll = [&] {
+    if (std::this_thread::get_id() != caller) {
+      ++polls_of_thread;
+    } else if (std::exchange(caller_waits, true)) {
+      polls_meanwhile += polls_of_thread;
+      polls_of_thread = 0;
+    } else {
+      polls_of_thread = 0;
+    }
+  };
+  ranks_[0].counts.on_arm = [&] {
+    if (!caller_waits || std::this_thread::get_id() != caller) return;
+    // Rank 1 comes when the caller has polled, yielded and slept.
+    if (++sleeps_of_caller == 3) second[1]->submit(barrier(Drive::kThread));
+  };
+  // For the progress thread: rank 1 does not call it yet.
+  const auto pending = group(0)->submit(barrier(Drive::kThread));
+  const auto operation = second[0]->submit(barrier(Drive::kCaller));
+  EXPECT_TRUE(second[0]->wait(*operation));
+  EXPECT_EQ(polls_meanwhile, 0);
+  EXPECT_FALSE(pending->is_done());
+  // Nobody waits any more: it is the thread's again.
+  group(1)->submit(barrier(Drive::kThread));
+  EXPECT_TRUE(end_of(group(0), pending).comes());
+  ranks_[0].group = nullptr;
+  ranks_[0].engine = nullptr;
+}
+
+TEST_F(EngineTest, CallbacksRunWithoutTheLock) {
+  start(2);
+  for (const Drive drive : {Drive::kThread, Drive::kCaller}) {
+    const Event ended, freed;
+    const auto other = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));
+    // Both would wait for ever, were the lock or the role held.
+    const auto operation =
+        group(0)->submit(barrier(drive, at_end([&, freed] {
+                                   EXPECT_GT(ranks_[0].engine->counters().operations, 0);
+                                   freed.set();
+                                 })));
+    group(0)->on_done(operation, [&, ended] {
+      group(1)->submit(barrier(Drive::kThread));
+      const auto inner = group(0)->submit(barrier(Drive::kCaller));
+      EXPECT_TRUE(group(0)->wait(*inner));
+      EXPECT_FALSE(inner->failure());
+      ended.set();
+    });
+    if (drive == Drive::kCaller) group(0)->wait(*operation);
+    EXPECT_TRUE(ended.comes());
+    EXPECT_TRUE(freed.comes());
+  }
+}
+
+TEST_F(EngineTest, ACallbackOfADoneOperationRunsAtOnce) {
+  start(1);
+  const auto operation = group(0)->submit(barrier(Drive::kCaller));
+  ASSERT_TRUE(group(0)->wait(*operation));
+  bool called = false;
+  group(0)->on_done(operation, [&] { called = true; });
+  EXPECT_TRUE(called);
+}
+
+TEST_F(EngineTest, SeveralCallersWaitAtOnce) {
+  constexpr int kCallers = 4;
+  constexpr int kRounds = 50;
+  start(2);
+  std::vector<std::vector<std::shared_ptr<Group>>> groups(kCallers);
+  for (int caller = 0; caller < kCallers; ++caller) {
+    for (int rank = 0; rank < 2; ++rank) {
+      groups[caller].push_back(join(rank, "of caller " + std::to_string(caller)));
+    }
+  }
+  std::vector<std::thread> callers;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int caller = 0; caller < kCallers; ++caller) {
+      callers.emplace_back([group = groups[caller][rank], rank, caller] {
+        for (int round = 0; round < kRounds; ++round) {
+          const auto drive = (rank + caller + round) % 3 == 0 ? Drive::kThread : Drive::kCaller;
+          const auto operation = group->submit(barrier(drive));
+          EXPECT_TRUE(group->wait(*operation));
+          EXPECT_FALSE(operation->failure());
+        }
+      });
+    }
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST_F(EngineTest, AWaitThatRunsOutLeavesTheOperation) {
+  start(2);
+  const auto operation = group(0)->submit(barrier(Drive::kCaller));
+  EXPECT_FALSE(group(0)->wait(*operation, std::chrono::milliseconds(1)));
+  EXPECT_FALSE(operation->is_done());
+  // The progress thread has it.
+  group(1)->submit(barrier(Drive::kThread));
+  EXPECT_TRUE(end_of(group(0), operation).comes());
+  EXPECT_FALSE(operation->failure());
+}
+
+TEST_F(EngineTest, PollingIsEnough) {
+  start(2);
+  const std::vector<std::shared_ptr<Operation>> operations = {
+      group(0)->submit(barrier(Drive::kCaller)), group(1)->submit(barrier(Drive::kCaller))};
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (!operations[0]->is_done() || !operations[1]->is_done()) {
+    group(0)->poll();
+    group(1)->poll();
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  }
+}
+
+TEST_F(EngineTest, AMessageThatWasThereEndsItsReceiveWhileACallerSleeps) {
+  start(2);
+  std::vector<std::byte> sent(16, std::byte{7}), received(16);
+  EXPECT_TRUE(end_of(group(1), group(1)->submit(message(true, 0, sent))).comes());
+  std::thread caller([&] {
+    const auto operation = group(0)->submit(barrier(Drive::kCaller));
+    EXPECT_TRUE(group(0)->wait(*operation));
+  });
+  EXPECT_TRUE(end_of(group(0), group(0)->submit(message(false, 1, received))).comes());
+  EXPECT_EQ(received, sent);
+  group(1)->submit(barrier(Drive::kThread));
+  caller.join();
+}
+
+TEST_F(EngineTest, AGroupThatIsDestroyedEndsItsOperations) {
+  start(2);
+  bool freed = false;
+  const auto operation = group(0)->submit(barrier(Drive::kThread, at_end([&] { freed = true; })));
+  const Event ended = end_of(group(0), operation);
+  group(0) = nullptr;
+  EXPECT_TRUE(ended.comes());
+  ASSERT_TRUE(operation->failure());
+  EXPECT_EQ(operation->failure()->kind, FailureKind::kAborted);
+  ranks_[0].engine = nullptr;
+  EXPECT_TRUE(freed);
+}
+
+TEST_F(EngineTest, AnAbortOnOneRankEndsTheOperationsOfAll) {
+  start(2);
+  // They have met.
+  const auto first = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));
+  group(0)->wait(*group(0)->submit(barrier(Drive::kCaller)));
+  const auto operation = group(1)->submit(barrier(Drive::kThread));
+  group(0)->abort("the user said so");
+  EXPECT_TRUE(end_of(group(1), operation).comes());
+  ASSERT_TRUE(operation->failure());
+  EXPECT_THAT(operation->failure()->message, HasSubstr("the user said so"));
+  EXPECT_TRUE(group(0)->failure());
+}
+
+TEST_F(EngineTest, MemoryOfAFailedOperationIsFreedThoughNobodyWaits) {
+  start(2);
+  const auto first = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));
+  group(0)->wait(*group(0)->submit(barrier(Drive::kCaller)));
+  const Event freed;
+  group(0)->submit(barrier(Drive::kCaller, at_end([freed] { freed.set(); })));
+  group(0)->abort("no more");
+  EXPECT_TRUE(freed.comes());
+}
+
+TEST_F(EngineTest, TheEngineMayEndOnItsOwnThread) {
+  start(2);
+  const Event ended;
+  const auto operation = group(0)->submit(barrier(Drive::kThread));
+  const auto last = std::make_shared<std::shared_ptr<Group>>();
+  group(0)->on_done(operation, [ended, last] {
+    *last = nullptr;
+    ended.set();
+  });
+  *last = std::move(group(0));
+  ranks_[0].engine = nullptr;
+  group(1)->submit(barrier(Drive::kThread));
+  EXPECT_TRUE(ended.comes());
+}
+
+TEST_F(EngineTest, ARankThatIsNeverFoundFailsTheGroup) {
+  class EmptyBook final : public AddressBook {
+   public:
+    std::optional<std::string> publish(int, const AddressRecord&) override { return std::nullopt; }
+    // Before it returns.
+    void look_up(const std::vector<int>& ranks, Found found) override {
+      for (const int rank : ranks) found(rank, std::nullopt, "there is nobody");
+    }
+    void stop() override {}
+  };
+  start(1);
+  std::shared_ptr<Group> alone;
+  ASSERT_EQ(ranks_[0].engine->join(config_of("alone", 0, 2), std::make_unique<EmptyBook>(), &alone),
+            std::nullopt);
+  const auto operation = alone->submit(barrier(Drive::kCaller));
+  EXPECT_TRUE(alone->wait(*operation));
+  ASSERT_TRUE(operation->failure());
+  EXPECT_THAT(operation->failure()->message, HasSubstr("there is nobody"));
+}
+
+TEST_F(EngineTest, ABookThatRefusesIsTheErrorOfJoining) {
+  class FullBook final : public AddressBook {
+   public:
+    std::optional<std::string> publish(int, const AddressRecord&) override { return "taken"; }
+    void look_up(const std::vector<int>&, Found) override {}
+    void stop() override {}
+  };
+  start(1);
+  std::shared_ptr<Group> none;
+  EXPECT_EQ(ranks_[0].engine->join(config_of("none", 0, 2), std::make_unique<FullBook>(), &none),
+            "taken");
+  EXPECT_EQ(none, nullptr);
+}
+
+// News from outside reach a caller that sleeps.
+class TestWatch final : public PeerWatch {
+ public:
+  struct Seen {
+    Listener listener;
+    bool stopped = false;
+  };
+  explicit TestWatch(Seen& seen) : seen_(seen) {}
+  void start(Listener listener) override { seen_.listener = std::move(listener); }
+  void report(const WaitReport&) override {}
+  void withdraw(int) override {}
+  void stop() override { seen_.stopped = true; }
+
+ private:
+  Seen& seen_;
+};
+
+TEST_F(EngineTest, TheDeathOfARankEndsAWait) {
+  start(2);
+  TestWatch::Seen seen;
+  {
+    Engine::Options options;
+    options.dump = [](const std::string&) {};
+    options.watch = std::make_unique<TestWatch>(seen);
+    const auto engine = Engine::start(network_.create_transport(), std::move(options));
+    std::shared_ptr<Group> group;
+    ASSERT_EQ(
+        engine->join(config_of("watched", 0, 2), std::make_unique<StoreBook>(store_, "w"), &group),
+        std::nullopt);
+    std::shared_ptr<Group> other;
+    ASSERT_EQ(ranks_[1].engine->join(config_of("watched", 1, 2),
+                                     std::make_unique<StoreBook>(store_, "w"), &other),
+              std::nullopt);
+    std::thread news([&] { seen.listener(PeerLost{1, "killed by SIGKILL"}); });
+    const auto operation = group->submit(barrier(Drive::kCaller));
+    EXPECT_TRUE(group->wait(*operation));
+    news.join();
+    ASSERT_TRUE(operation->failure());
+    EXPECT_EQ(operation->failure()->kind, FailureKind::kPeerLost);
+    EXPECT_THAT(operation->failure()->message, HasSubstr("killed by SIGKILL"));
+  }
+  EXPECT_TRUE(seen.stopped);
+}
+
+TEST_F(EngineTest, AForkedChildGetsAnErrorAndTouchesNothing) {
+  start(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto operation = group(0)->submit(barrier(Drive::kCaller));
+    const bool failed = operation->is_done() && operation->failure();
+    group(0) = nullptr;
+    ranks_[0].engine = nullptr;
+    _exit(failed ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(group(0)->wait(*group(0)->submit(barrier(Drive::kCaller))));
+}
+
+// How many polls a wait takes at most between two events, where ranks share cores: the policy's,
+// and one after each sleep.
+constexpr int64_t kPollsPerEvent =
+    WaitPolicy::kPollsBetweenYields * (WaitPolicy::kYieldsWhenCrowded + 2);
+
+TEST_F(EngineTest, EightRanksDoAThousandBarriers) {
+  constexpr int kRanks = 8;
+  constexpr int kBarriers = 1000;
+  start(kRanks, /*cores=*/2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([group = group(rank)] {
+      for (int i = 0; i < kBarriers; ++i) {
+        const auto operation = group->submit(barrier(Drive::kCaller));
+        EXPECT_TRUE(group->wait(*operation));
+        ASSERT_FALSE(operation->failure()) << operation->failure()->message;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Rank& rank : ranks_) {
+    // ceil(log2 8) messages a barrier: a poll brings it, perhaps another one the receive of it.
+    EXPECT_LE(rank.counts.moves, 2 * 3 * kBarriers);
+    EXPECT_LE(rank.counts.polls,
+              (rank.counts.moves + kBarriers) * kPollsPerEvent + rank.counts.arms);
+  }
+}
+
+// ---- Over UCX: each rank a process, forked before any call of UCX.
+
+// The store, in memory that the processes share.
+struct Board {
+  struct Record {
+    std::array<char, 1024> bytes = {};
+    std::atomic<size_t> length = 0;
+  };
+  std::array<Record, 8> records;
+};
+
+class BoardBook final : public AddressBook {
+ public:
+  explicit BoardBook(Board& board) : board_(board) {}
+  ~BoardBook() override { stop(); }
+
+  std::optional<std::string> publish(int rank, const AddressRecord& record) override {
+    const std::string bytes = serialize(record);
+    Board::Record& own = board_.records[rank];
+    if (bytes.size() > own.bytes.size()) return "too long";
+    std::memcpy(own.bytes.data(), bytes.data(), bytes.size());
+    own.length = bytes.size();
+    return std::nullopt;
+  }
+  void look_up(const std::vector<int>& ranks, Found found) override {
+    const std::lock_guard lock(mu_);
+    threads_.emplace_back([this, ranks, found] {
+      for (const int rank : ranks) {
+        const Board::Record& other = board_.records[rank];
+        while (other.length == 0 && !stopped_) std::this_thread::yield();
+        if (stopped_) return;
+        found(rank, parse_address_record({other.bytes.data(), other.length}), "");
+      }
+    });
+  }
+  void stop() override {
+    stopped_ = true;
+    std::vector<std::thread> threads;
+    {
+      const std::lock_guard lock(mu_);
+      threads.swap(threads_);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  Board& board_;
+  std::atomic<bool> stopped_{false};
+  std::mutex mu_;
+  std::vector<std::thread> threads_;
+};
+
+// What a rank does; the text of what is wrong.
+using RankMain = std::function<std::string(int rank, const std::shared_ptr<Group>& group,
+                                           const CountingTransport::Counts& counts)>;
+
+std::string run_rank(Board& board, int rank, int size, const RankMain& rank_main) {
+  absl::StatusOr<std::unique_ptr<Transport>> transport = create_ucx_transport();
+  if (!transport.ok()) return transport.status().ToString();
+  CountingTransport::Counts counts;
+  Engine::Options options;
+  options.cores = 2;
+  const auto engine = Engine::start(
+      std::make_unique<CountingTransport>(*std::move(transport), counts), std::move(options));
+  std::shared_ptr<Group> group;
+  const auto error =
+      engine->join(config_of("world", rank, size), std::make_unique<BoardBook>(board), &group);
+  return error ? *error : rank_main(rank, group, counts);
+}
+
+// What all ranks have to say, on stderr too: UCX warns there of what it was left with.
+std::string run_ranks(int size, const RankMain& rank_main) {
+  void* const shared =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  Board& board = *new (shared) Board;
+  int output[2];
+  EXPECT_EQ(pipe(output), 0);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    dup2(output[1], STDERR_FILENO);
+    close(output[0]);
+    alarm(kDeadline.count());
+    const std::string problem = run_rank(board, rank, size, rank_main);
+    dprintf(STDERR_FILENO, "%s", problem.c_str());
+    _exit(0);
+  }
+  close(output[1]);
+  std::string said;
+  std::array<char, 4096> part;
+  for (ssize_t n; (n = read(output[0], part.data(), part.size())) > 0;) said.append(part.data(), n);
+  close(output[0]);
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    if (status != 0) said += "ended with " + std::to_string(status) + "; ";
+  }
+  munmap(shared, sizeof(Board));
+  return said;
+}
+
+TEST(EngineOverUcxTest, EightRanksDoAThousandBarriers) {
+  constexpr int kBarriers = 1000;
+  const auto rank_main = [](int, const std::shared_ptr<Group>& group,
+                            const CountingTransport::Counts& counts) -> std::string {
+    for (int i = 0; i < kBarriers; ++i) {
+      const auto operation = group->submit(barrier(Drive::kCaller));
+      group->wait(*operation);
+      if (operation->failure()) return operation->failure()->message;
+    }
+    const int64_t most = (counts.moves + kBarriers) * kPollsPerEvent + counts.arms;
+    return counts.polls <= most ? "" : std::to_string(counts.polls) + " polls";
+  };
+  EXPECT_EQ(run_ranks(8, rank_main), "");
+}
+
+TEST(EngineOverUcxTest, LargeMessagesArriveThoughNobodyWaits) {
+  const auto rank_main = [](int rank, const std::shared_ptr<Group>& group,
+                            const CountingTransport::Counts&) -> std::string {
+    std::vector<std::byte> sent(4 << 20, std::byte(rank + 1)), received(4 << 20);
+    const Event out = end_of(group, group->submit(message(true, 1 - rank, sent)));
+    const Event in = end_of(group, group->submit(message(false, 1 - rank, received)));
+    if (!in.comes() || !out.comes()) return "it does not end";
+    if (received != std::vector<std::byte>(4 << 20, std::byte(2 - rank))) return "wrong bytes";
+    group->wait(*group->submit(barrier(Drive::kCaller)));
+    return "";
+  };
+  EXPECT_EQ(run_ranks(2, rank_main), "");
+}
+
+TEST(EngineOverUcxTest, OperationsUnderWayEndInOrder) {
+  const auto rank_main = [](int rank, const std::shared_ptr<Group>& group,
+                            const CountingTransport::Counts&) -> std::string {
+    group->wait(*group->submit(barrier(Drive::kCaller)));
+    // Rank 1 leaves with a receive and a barrier open; rank 0 hears of it.
+    const auto memory = std::make_shared<std::vector<std::byte>>(1 << 20);
+    PointToPointSpec receive = message(false, 1 - rank, *memory);
+    receive.keep_alive = memory;
+    const auto open = group->submit(std::move(receive));
+    if (rank == 1) {
+      group->submit(barrier(Drive::kThread));
+      return "";
+    }
+    group->wait(*open);
+    return open->failure() ? "" : "it did not fail";
+  };
+  EXPECT_EQ(run_ranks(2, rank_main), "");
+}
+
+}  // namespace
+}  // namespace meshrun::ucx
