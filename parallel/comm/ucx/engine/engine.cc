@@ -320,9 +320,7 @@ void Group::on_done(const std::shared_ptr<Operation>& operation, std::function<v
 
 void Group::abort(const std::string& reason) {
   if (engine_->impl_->is_forked()) return;
-  std::string text =
-      fmt::format("group \"{}\" was aborted on rank {}: {}", config_.name, config_.rank, reason);
-  engine_->impl_->abort(id_, {FailureKind::kAborted, std::move(text), {config_.rank}});
+  engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});
 }
 
 std::optional<Failure> Group::failure() const {

@@ -61,7 +61,8 @@ class Group {
   // Runs `callback` once when it is done, perhaps now. It must not throw. Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
-  // Ends all operations here and on the other members, now and later (kAborted).
+  // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
+  // sentence, the failure's.
   void abort(const std::string& reason);
   std::optional<Failure> failure() const;
   uint64_t sequence() const;

@@ -10,6 +10,14 @@
 // random token from the store, so that strangers are turned away. Binds to loopback where the
 // master's address is loopback.
 //
+// Limits: once rank 0 has left or died, nobody tells of the others. A rank that dies while children
+// that it forked live on (they hold its socket, unless they called exec) is not seen to be dead.
+// Reports of blocked ranks are not carried yet.
+//
+// On the wire, lines of at most 1,000 bytes:
+//   to the hub     "hello <token> <rank>", then nothing until "bye"
+//   from the hub   "lost <rank> <reason>", "left <rank>"; who comes late hears of all
+//
 // Threads: one of its own, asleep in poll().
 #pragma once
 
@@ -26,15 +34,17 @@ namespace meshrun::ucx {
 struct HubWatchOptions {
   int world_rank = 0;
   int world_size = 1;
-  // This host's address that peers reach.
+  // This host's address that peers reach. Only rank 0's is used.
   std::string address = "127.0.0.1";
   // The store: set once by rank 0, read (waiting) by the others.
   std::function<void(const std::string& value)> set_endpoint;
   std::function<std::string()> get_endpoint;
+  // For connecting; get_endpoint has its own.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 
-// UNAVAILABLE: rank 0's endpoint could not be bound or reached in time; names it.
+// Rank 0 does not wait for the others. UNAVAILABLE: rank 0's endpoint could not be bound or reached
+// in time; names it.
 absl::StatusOr<std::unique_ptr<PeerWatch>> create_hub_watch(const HubWatchOptions& options);
 
 }  // namespace meshrun::ucx

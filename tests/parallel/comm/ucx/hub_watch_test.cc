@@ -1,0 +1,283 @@
+// Over loopback. A rank that is killed is a process, forked before its test has a thread.
+#include "parallel/comm/ucx/engine/hub_watch.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace meshrun::ucx {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::chrono::seconds kDeadline(60);
+
+// What a rank has heard, in words.
+class News {
+ public:
+  PeerWatch::Listener listener() {
+    return [this](const PeerNews& news) {
+      const std::lock_guard lock(mu_);
+      if (const auto* lost = std::get_if<PeerLost>(&news)) {
+        heard_.push_back("lost " + std::to_string(lost->world_rank) + ": " + lost->reason);
+      } else if (const auto* left = std::get_if<PeerLeft>(&news)) {
+        heard_.push_back("left " + std::to_string(left->world_rank));
+      } else {
+        heard_.push_back("?");
+      }
+      changed_.notify_all();
+    };
+  }
+  std::string next() {
+    std::unique_lock lock(mu_);
+    if (!changed_.wait_for(lock, kDeadline, [&] { return !heard_.empty(); })) return "nothing";
+    std::string first = std::move(heard_.front());
+    heard_.pop_front();
+    return first;
+  }
+  bool is_empty() {
+    const std::lock_guard lock(mu_);
+    return heard_.empty();
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<std::string> heard_;
+};
+
+// The store, also for processes that are forked before it is set.
+class Store {
+ public:
+  Store() { EXPECT_EQ(pipe(pipe_), 0); }
+  ~Store() {
+    close(pipe_[0]);
+    close(pipe_[1]);
+  }
+  void set(const std::string& value) {
+    endpoint_ = value;
+    write(value + "\n");
+  }
+  void write(const std::string& text) {
+    EXPECT_EQ(::write(pipe_[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  // Waits for it; once.
+  std::string read() {
+    std::string line;
+    for (char c; ::read(pipe_[0], &c, 1) == 1 && c != '\n';) line.push_back(c);
+    return line;
+  }
+  const std::string& endpoint() const { return endpoint_; }
+
+ private:
+  int pipe_[2];
+  std::string endpoint_;
+};
+
+HubWatchOptions options_of(int rank, Store& store) {
+  HubWatchOptions options;
+  options.world_rank = rank;
+  options.world_size = 4;
+  options.set_endpoint = [&store](const std::string& value) { store.set(value); };
+  options.get_endpoint = [&store] { return store.endpoint(); };
+  options.timeout = kDeadline;
+  return options;
+}
+
+std::unique_ptr<PeerWatch> watch_of(int rank, Store& store, News& news) {
+  absl::StatusOr<std::unique_ptr<PeerWatch>> watch = create_hub_watch(options_of(rank, store));
+  EXPECT_TRUE(watch.ok()) << watch.status();
+  if (!watch.ok()) return nullptr;
+  (*watch)->start(news.listener());
+  return *std::move(watch);
+}
+
+// A rank in a process of its own, which watches until it is killed.
+class RankProcess {
+ public:
+  // Over `store` it gets rank 0's endpoint, or, being rank 0, tells its own.
+  RankProcess(int rank, Store& store) {
+    pid_ = fork();
+    if (pid_ != 0) return;
+    alarm(kDeadline.count());
+    News news;
+    HubWatchOptions options = options_of(rank, store);
+    options.get_endpoint = [&store] { return store.read(); };
+    absl::StatusOr<std::unique_ptr<PeerWatch>> watch = create_hub_watch(options);
+    if (!watch.ok()) _exit(1);
+    (*watch)->start(news.listener());
+    started_.write("started\n");
+    while (true) pause();
+  }
+  void wait_until_started() { EXPECT_EQ(started_.read(), "started"); }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status));
+  }
+
+ private:
+  pid_t pid_ = -1;
+  Store started_;
+};
+
+TEST(HubWatchTest, ARankThatIsKilledIsLost) {
+  Store store;
+  RankProcess third(3, store);
+  News zero, one;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  third.wait_until_started();
+  third.kill();
+  EXPECT_EQ(zero.next(), "lost 3: its process ended");
+  EXPECT_EQ(one.next(), "lost 3: its process ended");
+}
+
+TEST(HubWatchTest, ARankThatStopsHasLeft) {
+  Store store;
+  News zero, one, two;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  const auto other = watch_of(2, store, two);
+  watch->stop();
+  EXPECT_EQ(zero.next(), "left 1");
+  EXPECT_EQ(two.next(), "left 1");
+  EXPECT_TRUE(one.is_empty());
+}
+
+TEST(HubWatchTest, ADeadHubIsLost) {
+  Store store;
+  RankProcess zero(0, store);
+  zero.wait_until_started();
+  // The child's store has it, by the pipe.
+  Store here;
+  here.set(store.read());
+  News one, two;
+  const auto watch = watch_of(1, here, one);
+  const auto other = watch_of(2, here, two);
+  zero.kill();
+  EXPECT_EQ(one.next(), "lost 0: its process ended");
+  EXPECT_EQ(two.next(), "lost 0: its process ended");
+}
+
+TEST(HubWatchTest, AHubThatStopsHasLeft) {
+  Store store;
+  News zero, one;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  hub->stop();
+  EXPECT_EQ(one.next(), "left 0");
+  watch->stop();
+  EXPECT_TRUE(one.is_empty());
+  EXPECT_TRUE(zero.is_empty());
+}
+
+TEST(HubWatchTest, WhoComesLateHearsWhoIsGone) {
+  Store store;
+  News zero, one, two;
+  const auto hub = watch_of(0, store, zero);
+  watch_of(1, store, one)->stop();
+  EXPECT_EQ(zero.next(), "left 1");
+  const auto late = watch_of(2, store, two);
+  EXPECT_EQ(two.next(), "left 1");
+}
+
+TEST(HubWatchTest, AWatchThatNeverStartedHasLeft) {
+  Store store;
+  News zero;
+  const auto hub = watch_of(0, store, zero);
+  { const auto unused = create_hub_watch(options_of(1, store)); }
+  EXPECT_EQ(zero.next(), "left 1");
+}
+
+TEST(HubWatchTest, NothingIsHeardAfterStop) {
+  Store store;
+  News zero, one, two;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  auto other = watch_of(2, store, two);
+  watch->stop();
+  other = nullptr;
+  EXPECT_EQ(zero.next(), "left 1");
+  EXPECT_EQ(zero.next(), "left 2");
+  EXPECT_TRUE(one.is_empty());
+}
+
+// A connection that says `text`; true when the hub has ended it.
+bool is_turned_away(const std::string& endpoint, const std::string& text) {
+  const size_t port_at = endpoint.find(' ') + 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(port_at))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  timeval limit{kDeadline.count(), 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  char byte;
+  const ssize_t got = recv(fd, &byte, 1, 0);
+  const bool ended = got == 0 || (got < 0 && errno == ECONNRESET);
+  close(fd);
+  return ended;
+}
+
+TEST(HubWatchTest, StrangersAreTurnedAway) {
+  Store store;
+  News zero, one;
+  const auto hub = watch_of(0, store, zero);
+  const std::string& endpoint = store.endpoint();
+  const std::string token = endpoint.substr(0, endpoint.find(' '));
+  const auto watch = watch_of(1, store, one);
+  EXPECT_TRUE(is_turned_away(endpoint, "hello 0000 2\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, "GET / HTTP/1.1\r\n\r\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, std::string(5000, 'x')));
+  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " 0\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " 4\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " -1\n"));
+  // None of them was a rank that is lost now.
+  watch->stop();
+  EXPECT_EQ(zero.next(), "left 1");
+  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " 1\n"));
+  EXPECT_TRUE(zero.is_empty());
+}
+
+TEST(HubWatchTest, AnEndpointThatDoesNotAnswerIsAnErrorThatNamesIt) {
+  Store store;
+  News zero;
+  watch_of(0, store, zero)->stop();
+  const auto watch = create_hub_watch(options_of(1, store));
+  EXPECT_EQ(watch.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(watch.status().message(), HasSubstr("127.0.0.1 port "));
+  store.set("nonsense");
+  EXPECT_THAT(create_hub_watch(options_of(1, store)).status().message(), HasSubstr("nonsense"));
+}
+
+TEST(HubWatchTest, AnAddressThatIsNotThisHostsIsAnError) {
+  Store store;
+  HubWatchOptions options = options_of(0, store);
+  options.address = "no such host.invalid";
+  const auto watch = create_hub_watch(options);
+  EXPECT_EQ(watch.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(watch.status().message(), HasSubstr("no such host.invalid"));
+}
+
+}  // namespace
+}  // namespace meshrun::ucx
