@@ -323,13 +323,17 @@ class HubWatch final : public PeerWatch {
     if (events[1].revents & POLLIN) accept_one();
   }
 
-  void accept_one() {
+  // False: there is none.
+  bool accept_one() {
     UniqueFd fd(accept4(listener_fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       connections_.emplace_back(std::move(fd));
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      return true;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       accepts_after_ = Time::clock::now() + kAcceptAgain;
     }
+    return false;
   }
 
   // False: it has ended.
@@ -365,6 +369,7 @@ class HubWatch final : public PeerWatch {
     }
     connection.rank = rank;
     for (const auto& [other, news] : gone_) connection.write(news);
+    if (is_leaving_) say_farewell(connection);
     return true;
   }
 
@@ -403,14 +408,20 @@ class HubWatch final : public PeerWatch {
     }
   }
 
-  // Says so and waits until it has been read: closing before that may lose it.
+  void say_farewell(Connection& connection) {
+    connection.write(is_hub() ? "left 0" : "bye");
+    connection.end();
+  }
+
+  // Says so and waits until it has been read: closing before that may lose it. Ranks whose hello is
+  // under way are told, too; for them it would be a death.
   void leave() {
     listener_ = [](const PeerNews&) {};
+    is_leaving_ = true;
+    while (listener_fd_ && accept_one()) continue;
     listener_fd_.reset();
-    std::erase_if(connections_, [](const Connection& connection) { return connection.rank < 0; });
     for (Connection& connection : connections_) {
-      connection.write(is_hub() ? "left 0" : "bye");
-      connection.end();
+      if (connection.rank >= 0) say_farewell(connection);
     }
     const Time deadline = Time::clock::now() + kLeaveWithin;
     uint64_t ignored;
@@ -429,6 +440,7 @@ class HubWatch final : public PeerWatch {
   std::thread thread_;
   // The thread's, once it runs.
   Listener listener_;
+  bool is_leaving_ = false;
   Time accepts_after_ = Time::min();
   std::vector<Connection> connections_;
   std::map<int, std::string> gone_;  // what was told of them

@@ -189,6 +189,17 @@ TEST(HubWatchTest, AHubThatStopsHasLeft) {
   EXPECT_TRUE(zero.is_empty());
 }
 
+TEST(HubWatchTest, AHubThatStopsHasLeftForWhomItHasNotMetToo) {
+  Store store;
+  News one;
+  // Accepts nobody before it stops.
+  const auto hub = create_hub_watch(options_of(0, store));
+  ASSERT_TRUE(hub.ok());
+  const auto watch = watch_of(1, store, one);
+  (*hub)->stop();
+  EXPECT_EQ(one.next(), "left 0");
+}
+
 TEST(HubWatchTest, WhoComesLateHearsWhoIsGone) {
   Store store;
   News zero, one, two;
