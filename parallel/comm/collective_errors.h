@@ -5,7 +5,10 @@
 // rank. None carries a C++ backtrace.
 #pragma once
 
+#include <exception>
+
 #include "c10/util/Exception.h"
+#include "parallel/comm/ucx/engine/failure.h"
 
 namespace meshrun {
 
@@ -44,5 +47,13 @@ class CollectiveTimeoutError : public c10::DistBackendError {
 class GroupAbortedError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
+
+// The network itself refuses: no such device, out of memory, a rank's address is not found.
+class TransportError : public c10::DistBackendError {
+  using DistBackendError::DistBackendError;
+};
+
+// What `failure` is thrown as.
+std::exception_ptr to_exception(const ucx::Failure& failure);
 
 }  // namespace meshrun

@@ -1,10 +1,14 @@
 #include "parallel/comm/process_group_factory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <string_view>
+#include <utility>
 
 #include "fmt/format.h"
+#include "parallel/comm/ucx/backend.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
@@ -45,37 +49,87 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   return backend;
 }
 
+c10::intrusive_ptr<c10d::Backend> make_ucx(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                           int size, const ProcessGroupOptions& options) {
+  auto ucx =
+      c10::make_intrusive<UcxBackend::Options>(options.timeout.value_or(kBackendDefaultTimeout));
+  ucx->group_name = ucx->group_desc = options.name;
+  ucx->global_ranks_in_group.assign(options.world_ranks.begin(), options.world_ranks.end());
+  ucx->engine = options.engine;
+  ucx->one_host = options.one_host;
+  ucx->connect_timeout = options.connect_timeout;
+  const char* check = std::getenv("MESHRUN_CHECK_COLLECTIVES");
+  ucx->check_collectives = check == nullptr || std::string_view(check) != "0";
+  return c10::make_intrusive<UcxBackend>(store, rank, size, std::move(ucx));
+}
+
+struct Choice {
+  std::string cpu = "gloo";
+  std::string cuda;  // empty: none
+};
+
+bool is_cpu_backend(const std::string& name) { return name == "gloo" || name == "ucx"; }
+
+// "gloo", "nccl", "cpu:ucx,cuda:nccl"; absent: not one that this program has.
+std::optional<Choice> parse(std::string_view text) {
+  Choice choice;
+  while (true) {
+    const size_t end = std::min(text.find(','), text.size());
+    const std::string_view entry = text.substr(0, end);
+    const size_t colon = entry.find(':');
+    const std::string_view device = entry.substr(0, colon == entry.npos ? 0 : colon);
+    const std::string name(entry.substr(colon == entry.npos ? 0 : colon + 1));
+    if (is_cpu_backend(name) && (device.empty() || device == "cpu")) {
+      choice.cpu = name;
+    } else if (cuda_backends().count(name) > 0 && (device.empty() || device == "cuda")) {
+      choice.cuda = name;
+    } else {
+      return std::nullopt;
+    }
+    if (end == text.size()) return choice;
+    text.remove_prefix(end + 1);
+  }
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& backend,
     const ProcessGroupOptions& options) {
   using c10d::ProcessGroup;
-  if (!has_backend(backend)) throw unknown_backend(backend);
+  const std::optional<Choice> choice = parse(backend);
+  if (!choice) throw unknown_backend(backend);
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
-  const auto cuda = cuda_backends().find(backend);
-  if (cuda != cuda_backends().end()) {
-    const auto type = ProcessGroup::strToBackendType(backend);
+  const bool is_ucx = choice->cpu == "ucx";
+  const auto cpu_type = is_ucx ? ProcessGroup::CUSTOM : ProcessGroup::GLOO;
+  group->setDefaultBackend(cpu_type);
+  if (!choice->cuda.empty()) {
+    const auto type = ProcessGroup::strToBackendType(choice->cuda);
+    const BackendFactory factory = cuda_backends().at(choice->cuda);
     if (options.device) group->setBoundDeviceId(options.device);
-    group->setBackend(c10::DeviceType::CUDA, type, cuda->second(store, rank, size, options));
+    group->setBackend(c10::DeviceType::CUDA, type, factory(store, rank, size, options));
     group->setDefaultBackend(type);
-  } else {
-    group->setDefaultBackend(ProcessGroup::GLOO);
   }
-  group->setBackend(c10::DeviceType::CPU, ProcessGroup::GLOO,
-                    make_gloo(store, rank, size, options));
+  group->setBackend(c10::DeviceType::CPU, cpu_type,
+                    (is_ucx ? make_ucx : make_gloo)(store, rank, size, options));
   group->setGroupName(options.name);
   group->setGroupDesc(options.name);
   return group;
 }
 
-bool has_backend(const std::string& backend) {
-  return backend == "gloo" || cuda_backends().count(backend) > 0;
+std::optional<std::string> backend_of_environment() {
+  const char* name = std::getenv("MESHRUN_BACKEND");
+  if (name == nullptr || *name == '\0') return std::nullopt;
+  return name;
 }
+
+bool has_backend(const std::string& backend) { return parse(backend).has_value(); }
 
 BackendError unknown_backend(const std::string& backend) {
   return BackendError(fmt::format(
-      "the backend \"{}\" is unknown or not linked into this program: pass \"gloo\"{}", backend,
+      "the backend \"{}\" is unknown or not linked into this program: pass \"gloo\" or "
+      "\"ucx\"{}",
+      backend,
       backend == "nccl" ? ", or build with --config=cuda and depend on //parallel/comm:nccl_backend"
                         : ""));
 }

@@ -1,16 +1,26 @@
 // Makes c10d process groups: a backend by name, registered for its devices.
 //
-// The groups work wherever c10d's do: `group->allreduce(tensors)`, c10d::Reducer. "gloo" serves CPU
-// tensors; "nccl" serves CUDA tensors, with Gloo beside it for CPU ones, and exists only in
-// programs that link //parallel/comm:nccl_backend (--config=cuda).
+// The groups work wherever c10d's do: `group->allreduce(tensors)`, c10d::Reducer.
+//
+//   "gloo"                CPU tensors
+//   "ucx"                 CPU tensors, by the backend of comm/ucx
+//   "nccl"                CUDA tensors, with Gloo beside it for CPU ones; only in programs that
+//   link
+//                         //parallel/comm:nccl_backend (--config=cuda)
+//   "cpu:ucx,cuda:nccl"   a backend for each device
+//
+// Where nobody asks for one, MESHRUN_BACKEND names it. c10d knows no "ucx": such a group's
+// getBackendName() is "custom", that of its CPU backend "ucx".
 //
 // Threads: any. Errors: BackendError (unknown, or not linked in), RendezvousError (peers not
 // reached in time).
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
@@ -22,12 +32,16 @@ class ProcessGroup;
 class Store;
 }  // namespace c10d
 
+namespace meshrun::ucx {
+class Engine;
+}
+
 namespace meshrun {
 
 struct ProcessGroupOptions {
   // Of connecting to the peers.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
-  // Of every collective; absent: the backend's own (Gloo 30 minutes, NCCL 10).
+  // Of every collective; absent: the backend's own (Gloo and ucx 30 minutes, NCCL 10).
   std::optional<std::chrono::milliseconds> timeout;
   std::string name = "world";
   // This host's address that peers reach Gloo at. GLOO_SOCKET_IFNAME, an interface's name, goes
@@ -35,13 +49,25 @@ struct ProcessGroupOptions {
   std::string address = "127.0.0.1";
   // The device this rank works on; for NCCL.
   std::optional<c10::Device> device;
+
+  // For ucx. One engine serves all groups of a process, with one connection for each pair of
+  // processes; absent: the group has its own.
+  std::shared_ptr<ucx::Engine> engine;
+  // The members' ranks in the job; absent: the same numbers.
+  std::vector<int> world_ranks;
+  // Whether all members are on one host. Equal on all ranks: algorithms depend on it.
+  bool one_host = true;
 };
 
 // Keys of `store` must be the group's own: the caller wraps it in a c10d::PrefixStore of name and
-// ranks. All `size` ranks call it; it returns when Gloo's connections stand.
+// ranks. All `size` ranks call it; it returns when Gloo's connections stand, with ucx at once.
+// MESHRUN_CHECK_COLLECTIVES=0, equal on all ranks: ucx does not compare the ranks' calls.
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& backend,
     const ProcessGroupOptions& options = {});
+
+// MESHRUN_BACKEND, what to use where nobody asks for a backend; absent: not set.
+std::optional<std::string> backend_of_environment();
 
 // Whether this program can make groups of that backend, GPU or not.
 bool has_backend(const std::string& backend);
@@ -49,7 +75,7 @@ bool has_backend(const std::string& backend);
 // What to throw where has_backend() is false.
 BackendError unknown_backend(const std::string& backend);
 
-// How backends beyond Gloo come in: at start-up, by the library that has them. Not thread-safe.
+// How CUDA backends come in: at start-up, by the library that has them. Not thread-safe.
 using BackendFactory =
     c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, const ProcessGroupOptions& options);

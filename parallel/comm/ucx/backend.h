@@ -17,19 +17,26 @@
 // Errors: RendezvousError from the constructor; all else from the Work (collective_errors.h).
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "core/mutex.h"
 #include "parallel/comm/ucx/engine/engine.h"
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/ucx/engine/schedule_cache.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace meshrun {
 
-class UcxBackend : public c10d::Backend, public VCollectives {
+class UcxWork;
+
+class UcxBackend : public c10d::Backend {
  public:
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
@@ -39,6 +46,8 @@ class UcxBackend : public c10d::Backend, public VCollectives {
     // Whether all members are on one host, as the launcher told every rank alike.
     bool one_host = true;
     bool check_collectives = true;
+    // Of finding the peers' addresses.
+    std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
   };
 
   // Keys of `store` are the group's own, and used by one group only.
@@ -105,29 +114,50 @@ class UcxBackend : public c10d::Backend, public VCollectives {
   c10d::ErrorType getError() override;
   // Ends all operations, here and on the other ranks, with GroupAbortedError; so do later ones.
   void abort() override;
-  // Waits for operations under way, at most their timeouts.
+  // Waits for the operations of this group that are under way, at most their timeouts.
   void shutdown() override;
 
-  WorkPtr all_gather_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes,
-                       int64_t dim, const VOptions& options) override;
-  WorkPtr reduce_scatter_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes,
-                           int64_t dim, const VOptions& options) override;
-  WorkPtr gather_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes, int64_t dim,
-                   int64_t dst, const VOptions& options) override;
-  WorkPtr scatter_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef sizes, int64_t dim,
-                    int64_t src, const VOptions& options) override;
-  WorkPtr all_to_all_v(at::Tensor output, const at::Tensor& input, c10::IntArrayRef output_sizes,
-                       int64_t output_dim, c10::IntArrayRef input_sizes, int64_t input_dim,
-                       const VOptions& options) override;
-
+  const std::shared_ptr<ucx::Engine>& engine() const { return group_->engine(); }
   std::string flight_record() const { return group_->flight_record(); }
 
+  // One call on its way to the engine, and where its memory must lie (backend_call.h).
+  struct Call;
+
  private:
-  struct Call;  // one operation on its way from tensors to an OperationSpec
+  struct Coalescing;
+  using Operations = std::vector<std::shared_ptr<ucx::Operation>>;
+
   WorkPtr submit(Call call);
+  // In one operation; `type` is the Work's.
+  WorkPtr submit(std::vector<Call> calls, c10d::OpType type);
+  void start(UcxWork& work, std::vector<Call> calls);
+  std::shared_ptr<ucx::Operation> start_collective(std::vector<Call> calls);
+  std::shared_ptr<ucx::Operation> start_point_to_point(Call call);
+  void fill_in(ucx::OperationSpec& spec, const std::vector<Call>& calls);
+  // For shutdown().
+  void remember(const std::shared_ptr<ucx::Operation>& operation) MESHRUN_EXCLUDES(mu_);
+  std::chrono::nanoseconds timeout_of(std::chrono::milliseconds asked) const;
+
+  // What single and coalesced calls share: one part each.
+  Call all_reduce_call(const at::Tensor& tensor, const c10d::AllreduceOptions& options) const;
+  Call all_gather_call(const Tensors& outputs, const at::Tensor& input,
+                       const c10d::AllgatherOptions& options) const;
+  Call all_gather_base_call(const at::Tensor& output, const at::Tensor& input,
+                            const c10d::AllgatherOptions& options) const;
+  Call reduce_scatter_base_call(const at::Tensor& output, const at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) const;
+  Call point_to_point_call(bool is_send, const Tensors& tensors, int peer, int tag) const;
 
   const c10::intrusive_ptr<Options> options_;
+  std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<ucx::Group> group_;
+  ucx::ScheduleCache schedules_;
+
+  Mutex mu_;
+  std::map<std::thread::id, std::unique_ptr<Coalescing>> coalescing_ MESHRUN_GUARDED_BY(mu_);
+  std::atomic<int> coalescing_threads_{0};
+  std::vector<std::weak_ptr<ucx::Operation>> submitted_ MESHRUN_GUARDED_BY(mu_);
+  size_t prune_at_ MESHRUN_GUARDED_BY(mu_) = 64;
 };
 
 }  // namespace meshrun

@@ -4,13 +4,15 @@
 //                 same keys is an error instead of a message that nobody receives
 //
 // Look-ups wait in a thread of their own, which exists while some are open, on a clone of the
-// store: other users of the store are not held up.
+// store: other users of the store are not held up. It asks again and again instead of waiting in
+// the store, so that stop() need not wait for a rank that never comes.
 //
 // Threads: any. Errors: as AddressBook; the store's become texts.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 

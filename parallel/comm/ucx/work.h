@@ -1,16 +1,18 @@
-// The c10d::Work of an operation of the ucx engine.
+// The c10d::Work of an operation of the ucx engine, or of several that were started together.
 //
-// wait() moves the operation forward itself, on the caller's thread. getFuture() hands it to the
-// progress thread, since ivalue::Future's own wait cannot: c10d::Reducer uses that. A Work that is
-// dropped unfinished is handed to it too. The future is made when asked for.
+// wait() moves them forward itself, on the caller's thread. getFuture() hands them to the progress
+// thread, since ivalue::Future's own wait cannot: c10d::Reducer uses that. A Work that is dropped
+// unfinished is handed to it too, if it has still something to do. The future is made when asked
+// for; its callbacks run on the thread that ends the operation.
 //
 // Threads: any. Errors: wait() and the future throw those of collective_errors.h; a wait with a
-// timeout of its own that passes throws CollectiveTimeoutError and leaves the operation under way.
+// timeout of its own that passes throws CollectiveTimeoutError and leaves the operations under way.
 #pragma once
 
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ATen/core/ivalue.h"
@@ -21,12 +23,17 @@ namespace meshrun {
 
 class UcxWork : public c10d::Work {
  public:
-  // `finish` runs once before the operation counts as complete: copies results into tensors that
-  // could not be written in place. `outputs` are what result() and the future give.
-  UcxWork(std::shared_ptr<ucx::Group> group, std::shared_ptr<ucx::Operation> operation,
-          c10d::OpType type, int rank, std::vector<at::Tensor> outputs,
-          std::function<void()> finish = nullptr);
+  // Nothing is started yet: until start(), wait() is an error (a call between startCoalescing and
+  // endCoalescing).
+  UcxWork(std::shared_ptr<ucx::Group> group, c10d::OpType type);
   ~UcxWork() override;
+
+  // Once. `finish` runs before the operations count as complete: copies results into tensors that
+  // could not be written in place. `outputs` are what result() and the future give. `problem`: what
+  // of it could not be submitted, which is an error when the rest is done.
+  void start(std::vector<std::shared_ptr<ucx::Operation>> operations,
+             std::vector<at::Tensor> outputs, std::function<void()> finish = nullptr,
+             const std::optional<ucx::Failure>& problem = std::nullopt);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -35,16 +42,17 @@ class UcxWork : public c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override {}
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  // Ends the group: one operation alone cannot be taken back from the other ranks.
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
 
  private:
-  struct Shared;  // outlives the Work where a callback is due
-  const std::shared_ptr<Shared> shared_;
-};
+  struct State;
+  void wait_for(std::chrono::milliseconds timeout);
 
-// What `failure` is thrown as.
-std::exception_ptr to_exception(const ucx::Failure& failure);
+  const std::shared_ptr<ucx::Group> group_;
+  const std::shared_ptr<State> state_;  // outlives the Work where a callback is due
+};
 
 }  // namespace meshrun

@@ -1,0 +1,320 @@
+#include "parallel/comm/ucx/backend.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "fmt/format.h"
+#include "parallel/comm/collective_errors.h"
+#include "parallel/comm/ucx/backend_call.h"
+#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/comm/ucx/store_address_book.h"
+#include "parallel/comm/ucx/work.h"
+#include "parallel/manager/errors.h"
+
+namespace meshrun {
+namespace {
+
+// "No timeout" of c10d. A program that hangs for a day is wrong.
+constexpr std::chrono::hours kLongestTimeout{24};
+
+std::shared_ptr<ucx::Engine> own_engine() {
+  return ucx::Engine::start(value_or_throw<RendezvousError>(ucx::create_ucx_transport()), {});
+}
+
+ucx::GroupConfig group_config(int rank, int size, const UcxBackend::Options& options) {
+  ucx::GroupConfig config;
+  config.name = options.group_name;
+  config.rank = rank;
+  config.size = size;
+  for (const uint64_t world_rank : options.global_ranks_in_group) {
+    config.world_ranks.push_back(static_cast<int>(world_rank));
+  }
+  if (config.world_ranks.size() != static_cast<size_t>(size)) config.world_ranks.clear();
+  config.one_host = options.one_host;
+  config.check_headers = options.check_collectives;
+  return config;
+}
+
+ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
+                        const std::string& problem) {
+  return {ucx::FailureKind::kInvalidArgument,
+          fmt::format("{} of group \"{}\" has wrong arguments on rank {}: {}", what, config.name,
+                      config.rank, problem),
+          {config.rank},
+          true};
+}
+
+}  // namespace
+
+struct UcxBackend::Coalescing {
+  c10::intrusive_ptr<UcxWork> work;
+  std::vector<Call> calls;
+};
+
+UcxBackend::UcxBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       c10::intrusive_ptr<Options> options)
+    : Backend(rank, size), options_(std::move(options)), timeout_ms_(options_->timeout.count()) {
+  if (options_->engine == nullptr) options_->engine = own_engine();
+  const auto error = options_->engine->join(
+      group_config(rank, size, *options_),
+      std::make_unique<StoreAddressBook>(store, options_->connect_timeout), &group_);
+  if (error) {
+    throw RendezvousError(fmt::format("rank {} of {} cannot join the process group \"{}\": {}",
+                                      rank, size, options_->group_name, *error));
+  }
+}
+
+UcxBackend::~UcxBackend() = default;
+
+c10::intrusive_ptr<c10d::Backend::Options> UcxBackend::getBackendOptions() {
+  // c10d writes the name of a group that is split off into what it gets.
+  auto options = c10::make_intrusive<Options>(*options_);
+  options->timeout = std::chrono::milliseconds(timeout_ms_.load());
+  return options;
+}
+
+void UcxBackend::setTimeout(std::chrono::milliseconds timeout) { timeout_ms_ = timeout.count(); }
+
+std::chrono::nanoseconds UcxBackend::timeout_of(std::chrono::milliseconds asked) const {
+  int64_t milliseconds = asked.count() > 0 ? asked.count() : timeout_ms_.load();
+  const int64_t longest = std::chrono::milliseconds(kLongestTimeout).count();
+  if (milliseconds <= 0 || milliseconds > longest) milliseconds = longest;
+  return std::chrono::milliseconds(milliseconds);
+}
+
+UcxBackend::WorkPtr UcxBackend::submit(Call call) {
+  const c10d::OpType type = call.type;
+  std::vector<Call> calls;
+  calls.push_back(std::move(call));
+  return submit(std::move(calls), type);
+}
+
+UcxBackend::WorkPtr UcxBackend::submit(std::vector<Call> calls, c10d::OpType type) {
+  if (coalescing_threads_.load(std::memory_order_relaxed) > 0) {
+    MutexLock lock(mu_);
+    const auto open = coalescing_.find(std::this_thread::get_id());
+    if (open != coalescing_.end()) {
+      Coalescing& coalescing = *open->second;
+      std::move(calls.begin(), calls.end(), std::back_inserter(coalescing.calls));
+      return coalescing.work;
+    }
+  }
+  auto work = c10::make_intrusive<UcxWork>(group_, type);
+  start(*work, std::move(calls));
+  return work;
+}
+
+void UcxBackend::start(UcxWork& work, std::vector<Call> calls) {
+  Tensors results;
+  std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;
+  for (Call& call : calls) {
+    results.insert(results.end(), call.results.begin(), call.results.end());
+    // A problem here is one of all ranks; nothing is received.
+    if (!call.is_wrong()) {
+      std::move(call.to_copy.begin(), call.to_copy.end(), std::back_inserter(to_copy));
+    }
+    call.to_copy.clear();
+  }
+  const auto first_message = std::stable_partition(
+      calls.begin(), calls.end(), [](const Call& call) { return !call.is_point_to_point(); });
+  std::vector<Call> messages(std::make_move_iterator(first_message),
+                             std::make_move_iterator(calls.end()));
+  calls.erase(first_message, calls.end());
+
+  Operations operations;
+  std::optional<ucx::Failure> problem;
+  if (!calls.empty()) operations.push_back(start_collective(std::move(calls)));
+  for (Call& message : messages) {
+    if (message.is_wrong()) {
+      // Messages have no header: the other rank learns of it when its time is up.
+      if (!problem) {
+        problem = problem_of(group_->config(), ucx::name_of(message.kind), message.problem);
+      }
+    } else {
+      operations.push_back(start_point_to_point(std::move(message)));
+    }
+  }
+  for (const auto& operation : operations) remember(operation);
+  work.start(std::move(operations), std::move(results), copies_of(std::move(to_copy)), problem);
+}
+
+// What does not depend on where the calls' memory is.
+void UcxBackend::fill_in(ucx::OperationSpec& spec, const std::vector<Call>& calls) {
+  const Call& first = calls.front();
+  const ucx::Place place = group_->place();
+  ucx::Signature& signature = spec.signature;
+  ucx::Digest digest;
+  digest.add(ucx::kAlgorithmVersion).add(place.one_host).add(static_cast<int64_t>(calls.size()));
+  std::chrono::nanoseconds timeout{0};
+  spec.drive = ucx::Drive::kCaller;
+  for (const Call& call : calls) {
+    call.append_agreed(digest);
+    signature.bytes += call.bytes;
+    if (call.is_wrong()) signature.flags |= ucx::kHasProblem;
+    if (call.requires_grad) signature.flags |= ucx::kRequiresGrad;
+    timeout = std::max(timeout, timeout_of(call.timeout));
+    if (call.async) spec.drive = ucx::Drive::kThread;
+  }
+  spec.timeout = timeout;
+  signature.digest = digest.value();
+  signature.kind = calls.size() == 1 ? first.kind : ucx::OperationKind::kCoalesced;
+  signature.dtype = first.dtype.value_or(ucx::DType::kUInt8);
+  if (calls.size() > 1) return;
+  signature.ndim = first.shape_agrees ? static_cast<uint8_t>(first.shape.size()) : 0;
+  signature.root = first.root;
+  ucx::FlightRecord& record = spec.record;
+  record.ndim = static_cast<uint8_t>(std::min<size_t>(first.shape.size(), record.kSizes));
+  std::copy_n(first.shape.begin(), record.ndim, record.shape.begin());
+  record.size_count = static_cast<int32_t>(first.sizes.size());
+  std::copy_n(first.sizes.begin(), std::min<size_t>(first.sizes.size(), record.kSizes),
+              record.sizes.begin());
+}
+
+std::shared_ptr<ucx::Operation> UcxBackend::start_collective(std::vector<Call> given) {
+  // Owns the tensors; the words are asked for while it does.
+  const auto calls = std::make_shared<std::vector<Call>>(std::move(given));
+  ucx::OperationSpec spec;
+  fill_in(spec, *calls);
+  spec.record.bytes = spec.signature.bytes;
+  spec.keep_alive = calls;
+  spec.text = [weak = std::weak_ptr(calls)]() -> std::string {
+    const auto words_of = weak.lock();
+    if (words_of == nullptr) return "an operation";
+    for (const Call& call : *words_of) {
+      if (call.is_wrong()) return call.problem;
+    }
+    std::string text =
+        words_of->size() == 1 ? "" : fmt::format("{} operations at once: ", words_of->size());
+    for (size_t i = 0; i < words_of->size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
+      text += (i > 0 ? "; " : "") + (*words_of)[i].words();
+    }
+    return text;
+  };
+  // A header alone is a barrier.
+  const bool is_header_alone = calls->size() == 1 &&
+                               calls->front().kind == ucx::OperationKind::kBarrier &&
+                               group_->config().check_headers;
+  if ((spec.signature.flags & ucx::kHasProblem) == 0 && !is_header_alone) {
+    std::vector<int64_t> key;
+    for (const Call& call : *calls) call.append_key(key);
+    spec.schedule = schedules_.get(key, [&] {
+      const ucx::Place place = group_->place();
+      ucx::Schedule all = calls->front().schedule(place);
+      auto inputs = static_cast<int32_t>(calls->front().inputs.size());
+      auto outputs = static_cast<int32_t>(calls->front().outputs.size());
+      for (size_t i = 1; i < calls->size(); ++i) {
+        all = ucx::join(std::move(all), (*calls)[i].schedule(place), inputs, outputs);
+        inputs += static_cast<int32_t>((*calls)[i].inputs.size());
+        outputs += static_cast<int32_t>((*calls)[i].outputs.size());
+      }
+      return all;
+    });
+    for (const Call& call : *calls) {
+      spec.inputs.insert(spec.inputs.end(), call.inputs.begin(), call.inputs.end());
+      spec.outputs.insert(spec.outputs.end(), call.outputs.begin(), call.outputs.end());
+    }
+  }
+  return group_->submit(std::move(spec));
+}
+
+void UcxBackend::remember(const std::shared_ptr<ucx::Operation>& operation) {
+  MutexLock lock(mu_);
+  if (submitted_.size() >= prune_at_) {
+    std::erase_if(submitted_, [](const std::weak_ptr<ucx::Operation>& weak) {
+      const auto kept = weak.lock();
+      return kept == nullptr || kept->is_done();
+    });
+    prune_at_ = std::max<size_t>(64, 2 * submitted_.size());
+  }
+  submitted_.push_back(operation);
+}
+
+void UcxBackend::startCoalescing() {
+  MutexLock lock(mu_);
+  auto& coalescing = coalescing_[std::this_thread::get_id()];
+  if (coalescing != nullptr) {
+    throw CollectiveArgumentError("startCoalescing() was called twice without endCoalescing()");
+  }
+  coalescing = std::make_unique<Coalescing>();
+  coalescing->work = c10::make_intrusive<UcxWork>(group_, c10d::OpType::COALESCED);
+  ++coalescing_threads_;
+}
+
+UcxBackend::WorkPtr UcxBackend::endCoalescing() {
+  std::unique_ptr<Coalescing> coalescing;
+  {
+    MutexLock lock(mu_);
+    const auto open = coalescing_.find(std::this_thread::get_id());
+    if (open == coalescing_.end()) {
+      throw CollectiveArgumentError(
+          "endCoalescing() was called without startCoalescing() on this thread");
+    }
+    coalescing = std::move(open->second);
+    coalescing_.erase(open);
+    --coalescing_threads_;
+  }
+  start(*coalescing->work, std::move(coalescing->calls));
+  return coalescing->work;
+}
+
+c10::intrusive_ptr<c10d::Backend> UcxBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& given) {
+  // All ranks are told the same, so all throw.
+  const std::set<int> members(ranks.begin(), ranks.end());
+  if (members.empty() || members.size() != ranks.size() || *members.begin() < 0 ||
+      *members.rbegin() >= size_) {
+    throw GroupError(
+        fmt::format("a group of {} ranks cannot be split: name each member once", size_));
+  }
+  const auto found = std::find(ranks.begin(), ranks.end(), rank_);
+  if (found == ranks.end()) return nullptr;
+  auto options = c10::make_intrusive<Options>(*options_);
+  options->engine = group_->engine();
+  options->global_ranks_in_group.clear();
+  const std::vector<int>& world_ranks = group_->config().world_ranks;
+  for (const int rank : ranks) {
+    options->global_ranks_in_group.push_back(
+        static_cast<uint64_t>(world_ranks.empty() ? rank : world_ranks[rank]));
+  }
+  if (given != nullptr) {
+    options->timeout = given->timeout;
+    options->group_name = given->group_name;
+    options->group_desc = given->group_desc;
+  }
+  return c10::make_intrusive<UcxBackend>(store, static_cast<int>(found - ranks.begin()),
+                                         static_cast<int>(ranks.size()), std::move(options));
+}
+
+uint64_t UcxBackend::getSequenceNumberForGroup() { return group_->sequence(); }
+
+c10d::ErrorType UcxBackend::getError() {
+  const std::optional<ucx::Failure> failure = group_->failure();
+  if (!failure) return c10d::ErrorType::SUCCESS;
+  switch (failure->kind) {
+    case ucx::FailureKind::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case ucx::FailureKind::kPeerLeft:
+    case ucx::FailureKind::kPeerLost:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void UcxBackend::abort() { group_->abort("abort() was called"); }
+
+void UcxBackend::shutdown() {
+  std::vector<std::weak_ptr<ucx::Operation>> submitted;
+  {
+    MutexLock lock(mu_);
+    submitted.swap(submitted_);
+  }
+  for (const auto& weak : submitted) {
+    const auto operation = weak.lock();
+    if (operation != nullptr && !operation->is_done()) group_->wait(*operation);
+  }
+}
+
+}  // namespace meshrun

@@ -1,0 +1,219 @@
+#include "parallel/comm/ucx/backend_call.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ATen/MemoryOverlap.h"
+#include "ATen/ops/empty.h"
+#include "c10/core/GradMode.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/comm/ucx/tensor_layout.h"
+
+namespace meshrun {
+namespace {
+
+at::Tensor temporary_for(const at::Tensor& tensor) {
+  return at::empty(tensor.sizes(), tensor.options().requires_grad(false).memory_format(
+                                       at::MemoryFormat::Contiguous));
+}
+
+std::optional<ucx::ReduceOp> reduce_op_of(const c10d::ReduceOp& op) {
+  using c10d::ReduceOp;
+  switch (op.op_) {
+    case ReduceOp::SUM:
+      return ucx::ReduceOp::kSum;
+    case ReduceOp::AVG:
+      return ucx::ReduceOp::kAverage;
+    case ReduceOp::PRODUCT:
+      return ucx::ReduceOp::kProduct;
+    case ReduceOp::MIN:
+      return ucx::ReduceOp::kMin;
+    case ReduceOp::MAX:
+      return ucx::ReduceOp::kMax;
+    case ReduceOp::BAND:
+      return ucx::ReduceOp::kAnd;
+    case ReduceOp::BOR:
+      return ucx::ReduceOp::kOr;
+    case ReduceOp::BXOR:
+      return ucx::ReduceOp::kXor;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool can_be_used(const std::optional<ucx::StridedSpan>& span, UcxBackend::Call::Form form) {
+  return span && (form == UcxBackend::Call::Form::kRows || span->layout.is_contiguous());
+}
+
+void append_pieces(std::vector<int64_t>& key, const std::vector<ucx::Piece>& pieces) {
+  key.push_back(static_cast<int64_t>(pieces.size()));
+  for (const ucx::Piece& piece : pieces) {
+    const ucx::Layout& layout = piece.layout;
+    key.insert(key.end(), {layout.rows, layout.row_bytes, layout.pitch, piece.cut});
+  }
+}
+
+}  // namespace
+
+bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
+  if (is_wrong()) return false;
+  if (!tensor.defined()) return wrong(fmt::format("{} is an undefined tensor", name)), false;
+  if (tensor.layout() != at::kStrided || !tensor.device().is_cpu() || tensor.is_quantized()) {
+    wrong(fmt::format("{} is {} on {}; this backend takes dense tensors on the CPU", name,
+                      tensor.is_quantized() ? "quantized" : c10::str(tensor.layout()),
+                      tensor.device().str()));
+    return false;
+  }
+  const std::optional<ucx::DType> its = dtype_of(tensor.scalar_type());
+  if (!its) {
+    wrong(fmt::format("{} has the dtype {}, which this backend does not know", name,
+                      c10::toString(tensor.scalar_type())));
+    return false;
+  }
+  if (!dtype) dtype = its;
+  if (*dtype != *its) {
+    wrong(fmt::format("{} has dtype {}, the other tensors of the call have {}", name,
+                      ucx::name_of(*its), ucx::name_of(*dtype)));
+    return false;
+  }
+  return true;
+}
+
+bool UcxBackend::Call::takes_output(const at::Tensor& tensor, std::string_view name) {
+  if (!takes(tensor, name)) return false;
+  return require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
+    return fmt::format("{} is expanded: several of its elements are the same memory", name);
+  });
+}
+
+bool UcxBackend::Call::takes_root(int64_t rank, int size) {
+  if (rank < 0 || rank >= size) {
+    wrong(fmt::format("the root is rank {} in a group of {}", rank, size));
+    return false;
+  }
+  root = static_cast<int>(rank);
+  return true;
+}
+
+void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, bool use_fp32) {
+  if (is_wrong()) return;
+  const std::optional<ucx::ReduceOp> its = reduce_op_of(op);
+  if (!its) {
+    return wrong(op.op_ == c10d::ReduceOp::PREMUL_SUM
+                     ? "PREMUL_SUM is for NCCL alone: multiply first, then take SUM"
+                     : "this reduction is unknown");
+  }
+  reduction = {*its, *dtype, use_fp32 ? ucx::Accumulate::kWide : ucx::Accumulate::kNative,
+               *its == ucx::ReduceOp::kAverage ? size : 1};
+  if (std::string text = ucx::reduction_problem(*its, *dtype); !text.empty()) {
+    wrong(std::move(text));
+  }
+}
+
+ucx::ConstStridedSpan UcxBackend::Call::whole_to_read(const at::Tensor& tensor, Form form) {
+  owners.push_back(tensor);
+  const std::optional<ucx::StridedSpan> span = span_of(tensor);
+  if (can_be_used(span, form)) return *span;
+  const c10::NoGradGuard no_grad;
+  owners.back() = temporary_for(tensor).copy_(tensor);
+  return *span_of(owners.back());
+}
+
+ucx::StridedSpan UcxBackend::Call::whole_to_write(const at::Tensor& tensor, Form form) {
+  owners.push_back(tensor);
+  const std::optional<ucx::StridedSpan> span = span_of(tensor);
+  if (can_be_used(span, form)) return *span;
+  owners.back() = temporary_for(tensor);
+  to_copy.emplace_back(tensor, owners.back());
+  return *span_of(owners.back());
+}
+
+ucx::StridedSpan UcxBackend::Call::update(const at::Tensor& tensor) {
+  const ucx::StridedSpan span = whole_to_write(tensor, Form::kContiguous);
+  const c10::NoGradGuard no_grad;
+  if (!owners.back().is_same(tensor)) owners.back().copy_(tensor);
+  return span;
+}
+
+void UcxBackend::Call::read(const at::Tensor& tensor, Form form) {
+  add_input(whole_to_read(tensor, form));
+}
+
+void UcxBackend::Call::write(const at::Tensor& tensor, Form form) {
+  add_output(whole_to_write(tensor, form));
+}
+
+void UcxBackend::Call::add_input(const ucx::ConstStridedSpan& span, int64_t cut) {
+  inputs.push_back(span);
+  input_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
+}
+
+void UcxBackend::Call::add_output(const ucx::StridedSpan& span, int64_t cut) {
+  outputs.push_back(span);
+  output_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
+}
+
+void UcxBackend::Call::append_key(std::vector<int64_t>& key) const {
+  key.insert(key.end(), {static_cast<int64_t>(kind), root, in_place,
+                         static_cast<int64_t>(reduction.op), static_cast<int64_t>(reduction.dtype),
+                         static_cast<int64_t>(reduction.accumulate), reduction.divisor});
+  append_pieces(key, input_pieces);
+  append_pieces(key, output_pieces);
+}
+
+void UcxBackend::Call::append_agreed(ucx::Digest& digest) const {
+  digest.add(static_cast<int64_t>(kind))
+      .add(dtype ? static_cast<int64_t>(*dtype) : -1)
+      .add(root)
+      .add(bytes)
+      .add(static_cast<int64_t>(reduction.op))
+      .add(static_cast<int64_t>(reduction.accumulate))
+      .add(requires_grad);
+  if (shape_agrees) digest.add(std::span<const int64_t>(shape));
+  if (sizes_agree) digest.add(std::span<const int64_t>(sizes));
+}
+
+ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
+  using ucx::OperationKind;
+  const auto elements = [&](const ucx::Piece& piece) {
+    return piece.layout.bytes() / ucx::element_size(reduction.dtype);
+  };
+  switch (kind) {
+    case OperationKind::kBroadcast:
+      return ucx::plan_broadcast(place, place.rank == root ? input_pieces[0] : output_pieces[0],
+                                 root);
+    case OperationKind::kAllReduce:
+      return ucx::plan_all_reduce(place, elements(output_pieces[0]), reduction);
+    case OperationKind::kReduce:
+      return ucx::plan_reduce(place, elements(input_pieces[0]), root, reduction);
+    case OperationKind::kAllGather:
+      return ucx::plan_all_gather(place, input_pieces[0], output_pieces, in_place);
+    case OperationKind::kGather:
+      return ucx::plan_gather(place, input_pieces[0], output_pieces, root);
+    case OperationKind::kScatter:
+      return ucx::plan_scatter(place, input_pieces, output_pieces[0], root);
+    case OperationKind::kReduceScatter:
+      return ucx::plan_reduce_scatter(place, input_pieces, output_pieces[0], reduction);
+    case OperationKind::kAllToAll:
+      return ucx::plan_all_to_all(place, input_pieces, output_pieces);
+    default:
+      return ucx::plan_barrier(place);
+  }
+}
+
+std::string UcxBackend::Call::words() const {
+  std::string text = ucx::name_of(kind);
+  if (dtype) text += fmt::format(" of {}", ucx::name_of(*dtype));
+  if (dtype && sizes.empty()) text += fmt::format(" [{}]", fmt::join(shape, ", "));
+  if (!sizes.empty()) text += fmt::format(", sizes [{}]", fmt::join(sizes, ", "));
+  if (reduction.op != ucx::ReduceOp::kNone) {
+    text += fmt::format(", {}", ucx::name_of(reduction.op));
+    if (reduction.accumulate == ucx::Accumulate::kNative) text += " without float32";
+  }
+  if (root >= 0) text += fmt::format(", root {}", root);
+  if (requires_grad) text += ", with gradient";
+  return text;
+}
+
+}  // namespace meshrun

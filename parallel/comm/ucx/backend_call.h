@@ -1,0 +1,109 @@
+// One call of the backend on its way from tensors to the engine's operation. Internal to
+// backend*.cc.
+//
+// The methods of c10d::Backend fill one in: what the ranks must agree on, and this rank's pieces of
+// memory. What is wrong with the arguments becomes a text in it, never an exception: the call is
+// submitted all the same, since the other ranks wait for it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/ucx/backend.h"
+#include "parallel/comm/ucx/engine/algorithms.h"
+#include "parallel/comm/ucx/engine/header_check.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
+
+namespace meshrun {
+
+struct UcxBackend::Call {
+  Call(c10d::OpType op_type, ucx::OperationKind operation, std::chrono::milliseconds call_timeout,
+       bool is_async)
+      : type(op_type), kind(operation), timeout(call_timeout), async(is_async) {}
+
+  c10d::OpType type;
+  ucx::OperationKind kind;
+  std::chrono::milliseconds timeout;  // c10d's: 0 and less is the group's
+  bool async;
+
+  // The first one; empty: none.
+  std::string problem;
+  bool is_wrong() const { return !problem.empty(); }
+  void wrong(std::string text) {
+    if (problem.empty()) problem = std::move(text);
+  }
+  // The condition, for `if (!call.require(...)) return`.
+  bool require(bool condition, const std::function<std::string()>& text) {
+    if (!condition) wrong(text());
+    return condition;
+  }
+
+  // Equal on all ranks, with kind and reduction.
+  std::optional<ucx::DType> dtype;
+  int root = -1;
+  int64_t bytes = 0;           // all pieces together, where all ranks know them
+  std::vector<int64_t> shape;  // of a tensor that all have; digested where `shape_agrees`
+  std::vector<int64_t> sizes;  // elements of the pieces, by rank; digested where `sizes_agree`
+  bool shape_agrees = false;
+  bool sizes_agree = false;
+  ucx::Reduction reduction;
+  bool requires_grad = false;
+
+  // Point to point.
+  int peer = -1;
+  int64_t user_tag = 0;
+
+  // This rank's memory, and how it travels.
+  std::vector<ucx::ConstStridedSpan> inputs;
+  std::vector<ucx::StridedSpan> outputs;
+  std::vector<ucx::Piece> input_pieces, output_pieces;
+  bool in_place = false;
+
+  Tensors owners;                                          // of that memory
+  std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;  // to a tensor, from a temporary
+  Tensors results;
+
+  // Whether `tensor` can be used: dense, on the CPU, of the other tensors' dtype. `name` is the
+  // argument's.
+  bool takes(const at::Tensor& tensor, std::string_view name);
+  bool takes_output(const at::Tensor& tensor, std::string_view name);
+  bool takes_root(int64_t rank, int size);
+  // Of the dtype of the tensors taken so far.
+  void reduces_by(const c10d::ReduceOp& op, int size, bool use_fp32 = true);
+
+  // Pieces. `rows`: slices of a tensor are used where they lie; else only what is contiguous is.
+  enum class Form { kRows, kContiguous };
+  void read(const at::Tensor& tensor, Form form);
+  void write(const at::Tensor& tensor, Form form);
+  // Read and written.
+  ucx::StridedSpan update(const at::Tensor& tensor);
+  // The memory of a whole tensor, of which slices are added below.
+  ucx::ConstStridedSpan whole_to_read(const at::Tensor& tensor, Form form);
+  ucx::StridedSpan whole_to_write(const at::Tensor& tensor, Form form);
+  // `cut` as in algorithms.h; 0: nowhere.
+  void add_input(const ucx::ConstStridedSpan& span, int64_t cut = 0);
+  void add_output(const ucx::StridedSpan& span, int64_t cut = 0);
+
+  bool is_point_to_point() const {
+    return kind == ucx::OperationKind::kSend || kind == ucx::OperationKind::kReceive;
+  }
+  // Everything that its schedule is made from.
+  void append_key(std::vector<int64_t>& key) const;
+  void append_agreed(ucx::Digest& digest) const;
+  ucx::Schedule schedule(const ucx::Place& place) const;
+  // "all_reduce of float32 [3, 4], sum"
+  std::string words() const;
+};
+
+inline std::function<void()> copies_of(std::vector<std::pair<at::Tensor, at::Tensor>> to_copy) {
+  if (to_copy.empty()) return nullptr;
+  return [to_copy = std::move(to_copy)] {
+    for (const auto& [to, from] : to_copy) to.copy_(from);
+  };
+}
+
+}  // namespace meshrun

@@ -1,0 +1,197 @@
+#include "parallel/comm/ucx/work.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "c10/core/GradMode.h"
+#include "core/log.h"
+#include "core/mutex.h"
+#include "fmt/format.h"
+#include "parallel/comm/collective_errors.h"
+
+namespace meshrun {
+
+using OperationPtr = std::shared_ptr<ucx::Operation>;
+
+// Knows no group: the last reference to one must not go on the engine's own thread.
+struct UcxWork::State {
+  // Written by start(), before anybody else reads.
+  std::vector<OperationPtr> operations;
+  std::vector<at::Tensor> outputs;
+
+  mutable Mutex mu;
+  bool is_started MESHRUN_GUARDED_BY(mu) = false;
+  bool is_settled MESHRUN_GUARDED_BY(mu) = false;
+  std::function<void()> finish MESHRUN_GUARDED_BY(mu);
+  std::exception_ptr error MESHRUN_GUARDED_BY(mu);
+  c10::intrusive_ptr<c10::ivalue::Future> future MESHRUN_GUARDED_BY(mu);
+
+  bool started() const {
+    MutexLock lock(mu);
+    return is_started;
+  }
+  bool is_done() const {
+    return std::all_of(operations.begin(), operations.end(),
+                       [](const OperationPtr& operation) { return operation->is_done(); });
+  }
+
+  // Once all operations are done: their end becomes the Work's.
+  std::exception_ptr settle() MESHRUN_EXCLUDES(mu) {
+    MutexLock lock(mu);
+    if (std::exchange(is_settled, true)) return error;
+    for (const OperationPtr& operation : operations) {
+      if (error == nullptr && operation->failure()) error = to_exception(*operation->failure());
+    }
+    const std::function<void()> copy_results = std::exchange(finish, nullptr);
+    if (error != nullptr || !copy_results) return error;
+    try {
+      const c10::NoGradGuard no_grad;
+      copy_results();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    return error;
+  }
+
+  // The engine's threads let no exception through, and neither do the future's own callbacks
+  // (then()); only what was added by addCallback() can throw here.
+  void complete_future(c10::ivalue::Future& to) {
+    try {
+      if (const std::exception_ptr failed = settle()) {
+        to.setError(failed);
+      } else {
+        to.markCompleted(c10::IValue(outputs));
+      }
+    } catch (const std::exception& thrown) {
+      log::Error("a callback of a collective's future has thrown", {{"error", thrown.what()}});
+    }
+  }
+};
+
+namespace {
+
+// Calls `last` when all are done, perhaps now. From now on the progress thread drives them.
+void when_done(ucx::Group& group, const std::vector<OperationPtr>& operations,
+               std::function<void()> last) {
+  // One more, so that it is not called in the middle.
+  const auto open = std::make_shared<std::atomic<size_t>>(operations.size() + 1);
+  const auto one_done = [open, last = std::move(last)] {
+    if (open->fetch_sub(1) == 1) last();
+  };
+  for (const OperationPtr& operation : operations) group.on_done(operation, one_done);
+  one_done();
+}
+
+}  // namespace
+
+UcxWork::UcxWork(std::shared_ptr<ucx::Group> group, c10d::OpType type)
+    : Work(group->config().rank, type),
+      group_(std::move(group)),
+      state_(std::make_shared<State>()) {}
+
+UcxWork::~UcxWork() {
+  bool has_copies;
+  {
+    MutexLock lock(state_->mu);
+    has_copies = state_->finish != nullptr;
+  }
+  if (state_->is_done()) {
+    if (has_copies) state_->settle();
+    return;
+  }
+  // Nobody waits for them any more.
+  if (has_copies) {
+    when_done(*group_, state_->operations, [state = state_] { state->settle(); });
+    return;
+  }
+  for (const OperationPtr& operation : state_->operations) group_->hand_over(*operation);
+}
+
+void UcxWork::start(std::vector<OperationPtr> operations, std::vector<at::Tensor> outputs,
+                    std::function<void()> finish, const std::optional<ucx::Failure>& problem) {
+  MutexLock lock(state_->mu);
+  state_->operations = std::move(operations);
+  state_->outputs = std::move(outputs);
+  state_->finish = std::move(finish);
+  if (problem) state_->error = to_exception(*problem);
+  state_->is_started = true;
+}
+
+bool UcxWork::isCompleted() {
+  if (!state_->started()) return false;
+  if (!state_->is_done()) group_->poll();
+  if (!state_->is_done()) return false;
+  state_->settle();
+  return true;
+}
+
+bool UcxWork::isSuccess() const {
+  return state_->started() && state_->is_done() && state_->settle() == nullptr;
+}
+
+std::exception_ptr UcxWork::exception() const {
+  return state_->started() && state_->is_done() ? state_->settle() : nullptr;
+}
+
+int UcxWork::sourceRank() const {
+  return state_->operations.empty() ? -1 : state_->operations.front()->source_rank();
+}
+
+std::vector<at::Tensor> UcxWork::result() { return state_->outputs; }
+
+bool UcxWork::wait(std::chrono::milliseconds timeout) {
+  if (!state_->started()) {
+    throw CollectiveArgumentError(
+        "wait() was called on an operation that is put off: call endCoalescing() first, and wait "
+        "for what it returns");
+  }
+  if (timeout.count() > 0) {
+    wait_for(timeout);
+  } else {
+    for (const OperationPtr& operation : state_->operations) {
+      if (!operation->is_done()) group_->wait(*operation);
+    }
+  }
+  if (const std::exception_ptr error = state_->settle()) std::rethrow_exception(error);
+  return true;
+}
+
+void UcxWork::wait_for(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (const OperationPtr& operation : state_->operations) {
+    const auto left = std::max<std::chrono::nanoseconds>(
+        deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
+    if (operation->is_done() || group_->wait(*operation, left)) continue;
+    throw CollectiveTimeoutError(fmt::format(
+        "{} was not done within the {:g} s that wait() was given on rank {}; it goes on",
+        operation->name(), static_cast<double>(timeout.count()) / 1000, group_->config().rank));
+  }
+}
+
+void UcxWork::abort() { group_->abort("abort() was called on an operation"); }
+
+c10::intrusive_ptr<c10::ivalue::Future> UcxWork::getFuture() {
+  if (!state_->started()) {
+    throw CollectiveArgumentError(
+        "getFuture() was called on an operation that is put off: call endCoalescing() first");
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    MutexLock lock(state_->mu);
+    if (state_->future != nullptr) return state_->future;
+    future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    state_->future = future;
+  }
+  // The State is kept by the callback, the future by both: it is gone when the callback has run.
+  when_done(*group_, state_->operations,
+            [state = state_, future] { state->complete_future(*future); });
+  return future;
+}
+
+uint64_t UcxWork::getSequencenumber() const {
+  return state_->operations.empty() ? 0 : state_->operations.front()->sequence();
+}
+
+}  // namespace meshrun
