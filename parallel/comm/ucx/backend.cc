@@ -303,7 +303,10 @@ c10d::ErrorType UcxBackend::getError() {
   }
 }
 
-void UcxBackend::abort() { group_->abort("abort() was called"); }
+void UcxBackend::abort() {
+  group_->abort(
+      fmt::format("abort() was called on rank {} of group \"{}\"", rank_, group_->config().name));
+}
 
 void UcxBackend::shutdown() {
   std::vector<std::weak_ptr<ucx::Operation>> submitted;

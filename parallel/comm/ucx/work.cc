@@ -169,7 +169,10 @@ void UcxWork::wait_for(std::chrono::milliseconds timeout) {
   }
 }
 
-void UcxWork::abort() { group_->abort("abort() was called on an operation"); }
+void UcxWork::abort() {
+  group_->abort(fmt::format("abort() was called on an operation of group \"{}\" on rank {}",
+                            group_->config().name, group_->config().rank));
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> UcxWork::getFuture() {
   if (!state_->started()) {

@@ -1,5 +1,6 @@
 // The ucx backend as c10d's: real rank processes, every collective against a loop in one process.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -49,7 +50,10 @@ struct World {
         rank(number("RANK")),
         size(number("WORLD_SIZE")),
         group(make_process_group(c10::make_intrusive<c10d::PrefixStore>("world", store), rank, size,
-                                 "ucx", options)) {}
+                                 "ucx", options)) {
+    // Ranks share the cores.
+    at::set_num_threads(1);
+  }
   ~World() {
     if (leaves_together) group->barrier()->wait();
   }
@@ -432,9 +436,11 @@ MESHRUN_RANK_FUNCTION(ucx_takes_views) {
     }
   }
   Tensors conjugated = {at::complex(rows(world.rank), rows(world.rank)).conj()};
-  world.group->allreduce(conjugated)->wait();
+  // Not by the dispatcher, which copies the result of such a tensor when the call returns.
+  world.backend().allreduce(conjugated, {})->wait();
   const Tensor sum = rows(0) + rows(1);
-  EXPECT_TRUE(at::equal(conjugated[0], at::complex(sum, -sum)));
+  EXPECT_TRUE(at::equal(conjugated[0].resolve_conj(), at::complex(sum, -sum)))
+      << conjugated[0].resolve_conj() << at::complex(sum, -sum);
 
   Tensors kept = {rows(world.rank).requires_grad_(true)};
   {
@@ -680,7 +686,7 @@ MESHRUN_RANK_FUNCTION(ucx_waits_for_a_while) {
   if (world.rank == 0) world.group->abort();
   EXPECT_THROW(world.group->allreduce(tensors)->wait(), GroupAbortedError);
   EXPECT_EQ(world.backend().getError(), c10d::ErrorType::COMM_ERROR);
-  expect_text([&] { world.group->barrier()->wait(); }, "was aborted on rank 0: abort() was called");
+  expect_text([&] { world.group->barrier()->wait(); }, "abort() was called on rank 0");
 }
 
 TEST(UcxBackendTest, AWaitWithATimeoutOfItsOwnLeavesTheOperation) {
