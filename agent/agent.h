@@ -108,8 +108,8 @@ class Agent {
   virtual absl::StatusOr<std::string> AwaitUniqueId(std::string_view group,
                                                     Milliseconds timeout) = 0;
 
-  // Announces a process group to the coordinator. INVALID_ARGUMENT where the name is taken by other
-  // ranks.
+  // Announces a process group to the coordinator. It takes the place of groups of that name
+  // that share a rank with it. INVALID_ARGUMENT: ranks that the world does not have.
   virtual absl::Status RegisterGroup(std::string_view name, const std::vector<int>& ranks,
                                      std::string_view backend) = 0;
 

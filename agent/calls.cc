@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
@@ -24,14 +25,17 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
   const Deadline began = Clock::now();
   Clock::duration pause = kFirstPause;
   while (true) {
-    grpc::ClientContext context;
-    context.AddMetadata("meshrun-token", token_);
+    std::optional<grpc::ClientContext> context(std::in_place);
+    context->AddMetadata("meshrun-token", token_);
     const auto remaining =
         std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0));
-    rpc::SetTimeout(context, remaining + kAnswerTime);
-    if (!Enter(&context)) return absl::CancelledError("this agent is being destroyed");
-    const grpc::Status status = attempt(context, remaining);
-    Leave(&context);
+    rpc::SetTimeout(*context, remaining + kAnswerTime);
+    if (!Enter(&*context)) return absl::CancelledError("this agent is being destroyed");
+    const grpc::Status status = attempt(*context, remaining);
+    Forget(&*context);
+    // Before CancelAll may return: it holds on to the channel.
+    context.reset();
+    Leave();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return rpc::FromGrpc(status);
     const Deadline next = std::min(Clock::now() + pause, deadline);
     if (Clock::now() >= deadline) {
@@ -52,9 +56,13 @@ bool Calls::Enter(grpc::ClientContext* context) {
   return true;
 }
 
-void Calls::Leave(grpc::ClientContext* context) {
+void Calls::Forget(grpc::ClientContext* context) {
   MutexLock lock(mu_);
   contexts_.erase(context);
+}
+
+void Calls::Leave() {
+  MutexLock lock(mu_);
   --running_;
   changed_.NotifyAll();
 }

@@ -34,7 +34,8 @@ class Calls {
 
  private:
   bool Enter(grpc::ClientContext* context) MESHRUN_EXCLUDES(mu_);
-  void Leave(grpc::ClientContext* context) MESHRUN_EXCLUDES(mu_);
+  void Forget(grpc::ClientContext* context) MESHRUN_EXCLUDES(mu_);
+  void Leave() MESHRUN_EXCLUDES(mu_);
   // False when cancelled meanwhile.
   bool Pause(Deadline until) MESHRUN_EXCLUDES(mu_);
 

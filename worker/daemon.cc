@@ -247,10 +247,9 @@ void Daemon::EndWhenQuiet() {
 }
 
 void Daemon::OnGenerationEnded(const std::string& job_id, uint64_t generation) {
-  logs_->Prune({.root = state_dir_->LogRoot(),
+  logs_->Prune({.ended = EndedLogs(state_dir_->LogRoot(), generations_->LogDirectoriesInUse()),
                 .keep_bytes = options_.keep_logs_bytes,
-                .newest = state_dir_->LogDirectory(job_id, generation),
-                .in_use = generations_->LogDirectoriesInUse()});
+                .newest = state_dir_->LogDirectory(job_id, generation)});
   // Not from within the generation's own call.
   if (stopping_) loop_.Post([this] { EndWhenQuiet(); });
 }

@@ -305,7 +305,11 @@ TEST_F(DaemonTest, ForwardsProgress) {
 TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
   StartDaemon();
   AwaitHello();
-  Prepare(PrepareFor("echo $MESHRUN_TOKEN; echo $MESHRUN_AGENT; exec sleep 1000"));
+  // Told to stop it waits for the file, so that the watch is there before the end.
+  const std::string released = directory_ / "released";
+  Prepare(PrepareFor("trap 'until [ -e " + released +
+                     " ]; do sleep 0.01; done; exit 0' TERM; echo $MESHRUN_TOKEN; "
+                     "echo $MESHRUN_AGENT; while true; do sleep 0.01; done"));
   Start();
   std::string token, address;
   ASSERT_TRUE(Eventually([&] {
@@ -376,6 +380,7 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_TRUE(event.stopping());
   EXPECT_EQ(event.reason(), "a peer failed");
+  ASSERT_TRUE(os::WriteFileAtomically(released, "").ok());
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(get(token, &values), grpc::StatusCode::FAILED_PRECONDITION);

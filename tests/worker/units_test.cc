@@ -314,13 +314,15 @@ TEST_F(LogRetentionTest, RemovesTheOldestBeyondTheBytes) {
   Write("b/1", 100, hours(3));
   const std::string newest = Write("c/1", 100, hours(2));
   const std::string in_use = Write("d/1", 1000, hours(9));
-  EXPECT_EQ(
-      PruneLogs(
-          {.root = directory_.path(), .keep_bytes = 200, .newest = newest, .in_use = {in_use}}),
-      2);
-  EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1"));
-  EXPECT_FALSE(Exists("a/1"));
-  // Nothing is left of a job without logs.
+  const std::vector<std::string> ended = EndedLogs(directory_.path(), {in_use});
+  // Made after that: not ended, however old it looks.
+  Write("e/1", 100, hours(10));
+  EXPECT_EQ(PruneLogs({.ended = ended, .keep_bytes = 200, .newest = newest}), 2);
+  EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1") && Exists("e/1"));
+  EXPECT_FALSE(Exists("a/1") || Exists("b/1"));
+  // Nothing stays of a job without logs.
+  EndedLogs(directory_.path(), {});
+  EXPECT_TRUE(Exists("a"));
   EXPECT_FALSE(Exists("b"));
 }
 
@@ -328,7 +330,9 @@ TEST_F(LogRetentionTest, TheNewestStaysHoweverLarge) {
   using std::chrono::hours;
   const std::string newest = Write("a/1", 1000, hours(2));
   Write("a/2", 10, hours(1));
-  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_bytes = 100, .newest = newest}), 1);
+  EXPECT_EQ(
+      PruneLogs({.ended = EndedLogs(directory_.path(), {}), .keep_bytes = 100, .newest = newest}),
+      1);
   EXPECT_TRUE(Exists("a/1"));
 }
 

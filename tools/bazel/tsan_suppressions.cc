@@ -1,9 +1,9 @@
 // Linked into every program under --config=tsan.
 //
-// Debian's gRPC, protobuf and abseil are not instrumented: ThreadSanitizer sees neither their locks
-// nor their atomics, and takes every hand-over through them for a race. The limit that follows: a
-// race with one side on a thread of gRPC's is not reported. Code that runs on threads and locks of
-// our own (core/mutex.h) is checked in full.
+// Debian's gRPC, protobuf, abseil and OpenSSL are not instrumented: ThreadSanitizer sees neither
+// their locks nor their atomics, and takes every hand-over through them for a race. The limit that
+// follows: a race with one side on a thread of gRPC's is not reported. Code that runs on threads
+// and locks of our own (core/mutex.h) is checked in full.
 
 extern "C" const char* __tsan_default_suppressions();
 
@@ -14,6 +14,8 @@ const char* __tsan_default_suppressions() {
       "called_from_lib:libgrpc.so.29\n"
       "called_from_lib:libgrpc++.so.1\n"
       "called_from_lib:libgpr.so.29\n"
+      "called_from_lib:libssl.so.3\n"
+      "called_from_lib:libcrypto.so.3\n"
       "called_from_lib:libabsl_graphcycles_internal.so\n"
       "called_from_lib:libabsl_synchronization.so\n"
       "race:grpcpp/\n"

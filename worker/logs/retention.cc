@@ -34,18 +34,25 @@ Logs Measure(const fs::path& directory) {
 
 }  // namespace
 
+std::vector<std::string> EndedLogs(const std::string& root, const std::set<std::string>& in_use) {
+  std::vector<std::string> ended;
+  std::error_code error;
+  for (const auto& job : fs::directory_iterator(root, error)) {
+    if (!job.is_directory(error)) continue;
+    bool empty = true;
+    for (const auto& generation : fs::directory_iterator(job.path(), error)) {
+      empty = false;
+      const std::string path = generation.path().string();
+      if (generation.is_directory(error) && !in_use.contains(path)) ended.push_back(path);
+    }
+    if (empty) fs::remove(job.path(), error);
+  }
+  return ended;
+}
+
 int PruneLogs(const LogRetention& retention) {
   std::vector<Logs> ended;
-  std::error_code error;
-  for (const auto& job : fs::directory_iterator(retention.root, error)) {
-    if (!job.is_directory(error)) continue;
-    for (const auto& generation : fs::directory_iterator(job.path(), error)) {
-      if (!generation.is_directory(error)) continue;
-      if (!retention.in_use.contains(generation.path().string())) {
-        ended.push_back(Measure(generation.path()));
-      }
-    }
-  }
+  for (const std::string& path : retention.ended) ended.push_back(Measure(path));
   const auto age = [&retention](const Logs& logs) {
     return std::make_tuple(logs.path == retention.newest, logs.written);
   };
@@ -63,8 +70,6 @@ int PruneLogs(const LogRetention& retention) {
     }
     ++removed;
     freed += logs.bytes;
-    // Fails where the job has other generations.
-    fs::remove(fs::path(logs.path).parent_path(), error);
   }
   if (removed > 0) {
     log::Info("removed the oldest logs", {{"generations", removed}, {"freed", FormatBytes(freed)}});

@@ -5,21 +5,25 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace meshrun::worker {
 
+// The directories <root>/<job>/<generation>/ that are not in use. Removes those of jobs that are
+// empty. Only where directories are made too may it be called: one made meanwhile would be taken
+// for ended.
+std::vector<std::string> EndedLogs(const std::string& root, const std::set<std::string>& in_use);
+
 struct LogRetention {
-  // <root>/<job>/<generation>/ holds the files of one generation.
-  std::string root;
+  // As EndedLogs says.
+  std::vector<std::string> ended;
   uint64_t keep_bytes = 0;
   // Directory that stays however large it is: what has just ended is what people look at.
   std::string newest;
-  // Directories that are being written: neither removed nor counted.
-  std::set<std::string> in_use;
 };
 
-// Removes the oldest directories beyond keep_bytes, and jobs' directories left empty. Returns how
-// many generations' logs were removed. What cannot be read or removed stays, and is logged.
+// Removes the oldest directories beyond keep_bytes. Returns how many were removed. What cannot be
+// read or removed stays, and is logged.
 int PruneLogs(const LogRetention& retention);
 
 }  // namespace meshrun::worker

@@ -318,7 +318,7 @@ class Simulation {
       ASSERT_EQ(node.record.slots_used(), held[id]) << id;
       if (node.lost()) {
         ASSERT_EQ(held[id], 0u) << id;
-        std::erase_if(live_, [&](const auto& entry) { return std::get<1>(entry) == id; });
+        std::erase_if(live_, [id = id](const auto& entry) { return std::get<1>(entry) == id; });
       }
       ASSERT_LE(node.record.slots_used(), node.record.resources().slots()) << id;
       const std::set<uint32_t> gpus(node.record.gpus_used().begin(), node.record.gpus_used().end());

@@ -59,8 +59,13 @@ class GrpcWorker::Stream
     if (write != nullptr) StartWrite(write);
   }
   void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<Stream> self = std::move(self_);
-    worker_.OnEnd(status);
+    // The call holds its channel. Were it the last to do so, gRPC would wait for this very thread
+    // to end: it goes before the worker, which holds the channel too, may.
+    GrpcWorker& worker = worker_;
+    const grpc::Status end = status;
+    worker.Forget();
+    self_.reset();
+    worker.OnEnd(end);
   }
 
  private:
@@ -145,9 +150,13 @@ void GrpcWorker::OnMessage(const v1::OpenSessionResponse& message) {
   if (hook_) hook_(*this, message);
 }
 
-void GrpcWorker::OnEnd(const grpc::Status& status) {
+void GrpcWorker::Forget() {
   MutexLock lock(mu_);
   stream_.reset();
+}
+
+void GrpcWorker::OnEnd(const grpc::Status& status) {
+  MutexLock lock(mu_);
   status_ = status;
   ended_ = true;
   changed_.NotifyAll();

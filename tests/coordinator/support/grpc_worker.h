@@ -43,6 +43,7 @@ class GrpcWorker {
  private:
   class Stream;
   void OnMessage(const v1::OpenSessionResponse& message);
+  void Forget();
   void OnEnd(const grpc::Status& status);
 
   const std::unique_ptr<v1::SessionService::Stub> stub_;
