@@ -222,7 +222,18 @@ WaitReport Executor::Impl::wait_report(const RunningOperation& operation) const 
     for (const int rank : missing_ranks(operation)) report.peers.push_back(world_rank(rank));
   }
   report.operation = operation.name();
-  for (const auto& [number, g] : groups_) report.called[g->config->name] = g->last_sequence;
+  report.is_moving = operation.state == OperationState::kMoving || !config.check_headers;
+  for (const auto& [number, g] : groups_) {
+    report.called[g->config->name] = g->last_sequence;
+    for (const auto& [sequence, message] : g->point_to_point) {
+      std::set<int>& ranks = message->is_send() ? report.sending_to : report.receiving_from;
+      const int peer = message->point_to_point.peer;
+      for (int rank = 0; rank < g->config->size; ++rank) {
+        const bool may_be = peer < 0 ? rank != g->config->rank : rank == peer;
+        if (may_be) ranks.insert(g->members[rank].world_rank);
+      }
+    }
+  }
   return report;
 }
 
@@ -235,6 +246,8 @@ void Executor::Impl::close(const std::string& reason) {
       g->failure = Failure{FailureKind::kAborted, reason, {g->config->rank}};
     }
   }
+  // Or UCX warns of it. Nothing else that is still posted can be cancelled.
+  transport_->cancel(control_receive_);
   transport_->close();
   for (const auto& [key, operation] : graveyard_) {
     wishes_.memory.push_back(operation);

@@ -43,7 +43,8 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
 void Executor::Impl::release(RunningOperation& operation) {
   std::shared_ptr<void>& memory =
       operation.is_point_to_point ? operation.point_to_point.keep_alive : operation.spec.keep_alive;
-  if (memory != nullptr) wishes_.memory.push_back(std::exchange(memory, nullptr));
+  // Not `memory != nullptr`: an owner of something else may hold a null pointer.
+  if (memory.use_count() > 0) wishes_.memory.push_back(std::exchange(memory, nullptr));
   return_scratch(std::exchange(operation.scratch, {}));
 }
 
@@ -305,8 +306,14 @@ Failure Executor::Impl::gone_failure(const RunningOperation& operation, int rank
 
 void Executor::Impl::decided(const WaitVerdict& verdict) {
   for (const auto& [number, g] : groups_) {
-    const auto resume = verdict.resume_at.find(g->config->name);
-    if (resume == verdict.resume_at.end() || g->failure) continue;
+    const auto is_it = [&g](const WaitVerdict::Group& concerned) {
+      const auto same = [](int world_rank, const Member& m) { return world_rank == m.world_rank; };
+      return concerned.name == g->config->name &&
+             std::equal(concerned.members.begin(), concerned.members.end(), g->members.begin(),
+                        g->members.end(), same);
+    };
+    const auto concerned = std::find_if(verdict.groups.begin(), verdict.groups.end(), is_it);
+    if (concerned == verdict.groups.end() || g->failure) continue;
     Failure failure{verdict.deadlock ? FailureKind::kDeadlock : FailureKind::kPeerLeft,
                     verdict.message,
                     {},
@@ -320,10 +327,12 @@ void Executor::Impl::decided(const WaitVerdict& verdict) {
     }
     for (const OperationPtr& operation : g->unfinished()) {
       const bool ends =
-          operation->is_point_to_point ? is_named : operation->sequence() < resume->second;
+          operation->is_point_to_point ? is_named : operation->sequence() < concerned->resume_at;
       if (ends && !operation->is_ended()) end_operation(*operation, failure);
     }
-    if (resume->second > 0) g->last_sequence = std::max(g->last_sequence, resume->second - 1);
+    if (concerned->resume_at > 0) {
+      g->last_sequence = std::max(g->last_sequence, concerned->resume_at - 1);
+    }
   }
   run_ready();
 }

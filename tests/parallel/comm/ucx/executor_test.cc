@@ -393,6 +393,19 @@ TEST(ExecutorTest, MemoryIsLetGoWithTheOperation) {
   EXPECT_TRUE(watched.expired()) << "though the handle lives";
 }
 
+TEST(ExecutorTest, MemoryOwnedThroughANullPointerIsLetGoWithTheOperationToo) {
+  Simulation ranks(1, options());
+  ranks.add_world();
+  auto memory = std::make_shared<int>(1);
+  const std::weak_ptr<int> watched = memory;
+  OperationSpec spec = barrier_spec();
+  spec.keep_alive = std::shared_ptr<void>(std::move(memory), nullptr);
+  const auto handle = ranks.submit(0, "world", std::move(spec));
+  ranks.settle();
+  EXPECT_TRUE(handle->is_done());
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST(ExecutorTest, ACopyIsBrokenOffAfterARound) {
   constexpr int64_t kBytes = 3 * Executor::kRoundBytes + 5;
   Simulation ranks(1, options());
@@ -429,9 +442,26 @@ TEST(ExecutorTest, AReportOfAWaitSaysWhatWasCalled) {
   EXPECT_THAT(report.peers, IsEmpty());
   EXPECT_EQ(report.operation, "barrier number 1 of group \"pair\"");
   EXPECT_EQ(report.called.at("world"), 1u);
+  EXPECT_FALSE(report.is_moving);
   Bytes memory = bytes(4, 0);
   const auto receive = ranks.submit(1, "pair", point_to_point_spec(false, 0, memory));
   EXPECT_THAT(ranks.executor(1).wait_report(*receive).peers, ElementsAre(2));
+}
+
+TEST(ExecutorTest, AReportOfAWaitTellsOfTheMessagesUnderWayInAllGroups) {
+  Simulation ranks(3, options());
+  ranks.add_world();
+  ranks.add_group("pair", {2, 1});
+  Bytes a = bytes(1 << 20, 1), b = bytes(4, 0), c = bytes(4, 0);
+  ranks.submit(1, "pair", point_to_point_spec(true, 0, a));
+  ranks.submit(1, "world", point_to_point_spec(false, 0, b));
+  const auto handle = ranks.submit(1, "world", barrier_spec());
+  WaitReport report = ranks.executor(1).wait_report(*handle);
+  EXPECT_THAT(report.sending_to, ElementsAre(2));
+  EXPECT_THAT(report.receiving_from, ElementsAre(0));
+  ranks.submit(1, "world", point_to_point_spec(false, -1, c));
+  report = ranks.executor(1).wait_report(*handle);
+  EXPECT_THAT(report.receiving_from, ElementsAre(0, 2));
 }
 
 TEST(ExecutorTest, TheProgressThreadIsNeededWhileItsOperationsAreUnderWay) {

@@ -564,7 +564,10 @@ TEST(SimulationTest, GroupsAgreeAgainAfterAVerdict) {
   verdict.message = "rank 0 waits in a, rank 1 in b";
   verdict.ranks = {0, 1};
   verdict.deadlock = true;
-  verdict.resume_at = {{"a", 2}, {"b", 2}};
+  verdict.groups = {{"a", {3, 4, 5}, 2}, {"b", {2, 3}, 2}};
+  ranks.tell(verdict);
+  for (const auto& handle : stuck) EXPECT_FALSE(handle->is_done()) << "of another group's";
+  verdict.groups = {{"a", {0, 1, 2}, 2}, {"b", {0, 1}, 2}};
   ranks.tell(verdict);
   for (const auto& handle : stuck) {
     ASSERT_TRUE(handle->is_done());
