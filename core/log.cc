@@ -20,8 +20,8 @@ struct Sink {
 Sink& TheSink() {
   static Sink* const sink = [] {
     auto* s = new Sink;
-    s->logger = std::make_shared<spdlog::logger>(
-        "meshrun", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    s->logger = std::make_shared<spdlog::logger>("meshrun",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     s->logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
     s->logger->flush_on(spdlog::level::debug);
     return s;
@@ -30,8 +30,8 @@ Sink& TheSink() {
 }
 
 std::string Quote(std::string_view text) {
-  return nlohmann::json(std::string(text)).dump(-1, ' ', false,
-                                                nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 bool NeedsQuotes(std::string_view text) {
@@ -50,7 +50,8 @@ std::string Render(std::string_view message, Fields fields) {
   }
   line = fmt::format("{}: {}", sink.component, message);
   for (const Field& f : fields) {
-    line += fmt::format(" {}={}", f.key, f.quoted && NeedsQuotes(f.value) ? Quote(f.value) : f.value);
+    line +=
+        fmt::format(" {}={}", f.key, f.quoted && NeedsQuotes(f.value) ? Quote(f.value) : f.value);
   }
   return line;
 }

@@ -25,8 +25,8 @@ struct Field {
   Field(std::string_view k, bool v) : key(k), value(v ? "true" : "false") {}
   Field(std::string_view k, const absl::Status& v) : Field(k, std::string_view(v.ToString())) {}
   template <typename Number>
-    requires(std::integral<Number> || std::floating_point<Number>)
-  Field(std::string_view k, Number v) : key(k), value(std::to_string(v)) {}
+  requires(std::integral<Number> || std::floating_point<Number>) Field(std::string_view k, Number v)
+      : key(k), value(std::to_string(v)) {}
 
   std::string_view key;
   std::string value;

@@ -70,9 +70,9 @@ absl::Status CheckMesh(const std::vector<Axis>& axes) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
     if (!IsAxisName(axis.name)) {
-      return absl::InvalidArgumentError(fmt::format(
-          "mesh axis name '{}' is not a letter followed by letters, digits or '_': {}", axis.name,
-          kExample));
+      return absl::InvalidArgumentError(
+          fmt::format("mesh axis name '{}' is not a letter followed by letters, digits or '_': {}",
+                      axis.name, kExample));
     }
     for (size_t j = 0; j < i; ++j) {
       if (axes[j].name == axis.name) {
@@ -87,9 +87,9 @@ absl::Status CheckMesh(const std::vector<Axis>& axes) {
       }
       free = &axis;
     } else if (axis.size < 1) {
-      return absl::InvalidArgumentError(fmt::format(
-          "mesh axis '{}' has size {}: sizes are positive, or -1 for one of them", axis.name,
-          axis.size));
+      return absl::InvalidArgumentError(
+          fmt::format("mesh axis '{}' has size {}: sizes are positive, or -1 for one of them",
+                      axis.name, axis.size));
     }
   }
   return absl::OkStatus();
@@ -100,10 +100,10 @@ absl::StatusOr<std::vector<Axis>> ResolveMesh(const std::vector<Axis>& axes, int
   const int64_t fixed = FixedProduct(axes);
   if (!HasFreeAxis(axes)) {
     if (fixed != world_size) {
-      return absl::InvalidArgumentError(
-          fmt::format("mesh {} needs {} ranks, but the job has {}: change the mesh or the number of "
-                      "ranks, or leave one size open with -1",
-                      FormatMesh(axes), fixed, world_size));
+      return absl::InvalidArgumentError(fmt::format(
+          "mesh {} needs {} ranks, but the job has {}: change the mesh or the number of "
+          "ranks, or leave one size open with -1",
+          FormatMesh(axes), fixed, world_size));
     }
     return axes;
   }

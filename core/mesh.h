@@ -22,7 +22,8 @@ struct Axis {
 absl::StatusOr<std::vector<Axis>> ParseMesh(std::string_view text);
 std::string FormatMesh(const std::vector<Axis>& axes);
 
-// Names are distinct and of [a-zA-Z_][a-zA-Z0-9_]*, sizes positive, at most one -1. INVALID_ARGUMENT.
+// Names are distinct and of [a-zA-Z_][a-zA-Z0-9_]*, sizes positive, at most one -1.
+// INVALID_ARGUMENT.
 absl::Status CheckMesh(const std::vector<Axis>& axes);
 
 // Replaces -1. INVALID_ARGUMENT names the product and the world size when they do not fit.

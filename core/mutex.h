@@ -1,6 +1,7 @@
 // A std::mutex that clang's thread-safety analysis understands, and its condition variable.
 //
-// std::mutex and not absl::Mutex: ThreadSanitizer reports false races in Debian's build of the latter.
+// std::mutex and not absl::Mutex: ThreadSanitizer reports false races in Debian's build of the
+// latter.
 #pragma once
 
 #include <chrono>
@@ -40,7 +41,8 @@ class MESHRUN_TSA(scoped_lockable) MutexLock {
   Mutex& mu_;
 };
 
-// Every wait has a deadline; `Wait` without one is for threads whose only other work is to be woken.
+// Every wait has a deadline; `Wait` without one is for threads whose only other work is to be
+// woken.
 class CondVar {
  public:
   void Wait(Mutex& mu) MESHRUN_REQUIRES(mu) {

@@ -18,8 +18,8 @@ inline absl::Status Annotate(const absl::Status& status, std::string_view contex
 
 }  // namespace meshrun
 
-#define MESHRUN_RETURN_IF_ERROR(expr)                        \
-  do {                                                       \
+#define MESHRUN_RETURN_IF_ERROR(expr)                                                           \
+  do {                                                                                          \
     if (::absl::Status meshrun_status_ = (expr); !meshrun_status_.ok()) return meshrun_status_; \
   } while (false)
 

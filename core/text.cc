@@ -36,11 +36,20 @@ absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text) {
       text.remove_prefix(2);
     } else if (!text.empty()) {
       switch (text[0]) {
-        case 's': unit = 1000; break;
-        case 'm': unit = 60 * 1000; break;
-        case 'h': unit = 3600 * 1000; break;
-        case 'd': unit = 24 * 3600 * 1000; break;
-        default: return wrong;
+        case 's':
+          unit = 1000;
+          break;
+        case 'm':
+          unit = 60 * 1000;
+          break;
+        case 'h':
+          unit = 3600 * 1000;
+          break;
+        case 'd':
+          unit = 24 * 3600 * 1000;
+          break;
+        default:
+          return wrong;
       }
       text.remove_prefix(1);
     }
@@ -57,7 +66,8 @@ std::string FormatDuration(std::chrono::nanoseconds duration) {
     return ms % 1000 == 0 ? fmt::format("{}s", ms / 1000) : fmt::format("{:.1f}s", ms / 1000.0);
   }
   const int64_t s = ms / 1000;
-  if (s < 3600) return s % 60 == 0 ? fmt::format("{}m", s / 60) : fmt::format("{}m{}s", s / 60, s % 60);
+  if (s < 3600)
+    return s % 60 == 0 ? fmt::format("{}m", s / 60) : fmt::format("{}m{}s", s / 60, s % 60);
   if (s < 86400) {
     const int64_t m = s / 60 % 60;
     return m == 0 ? fmt::format("{}h", s / 3600) : fmt::format("{}h{}m", s / 3600, m);

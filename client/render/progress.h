@@ -27,8 +27,9 @@ class ProgressMeter {
   std::string Bar(const std::string& name, const Style& style) const;
   // "step 1200/3000 (40%), loss 0.0123, 85 step/s, 21s left".
   std::string Line() const;
-  // For output that is not a terminal: true for the first report, then when 10 s have passed, or 1 s and
-  // another 10% are done, and at the end; never twice for one step. A true answer counts as shown.
+  // For output that is not a terminal: true for the first report, then when 10 s have passed, or 1
+  // s and another 10% are done, and at the end; never twice for one step. A true answer counts as
+  // shown.
   bool LineDue(std::chrono::nanoseconds now);
 
  private:

@@ -17,13 +17,20 @@ absl::Status ErrnoStatus(int error, std::string_view what) {
   absl::StatusCode code = absl::StatusCode::kInternal;
   switch (error) {
     case ENOENT:
-    case ENOTDIR: code = absl::StatusCode::kNotFound; break;
+    case ENOTDIR:
+      code = absl::StatusCode::kNotFound;
+      break;
     case EACCES:
     case EPERM:
-    case EROFS: code = absl::StatusCode::kPermissionDenied; break;
+    case EROFS:
+      code = absl::StatusCode::kPermissionDenied;
+      break;
     case ENOSPC:
-    case EDQUOT: code = absl::StatusCode::kResourceExhausted; break;
-    default: break;
+    case EDQUOT:
+      code = absl::StatusCode::kResourceExhausted;
+      break;
+    default:
+      break;
   }
   return absl::Status(code, fmt::format("{}: {}", what, std::strerror(error)));
 }
@@ -88,9 +95,9 @@ absl::Status RemoveTree(const std::string& path) {
 absl::Status CheckSocketPath(const std::string& path) {
   constexpr size_t kLimit = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() <= kLimit) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("socket path {} has {} bytes, and the system allows {}: choose a shorter --state-dir",
-                  path, path.size(), kLimit));
+  return absl::InvalidArgumentError(fmt::format(
+      "socket path {} has {} bytes, and the system allows {}: choose a shorter --state-dir", path,
+      path.size(), kLimit));
 }
 
 }  // namespace meshrun::os

@@ -22,7 +22,8 @@ namespace {
 
 bool IsExecutableFile(const std::string& path) {
   struct stat info;
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
 }
 
 std::vector<std::string> SplitPath(std::string_view variable) {
@@ -58,13 +59,15 @@ absl::StatusOr<std::string> FindOwnProgram(std::string_view name) {
   std::vector<std::string> tried = {here / name, here.parent_path() / room / name,
                                     here.parent_path() / "libexec" / "meshrun" / name};
   if (const char* path = std::getenv("PATH")) {
-    for (const std::string& directory : SplitPath(path)) tried.push_back(directory + "/" + std::string(name));
+    for (const std::string& directory : SplitPath(path))
+      tried.push_back(directory + "/" + std::string(name));
   }
   for (const std::string& candidate : tried) {
     if (IsExecutableFile(candidate)) return candidate;
   }
-  return absl::NotFoundError(fmt::format("{} is not installed: looked for it at {}, {}, {} and in $PATH",
-                                         name, tried[0], tried[1], tried[2]));
+  return absl::NotFoundError(
+      fmt::format("{} is not installed: looked for it at {}, {}, {} and in $PATH", name, tried[0],
+                  tried[1], tried[2]));
 }
 
 absl::StatusOr<std::string> FindCommand(std::string_view command, const std::string& working_dir,
@@ -77,8 +80,8 @@ absl::StatusOr<std::string> FindCommand(std::string_view command, const std::str
     }
     if (std::filesystem::exists(std::filesystem::path(working_dir) / command)) {
       return absl::NotFoundError(
-          fmt::format("{}: no such program in $PATH; for the file in {} write ./{}", command, working_dir,
-                      command));
+          fmt::format("{}: no such program in $PATH; for the file in {} write ./{}", command,
+                      working_dir, command));
     }
     return absl::NotFoundError(fmt::format("{}: no such program in $PATH", command));
   }
@@ -93,9 +96,8 @@ absl::StatusOr<std::string> FindCommand(std::string_view command, const std::str
     return absl::InvalidArgumentError(fmt::format("{} is a directory, not a program", path));
   }
   if (::access(path.c_str(), X_OK) != 0) {
-    return absl::PermissionDeniedError(
-        fmt::format("{} is not executable: run chmod +x {}, or name its interpreter before it", path,
-                    path));
+    return absl::PermissionDeniedError(fmt::format(
+        "{} is not executable: run chmod +x {}, or name its interpreter before it", path, path));
   }
   return path;
 }
@@ -109,7 +111,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const size_t equals = entry.find('=');
-    if (equals != std::string_view::npos) merged[std::string(entry.substr(0, equals))] = entry.substr(equals + 1);
+    if (equals != std::string_view::npos)
+      merged[std::string(entry.substr(0, equals))] = entry.substr(equals + 1);
   }
   for (const auto& [name, value] : options.env) merged[name] = value;
   std::vector<std::string> entries;

@@ -18,13 +18,14 @@ namespace meshrun::os {
 // Absolute path of the running program.
 std::string SelfPath();
 
-// A program of meshrun's own ("meshrun-worker"): beside the running one, in the source tree's output
+// A program of meshrun's own ("meshrun-worker"): beside the running one, in the source tree's
+// output
 // (../worker/), in ../libexec/meshrun, or in $PATH. NOT_FOUND lists where it was looked for.
 absl::StatusOr<std::string> FindOwnProgram(std::string_view name);
 
 // What execvp would run: with a slash relative to `working_dir`, else along `path_variable`.
-// NOT_FOUND ("no such file"), PERMISSION_DENIED ("not executable: chmod +x ..."), INVALID_ARGUMENT (a
-// directory, or empty).
+// NOT_FOUND ("no such file"), PERMISSION_DENIED ("not executable: chmod +x ..."), INVALID_ARGUMENT
+// (a directory, or empty).
 absl::StatusOr<std::string> FindCommand(std::string_view command, const std::string& working_dir,
                                         std::string_view path_variable);
 
@@ -45,8 +46,8 @@ struct SpawnOptions {
 // Safe in a process with threads. argv[0] is a path.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
-// Calls `on_end` once, on a thread of its own, when the other end of a pipe closes: how a child learns
-// that the process it works for is gone, however it went.
+// Calls `on_end` once, on a thread of its own, when the other end of a pipe closes: how a child
+// learns that the process it works for is gone, however it went.
 class Lifeline {
  public:
   Lifeline(UniqueFd read_end, std::function<void()> on_end);

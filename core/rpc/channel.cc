@@ -4,6 +4,9 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <cstring>
+
+#include "core/os/files.h"
 #include "core/status.h"
 
 namespace meshrun::rpc {
@@ -19,6 +22,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
                                                            const std::string& address,
                                                            const TlsFiles& tls,
                                                            const Keepalive& keepalive) {
+  if (address.starts_with("unix:")) {
+    MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(address.substr(std::strlen("unix:"))));
+  }
   MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);

@@ -64,16 +64,16 @@ absl::Status CheckSecurity(std::string_view role, std::string_view address, cons
       return absl::InvalidArgumentError(
           fmt::format("{}: TLS is mutual and needs all of --tls-cert, --tls-key and --tls-ca; "
                       "missing:{}{}{}",
-                      role, tls.cert.empty() ? " --tls-cert" : "", tls.key.empty() ? " --tls-key" : "",
-                      tls.ca.empty() ? " --tls-ca" : ""));
+                      role, tls.cert.empty() ? " --tls-cert" : "",
+                      tls.key.empty() ? " --tls-key" : "", tls.ca.empty() ? " --tls-ca" : ""));
     }
     return absl::OkStatus();
   }
   if (IsLocalAddress(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{}: {} is not an address of this host alone, and plaintext is not allowed on others: "
-                  "pass --tls-cert, --tls-key and --tls-ca, or use 127.0.0.1",
-                  role, address));
+  return absl::InvalidArgumentError(fmt::format(
+      "{}: {} is not an address of this host alone, and plaintext is not allowed on others: "
+      "pass --tls-cert, --tls-key and --tls-ca, or use 127.0.0.1",
+      role, address));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::string_view role,
@@ -89,9 +89,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::
   return grpc::SslServerCredentials(options);
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(std::string_view role,
-                                                                             std::string_view address,
-                                                                             const TlsFiles& tls) {
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
+    std::string_view role, std::string_view address, const TlsFiles& tls) {
   MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, tls));
   if (tls.empty()) return grpc::InsecureChannelCredentials();
   MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(tls));

@@ -27,16 +27,15 @@ struct TlsFiles {
 // host.
 bool IsLocalAddress(std::string_view address);
 
-// INVALID_ARGUMENT: some of the three files are missing; or the address leaves the host and there are
-// none. `role` is what refuses, for example "meshrun-coordinator".
+// INVALID_ARGUMENT: some of the three files are missing; or the address leaves the host and there
+// are none. `role` is what refuses, for example "meshrun-coordinator".
 absl::Status CheckSecurity(std::string_view role, std::string_view address, const TlsFiles& tls);
 
 // Errors: as CheckSecurity, and NOT_FOUND or INVALID_ARGUMENT where a file cannot be read.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::string_view role,
                                                                            std::string_view address,
                                                                            const TlsFiles& tls);
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(std::string_view role,
-                                                                             std::string_view address,
-                                                                             const TlsFiles& tls);
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
+    std::string_view role, std::string_view address, const TlsFiles& tls);
 
 }  // namespace meshrun::rpc

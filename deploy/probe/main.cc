@@ -1,6 +1,6 @@
-// Asks a server for its health (grpc.health.v1) over mutual TLS or a Unix socket: what the probes of a
-// pod and of monitoring run. The kubelet's own gRPC probe speaks plaintext only, which no meshrun
-// process accepts from another host.
+// Asks a server for its health (grpc.health.v1) over mutual TLS or a Unix socket: what the probes
+// of a pod and of monitoring run. The kubelet's own gRPC probe speaks plaintext only, which no
+// meshrun process accepts from another host.
 //
 // Exit codes: 0 serving; 1 not serving; 2 wrong call; 75 no answer within the timeout.
 #include <grpcpp/grpcpp.h>
@@ -34,15 +34,19 @@ std::string ReadFile(const std::string& path) {
 }
 
 std::shared_ptr<grpc::ChannelCredentials> Credentials(const Options& options) {
-  if (options.ca.empty() || options.address.starts_with("unix:")) return grpc::InsecureChannelCredentials();
-  return grpc::SslCredentials({ReadFile(options.ca), ReadFile(options.key), ReadFile(options.cert)});
+  if (options.ca.empty() || options.address.starts_with("unix:"))
+    return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials(
+      {ReadFile(options.ca), ReadFile(options.key), ReadFile(options.cert)});
 }
 
 int Probe(const Options& options) {
-  const auto stub = health::Health::NewStub(grpc::CreateChannel(options.address, Credentials(options)));
+  const auto stub =
+      health::Health::NewStub(grpc::CreateChannel(options.address, Credentials(options)));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000)));
+  context.set_deadline(
+      std::chrono::system_clock::now() +
+      std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000)));
   // A server that is still starting is worth the whole timeout.
   context.set_wait_for_ready(true);
   health::HealthCheckRequest request;
@@ -68,9 +72,12 @@ int main(int argc, char** argv) {
   app.add_option("address", options.address, "host:port or unix:PATH")->required();
   app.add_option("--service", options.service, "one service instead of the server as a whole");
   app.add_option("--timeout", options.timeout_seconds, "seconds")->check(CLI::Range(0.01, 3600.0));
-  auto* cert = app.add_option("--tls-cert", options.cert, "PEM file: own certificate")->envname("MESHRUN_TLS_CERT");
-  auto* key = app.add_option("--tls-key", options.key, "PEM file: own private key")->envname("MESHRUN_TLS_KEY");
-  auto* ca = app.add_option("--tls-ca", options.ca, "PEM file: who signs the server's")->envname("MESHRUN_TLS_CA");
+  auto* cert = app.add_option("--tls-cert", options.cert, "PEM file: own certificate")
+                   ->envname("MESHRUN_TLS_CERT");
+  auto* key = app.add_option("--tls-key", options.key, "PEM file: own private key")
+                  ->envname("MESHRUN_TLS_KEY");
+  auto* ca = app.add_option("--tls-ca", options.ca, "PEM file: who signs the server's")
+                 ->envname("MESHRUN_TLS_CA");
   for (CLI::Option* file : {cert, key, ca}) {
     file->check(CLI::ExistingFile);
     for (CLI::Option* other : {cert, key, ca}) {

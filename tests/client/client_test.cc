@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <thread>
 
@@ -79,7 +80,8 @@ class ClientTest : public ::testing::Test {
  protected:
   ClientTest() {
     static std::atomic<int> count = 0;
-    address_ = "unix:" + ::testing::TempDir() + "/c" + std::to_string(::getpid()) + "." +
+    // Not in TempDir(), which may be longer than a socket's path.
+    address_ = "unix:/tmp/meshrun-client-test." + std::to_string(::getpid()) + "." +
                std::to_string(count++);
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
@@ -92,7 +94,10 @@ class ClientTest : public ::testing::Test {
     EXPECT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
   }
-  ~ClientTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~ClientTest() override {
+    server_->Shutdown(std::chrono::system_clock::now());
+    ::unlink(address_.substr(std::strlen("unix:")).c_str());
+  }
 
   static void Send(grpc::ServerWriter<v1::ReadLogsResponse>* writer, int rank, uint64_t offset,
                    const std::string& data) {

@@ -1,6 +1,6 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -42,7 +42,8 @@ TEST_F(OsTest, CommandsAreFoundAsAShellFindsThem) {
   EXPECT_EQ(*FindCommand("tool", "/", dir_), dir_ + "/tool");
   EXPECT_EQ(*FindCommand("./tool", dir_, ""), dir_ + "/./tool");
   EXPECT_EQ(FindCommand("./absent", dir_, "").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(FindCommand("tool", dir_, "/bin").status().message()), HasSubstr("write ./tool"));
+  EXPECT_THAT(std::string(FindCommand("tool", dir_, "/bin").status().message()),
+              HasSubstr("write ./tool"));
   EXPECT_EQ(FindCommand("./", dir_, "").status().code(), absl::StatusCode::kInvalidArgument);
   const auto plain = FindCommand("./plain", dir_, "");
   EXPECT_EQ(plain.status().code(), absl::StatusCode::kPermissionDenied);
@@ -80,7 +81,9 @@ TEST_F(OsTest, ALifelineTellsOfItsOtherEndsDeathOnce) {
 TEST_F(OsTest, ALifelineThatIsNeverCutEndsQuietly) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  { Lifeline lifeline(UniqueFd(ends[0]), [] { ADD_FAILURE() << "the other end is open"; }); }
+  {
+    Lifeline lifeline(UniqueFd(ends[0]), [] { ADD_FAILURE() << "the other end is open"; });
+  }
   ::close(ends[1]);
 }
 

@@ -10,12 +10,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(SecurityTest, OnlyAddressesOfThisHostMayBePlaintext) {
-  for (const char* local : {"127.0.0.1:7480", "127.8.8.8:1", "localhost:0", "unix:/tmp/s", "[::1]:7480", "::1"}) {
+  for (const char* local :
+       {"127.0.0.1:7480", "127.8.8.8:1", "localhost:0", "unix:/tmp/s", "[::1]:7480", "::1"}) {
     EXPECT_TRUE(CheckSecurity("x", local, {}).ok()) << local;
   }
-  for (const char* remote :
-       {"0.0.0.0:7480", "[::]:7480", "10.0.0.1:1", "node7:7480", "127.example.org:7480", "127.0.0.1.x:1",
-        "[::1].example.org:1", "[::1]x", "::2", "localhost.example.org:1", ":7480"}) {
+  for (const char* remote : {"0.0.0.0:7480", "[::]:7480", "10.0.0.1:1", "node7:7480",
+                             "127.example.org:7480", "127.0.0.1.x:1", "[::1].example.org:1",
+                             "[::1]x", "::2", "localhost.example.org:1", ":7480"}) {
     const absl::Status status = CheckSecurity("meshrun-coordinator", remote, {});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << remote;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(remote), HasSubstr("--tls-cert")));

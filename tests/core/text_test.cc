@@ -17,7 +17,8 @@ TEST(DurationTextTest, ReadsUnitsAndSumsThem) {
   EXPECT_EQ(*ParseDuration("250ms"), milliseconds(250));
   EXPECT_EQ(*ParseDuration("5"), milliseconds(5000));
   EXPECT_EQ(*ParseDuration("1h30m"), milliseconds(5'400'000));
-  for (const char* wrong : {"", "s", "5x", "-1s", "1.5s", "99999999999999999999s", "99999999999d"}) {
+  for (const char* wrong :
+       {"", "s", "5x", "-1s", "1.5s", "99999999999999999999s", "99999999999d"}) {
     EXPECT_FALSE(ParseDuration(wrong).ok()) << wrong;
   }
 }
@@ -43,7 +44,8 @@ TEST(BytesTextTest, CountsInPowersOf1024) {
 TEST(RanksTextTest, RangesRoundTrip) {
   EXPECT_THAT(*ParseRanks("7,0,2-4,3"), ElementsAre(0, 2, 3, 4, 7));
   EXPECT_EQ(FormatRanks({0, 2, 3, 4, 7}), "0,2-4,7");
-  for (const char* wrong : {"", "a", "3-1", "1,,2", "1-"}) EXPECT_FALSE(ParseRanks(wrong).ok()) << wrong;
+  for (const char* wrong : {"", "a", "3-1", "1,,2", "1-"})
+    EXPECT_FALSE(ParseRanks(wrong).ok()) << wrong;
 }
 
 TEST(NaturalOrderTest, ComparesRunsOfDigitsAsNumbers) {

@@ -1,5 +1,5 @@
-// The shortest distributed program: joins the world, waits for everyone, leaves. With --print, each rank
-// says who it is first, as one line. launch_rank.py beside it is the same in Python.
+// The shortest distributed program: joins the world, waits for everyone, leaves. With --print, each
+// rank says who it is first, as one line. launch_rank.py beside it is the same in Python.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,8 +13,9 @@ int main(int argc, char** argv) {
     meshrun::DistributedManager::initialize();
     auto& manager = meshrun::DistributedManager::get();
     if (argc > 1 && std::strcmp(argv[1], "--print") == 0) {
-      std::printf("rank %d of %d, local rank %d of %d, node %d\n", manager.rank(), manager.world_size(),
-                  manager.local_rank(), manager.local_world_size(), manager.node_rank());
+      std::printf("rank %d of %d, local rank %d of %d, node %d\n", manager.rank(),
+                  manager.world_size(), manager.local_rank(), manager.local_world_size(),
+                  manager.node_rank());
     }
     manager.world()->barrier()->wait();
     meshrun::DistributedManager::cleanup();

@@ -1,5 +1,5 @@
-// Rank 0 makes a real NCCL unique id, and every rank prints the one that it got through the store, in the
-// way ProcessGroupNCCL sends it. No GPU is needed for that much of NCCL.
+// Rank 0 makes a real NCCL unique id, and every rank prints the one that it got through the store,
+// in the way ProcessGroupNCCL sends it. No GPU is needed for that much of NCCL.
 #include <nccl.h>
 
 #include <cstdint>
