@@ -1,9 +1,7 @@
 // News of the other ranks from outside the transport: who died, who left, and, where ranks wait for
 // each other in vain, what is wrong. Shared memory says none of it.
 //
-// Two kinds, one of them in a process: agent_watch.h (the daemon sees a rank's exit, the
-// coordinator pushes it and compares the waits) and hub_watch.h (no daemon: a socket from each rank
-// to rank 0).
+// hub_watch.h is one that needs no daemon: a socket from each rank to rank 0.
 #pragma once
 
 #include <functional>
