@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/fingerprint.h"
 #include "fmt/format.h"
 
 namespace meshrun {
@@ -115,13 +116,6 @@ std::string unnumbered_identity(const EnvironmentLookup& lookup,
   return job_identity(
       lookup, fmt::format("{} {}:{}{}{}", to_string(environment.method), environment.master_addr,
                           environment.master_port, process.empty() ? "" : ", ", process));
-}
-
-// FNV-1a: the same on every host and standard library, which std::hash is not.
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return hash;
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {
@@ -359,7 +353,7 @@ std::string this_process() {
   constexpr std::string_view kDeleted = " (deleted)";
   if (program.ends_with(kDeleted)) program.resize(program.size() - kDeleted.size());
   const std::string directory = std::filesystem::current_path(ignored).string();
-  return fmt::format("user {}, {}, directory {:016x}", geteuid(), program, hash_of(directory));
+  return fmt::format("user {}, {}, directory {:016x}", geteuid(), program, Fingerprint(directory));
 }
 
 std::string job_identity(const EnvironmentLookup& lookup, const std::string& unnumbered) {
@@ -400,7 +394,7 @@ absl::StatusOr<std::string> first_host(const std::string& hostlist) {
 }
 
 int port_for(std::string_view identity) {
-  return 10000 + static_cast<int>(hash_of(identity) % 10000);
+  return 10000 + static_cast<int>(Fingerprint(identity) % 10000);
 }
 
 absl::StatusOr<int> parse_port(const std::string& name, const std::string& text) {

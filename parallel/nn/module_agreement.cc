@@ -10,18 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/fingerprint.h"
+
 namespace meshrun::detail {
 namespace {
 
 // Starts a message that is a rank's problem and not a description; no parameter's name contains it.
 constexpr char kProblem = '\x01';
-
-// FNV-1a: the same on every rank whatever its standard library.
-uint64_t fingerprint(const std::string& text) {
-  uint64_t hash = 0xcbf2'9ce4'8422'2325;
-  for (const unsigned char byte : text) hash = (hash ^ byte) * 0x100'0000'01b3;
-  return hash;
-}
 
 // The same tensor of every rank, in rank order, on the CPU.
 std::vector<at::Tensor> all_gather(c10d::ProcessGroup& group, c10::Device device,
@@ -99,7 +94,7 @@ void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const st
                          const std::string& description, const std::string& problem) {
   const std::string text = problem.empty() ? options + '\n' + description : kProblem + problem;
   const at::Tensor own = at::empty({2}, at::kLong);
-  own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(fingerprint(text));
+  own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(Fingerprint(text));
   own.mutable_data_ptr<int64_t>()[1] = static_cast<int64_t>(text.size());
   const std::vector<at::Tensor> all = all_gather(group, device, own);
   int64_t longest = 1;
@@ -107,7 +102,7 @@ void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const st
   for (const at::Tensor& other : all) {
     const int64_t* values = other.const_data_ptr<int64_t>();
     longest = std::max(longest, values[1]);
-    agree = agree && values[0] == static_cast<int64_t>(fingerprint(text));
+    agree = agree && values[0] == static_cast<int64_t>(Fingerprint(text));
   }
   if (agree) return;
   const std::vector<std::string> texts = all_gather_texts(group, device, text, longest);

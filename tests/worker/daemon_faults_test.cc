@@ -50,10 +50,7 @@ class DaemonFaultsTest : public DaemonTest {
 };
 
 TEST_F(DaemonFaultsTest, WhatEndsBetweenHelloAndWelcomeIsTold) {
-  StartDaemon();
-  AwaitHello();
-  Prepare(PrepareFor("echo $PPID > supervisor; while [ ! -e go ]; do sleep 0.01; done; exit 9"));
-  Start();
+  RunOnDaemon("echo $PPID > supervisor; while [ ! -e go ]; do sleep 0.01; done; exit 9");
   const pid_t supervisor = AwaitPid(directory_ / "supervisor");
   const std::string address = coordinator_->address();
   coordinator_->Shutdown();
@@ -145,10 +142,7 @@ TEST_F(DaemonFaultsTest, AStartThatNeverReachedTheSupervisorIsSentAgain) {
 }
 
 TEST_F(DaemonFaultsTest, AnEndedGenerationIsNotSilentlyPreparedOrStarted) {
-  StartDaemon();
-  AwaitHello();
-  Prepare(PrepareFor("exit 0"));
-  Start();
+  RunOnDaemon("exit 0");
   EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
   SendStart();
   EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));

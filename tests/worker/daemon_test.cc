@@ -128,10 +128,7 @@ TEST_F(DaemonTest, ARestartedDaemonTakesItsRanksOver) {
 }
 
 TEST_F(DaemonTest, ReportsWhatEndedWhileItWasAway) {
-  StartDaemon();
-  AwaitHello();
-  Prepare(PrepareFor("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; exit 9"));
-  Start();
+  RunOnDaemon("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; exit 9");
   const pid_t rank = AwaitPid(directory_ / "pid");
   ::kill(daemon_, SIGKILL);
   testing::AwaitExit(daemon_);
@@ -164,10 +161,7 @@ TEST_F(DaemonTest, ADeadSupervisorIsAnExitOfItsRanks) {
 }
 
 TEST_F(DaemonTest, SigtermStopsTheRanksAndSaysGoodbye) {
-  StartDaemon();
-  AwaitHello();
-  Prepare(PrepareFor("echo $$ > pid; exec sleep 1000"));
-  Start();
+  RunOnDaemon("echo $$ > pid; exec sleep 1000");
   const pid_t rank = AwaitPid(directory_ / "pid");
   ::kill(daemon_, SIGTERM);
   EXPECT_EQ(AwaitRankExit().signal(), SIGTERM);
@@ -224,10 +218,7 @@ TEST_F(DaemonTest, WithoutACoordinatorRanksEndAfterTheOrphanTimeout) {
 }
 
 TEST_F(DaemonTest, RanksLiveThroughACoordinatorsRestart) {
-  StartDaemon();
-  AwaitHello();
-  Prepare(PrepareFor("echo $$ > pid; exec sleep 1000"));
-  Start();
+  RunOnDaemon("echo $$ > pid; exec sleep 1000");
   const pid_t rank = AwaitPid(directory_ / "pid");
   const std::string address = coordinator_->address();
   coordinator_->Shutdown();
@@ -241,10 +232,7 @@ TEST_F(DaemonTest, RanksLiveThroughACoordinatorsRestart) {
 }
 
 TEST_F(DaemonTest, WhatTheCoordinatorDoesNotKnowIsKilled) {
-  StartDaemon();
-  AwaitHello();
-  Prepare(PrepareFor("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done"));
-  Start();
+  RunOnDaemon("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
   const pid_t rank = AwaitPid(directory_ / "pid");
   v1::OpenSessionResponse forget;
   forget.mutable_forget();

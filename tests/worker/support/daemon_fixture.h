@@ -78,6 +78,13 @@ class DaemonTest : public ::testing::Test {
     if (!started) return {};
     return {started->ranks_started().pids().begin(), started->ranks_started().pids().end()};
   }
+  // A daemon, and on it one rank of the script.
+  void RunOnDaemon(const std::string& script) {
+    StartDaemon();
+    AwaitHello();
+    Prepare(PrepareFor(script));
+    Start();
+  }
   void Stop(std::chrono::milliseconds grace, const std::string& reason) {
     v1::OpenSessionResponse message;
     *message.mutable_stop()->mutable_grace() = ToProtoDuration(grace);

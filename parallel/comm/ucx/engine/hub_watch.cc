@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "core/ids.h"
 #include "core/mutex.h"
+#include "core/os/fd.h"
 #include "fmt/format.h"
 
 namespace meshrun::ucx {
@@ -40,26 +41,7 @@ constexpr std::chrono::seconds kAcceptAgain{1};
 constexpr int kHub = 0;
 constexpr const char* kEnded = "its process ended";
 
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~UniqueFd() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_ = -1;
-};
+using os::UniqueFd;
 
 // ---- Addresses
 
