@@ -1,0 +1,108 @@
+// Collectives on pieces of uneven size, along any dimension: what a backend offers beyond c10d's
+// methods, and what parallel/collectives is built on.
+//
+// A piece is a slice of a tensor along one dimension; `sizes` are the extents of the ranks' pieces,
+// in rank order. Outputs are the caller's and are written in place, each piece where it belongs:
+// there is no buffer per peer and nothing is concatenated. All other extents are equal on all
+// ranks. A negative size, a dim out of range and the like must not come here but as `problem`.
+//
+//   UcxBackend        implements it itself, with the header check: a wrong call is an error on all
+//   any other         PointToPointVCollectives: sends and receives of slices, at once where the
+//                     backend can (NCCL: ncclGroupStart/End). Headers are compared over the group's
+//                     ucx backend for the CPU with MESHRUN_CHECK_COLLECTIVES=1; else a `problem` is
+//                     raised here alone
+//
+// Threads and order: those of c10d::Backend. Errors: collective_errors.h, from the Work.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "c10/core/Device.h"
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/Types.hpp"
+#include "torch/csrc/distributed/c10d/Work.hpp"
+
+namespace c10d {
+class Backend;
+class ProcessGroup;
+class Work;
+}  // namespace c10d
+
+namespace meshrun {
+
+// What a call says beside its tensors. Defaults are those of most calls; cheap to make.
+struct VCall {
+  // What is wrong with this rank's arguments; empty: nothing. The call is made all the same, since
+  // the other ranks wait for it; tensors and sizes are then not looked at.
+  std::string problem;
+  // Compared between the ranks, like everything else that all of them must say alike: kind, dtype,
+  // sizes, dims, extents beside dim, root, use_fp32.
+  bool requires_grad = false;
+  // Of reduce_scatter_v: float16 and bfloat16 are added in float32, rounded once; false: in their
+  // own dtype. Elsewhere only compared.
+  bool use_fp32 = true;
+  // Whatever else the ranks must agree on, as a number: the whole table of an indexed exchange.
+  uint64_t agreed = 0;
+  // Appended to this rank's side of a mismatch's sentence; called at most once, before the call
+  // returns or when the ranks disagree. Must own what it reads. Absent: sizes and dims say it all.
+  std::function<std::string()> details;
+  // The Work is waited for later, and somebody else moves it forward meanwhile.
+  bool async = false;
+  // c10d's: 0 and less is the group's.
+  std::chrono::milliseconds timeout = kUnsetTimeout;
+};
+
+class VCollectives {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  virtual ~VCollectives() = default;
+
+  // Every rank's piece on every rank. `input`: this rank's, sizes[rank] along dim. `output`: all of
+  // them, sum(sizes) along dim; its slice of this rank may be `input` itself.
+  virtual WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input,
+                               at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
+  // The adjoint: rank r gets the sum, in rank order, of all ranks' slice r. `input`: sum(sizes)
+  // along dim. `output`: sizes[rank].
+  virtual WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input,
+                                   at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
+  // As all_gather_v, at `root` alone; `output` is not looked at elsewhere.
+  virtual WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input,
+                           at::IntArrayRef sizes, int64_t dim, int root, VCall call) = 0;
+  // The adjoint. `input` is not looked at but at `root`.
+  virtual WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input,
+                            at::IntArrayRef sizes, int64_t dim, int root, VCall call) = 0;
+  // Slice r of `input`, input_sizes[r] along input_dim, goes to rank r; what comes from rank r is
+  // written to slice r of `output`, output_sizes[r] along output_dim. The two dims may differ (a
+  // transpose). Elements travel in row-major order of the slice, so a slice has the same extents at
+  // both ends. Sizes differ between ranks; only their number is compared, and `agreed`.
+  // Own piece: where input_sizes[rank] is 0, slice `rank` of the output is left as it is; the
+  // caller has written it.
+  virtual WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes,
+                               int64_t output_dim, const at::Tensor& input,
+                               at::IntArrayRef input_sizes, int64_t input_dim, VCall call) = 0;
+};
+
+// The v-collectives of a group for tensors on `device`: its backend's own, or those put together
+// from c10d's. Holds the backend. Made per call: costs two look-ups.
+class VCollectivesOf {
+ public:
+  // Raises BackendError where the group has no backend for the device.
+  VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::DeviceType device);
+  ~VCollectivesOf();
+  VCollectivesOf(VCollectivesOf&&) noexcept;
+
+  VCollectives* operator->() const { return collectives_; }
+  VCollectives& operator*() const { return *collectives_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::unique_ptr<VCollectives> adapter_;  // absent where the backend has its own
+  VCollectives* collectives_ = nullptr;
+};
+
+}  // namespace meshrun
