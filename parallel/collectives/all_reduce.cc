@@ -103,7 +103,7 @@ at::Tensor PendingAllReduce::wait() {
   at::Tensor reduced = wire_.defined() ? wire_ : tensor_;
   if (divisor_ != 1) reduced.div_(divisor_);
   if (wire_.defined()) tensor_.copy_(wire_);
-  wire_ = {};
+  wire_ = at::Tensor();
   divisor_ = 1;
   return tensor_;
 }

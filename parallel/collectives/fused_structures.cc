@@ -6,6 +6,7 @@
 #include "ATen/core/ivalue_inl.h"
 #include "fmt/format.h"
 #include "parallel/collectives/fused_all_reduce.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 namespace {

@@ -188,18 +188,14 @@ uint64_t next_order() {
 
 }  // namespace
 
+SharedGradients::Slot::Slot(const Tensor& of)
+    : parameter(of.getIntrusivePtr()), shape(of.sizes().vec()), type(of.scalar_type()) {}
+
 SharedGradients::SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
                                  const std::vector<Tensor>& parameters, const Options& options)
     : group_(std::move(group)), options_(options), order_(next_order()) {
-  for (const Tensor& parameter : parameters) {
-    Slot slot{.parameter = parameter.getIntrusivePtr()};
-    slot.shape = parameter.sizes().vec();
-    slot.type = parameter.scalar_type();
-    slots_.push_back(std::move(slot));
-  }
+  for (const Tensor& parameter : parameters) slots_.emplace_back(parameter);
 }
-
-Tensor SharedGradients::lock(const Slot& slot) const { return Tensor(slot.parameter.lock()); }
 
 void SharedGradients::before_accumulation(size_t index) {
   if (group_->getSize() == 1) return;
@@ -208,7 +204,7 @@ void SharedGradients::before_accumulation(size_t index) {
   Slot& slot = slots_[index];
   // Within a nested pass: what the outer one has added is reduced with it.
   if (slot.has_left || slot.is_set_aside) return;
-  const Tensor parameter = lock(slot);
+  const Tensor parameter = slot.lock();
   slot.before = std::exchange(parameter.mutable_grad(), Tensor());
   slot.is_set_aside = true;
 }
@@ -231,14 +227,14 @@ std::vector<SharedGradients::Contribution> SharedGradients::take() {
   std::vector<Contribution> contributions;
   for (Slot& slot : slots_) {
     if (slot.has_left) continue;
-    Contribution contribution{.parameter = lock(slot), .shape = slot.shape, .type = slot.type};
+    Contribution contribution{.parameter = slot.lock(), .shape = slot.shape, .type = slot.type};
     for (const int64_t extent : slot.shape) contribution.numel *= extent;
     if (slot.is_set_aside && contribution.parameter.defined()) {
       Tensor& gradient = contribution.parameter.mutable_grad();
       if (slot.is_reached) contribution.added = gradient;
       gradient = slot.before;
     }
-    slot.before = {};
+    slot.before = Tensor();
     slot.is_set_aside = slot.is_reached = false;
     contributions.push_back(std::move(contribution));
   }

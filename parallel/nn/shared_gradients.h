@@ -51,6 +51,9 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
 
  private:
   struct Slot {
+    explicit Slot(const at::Tensor& of);
+    at::Tensor lock() const { return at::Tensor(parameter.lock()); }  // undefined: gone
+
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;
     // As the ranks agreed, for when it is gone.
     std::vector<int64_t> shape;
