@@ -115,8 +115,8 @@ struct DistributedManager::State {
     const std::optional<BackendChoice> choice = parse_backend(backend);
     if (!choice || choice->cpu != "ucx") return nullptr;
     std::call_once(engine_once, [&] {
-      engine = start_ucx_engine(
-          {world.rank, world.world_size, world.address, world.store, world.rendezvous_timeout});
+      engine = start_ucx_engine({world.rank, world.world_size, world.address, world.store,
+                                 world.rendezvous_timeout, world.agent});
     });
     return engine;
   }
