@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/empty.h"
 #include "c10/core/WrapDimMinimal.h"
 #include "c10/util/Exception.h"
 #include "parallel/collectives/all_reduce.h"

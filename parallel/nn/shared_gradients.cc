@@ -3,7 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -263,17 +263,17 @@ void SharedGradients::start(std::vector<Bucket>& buckets) {
     if (contribution.parameter.defined()) device = contribution.parameter.device();
     const auto bytes =
         contribution.numel * static_cast<int64_t>(c10::elementSize(contribution.type));
-    auto at = open.find(contribution.type);
-    if (at != open.end()) {
-      const Bucket& bucket = buckets[at->second];
+    auto known = open.find(contribution.type);
+    if (known != open.end()) {
+      const Bucket& bucket = buckets[known->second];
       const auto filled = bucket.numel * static_cast<int64_t>(c10::elementSize(contribution.type));
-      if (filled + bytes > options_.bucket_bytes) at = open.end();
+      if (filled + bytes > options_.bucket_bytes) known = open.end();
     }
-    if (at == open.end()) {
-      at = open.insert_or_assign(contribution.type, buckets.size()).first;
+    if (known == open.end()) {
+      known = open.insert_or_assign(contribution.type, buckets.size()).first;
       buckets.emplace_back();
     }
-    Bucket& bucket = buckets[at->second];
+    Bucket& bucket = buckets[known->second];
     bucket.numel += contribution.numel;
     bucket.contributions.push_back(std::move(contribution));
   }

@@ -66,8 +66,8 @@ const bool kStructures = register_rank_function("fused_structures", [] {
   c10::Dict<std::string, Tensor> inner;
   const std::vector<std::string> keys = {"x", "yy", "z"};
   for (size_t i = 0; i < keys.size(); ++i) {
-    const size_t at = (i + static_cast<size_t>(world.rank)) % keys.size();
-    inner.insert(keys[at], at::full({static_cast<int64_t>(at) + 1}, k * (at + 1.0)));
+    const size_t place = (i + static_cast<size_t>(world.rank)) % keys.size();
+    inner.insert(keys[place], at::full({static_cast<int64_t>(place) + 1}, k * (place + 1.0)));
   }
   const c10::IValue tree =
       c10::ivalue::Tuple::create({c10::IValue(inner), c10::IValue(Tensors{at::full({1}, 7 * k)})});
@@ -75,9 +75,9 @@ const bool kStructures = register_rank_function("fused_structures", [] {
   const auto& parts = reduced.toTupleRef().elements();
   ASSERT_EQ(parts.size(), 2u);
   auto entry = parts[0].toGenericDict();
-  for (size_t at = 0; at < keys.size(); ++at) {
-    EXPECT_TRUE(at::equal(entry.at(keys[at]).toTensor(),
-                          at::full({static_cast<int64_t>(at) + 1}, sum * (at + 1.0))));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_TRUE(at::equal(entry.at(keys[i]).toTensor(),
+                          at::full({static_cast<int64_t>(i) + 1}, sum * (i + 1.0))));
   }
   EXPECT_EQ(entry.begin()->key().toStringRef(), keys[static_cast<size_t>(world.rank) % 3]);
   EXPECT_TRUE(at::equal(parts[1].toTensorVector()[0], at::full({1}, 7 * sum)));

@@ -95,8 +95,8 @@ const bool kScatterAndGather = register_rank_function("scatter_and_gather", [] {
   const std::vector<std::pair<int64_t, int64_t>> cases = {{7, 0}, {7, -1}, {3, 1}, {8, -3}};
   for (const auto& [extent, dim] : cases) {
     std::vector<int64_t> shape = {2, 3, 2};
-    const auto at = static_cast<size_t>(dim < 0 ? dim + 3 : dim);
-    shape[at] = extent;
+    const auto place = static_cast<size_t>(dim < 0 ? dim + 3 : dim);
+    shape[place] = extent;
     const std::vector<int64_t> extents = compute_split_shapes(extent, world.size);
     const SplitRange range = split_range(extent, world.size, world.rank);
     const Tensor x = leaf(values(shape));

@@ -12,7 +12,6 @@ namespace meshrun {
 namespace {
 
 using at::Tensor;
-using c10::complex;
 
 Tensor numbers(std::vector<double> values) { return at::tensor(values, at::kDouble); }
 

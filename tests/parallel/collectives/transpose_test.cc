@@ -59,13 +59,13 @@ std::vector<Case> cases(int p) {
 const bool kTranspose = register_rank_function("transpose", [] {
   const JoinedWorld world;
   for (const Case& c : cases(world.size)) {
-    SCOPED_TRACE(c10::str("shape ", c.shape, " dims ", c.dim0, " ", c.dim1));
-    for (const at::ScalarType type : {at::kDouble, at::kBFloat16, at::kByte}) {
+    SCOPED_TRACE(c10::str("shape ", at::IntArrayRef(c.shape), " dims ", c.dim0, " ", c.dim1));
+    for (const at::ScalarType type : {at::kDouble, at::kBFloat16, at::kShort}) {
       const Tensor whole = c.whole().to(type);
       const Tensor piece = c.before(whole, world.rank);  // strided
       const Tensor copy = piece.clone();
       const auto [result, work] = distributed_transpose(piece, c.dim0, c.dim1);
-      EXPECT_EQ(work, nullptr);
+      EXPECT_TRUE(work == nullptr);
       EXPECT_TRUE(at::equal(result, c.after(whole, world.rank)));
       EXPECT_TRUE(result.is_contiguous());
       EXPECT_TRUE(at::equal(piece, copy));
@@ -111,7 +111,7 @@ const bool kAsync = register_rank_function("transpose_async", [] {
   const auto [first, first_work] = start(true);
   const auto [second, second_work] = start(false);
   start(true);
-  ASSERT_NE(first_work, nullptr);
+  ASSERT_TRUE(first_work != nullptr);
   second_work->wait();
   first_work->wait();
   EXPECT_TRUE(at::equal(first, c.after(c.whole(), world.rank)));
