@@ -109,6 +109,7 @@ struct BaguaProcessGroup::State {
   std::string name;
   std::string key;  // of the communicators
   std::vector<int> ranks;
+  int rank = 0;  // this one, in the job
   NodeMembers nodes;
   std::optional<c10::Stream> stream;
   c10::intrusive_ptr<c10d::Store> store;            // null: the manager's
@@ -126,7 +127,6 @@ struct BaguaProcessGroup::State {
       throw GroupAbortedError(fmt::format(
           "the process group \"{}\" has ended with DistributedManager::cleanup()", name));
     }
-    const int rank = manager().rank();
     c10::intrusive_ptr<c10d::ProcessGroup> group;
     const std::string its_name = fmt::format("{}/{}", key, kind);
     if (std::find(its_ranks.begin(), its_ranks.end(), rank) != its_ranks.end()) {
@@ -225,6 +225,7 @@ class ProcessGroups {
     state->name = std::move(name);
     state->key = std::move(key);
     state->ranks = std::move(ranks);
+    state->rank = manager().rank();
     state->nodes = std::move(nodes);
     state->stream = stream;
     state->store = std::move(store);
@@ -306,7 +307,7 @@ const NodeMembers& BaguaProcessGroup::nodes() const { return state_->nodes; }
 std::optional<c10::Stream> BaguaProcessGroup::stream() const { return state_->stream; }
 
 std::vector<int> BaguaProcessGroup::intra_ranks() const {
-  return members_beside(state_->nodes, manager().rank());
+  return members_beside(state_->nodes, state_->rank);
 }
 
 std::vector<int> BaguaProcessGroup::inter_ranks() const {
