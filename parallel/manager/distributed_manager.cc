@@ -227,11 +227,11 @@ DistributedManager::DistributedManager(std::unique_ptr<State> state) : state_(st
 
 DistributedManager::~DistributedManager() {
   // Groups before the store that they met at, and the store before the line to the daemon.
-  for (const auto& last : std::exchange(state_->at_cleanup, {})) last();
   std::vector<ProcessGroupPtr> groups;
   for (const auto& weak : state_->unnamed) {
     if (ProcessGroupPtr group = weak.lock()) groups.push_back(std::move(group));
   }
+  for (const auto& last : std::exchange(state_->at_cleanup, {})) last();
   for (ProcessGroupPtr& group : state_->groups->release()) groups.push_back(std::move(group));
   release_groups(std::move(groups), state_->backend);
   state_->groups.reset();

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/comm/collective_errors.h"
 #include "parallel/comm/communication/process_group.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -17,6 +18,7 @@ struct Communicator::State {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::optional<c10::Stream> stream;
   std::atomic<bool> is_aborted{false};
+  bool is_closed = false;
 };
 
 Communicator::Communicator(std::string name, std::vector<int> ranks,
@@ -54,6 +56,10 @@ std::optional<c10::Stream> Communicator::stream() const { return state()->stream
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& Communicator::group() const {
   const auto state = this->state();
+  if (state->is_closed) {
+    throw GroupAbortedError(fmt::format(
+        "the communicator \"{}\" has ended with DistributedManager::cleanup()", state->name));
+  }
   if (!state->group) {
     throw NotAMemberError(fmt::format(
         "this rank is not in the communicator \"{}\", whose ranks in the job are [{}]: ask "
@@ -61,6 +67,11 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& Communicator::group() const {
         state->name, fmt::join(state->ranks, ", ")));
   }
   return state->group;
+}
+
+void Communicator::close() const {
+  state_->is_closed = true;
+  state_->group.reset();
 }
 
 void Communicator::abort() const {

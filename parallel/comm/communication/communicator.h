@@ -7,6 +7,7 @@
 // A default-constructed handle stands for the global communicator of the default process group,
 // looked up at each use. A rank that is not among a communicator's ranks holds a handle too, on
 // which every operation is a NotAMemberError: nothing is sent, and the members are not disturbed.
+// After DistributedManager::cleanup() all handles are empty shells: GroupAbortedError.
 //
 // Threads: any; the operations of one communicator are ordered by the caller, equally on all its
 // ranks. Copies share one communicator. Errors: NotAMemberError; GroupError where the default group
@@ -69,7 +70,10 @@ class Communicator {
 
  private:
   struct State;
+  friend class BaguaProcessGroup;
   explicit Communicator(std::shared_ptr<State> state);
+  // Lets go of what it is made of, for all copies.
+  void close() const;
   // The default group's where this handle is empty.
   std::shared_ptr<State> state() const;
   std::shared_ptr<State> state_;

@@ -6,8 +6,8 @@
 //                                              3. all-gather on each node
 //
 // K is the least number of members that a node has; where nodes have more, the members beyond K
-// give their part in step 1, get the result in step 3 and own nothing. Each byte crosses between
-// nodes once per node and direction, over K ranks of it at once.
+// give their part in step 1, get the result in step 3 and own nothing. Between nodes goes what an
+// all-reduce among one rank per node would send, shared out over K ranks of each.
 //
 // AVG is SUM, divided once by the number of members: right also where nodes have unequal numbers.
 // f16 and bf16 travel as f32 and are rounded once. Sums are taken node by node, so they differ from

@@ -15,6 +15,7 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/comm/collective_errors.h"
 #include "parallel/comm/communication/collectives.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/manager/errors.h"
@@ -108,6 +109,7 @@ struct BaguaProcessGroup::State {
   std::string name;
   std::string key;  // of the communicators
   std::vector<int> ranks;
+  int rank = 0;  // this one, in the job
   NodeMembers nodes;
   std::optional<c10::Stream> stream;
   c10::intrusive_ptr<c10d::Store> store;            // null: the manager's
@@ -115,12 +117,16 @@ struct BaguaProcessGroup::State {
 
   std::mutex making;
   std::map<std::string, Communicator> made;
+  bool is_closed = false;
 
   Communicator communicator(const std::string& kind, const std::vector<int>& its_ranks) {
     const std::lock_guard lock(making);
     const auto found = made.find(kind);
     if (found != made.end()) return found->second;
-    const int rank = manager().rank();
+    if (is_closed) {
+      throw GroupAbortedError(fmt::format(
+          "the process group \"{}\" has ended with DistributedManager::cleanup()", name));
+    }
     c10::intrusive_ptr<c10d::ProcessGroup> group;
     const std::string its_name = fmt::format("{}/{}", key, kind);
     if (std::find(its_ranks.begin(), its_ranks.end(), rank) != its_ranks.end()) {
@@ -212,23 +218,30 @@ class ProcessGroups {
   }
 
  private:
-  static BaguaProcessGroup with_nodes(std::vector<int> ranks, std::optional<c10::Stream> stream,
-                                      std::string name, std::string key,
-                                      c10::intrusive_ptr<c10d::Store> store, NodeMembers nodes) {
+  BaguaProcessGroup with_nodes(std::vector<int> ranks, std::optional<c10::Stream> stream,
+                               std::string name, std::string key,
+                               c10::intrusive_ptr<c10d::Store> store, NodeMembers nodes) {
     auto state = std::make_shared<BaguaProcessGroup::State>();
     state->name = std::move(name);
     state->key = std::move(key);
     state->ranks = std::move(ranks);
+    state->rank = manager().rank();
     state->nodes = std::move(nodes);
     state->stream = stream;
     state->store = std::move(store);
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const auto& weak) { return weak.expired(); });
+    all_.push_back(state);
     return BaguaProcessGroup(std::move(state));
   }
 
   void clear() {
-    std::optional<BaguaProcessGroup> last;
     const std::lock_guard lock(mutex_);
-    last.swap(default_);
+    for (const auto& weak : all_) {
+      if (const auto state = weak.lock()) BaguaProcessGroup::close(*state);
+    }
+    all_.clear();
+    default_.reset();
     store_.reset();
     node_of_rank_.clear();
     names_.clear();
@@ -238,6 +251,7 @@ class ProcessGroups {
 
   std::mutex mutex_;
   std::optional<BaguaProcessGroup> default_;
+  std::vector<std::weak_ptr<BaguaProcessGroup::State>> all_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<int> node_of_rank_;
   std::set<std::string> names_;
@@ -246,6 +260,14 @@ class ProcessGroups {
 };
 
 BaguaProcessGroup::BaguaProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+void BaguaProcessGroup::close(State& state) {
+  const std::lock_guard lock(state.making);
+  for (const auto& [kind, communicator] : state.made) communicator.close();
+  state.is_closed = true;
+  state.store.reset();
+  state.existing.reset();
+}
 
 BaguaProcessGroup::BaguaProcessGroup(std::vector<int> ranks, std::optional<c10::Stream> stream,
                                      std::string group_name) {
@@ -285,7 +307,7 @@ const NodeMembers& BaguaProcessGroup::nodes() const { return state_->nodes; }
 std::optional<c10::Stream> BaguaProcessGroup::stream() const { return state_->stream; }
 
 std::vector<int> BaguaProcessGroup::intra_ranks() const {
-  return members_beside(state_->nodes, manager().rank());
+  return members_beside(state_->nodes, state_->rank);
 }
 
 std::vector<int> BaguaProcessGroup::inter_ranks() const {

@@ -26,8 +26,8 @@
 // high priority. On the CPU a stream has no meaning, and none is used.
 //
 // Threads: init_process_group() from one; all else from any. Everything ends with
-// DistributedManager::cleanup(). Errors: GroupError, on all ranks that called, with both sides'
-// values; UninitializedError; RendezvousError.
+// DistributedManager::cleanup(), also what handles are kept of. Errors: GroupError, on all ranks
+// that called, with both sides' values; UninitializedError; RendezvousError.
 //
 // Corresponds to bagua.torch_api.communication, whose collectives silently return on ranks that are
 // not members and whose inter communicator needs a leader of equal local rank on every node.
@@ -78,6 +78,8 @@ class BaguaProcessGroup {
  private:
   struct State;
   explicit BaguaProcessGroup(std::shared_ptr<State> state);
+  // Of all copies: the communicators end.
+  static void close(State& state);
   friend class ProcessGroups;
   std::shared_ptr<State> state_;
 };

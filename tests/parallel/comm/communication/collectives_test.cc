@@ -359,7 +359,7 @@ MESHRUN_RANK_FUNCTION(views) {
   for (int rank = 0; rank < n; ++rank) {
     EXPECT_EQ(both[2 * rank].item<float>(), static_cast<float>(2 * (n - 1) + 100 * rank));
   }
-  Tensor tensor = at::full({2}, static_cast<float>(job.rank), at::requires_grad());
+  Tensor tensor = at::full({2}, static_cast<float>(job.rank)).set_requires_grad(true);
   allreduce_inplace(tensor);
   EXPECT_EQ(tensor[0].item<float>(), static_cast<float>(n * (n - 1) / 2));
   EXPECT_TRUE(tensor.is_leaf() && tensor.requires_grad());

@@ -243,8 +243,14 @@ MESHRUN_RANK_FUNCTION(life) {
   EXPECT_EQ(first.ranks(), (Ranks{0, 1}));
   barrier();
   EXPECT_EQ(Communicator().nranks(), 2);
+  const Communicator kept = new_group().get_global_communicator();
+  barrier(kept);
   DistributedManager::cleanup(true);
   EXPECT_FALSE(is_initialized());
+  // Handles that are kept keep nothing alive: the ranks can meet again.
+  expect_contains(text_of<GroupAbortedError>([&] { barrier(kept); }), "has ended");
+  expect_contains(text_of<GroupAbortedError>([&] { first.get_intra_node_communicator(); }),
+                  "has ended");
   init_process_group();
   EXPECT_EQ(sum_of_ranks(new_group().get_global_communicator()), 1);
   DistributedManager::cleanup(true);
