@@ -1,0 +1,199 @@
+// Collectives between processes of this machine: ours, Gloo, Gloo under PhysicsNeMo's steps, Open
+// MPI, in one run. Started by mpirun, one process for a rank; `collectives` beside this does that
+// and prints the table. Rank 0 writes one JSON object a line: the machine, then a case each.
+#include <mpi/mpi.h>
+#include <malloc.h>
+#include <sched.h>
+#include <ucp/api/ucp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "c10/core/GradMode.h"
+#include "fmt/format.h"
+#include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/ucx/backend.h"
+#include "tests/bench/collectives/contender.h"
+#include "tests/bench/collectives/measure.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+#include "torch/version.h"
+
+namespace meshrun::bench {
+namespace {
+
+struct Options {
+  std::vector<std::string> operations = bench::operations();
+  std::vector<int64_t> bytes = {256,     4 << 10, 64 << 10, 256 << 10,
+                                1 << 20, 4 << 20, 16 << 20, 64 << 20};
+  int rounds = 0;
+  std::string dtype = "float32";
+  bool even_only = false;
+  bool first_dim_only = false;
+};
+
+Group make_group(const std::string& backend, const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                 int size) {
+  return make_process_group(c10::make_intrusive<c10d::PrefixStore>(backend, store), rank, size,
+                            backend, {.name = "bench-" + backend});
+}
+
+c10::intrusive_ptr<c10d::Store> meet(int rank, int size) {
+  c10d::TCPStoreOptions options;
+  options.numWorkers = size;
+  options.waitWorkers = false;
+  options.isServer = true;
+  options.port = 0;
+  c10::intrusive_ptr<c10d::TCPStore> server;
+  if (rank == 0) server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  int port = rank == 0 ? server->getPort() : 0;
+  MPI_Bcast(&port, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  if (rank == 0) return server;
+  options.isServer = false;
+  options.port = static_cast<uint16_t>(port);
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+// The cores that this process may run on, "0,1".
+std::string cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  std::string text;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) text += (text.empty() ? "" : ",") + std::to_string(core);
+  }
+  return text;
+}
+
+nlohmann::json machine(int rank, int size) {
+  std::string mine = cores();
+  mine.resize(64);
+  std::vector<char> all(64 * static_cast<size_t>(size));
+  MPI_Gather(mine.data(), 64, MPI_CHAR, all.data(), 64, MPI_CHAR, 0, MPI_COMM_WORLD);
+  if (rank != 0) return {};
+  nlohmann::json pinned = nlohmann::json::array();
+  for (int r = 0; r < size; ++r) pinned.push_back(std::string(&all[64 * static_cast<size_t>(r)]));
+  char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(mpi, &length);
+  double load[3] = {};
+  getloadavg(load, 3);
+  const std::string version(mpi);
+  return {{"torch", TORCH_VERSION},
+          {"ucx", ucp_get_version_string()},
+          {"open_mpi", version.substr(0, version.find(','))},
+          {"gloo", "of LibTorch, over TCP on loopback"},
+          {"ranks", size},
+          {"cores", pinned},
+          {"header_check", true},
+          {"load_average", {load[0], load[1], load[2]}}};
+}
+
+int rounds_for(const Options& options, int64_t bytes) {
+  if (options.rounds > 0) return options.rounds;
+  return bytes >= 4 << 20 ? 30 : bytes >= 256 << 10 ? 60 : 200;
+}
+
+// Whether every contender gave what it must.
+bool run(const Options& options, int rank, int size) {
+  const auto store = meet(rank, size);
+  const Group ucx = make_group("ucx", store, rank, size);
+  const Group gloo = make_group("gloo", store, rank, size);
+  const auto backend =
+      c10::dynamic_intrusive_pointer_cast<UcxBackend>(ucx->getBackend(c10::DeviceType::CPU));
+  const auto engine_copied = [&] { return backend->engine()->counters().copied_bytes; };
+  const auto dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  const nlohmann::json header = machine(rank, size);
+  if (rank == 0) std::printf("%s\n", header.dump().c_str());
+  bool all_right = true;
+  for (const std::string& operation : options.operations) {
+    for (const bool last_dim : {false, true}) {
+      if (last_dim && (options.first_dim_only || !has_last_dim(operation))) continue;
+      for (const bool skewed : {false, true}) {
+        if (skewed && (options.even_only || operation == "all_reduce")) continue;
+        for (const int64_t bytes : options.bytes) {
+          const Problem problem({operation, bytes, skewed, last_dim}, rank, size, dtype);
+          std::vector<Contender> contenders = ours(problem, ucx);
+          contenders.push_back(physicsnemo_equivalent(problem, gloo));
+          contenders.push_back(raw_gloo(problem, gloo));
+          if (problem.check == Check::kBits || dtype == at::kFloat) {
+            contenders.push_back(open_mpi(problem));
+          }
+          contenders.push_back(plain_copy(problem));
+          const std::vector<Measured> all = measure(
+              problem, contenders, {.timed = rounds_for(options, bytes)}, engine_copied);
+          nlohmann::json row = {{"operation", operation},
+                                {"bytes", bytes},
+                                {"skewed", skewed},
+                                {"dim", last_dim ? "last" : "0"},
+                                {"dtype", options.dtype},
+                                {"bound_bytes", problem.bound_bytes},
+                                {"contenders", nlohmann::json::object()}};
+          for (const Measured& m : all) {
+            all_right = all_right && m.problem.empty();
+            row["contenders"][m.name] = {{"median_us", m.median_us},
+                                         {"p10_us", m.p10_us},
+                                         {"p90_us", m.p90_us},
+                                         {"allocations", m.allocations},
+                                         {"peak_bytes", m.peak_bytes},
+                                         {"copied_bytes", m.copied_bytes},
+                                         {"note", m.note},
+                                         {"problem", m.problem}};
+          }
+          if (rank == 0) {
+            std::printf("%s\n", row.dump().c_str());
+            std::fflush(stdout);
+          }
+        }
+      }
+    }
+  }
+  return all_right;
+}
+
+int main_of(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times collectives against Gloo and Open MPI; started by mpirun.", "collectives");
+  app.add_option("--op", options.operations, "These operations only")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench::operations()));
+  app.add_option("--sizes", options.bytes, "Bytes")->delimiter(',')->check(CLI::Range(256, 1 << 30));
+  app.add_option("--rounds", options.rounds, "Timed rounds; 0: 30 to 200, by size");
+  app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_flag("--even", options.even_only, "Equal pieces only");
+  app.add_flag("--dim-0", options.first_dim_only, "Pieces along dim 0 only");
+  CLI11_PARSE(app, argc, argv);
+  // Memory is kept, so that nobody pays for the kernel's pages in each call.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+  at::set_num_threads(1);
+  const c10::NoGradGuard no_grad;
+  int size = 0, rank = 0;
+  MPI_Init(nullptr, nullptr);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int code = 1;
+  try {
+    code = run(options, rank, size) ? 0 : 3;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "collectives: rank %d: %s\n", rank, error.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
+  std::fflush(nullptr);
+  // As meshrun's jobs end: the destructors of LibTorch's operator registry take 0.13 s.
+  std::quick_exit(code);
+}
+
+}  // namespace
+}  // namespace meshrun::bench
+
+int main(int argc, char** argv) { return meshrun::bench::main_of(argc, argv); }
