@@ -37,6 +37,7 @@ struct Options {
   std::string dtype = "float32";
   bool even_only = false;
   bool first_dim_only = false;
+  std::vector<std::string> contenders;
 };
 
 Group make_group(const std::string& backend, const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -128,6 +129,12 @@ bool run(const Options& options, int rank, int size) {
             contenders.push_back(open_mpi(problem));
           }
           contenders.push_back(plain_copy(problem));
+          if (!options.contenders.empty()) {
+            std::erase_if(contenders, [&](const Contender& c) {
+              return std::find(options.contenders.begin(), options.contenders.end(), c.name) ==
+                     options.contenders.end();
+            });
+          }
           const std::vector<Measured> all = measure(
               problem, contenders, {.timed = rounds_for(options, bytes)}, engine_copied);
           nlohmann::json row = {{"operation", operation},
@@ -168,6 +175,7 @@ int main_of(int argc, char** argv) {
   app.add_option("--sizes", options.bytes, "Bytes")->delimiter(',')->check(CLI::Range(256, 1 << 30));
   app.add_option("--rounds", options.rounds, "Timed rounds; 0: 30 to 200, by size");
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
+  app.add_option("--only", options.contenders, "These contenders only")->delimiter(',');
   app.add_flag("--even", options.even_only, "Equal pieces only");
   app.add_flag("--dim-0", options.first_dim_only, "Pieces along dim 0 only");
   CLI11_PARSE(app, argc, argv);
