@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
+#include <random>
 
 #include "ATen/ops/equal.h"
 #include "fmt/format.h"
@@ -90,8 +92,13 @@ std::vector<Measured> measure(const Problem& problem, std::vector<Contender> con
     result.push_back(std::move(measured));
   }
   std::vector<std::vector<double>> times(contenders.size());
+  std::vector<size_t> order(contenders.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::minstd_rand random(1);
   for (int round = -rounds.warm_up; round < rounds.timed; ++round) {
-    for (size_t i = 0; i < contenders.size(); ++i) {
+    // Who comes before leaves its data in the caches, and everyone uses the same input.
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t i : order) {
       const double time = time_once(contenders[i]);
       if (round >= 0) times[i].push_back(time);
     }
