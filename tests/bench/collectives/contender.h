@@ -7,13 +7,10 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "c10/util/intrusive_ptr.h"
 #include "tests/bench/collectives/problem.h"
-#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+#include "tests/bench/collectives/world.h"
 
 namespace meshrun::bench {
-
-using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 struct Contender {
   std::string name;

@@ -160,9 +160,9 @@ Contender all_reduce(const Problem& problem, const Group& gloo, const std::strin
   return {.name = name,
           .note = "in place",
           .call =
-              [=] {
+              [=, backend = gloo->getBackend(c10::kCPU)] {
                 std::vector<at::Tensor> tensors = {tensor};
-                gloo->allreduce(tensors, {.asyncOp = false})->wait();
+                backend->allreduce(tensors, {.asyncOp = false})->wait();
                 return tensor;
               },
           .prepare = [=, &problem] { tensor.copy_(problem.input); }};

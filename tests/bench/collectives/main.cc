@@ -1,10 +1,8 @@
-// Collectives between processes of this machine: ours, Gloo, Gloo under PhysicsNeMo's steps, Open
+// Collectives between processes of this machine: meshrun's, Gloo, Gloo under PhysicsNeMo's steps, Open
 // MPI, in one run. Started by mpirun, one process for a rank; `collectives` beside this does that
 // and prints the table. Rank 0 writes one JSON object a line: the machine, then a case each.
 #include <mpi/mpi.h>
 #include <malloc.h>
-#include <sched.h>
-#include <ucp/api/ucp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -17,14 +15,10 @@
 
 #include "ATen/Parallel.h"
 #include "c10/core/GradMode.h"
-#include "fmt/format.h"
-#include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "tests/bench/collectives/contender.h"
 #include "tests/bench/collectives/measure.h"
-#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
-#include "torch/csrc/distributed/c10d/TCPStore.hpp"
-#include "torch/version.h"
+#include "tests/bench/collectives/world.h"
 
 namespace meshrun::bench {
 namespace {
@@ -40,67 +34,28 @@ struct Options {
   std::vector<std::string> contenders;
 };
 
-Group make_group(const std::string& backend, const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                 int size) {
-  return make_process_group(c10::make_intrusive<c10d::PrefixStore>(backend, store), rank, size,
-                            backend, {.name = "bench-" + backend});
-}
-
-c10::intrusive_ptr<c10d::Store> meet(int rank, int size) {
-  c10d::TCPStoreOptions options;
-  options.numWorkers = size;
-  options.waitWorkers = false;
-  options.isServer = true;
-  options.port = 0;
-  c10::intrusive_ptr<c10d::TCPStore> server;
-  if (rank == 0) server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  int port = rank == 0 ? server->getPort() : 0;
-  MPI_Bcast(&port, 1, MPI_INT, 0, MPI_COMM_WORLD);
-  if (rank == 0) return server;
-  options.isServer = false;
-  options.port = static_cast<uint16_t>(port);
-  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-}
-
-// The cores that this process may run on, "0,1".
-std::string cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  std::string text;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) text += (text.empty() ? "" : ",") + std::to_string(core);
-  }
-  return text;
-}
-
-nlohmann::json machine(int rank, int size) {
-  std::string mine = cores();
-  mine.resize(64);
-  std::vector<char> all(64 * static_cast<size_t>(size));
-  MPI_Gather(mine.data(), 64, MPI_CHAR, all.data(), 64, MPI_CHAR, 0, MPI_COMM_WORLD);
-  if (rank != 0) return {};
-  nlohmann::json pinned = nlohmann::json::array();
-  for (int r = 0; r < size; ++r) pinned.push_back(std::string(&all[64 * static_cast<size_t>(r)]));
-  char mpi[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(mpi, &length);
-  double load[3] = {};
-  getloadavg(load, 3);
-  const std::string version(mpi);
-  return {{"torch", TORCH_VERSION},
-          {"ucx", ucp_get_version_string()},
-          {"open_mpi", version.substr(0, version.find(','))},
-          {"gloo", "of LibTorch, over TCP on loopback"},
-          {"ranks", size},
-          {"cores", pinned},
-          {"header_check", true},
-          {"load_average", {load[0], load[1], load[2]}}};
-}
-
 int rounds_for(const Options& options, int64_t bytes) {
   if (options.rounds > 0) return options.rounds;
   return bytes >= 4 << 20 ? 30 : bytes >= 256 << 10 ? 60 : 200;
+}
+
+// The largest piece that a rank has of its own result, or gives to itself.
+int64_t most_own_bytes(const Problem& problem) {
+  int64_t extent = problem.sizes[0];
+  // With one root, only that copies.
+  if (problem.what.operation != "gather_v" && problem.what.operation != "scatter_v") {
+    extent = *std::max_element(problem.sizes.begin(), problem.sizes.end());
+  }
+  return problem.what.bytes / problem.shape[problem.dim] * extent;
+}
+
+// The largest of any rank's, in the dtype of the input.
+int64_t result_bytes(const Problem& problem) {
+  int64_t mine = problem.expected.defined()
+                     ? problem.expected.numel() * static_cast<int64_t>(problem.input.element_size())
+                     : 0;
+  MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+  return mine;
 }
 
 // Whether every contender gave what it must.
@@ -143,6 +98,8 @@ bool run(const Options& options, int rank, int size) {
                                 {"dim", last_dim ? "last" : "0"},
                                 {"dtype", options.dtype},
                                 {"bound_bytes", problem.bound_bytes},
+                                {"own_bytes", most_own_bytes(problem)},
+                                {"result_bytes", result_bytes(problem)},
                                 {"contenders", nlohmann::json::object()}};
           for (const Measured& m : all) {
             all_right = all_right && m.problem.empty();

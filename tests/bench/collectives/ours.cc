@@ -1,7 +1,16 @@
 // meshrun's own, over the ucx backend with the header check.
+#include <memory>
+
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
+#include "parallel/collectives/all_gather_v.h"
+#include "parallel/collectives/gather_v.h"
+#include "parallel/collectives/indexed_all_to_all_v.h"
+#include "parallel/collectives/reduce_scatter_v.h"
+#include "parallel/collectives/scatter_v.h"
 #include "parallel/comm/v_collectives.h"
 #include "tests/bench/collectives/contender.h"
+#include "torch/csrc/autograd/autograd.h"
 
 namespace meshrun::bench {
 namespace {
@@ -11,11 +20,11 @@ using WorkPtr = VCollectives::WorkPtr;
 Contender all_reduce(const Problem& p, const Group& ucx) {
   const at::Tensor tensor = at::empty_like(p.input);
   return {.name = "ours",
-          .note = "c10d's allreduce, in place",
+          .note = "c10d::Backend's allreduce, in place",
           .call =
-              [=] {
+              [=, backend = ucx->getBackend(c10::kCPU)] {
                 std::vector<at::Tensor> tensors = {tensor};
-                ucx->allreduce(tensors, {.asyncOp = false})->wait();
+                backend->allreduce(tensors, {.asyncOp = false})->wait();
                 return tensor;
               },
           .prepare = [=, &p] { tensor.copy_(p.input); }};
@@ -26,11 +35,12 @@ Contender all_to_all(const Problem& p, const Group& ucx) {
   for (const int64_t e : p.received()) extent += e;
   const at::Tensor output = at::empty(p.shape_with(extent), p.input.options());
   return {.name = "ours",
-          .note = "c10d's alltoall_base, into memory that is there",
+          .note = "c10d::Backend's alltoall_base, into memory that is there",
           .call =
-              [=, &p, to = p.sent(), from = p.received()]() mutable {
+              [=, &p, backend = ucx->getBackend(c10::kCPU), to = p.sent(),
+               from = p.received()]() mutable {
                 at::Tensor input = p.input, result = output;
-                ucx->alltoall_base(result, input, from, to, {.asyncOp = false})->wait();
+                backend->alltoall_base(result, input, from, to, {.asyncOp = false})->wait();
                 return output;
               },
           .kept = {output}};
@@ -61,12 +71,45 @@ std::vector<Contender> in_place(const Problem& p, const Group& ucx) {
     return {};
   }
   if (output.defined()) result.kept = {output};
-  const c10::intrusive_ptr<c10d::Backend> backend = ucx->getBackend(c10::kCPU);
-  result.call = [=] {
-    start(dynamic_cast<VCollectives&>(*backend))->wait();
+  result.call = [=, backend = std::make_shared<VCollectivesOf>(ucx, c10::kCPU)] {
+    start(**backend)->wait();
     return output;
   };
   return {result};
+}
+
+// The public function; it allocates its result.
+Contender public_function(const Problem& p, const Group& ucx) {
+  const std::string& name = p.what.operation;
+  Contender result{.name = "ours"};
+  if (name == "all_gather_v") {
+    result.call = [=, &p] { return all_gather_v(p.input, p.sizes, p.dim, true, ucx); };
+  } else if (name == "reduce_scatter_v") {
+    result.call = [=, &p] { return reduce_scatter_v(p.input, p.sizes, p.dim, true, ucx); };
+  } else if (name == "gather_v") {
+    result.call = [=, &p] {
+      const at::Tensor whole = gather_v(p.input, p.sizes, p.dim, 0, ucx);
+      return p.rank == 0 ? whole : at::Tensor();
+    };
+  } else if (name == "scatter_v") {
+    result.call = [=, &p] { return scatter_v(p.input, p.sizes, p.dim, 0, ucx); };
+  } else {
+    result.note = "with a plan that is kept";
+    const IndexedAllToAllPlan plan(p.indices, p.table, p.shape[p.dim], ucx);
+    if (name == "indexed_all_to_all_v") {
+      result.call = [=, &p] { return indexed_all_to_all_v(p.input, plan, true, p.dim); };
+    } else {
+      // A forward call's graph, walked again and again.
+      const at::AutoGradMode grad_mode(true);
+      const at::Tensor leaf = at::empty(p.shape, p.input.options()).zero_().requires_grad_();
+      const at::Tensor output = indexed_all_to_all_v(leaf, plan, true, p.dim);
+      result.note += "; the backward pass of autograd";
+      result.call = [=, &p] {
+        return torch::autograd::grad({output}, {leaf}, {p.input}, /*retain_graph=*/true)[0];
+      };
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -75,7 +118,9 @@ std::vector<Contender> ours(const Problem& problem, const Group& ucx) {
   const std::string& name = problem.what.operation;
   if (name == "all_reduce") return {all_reduce(problem, ucx)};
   if (name == "all_to_all") return {all_to_all(problem, ucx)};
-  return in_place(problem, ucx);
+  std::vector<Contender> result = in_place(problem, ucx);
+  result.insert(result.begin(), public_function(problem, ucx));
+  return result;
 }
 
 }  // namespace meshrun::bench
