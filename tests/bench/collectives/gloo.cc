@@ -274,8 +274,7 @@ Contender raw_gloo(const Problem& problem, const Group& gloo) {
     const Extents from = only(Extents(p.size, p.sizes[p.rank]), 0);
     const at::Tensor output = flat_for(p, from);
     result.kept = {output};
-    const auto run =
-        exchange_of(output, from, is_root ? packed(p.input, to) : flat_for(p, to), to);
+    const auto run = exchange_of(output, from, is_root ? packed(p.input, to) : flat_for(p, to), to);
     result.call = [=] {
       run();
       return output;
@@ -298,7 +297,8 @@ Contender raw_gloo(const Problem& problem, const Group& gloo) {
     const at::Tensor send = is_indexed ? flat_for(p, p.sent()) : p.input.view({-1});
     const at::Tensor output = flat_for(p, p.received());
     result.kept = {output};
-    if (is_indexed) result.note += std::string(result.note.empty() ? "" : "; ") + "after index_select";
+    if (is_indexed)
+      result.note += std::string(result.note.empty() ? "" : "; ") + "after index_select";
     const auto run = exchange_of(output, p.received(), send, p.sent());
     result.call = [=, &p] {
       if (is_indexed) select(p, send);

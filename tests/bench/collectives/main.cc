@@ -1,8 +1,8 @@
-// Collectives between processes of this machine: meshrun's, Gloo, Gloo under PhysicsNeMo's steps, Open
-// MPI, in one run. Started by mpirun, one process for a rank; `collectives` beside this does that
-// and prints the table. Rank 0 writes one JSON object a line: the machine, then a case each.
-#include <mpi/mpi.h>
+// Collectives between processes of this machine: meshrun's, Gloo, Gloo under PhysicsNeMo's steps,
+// Open MPI, in one run. Started by mpirun, one process for a rank; `collectives` beside this does
+// that and prints the table. Rank 0 writes one JSON object a line: the machine, then a case each.
 #include <malloc.h>
+#include <mpi/mpi.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -90,8 +90,8 @@ bool run(const Options& options, int rank, int size) {
                      options.contenders.end();
             });
           }
-          const std::vector<Measured> all = measure(
-              problem, contenders, {.timed = rounds_for(options, bytes)}, engine_copied);
+          const std::vector<Measured> all =
+              measure(problem, contenders, {.timed = rounds_for(options, bytes)}, engine_copied);
           nlohmann::json row = {{"operation", operation},
                                 {"bytes", bytes},
                                 {"skewed", skewed},
@@ -129,7 +129,9 @@ int main_of(int argc, char** argv) {
   app.add_option("--op", options.operations, "These operations only")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()));
-  app.add_option("--sizes", options.bytes, "Bytes")->delimiter(',')->check(CLI::Range(256, 1 << 30));
+  app.add_option("--sizes", options.bytes, "Bytes")
+      ->delimiter(',')
+      ->check(CLI::Range(256, 1 << 30));
   app.add_option("--rounds", options.rounds, "Timed rounds; 0: 30 to 200, by size");
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--only", options.contenders, "These contenders only")->delimiter(',');

@@ -110,7 +110,8 @@ Contender open_mpi(const Problem& problem) {
   const at::Tensor send = sends_copy ? flat_for(p, to_extents) : p.input;
   const at::Tensor received = is_backward || is_staged ? flat_for(p, from_extents) : output;
   result.kept = {output, received};
-  if (is_forward) result.note += std::string(result.note.empty() ? "" : "; ") + "after index_select";
+  if (is_forward)
+    result.note += std::string(result.note.empty() ? "" : "; ") + "after index_select";
   if (is_backward) result.note += std::string(result.note.empty() ? "" : "; ") + "and index_add_";
   const auto equal = [](const Counts& c) {
     return std::all_of(c.counts.begin(), c.counts.end(), [&](int n) { return n == c.counts[0]; });

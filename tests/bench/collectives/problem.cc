@@ -27,9 +27,14 @@ constexpr uint64_t kIndices = 4000;
 }  // namespace
 
 const std::vector<std::string>& operations() {
-  static const std::vector<std::string> names = {
-      "all_gather_v",         "reduce_scatter_v",              "gather_v",   "scatter_v",
-      "indexed_all_to_all_v", "indexed_all_to_all_v_backward", "all_reduce", "all_to_all"};
+  static const std::vector<std::string> names = {"all_gather_v",
+                                                 "reduce_scatter_v",
+                                                 "gather_v",
+                                                 "scatter_v",
+                                                 "indexed_all_to_all_v",
+                                                 "indexed_all_to_all_v_backward",
+                                                 "all_reduce",
+                                                 "all_to_all"};
   return names;
 }
 
@@ -66,8 +71,7 @@ Problem::Problem(const Case& c, int own_rank, int world, c10::ScalarType dtype)
     for (int r = 0; r < size; ++r) {
       const at::Tensor theirs = random(shape, kOwn + r);
       if (r == rank) input = theirs;
-      const at::Tensor part =
-          (name == "all_reduce" ? theirs : piece_of(theirs)).to(at::kDouble);
+      const at::Tensor part = (name == "all_reduce" ? theirs : piece_of(theirs)).to(at::kDouble);
       expected = expected.defined() ? expected.add_(part) : part;
     }
     if (name == "reduce_scatter_v") {

@@ -1,5 +1,5 @@
-// The ranks of a benchmark: processes of this machine that mpirun has started, each on a core of its
-// own; how they meet in c10d, and what rank 0 writes of the machine.
+// The ranks of a benchmark: processes of this machine that mpirun has started, each on a core of
+// its own; how they meet in c10d, and what rank 0 writes of the machine.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

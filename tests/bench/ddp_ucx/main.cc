@@ -152,9 +152,8 @@ void run(const std::string& network, const c10::intrusive_ptr<c10d::Store>& stor
       if (which == 0 && round + 1 == rounds) traced = trace(groups[0], marks);
     }
   }
-  nlohmann::json row = {{"network", network},
-                        {"parameters", trainers[0]->parameters()},
-                        {"trace", traced}};
+  nlohmann::json row = {
+      {"network", network}, {"parameters", trainers[0]->parameters()}, {"trace", traced}};
   for (size_t i = 0; i < backends.size(); ++i) row[backends[i]] = summary(times[i]);
   if (rank == 0) std::printf("%s\n", row.dump().c_str());
 }

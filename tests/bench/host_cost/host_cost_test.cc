@@ -1,5 +1,6 @@
 // What a v-collective costs its own rank must not grow unnoticed: instructions as a multiple of
-// at::add's, allocations and copied bytes. Counted by callgrind, so the machine's load is no matter.
+// at::add's, allocations and copied bytes. Counted by callgrind, so the machine's load is no
+// matter.
 #include <gtest/gtest.h>
 
 #include <cstdio>
