@@ -1,6 +1,6 @@
 // How a case is measured, all ranks together: every contender once to verify and to count, ten
 // rounds to warm up, then rounds in which the contenders take turns, in an order drawn anew for
-// each round, each after a barrier; the slowest rank's time counts.
+// each round: each once not timed, then a barrier, then once timed. The slowest rank's time counts.
 #pragma once
 
 #include <cstdint>
