@@ -1,9 +1,11 @@
 #include "parallel/comm/ucx/engine/engine.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <utility>
 #include <variant>
@@ -43,6 +45,17 @@ void append(Executor::Wishes& to, Executor::Wishes&& more) {
   append(to.dumps, std::move(more.dumps));
 }
 
+// Between this process and the one that counted first.
+std::atomic<int> forks{0};
+
+int count_forks() {
+  static const bool registered [[maybe_unused]] = [] {
+    pthread_atfork(nullptr, nullptr, [] { ++forks; });
+    return true;
+  }();
+  return forks;
+}
+
 bool is_empty(const Executor::Wishes& wishes) {
   return wishes.finished.empty() && wishes.memory.empty() && wishes.look_ups.empty() &&
          wishes.dumps.empty();
@@ -56,6 +69,11 @@ uint64_t this_host() {
   std::array<char, 64> name_space{};
   const ssize_t length = readlink("/proc/self/ns/ipc", name_space.data(), name_space.size());
   if (length > 0) text.append(name_space.data(), static_cast<size_t>(length));
+  // Ranks that a launcher has pinned to a core each do not share it.
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
+    text.append(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  }
   Digest digest;
   for (const char c : text) digest.add(c);
   return digest.value();
@@ -74,7 +92,7 @@ Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
       watch_(std::move(options.watch)),
       dump_(std::move(options.dump)),
       cores_(options.cores),
-      pid_(getpid()),
+      forks_(count_forks()),
       executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host)) {}
 
 void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
@@ -83,7 +101,8 @@ void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
   impl->watch_->start([raw = impl.get()](const PeerNews& news) { raw->heard(news); });
 }
 
-bool Engine::Impl::is_forked() const { return getpid() != pid_; }
+// getpid() is a system call, a tenth of a small collective.
+bool Engine::Impl::is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
 
 void Engine::Impl::stop() {
   if (watch_ != nullptr) watch_->stop();

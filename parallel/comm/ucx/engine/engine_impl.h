@@ -132,7 +132,7 @@ class Engine::Impl {
   const std::unique_ptr<PeerWatch> watch_;
   const std::function<void(const std::string&)> dump_;
   const int cores_;
-  const pid_t pid_;
+  const int forks_;
   std::thread thread_;
   // Threads that want the lock beside who has the role.
   std::atomic<int> arriving_{0};
