@@ -2,7 +2,7 @@
 // calls: the exchange of a graph's halo is the same in every layer and every step.
 //
 // indices[j]: the slices along dim that this rank sends to rank j; int64 or int32, 1-D, on any
-// device; may repeat, may be empty, may be negative as little as beyond `extent`. sizes[i][j]: how
+// device, 0 up to `extent`; may repeat, may be empty. sizes[i][j]: how
 // many rank i sends to rank j, the same table on every rank. `extent`: tensor.size(dim).
 //
 // Holds the send list, this rank's own slices apart (they never travel), and for the backward pass

@@ -189,6 +189,7 @@ TEST(RowKernelsTest, TheCpusAndAtensAgree) {
   const Tensor index = at::tensor({2, 0, 2}, at::kLong);
   const RowKernels& cpu = row_kernels(at::kCPU);
   const RowKernels& aten = aten_row_kernels();
+  ASSERT_NE(&cpu, &aten);
   for (const auto dtype :
        {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kComplexFloat}) {
     for (int64_t dim = 0; dim < 3; ++dim) {
