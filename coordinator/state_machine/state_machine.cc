@@ -38,6 +38,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   }
   if (event.end_of_batch()) {
     if (context.placement_due) PlaceJobs();
+    parts_->blocked.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
   }
@@ -47,7 +48,8 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
 std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   std::optional<SteadyNanos> next;
   for (const auto& deadline :
-       {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline()}) {
+       {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
+        parts_->blocked.NextDeadline(), parts_->flight_records.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
@@ -99,6 +101,8 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   }
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
   parts_->store.ExpireDue();
+  parts_->blocked.ExpireDue();
+  parts_->flight_records.ExpireDue();
 }
 
 void StateMachine::Dispatch(const v1::StateEvent& event) {
@@ -113,6 +117,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kCallCancelled:
       parts_->store.CancelCall(event.call_cancelled().call_id());
       parts_->jobs.RemoveWatcher(event.call_cancelled().call_id());
+      parts_->flight_records.CancelCall(event.call_cancelled().call_id());
       break;
     case v1::StateEvent::kSubmitJob:
       Submit(call, event.submit_job());
@@ -137,6 +142,12 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       break;
     case v1::StateEvent::kReadLogs:
       ReadLogs(call, event.read_logs());
+      break;
+    case v1::StateEvent::kGetFlightRecords:
+      parts_->flight_records.Collect(call, event.get_flight_records());
+      break;
+    case v1::StateEvent::kUploadFlightRecord:
+      parts_->flight_records.Upload(call, event.upload_flight_record());
       break;
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
@@ -218,6 +229,12 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       break;
     case v1::OpenSessionRequest::kProgressReport:
       generations.OnProgress(*node, fence, message.progress_report());
+      break;
+    case v1::OpenSessionRequest::kWaitReport:
+      generations.OnWaitReport(*node, fence, message.wait_report());
+      break;
+    case v1::OpenSessionRequest::kWaitWithdrawn:
+      generations.OnWaitWithdrawn(*node, fence, message.wait_withdrawn());
       break;
     case v1::OpenSessionRequest::kGoodbye:
       context.Record("NodeLeft", "", node->id(), node->record.name() + " said goodbye");

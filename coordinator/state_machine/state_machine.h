@@ -11,7 +11,9 @@
 //
 // Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.*
 // (which nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
-// barriers.cc (what ranks tell each other), queries.cc (what clients ask).
+// barriers.cc (what ranks tell each other), blocked_ranks.* (who waits for whom), flight_records.*,
+// queries.cc (what
+// clients ask).
 #pragma once
 
 #include <memory>
@@ -19,6 +21,7 @@
 
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
@@ -44,7 +47,9 @@ class StateMachine {
     NodeTable nodes{context};
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
-    Generations generations{context, nodes, jobs, store};
+    BlockedRanks blocked{context, nodes, jobs};
+    FlightRecords flight_records{context, nodes, jobs};
+    Generations generations{context, nodes, jobs, store, blocked};
   };
 
   void Restore(const v1::RestoreEvent& restore);

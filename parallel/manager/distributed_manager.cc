@@ -101,6 +101,10 @@ struct DistributedManager::State {
   mutable std::once_flag engine_once;
   mutable std::shared_ptr<ucx::Engine> engine;
 
+  std::mutex unnamed_mutex;
+  std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> unnamed;
+  std::vector<std::function<void()>> at_cleanup;
+
   std::mutex mesh_mutex;
   // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older
   // ones are kept, since callers hold references.
@@ -111,8 +115,8 @@ struct DistributedManager::State {
     const std::optional<BackendChoice> choice = parse_backend(backend);
     if (!choice || choice->cpu != "ucx") return nullptr;
     std::call_once(engine_once, [&] {
-      engine = start_ucx_engine(
-          {world.rank, world.world_size, world.address, world.store, world.rendezvous_timeout});
+      engine = start_ucx_engine({world.rank, world.world_size, world.address, world.store,
+                                 world.rendezvous_timeout, world.agent});
     });
     return engine;
   }
@@ -124,7 +128,9 @@ struct DistributedManager::State {
            });
   }
 
-  ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks) const {
+  ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks,
+                             const c10::intrusive_ptr<c10d::Store>& store,
+                             bool together = false) const {
     const auto mine = std::find(ranks.begin(), ranks.end(), world.rank);
     const int group_rank = static_cast<int>(mine - ranks.begin());
     const std::string key = fmt::format("group/{}/{}", name, fmt::join(ranks, ","));
@@ -137,8 +143,14 @@ struct DistributedManager::State {
     options.world_ranks = ranks;
     options.one_host = are_on_one_node(ranks);
     if (device.is_cuda()) options.device = device;
+    ProcessGroupPtr world_group;
+    if (together && device.is_cuda() && world.world_size > 1) {
+      world_group = groups->group(std::nullopt);
+      options.split_from = world_group.get();
+      options.split_color = ranks.front();
+    }
     ProcessGroupPtr group =
-        make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, world.store), group_rank,
+        make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, store), group_rank,
                            static_cast<int>(ranks.size()), backend, options);
     // One member speaks for all, and by its rank for the group among its siblings of the same name.
     if (world.agent && group_rank == 0) {
@@ -215,7 +227,13 @@ DistributedManager::DistributedManager(std::unique_ptr<State> state) : state_(st
 
 DistributedManager::~DistributedManager() {
   // Groups before the store that they met at, and the store before the line to the daemon.
-  release_groups(state_->groups->release(), state_->backend);
+  std::vector<ProcessGroupPtr> groups;
+  for (const auto& weak : state_->unnamed) {
+    if (ProcessGroupPtr group = weak.lock()) groups.push_back(std::move(group));
+  }
+  for (const auto& last : std::exchange(state_->at_cleanup, {})) last();
+  for (ProcessGroupPtr& group : state_->groups->release()) groups.push_back(std::move(group));
+  release_groups(std::move(groups), state_->backend);
   state_->groups.reset();
   state_->engine.reset();
   state_->world.store.reset();
@@ -245,11 +263,11 @@ void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) 
   state->device = choose_device(state->backend, state->world.world_size, state->world.local_rank,
                                 gpus, assigned_gpu(process_environment()));
   State* raw = state.get();
-  state->groups =
-      std::make_unique<GroupTable>(raw->world.rank, raw->world.world_size,
-                                   [raw](const std::string& name, const std::vector<int>& ranks) {
-                                     return raw->make_group(name, ranks);
-                                   });
+  state->groups = std::make_unique<GroupTable>(
+      raw->world.rank, raw->world.world_size,
+      [raw](const std::string& name, const std::vector<int>& ranks, bool together) {
+        return raw->make_group(name, ranks, raw->world.store, together);
+      });
   std::unique_ptr<DistributedManager> manager(new DistributedManager(std::move(state)));
   if (raw->world.world_size > 1) raw->meet(*manager->world());
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
@@ -353,7 +371,7 @@ void DistributedManager::create_process_subgroup(const std::string& name, int si
                                                  bool verbose) {
   State& state = *get().state_;
   state.declare(name, state.groups->split(name, size, group_name), verbose);
-  state.groups->group(name);
+  state.groups->make_together(name);
 }
 
 void DistributedManager::create_orthogonal_process_group(const std::string& orthogonal_group_name,
@@ -362,7 +380,7 @@ void DistributedManager::create_orthogonal_process_group(const std::string& orth
   State& state = *get().state_;
   state.declare(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
                 verbose);
-  state.groups->group(orthogonal_group_name);
+  state.groups->make_together(orthogonal_group_name);
 }
 
 void DistributedManager::create_groups_from_config(const ProcessGroupConfig& config, bool verbose) {
@@ -412,7 +430,7 @@ void DistributedManager::create_groups_from_config(const ProcessGroupConfig& con
     for (const std::string& name : declared) state.groups->forget(name);
     throw;
   }
-  for (const std::string& name : made) state.groups->group(name);
+  for (const std::string& name : made) state.groups->make_together(name);
 }
 
 const DeviceMesh& DistributedManager::initialize_mesh(
@@ -469,6 +487,25 @@ ProcessGroupPtr DistributedManager::get_mesh_group(const DeviceMesh& mesh) {
       return group(name);
   }
   return state_->groups->unnamed_group("mesh " + mesh.to_string(), mesh.ranks());
+}
+
+ProcessGroupPtr DistributedManager::make_group(const std::string& key,
+                                               const std::vector<int>& ranks,
+                                               const c10::intrusive_ptr<c10d::Store>& store) {
+  if (std::find(ranks.begin(), ranks.end(), rank()) == ranks.end()) {
+    throw GroupError(fmt::format("rank {} cannot make the process group \"{}\" of ranks [{}]",
+                                 rank(), key, fmt::join(ranks, ", ")));
+  }
+  ProcessGroupPtr group = state_->make_group(key, ranks, store ? store : state_->world.store);
+  const std::lock_guard lock(state_->unnamed_mutex);
+  std::erase_if(state_->unnamed, [](const auto& weak) { return weak.expired(); });
+  state_->unnamed.emplace_back(group);
+  return group;
+}
+
+void DistributedManager::at_cleanup(std::function<void()> last) {
+  const std::lock_guard lock(state_->unnamed_mutex);
+  state_->at_cleanup.push_back(std::move(last));
 }
 
 agent::Agent* DistributedManager::agent() const { return state_->world.agent.get(); }

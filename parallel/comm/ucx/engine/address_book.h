@@ -19,8 +19,9 @@ struct AddressRecord {
   int32_t world_rank = 0;
   // The peer's number for this group: what our tags to it carry.
   uint32_t group = 0;
-  // Equal on one host (boot id and IPC namespace): for WaitPolicy, never for the choice of an
-  // algorithm, which must not depend on what only some ranks know.
+  // Equal where ranks share cores (boot id, IPC namespace, the cores that a process may run on;
+  // sets that overlap count as apart): for WaitPolicy, never for the choice of an algorithm, which
+  // must not depend on what only some ranks know.
   uint64_t host = 0;
   // kAlgorithmVersion and whether headers are compared: must be equal, or the first operation with
   // this peer fails with both values.

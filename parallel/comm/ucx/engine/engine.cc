@@ -1,15 +1,21 @@
 #include "parallel/comm/ucx/engine/engine.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "core/log.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/comm/ucx/engine/engine_impl.h"
+#include "parallel/comm/ucx/engine/flight_recorder.h"
 #include "parallel/comm/ucx/engine/header_check.h"
 
 namespace meshrun::ucx {
@@ -39,6 +45,17 @@ void append(Executor::Wishes& to, Executor::Wishes&& more) {
   append(to.dumps, std::move(more.dumps));
 }
 
+// Between this process and the one that counted first.
+std::atomic<int> forks{0};
+
+int count_forks() {
+  static const bool registered [[maybe_unused]] = [] {
+    pthread_atfork(nullptr, nullptr, [] { ++forks; });
+    return true;
+  }();
+  return forks;
+}
+
 bool is_empty(const Executor::Wishes& wishes) {
   return wishes.finished.empty() && wishes.memory.empty() && wishes.look_ups.empty() &&
          wishes.dumps.empty();
@@ -52,6 +69,11 @@ uint64_t this_host() {
   std::array<char, 64> name_space{};
   const ssize_t length = readlink("/proc/self/ns/ipc", name_space.data(), name_space.size());
   if (length > 0) text.append(name_space.data(), static_cast<size_t>(length));
+  // Ranks that a launcher has pinned to a core each do not share it.
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
+    text.append(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  }
   Digest digest;
   for (const char c : text) digest.add(c);
   return digest.value();
@@ -70,7 +92,7 @@ Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
       watch_(std::move(options.watch)),
       dump_(std::move(options.dump)),
       cores_(options.cores),
-      pid_(getpid()),
+      forks_(count_forks()),
       executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host)) {}
 
 void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
@@ -79,7 +101,8 @@ void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
   impl->watch_->start([raw = impl.get()](const PeerNews& news) { raw->heard(news); });
 }
 
-bool Engine::Impl::is_forked() const { return getpid() != pid_; }
+// getpid() is a system call, a tenth of a small collective.
+bool Engine::Impl::is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
 
 void Engine::Impl::stop() {
   if (watch_ != nullptr) watch_->stop();
@@ -177,7 +200,19 @@ void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRe
   mu_.Unlock();
 }
 
+std::string Engine::Impl::flight_records() {
+  // Written as text without the lock.
+  std::vector<std::string> groups;
+  for (const auto& [name, records] :
+       locked([](const Executor& executor) { return executor.flight_records(); })) {
+    groups.push_back(to_json(name, records));
+  }
+  return fmt::format("{{\"now_ms\":{},\"groups\":[{}]}}",
+                     static_cast<double>(clock_.SteadyNow().count()) / 1e6, fmt::join(groups, ","));
+}
+
 void Engine::Impl::heard(const PeerNews& news) {
+  if (const auto* wanted = std::get_if<RecordWanted>(&news)) return wanted->tell(flight_records());
   lock_beside();
   executor_->heard(news);
   defer();
@@ -276,6 +311,8 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
 Counters Engine::counters() const {
   return impl_->locked([](const Executor& executor) { return executor.counters(); });
 }
+
+std::string Engine::flight_records() const { return impl_->flight_records(); }
 
 // ---- Group
 

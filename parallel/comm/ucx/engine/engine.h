@@ -87,7 +87,8 @@ class Group {
   std::unique_ptr<AddressBook> book_;
 };
 
-// Of this host and IPC namespace, as in AddressRecord: within it shared memory reaches.
+// Of this host, IPC namespace and set of cores, as in AddressRecord: ranks with the same number
+// share cores.
 uint64_t this_host();
 // On which this process may run.
 int usable_cores();
@@ -113,6 +114,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
                                   std::shared_ptr<Group>* group);
 
   Counters counters() const;
+  // {"now_ms": ..., "groups": [what Group::flight_record() gives, ...]}
+  std::string flight_records() const;
 
  private:
   friend class Group;

@@ -48,6 +48,7 @@ class Engine::Impl {
   void found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
              const std::string& reason) MESHRUN_EXCLUDES(mu_);
   void heard(const PeerNews& news) MESHRUN_EXCLUDES(mu_);
+  std::string flight_records() MESHRUN_EXCLUDES(mu_);
   // `read` is given the executor.
   template <typename Read>
   auto locked(Read read) MESHRUN_EXCLUDES(mu_) {
@@ -131,7 +132,7 @@ class Engine::Impl {
   const std::unique_ptr<PeerWatch> watch_;
   const std::function<void(const std::string&)> dump_;
   const int cores_;
-  const pid_t pid_;
+  const int forks_;
   std::thread thread_;
   // Threads that want the lock beside who has the role.
   std::atomic<int> arriving_{0};

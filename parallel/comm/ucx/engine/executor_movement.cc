@@ -28,9 +28,10 @@ void Executor::Impl::start(const OperationPtr& operation) {
 }
 
 void Executor::Impl::start_connected(RunningOperation& operation) {
-  const MemberGroup& g = *operation.group;
+  MemberGroup& g = *operation.group;
   if (operation.is_point_to_point || !g.config->check_headers) return begin_moving(operation);
   operation.state = OperationState::kChecking;
+  g.recorder.advance(operation.ticket, operation.state, now_);
   operation.check.emplace(g.config->rank, g.config->size, operation.spec.signature);
   operation.rounds = std::make_unique<HeaderRound[]>(operation.check->rounds());
   begin_round(operation);

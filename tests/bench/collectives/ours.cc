@@ -1,0 +1,126 @@
+// meshrun's own, over the ucx backend with the header check.
+#include <memory>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "parallel/collectives/all_gather_v.h"
+#include "parallel/collectives/gather_v.h"
+#include "parallel/collectives/indexed_all_to_all_v.h"
+#include "parallel/collectives/reduce_scatter_v.h"
+#include "parallel/collectives/scatter_v.h"
+#include "parallel/comm/v_collectives.h"
+#include "tests/bench/collectives/contender.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace meshrun::bench {
+namespace {
+
+using WorkPtr = VCollectives::WorkPtr;
+
+Contender all_reduce(const Problem& p, const Group& ucx) {
+  const at::Tensor tensor = at::empty_like(p.input);
+  return {.name = "ours",
+          .note = "c10d::Backend's allreduce, in place",
+          .call =
+              [=, backend = ucx->getBackend(c10::kCPU)] {
+                std::vector<at::Tensor> tensors = {tensor};
+                backend->allreduce(tensors, {.asyncOp = false})->wait();
+                return tensor;
+              },
+          .prepare = [=, &p] { tensor.copy_(p.input); }};
+}
+
+Contender all_to_all(const Problem& p, const Group& ucx) {
+  int64_t extent = 0;
+  for (const int64_t e : p.received()) extent += e;
+  const at::Tensor output = at::empty(p.shape_with(extent), p.input.options());
+  return {.name = "ours",
+          .note = "c10d::Backend's alltoall_base, into memory that is there",
+          .call =
+              [=, &p, backend = ucx->getBackend(c10::kCPU), to = p.sent(),
+               from = p.received()]() mutable {
+                at::Tensor input = p.input, result = output;
+                backend->alltoall_base(result, input, from, to, {.asyncOp = false})->wait();
+                return output;
+              },
+          .kept = {output}};
+}
+
+// What the backend offers, into memory that is there.
+std::vector<Contender> in_place(const Problem& p, const Group& ucx) {
+  const std::string& name = p.what.operation;
+  const bool is_root = p.rank == 0;
+  Contender result{.name = "in_place", .note = "VCollectives, into memory that is there"};
+  at::Tensor output;
+  std::function<WorkPtr(VCollectives&)> start;
+  if (name == "all_gather_v" || name == "gather_v") {
+    const bool everywhere = name == "all_gather_v";
+    if (everywhere || is_root) output = at::empty(p.shape, p.input.options());
+    start = [=, &p](VCollectives& backend) {
+      return everywhere ? backend.all_gather_v(output, p.input, p.sizes, p.dim, {})
+                        : backend.gather_v(output, p.input, p.sizes, p.dim, 0, {});
+    };
+  } else if (name == "scatter_v" || name == "reduce_scatter_v") {
+    output = at::empty(p.shape_with(p.sizes[p.rank]), p.input.options());
+    const bool adds = name == "reduce_scatter_v";
+    start = [=, &p](VCollectives& backend) {
+      return adds ? backend.reduce_scatter_v(output, p.input, p.sizes, p.dim, {})
+                  : backend.scatter_v(output, p.input, p.sizes, p.dim, 0, {});
+    };
+  } else {
+    return {};
+  }
+  if (output.defined()) result.kept = {output};
+  result.call = [=, backend = std::make_shared<VCollectivesOf>(ucx, c10::kCPU)] {
+    start(**backend)->wait();
+    return output;
+  };
+  return {result};
+}
+
+// The public function; it allocates its result.
+Contender public_function(const Problem& p, const Group& ucx) {
+  const std::string& name = p.what.operation;
+  Contender result{.name = "ours"};
+  if (name == "all_gather_v") {
+    result.call = [=, &p] { return all_gather_v(p.input, p.sizes, p.dim, true, ucx); };
+  } else if (name == "reduce_scatter_v") {
+    result.call = [=, &p] { return reduce_scatter_v(p.input, p.sizes, p.dim, true, ucx); };
+  } else if (name == "gather_v") {
+    result.call = [=, &p] {
+      const at::Tensor whole = gather_v(p.input, p.sizes, p.dim, 0, ucx);
+      return p.rank == 0 ? whole : at::Tensor();
+    };
+  } else if (name == "scatter_v") {
+    result.call = [=, &p] { return scatter_v(p.input, p.sizes, p.dim, 0, ucx); };
+  } else {
+    result.note = "with a plan that is kept";
+    const IndexedAllToAllPlan plan(p.indices, p.table, p.shape[p.dim], ucx);
+    if (name == "indexed_all_to_all_v") {
+      result.call = [=, &p] { return indexed_all_to_all_v(p.input, plan, true, p.dim); };
+    } else {
+      // A forward call's graph, walked again and again.
+      const at::AutoGradMode grad_mode(true);
+      const at::Tensor leaf = at::empty(p.shape, p.input.options()).zero_().requires_grad_();
+      const at::Tensor output = indexed_all_to_all_v(leaf, plan, true, p.dim);
+      result.note += "; the backward pass of autograd";
+      result.call = [=, &p] {
+        return torch::autograd::grad({output}, {leaf}, {p.input}, /*retain_graph=*/true)[0];
+      };
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Contender> ours(const Problem& problem, const Group& ucx) {
+  const std::string& name = problem.what.operation;
+  if (name == "all_reduce") return {all_reduce(problem, ucx)};
+  if (name == "all_to_all") return {all_to_all(problem, ucx)};
+  std::vector<Contender> result = in_place(problem, ucx);
+  result.insert(result.begin(), public_function(problem, ucx));
+  return result;
+}
+
+}  // namespace meshrun::bench

@@ -1,0 +1,147 @@
+// What a v-collective costs its own rank, without wire: world of 8, over a loopback backend. Prints
+// microseconds, forward and with the backward pass.
+//
+// --count, for host_cost_test: prints allocations and copied bytes of one call each, and, under
+// callgrind, leaves a dump of the instructions of kCountedCalls calls each.
+#include <valgrind/callgrind.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/ops/add.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/ones.h"
+#include "parallel/collectives/all_gather_v.h"
+#include "parallel/collectives/gather_v.h"
+#include "parallel/collectives/indexed_all_to_all_v.h"
+#include "parallel/collectives/reduce_scatter_v.h"
+#include "parallel/collectives/scatter_v.h"
+#include "tests/bench/collectives/counting_allocator.h"
+#include "tests/parallel/support/loopback_backend.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace meshrun::bench {
+namespace {
+
+constexpr int kWorld = 8;
+constexpr int kRank = 3;
+constexpr int64_t kRows = 4;
+constexpr int64_t kColumns = 16;
+constexpr int kCountedCalls = 100;
+
+struct Call {
+  std::string name;
+  std::function<at::Tensor()> forward;
+  at::Tensor leaf;  // undefined: there is no backward pass
+};
+
+struct Row {
+  std::string name;
+  std::function<void()> run;
+};
+
+// Forward, and forward with backward where there is one.
+std::vector<Row> rows_of(const Call& call) {
+  std::vector<Row> rows = {{call.name, [call] { call.forward(); }}};
+  if (!call.leaf.defined()) return rows;
+  const at::Tensor gradient = at::ones_like(call.forward());
+  rows.push_back({call.name + " and backward", [call, gradient] {
+                    torch::autograd::grad({call.forward()}, {call.leaf}, {gradient});
+                  }});
+  return rows;
+}
+
+std::vector<Call> calls(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  const auto leaf = [](int64_t rows) { return at::ones({rows, kColumns}).requires_grad_(); };
+  const std::vector<int64_t> sizes(kWorld, kRows);
+  const at::Tensor piece = leaf(kRows);
+  const at::Tensor whole = leaf(kRows * kWorld);
+  const at::Tensor plain = at::ones({kRows, kColumns});
+  const std::vector<at::Tensor> indices(kWorld, at::arange(kRows));
+  const std::vector<std::vector<int64_t>> table(kWorld, sizes);
+  const IndexedAllToAllPlan plan(indices, table, kRows * kWorld, group);
+  return {
+      {"at::add", [=] { return at::add(plain, plain); }, {}},
+      {"all_gather_v", [=] { return all_gather_v(piece, sizes, 0, true, group); }, piece},
+      {"reduce_scatter_v", [=] { return reduce_scatter_v(whole, sizes, 0, true, group); }, whole},
+      {"gather_v", [=] { return gather_v(piece, sizes, 0, kRank, group); }, piece},
+      {"scatter_v", [=] { return scatter_v(whole, sizes, 0, kRank, group); }, whole},
+      {"indexed_all_to_all_v", [=] { return indexed_all_to_all_v(whole, plan); }, whole},
+      {"indexed_all_to_all_v without a plan",
+       [=] { return indexed_all_to_all_v(whole, indices, table, true, 0, group); }, whole},
+  };
+}
+
+// The median of batches, so that a clock's reading costs nothing.
+double microseconds(const std::function<void()>& run) {
+  constexpr int kBatches = 51, kCalls = 200;
+  std::vector<double> times;
+  for (int batch = -5; batch < kBatches; ++batch) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) run();
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
+    if (batch >= 0) times.push_back(time.count() / kCalls);
+  }
+  std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
+  return times[kBatches / 2];
+}
+
+void count(const Row& row, const LoopbackBackend& backend) {
+  static CountingAllocator& allocator = *new CountingAllocator;
+  for (int i = 0; i < kCountedCalls; ++i) row.run();
+  const int64_t copied = backend.bytes_copied();
+  {
+    const CountingAllocator::Use counting(allocator);
+    row.run();
+  }
+  const nlohmann::json line = {{"name", row.name},
+                               {"calls", kCountedCalls},
+                               {"allocations", allocator.allocations()},
+                               {"peak_bytes", allocator.peak_bytes()},
+                               {"copied_bytes", backend.bytes_copied() - copied}};
+  std::printf("%s\n", line.dump().c_str());
+  CALLGRIND_START_INSTRUMENTATION;
+  CALLGRIND_ZERO_STATS;
+  for (int i = 0; i < kCountedCalls; ++i) row.run();
+  CALLGRIND_DUMP_STATS_AT(row.name.c_str());
+  CALLGRIND_STOP_INSTRUMENTATION;
+}
+
+int main_of(int argc, char** argv) {
+  bool counts = false;
+  CLI::App app("Host cost of the v-collectives, without wire.", "host_cost");
+  app.add_flag("--count", counts, "Count instead of timing");
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(1);
+  const auto group = LoopbackBackend::make_group(kRank, kWorld);
+  if (!counts) {
+    double load[1] = {};
+    getloadavg(load, 1);
+    std::printf("world of %d without wire, pieces of %d x %d float32, load average %.1f\n", kWorld,
+                static_cast<int>(kRows), static_cast<int>(kColumns), load[0]);
+  }
+  for (const Call& call : calls(group)) {
+    for (const Row& row : rows_of(call)) {
+      if (counts) {
+        count(row, LoopbackBackend::of(group));
+      } else {
+        std::printf("%-50s %7.2f us\n", row.name.c_str(), microseconds(row.run));
+      }
+    }
+  }
+  std::fflush(nullptr);
+  std::quick_exit(0);
+}
+
+}  // namespace
+}  // namespace meshrun::bench
+
+int main(int argc, char** argv) { return meshrun::bench::main_of(argc, argv); }
