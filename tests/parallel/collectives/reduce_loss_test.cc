@@ -17,12 +17,18 @@ const bool kReduceLoss = register_rank_function("reduce_loss", [] {
     const std::optional<double> mean = reduce_loss(1.0, dst);
     EXPECT_EQ(sum.has_value(), world.rank == dst);
     EXPECT_EQ(mean.has_value(), world.rank == dst);
-    if (sum) EXPECT_EQ(*sum, world.size);
-    if (mean) EXPECT_EQ(*mean, 1.0);
+    if (sum) {
+      EXPECT_EQ(*sum, world.size);
+    }
+    if (mean) {
+      EXPECT_EQ(*mean, 1.0);
+    }
   }
   // Float32 has no such number.
   const std::optional<double> fine = reduce_loss(1 + 1e-9);
-  if (world.rank == 0) EXPECT_NEAR(*fine - 1, 1e-9, 1e-15);
+  if (world.rank == 0) {
+    EXPECT_NEAR(*fine - 1, 1e-9, 1e-15);
+  }
 });
 
 TEST(ReduceLossTest, IsTheSumOrTheMeanAtItsDestinationInFloat64) { run_in_worlds("reduce_loss"); }
@@ -33,7 +39,9 @@ const bool kSubgroup = register_rank_function("reduce_loss_subgroup", [] {
   const int first = world.rank / 2 * 2;
   const auto sum = reduce_loss(world.rank, /*dst_rank=*/1, /*mean=*/false, "pair");
   EXPECT_EQ(sum.has_value(), world.rank == first + 1);
-  if (sum) EXPECT_EQ(*sum, 2 * first + 1);
+  if (sum) {
+    EXPECT_EQ(*sum, 2 * first + 1);
+  }
 });
 
 TEST(ReduceLossTest, TheDestinationIsARankOfTheGroup) {
@@ -47,7 +55,9 @@ const bool kWrong = register_rank_function("reduce_loss_wrong", [] {
   expect_error_on_all_ranks([&] { reduce_loss(1, -1); }, "dst_rank is -1");
   expect_error_on_all_ranks([&] { reduce_loss(1, world.rank == 1 ? 1 : 0); }, "root");
   const auto mean = reduce_loss(3);
-  if (world.rank == 0) EXPECT_EQ(*mean, 3);
+  if (world.rank == 0) {
+    EXPECT_EQ(*mean, 3);
+  }
 });
 
 TEST(ReduceLossTest, AWrongDestinationIsAnErrorOnAllRanks) {

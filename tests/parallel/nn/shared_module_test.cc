@@ -67,7 +67,9 @@ Gradients expected(int size, const std::vector<int>& steps, const std::vector<in
 void expect_equal(const Gradients& actual, const Gradients& wanted) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     ASSERT_EQ(actual[i].defined(), wanted[i].defined()) << i;
-    if (wanted[i].defined()) EXPECT_TRUE(at::equal(actual[i], wanted[i])) << i << actual[i];
+    if (wanted[i].defined()) {
+      EXPECT_TRUE(at::equal(actual[i], wanted[i])) << i << actual[i];
+    }
   }
 }
 
@@ -144,7 +146,9 @@ const bool kOptions = register_rank_function("shared_options", [] {
     x[0][0] = world.rank == 0 ? 128 : 0.5;  // times second, 2
     network->forward(x).backward();
     const Tensor wanted = at::full({3}, 255.0 + world.size, at::kBFloat16);
-    if (use_fp32) EXPECT_TRUE(at::equal(network->first.grad()[0], wanted)) << network->first.grad();
+    if (use_fp32) {
+      EXPECT_TRUE(at::equal(network->first.grad()[0], wanted)) << network->first.grad();
+    }
     EXPECT_EQ(network->first.grad().scalar_type(), at::kBFloat16);
   }
   // Its own parameters alone.
