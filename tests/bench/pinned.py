@@ -19,13 +19,15 @@ class Failed(Exception):
 def may_be_real_time():
     """Whether this user may give the ranks the cores before everything else: on a machine that others use, too, times
     mean little otherwise."""
-    return shutil.which("chrt") is not None and subprocess.run(["chrt", "-r", "1", "true"], stderr=subprocess.DEVNULL).returncode == 0
+    if shutil.which("chrt") is None:
+        return False
+    return subprocess.run(["chrt", "-r", "1", "true"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def add_options(parser):
     parser.add_argument("--ranks", type=int, default=2, help="processes, each on a core of its own (default 2)")
-    parser.add_argument("--no-real-time", action="store_true", help="leave the ranks to the scheduler among other processes, also where "
-                        "chrt could put them before those")
+    parser.add_argument("--no-real-time", action="store_true", help="leave the ranks to the scheduler among other "
+                        "processes, also where chrt could put them before those")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
 
 
@@ -54,6 +56,6 @@ def lines(program, arguments, options):
 def describe(machine):
     scheduling = "before other processes (SCHED_RR)" if machine["real_time"] else "among other processes"
     load = " ".join(f"{value:.1f}" for value in machine["load_average"])
-    return (f"{machine['ranks']} ranks on cores {', '.join(machine['cores'])}, {scheduling}; torch {machine['torch']}, UCX {machine['ucx']}, "
-            f"{machine['open_mpi']}, Gloo {machine['gloo']}; header check {'on' if machine['header_check'] else 'off'}; "
+    return (f"{machine['ranks']} ranks on cores {', '.join(machine['cores'])}, {scheduling}; "
+            f"torch {machine['torch']}, UCX {machine['ucx']}, {machine['open_mpi']}, Gloo {machine['gloo']}; header check {'on' if machine['header_check'] else 'off'}; "
             f"load average {load}")
