@@ -25,10 +25,12 @@ class GroupArgument {
   using Handle = c10::intrusive_ptr<c10d::ProcessGroup>;
 
   GroupArgument() = default;
-  GroupArgument(std::nullopt_t) {}                              // NOLINT(google-explicit-constructor)
-  GroupArgument(Handle group) : handle_(std::move(group)) {}    // NOLINT(google-explicit-constructor)
-  GroupArgument(std::string name) : name_(std::move(name)) {}   // NOLINT(google-explicit-constructor)
-  GroupArgument(const char* name) : name_(std::string(name)) {}  // NOLINT(google-explicit-constructor)
+  GroupArgument(std::nullopt_t) {}                            // NOLINT(google-explicit-constructor)
+  GroupArgument(Handle group) : handle_(std::move(group)) {}  // NOLINT(google-explicit-constructor)
+  GroupArgument(std::string name)
+      : name_(std::move(name)) {}  // NOLINT(google-explicit-constructor)
+  GroupArgument(const char* name)
+      : name_(std::string(name)) {}  // NOLINT(google-explicit-constructor)
   GroupArgument(std::optional<std::string> name) : name_(std::move(name)) {}  // NOLINT
 
   // Never null.

@@ -22,12 +22,12 @@ class Sizes {
   using Shape = std::vector<int64_t>;
 
   Sizes() = default;
-  Sizes(std::nullopt_t) {}  // NOLINT(google-explicit-constructor)
+  Sizes(std::nullopt_t) {}             // NOLINT(google-explicit-constructor)
   Sizes(std::vector<int64_t> extents)  // NOLINT(google-explicit-constructor)
       : is_absent_(false), extents_(std::move(extents)) {}
   Sizes(std::initializer_list<int64_t> extents) : Sizes(std::vector<int64_t>(extents)) {}
   Sizes(at::IntArrayRef extents) : Sizes(extents.vec()) {}  // NOLINT(google-explicit-constructor)
-  Sizes(std::vector<Shape> shapes)  // NOLINT(google-explicit-constructor)
+  Sizes(std::vector<Shape> shapes)                          // NOLINT(google-explicit-constructor)
       : is_absent_(false), is_full_(true), shapes_(std::move(shapes)) {}
   Sizes(std::initializer_list<Shape> shapes) : Sizes(std::vector<Shape>(shapes)) {}
 

@@ -1,0 +1,33 @@
+// Every rank's piece on rank `dst` alone, one after another along `dim`, in rank order.
+//
+//   rank 0: [a a]    rank 1: [b b b]    ->    dst 0: [a a b b b]    rank 1: [] (empty)
+//
+// Shapes: as for all_gather_v; on ranks other than `dst` the result has extent 0 along dim, and no
+// memory. `dst` is a rank of the group.
+//
+// Backward: slice r of dst's cotangent goes to rank r (scatter_v); the other ranks' cotangents have
+// no elements. Differentiable again. The node must take part in every rank's backward pass: off
+// `dst`, where a loss hardly uses an empty tensor, by tie() (tie.h).
+//
+// The rest (agreement of the ranks, on `dst` too, threads, errors) is as for all_gather_v.
+// Corresponds to physicsnemo.distributed.autograd.gather_v, which returns uninitialised memory of
+// the global shape off `dst`.
+#pragma once
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/collectives/async_tensor.h"
+#include "parallel/collectives/group_argument.h"
+#include "parallel/collectives/sizes.h"
+
+namespace meshrun {
+
+at::Tensor gather_v(const at::Tensor& tensor, const Sizes& sizes = {}, int64_t dim = 0,
+                    int64_t dst = 0, const GroupArgument& group = {});
+AsyncTensor gather_v_async(const at::Tensor& tensor, const Sizes& sizes = {}, int64_t dim = 0,
+                           int64_t dst = 0, const GroupArgument& group = {});
+
+struct GatherVAutograd;  // autograd_functions.h
+
+}  // namespace meshrun

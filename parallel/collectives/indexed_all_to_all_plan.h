@@ -1,0 +1,50 @@
+// Which slices an indexed all-to-all sends to whom, checked and inverted once, to be used for many
+// calls: the exchange of a graph's halo is the same in every layer and every step.
+//
+// indices[j]: the slices along dim that this rank sends to rank j; int64 or int32, 1-D, on any
+// device; may repeat, may be empty, may be negative as little as beyond `extent`. sizes[i][j]: how
+// many rank i sends to rank j, the same table on every rank. `extent`: tensor.size(dim).
+//
+// Holds the send list, this rank's own slices apart (they never travel), and for the backward pass
+// its inverse: for each slice of the tensor the positions where it was sent, in the order of the
+// send list, from a stable counting sort. Costs O(slices sent + extent) once; index tensors on a
+// GPU are copied to the host for it.
+//
+// What is wrong with the arguments is kept as a text and becomes the error of the calls that use
+// the plan, on all ranks: constructing talks to nobody.
+//
+// Copies share everything. Threads: any; immutable. Errors: those of GroupArgument.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/collectives/group_argument.h"
+
+namespace meshrun {
+
+class IndexedAllToAllPlan {
+ public:
+  IndexedAllToAllPlan(const std::vector<at::Tensor>& indices,
+                      const std::vector<std::vector<int64_t>>& sizes, int64_t extent,
+                      const GroupArgument& group = {});
+
+  // What is wrong with the arguments; empty: nothing.
+  const std::string& problem() const;
+  const GroupArgument::Handle& group() const;
+  // Of the tensors that the plan is for, along dim.
+  int64_t extent() const;
+  // Slices that this rank receives, its own among them: the result's extent along dim.
+  int64_t num_received() const;
+
+  struct State;  // indexed_exchange.h
+  const std::shared_ptr<const State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace meshrun

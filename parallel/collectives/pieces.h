@@ -1,0 +1,47 @@
+// From the arguments of a collective to what its ranks move: extents per rank along a dimension
+// that counts from the front, or a sentence that says what is wrong.
+//
+// Pure, without LibTorch's libraries: never throws for a wrong value, since other ranks are waiting
+// and must hear of it; the sentence goes into VCall::problem. It names the argument, its value and
+// what was expected.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "c10/util/ArrayRef.h"
+#include "c10/util/SmallVector.h"
+#include "parallel/collectives/sizes.h"
+
+namespace meshrun {
+
+using Extents = c10::SmallVector<int64_t, 8>;
+
+// What this rank's tensor is, of the tensor that the pieces make up.
+enum class Role {
+  kPiece,     // its piece: sizes[rank] along dim
+  kWhole,     // all of it: sum(sizes)
+  kTemplate,  // nothing: its extent along dim is not looked at; sizes are then needed
+};
+
+struct Pieces {
+  std::string problem;  // empty: none; else nothing below holds
+  int64_t dim = 0;      // not negative
+  Extents extents;      // by rank
+  int64_t total = 0;    // their sum
+};
+
+// `shape`: of this rank's tensor, of role `role`. 0 <= rank < world.
+Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, int rank, int world);
+
+// A dim that counts from the front, or a problem. `name`: of the argument.
+std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim);
+// Whether `root` (argument `name`) is a rank of a group of `world`.
+std::string check_root(std::string_view name, int64_t root, int world);
+// One side of an all-to-all: one extent per rank, none negative, `extent` together.
+std::string check_extents(std::string_view name, at::IntArrayRef sizes, int64_t extent, int world);
+
+std::string to_words(at::IntArrayRef values);  // [3, 4]
+
+}  // namespace meshrun
