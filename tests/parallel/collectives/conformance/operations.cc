@@ -17,13 +17,13 @@ namespace {
 
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
-using Extents = std::vector<int64_t>;
+using Counts = std::vector<int64_t>;
 
 constexpr int64_t kDims = 3;
 // Rows that an indexed exchange chooses from.
 constexpr int64_t kRows = 5;
 
-int64_t sum(const Extents& extents) {
+int64_t sum(const Counts& extents) {
   return std::accumulate(extents.begin(), extents.end(), int64_t{0});
 }
 
@@ -31,11 +31,11 @@ int64_t sum(const Extents& extents) {
 struct Maker {
   Members members;
   Setting setting;
-  Extents extents;
+  Counts extents;
 
   int64_t dim() const { return setting.dim < 0 ? setting.dim + kDims : setting.dim; }
-  Extents shape(int64_t extent) const {
-    Extents shape = {3, 4, 2};
+  Counts shape(int64_t extent) const {
+    Counts shape = setting.is_small ? Counts{2, 1, 1} : Counts{3, 4, 2};
     shape[dim()] = extent;
     return shape;
   }
@@ -47,7 +47,7 @@ struct Maker {
   Sizes sizes() const {
     if (setting.form == SizesForm::kAbsent) return {};
     if (setting.form == SizesForm::kExtents) return Sizes(extents);
-    std::vector<Extents> shapes;
+    std::vector<Counts> shapes;
     for (const int64_t extent : extents) shapes.push_back(shape(extent));
     return Sizes(shapes);
   }
@@ -58,21 +58,21 @@ struct Maker {
 
   // Of the tables of exchanges: what `from` sends to `to`.
   int64_t between(int from, int to) const { return extents[(from + 2 * to) % members.size]; }
-  std::vector<Extents> table() const {
-    std::vector<Extents> rows(members.size);
+  std::vector<Counts> table() const {
+    std::vector<Counts> rows(members.size);
     for (int from = 0; from < members.size; ++from) {
       for (int to = 0; to < members.size; ++to) rows[from].push_back(between(from, to));
     }
     return rows;
   }
-  Extents received_by(int rank) const {
-    Extents column;
-    for (const Extents& row : table()) column.push_back(row[rank]);
+  Counts received_by(int rank) const {
+    Counts column;
+    for (const Counts& row : table()) column.push_back(row[rank]);
     return column;
   }
   // Rows repeat, and not every row is sent.
   Tensor index(int from, int to) const {
-    Extents chosen;
+    Counts chosen;
     for (int64_t k = 0; k < between(from, to); ++k) {
       chosen.push_back((from * 3 + to * 5 + k * 2 + k / 3) % (kRows - 1));
     }
@@ -106,7 +106,8 @@ struct Maker {
                 },
             .expected =
                 [m = *this](const Tensors& inputs, int rank) {
-                  return rank == m.root() ? at::cat(inputs, m.dim()) : Tensor();
+                  const Tensor all = at::cat(inputs, m.dim());
+                  return rank == m.root() ? all : all.narrow(m.dim(), 0, 0);
                 }};
   }
 
@@ -157,7 +158,8 @@ struct Maker {
                     return indexed_all_to_all_v(own, plan, m.setting.use_fp32, m.setting.dim);
                   };
                   // A plan is kept and used again.
-                  { const at::NoGradGuard no_grad; exchange(); }
+                  if (at::GradMode::is_enabled() && own.requires_grad()) return exchange();
+                  exchange();
                   return exchange();
                 },
             .expected =
@@ -191,7 +193,7 @@ struct Maker {
   Tensor added_rows(const Tensors& inputs, int rank) const {
     std::vector<Tensors> of_row(kRows);
     for (int to = 0; to < members.size; ++to) {
-      const Extents from_ranks = received_by(to);
+      const Counts from_ranks = received_by(to);
       int64_t position =
           std::accumulate(from_ranks.begin(), from_ranks.begin() + rank, int64_t{0});
       const Tensor chosen = index(rank, to).cpu();
@@ -207,34 +209,45 @@ struct Maker {
     return at::cat(rows, dim());
   }
 
-  // Pieces leave along one dimension and arrive along another: a transpose.
   Operation all_to_all() const {
-    const int64_t output_dim = (dim() + 1) % kDims;
-    const auto parts = [m = *this](int from, const Tensor& input) {
-      return input.split_with_sizes(m.table()[from], m.dim());
-    };
     return {.name = "all_to_all_v",
+            .input = [m = *this](int rank) { return m.piece(rank, 7, sum(m.table()[rank])); },
+            .call =
+                [m = *this](const Tensor& own) {
+                  const int rank = m.members.rank;
+                  return all_to_all_v(own, m.table()[rank], m.received_by(rank), m.setting.dim,
+                                      m.setting.dim, m.members.argument);
+                },
+            .expected =
+                [m = *this](const Tensors& inputs, int rank) {
+                  Tensors received;
+                  for (int from = 0; from < m.members.size; ++from) {
+                    received.push_back(
+                        inputs[from].split_with_sizes(m.table()[from], m.dim())[rank]);
+                  }
+                  return at::cat(received, m.dim());
+                }};
+  }
+
+  // Slices leave along one dimension and arrive along another: a transpose.
+  Operation transposing() const {
+    const int64_t output_dim = (dim() + 1) % kDims;
+    return {.name = "all_to_all_v from one dim to another",
             .input =
                 [m = *this, output_dim](int rank) {
-                  // The same slice at both ends: extents beside the two dims are equal on all.
-                  Extents shape = m.shape(sum(m.table()[rank]));
-                  shape[output_dim] = 2;
-                  return content(m.members.world_ranks[rank], 7, shape, m.setting.type)
+                  Counts shape = m.shape(sum(m.extents));
+                  shape[output_dim] = m.extents[rank];
+                  return content(m.members.world_ranks[rank], 8, shape, m.setting.type)
                       .to(m.members.device);
                 },
             .call =
-                [m = *this](const Tensor& own) {
-                  return all_to_all_v(own, m.table()[m.members.rank],
-                                      m.received_by(m.members.rank), m.setting.dim, m.setting.dim,
+                [m = *this, output_dim](const Tensor& own) {
+                  return all_to_all_v(own, m.extents, m.extents, m.setting.dim, output_dim,
                                       m.members.argument);
                 },
             .expected =
-                [m = *this, parts](const Tensors& inputs, int rank) {
-                  Tensors received;
-                  for (int from = 0; from < m.members.size; ++from) {
-                    received.push_back(parts(from, inputs[from])[rank]);
-                  }
-                  return at::cat(received, m.dim());
+                [m = *this, output_dim](const Tensors& inputs, int rank) {
+                  return m.slice(at::cat(inputs, output_dim), rank);
                 }};
   }
 
@@ -324,8 +337,8 @@ std::string to_string(const Setting& setting) {
                      kForms[static_cast<int>(setting.form)], setting.use_fp32, setting.root);
 }
 
-Extents extents_of(Pattern pattern, int size) {
-  Extents extents(size, 0);
+Counts extents_of(Pattern pattern, int size) {
+  Counts extents(size, 0);
   for (int rank = 0; rank < size; ++rank) {
     switch (pattern) {
       case Pattern::kEven: extents[rank] = 3; break;
@@ -340,23 +353,21 @@ Extents extents_of(Pattern pattern, int size) {
 
 std::vector<Operation> operations(const Members& members, const Setting& setting) {
   const Maker maker{members, setting, extents_of(setting.pattern, members.size)};
-  std::vector<Operation> all = {maker.all_gather(), maker.gather(), maker.reduce_scatter()};
-  // A template knows nothing of how large its piece will be.
-  if (setting.form != SizesForm::kAbsent) {
-    all.push_back(maker.scatter());
-    all.push_back(maker.indexed(false));
-    all.push_back(maker.indexed(true));
-    all.push_back(maker.all_to_all());
+  std::vector<Operation> all = {maker.all_gather(), maker.gather(), maker.scatter(),
+                                maker.reduce_scatter()};
+  // The others always have sizes.
+  const bool once = setting.form == SizesForm::kExtents;
+  if (once) {
+    for (const Operation& operation : {maker.indexed(false), maker.indexed(true),
+                                       maker.all_to_all(), maker.transposing()}) {
+      all.push_back(operation);
+    }
+    if (setting.type != at::kBool) all.push_back(maker.indexed_backward());
   }
   for (const auto& more : {maker.primitives(), maker.asynchronous()}) {
     for (const Operation& operation : more) {
-      const bool needs_sizes = operation.name.find("scatter_v_") == 0 ||
-                               operation.name.find("indexed") == 0;
-      if (!needs_sizes || setting.form != SizesForm::kAbsent) all.push_back(operation);
+      if (once || operation.name.find("indexed") != 0) all.push_back(operation);
     }
-  }
-  if (setting.form != SizesForm::kAbsent && setting.type != at::kBool) {
-    all.push_back(maker.indexed_backward());
   }
   return all;
 }
@@ -366,7 +377,7 @@ Tensor laid_out(const Tensor& tensor, Layout layout) {
   if (layout == Layout::kTransposed) {
     return tensor.transpose(0, -1).contiguous().transpose(0, -1);
   }
-  Extents around = tensor.sizes().vec();
+  Counts around = tensor.sizes().vec();
   around.back() += 3;
   return at::zeros(around, tensor.options()).narrow(-1, 1, tensor.size(-1)).copy_(tensor);
 }

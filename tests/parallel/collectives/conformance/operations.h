@@ -32,6 +32,8 @@ struct Setting {
   bool use_fp32 = true;
   // Of gather_v and scatter_v, modulo the group's size.
   int root = 0;
+  // Extents beside dim: few, where each element costs evaluations.
+  bool is_small = false;
 };
 std::string to_string(const Setting& setting);
 
@@ -56,7 +58,7 @@ struct Operation {
   std::function<at::Tensor(int rank)> input;
   // By the collective.
   std::function<at::Tensor(const at::Tensor& own)> call;
-  // What `rank` gets, out of all members' inputs; differentiable. Undefined: an empty tensor.
+  // What `rank` gets, out of all members' inputs; differentiable.
   std::function<at::Tensor(const std::vector<at::Tensor>& inputs, int rank)> expected;
   bool is_differentiable = true;
   // Adds: gloo's and nccl's order of it is their own.
