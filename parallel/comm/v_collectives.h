@@ -54,7 +54,7 @@ struct VCall {
   // The Work is waited for later, and somebody else moves it forward meanwhile.
   bool async = false;
   // c10d's: 0 and less is the group's.
-  std::chrono::milliseconds timeout = kUnsetTimeout;
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
 };
 
 class VCollectives {
@@ -71,8 +71,8 @@ class VCollectives {
   virtual WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input,
                                    at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
   // As all_gather_v, at `root` alone; `output` is not looked at elsewhere.
-  virtual WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input,
-                           at::IntArrayRef sizes, int64_t dim, int root, VCall call) = 0;
+  virtual WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                           int64_t dim, int root, VCall call) = 0;
   // The adjoint. `input` is not looked at but at `root`.
   virtual WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input,
                             at::IntArrayRef sizes, int64_t dim, int root, VCall call) = 0;

@@ -192,9 +192,10 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(std::vector<Call> g
     return text;
   };
   // A header alone is a barrier.
-  const bool is_header_alone = calls->size() == 1 &&
-                               calls->front().kind == ucx::OperationKind::kBarrier &&
-                               group_->config().check_headers;
+  const ucx::OperationKind kind = calls->front().kind;
+  const bool is_header_alone =
+      calls->size() == 1 && group_->config().check_headers &&
+      (kind == ucx::OperationKind::kBarrier || kind == ucx::OperationKind::kCompare);
   if ((spec.signature.flags & ucx::kHasProblem) == 0 && !is_header_alone) {
     std::vector<int64_t> key;
     for (const Call& call : *calls) call.append_key(key);

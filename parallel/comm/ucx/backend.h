@@ -29,6 +29,7 @@
 #include "core/mutex.h"
 #include "parallel/comm/ucx/engine/engine.h"
 #include "parallel/comm/ucx/engine/schedule_cache.h"
+#include "parallel/comm/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -36,7 +37,7 @@ namespace meshrun {
 
 class UcxWork;
 
-class UcxBackend : public c10d::Backend {
+class UcxBackend : public c10d::Backend, public VCollectives {
  public:
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
@@ -61,7 +62,7 @@ class UcxBackend : public c10d::Backend {
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
 
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using VCollectives::WorkPtr;
   using Tensors = std::vector<at::Tensor>;
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -98,6 +99,23 @@ class UcxBackend : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // v_collectives.h. Along dim 0 nothing is copied but the own piece, along other dims only what is
+  // neither contiguous here nor there.
+  WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                       int64_t dim, VCall call) override;
+  WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                           int64_t dim, VCall call) override;
+  WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                   int64_t dim, int root, VCall call) override;
+  WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                    int64_t dim, int root, VCall call) override;
+  WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
+                       const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
+                       VCall call) override;
+  // Nothing but the header check, for a collective that another backend is about to run: `what` in
+  // words, `digest` of all that must agree. A barrier where headers are not compared.
+  WorkPtr compare(std::string what, uint64_t digest, VCall call);
 
   // Calls between the two are put off and start together; the Work is of all of them. Per thread.
   void startCoalescing() override;
@@ -146,6 +164,7 @@ class UcxBackend : public c10d::Backend {
                             const c10d::AllgatherOptions& options) const;
   Call reduce_scatter_base_call(const at::Tensor& output, const at::Tensor& input,
                                 const c10d::ReduceScatterOptions& options) const;
+  Call v_call(c10d::OpType type, ucx::OperationKind kind, VCall given) const;
   Call point_to_point_call(bool is_send, const Tensors& tensors, int peer, int tag) const;
 
   const c10::intrusive_ptr<Options> options_;

@@ -154,6 +154,38 @@ void UcxBackend::Call::add_output(const ucx::StridedSpan& span, int64_t cut) {
   output_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
 }
 
+namespace {
+
+// Calls add(layout, offset, cut) for each slice.
+template <class Add>
+void for_slices(const UcxBackend::Call::Slices& slices, Add add) {
+  const at::IntArrayRef shape = slices.shape;
+  const auto ndim = static_cast<int64_t>(shape.size());
+  int64_t inner = slices.element_size;
+  for (int64_t d = slices.dim + 1; d < ndim; ++d) inner *= shape[d];
+  int64_t begin = 0;
+  for (const int64_t extent : slices.extents) {
+    int64_t cut = slices.element_size;
+    for (int64_t d = slices.cut_dim; d < ndim; ++d) cut *= d == slices.dim ? extent : shape[d];
+    add(slice_layout(shape, slices.dim, extent, slices.element_size), begin * inner, cut);
+    begin += extent;
+  }
+}
+
+}  // namespace
+
+void UcxBackend::Call::add_inputs(const ucx::ConstStridedSpan& whole, const Slices& slices) {
+  for_slices(slices, [&](const ucx::Layout& layout, int64_t offset, int64_t cut) {
+    layout.bytes() == 0 ? add_input({}) : add_input({whole.data + offset, layout}, cut);
+  });
+}
+
+void UcxBackend::Call::add_outputs(const ucx::StridedSpan& whole, const Slices& slices) {
+  for_slices(slices, [&](const ucx::Layout& layout, int64_t offset, int64_t cut) {
+    layout.bytes() == 0 ? add_output({}) : add_output({whole.data + offset, layout}, cut);
+  });
+}
+
 void UcxBackend::Call::append_key(std::vector<int64_t>& key) const {
   key.insert(key.end(), {static_cast<int64_t>(kind), root, in_place,
                          static_cast<int64_t>(reduction.op), static_cast<int64_t>(reduction.dtype),
@@ -169,7 +201,10 @@ void UcxBackend::Call::append_agreed(ucx::Digest& digest) const {
       .add(bytes)
       .add(static_cast<int64_t>(reduction.op))
       .add(static_cast<int64_t>(reduction.accumulate))
-      .add(requires_grad);
+      .add(requires_grad)
+      .add(dim)
+      .add(output_dim)
+      .add(static_cast<int64_t>(agreed));
   if (shape_agrees) digest.add(std::span<const int64_t>(shape));
   if (sizes_agree) digest.add(std::span<const int64_t>(sizes));
 }
@@ -188,14 +223,19 @@ ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
     case OperationKind::kReduce:
       return ucx::plan_reduce(place, elements(input_pieces[0]), root, reduction);
     case OperationKind::kAllGather:
+    case OperationKind::kAllGatherV:
       return ucx::plan_all_gather(place, input_pieces[0], output_pieces, in_place);
     case OperationKind::kGather:
+    case OperationKind::kGatherV:
       return ucx::plan_gather(place, input_pieces[0], output_pieces, root);
     case OperationKind::kScatter:
+    case OperationKind::kScatterV:
       return ucx::plan_scatter(place, input_pieces, output_pieces[0], root);
     case OperationKind::kReduceScatter:
+    case OperationKind::kReduceScatterV:
       return ucx::plan_reduce_scatter(place, input_pieces, output_pieces[0], reduction);
     case OperationKind::kAllToAll:
+    case OperationKind::kAllToAllV:
       return ucx::plan_all_to_all(place, input_pieces, output_pieces);
     default:
       return ucx::plan_barrier(place);
@@ -205,14 +245,23 @@ ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
 std::string UcxBackend::Call::words() const {
   std::string text = ucx::name_of(kind);
   if (dtype) text += fmt::format(" of {}", ucx::name_of(*dtype));
-  if (dtype && sizes.empty()) text += fmt::format(" [{}]", fmt::join(shape, ", "));
+  if (dtype && (sizes.empty() || shape_agrees)) {
+    std::vector<std::string> extents;
+    for (const int64_t extent : shape) {
+      extents.push_back(extent < 0 ? "*" : std::to_string(extent));
+    }
+    text += fmt::format(" [{}]", fmt::join(extents, ", "));
+  }
   if (!sizes.empty()) text += fmt::format(", sizes [{}]", fmt::join(sizes, ", "));
+  if (dim >= 0) text += fmt::format(", dim {}", dim);
+  if (output_dim >= 0) text += fmt::format(" to {}", output_dim);
   if (reduction.op != ucx::ReduceOp::kNone) {
     text += fmt::format(", {}", ucx::name_of(reduction.op));
     if (reduction.accumulate == ucx::Accumulate::kNative) text += " without float32";
   }
   if (root >= 0) text += fmt::format(", root {}", root);
   if (requires_grad) text += ", with gradient";
+  if (details) text += details();
   return text;
 }
 

@@ -45,13 +45,18 @@ struct UcxBackend::Call {
   // Equal on all ranks, with kind and reduction.
   std::optional<ucx::DType> dtype;
   int root = -1;
-  int64_t bytes = 0;           // all pieces together, where all ranks know them
-  std::vector<int64_t> shape;  // of a tensor that all have; digested where `shape_agrees`
+  int64_t bytes = 0;  // all pieces together, where all ranks know them
+  // Of a tensor that all have; digested where `shape_agrees`. -1: an extent of its own per rank.
+  std::vector<int64_t> shape;
   std::vector<int64_t> sizes;  // elements of the pieces, by rank; digested where `sizes_agree`
+  int dim = -1;                // along which pieces of uneven size are cut; -1: none
+  int output_dim = -1;         // where it differs
+  uint64_t agreed = 0;         // whatever else
   bool shape_agrees = false;
   bool sizes_agree = false;
   ucx::Reduction reduction;
   bool requires_grad = false;
+  std::function<std::string()> details;  // more words for a disagreement
 
   // Point to point.
   int peer = -1;
@@ -87,6 +92,18 @@ struct UcxBackend::Call {
   // `cut` as in algorithms.h; 0: nowhere.
   void add_input(const ucx::ConstStridedSpan& span, int64_t cut = 0);
   void add_output(const ucx::StridedSpan& span, int64_t cut = 0);
+  // Slices of a contiguous tensor, one after the other along `dim`. They are cut where neither end
+  // has to stage: between the rows that a slice has from `cut_dim` on, the inner one of the dims
+  // that the two ends slice along.
+  struct Slices {
+    at::IntArrayRef shape;
+    int64_t element_size = 0;
+    int64_t dim = 0;
+    at::IntArrayRef extents;
+    int64_t cut_dim = 0;
+  };
+  void add_inputs(const ucx::ConstStridedSpan& whole, const Slices& slices);
+  void add_outputs(const ucx::StridedSpan& whole, const Slices& slices);
 
   bool is_point_to_point() const {
     return kind == ucx::OperationKind::kSend || kind == ucx::OperationKind::kReceive;

@@ -57,6 +57,18 @@ const char* name_of(OperationKind kind) {
       return "recv";
     case OperationKind::kCoalesced:
       return "coalesced operations";
+    case OperationKind::kAllGatherV:
+      return "all_gather_v";
+    case OperationKind::kReduceScatterV:
+      return "reduce_scatter_v";
+    case OperationKind::kGatherV:
+      return "gather_v";
+    case OperationKind::kScatterV:
+      return "scatter_v";
+    case OperationKind::kAllToAllV:
+      return "all_to_all_v";
+    case OperationKind::kCompare:
+      return "comparison";
   }
   return "unknown operation";
 }

@@ -42,6 +42,13 @@ enum class OperationKind : uint8_t {
   kSend = 9,      // never compared
   kReceive = 10,  // never compared
   kCoalesced = 11,
+  // On pieces of uneven size, along any dimension.
+  kAllGatherV = 12,
+  kReduceScatterV = 13,
+  kGatherV = 14,
+  kScatterV = 15,
+  kAllToAllV = 16,
+  kCompare = 17,  // a header alone
 };
 const char* name_of(OperationKind kind);  // "all_reduce"
 

@@ -1,0 +1,221 @@
+// Collectives on pieces of uneven size, along any dimension.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/comm/ucx/backend_call.h"
+
+namespace meshrun {
+
+using c10d::OpType;
+using ucx::OperationKind;
+using Form = UcxBackend::Call::Form;
+
+namespace {
+
+using Call = UcxBackend::Call;
+
+int64_t sum(at::IntArrayRef sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+// A tensor that has `extent` along `dim`. What the caller has checked already is checked again: the
+// engine would write outside of the tensor.
+bool has_extent(Call& call, const at::Tensor& tensor, int64_t dim, int64_t extent,
+                const char* name) {
+  return call.require(dim >= 0 && dim < tensor.dim() && tensor.size(dim) == extent, [&] {
+    return fmt::format("{} is [{}], and must have {} along dim {}", name,
+                       fmt::join(tensor.sizes(), ", "), extent, dim);
+  });
+}
+
+bool takes_sizes(Call& call, at::IntArrayRef sizes, int group_size, const char* name = "sizes") {
+  if (call.is_wrong()) return false;
+  const bool negative = std::any_of(sizes.begin(), sizes.end(), [](int64_t s) { return s < 0; });
+  return call.require(sizes.size() == static_cast<size_t>(group_size) && !negative, [&] {
+    return fmt::format("{} are [{}] in a group of {} ranks", name, fmt::join(sizes, ", "),
+                       group_size);
+  });
+}
+
+// What all ranks have alike: `tensor` but for its extent along `dim`, and the sizes there.
+void agree_on(Call& call, const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim) {
+  call.shape = tensor.sizes().vec();
+  call.shape[static_cast<size_t>(dim)] = -1;
+  call.shape_agrees = true;
+  call.sizes = sizes.vec();
+  call.sizes_agree = true;
+  call.dim = static_cast<int>(dim);
+  auto row = static_cast<int64_t>(tensor.element_size());
+  for (int64_t d = 0; d < tensor.dim(); ++d) row *= d == dim ? 1 : tensor.size(d);
+  call.bytes = row * sum(sizes);
+}
+
+Call::Slices slices_of(const at::Tensor& tensor, int64_t dim, at::IntArrayRef extents,
+                       int64_t cut_dim) {
+  return {tensor.sizes(), static_cast<int64_t>(tensor.element_size()), dim, extents, cut_dim};
+}
+
+// The cut of a piece that its owner has whole: where the other end, which has it as a slice, has
+// its rows.
+int64_t row_of(const at::Tensor& piece, int64_t dim) {
+  auto row = static_cast<int64_t>(piece.element_size());
+  for (int64_t d = dim; d < piece.dim(); ++d) row *= piece.size(d);
+  return row;
+}
+
+bool is_same_memory(const ucx::ConstStridedSpan& a, const ucx::ConstStridedSpan& b) {
+  return a.data == b.data && a.layout.rows == b.layout.rows &&
+         a.layout.row_bytes == b.layout.row_bytes &&
+         (a.layout.rows == 1 || a.layout.pitch == b.layout.pitch);
+}
+
+bool beside_dim_equal(Call& call, const at::Tensor& a, const at::Tensor& b, int64_t dim) {
+  bool equal = a.dim() == b.dim();
+  for (int64_t d = 0; equal && d < a.dim(); ++d) equal = d == dim || a.size(d) == b.size(d);
+  return call.require(equal, [&] {
+    return fmt::format("input [{}] and output [{}] differ beside dim {}",
+                       fmt::join(a.sizes(), ", "), fmt::join(b.sizes(), ", "), dim);
+  });
+}
+
+}  // namespace
+
+Call UcxBackend::v_call(OpType type, OperationKind kind, VCall given) const {
+  Call call(type, kind, given.timeout, given.async);
+  call.requires_grad = given.requires_grad;
+  call.agreed = given.agreed * 2 + (given.use_fp32 ? 1 : 0);
+  call.details = std::move(given.details);
+  call.wrong(std::move(given.problem));
+  return call;
+}
+
+UcxBackend::WorkPtr UcxBackend::all_gather_v(const at::Tensor& output, const at::Tensor& input,
+                                             at::IntArrayRef sizes, int64_t dim, VCall given) {
+  Call call = v_call(OpType::ALLGATHER, OperationKind::kAllGatherV, std::move(given));
+  if (takes_sizes(call, sizes, size_) && call.takes(input, "the input") &&
+      call.takes_output(output, "the output") &&
+      has_extent(call, input, dim, sizes[static_cast<size_t>(rank_)], "the input") &&
+      has_extent(call, output, dim, sum(sizes), "the output") &&
+      beside_dim_equal(call, input, output, dim)) {
+    call.results = {output};
+    agree_on(call, input, sizes, dim);
+    call.add_input(call.whole_to_read(input, Form::kRows), row_of(input, dim));
+    call.add_outputs(call.whole_to_write(output, Form::kContiguous),
+                     slices_of(output, dim, sizes, dim));
+    call.in_place = is_same_memory(call.inputs[0], call.outputs[static_cast<size_t>(rank_)]);
+  }
+  return submit(std::move(call));
+}
+
+UcxBackend::WorkPtr UcxBackend::reduce_scatter_v(const at::Tensor& output, const at::Tensor& input,
+                                                 at::IntArrayRef sizes, int64_t dim, VCall given) {
+  const bool use_fp32 = given.use_fp32;
+  Call call = v_call(OpType::REDUCE_SCATTER, OperationKind::kReduceScatterV, std::move(given));
+  if (takes_sizes(call, sizes, size_) && call.takes(input, "the input") &&
+      call.takes_output(output, "the output") &&
+      has_extent(call, input, dim, sum(sizes), "the input") &&
+      has_extent(call, output, dim, sizes[static_cast<size_t>(rank_)], "the output") &&
+      beside_dim_equal(call, input, output, dim)) {
+    call.results = {output};
+    agree_on(call, input, sizes, dim);
+    call.reduces_by(c10d::ReduceOp::SUM, size_, use_fp32);
+  }
+  if (!call.is_wrong()) {
+    call.add_inputs(call.whole_to_read(input, Form::kContiguous),
+                    slices_of(input, dim, sizes, dim));
+    call.add_output(call.whole_to_write(output, Form::kRows), row_of(output, dim));
+  }
+  return submit(std::move(call));
+}
+
+UcxBackend::WorkPtr UcxBackend::gather_v(const at::Tensor& output, const at::Tensor& input,
+                                         at::IntArrayRef sizes, int64_t dim, int root,
+                                         VCall given) {
+  Call call = v_call(OpType::GATHER, OperationKind::kGatherV, std::move(given));
+  if (takes_sizes(call, sizes, size_) && call.takes_root(root, size_) &&
+      call.takes(input, "the input") &&
+      has_extent(call, input, dim, sizes[static_cast<size_t>(rank_)], "the input")) {
+    agree_on(call, input, sizes, dim);
+    if (rank_ == root && call.takes_output(output, "the output") &&
+        has_extent(call, output, dim, sum(sizes), "the output") &&
+        beside_dim_equal(call, input, output, dim)) {
+      call.results = {output};
+      call.add_outputs(call.whole_to_write(output, Form::kContiguous),
+                       slices_of(output, dim, sizes, dim));
+    }
+    call.add_input(call.whole_to_read(input, Form::kRows), row_of(input, dim));
+  }
+  return submit(std::move(call));
+}
+
+UcxBackend::WorkPtr UcxBackend::scatter_v(const at::Tensor& output, const at::Tensor& input,
+                                          at::IntArrayRef sizes, int64_t dim, int root,
+                                          VCall given) {
+  Call call = v_call(OpType::SCATTER, OperationKind::kScatterV, std::move(given));
+  if (takes_sizes(call, sizes, size_) && call.takes_root(root, size_) &&
+      call.takes_output(output, "the output") &&
+      has_extent(call, output, dim, sizes[static_cast<size_t>(rank_)], "the output")) {
+    call.results = {output};
+    agree_on(call, output, sizes, dim);
+    if (rank_ == root && call.takes(input, "the input") &&
+        has_extent(call, input, dim, sum(sizes), "the input") &&
+        beside_dim_equal(call, input, output, dim)) {
+      call.add_inputs(call.whole_to_read(input, Form::kContiguous),
+                      slices_of(input, dim, sizes, dim));
+    }
+    call.add_output(call.whole_to_write(output, Form::kRows), row_of(output, dim));
+  }
+  return submit(std::move(call));
+}
+
+UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes,
+                                             int64_t output_dim, const at::Tensor& input,
+                                             at::IntArrayRef input_sizes, int64_t input_dim,
+                                             VCall given) {
+  Call call = v_call(OpType::ALLTOALL, OperationKind::kAllToAllV, std::move(given));
+  if (!takes_sizes(call, input_sizes, size_, "the input's sizes") ||
+      !takes_sizes(call, output_sizes, size_, "the output's sizes") ||
+      !call.takes(input, "the input") || !call.takes_output(output, "the output") ||
+      !has_extent(call, input, input_dim, sum(input_sizes), "the input") ||
+      !has_extent(call, output, output_dim, sum(output_sizes), "the output") ||
+      !call.require(input.dim() == output.dim(), [&] {
+        return fmt::format("the input has {} dims and the output {}", input.dim(), output.dim());
+      })) {
+    return submit(std::move(call));
+  }
+  call.results = {output};
+  // Sizes differ between ranks, and with them the extents along both dims.
+  call.shape = input.sizes().vec();
+  call.shape[static_cast<size_t>(input_dim)] = call.shape[static_cast<size_t>(output_dim)] = -1;
+  call.shape_agrees = true;
+  call.dim = static_cast<int>(input_dim);
+  if (output_dim != input_dim) call.output_dim = static_cast<int>(output_dim);
+  const int64_t cut_dim = std::max(input_dim, output_dim);
+  const ucx::ConstStridedSpan sent = call.whole_to_read(input, Form::kContiguous);
+  call.add_inputs(sent, slices_of(input, input_dim, input_sizes, cut_dim));
+  call.add_outputs(call.whole_to_write(output, Form::kContiguous),
+                   slices_of(output, output_dim, output_sizes, cut_dim));
+  const auto own = static_cast<size_t>(rank_);
+  if (input_sizes[own] == 0) {
+    // The caller has written it.
+    call.outputs[own] = {};
+    call.output_pieces[own] = {};
+  }
+  call.require(call.inputs[own].layout.bytes() == call.outputs[own].layout.bytes(), [&] {
+    return fmt::format("it sends {} bytes to itself and expects {}",
+                       call.inputs[own].layout.bytes(), call.outputs[own].layout.bytes());
+  });
+  return submit(std::move(call));
+}
+
+UcxBackend::WorkPtr UcxBackend::compare(std::string what, uint64_t digest, VCall given) {
+  Call call = v_call(OpType::BARRIER, OperationKind::kCompare, std::move(given));
+  call.agreed = digest;
+  call.details = [what = std::move(what)] { return " before " + what; };
+  return submit(std::move(call));
+}
+
+}  // namespace meshrun
