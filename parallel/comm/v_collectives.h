@@ -81,7 +81,8 @@ class VCollectives {
   // transpose). Elements travel in row-major order of the slice, so a slice has the same extents at
   // both ends. Sizes differ between ranks; only their number is compared, and `agreed`.
   // Own piece: where input_sizes[rank] is 0, slice `rank` of the output is left as it is; the
-  // caller has written it.
+  // caller has written it. Where output_sizes[rank] is 0, slice `rank` of the input stays at home;
+  // the caller reads it where it is.
   virtual WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes,
                                int64_t output_dim, const at::Tensor& input,
                                at::IntArrayRef input_sizes, int64_t input_dim, VCall call) = 0;

@@ -203,6 +203,10 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
     // The caller has written it.
     call.outputs[own] = {};
     call.output_pieces[own] = {};
+  } else if (output_sizes[own] == 0) {
+    // The caller reads it where it is.
+    call.inputs[own] = {};
+    call.input_pieces[own] = {};
   }
   call.require(call.inputs[own].layout.bytes() == call.outputs[own].layout.bytes(), [&] {
     return fmt::format("it sends {} bytes to itself and expects {}",
