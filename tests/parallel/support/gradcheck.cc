@@ -1,12 +1,6 @@
 #include "tests/parallel/support/gradcheck.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/real.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/view_as_real.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
@@ -45,16 +39,17 @@ double sum_over_ranks(c10d::ProcessGroup& group, double value) {
   return tensors[0].item<double>();
 }
 
-// A leaf of its own, and its elements as doubles over the same memory.
+// A leaf of its own, and its elements as doubles: autograd does not see them move.
 struct Leaf {
-  explicit Leaf(const Tensor& from) {
-    at::NoGradGuard no_grad;
-    tensor = from.detach().clone(at::MemoryFormat::Contiguous);
-    numbers = (tensor.is_complex() ? at::view_as_real(tensor) : tensor).view({-1});
+  explicit Leaf(const Tensor& from)
+      : tensor(from.detach().clone(at::MemoryFormat::Contiguous)),
+        numbers(static_cast<double*>(tensor.mutable_data_ptr())),
+        count(tensor.numel() * (tensor.is_complex() ? 2 : 1)) {
     tensor.set_requires_grad(from.requires_grad());
   }
   Tensor tensor;
-  Tensor numbers;
+  double* numbers;
+  int64_t count;
 };
 
 std::vector<int64_t> counts_of_ranks(c10d::ProcessGroup& group, int64_t own) {
@@ -106,23 +101,17 @@ class Check {
 
   // Of all ranks together, with one number of one rank moved.
   double loss_at(const Leaf& leaf, int64_t element, bool is_mine, double step) {
-    const double before = is_mine ? leaf.numbers[element].item<double>() : 0;
-    {
-      at::NoGradGuard no_grad;
-      if (is_mine) leaf.numbers[element] = before + step;
-    }
-    // A function may need gradients of its own: gradgradcheck's does.
+    const double before = is_mine ? leaf.numbers[element] : 0;
+    if (is_mine) leaf.numbers[element] = before + step;
+    // With gradients on: the function may take some itself, as gradgradcheck's does.
     const double own = local_loss(function_(tensors()), group_.getRank()).item<double>();
-    {
-      at::NoGradGuard no_grad;
-      if (is_mine) leaf.numbers[element] = before;
-    }
+    if (is_mine) leaf.numbers[element] = before;
     return sum_over_ranks(group_, own);
   }
 
   void compare(size_t input, const Tensor& gradient, std::string& found) {
     const Leaf& leaf = leaves_[input];
-    const std::vector<int64_t> counts = counts_of_ranks(group_, leaf.numbers.numel());
+    const std::vector<int64_t> counts = counts_of_ranks(group_, leaf.count);
     for (int rank = 0; rank < group_.getSize(); ++rank) {
       const bool is_mine = rank == group_.getRank();
       for (int64_t element = 0; element < counts[rank]; ++element) {

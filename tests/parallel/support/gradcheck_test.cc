@@ -1,7 +1,7 @@
 // gradcheck.h over a process group of ours: it accepts right gradients and finds wrong ones.
 #include "tests/parallel/support/gradcheck.h"
 
-#include <ATen/ops/arange.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "tests/parallel/support/rank_processes.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
@@ -29,7 +30,8 @@ RankWorld::RankWorld() : backend_(variable("MESHRUN_BACKEND", "ucx")) {
 
 RankWorld::~RankWorld() {
   group_.reset();
-  DistributedManager::cleanup(/*barrier=*/leaves_together_);
+  // A rank that failed does not wait for those that wait for it.
+  DistributedManager::cleanup(/*barrier=*/leaves_together_ && std::uncaught_exceptions() == 0);
 }
 
 c10::Device RankWorld::device() const { return DistributedManager::get().device(); }

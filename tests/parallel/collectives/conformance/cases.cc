@@ -1,8 +1,6 @@
 #include "tests/parallel/collectives/conformance/cases.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/real.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -95,11 +93,23 @@ void expect_result(const RankWorld& world, const std::string& place, const Opera
     return;
   }
   const double bound = allowed(world, operation, expected.scalar_type());
-  const bool is_same = bound == 0 ? at::equal(actual.cpu(), expected.cpu())
-                                  : relative_l2(actual, expected) <= bound;
+  const bool is_same =
+      bound == 0 ? at::equal(actual.cpu(), expected.cpu()) : relative_l2(actual, expected) <= bound;
   if (is_same) return;
   ADD_FAILURE() << place << ":\n" << actual.cpu() << "\ninstead of\n" << expected.cpu();
 }
+
+// Every rank's loss, all ranks' together: what backward is to be the gradient of.
+Tensor loss_of(const Tensor& output, const Members& members, int rank) {
+  const Tensor weight =
+      content(members.world_ranks[rank], 11, output.sizes(), at::kDouble).to(output.options()) *
+      0.1;
+  // Quadratic: the gradient depends on the values that arrived.
+  const Tensor value = output * output * weight;
+  return (value.is_complex() ? at::real(value) : value).sum();
+}
+
+}  // namespace
 
 void check_result(const RankWorld& world, const NamedMembers& group, const Operation& operation,
                   const Setting& setting) {
@@ -122,18 +132,7 @@ void check_result(const RankWorld& world, const NamedMembers& group, const Opera
   give_up_after_failures();
 }
 
-// Every rank's loss, all ranks' together: what backward is to be the gradient of.
-Tensor loss_of(const Tensor& output, const Members& members, int rank) {
-  const Tensor weight = content(members.world_ranks[rank], 11, output.sizes(), at::kDouble)
-                            .to(output.options()) *
-                        0.1;
-  // Quadratic: the gradient depends on the values that arrived.
-  const Tensor value = output * output * weight;
-  return (value.is_complex() ? at::real(value) : value).sum();
-}
-
-void check_gradient(const NamedMembers& group, const Operation& operation,
-                    const Setting& setting) {
+void check_gradient(const NamedMembers& group, const Operation& operation, const Setting& setting) {
   const Members& members = group.members;
   const std::string place = where(group.name, members, operation, setting);
   Tensors inputs;
@@ -168,14 +167,11 @@ void check_gradient(const NamedMembers& group, const Operation& operation,
                        : setting.type == at::kHalf ? 5e-3
                        : is_half(setting.type)     ? 4e-2
                                                    : 2e-6;
-  EXPECT_LE(relative_l2(actual, expected), bound)
-      << place << ", gradient:\n"
-      << actual.cpu() << "\ninstead of\n"
-      << expected.cpu();
+  EXPECT_LE(relative_l2(actual, expected), bound) << place << ", gradient:\n"
+                                                  << actual.cpu() << "\ninstead of\n"
+                                                  << expected.cpu();
   give_up_after_failures();
 }
-
-}  // namespace
 
 void give_up_after_failures() {
   const auto* result = ::testing::UnitTest::GetInstance()->current_test_info() != nullptr
@@ -263,8 +259,8 @@ void check_gradients_numerically(const RankWorld& world) {
       // Two evaluations an element, in both orders: dim 1 for one pattern is enough of it.
       const bool is_first = pattern == Pattern::kUneven;
       if (type == at::kComplexDouble && !is_first) continue;
-      const Setting setting{.type = type, .dim = is_first ? 1 : 0, .pattern = pattern, .root = 1,
-                            .is_small = true};
+      const Setting setting{
+          .type = type, .dim = is_first ? 1 : 0, .pattern = pattern, .root = 1, .is_small = true};
       for (const Operation& operation : operations(all.members, setting)) {
         if (!operation.is_differentiable || operation.name.find("_async") != std::string::npos) {
           continue;

@@ -20,6 +20,11 @@ struct NamedMembers {
 };
 std::vector<NamedMembers> groups_of(const RankWorld& world);
 
+// One point, forward and backward. Raises, naming it, where the collective does.
+void check_result(const RankWorld& world, const NamedMembers& group, const Operation& operation,
+                  const Setting& setting);
+void check_gradient(const NamedMembers& group, const Operation& operation, const Setting& setting);
+
 // Forward, against one process, bit for bit: the matrix on the world, a part of it on other groups.
 void check_results(const RankWorld& world);
 // Backward, against autograd of the unsharded computation.

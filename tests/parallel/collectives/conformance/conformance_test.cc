@@ -45,7 +45,9 @@ void run_on(const std::string& backend, const std::string& part, int world_size)
 using BackendAndWorld = std::tuple<const char*, int>;
 class CollectivesConformanceTest : public ::testing::TestWithParam<BackendAndWorld> {
  protected:
-  void run(const std::string& part) { run_on(std::get<0>(GetParam()), part, std::get<1>(GetParam())); }
+  void run(const std::string& part) {
+    run_on(std::get<0>(GetParam()), part, std::get<1>(GetParam()));
+  }
 };
 
 TEST_P(CollectivesConformanceTest, GivesWhatOneProcessComputes) { run("results"); }

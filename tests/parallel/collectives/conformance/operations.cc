@@ -1,14 +1,12 @@
 #include "tests/parallel/collectives/conformance/operations.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 
 #include <numeric>
 
 #include "parallel/collectives/collectives.h"
 #include "spdlog/fmt/fmt.h"
+#include "spdlog/fmt/ranges.h"
 #include "tests/parallel/collectives/conformance/oracle.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -41,8 +39,7 @@ struct Maker {
   }
   int root() const { return setting.root % members.size; }
   Tensor piece(int rank, int64_t salt, int64_t extent) const {
-    return content(members.world_ranks[rank], salt, shape(extent), setting.type)
-        .to(members.device);
+    return content(members.world_ranks[rank], salt, shape(extent), setting.type).to(members.device);
   }
   Sizes sizes() const {
     if (setting.form == SizesForm::kAbsent) return {};
@@ -85,16 +82,15 @@ struct Maker {
   }
 
   Operation all_gather() const {
-    return {.name = "all_gather_v",
-            .input = [m = *this](int rank) { return m.piece(rank, 1, m.extents[rank]); },
-            .call =
-                [m = *this](const Tensor& own) {
-                  return all_gather_v(own, m.sizes(), m.setting.dim, m.setting.use_fp32,
-                                      m.members.argument);
-                },
-            .expected = [m = *this](const Tensors& inputs, int) {
-              return at::cat(inputs, m.dim());
-            }};
+    return {
+        .name = "all_gather_v",
+        .input = [m = *this](int rank) { return m.piece(rank, 1, m.extents[rank]); },
+        .call =
+            [m = *this](const Tensor& own) {
+              return all_gather_v(own, m.sizes(), m.setting.dim, m.setting.use_fp32,
+                                  m.members.argument);
+            },
+        .expected = [m = *this](const Tensors& inputs, int) { return at::cat(inputs, m.dim()); }};
   }
 
   Operation gather() const {
@@ -112,18 +108,16 @@ struct Maker {
   }
 
   Operation scatter() const {
-    return {.name = "scatter_v",
-            .input =
-                [m = *this](int rank) {
-                  return m.piece(rank, 3, rank == m.root() ? sum(m.extents) : 0);
-                },
-            .call =
-                [m = *this](const Tensor& own) {
-                  return scatter_v(own, m.sizes(), m.setting.dim, m.root(), m.members.argument);
-                },
-            .expected = [m = *this](const Tensors& inputs, int rank) {
-              return m.slice(inputs[m.root()], rank);
-            }};
+    return {
+        .name = "scatter_v",
+        .input = [m = *this](
+                     int rank) { return m.piece(rank, 3, rank == m.root() ? sum(m.extents) : 0); },
+        .call =
+            [m = *this](const Tensor& own) {
+              return scatter_v(own, m.sizes(), m.setting.dim, m.root(), m.members.argument);
+            },
+        .expected = [m = *this](const Tensors& inputs,
+                                int rank) { return m.slice(inputs[m.root()], rank); }};
   }
 
   Operation reduce_scatter() const {
@@ -179,13 +173,12 @@ struct Maker {
             .input = [m = *this](int rank) { return m.piece(rank, 6, sum(m.received_by(rank))); },
             .call =
                 [m = *this](const Tensor& own) {
-                  return indexed_all_to_all_v_wrapper_bwd(
-                      own, m.indices(m.members.rank), m.table(), kRows, m.setting.use_fp32,
-                      m.setting.dim, m.members.argument);
+                  return indexed_all_to_all_v_wrapper_bwd(own, m.indices(m.members.rank), m.table(),
+                                                          kRows, m.setting.use_fp32, m.setting.dim,
+                                                          m.members.argument);
                 },
-            .expected = [m = *this](const Tensors& inputs, int rank) {
-              return m.added_rows(inputs, rank);
-            },
+            .expected = [m = *this](const Tensors& inputs,
+                                    int rank) { return m.added_rows(inputs, rank); },
             .is_differentiable = false,
             .sums = true};
   }
@@ -194,8 +187,7 @@ struct Maker {
     std::vector<Tensors> of_row(kRows);
     for (int to = 0; to < members.size; ++to) {
       const Counts from_ranks = received_by(to);
-      int64_t position =
-          std::accumulate(from_ranks.begin(), from_ranks.begin() + rank, int64_t{0});
+      int64_t position = std::accumulate(from_ranks.begin(), from_ranks.begin() + rank, int64_t{0});
       const Tensor chosen = index(rank, to).cpu();
       for (int64_t k = 0; k < chosen.numel(); ++k) {
         of_row[chosen[k].item<int64_t>()].push_back(inputs[to].narrow(dim(), position++, 1));
@@ -210,23 +202,23 @@ struct Maker {
   }
 
   Operation all_to_all() const {
-    return {.name = "all_to_all_v",
-            .input = [m = *this](int rank) { return m.piece(rank, 7, sum(m.table()[rank])); },
-            .call =
-                [m = *this](const Tensor& own) {
-                  const int rank = m.members.rank;
-                  return all_to_all_v(own, m.table()[rank], m.received_by(rank), m.setting.dim,
-                                      m.setting.dim, m.members.argument);
-                },
-            .expected =
-                [m = *this](const Tensors& inputs, int rank) {
-                  Tensors received;
-                  for (int from = 0; from < m.members.size; ++from) {
-                    received.push_back(
-                        inputs[from].split_with_sizes(m.table()[from], m.dim())[rank]);
-                  }
-                  return at::cat(received, m.dim());
-                }};
+    return {
+        .name = "all_to_all_v",
+        .input = [m = *this](int rank) { return m.piece(rank, 7, sum(m.table()[rank])); },
+        .call =
+            [m = *this](const Tensor& own) {
+              const int rank = m.members.rank;
+              return all_to_all_v(own, m.table()[rank], m.received_by(rank), m.setting.dim,
+                                  m.setting.dim, m.members.argument);
+            },
+        .expected =
+            [m = *this](const Tensors& inputs, int rank) {
+              Tensors received;
+              for (int from = 0; from < m.members.size; ++from) {
+                received.push_back(inputs[from].split_with_sizes(m.table()[from], m.dim())[rank]);
+              }
+              return at::cat(received, m.dim());
+            }};
   }
 
   // Slices leave along one dimension and arrive along another: a transpose.
@@ -245,10 +237,9 @@ struct Maker {
                   return all_to_all_v(own, m.extents, m.extents, m.setting.dim, output_dim,
                                       m.members.argument);
                 },
-            .expected =
-                [m = *this, output_dim](const Tensors& inputs, int rank) {
-                  return m.slice(at::cat(inputs, output_dim), rank);
-                }};
+            .expected = [m = *this, output_dim](
+                            const Tensors& inputs,
+                            int rank) { return m.slice(at::cat(inputs, output_dim), rank); }};
   }
 
   // The specification's names, without a gradient.
@@ -274,8 +265,8 @@ struct Maker {
     };
     exchanged.name = "indexed_all_to_all_v_wrapper";
     exchanged.call = [m = *this](const Tensor& own) {
-      return indexed_all_to_all_v_wrapper(own, m.indices(m.members.rank), m.table(),
-                                          m.setting.dim, m.members.argument);
+      return indexed_all_to_all_v_wrapper(own, m.indices(m.members.rank), m.table(), m.setting.dim,
+                                          m.members.argument);
     };
     std::vector<Operation> all = {gathered_by_all, gathered, scattered, reduced, exchanged};
     for (Operation& operation : all) operation.is_differentiable = false;
@@ -317,11 +308,16 @@ struct Maker {
 
 const char* name_of(Pattern pattern) {
   switch (pattern) {
-    case Pattern::kEven: return "even";
-    case Pattern::kUneven: return "uneven";
-    case Pattern::kSomeZero: return "some zero";
-    case Pattern::kAllOnOne: return "all on one";
-    case Pattern::kAllZero: return "all zero";
+    case Pattern::kEven:
+      return "even";
+    case Pattern::kUneven:
+      return "uneven";
+    case Pattern::kSomeZero:
+      return "some zero";
+    case Pattern::kAllOnOne:
+      return "all on one";
+    case Pattern::kAllZero:
+      return "all zero";
   }
   return "?";
 }
@@ -331,9 +327,11 @@ const char* name_of(Pattern pattern) {
 std::string to_string(const Setting& setting) {
   static constexpr const char* kLayouts[] = {"contiguous", "sliced", "transposed"};
   static constexpr const char* kForms[] = {"no sizes", "extents", "full shapes"};
+  const std::string extents = setting.extents.empty()
+                                  ? name_of(setting.pattern)
+                                  : fmt::format("[{}]", fmt::join(setting.extents, ", "));
   return fmt::format("{}, dim {}, {}, {}, {}, use_fp32 {}, root {}", c10::toString(setting.type),
-                     setting.dim, name_of(setting.pattern),
-                     kLayouts[static_cast<int>(setting.layout)],
+                     setting.dim, extents, kLayouts[static_cast<int>(setting.layout)],
                      kForms[static_cast<int>(setting.form)], setting.use_fp32, setting.root);
 }
 
@@ -341,25 +339,36 @@ Counts extents_of(Pattern pattern, int size) {
   Counts extents(size, 0);
   for (int rank = 0; rank < size; ++rank) {
     switch (pattern) {
-      case Pattern::kEven: extents[rank] = 3; break;
-      case Pattern::kUneven: extents[rank] = 2 * rank + 1; break;
-      case Pattern::kSomeZero: extents[rank] = rank % 2 == 0 ? 0 : rank + 3; break;
-      case Pattern::kAllOnOne: extents[rank] = rank == size / 2 ? 6 : 0; break;
-      case Pattern::kAllZero: break;
+      case Pattern::kEven:
+        extents[rank] = 3;
+        break;
+      case Pattern::kUneven:
+        extents[rank] = 2 * rank + 1;
+        break;
+      case Pattern::kSomeZero:
+        extents[rank] = rank % 2 == 0 ? 0 : rank + 3;
+        break;
+      case Pattern::kAllOnOne:
+        extents[rank] = rank == size / 2 ? 6 : 0;
+        break;
+      case Pattern::kAllZero:
+        break;
     }
   }
   return extents;
 }
 
 std::vector<Operation> operations(const Members& members, const Setting& setting) {
-  const Maker maker{members, setting, extents_of(setting.pattern, members.size)};
+  const Maker maker{
+      members, setting,
+      setting.extents.empty() ? extents_of(setting.pattern, members.size) : setting.extents};
   std::vector<Operation> all = {maker.all_gather(), maker.gather(), maker.scatter(),
                                 maker.reduce_scatter()};
   // The others always have sizes.
   const bool once = setting.form == SizesForm::kExtents;
   if (once) {
-    for (const Operation& operation : {maker.indexed(false), maker.indexed(true),
-                                       maker.all_to_all(), maker.transposing()}) {
+    for (const Operation& operation :
+         {maker.indexed(false), maker.indexed(true), maker.all_to_all(), maker.transposing()}) {
       all.push_back(operation);
     }
     if (setting.type != at::kBool) all.push_back(maker.indexed_backward());

@@ -27,6 +27,8 @@ struct Setting {
   at::ScalarType type = at::kFloat;
   int64_t dim = 0;
   Pattern pattern = Pattern::kUneven;
+  // The members' extents; empty: those of the pattern.
+  std::vector<int64_t> extents;
   Layout layout = Layout::kContiguous;
   SizesForm form = SizesForm::kExtents;
   bool use_fp32 = true;

@@ -1,7 +1,6 @@
 #include "tests/parallel/collectives/conformance/oracle.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/complex.h>
+#include <ATen/ATen.h>
 
 namespace meshrun {
 

@@ -1,10 +1,6 @@
 // The closed forms that the peers' tests hold, by their numbers: P ranks, r this one, N = sum of
 // r + 2.
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "parallel/collectives/collectives.h"
