@@ -63,33 +63,7 @@ c10::intrusive_ptr<c10d::Backend> make_ucx(const c10::intrusive_ptr<c10d::Store>
   return c10::make_intrusive<UcxBackend>(store, rank, size, std::move(ucx));
 }
 
-struct Choice {
-  std::string cpu = "gloo";
-  std::string cuda;  // empty: none
-};
-
 bool is_cpu_backend(const std::string& name) { return name == "gloo" || name == "ucx"; }
-
-// "gloo", "nccl", "cpu:ucx,cuda:nccl"; absent: not one that this program has.
-std::optional<Choice> parse(std::string_view text) {
-  Choice choice;
-  while (true) {
-    const size_t end = std::min(text.find(','), text.size());
-    const std::string_view entry = text.substr(0, end);
-    const size_t colon = entry.find(':');
-    const std::string_view device = entry.substr(0, colon == entry.npos ? 0 : colon);
-    const std::string name(entry.substr(colon == entry.npos ? 0 : colon + 1));
-    if (is_cpu_backend(name) && (device.empty() || device == "cpu")) {
-      choice.cpu = name;
-    } else if (cuda_backends().count(name) > 0 && (device.empty() || device == "cuda")) {
-      choice.cuda = name;
-    } else {
-      return std::nullopt;
-    }
-    if (end == text.size()) return choice;
-    text.remove_prefix(end + 1);
-  }
-}
 
 }  // namespace
 
@@ -97,7 +71,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& backend,
     const ProcessGroupOptions& options) {
   using c10d::ProcessGroup;
-  const std::optional<Choice> choice = parse(backend);
+  const std::optional<BackendChoice> choice = parse_backend(backend);
   if (!choice) throw unknown_backend(backend);
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   const bool is_ucx = choice->cpu == "ucx";
@@ -123,12 +97,33 @@ std::optional<std::string> backend_of_environment() {
   return name;
 }
 
-bool has_backend(const std::string& backend) { return parse(backend).has_value(); }
+std::optional<BackendChoice> parse_backend(const std::string& backend) {
+  BackendChoice choice;
+  std::string_view text = backend;
+  while (true) {
+    const size_t end = std::min(text.find(','), text.size());
+    const std::string_view entry = text.substr(0, end);
+    const size_t colon = entry.find(':');
+    const std::string_view device = entry.substr(0, colon == entry.npos ? 0 : colon);
+    const std::string name(entry.substr(colon == entry.npos ? 0 : colon + 1));
+    if (is_cpu_backend(name) && (device.empty() || device == "cpu")) {
+      choice.cpu = name;
+    } else if (cuda_backends().count(name) > 0 && (device.empty() || device == "cuda")) {
+      choice.cuda = name;
+    } else {
+      return std::nullopt;
+    }
+    if (end == text.size()) return choice;
+    text.remove_prefix(end + 1);
+  }
+}
+
+bool has_backend(const std::string& backend) { return parse_backend(backend).has_value(); }
 
 BackendError unknown_backend(const std::string& backend) {
   return BackendError(fmt::format(
-      "the backend \"{}\" is unknown or not linked into this program: pass \"gloo\" or "
-      "\"ucx\"{}",
+      "the backend \"{}\" is unknown or not linked into this program: pass \"ucx\" or "
+      "\"gloo\"{}",
       backend,
       backend == "nccl" ? ", or build with --config=cuda and depend on //parallel/comm:nccl_backend"
                         : ""));

@@ -2,12 +2,11 @@
 //
 // The groups work wherever c10d's do: `group->allreduce(tensors)`, c10d::Reducer.
 //
-//   "gloo"                CPU tensors
-//   "ucx"                 CPU tensors, by the backend of comm/ucx
-//   "nccl"                CUDA tensors, with Gloo beside it for CPU ones; only in programs that
-//   link
-//                         //parallel/comm:nccl_backend (--config=cuda)
-//   "cpu:ucx,cuda:nccl"   a backend for each device
+//   "ucx"                  CPU tensors, by the backend of comm/ucx
+//   "gloo"                 CPU tensors, by ProcessGroupGloo
+//   "nccl"                 CUDA tensors, with ucx beside it for CPU ones; only in programs that
+//                          link //parallel/comm:nccl_backend (--config=cuda)
+//   "cpu:gloo,cuda:nccl"   a backend for each device
 //
 // Where nobody asks for one, MESHRUN_BACKEND names it. c10d knows no "ucx": such a group's
 // getBackendName() is "custom", that of its CPU backend "ucx".
@@ -68,6 +67,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
 
 // MESHRUN_BACKEND, what to use where nobody asks for a backend; absent: not set.
 std::optional<std::string> backend_of_environment();
+
+struct BackendChoice {
+  std::string cpu = "ucx";
+  std::string cuda;  // empty: none
+};
+// What `backend` names for each device; absent: not one that this program has, GPU or not.
+std::optional<BackendChoice> parse_backend(const std::string& backend);
 
 // Whether this program can make groups of that backend, GPU or not.
 bool has_backend(const std::string& backend);

@@ -13,21 +13,28 @@ int gpu_count() {
 }
 
 std::string choose_backend(const std::optional<std::string>& asked, int gpus) {
-  const std::string backend = asked.value_or(gpus > 0 && has_backend("nccl") ? "nccl" : "gloo");
-  if (backend == "nccl" && gpus == 0) {
-    throw BackendError(
-        "the backend \"nccl\" needs a GPU, and this process sees none: pass backend \"gloo\" "
-        "(setup(..., backend = \"gloo\"), or InitializeOptions::backend), or check nvidia-smi and "
-        "CUDA_VISIBLE_DEVICES");
+  std::optional<std::string> named = asked ? asked : backend_of_environment();
+  const std::string backend = named.value_or(gpus > 0 && has_backend("nccl") ? "nccl" : "ucx");
+  const std::optional<BackendChoice> choice = parse_backend(backend);
+  // Also where NCCL is not linked in: what is missing first is the GPU.
+  const bool wants_gpu = choice ? !choice->cuda.empty() : backend == "nccl";
+  if (wants_gpu && gpus == 0) {
+    throw BackendError(fmt::format(
+        "the backend \"{}\" needs a GPU, and this process sees none: pass backend \"ucx\" "
+        "(setup(..., backend = \"ucx\"), InitializeOptions::backend, or MESHRUN_BACKEND=ucx), or "
+        "check nvidia-smi and CUDA_VISIBLE_DEVICES",
+        backend));
   }
-  if (!has_backend(backend)) throw unknown_backend(backend);
+  if (!choice) throw unknown_backend(backend);
   return backend;
 }
 
 c10::Device choose_device(const std::string& backend, int world_size, int local_rank, int gpus,
                           std::optional<int> assigned) {
-  // Gloo's groups take CPU tensors only; a rank alone has nobody to send to.
-  if (gpus == 0 || (backend == "gloo" && world_size > 1)) return c10::Device(c10::DeviceType::CPU);
+  // Groups without a CUDA backend take CPU tensors only; a rank alone has nobody to send to.
+  const std::optional<BackendChoice> choice = parse_backend(backend);
+  const bool is_cpu_only = choice && choice->cuda.empty();
+  if (gpus == 0 || (is_cpu_only && world_size > 1)) return c10::Device(c10::DeviceType::CPU);
   if (assigned && *assigned >= gpus) {
     throw BackendError(fmt::format(
         "the GPU of local rank {} is number {} in CUDA_VISIBLE_DEVICES, counted from 0, "

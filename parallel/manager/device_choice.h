@@ -11,8 +11,8 @@ namespace meshrun {
 // GPUs that this process sees; 0 where libtorch_cuda is not linked in.
 int gpu_count();
 
-// `asked`, or "nccl" where there is a GPU and NCCL is linked in, else "gloo". What cannot work is
-// an error that says what to pass.
+// `asked`, or MESHRUN_BACKEND, or "nccl" where there is a GPU and NCCL is linked in, else "ucx".
+// What cannot work is an error that says what to pass.
 std::string choose_backend(const std::optional<std::string>& asked, int gpus);
 
 // The rank's GPU, made the current one, or the CPU. `assigned` is its index where the daemon gave

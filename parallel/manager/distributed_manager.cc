@@ -13,6 +13,8 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/ucx/engine/engine.h"
+#include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/device_choice.h"
 #include "parallel/manager/environment.h"
 #include "parallel/manager/errors.h"
@@ -50,16 +52,19 @@ bool warn_if_initialized() {
   return true;
 }
 
-// Lets the groups go on another thread: a destructor waits for collectives in flight, and one whose
-// peer hangs without dying may wait for long.
+// Lets the groups go on another thread: it waits for collectives in flight, and one whose peer
+// hangs without dying may wait for long. Gloo waits in its destructor and cannot be told to stop.
 void release_groups(std::vector<ProcessGroupPtr> groups, const std::string& backend) {
   if (groups.empty()) return;
   std::promise<void> released;
   std::future<void> done = released.get_future();
-  std::thread([groups = std::move(groups), backend, released = std::move(released)]() mutable {
+  const bool can_abort = backend != "gloo";
+  std::vector<ProcessGroupPtr> to_abort;
+  if (can_abort) to_abort = groups;
+  std::thread([groups = std::move(groups), can_abort, released = std::move(released)]() mutable {
     for (ProcessGroupPtr& group : groups) {
       try {
-        if (backend != "gloo") group->shutdown();
+        if (can_abort) group->shutdown();
         group.reset();
       } catch (const std::exception& error) {
         TORCH_WARN("a process group did not close cleanly: ", error.what());
@@ -67,11 +72,11 @@ void release_groups(std::vector<ProcessGroupPtr> groups, const std::string& back
     }
     released.set_value();
   }).detach();
-  if (done.wait_for(kReleaseGrace) != std::future_status::ready) {
-    TORCH_WARN("collectives are still in flight ", kReleaseGrace.count(),
-               " ms after cleanup(); their process groups are "
-               "left to end by themselves");
-  }
+  if (done.wait_for(kReleaseGrace) == std::future_status::ready) return;
+  TORCH_WARN("collectives are still in flight ", kReleaseGrace.count(), " ms after cleanup(); ",
+             can_abort ? "they are aborted" : "their process groups are left to end by themselves");
+  for (const ProcessGroupPtr& group : to_abort) group->abort();
+  if (can_abort) done.wait_for(kReleaseGrace);
 }
 
 void print_partition(const std::string& name, const Partition& partition) {
@@ -92,12 +97,32 @@ struct DistributedManager::State {
   std::atomic<bool> broadcast_buffers{false};
   std::atomic<bool> find_unused_parameters{false};
   std::unique_ptr<GroupTable> groups;
+  // Of all groups that have CPU tensors on ucx; made with the first.
+  mutable std::once_flag engine_once;
+  mutable std::shared_ptr<ucx::Engine> engine;
 
   std::mutex mesh_mutex;
   // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older
   // ones are kept, since callers hold references.
   std::vector<std::unique_ptr<DeviceMesh>> meshes;
   bool mesh_is_default = false;
+
+  std::shared_ptr<ucx::Engine> shared_engine() const {
+    const std::optional<BackendChoice> choice = parse_backend(backend);
+    if (!choice || choice->cpu != "ucx") return nullptr;
+    std::call_once(engine_once, [&] {
+      engine = start_ucx_engine(
+          {world.rank, world.world_size, world.address, world.store, world.rendezvous_timeout});
+    });
+    return engine;
+  }
+
+  bool are_on_one_node(const std::vector<int>& ranks) const {
+    return world.nodes.empty() || std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+             return world.nodes[static_cast<size_t>(rank)] ==
+                    world.nodes[static_cast<size_t>(ranks.front())];
+           });
+  }
 
   ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks) const {
     const auto mine = std::find(ranks.begin(), ranks.end(), world.rank);
@@ -108,6 +133,9 @@ struct DistributedManager::State {
     options.timeout = world.timeout;
     options.name = name;
     options.address = world.address;
+    options.engine = shared_engine();
+    options.world_ranks = ranks;
+    options.one_host = are_on_one_node(ranks);
     if (device.is_cuda()) options.device = device;
     ProcessGroupPtr group =
         make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, world.store), group_rank,
@@ -123,6 +151,22 @@ struct DistributedManager::State {
       }
     }
     return group;
+  }
+
+  // Returns when all ranks are there. Gloo's group has waited for them in its constructor.
+  void meet(c10d::ProcessGroup& group) const {
+    if (engine == nullptr) return;
+    c10d::BarrierOptions options;
+    options.timeout = world.rendezvous_timeout;
+    options.device = c10::Device(c10::DeviceType::CPU);
+    try {
+      group.barrier(options)->wait();
+    } catch (const c10::Error& error) {
+      throw RendezvousError(fmt::format(
+          "rank {} of {} did not meet the other ranks of the world within {:g} s: {}", world.rank,
+          world.world_size, static_cast<double>(world.rendezvous_timeout.count()) / 1000,
+          error.what_without_backtrace()));
+    }
   }
 
   void declare(const std::string& name, Partition partition, bool verbose) {
@@ -173,6 +217,7 @@ DistributedManager::~DistributedManager() {
   // Groups before the store that they met at, and the store before the line to the daemon.
   release_groups(state_->groups->release(), state_->backend);
   state_->groups.reset();
+  state_->engine.reset();
   state_->world.store.reset();
 }
 
@@ -206,7 +251,7 @@ void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) 
                                      return raw->make_group(name, ranks);
                                    });
   std::unique_ptr<DistributedManager> manager(new DistributedManager(std::move(state)));
-  if (raw->world.world_size > 1) manager->world();
+  if (raw->world.world_size > 1) raw->meet(*manager->world());
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
 
   instance() = std::move(manager);
@@ -251,6 +296,10 @@ int DistributedManager::world_size() const { return state_->world.world_size; }
 int DistributedManager::local_rank() const { return state_->world.local_rank; }
 int DistributedManager::local_world_size() const { return state_->world.local_world_size; }
 int DistributedManager::node_rank() const { return state_->world.node_rank; }
+std::vector<int> DistributedManager::node_ranks() const {
+  if (!state_->world.nodes.empty()) return state_->world.nodes;
+  return std::vector<int>(static_cast<size_t>(world_size()), node_rank());
+}
 c10::Device DistributedManager::device() const { return state_->device; }
 bool DistributedManager::cuda() const { return state_->device.is_cuda(); }
 bool DistributedManager::distributed() const { return state_->world.distributed; }

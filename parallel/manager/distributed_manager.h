@@ -20,8 +20,9 @@
 // Threads: initialize, setup and cleanup from one thread, while nobody else uses the manager. All
 // other methods from any thread.
 //
-// Errors: parallel/manager/errors.h. Collectives raise c10d's c10::DistError, and Gloo's own
-// std::runtime_error where a peer dies.
+// Errors: parallel/manager/errors.h. Collectives raise those of parallel/comm/collective_errors.h
+// on ucx; on other backends c10d's c10::DistError, and Gloo's own std::runtime_error where a peer
+// dies.
 //
 // Corresponds to physicsnemo.distributed.DistributedManager.
 #pragma once
@@ -55,13 +56,14 @@ struct World;
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 struct InitializeOptions {
-  // "nccl" or "gloo"; absent: "nccl" where this process has a GPU and NCCL linked in, else "gloo".
+  // "ucx", "gloo", "nccl", or one for each device: "cpu:gloo,cuda:nccl". Absent: MESHRUN_BACKEND,
+  // else "nccl" where this process has a GPU and NCCL linked in, else "ucx".
   std::optional<std::string> backend;
   // COORDINATOR, ENV, SLURM or OPENMPI; absent: the variables above, else the first that the
   // environment shows.
   std::optional<std::string> method;
   // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own
-  // (Gloo 30 minutes, NCCL 10).
+  // (ucx and Gloo 30 minutes, NCCL 10).
   std::optional<std::chrono::milliseconds> timeout;
   // A connection to the daemon that is there already, for COORDINATOR; absent: one is made.
   std::shared_ptr<agent::Agent> agent;
@@ -91,12 +93,14 @@ class DistributedManager {
   int local_rank() const;
   int local_world_size() const;
   int node_rank() const;
+  // The node of each rank of the world.
+  std::vector<int> node_ranks() const;
   // cuda:<the first GPU that the daemon gave this rank, else the local rank>, or cpu.
   c10::Device device() const;
   bool cuda() const;
   // More than one rank, or a launcher said so.
   bool distributed() const;
-  // "nccl" or "gloo".
+  // As asked or chosen: "ucx", "nccl".
   const std::string& backend() const;
   // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "SINGLE", or what setup() was given.
   const std::string& initialization_method() const;

@@ -55,6 +55,26 @@ void fill_locality(World& world, const std::vector<std::string>& hosts) {
   }
 }
 
+// Ranks tell each other their nodes, where there are several.
+void fill_nodes(World& world) {
+  if (world.local_world_size >= world.world_size) return;
+  const auto key = [](int rank) { return fmt::format("node_rank/{}", rank); };
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world.world_size; ++rank) keys.push_back(key(rank));
+  world.store->set(key(world.rank), std::to_string(world.node_rank));
+  try {
+    world.store->wait(keys, world.rendezvous_timeout);
+    for (const std::string& of_rank : keys) {
+      world.nodes.push_back(std::stoi(world.store->get_to_str(of_rank)));
+    }
+  } catch (const c10::DistError& error) {
+    throw RendezvousError(fmt::format(
+        "rank {} waited in vain for the other ranks to say which node they are on; its own "
+        "launcher says that {} of {} ranks are here: {}",
+        world.rank, world.local_world_size, world.world_size, error.what_without_backtrace()));
+  }
+}
+
 std::string peer_address(const std::string& master_addr) {
   if (is_loopback(master_addr)) return "127.0.0.1";
   // A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it; the route
@@ -151,6 +171,7 @@ void join(World& world, InstanceHistory& history) {
                                         meeting_place(world), error.what_without_backtrace()));
     }
     if (world.world_size > 1) world.address = peer_address(world.master_addr);
+    fill_nodes(world);
     return;
   }
   if (world.world_size == 1) {
@@ -172,6 +193,7 @@ void join(World& world, InstanceHistory& history) {
   if (world.local_rank < 0 || world.local_world_size < 0 || world.node_rank < 0) {
     fill_locality(world, joined_hosts(*world.store, world.world_size));
   }
+  fill_nodes(world);
 }
 
 }  // namespace meshrun

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/agent.h"
 #include "c10/util/intrusive_ptr.h"
@@ -41,6 +42,8 @@ struct World {
   int local_rank = -1;
   int local_world_size = -1;
   int node_rank = -1;
+  // The node of each rank; empty: all are on one.
+  std::vector<int> nodes;
   // This host's address for its peers.
   std::string address = "127.0.0.1";
   c10::intrusive_ptr<c10d::Store> store;

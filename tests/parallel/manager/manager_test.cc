@@ -79,7 +79,7 @@ void check_world() {
   EXPECT_EQ(manager().local_world_size(), n);
   EXPECT_EQ(manager().node_rank(), 0);
   EXPECT_TRUE(manager().distributed());
-  EXPECT_EQ(manager().backend(), "gloo");
+  EXPECT_EQ(manager().backend(), "ucx");
   EXPECT_EQ(manager().initialization_method(), "ENV");
   EXPECT_EQ(manager().agent(), nullptr);
   EXPECT_EQ(manager().device(), c10::Device(c10::DeviceType::CPU));
@@ -330,7 +330,7 @@ const bool kSetup = register_rank_function("setup", [] {
   const std::string port = std::getenv("TEST_PORT");
   EXPECT_THAT(message_of<BackendError>(
                   [&] { DistributedManager::setup(rank, 2, rank, "localhost", port); }),
-              AllOf(HasSubstr("\"nccl\""), HasSubstr("GPU"), HasSubstr("pass backend \"gloo\"")));
+              AllOf(HasSubstr("\"nccl\""), HasSubstr("GPU"), HasSubstr("pass backend \"ucx\"")));
   EXPECT_FALSE(DistributedManager::is_initialized());
   message_of<BackendError>(
       [&] { DistributedManager::setup(rank, 2, rank, "localhost", port, "carrier-pigeon"); });
@@ -474,10 +474,10 @@ const bool kCoordinator = register_rank_function("coordinator", [] {
     EXPECT_THAT(manager().global_mesh().shape(), ElementsAre(2, 2));
     if (round == 0 && rank == 0) {
       EXPECT_THAT(agent->registered_groups(),
-                  ElementsAre("world gloo: 0,1,2,3", "spatial gloo: 0,1", "dp gloo: 0,2"));
+                  ElementsAre("world ucx: 0,1,2,3", "spatial ucx: 0,1", "dp ucx: 0,2"));
     }
     if (round == 0 && rank == 1) {
-      EXPECT_THAT(agent->registered_groups(), ElementsAre("dp gloo: 1,3"));
+      EXPECT_THAT(agent->registered_groups(), ElementsAre("dp ucx: 1,3"));
     }
     DistributedManager::cleanup();
   }

@@ -126,6 +126,8 @@ void Engine::Impl::remove_group(uint32_t group) {
 template <typename Spec>
 std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec spec) {
   lock_beside();
+  note_submitter();
+  called();
   std::shared_ptr<Operation> operation = executor_->submit(group, std::move(spec));
   Chores chores = collect();
   if (!operation->is_done()) notice();

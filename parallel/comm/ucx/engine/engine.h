@@ -19,6 +19,10 @@
 // thread that waits, submits or polls, or on the progress thread: never on a thread of the address
 // book or of the watch. They may call anything here, wait() too.
 //
+// A rank whose one caller has been in wait(), without a timeout of its own, for
+// WaitBoard::kReportAfter tells the watch what it is blocked in; nothing where another thread of it
+// that has begun operations lives on and might begin the one that is missing.
+//
 // submit never waits, not even for a peer to exist. wait() has the operation's deadline.
 // After fork() a child gets failed operations; nothing of its parent's engine is touched.
 #pragma once

@@ -2,6 +2,7 @@
 //
 //   engine.cc            groups, submission, events from outside, the end
 //   engine_progress.cc   who has the role, rounds, sleeping, the progress thread
+//   engine_waiting.cc    what the watch is told of a rank that is blocked
 #pragma once
 
 #include <sys/types.h>
@@ -11,9 +12,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/mutex.h"
@@ -95,14 +98,27 @@ class Engine::Impl {
   void defer() MESHRUN_REQUIRES(mu_);
   void run(Chores chores) MESHRUN_EXCLUDES(mu_);
 
+  // engine_waiting.cc
+  // A thread begins an operation, or waits, or stops waiting: this rank is not blocked as it was.
+  void called() MESHRUN_REQUIRES(mu_);
+  void note_submitter() MESHRUN_REQUIRES(mu_);
+  // The only caller sleeps until `operation` is done, whenever that is: tells the watch, once that
+  // has lasted long enough.
+  void blocked_in(const Operation& operation) MESHRUN_REQUIRES(mu_);
+  void withdraw() MESHRUN_REQUIRES(mu_);
+  // Whether another thread, which does not wait here, may begin an operation.
+  bool others_may_call() MESHRUN_REQUIRES(mu_);
+
   // engine_progress.cc
   // Instead of Lock() where another thread may have the role: it gives the lock up.
   void lock_beside() MESHRUN_TSA(acquire_capability(mu_));
   void give_way() MESHRUN_REQUIRES(mu_);
   bool needs_thread() const MESHRUN_REQUIRES(mu_);
   // Has the role, until there are chores or `must_stop`.
+  // `operation`: until that is done, and no other end; else null.
   template <typename Stop>
-  Chores drive(Holder self, SteadyNanos deadline, Stop must_stop) MESHRUN_REQUIRES(mu_);
+  Chores drive(Holder self, const Operation* operation, SteadyNanos deadline, Stop must_stop)
+      MESHRUN_REQUIRES(mu_);
   void sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
   // The role is nobody's: gives it to who wants it.
   void hand_on() MESHRUN_REQUIRES(mu_);
@@ -137,6 +153,15 @@ class Engine::Impl {
   bool thread_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // For the watch.
+  int callbacks_running_ MESHRUN_GUARDED_BY(mu_) = 0;  // on the progress thread
+  uint64_t calls_ MESHRUN_GUARDED_BY(mu_) = 0;
+  uint64_t calls_seen_ MESHRUN_GUARDED_BY(mu_) = 0;
+  SteadyNanos next_report_ MESHRUN_GUARDED_BY(mu_){0};
+  std::optional<WaitReport> reported_ MESHRUN_GUARDED_BY(mu_);
+  std::set<pid_t> submitters_ MESHRUN_GUARDED_BY(mu_);
+  pid_t last_submitter_ MESHRUN_GUARDED_BY(mu_) = -1;
+  pid_t thread_id_ MESHRUN_GUARDED_BY(mu_) = -1;
   CondVar callers_cv_;
   CondVar thread_cv_;
   CondVar look_ups_cv_;

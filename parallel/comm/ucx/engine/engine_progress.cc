@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -45,6 +46,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   };
   lock_beside();
   ++callers_;
+  called();
   while (!is_over()) {
     const bool is_free =
         holder_ == Holder::kNobody || (holder_ == Holder::kThread && thread_sleeps_);
@@ -60,18 +62,22 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
       continue;
     }
     holder_ = Holder::kCaller;
-    Chores chores = drive(Holder::kCaller, deadline, is_over);
+    Chores chores = drive(Holder::kCaller, timeout ? nullptr : &operation, deadline, is_over);
     holder_ = Holder::kNobody;
     if (chores.empty()) continue;
     --callers_;
     // Callbacks may take their time, and may wait themselves.
-    if (!chores.callbacks.empty()) hand_on();
+    if (!chores.callbacks.empty()) {
+      called();
+      hand_on();
+    }
     mu_.Unlock();
     run(std::move(chores));
     lock_beside();
     ++callers_;
   }
   --callers_;
+  called();
   const bool is_done = operation.is_done();
   if (!is_done) executor_->set_drive(operation, Drive::kThread);
   if (holder_ == Holder::kNobody) hand_on();
@@ -89,7 +95,8 @@ void Engine::Impl::poll() {
 }
 
 template <typename Stop>
-Engine::Impl::Chores Engine::Impl::drive(Holder self, SteadyNanos deadline, Stop must_stop) {
+Engine::Impl::Chores Engine::Impl::drive(Holder self, const Operation* operation,
+                                         SteadyNanos deadline, Stop must_stop) {
   WaitPolicy policy(cores_, local_ranks_, self == Holder::kThread);
   while (true) {
     const bool moved = executor_->progress();
@@ -109,6 +116,7 @@ Engine::Impl::Chores Engine::Impl::drive(Holder self, SteadyNanos deadline, Stop
           mu_.Lock();
           break;
         case WaitPolicy::Move::kSleep:
+          if (operation != nullptr) blocked_in(*operation);
           sleep(self, policy, deadline);
           break;
       }
@@ -173,6 +181,7 @@ void Engine::Impl::notice() {
 
 void Engine::Impl::run_thread() {
   mu_.Lock();
+  thread_id_ = gettid();
   const auto must_stop = [this]() MESHRUN_REQUIRES(mu_) {
     return stopping_ || holder_ != Holder::kThread || callers_ > 0 || !needs_thread();
   };
@@ -182,15 +191,18 @@ void Engine::Impl::run_thread() {
       continue;
     }
     holder_ = Holder::kThread;
-    Chores chores = drive(Holder::kThread, SteadyNanos::max(), must_stop);
+    Chores chores = drive(Holder::kThread, nullptr, SteadyNanos::max(), must_stop);
     if (holder_ == Holder::kThread) {
       holder_ = Holder::kNobody;
       if (parked_callers_ > 0) callers_cv_.NotifyOne();
     }
     if (chores.empty()) continue;
+    const int callbacks = static_cast<int>(chores.callbacks.size());
+    callbacks_running_ += callbacks;
     mu_.Unlock();
     run(std::move(chores));
     mu_.Lock();
+    callbacks_running_ -= callbacks;
   }
   mu_.Unlock();
 }

@@ -224,7 +224,9 @@ WaitReport Executor::Impl::wait_report(const RunningOperation& operation) const 
   report.operation = operation.name();
   report.is_moving = operation.state == OperationState::kMoving || !config.check_headers;
   for (const auto& [number, g] : groups_) {
-    report.called[g->config->name] = g->last_sequence;
+    uint64_t& called = report.called[g->config->name];
+    // Of two groups with one name, which cannot be told apart: what makes no verdict.
+    called = std::max(called, g->last_sequence);
     for (const auto& [sequence, message] : g->point_to_point) {
       std::set<int>& ranks = message->is_send() ? report.sending_to : report.receiving_from;
       const int peer = message->point_to_point.peer;

@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "core/ids.h"
 #include "core/mutex.h"
 #include "core/os/fd.h"
+#include "core/wait_bytes.h"
 #include "fmt/format.h"
 
 namespace meshrun::ucx {
@@ -31,7 +33,12 @@ namespace {
 
 using Time = std::chrono::steady_clock::time_point;
 
-constexpr size_t kLongestLine = 1000;
+// A report lists the members of a group, a verdict those of several; what is longer is not sent,
+// and the operation's timeout decides.
+constexpr size_t kLongestFrame = 1 << 20;
+// Of a stranger.
+constexpr size_t kLongestHello = 1000;
+constexpr size_t kReadAtOnce = 64 << 10;
 constexpr std::chrono::seconds kHelloWithin{10};
 constexpr std::chrono::seconds kLeaveWithin{1};
 // Strangers that may be connected at once.
@@ -39,6 +46,8 @@ constexpr size_t kStrangers = 16;
 // Where this process has no descriptor left for one.
 constexpr std::chrono::seconds kAcceptAgain{1};
 constexpr int kHub = 0;
+// How frames begin.
+constexpr std::string_view kWaits = "waits ", kRuns = "runs", kVerdict = "verdict ";
 constexpr const char* kEnded = "its process ended";
 
 using os::UniqueFd;
@@ -165,7 +174,9 @@ absl::StatusOr<UniqueFd> connect_to(const Endpoint& hub, Time deadline) {
 
 // ---- The watch
 
-// Lines over a socket that never blocks.
+SteadyNanos steady_now() { return Time::clock::now().time_since_epoch(); }
+
+// Frames over a socket that never blocks: four bytes that count, the lowest first, and so many.
 class Connection {
  public:
   explicit Connection(UniqueFd fd) : fd_(std::move(fd)) { watch_peer(fd_.get()); }
@@ -173,8 +184,12 @@ class Connection {
   int fd() const { return fd_.get(); }
   bool wants_to_write() const { return !out_.empty(); }
 
-  void write(std::string_view line) {
-    out_.append(line.substr(0, kLongestLine)).push_back('\n');
+  void write(std::string_view frame) {
+    frame = frame.substr(0, kLongestFrame);
+    for (size_t byte = 0; byte < kCount; ++byte) {
+      out_.push_back(static_cast<char>(frame.size() >> (8 * byte)));
+    }
+    out_.append(frame);
     flush();
   }
   void flush() {
@@ -192,11 +207,11 @@ class Connection {
     is_ending_ = true;
     flush();
   }
-  // False: nothing more comes, for the reason given.
-  bool read(std::vector<std::string>& lines, std::string* reason) {
+  // What has come, or part of it. False: nothing more does, for the reason given.
+  bool read(std::string* reason) {
     std::array<char, 4096> part;
-    while (true) {
-      const ssize_t got = recv(fd(), part.data(), part.size(), 0);
+    for (size_t left = kReadAtOnce; left > 0;) {
+      const ssize_t got = recv(fd(), part.data(), std::min(part.size(), left), 0);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && errno == EAGAIN) return true;
       if (got <= 0) {
@@ -206,14 +221,21 @@ class Connection {
         return false;
       }
       in_.append(part.data(), static_cast<size_t>(got));
-      for (size_t end; (end = in_.find('\n')) != std::string::npos; in_.erase(0, end + 1)) {
-        lines.push_back(in_.substr(0, end));
-      }
-      if (in_.size() > kLongestLine) {
-        *reason = "what it sends is not understood";
-        return false;
-      }
+      left -= static_cast<size_t>(got);
     }
+    return true;
+  }
+  // The next of what was read; absent: it is not all there, or never will be.
+  std::optional<std::string> next() {
+    if (in_.size() < kCount || is_garbled()) return std::nullopt;
+    const size_t length = next_length();
+    if (in_.size() < kCount + length) return std::nullopt;
+    std::string frame = in_.substr(kCount, length);
+    in_.erase(0, kCount + length);
+    return frame;
+  }
+  bool is_garbled() const {
+    return in_.size() >= kCount && next_length() > (rank < 0 ? kLongestHello : kLongestFrame);
   }
 
   int rank = -1;  // -1: a stranger
@@ -221,6 +243,16 @@ class Connection {
   Time since = Time::clock::now();
 
  private:
+  static constexpr size_t kCount = 4;
+
+  size_t next_length() const {
+    size_t length = 0;
+    for (size_t byte = 0; byte < kCount; ++byte) {
+      length |= size_t{static_cast<unsigned char>(in_[byte])} << (8 * byte);
+    }
+    return length;
+  }
+
   UniqueFd fd_;
   std::string in_, out_;
   bool is_ending_ = false;
@@ -247,9 +279,8 @@ class HubWatch final : public PeerWatch {
     listener_ = std::move(listener);
     thread_ = std::thread([this] { run(); });
   }
-  // For the WaitBoard, which is not there yet.
-  void report(const WaitReport&) override {}
-  void withdraw(int) override {}
+  void report(const WaitReport& report) override { set_blocked(report); }
+  void withdraw(int) override { set_blocked(std::nullopt); }
 
   void stop() override {
     if (is_stopping_.exchange(true)) return;
@@ -263,13 +294,19 @@ class HubWatch final : public PeerWatch {
 
   void run() {
     { const MutexLock started(starting_); }
-    while (!is_stopping_) step(next_deadline());
+    while (!is_stopping_) {
+      tell_blocked();
+      if (Time::clock::now() >= decide_at_) decide();
+      step(next_deadline());
+    }
     leave();
   }
 
-  // When the first stranger has been one for too long, or accepting is tried again.
+  // When the first stranger has been one for too long, accepting is tried again, or a verdict is
+  // due.
   Time next_deadline() const {
     Time next = accepts_after_ > Time::clock::now() ? accepts_after_ : Time::max();
+    next = std::min(next, decide_at_);
     for (const Connection& connection : connections_) {
       if (connection.rank < 0) next = std::min(next, connection.since + kHelloWithin);
     }
@@ -289,6 +326,10 @@ class HubWatch final : public PeerWatch {
     if (poll(events.data(), events.size(),
              deadline == Time::max() ? -1 : milliseconds_until(deadline)) < 0) {
       return;
+    }
+    if (events[0].revents & POLLIN) {
+      uint64_t ignored;
+      eventfd_read(wake_fd_.get(), &ignored);
     }
     // What accept() adds has no event yet; serving may only mark.
     std::vector<bool> ended(connections_.size());
@@ -320,13 +361,16 @@ class HubWatch final : public PeerWatch {
 
   // False: it has ended.
   bool serve(Connection& connection) {
-    std::vector<std::string> lines;
     std::string reason;
-    const bool goes_on = connection.read(lines, &reason);
-    for (const std::string& line : lines) {
-      if (!(is_hub() ? heard_by_hub(connection, line) : heard_from_hub(connection, line))) {
+    bool goes_on = connection.read(&reason);
+    while (const std::optional<std::string> frame = connection.next()) {
+      if (!(is_hub() ? heard_by_hub(connection, *frame) : heard_from_hub(connection, *frame))) {
         return false;
       }
+    }
+    if (goes_on && connection.is_garbled()) {
+      goes_on = false;
+      reason = "what it sends is not understood";
     }
     if (!goes_on && connection.rank >= 0 && !connection.has_left) {
       gone(connection.rank, fmt::format("lost {} {}", connection.rank, reason));
@@ -334,14 +378,22 @@ class HubWatch final : public PeerWatch {
     return goes_on;
   }
 
-  bool heard_by_hub(Connection& connection, std::string_view line) {
+  bool heard_by_hub(Connection& connection, std::string_view frame) {
     if (connection.rank >= 0) {
-      if (line != "bye") return true;  // of a later version
-      connection.has_left = true;
-      gone(connection.rank, fmt::format("left {}", connection.rank));
-      return false;
+      if (frame == "bye") {
+        connection.has_left = true;
+        gone(connection.rank, fmt::format("left {}", connection.rank));
+        return false;
+      }
+      if (frame == kRuns) {
+        blocked(connection.rank, std::nullopt);
+      } else if (frame.starts_with(kWaits)) {
+        std::optional<WaitReport> report = ParseWaitReport(frame.substr(kWaits.size()));
+        if (report && report->rank == connection.rank) blocked(connection.rank, *report);
+      }
+      return true;  // others are of a later version
     }
-    const std::vector<std::string_view> said = words(line, 3);
+    const std::vector<std::string_view> said = words(frame, 3);
     if (said.size() != 3 || said[0] != "hello" || said[1] != token_) return false;
     const int rank = rank_of(said[2]);
     const auto is_it = [rank](const Connection& other) { return other.rank == rank; };
@@ -355,8 +407,12 @@ class HubWatch final : public PeerWatch {
     return true;
   }
 
-  bool heard_from_hub(Connection& hub, std::string_view line) {
-    const std::vector<std::string_view> said = words(line, 3);
+  bool heard_from_hub(Connection& hub, std::string_view frame) {
+    if (frame.starts_with(kVerdict)) {
+      if (const auto verdict = ParseWaitVerdict(frame.substr(kVerdict.size()))) listener_(*verdict);
+      return true;
+    }
+    const std::vector<std::string_view> said = words(frame, 3);
     const int rank = said.size() < 2 ? -1 : rank_of(said[1]);
     if (rank < 0 || rank == rank_) return true;
     if (said[0] == "left") {
@@ -384,9 +440,63 @@ class HubWatch final : public PeerWatch {
     }
     const std::vector<std::string_view> said = words(news, 3);
     if (said[0] == "left") {
+      board_.Left(rank, steady_now());
+      changed_ = Time::clock::now();
+      decide_at_ = std::min(decide_at_, changed_ + WaitBoard::kSettle);
       listener_(PeerLeft{rank});
     } else {
+      blocked(rank, std::nullopt);
       listener_(PeerLost{rank, std::string(said[2])});
+    }
+  }
+
+  // ---- Blocked ranks
+
+  void set_blocked(std::optional<WaitReport> report) {
+    {
+      const MutexLock lock(blocked_mu_);
+      blocked_ = std::move(report);
+      is_told_ = false;
+    }
+    eventfd_write(wake_fd_.get(), 1);
+  }
+
+  // The last of what was set, once the hub has taken what was told before: it may be slow to read.
+  void tell_blocked() {
+    if (!is_hub() && (connections_.empty() || connections_.front().wants_to_write())) return;
+    std::optional<WaitReport> report;
+    {
+      const MutexLock lock(blocked_mu_);
+      if (std::exchange(is_told_, true)) return;
+      report = blocked_;
+    }
+    if (is_hub()) return blocked(kHub, report);
+    const std::string frame =
+        report ? std::string(kWaits) + Serialize(*report) : std::string(kRuns);
+    connections_.front().write(frame.size() > kLongestFrame ? kRuns : frame);
+  }
+
+  // On the hub.
+  void blocked(int rank, const std::optional<WaitReport>& report) {
+    if (report) {
+      board_.Report(*report, steady_now());
+    } else {
+      board_.Withdraw(rank);
+    }
+    changed_ = Time::clock::now();
+    decide_at_ = std::min(decide_at_, changed_ + WaitBoard::kSettle);
+  }
+
+  void decide() {
+    decide_at_ = changed_ + WaitBoard::kSettle;
+    if (decide_at_ <= Time::clock::now()) decide_at_ = Time::max();
+    for (const WaitVerdict& verdict : board_.Decide(steady_now())) {
+      const std::string frame = std::string(kVerdict) + Serialize(verdict);
+      if (frame.size() > kLongestFrame) continue;
+      for (Connection& connection : connections_) {
+        if (connection.rank >= 0) connection.write(frame);
+      }
+      listener_(verdict);
     }
   }
 
@@ -406,8 +516,6 @@ class HubWatch final : public PeerWatch {
       if (connection.rank >= 0) say_farewell(connection);
     }
     const Time deadline = Time::clock::now() + kLeaveWithin;
-    uint64_t ignored;
-    eventfd_read(wake_fd_.get(), &ignored);
     while (!connections_.empty() && Time::clock::now() < deadline) step(deadline);
     connections_.clear();
   }
@@ -426,6 +534,14 @@ class HubWatch final : public PeerWatch {
   Time accepts_after_ = Time::min();
   std::vector<Connection> connections_;
   std::map<int, std::string> gone_;  // what was told of them
+  // The hub's.
+  WaitBoard board_;
+  Time changed_ = Time::min();
+  Time decide_at_ = Time::max();
+
+  Mutex blocked_mu_;
+  std::optional<WaitReport> blocked_ MESHRUN_GUARDED_BY(blocked_mu_);
+  bool is_told_ MESHRUN_GUARDED_BY(blocked_mu_) = true;
 };
 
 }  // namespace

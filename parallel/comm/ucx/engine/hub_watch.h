@@ -12,13 +12,16 @@
 //
 // Limits: once rank 0 has left or died, nobody tells of the others. A rank that dies while children
 // that it forked live on (they hold its socket, unless they called exec) is not seen to be dead.
-// Reports of blocked ranks are not carried yet.
+// What a report or a verdict needs beyond 1 MiB is not sent: then the timeout decides.
 //
-// On the wire, lines of at most 1,000 bytes:
-//   to the hub     "hello <token> <rank>", then nothing until "bye"
-//   from the hub   "lost <rank> <reason>", "left <rank>"; who comes late hears of all
+// On the wire, frames: their length in four bytes, the lowest first, and so many bytes.
+//   to the hub     "hello <token> <rank>", then "waits <WaitReport>", "runs" (it is blocked no
+//                  longer), and "bye" at the end
+//   from the hub   "lost <rank> <reason>", "left <rank>"; who comes late hears of all;
+//                  "verdict <WaitVerdict>"
 //
-// Threads: one of its own, asleep in poll().
+// Threads: one of its own, asleep in poll(). report() and withdraw() only leave it a note, the
+// last of which counts.
 #pragma once
 
 #include <chrono>

@@ -37,9 +37,10 @@ class PeerWatch {
   // after stop().
   virtual void start(Listener listener) = 0;
   // This rank has been blocked in an operation for WaitBoard::kReportAfter; again when that
-  // changes.
+  // changes. Never waits, not for a lock that is held while `listener` runs either: it is called
+  // with the engine's.
   virtual void report(const WaitReport& report) = 0;
-  // It no longer is.
+  // It no longer is. As report().
   virtual void withdraw(int world_rank) = 0;
   // Tells the others that this rank leaves by its own will. Waits at most a second.
   virtual void stop() = 0;

@@ -20,6 +20,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace meshrun::ucx {
 namespace {
@@ -38,6 +39,9 @@ class News {
         heard_.push_back("lost " + std::to_string(lost->world_rank) + ": " + lost->reason);
       } else if (const auto* left = std::get_if<PeerLeft>(&news)) {
         heard_.push_back("left " + std::to_string(left->world_rank));
+      } else if (const auto* verdict = std::get_if<WaitVerdict>(&news)) {
+        heard_.push_back("verdict: " + verdict->message);
+        verdicts_.push_back(*verdict);
       } else {
         heard_.push_back("?");
       }
@@ -55,11 +59,16 @@ class News {
     const std::lock_guard lock(mu_);
     return heard_.empty();
   }
+  std::vector<WaitVerdict> verdicts() {
+    const std::lock_guard lock(mu_);
+    return verdicts_;
+  }
 
  private:
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<std::string> heard_;
+  std::vector<WaitVerdict> verdicts_;
 };
 
 // The store, also for processes that are forked before it is set.
@@ -231,6 +240,92 @@ TEST(HubWatchTest, NothingIsHeardAfterStop) {
   EXPECT_TRUE(one.is_empty());
 }
 
+// What a rank of a world of four reports that is blocked in the `group` of `members`.
+WaitReport report_of(int rank, const std::string& group, const std::vector<int>& members,
+                     const std::string& operation = "barrier number 1") {
+  WaitReport report;
+  report.rank = rank;
+  report.group = group;
+  report.members = members;
+  report.sequence = 1;
+  report.operation = operation + " of group \"" + group + "\"";
+  report.called[group] = 1;
+  return report;
+}
+
+TEST(HubWatchTest, RanksThatWaitForEachOtherInTwoGroupsAllHearOneVerdict) {
+  Store store;
+  News zero, one, two;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  const auto other = watch_of(2, store, two);
+  // Longer than what a stranger may say, and than one read.
+  const std::string words(100'000, 'w');
+  watch->report(report_of(1, "a", {1, 2}, words));
+  other->report(report_of(2, "b", {1, 2}));
+  const std::string verdict = zero.next();
+  EXPECT_THAT(verdict, HasSubstr("verdict: ranks 1 and 2 wait for each other in vain"));
+  EXPECT_THAT(verdict, HasSubstr(words));
+  EXPECT_EQ(one.next(), verdict);
+  EXPECT_EQ(two.next(), verdict);
+  const WaitVerdict heard = one.verdicts().front();
+  EXPECT_TRUE(heard.deadlock);
+  EXPECT_EQ(heard.ranks, (std::vector{1, 2}));
+  ASSERT_EQ(heard.groups.size(), 2u);
+  EXPECT_EQ(heard.groups[1].name, "b");
+  EXPECT_EQ(heard.groups[1].members, (std::vector{1, 2}));
+  EXPECT_EQ(heard.groups[1].resume_at, 2u);
+}
+
+TEST(HubWatchTest, TheHubReportsToo) {
+  Store store;
+  News zero, one;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  hub->report(report_of(0, "a", {0, 1}));
+  watch->report(report_of(1, "b", {0, 1}));
+  EXPECT_THAT(zero.next(), HasSubstr("ranks 0 and 1 wait"));
+  EXPECT_THAT(one.next(), HasSubstr("ranks 0 and 1 wait"));
+}
+
+TEST(HubWatchTest, ARankThatRunsOnMakesNoVerdict) {
+  Store store;
+  News zero, one, two, three;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  const auto other = watch_of(2, store, two);
+  const auto third = watch_of(3, store, three);
+  watch->report(report_of(1, "a", {1, 2}));
+  other->report(report_of(2, "b", {1, 2}));
+  other->withdraw(2);
+  // Decided after all that 1 and 2 have said: they would be named in it, or before.
+  third->report(report_of(3, "c", {0, 3}));
+  hub->report(report_of(0, "d", {0, 3}));
+  EXPECT_THAT(zero.next(), HasSubstr("ranks 0 and 3 wait"));
+  EXPECT_TRUE(zero.is_empty());
+}
+
+TEST(HubWatchTest, ARankThatLeftWhileAllOthersWaitIsNamed) {
+  Store store;
+  News zero, one, two;
+  const auto hub = watch_of(0, store, zero);
+  const auto watch = watch_of(1, store, one);
+  const auto other = watch_of(2, store, two);
+  watch->report(report_of(1, "a", {1, 2}));
+  other->stop();
+  EXPECT_EQ(one.next(), "left 2");
+  EXPECT_THAT(one.next(), HasSubstr("verdict: rank 2 left without calling barrier number 1"));
+}
+
+// As on the wire.
+std::string frame_of(const std::string& text) {
+  std::string frame;
+  for (int byte = 0; byte < 4; ++byte) {
+    frame.push_back(static_cast<char>(text.size() >> (8 * byte)));
+  }
+  return frame + text;
+}
+
 // A connection that says `text`; true when the hub has ended it.
 bool is_turned_away(const std::string& endpoint, const std::string& text) {
   const size_t port_at = endpoint.find(' ') + 1;
@@ -257,16 +352,16 @@ TEST(HubWatchTest, StrangersAreTurnedAway) {
   const std::string& endpoint = store.endpoint();
   const std::string token = endpoint.substr(0, endpoint.find(' '));
   const auto watch = watch_of(1, store, one);
-  EXPECT_TRUE(is_turned_away(endpoint, "hello 0000 2\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello 0000 2")));
   EXPECT_TRUE(is_turned_away(endpoint, "GET / HTTP/1.1\r\n\r\n"));
-  EXPECT_TRUE(is_turned_away(endpoint, std::string(5000, 'x')));
-  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " 0\n"));
-  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " 4\n"));
-  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " -1\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of(std::string(5000, 'x'))));
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + token + " 0")));
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + token + " 4")));
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + token + " -1")));
   // None of them was a rank that is lost now.
   watch->stop();
   EXPECT_EQ(zero.next(), "left 1");
-  EXPECT_TRUE(is_turned_away(endpoint, "hello " + token + " 1\n"));
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + token + " 1")));
   EXPECT_TRUE(zero.is_empty());
 }
 

@@ -1,0 +1,78 @@
+#include "core/wait_messages.h"
+
+#include "core/wait_bytes.h"
+
+namespace meshrun {
+
+v1::WaitReport ToProto(const WaitReport& report) {
+  v1::WaitReport out;
+  out.set_rank(report.rank);
+  out.set_group(report.group);
+  out.mutable_members()->Add(report.members.begin(), report.members.end());
+  out.set_sequence(report.sequence);
+  out.mutable_peers()->Add(report.peers.begin(), report.peers.end());
+  out.set_operation(report.operation);
+  out.set_moving(report.is_moving);
+  out.mutable_called()->insert(report.called.begin(), report.called.end());
+  out.mutable_sending_to()->Add(report.sending_to.begin(), report.sending_to.end());
+  out.mutable_receiving_from()->Add(report.receiving_from.begin(), report.receiving_from.end());
+  return out;
+}
+
+v1::WaitVerdict ToProto(const WaitVerdict& verdict) {
+  v1::WaitVerdict out;
+  out.set_message(verdict.message);
+  out.mutable_ranks()->Add(verdict.ranks.begin(), verdict.ranks.end());
+  out.set_deadlock(verdict.deadlock);
+  for (const WaitVerdict::Group& group : verdict.groups) {
+    v1::WaitVerdict::Group& added = *out.add_groups();
+    added.set_name(group.name);
+    added.mutable_members()->Add(group.members.begin(), group.members.end());
+    added.set_resume_at(group.resume_at);
+  }
+  return out;
+}
+
+WaitReport FromProto(const v1::WaitReport& report) {
+  WaitReport out;
+  out.rank = report.rank();
+  out.group = report.group();
+  out.members.assign(report.members().begin(), report.members().end());
+  out.sequence = report.sequence();
+  out.peers.assign(report.peers().begin(), report.peers().end());
+  out.operation = report.operation();
+  out.is_moving = report.moving();
+  out.called.insert(report.called().begin(), report.called().end());
+  out.sending_to.insert(report.sending_to().begin(), report.sending_to().end());
+  out.receiving_from.insert(report.receiving_from().begin(), report.receiving_from().end());
+  return out;
+}
+
+WaitVerdict FromProto(const v1::WaitVerdict& verdict) {
+  WaitVerdict out;
+  out.message = verdict.message();
+  out.ranks.assign(verdict.ranks().begin(), verdict.ranks().end());
+  out.deadlock = verdict.deadlock();
+  for (const v1::WaitVerdict::Group& group : verdict.groups()) {
+    out.groups.push_back(
+        {group.name(), {group.members().begin(), group.members().end()}, group.resume_at()});
+  }
+  return out;
+}
+
+std::string Serialize(const WaitReport& report) { return ToProto(report).SerializeAsString(); }
+std::string Serialize(const WaitVerdict& verdict) { return ToProto(verdict).SerializeAsString(); }
+
+std::optional<WaitReport> ParseWaitReport(std::string_view bytes) {
+  v1::WaitReport message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return std::nullopt;
+  return FromProto(message);
+}
+
+std::optional<WaitVerdict> ParseWaitVerdict(std::string_view bytes) {
+  v1::WaitVerdict message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return std::nullopt;
+  return FromProto(message);
+}
+
+}  // namespace meshrun

@@ -1,0 +1,14 @@
+// Between the values of core/wait_board.h and their messages.
+#pragma once
+
+#include "core/wait_board.h"
+#include "meshrun/v1/waiting.pb.h"
+
+namespace meshrun {
+
+v1::WaitReport ToProto(const WaitReport& report);
+v1::WaitVerdict ToProto(const WaitVerdict& verdict);
+WaitReport FromProto(const v1::WaitReport& report);
+WaitVerdict FromProto(const v1::WaitVerdict& verdict);
+
+}  // namespace meshrun

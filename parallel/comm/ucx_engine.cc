@@ -1,0 +1,37 @@
+#include "parallel/comm/ucx_engine.h"
+
+#include <utility>
+
+#include "parallel/comm/ucx/engine/engine.h"
+#include "parallel/comm/ucx/engine/hub_watch.h"
+#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/manager/errors.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace meshrun {
+namespace {
+
+constexpr const char* kEndpoint = "ucx/watch";
+
+std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
+  if (options.world_size == 1) return nullptr;
+  ucx::HubWatchOptions hub;
+  hub.world_rank = options.world_rank;
+  hub.world_size = options.world_size;
+  hub.address = options.address;
+  hub.timeout = options.timeout;
+  hub.set_endpoint = [&](const std::string& endpoint) { options.store->set(kEndpoint, endpoint); };
+  hub.get_endpoint = [&] { return options.store->get_to_str(kEndpoint); };
+  return value_or_throw<RendezvousError>(ucx::create_hub_watch(hub));
+}
+
+}  // namespace
+
+std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
+  ucx::Engine::Options engine;
+  auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
+  engine.watch = watch_of(options);
+  return ucx::Engine::start(std::move(transport), std::move(engine));
+}
+
+}  // namespace meshrun

@@ -1,0 +1,37 @@
+// The ucx engine of a process that is a rank of a world: its transport, and who tells it of deaths.
+//
+// All groups of the process share it (ProcessGroupOptions::engine). It ends with the last of them
+// and of its holders. Threads: any. Errors: RendezvousError (no network device that UCX can use;
+// the other ranks were not reached in time).
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "c10/util/intrusive_ptr.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace meshrun {
+
+namespace ucx {
+class Engine;
+}
+
+struct UcxEngineOptions {
+  int world_rank = 0;
+  int world_size = 1;
+  // This host's address for its peers.
+  std::string address = "127.0.0.1";
+  // Where the ranks meet; not needed for a world of one.
+  c10::intrusive_ptr<c10d::Store> store;
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+};
+
+// Called by all ranks of the world.
+std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options);
+
+}  // namespace meshrun
