@@ -1,7 +1,7 @@
 // SIGKILL of a rank inside each operation: the others raise soon, name it, and exit clean.
 //
 // Also a rank program: MESHRUN_TEST_RANK_FUNCTION="lose a rank", MESHRUN_TEST_OPERATION its name,
-// MESHRUN_TEST_VICTIM a rank. Under meshrun the survivors get SIGTERM when their peer dies; they
+// MESHRUN_TEST_VICTIM a rank ("operations" lists the names). Under meshrun the survivors get SIGTERM when their peer dies; they
 // catch it, since they are to end by themselves.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -55,7 +55,13 @@ void lose_a_rank() {
   });
   EXPECT_TRUE(has_raised);
 }
-[[maybe_unused]] const bool kRegistered = register_rank_function("lose a rank", lose_a_rank);
+
+void list_operations() {
+  for (const NamedOperation& operation : every_operation()) std::puts(operation.name.c_str());
+}
+
+[[maybe_unused]] const bool kRegistered[] = {register_rank_function("lose a rank", lose_a_rank),
+                                             register_rank_function("operations", list_operations)};
 
 class LostRankTest : public ::testing::TestWithParam<const char*> {
  protected:

@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A separator that no sentence has, and the line's mark.
-constexpr char kSeparator = '\x1f';
+// The text comes last: it may have separators of its own.
+constexpr char kSeparator = '|';
 constexpr std::string_view kMark = "@raised";
 
 std::string text_of(const std::exception& error) {
@@ -77,11 +77,12 @@ std::vector<Raised> raised_in(const std::string& output) {
     // A launcher may put the rank before it.
     const size_t begin = line.find(kMark);
     if (begin == std::string::npos) continue;
-    std::vector<std::string> fields;
     std::istringstream rest(line.substr(begin));
-    for (std::string field; std::getline(rest, field, kSeparator);) fields.push_back(field);
-    if (fields.size() < 5) continue;
-    fields.resize(6);
+    std::vector<std::string> fields(6);
+    for (size_t i = 0; i < fields.size(); ++i) {
+      std::getline(rest, fields[i], i + 1 < fields.size() ? kSeparator : '\n');
+    }
+    if (fields[4].empty()) continue;
     found.push_back({.name = fields[1],
                      .kind = fields[2],
                      .text = fields[5],
