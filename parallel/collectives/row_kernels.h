@@ -5,10 +5,10 @@
 // (row_kernels.cc). The CPU's is ours.
 //
 // What all kernels may rely on: tensors of one device, `dim` in range and not negative, output
-// contiguous and of the right shape, indices in range, of int64, contiguous, on the tensors'
-// device; extents of 0 occur. Inputs have any strides. They run on the current stream, allocate
-// from the caching allocator at most, never synchronise, and can be captured in a CUDA graph.
-// Nothing here sees autograd.
+// contiguous (but for gather_rows) and of the right shape, indices in range, of int64, contiguous,
+// on the tensors' device; extents of 0 occur. Inputs have any strides. They run on the current
+// stream, allocate from the caching allocator at most, never synchronise, and can be captured in a
+// CUDA graph. Nothing here sees autograd.
 //
 // Threads: register before main; the rest from any. Errors: c10::Error for a dtype without kernel.
 #pragma once
@@ -48,5 +48,7 @@ struct RowKernels {
 // `kernels` lives as long as the process. True, for a static initialiser.
 bool register_row_kernels(c10::DeviceType device, const RowKernels* kernels);
 const RowKernels& row_kernels(c10::DeviceType device);
+// Of any device, by ATen's operators; its sum synchronises.
+const RowKernels& aten_row_kernels();
 
 }  // namespace meshrun

@@ -11,7 +11,7 @@
 // Differentiable again, to any order: the zero cotangent itself leads to y.
 //
 // Shapes: `loss` any, floating point or complex; the result has its shape and dtype. `y` any;
-// without a gradient of its own the result is `loss` plus zero.
+// without a gradient of its own the result is `loss`.
 // Threads: any. Errors: c10::ValueError where a tensor is undefined, here alone.
 #pragma once
 

@@ -1,0 +1,215 @@
+#include "parallel/collectives/exchange.h"
+
+#include <numeric>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/full.h"
+#include "c10/util/DimVector.h"
+#include "parallel/comm/collective_errors.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+// How large the equal pieces of rank src's tensor are, told by src to all. A scatter itself, so
+// that what is wrong on any rank is heard by all, as ever.
+int64_t tell_extent(const at::Tensor& tensor, const Exchange& exchange, int64_t extent) {
+  const auto device = device_of(tensor, *exchange.group);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
+  const at::Tensor told = at::empty({1}, options);
+  const at::Tensor all =
+      exchange.is_root() ? at::full({exchange.world}, extent, options) : at::Tensor();
+  const Extents ones(static_cast<size_t>(exchange.world), 1);
+  VCall call = make_call(exchange.problem, {});
+  finish(VCollectivesOf(exchange.group, device)
+             ->scatter_v(told, all, ones, 0, exchange.root, std::move(call)),
+         exchange.problem, {});
+  return told.item<int64_t>();
+}
+
+}  // namespace
+
+int64_t Exchange::total() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
+
+c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group) {
+  if (tensor.defined()) return tensor.device().type();
+  const auto devices = group.getDeviceTypes();
+  return devices.empty() ? c10::DeviceType::CPU : devices.front().type();
+}
+
+at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent) {
+  at::DimVector shape(tensor.sizes());
+  shape[static_cast<size_t>(dim)] = extent;
+  return at::empty(shape, tensor.options());
+}
+
+VCall make_call(const std::string& problem, const CallForm& form) {
+  VCall call;
+  if (!problem.empty()) call.problem = problem;
+  call.requires_grad = form.requires_grad;
+  call.async = form.work != nullptr;
+  return call;
+}
+
+void finish(WorkPtr work, const std::string& problem, const CallForm& form) {
+  if (form.work != nullptr) {
+    *form.work = std::move(work);
+    return;
+  }
+  work->wait();
+  if (!problem.empty()) throw CollectiveArgumentError(problem);
+}
+
+ExchangePtr make_exchange(const GroupArgument& group) {
+  auto exchange = c10::make_intrusive<Exchange>();
+  exchange->group = group.get();
+  exchange->rank = exchange->group->getRank();
+  exchange->world = exchange->group->getSize();
+  return exchange;
+}
+
+ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                          const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(group);
+  if (!tensor.defined()) {
+    exchange->problem = "the tensor is undefined";
+    return exchange;
+  }
+  Pieces pieces = cut(role, sizes, tensor.sizes(), dim, exchange->rank, exchange->world);
+  if (!pieces.problem.empty()) exchange->problem = std::move(pieces.problem);
+  exchange->dim = pieces.dim;
+  exchange->sizes = std::move(pieces.extents);
+  return exchange;
+}
+
+void set_root(Exchange& exchange, std::string_view name, int64_t root) {
+  std::string problem = check_root(name, root, exchange.world);
+  if (problem.empty()) {
+    exchange.root = static_cast<int>(root);
+  } else if (exchange.problem.empty()) {
+    exchange.problem = std::move(problem);
+  }
+}
+
+ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t src,
+                         const GroupArgument& group) {
+  if (!sizes.is_absent()) {
+    const auto resolved = group.get();
+    const Role role = resolved->getRank() == src ? Role::kWhole : Role::kTemplate;
+    ExchangePtr exchange = make_exchange(role, tensor, sizes, dim, resolved);
+    set_root(*exchange, "src", src);
+    return exchange;
+  }
+  ExchangePtr exchange = make_exchange(group);
+  set_root(*exchange, "src", src);
+  if (!tensor.defined()) {
+    exchange->problem = "the tensor is undefined";
+  } else if (exchange->problem.empty()) {
+    // Off src the extent along dim has no meaning, so that any template is a piece.
+    Pieces pieces = cut(exchange->is_root() ? Role::kWhole : Role::kPiece, sizes, tensor.sizes(),
+                        dim, exchange->rank, exchange->world);
+    exchange->problem = std::move(pieces.problem);
+    exchange->dim = pieces.dim;
+    exchange->sizes = std::move(pieces.extents);
+  }
+  const int64_t own = exchange->problem.empty() ? exchange->own() : 0;
+  exchange->sizes.assign(static_cast<size_t>(exchange->world), tell_extent(tensor, *exchange, own));
+  return exchange;
+}
+
+ExchangePtr make_all_to_all(const at::Tensor& tensor, at::IntArrayRef input_sizes,
+                            at::IntArrayRef output_sizes, int64_t input_dim, int64_t output_dim,
+                            const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(group);
+  std::string& problem = exchange->problem;
+  if (!tensor.defined()) problem = "the tensor is undefined";
+  if (problem.empty()) problem = wrap_dim("input_dim", input_dim, tensor.dim());
+  if (problem.empty()) problem = wrap_dim("output_dim", output_dim, tensor.dim());
+  if (problem.empty()) {
+    problem = check_extents("input_sizes", input_sizes, tensor.size(input_dim), exchange->world);
+  }
+  if (problem.empty()) problem = check_extents("output_sizes", output_sizes, -1, exchange->world);
+  if (!problem.empty()) return exchange;
+  const auto own = static_cast<size_t>(exchange->rank);
+  const int64_t expected = input_dim == output_dim ? input_sizes[own] : tensor.size(output_dim);
+  if (output_sizes[own] != expected) {
+    problem = "output_sizes[" + std::to_string(own) + "] is " + std::to_string(output_sizes[own]) +
+              " on rank " + std::to_string(own) + ", which sends " + std::to_string(expected) +
+              " to itself";
+    return exchange;
+  }
+  exchange->dim = input_dim;
+  exchange->sizes.assign(input_sizes.begin(), input_sizes.end());
+  exchange->other_dim = output_dim;
+  exchange->other_sizes.assign(output_sizes.begin(), output_sizes.end());
+  return exchange;
+}
+
+at::Tensor all_gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form) {
+  at::Tensor output;
+  if (exchange.problem.empty()) output = empty_with_extent(tensor, exchange.dim, exchange.total());
+  VCall call = make_call(exchange.problem, form);
+  call.use_fp32 = exchange.use_fp32;
+  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+             ->all_gather_v(output, tensor, exchange.sizes, exchange.dim, std::move(call)),
+         exchange.problem, form);
+  return output;
+}
+
+at::Tensor reduce_scatter(const at::Tensor& tensor, const Exchange& exchange,
+                          const CallForm& form) {
+  at::Tensor output;
+  if (exchange.problem.empty()) output = empty_with_extent(tensor, exchange.dim, exchange.own());
+  VCall call = make_call(exchange.problem, form);
+  call.use_fp32 = exchange.use_fp32;
+  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+             ->reduce_scatter_v(output, tensor, exchange.sizes, exchange.dim, std::move(call)),
+         exchange.problem, form);
+  return output;
+}
+
+at::Tensor gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form) {
+  at::Tensor output;
+  if (exchange.problem.empty()) {
+    output = empty_with_extent(tensor, exchange.dim, exchange.is_root() ? exchange.total() : 0);
+  }
+  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+             ->gather_v(output, tensor, exchange.sizes, exchange.dim, exchange.root,
+                        make_call(exchange.problem, form)),
+         exchange.problem, form);
+  return output;
+}
+
+at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form) {
+  at::Tensor output;
+  if (exchange.problem.empty()) output = empty_with_extent(tensor, exchange.dim, exchange.own());
+  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+             ->scatter_v(output, tensor, exchange.sizes, exchange.dim, exchange.root,
+                         make_call(exchange.problem, form)),
+         exchange.problem, form);
+  return output;
+}
+
+at::Tensor all_to_all(const at::Tensor& tensor, const Exchange& exchange, bool reversed,
+                      const CallForm& form) {
+  const int64_t input_dim = reversed ? exchange.other_dim : exchange.dim;
+  const int64_t output_dim = reversed ? exchange.dim : exchange.other_dim;
+  const Extents& input_sizes = reversed ? exchange.other_sizes : exchange.sizes;
+  const Extents& output_sizes = reversed ? exchange.sizes : exchange.other_sizes;
+  at::Tensor output;
+  if (exchange.problem.empty()) {
+    at::DimVector shape(tensor.sizes());
+    shape[static_cast<size_t>(input_dim)] = input_sizes[static_cast<size_t>(exchange.rank)];
+    shape[static_cast<size_t>(output_dim)] =
+        std::accumulate(output_sizes.begin(), output_sizes.end(), int64_t{0});
+    output = at::empty(shape, tensor.options());
+  }
+  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+             ->all_to_all_v(output, output_sizes, output_dim, tensor, input_sizes, input_dim,
+                            make_call(exchange.problem, form)),
+         exchange.problem, form);
+  return output;
+}
+
+}  // namespace meshrun

@@ -1,0 +1,82 @@
+// What the differentiable collectives and the primitives share: a collective without its tensors,
+// and the calls that make an output and hand it to the group's backend. Internal to this room.
+//
+// An Exchange is made from a call's arguments, checked; autograd nodes keep it for their backward,
+// which is another collective over the same one. It holds no tensor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/ivalue.h"
+#include "c10/core/DeviceType.h"
+#include "parallel/collectives/group_argument.h"
+#include "parallel/collectives/pieces.h"
+#include "parallel/collectives/sizes.h"
+#include "parallel/comm/v_collectives.h"
+
+namespace meshrun {
+
+struct Exchange : torch::CustomClassHolder {
+  GroupArgument::Handle group;
+  int rank = 0;
+  int world = 1;
+  // What is wrong with this rank's arguments; empty: nothing, else nothing below holds.
+  std::string problem;
+  int64_t dim = 0;
+  Extents sizes;
+  // Of an all-to-all: the receiving side.
+  int64_t other_dim = 0;
+  Extents other_sizes;
+  int root = 0;  // dst or src
+  bool use_fp32 = true;
+
+  bool is_root() const { return rank == root; }
+  int64_t total() const;
+  int64_t own() const { return sizes[static_cast<size_t>(rank)]; }
+};
+
+using ExchangePtr = c10::intrusive_ptr<Exchange>;
+using WorkPtr = VCollectives::WorkPtr;
+
+// The form of a call: whether autograd will want its backward, and where an asynchronous one leaves
+// its Work (null: it is waited for).
+struct CallForm {
+  bool requires_grad = false;
+  WorkPtr* work = nullptr;
+};
+
+// With group, rank and world alone.
+ExchangePtr make_exchange(const GroupArgument& group);
+// `tensor` may be undefined, which is a problem.
+ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                          const GroupArgument& group);
+// `name`: of the argument.
+void set_root(Exchange& exchange, std::string_view name, int64_t root);
+// Waits for a message where sizes are absent.
+ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t src,
+                         const GroupArgument& group);
+ExchangePtr make_all_to_all(const at::Tensor& tensor, at::IntArrayRef input_sizes,
+                            at::IntArrayRef output_sizes, int64_t input_dim, int64_t output_dim,
+                            const GroupArgument& group);
+
+// Each makes one output, without a gradient. With a problem they call all the same, and throw it
+// once the other ranks have it too (or leave it to the Work). all_to_all: `reversed` exchanges its
+// two sides.
+at::Tensor all_gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
+at::Tensor reduce_scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
+at::Tensor gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
+at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
+at::Tensor all_to_all(const at::Tensor& tensor, const Exchange& exchange, bool reversed,
+                      const CallForm& form);
+
+// What all of these need, and the indexed exchange too.
+c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group);
+// Uninitialised, contiguous, like `tensor` but for its extent along `dim`.
+at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent);
+VCall make_call(const std::string& problem, const CallForm& form);
+// Waits, or leaves the Work in `form`.
+void finish(WorkPtr work, const std::string& problem, const CallForm& form);
+
+}  // namespace meshrun

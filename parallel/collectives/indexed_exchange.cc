@@ -1,0 +1,85 @@
+#include "parallel/collectives/indexed_exchange.h"
+
+#include "parallel/collectives/row_kernels.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+VCall call_of(const std::string& problem, const std::shared_ptr<const IndexedState>& state,
+              bool use_fp32, const CallForm& form) {
+  VCall call = make_call(problem, form);
+  call.use_fp32 = use_fp32;
+  call.agreed = state->plan.table_digest;
+  if (problem.empty()) call.details = [state] { return state->words(); };
+  return call;
+}
+
+void call_wrongly(const at::Tensor& tensor, const std::string& problem,
+                  const std::shared_ptr<const IndexedState>& state, bool use_fp32,
+                  const CallForm& form) {
+  finish(VCollectivesOf(state->group, device_of(tensor, *state->group))
+             ->all_to_all_v({}, {}, 0, {}, {}, 0, call_of(problem, state, use_fp32, form)),
+         problem, form);
+}
+
+}  // namespace
+
+std::string check_indexed(const at::Tensor& tensor, const IndexedState& state, bool reversed,
+                          int64_t& dim) {
+  if (!state.plan.problem.empty()) return state.plan.problem;
+  if (!tensor.defined()) return "the tensor is undefined";
+  std::string problem = wrap_dim("dim", dim, tensor.dim());
+  if (!problem.empty()) return problem;
+  const int64_t expected = reversed ? state.num_received : state.extent;
+  if (tensor.size(dim) == expected) return {};
+  return "the tensor has " + std::to_string(tensor.size(dim)) + " slices along dim " +
+         std::to_string(dim) + ", and the plan is for " + std::to_string(expected);
+}
+
+at::Tensor indexed_all_to_all(const at::Tensor& tensor,
+                              const std::shared_ptr<const IndexedState>& state, bool use_fp32,
+                              int64_t dim, const CallForm& form) {
+  const std::string problem = check_indexed(tensor, *state, /*reversed=*/false, dim);
+  if (!problem.empty()) {
+    call_wrongly(tensor, problem, state, use_fp32, form);
+    return {};
+  }
+  const RowKernels& kernels = row_kernels(tensor.device().type());
+  const auto& lists = state->lists_on(tensor.device());
+  const at::Tensor buffer = empty_with_extent(tensor, dim, lists.remote.size(0));
+  kernels.gather_rows(buffer, tensor, lists.remote, dim);
+  at::Tensor output = empty_with_extent(tensor, dim, state->num_received);
+  WorkPtr work = VCollectivesOf(state->group, tensor.device().type())
+                     ->all_to_all_v(output, state->received, dim, buffer, state->sent, dim,
+                                    call_of(problem, state, use_fp32, form));
+  // While the others' are on their way.
+  kernels.gather_rows(output.narrow(dim, state->own_begin, lists.own.size(0)), tensor, lists.own,
+                      dim);
+  finish(std::move(work), problem, form);
+  return output;
+}
+
+at::Tensor indexed_all_to_all_reverse(const at::Tensor& tensor,
+                                      const std::shared_ptr<const IndexedState>& state,
+                                      bool use_fp32, int64_t dim, bool requires_grad) {
+  const CallForm form{requires_grad, nullptr};
+  const std::string problem = check_indexed(tensor, *state, /*reversed=*/true, dim);
+  if (!problem.empty()) {
+    call_wrongly(tensor, problem, state, use_fp32, form);
+    return {};
+  }
+  const auto& lists = state->lists_on(tensor.device());
+  const at::Tensor buffer = empty_with_extent(tensor, dim, lists.remote.size(0));
+  finish(VCollectivesOf(state->group, tensor.device().type())
+             ->all_to_all_v(buffer, state->sent, dim, tensor, state->received, dim,
+                            call_of(problem, state, use_fp32, form)),
+         problem, form);
+  at::Tensor output = empty_with_extent(tensor, dim, state->extent);
+  row_kernels(tensor.device().type())
+      .segmented_sum(output, buffer, tensor.narrow(dim, state->own_begin, lists.own.size(0)),
+                     lists.offsets, lists.positions, dim, use_fp32);
+  return output;
+}
+
+}  // namespace meshrun

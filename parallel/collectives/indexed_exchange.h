@@ -1,0 +1,58 @@
+// The indexed all-to-all and its adjoint on tensors, without gradients, and what a plan holds for
+// them. Internal to this room.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "ATen/core/Tensor.h"
+#include "core/mutex.h"
+#include "parallel/collectives/exchange.h"
+#include "parallel/collectives/indexed_all_to_all_plan.h"
+#include "parallel/collectives/indexed_plan.h"
+
+namespace meshrun {
+
+struct IndexedAllToAllPlan::State {
+  GroupArgument::Handle group;
+  int rank = 0;
+  int world = 1;
+  int64_t extent = 0;
+  IndexedPlan plan;
+  // What all_to_all_v is told: without one's own slices, which do not travel.
+  Extents sent, received;
+  int64_t num_received = 0;
+  int64_t own_begin = 0;  // where one's own are in the result
+
+  // The plan's lists on a device.
+  struct Lists {
+    at::Tensor remote, own, offsets, positions;
+  };
+  const Lists& lists_on(c10::Device device) const;
+  // "it sends [1, 2] and receives [1, 1] slices"
+  std::string words() const;
+
+  Lists host;  // memory of `plan`
+  mutable Mutex mu;
+  mutable std::deque<std::pair<c10::Device, Lists>> copies MESHRUN_GUARDED_BY(mu);
+};
+
+using IndexedState = IndexedAllToAllPlan::State;
+
+// What is wrong with calling `state`'s plan, forward or backward, with this tensor; makes dim
+// count from the front.
+std::string check_indexed(const at::Tensor& tensor, const IndexedState& state, bool reversed,
+                          int64_t& dim);
+
+at::Tensor indexed_all_to_all(const at::Tensor& tensor,
+                              const std::shared_ptr<const IndexedState>& state, bool use_fp32,
+                              int64_t dim, const CallForm& form);
+// Waits: there is work to do with what arrives.
+at::Tensor indexed_all_to_all_reverse(const at::Tensor& tensor,
+                                      const std::shared_ptr<const IndexedState>& state,
+                                      bool use_fp32, int64_t dim, bool requires_grad);
+
+}  // namespace meshrun

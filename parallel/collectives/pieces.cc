@@ -1,0 +1,128 @@
+#include "parallel/collectives/pieces.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace meshrun {
+namespace {
+
+std::string number(int64_t value) { return std::to_string(value); }
+
+// The extents that `sizes` give, or a problem.
+std::string read_sizes(const Sizes& sizes, at::IntArrayRef shape, int64_t dim, int world,
+                       Extents& extents) {
+  const size_t count = sizes.is_full() ? sizes.shapes().size() : sizes.extents().size();
+  if (count != static_cast<size_t>(world)) {
+    return "sizes has " + std::to_string(count) + " entries in a group of " + number(world) +
+           " ranks; one for each rank is expected";
+  }
+  if (!sizes.is_full()) {
+    extents.append(sizes.extents().begin(), sizes.extents().end());
+    return {};
+  }
+  for (size_t r = 0; r < count; ++r) {
+    const Sizes::Shape& full = sizes.shapes()[r];
+    bool fits = full.size() == shape.size();
+    for (size_t d = 0; fits && d < full.size(); ++d) {
+      fits = static_cast<int64_t>(d) == dim || full[d] == shape[d];
+    }
+    if (!fits) {
+      return "sizes[" + std::to_string(r) + "] is the shape " + to_words(full) +
+             ", which differs from the tensor's " + to_words(shape) + " beside dim " + number(dim);
+    }
+    extents.push_back(full[static_cast<size_t>(dim)]);
+  }
+  return {};
+}
+
+// Without sizes: all alike.
+std::string equal_sizes(Role role, int64_t extent, int64_t dim, int world, Extents& extents) {
+  switch (role) {
+    case Role::kPiece:
+      extents.assign(static_cast<size_t>(world), extent);
+      return {};
+    case Role::kWhole:
+      if (extent % world != 0) {
+        return "the tensor has " + number(extent) + " along dim " + number(dim) +
+               ", which cannot be cut into " + number(world) +
+               " equal pieces; pass sizes for uneven ones";
+      }
+      extents.assign(static_cast<size_t>(world), extent / world);
+      return {};
+    case Role::kTemplate:
+      break;
+  }
+  return "sizes is absent, and cannot be told from a template";
+}
+
+}  // namespace
+
+std::string to_words(at::IntArrayRef values) {
+  std::string text = "[";
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += number(values[i]);
+  }
+  return text + "]";
+}
+
+std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim) {
+  if (ndim == 0) return "the tensor has no dimensions; at least one is needed to cut it along";
+  if (dim < -ndim || dim >= ndim) {
+    return std::string(name) + " is " + number(dim) + " for a tensor of " + number(ndim) +
+           (ndim == 1 ? " dimension; " : " dimensions; ") + number(-ndim) + " to " +
+           number(ndim - 1) + " is expected";
+  }
+  if (dim < 0) dim += ndim;
+  return {};
+}
+
+std::string check_root(std::string_view name, int64_t root, int world) {
+  if (root >= 0 && root < world) return {};
+  return std::string(name) + " is " + number(root) + " in a group of " + number(world) +
+         " ranks; 0 to " + number(world - 1) + " is expected";
+}
+
+std::string check_extents(std::string_view name, at::IntArrayRef sizes, int64_t extent, int world) {
+  if (sizes.size() != static_cast<size_t>(world)) {
+    return std::string(name) + " has " + std::to_string(sizes.size()) + " entries in a group of " +
+           number(world) + " ranks; one for each rank is expected";
+  }
+  int64_t total = 0;
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    // The second: the sum would overflow.
+    if (sizes[r] < 0 || __builtin_add_overflow(total, sizes[r], &total)) {
+      return std::string(name) + "[" + std::to_string(r) + "] is " + number(sizes[r]) +
+             "; the extent of a piece is expected";
+    }
+  }
+  if (extent >= 0 && total != extent) {
+    return std::string(name) + " is " + to_words(sizes) + ", " + number(total) +
+           " together; the tensor has " + number(extent) + " along that dimension";
+  }
+  return {};
+}
+
+Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, int rank, int world) {
+  Pieces pieces;
+  pieces.problem = wrap_dim("dim", dim, static_cast<int64_t>(shape.size()));
+  if (!pieces.problem.empty()) return pieces;
+  pieces.dim = dim;
+  const int64_t extent = shape[static_cast<size_t>(dim)];
+  pieces.problem = sizes.is_absent() ? equal_sizes(role, extent, dim, world, pieces.extents)
+                                     : read_sizes(sizes, shape, dim, world, pieces.extents);
+  if (!pieces.problem.empty()) return pieces;
+  pieces.problem =
+      check_extents("sizes", pieces.extents, role == Role::kWhole ? extent : -1, world);
+  if (!pieces.problem.empty()) return pieces;
+  const int64_t own = pieces.extents[static_cast<size_t>(rank)];
+  if (role == Role::kPiece && own != extent) {
+    pieces.problem = "sizes[" + number(rank) + "] is " + number(own) + " on rank " + number(rank) +
+                     ", whose tensor has " + number(extent) + " along dim " + number(dim);
+    return pieces;
+  }
+  for (const int64_t piece : pieces.extents) pieces.total += piece;
+  return pieces;
+}
+
+}  // namespace meshrun

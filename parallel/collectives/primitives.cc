@@ -1,0 +1,55 @@
+#include "parallel/collectives/primitives.h"
+
+#include "parallel/collectives/all_gather_v.h"
+#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/gather_v.h"
+#include "parallel/collectives/indexed_all_to_all_v.h"
+#include "parallel/collectives/indexed_exchange.h"
+#include "parallel/collectives/reduce_scatter_v.h"
+#include "parallel/collectives/scatter_v.h"
+
+namespace meshrun {
+
+at::Tensor all_gather_v_wrapper(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                                const GroupArgument& group) {
+  const c10::NoGradGuard no_grad;
+  return all_gather_v(tensor, sizes, dim, /*use_fp32=*/true, group);
+}
+
+at::Tensor all_gather_v_bwd_wrapper(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                                    bool use_fp32, const GroupArgument& group) {
+  const c10::NoGradGuard no_grad;
+  return reduce_scatter_v(tensor, sizes, dim, use_fp32, group);
+}
+
+at::Tensor gather_v_wrapper(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t dst,
+                            const GroupArgument& group) {
+  const c10::NoGradGuard no_grad;
+  return gather_v(tensor, sizes, dim, dst, group);
+}
+
+at::Tensor scatter_v_wrapper(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t src,
+                             const GroupArgument& group) {
+  const c10::NoGradGuard no_grad;
+  return scatter_v(tensor, sizes, dim, src, group);
+}
+
+at::Tensor indexed_all_to_all_v_wrapper(const at::Tensor& tensor,
+                                        const std::vector<at::Tensor>& indices,
+                                        const std::vector<std::vector<int64_t>>& sizes, int64_t dim,
+                                        const GroupArgument& group) {
+  const c10::NoGradGuard no_grad;
+  return indexed_all_to_all_v(tensor, indices, sizes, /*use_fp32=*/true, dim, group);
+}
+
+at::Tensor indexed_all_to_all_v_wrapper_bwd(const at::Tensor& tensor,
+                                            const std::vector<at::Tensor>& indices,
+                                            const std::vector<std::vector<int64_t>>& sizes,
+                                            int64_t tensor_size_along_dim, bool use_fp32,
+                                            int64_t dim, const GroupArgument& group) {
+  const c10::NoGradGuard no_grad;
+  const IndexedAllToAllPlan plan(indices, sizes, tensor_size_along_dim, group);
+  return indexed_all_to_all_reverse(tensor, plan.state(), use_fp32, dim, /*requires_grad=*/false);
+}
+
+}  // namespace meshrun

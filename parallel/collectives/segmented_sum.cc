@@ -1,0 +1,91 @@
+#include "parallel/collectives/segmented_sum.h"
+
+#include <cstring>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/reduce.h"
+
+namespace meshrun {
+namespace {
+
+// Rows of one element, whose copies are a load and a store.
+template <typename Element>
+void gather_elements(std::byte* output, int64_t output_pitch, const Slices& input,
+                     std::span<const int64_t> index, int64_t outer, int64_t begin, int64_t end) {
+  for (int64_t o = 0; o < outer; ++o) {
+    Element* const to = reinterpret_cast<Element*>(output) + o * output_pitch;
+    const Element* const from = reinterpret_cast<const Element*>(input.data) + o * input.pitch;
+    for (int64_t r = begin; r < end; ++r) to[r] = from[index[static_cast<size_t>(r)]];
+  }
+}
+
+}  // namespace
+
+void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
+                   std::span<const int64_t> index, const SliceShape& shape, int64_t begin,
+                   int64_t end) {
+  const int64_t size = ucx::element_size(shape.dtype);
+  if (shape.inner == 1) {
+    switch (size) {
+      case 1:
+        return gather_elements<uint8_t>(output, output_pitch, input, index, shape.outer, begin,
+                                        end);
+      case 2:
+        return gather_elements<uint16_t>(output, output_pitch, input, index, shape.outer, begin,
+                                         end);
+      case 4:
+        return gather_elements<uint32_t>(output, output_pitch, input, index, shape.outer, begin,
+                                         end);
+      case 8:
+        return gather_elements<uint64_t>(output, output_pitch, input, index, shape.outer, begin,
+                                         end);
+      default:
+        break;
+    }
+  }
+  const int64_t row = shape.inner * size;
+  if (row == 0) return;
+  for (int64_t o = 0; o < shape.outer; ++o) {
+    std::byte* const to = output + o * output_pitch * size;
+    const std::byte* const from = input.data + o * input.pitch * size;
+    for (int64_t r = begin; r < end; ++r) {
+      std::memcpy(to + r * row, from + index[static_cast<size_t>(r)] * row,
+                  static_cast<size_t>(row));
+    }
+  }
+}
+
+void segmented_sum(std::byte* output, const Slices& first, const Slices& second,
+                   std::span<const int64_t> offsets, std::span<const int64_t> positions,
+                   const SliceShape& shape, bool use_fp32, int64_t begin, int64_t end) {
+  const int64_t size = ucx::element_size(shape.dtype);
+  const int64_t row = shape.inner * size;
+  const int64_t output_pitch = static_cast<int64_t>(offsets.size() - 1) * row;
+  if (row == 0) return;
+  const ucx::Reduction sum{ucx::ReduceOp::kSum, shape.dtype,
+                           use_fp32 ? ucx::Accumulate::kWide : ucx::Accumulate::kNative};
+  std::vector<const std::byte*> sources;
+  for (int64_t o = 0; o < shape.outer; ++o) {
+    const std::byte* const in_first = first.data + o * first.pitch * size;
+    const std::byte* const in_second = second.data + o * second.pitch * size;
+    for (int64_t r = begin; r < end; ++r) {
+      std::byte* const to = output + o * output_pitch + r * row;
+      sources.clear();
+      for (int64_t k = offsets[static_cast<size_t>(r)]; k < offsets[static_cast<size_t>(r) + 1];
+           ++k) {
+        const int64_t p = positions[static_cast<size_t>(k)];
+        sources.push_back(p < first.count ? in_first + p * row
+                                          : in_second + (p - first.count) * row);
+      }
+      if (sources.empty()) {
+        std::memset(to, 0, static_cast<size_t>(row));
+      } else if (sources.size() == 1) {
+        std::memcpy(to, sources[0], static_cast<size_t>(row));
+      } else {
+        ucx::reduce(sources, to, shape.inner, sum);
+      }
+    }
+  }
+}
+
+}  // namespace meshrun
