@@ -8,6 +8,7 @@
 
 #include "tests/parallel/collectives/conformance/cases.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 namespace {
