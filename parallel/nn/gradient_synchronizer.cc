@@ -181,8 +181,10 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();
   const SideStream side_stream(device_);
-  check_modules_agree(*options_.process_group, device_, describe(options_), describe(state),
+  const std::string difference =
+      find_difference(*options_.process_group, device_, describe(options_), describe(state),
                       find_problem(state, options_, device_));
+  TORCH_CHECK_VALUE(difference.empty(), "DistributedDataParallel: ", difference);
   broadcast_from_rank_0(state.values());
   build_reducer(module);
 }

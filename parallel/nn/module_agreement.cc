@@ -90,8 +90,9 @@ std::string describe(const torch::OrderedDict<std::string, at::Tensor>& tensors)
   return text.str();
 }
 
-void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const std::string& options,
-                         const std::string& description, const std::string& problem) {
+std::string find_difference(c10d::ProcessGroup& group, c10::Device device,
+                            const std::string& options, const std::string& description,
+                            const std::string& problem) {
   const std::string text = problem.empty() ? options + '\n' + description : kProblem + problem;
   const at::Tensor own = at::empty({2}, at::kLong);
   own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(Fingerprint(text));
@@ -104,9 +105,8 @@ void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const st
     longest = std::max(longest, values[1]);
     agree = agree && values[0] == static_cast<int64_t>(Fingerprint(text));
   }
-  if (agree) return;
-  const std::vector<std::string> texts = all_gather_texts(group, device, text, longest);
-  TORCH_CHECK_VALUE(false, "DistributedDataParallel: ", first_difference(texts));
+  if (agree) return "";
+  return first_difference(all_gather_texts(group, device, text, longest));
 }
 
 }  // namespace meshrun::detail

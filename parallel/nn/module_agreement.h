@@ -15,11 +15,12 @@ namespace meshrun::detail {
 // One line per tensor: name, dtype, shape, and whether it is trained.
 std::string describe(const torch::OrderedDict<std::string, at::Tensor>& tensors);
 
-// Collective. Raises c10::ValueError on every rank of `group` where a rank has a `problem` (not
-// empty), or where the options (one line) or the modules' descriptions differ: names the first rank
-// that differs from rank 0, and both their lines. `device` is where this rank can communicate from.
-// Costs one all-gather of 16 bytes where all agree.
-void check_modules_agree(c10d::ProcessGroup& group, c10::Device device, const std::string& options,
-                         const std::string& description, const std::string& problem);
+// Collective. The same sentence on every rank of `group` where a rank has a `problem` (not empty),
+// or where the options (one line) or the modules' descriptions differ: names the first rank that
+// differs from rank 0, and both their lines. Else empty. `device` is where this rank can
+// communicate from. Costs one all-gather of 16 bytes where all agree.
+std::string find_difference(c10d::ProcessGroup& group, c10::Device device,
+                            const std::string& options, const std::string& description,
+                            const std::string& problem);
 
 }  // namespace meshrun::detail

@@ -1,0 +1,128 @@
+#include "parallel/collectives/all_reduce.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/view_as_real.h"
+#include "core/fingerprint.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/comm/collective_errors.h"
+#include "parallel/comm/ucx/backend.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun::detail {
+namespace {
+
+using c10d::ReduceOp;
+
+UcxBackend* ucx_of(const ProcessGroupPtr& group, c10::DeviceType device) {
+  return dynamic_cast<UcxBackend*>(group->getBackend(device).get());
+}
+
+// Compares headers for collectives of another backend; null: nobody does.
+UcxBackend* checker_of(const ProcessGroupPtr& group) {
+  const char* check = std::getenv("MESHRUN_CHECK_COLLECTIVES");
+  if (check == nullptr || std::string_view(check) != "1") return nullptr;
+  for (const c10::Device device : group->getDeviceTypes()) {
+    if (device.is_cpu()) return ucx_of(group, c10::DeviceType::CPU);
+  }
+  return nullptr;
+}
+
+bool is_16_bit_float(at::ScalarType type) {
+  return at::isReducedFloatingType(type) && c10::elementSize(type) == 2;
+}
+
+std::string words_of(const at::Tensor& tensor, const AllReduceCall& call) {
+  return fmt::format("all_reduce of {} [{}], op {}{}", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "), static_cast<int>(call.op),
+                     call.details ? call.details() : "");
+}
+
+c10d::AllreduceOptions options_of(const AllReduceCall& call) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = call.op;
+  options.asyncOp = call.async;
+  return options;
+}
+
+// With a comparison of what the all-reduce's own header does not have, in one operation.
+c10::intrusive_ptr<c10d::Work> start_on_ucx(UcxBackend& ucx, const at::Tensor& tensor,
+                                            AllReduceCall& call) {
+  std::vector<at::Tensor> tensors = {tensor};
+  const c10d::AllreduceOptions options = options_of(call);
+  if (call.agreed == 0) return ucx.allreduce(tensors, options);
+  ucx.startCoalescing();
+  ucx.compare(call.details ? call.details() : "an all_reduce", call.agreed,
+              VCall{.async = call.async});
+  ucx.allreduce(tensors, options);
+  return ucx.endCoalescing();
+}
+
+}  // namespace
+
+PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
+                            AllReduceCall call) {
+  const c10::DeviceType device = device_of(group, tensor);
+  UcxBackend* const ucx = ucx_of(group, device);
+  if (call.problem.empty() && ucx == nullptr && call.op == ReduceOp::AVG &&
+      !tensor.is_floating_point() && !tensor.is_complex()) {
+    call.problem = "an average needs a floating-point or complex type";
+  }
+  if (!call.problem.empty()) raise_on_all_ranks(group, device, call.problem);
+
+  PendingAllReduce pending;
+  pending.tensor_ = tensor;
+  if (ucx != nullptr) {
+    pending.work_ = start_on_ucx(*ucx, tensor, call);
+    return pending;
+  }
+  if (UcxBackend* const checker = checker_of(group)) {
+    const std::string words = words_of(tensor, call);
+    const uint64_t digest = Fingerprint(fmt::format("{} {}", words, call.agreed));
+    checker->compare(words, digest, {})->wait();
+  }
+  if (call.op == ReduceOp::AVG) {
+    call.op = ReduceOp::SUM;
+    pending.divisor_ = group->getSize();
+  }
+  at::Tensor wire = tensor.contiguous();
+  if (call.use_fp32 && is_16_bit_float(wire.scalar_type())) wire = wire.to(at::kFloat);
+  if (!wire.is_same(tensor)) pending.wire_ = wire;
+  std::vector<at::Tensor> tensors = {wire.is_complex() ? at::view_as_real(wire) : wire};
+  pending.work_ = group->allreduce(tensors, options_of(call));
+  return pending;
+}
+
+at::Tensor PendingAllReduce::wait() {
+  if (!work_) return tensor_;
+  work_->wait();
+  at::Tensor reduced = wire_.defined() ? wire_ : tensor_;
+  if (divisor_ != 1) reduced.div_(divisor_);
+  if (wire_.defined()) tensor_.copy_(wire_);
+  wire_ = at::Tensor();
+  divisor_ = 1;
+  return tensor_;
+}
+
+c10::DeviceType device_of(const ProcessGroupPtr& group, const at::Tensor& tensor) {
+  if (tensor.defined()) return tensor.device().type();
+  const std::vector<c10::Device> devices = group->getDeviceTypes();
+  for (const c10::Device device : devices) {
+    if (!device.is_cpu()) return device.type();
+  }
+  return c10::DeviceType::CPU;
+}
+
+void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,
+                        const std::string& problem) {
+  UcxBackend* ucx = ucx_of(group, device);
+  if (ucx == nullptr) ucx = checker_of(group);
+  if (ucx != nullptr) ucx->compare("", 0, VCall{.problem = problem})->wait();
+  throw CollectiveArgumentError(problem);
+}
+
+}  // namespace meshrun::detail

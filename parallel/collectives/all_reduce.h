@@ -1,0 +1,80 @@
+// c10d's all-reduce as this room and parallel/nn call it: 16-bit floats are added in float32 on
+// every backend, AVG works on every backend, and a wrong argument on one rank is an error on all.
+//
+//   ucx          does all of it itself
+//   any other    16-bit floats travel as float32, AVG is SUM and a division, complex numbers are
+//                pairs. Headers are compared over the group's ucx backend for the CPU with
+//                MESHRUN_CHECK_COLLECTIVES=1; else a `problem` is raised here alone
+//
+// Internal. Not differentiable: mappings.h is.
+// Threads and order: those of c10d::Backend. Errors: parallel/comm/collective_errors.h, from wait()
+// or from the call; what another backend throws.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "c10/core/Device.h"
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/Types.hpp"
+#include "torch/csrc/distributed/c10d/Work.hpp"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace meshrun::detail {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+struct AllReduceCall {
+  c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;
+  // What is wrong with this rank's arguments; empty: nothing. The tensor is then not looked at.
+  std::string problem;
+  // Whatever the ranks must agree on beside dtype, shape and op; 0: nothing, which is one message
+  // less.
+  uint64_t agreed = 0;
+  // Says `agreed` in words. Must own what it reads.
+  std::function<std::string()> details;
+  // False: 16-bit floats travel as they are, on backends that may then add them so.
+  bool use_fp32 = true;
+  // Somebody else moves it forward until wait().
+  bool async = false;
+};
+
+// Holds the tensors.
+class PendingAllReduce {
+ public:
+  PendingAllReduce() = default;
+  PendingAllReduce(PendingAllReduce&&) = default;
+  PendingAllReduce& operator=(PendingAllReduce&&) = default;
+
+  bool is_completed() const { return !work_ || work_->isCompleted(); }
+  // The tensor that was given, reduced; the same one when called again.
+  at::Tensor wait();
+  const c10::intrusive_ptr<c10d::Work>& work() const { return work_; }
+
+ private:
+  friend PendingAllReduce all_reduce(const ProcessGroupPtr&, const at::Tensor&, AllReduceCall);
+
+  c10::intrusive_ptr<c10d::Work> work_;
+  at::Tensor tensor_;
+  at::Tensor wire_;  // what travels, where it is not `tensor_`
+  int64_t divisor_ = 1;
+};
+
+// In place. `tensor`: dense, of the caller's own memory, without a gradient.
+PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
+                            AllReduceCall call = {});
+
+// The device that the group's other ranks communicate from: the tensor's where there is one, else
+// the first accelerator of the group, or the CPU.
+c10::DeviceType device_of(const ProcessGroupPtr& group, const at::Tensor& tensor);
+
+// Takes part in whatever collective the others call, with `problem` (not empty), and raises it.
+[[noreturn]] void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,
+                                     const std::string& problem);
+
+}  // namespace meshrun::detail

@@ -1,0 +1,47 @@
+#include "parallel/collectives/reduce_loss.h"
+
+#include <vector>
+
+#include "ATen/ops/full.h"
+#include "fmt/format.h"
+#include "parallel/collectives/all_reduce.h"
+#include "parallel/manager/distributed_manager.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+// The CPU where the group has a backend for it: a number need not go to a GPU and back.
+c10::Device device_for(c10d::ProcessGroup& group) {
+  const std::vector<c10::Device> devices = group.getDeviceTypes();
+  for (const c10::Device device : devices) {
+    if (device.is_cpu()) return device;
+  }
+  return DistributedManager::get().device();
+}
+
+}  // namespace
+
+std::optional<double> reduce_loss(double loss, int dst_rank, bool mean,
+                                  const GroupArgument& group_argument) {
+  DistributedManager::get();  // raises
+  const detail::ProcessGroupPtr group = group_argument.get();
+  const int size = group->getSize();
+  const c10::Device device = device_for(*group);
+  if (dst_rank < 0 || dst_rank >= size) {
+    detail::raise_on_all_ranks(
+        group, device.type(),
+        fmt::format("dst_rank is {} in a group of {} ranks: give a rank of the group", dst_rank,
+                    size));
+  }
+  std::vector<at::Tensor> tensors = {at::full({1}, loss, at::device(device).dtype(at::kDouble))};
+  c10d::ReduceOptions options;
+  options.rootRank = dst_rank;
+  options.asyncOp = false;
+  group->reduce(tensors, options)->wait();
+  if (group->getRank() != dst_rank) return std::nullopt;
+  const double sum = tensors[0].item<double>();
+  return mean ? sum / size : sum;
+}
+
+}  // namespace meshrun

@@ -1,0 +1,272 @@
+#include "parallel/nn/shared_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <atomic>
+#include <unordered_map>
+#include <utility>
+
+#include "parallel/collectives/all_reduce.h"
+
+namespace meshrun::detail {
+
+using at::Tensor;
+
+// What a pass has added to one parameter.
+struct SharedGradients::Contribution {
+  Tensor parameter;  // undefined: gone
+  Tensor added;      // undefined: nothing
+  std::vector<int64_t> shape;
+  at::ScalarType type;
+  int64_t numel = 1;
+};
+
+// The contributions one after another, then a number for each: 1 where the pass reached it. The
+// reduced numbers say which parameters any rank's pass reached.
+struct SharedGradients::Bucket {
+  std::vector<Contribution> contributions;
+  int64_t numel = 0;
+  PendingAllReduce pending;
+
+  void start(const ProcessGroupPtr& group, c10::Device device, const Options& options);
+  void wait() { pending.wait(); }
+  void add();
+};
+
+void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device device,
+                                    const Options& options) {
+  const auto count = static_cast<int64_t>(contributions.size());
+  const Tensor buffer = at::empty({numel + count}, at::device(device).dtype(contributions[0].type));
+  std::vector<float> reached;
+  int64_t begin = 0;
+  for (const Contribution& contribution : contributions) {
+    const Tensor piece = buffer.narrow(0, begin, contribution.numel).view(contribution.shape);
+    begin += contribution.numel;
+    reached.push_back(contribution.added.defined() ? 1 : 0);
+    contribution.added.defined() ? piece.copy_(contribution.added) : piece.zero_();
+  }
+  buffer.narrow(0, numel, count).copy_(at::from_blob(reached.data(), {count}, at::kFloat));
+  AllReduceCall call;
+  call.op = options.mean ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
+  call.use_fp32 = options.use_fp32;
+  call.async = true;
+  pending = all_reduce(group, buffer, std::move(call));
+}
+
+void SharedGradients::Bucket::add() {
+  const Tensor reduced = pending.wait();
+  const auto count = static_cast<int64_t>(contributions.size());
+  const Tensor reached = reduced.narrow(0, numel, count).ne(0).cpu();
+  int64_t begin = 0;
+  for (size_t i = 0; i < contributions.size(); ++i) {
+    Contribution& contribution = contributions[i];
+    const Tensor piece = reduced.narrow(0, begin, contribution.numel).view(contribution.shape);
+    begin += contribution.numel;
+    if (!reached.const_data_ptr<bool>()[i] || !contribution.parameter.defined()) continue;
+    Tensor& gradient = contribution.parameter.mutable_grad();
+    const Tensor& added = contribution.added;
+    if (!gradient.defined()) {
+      // This rank's own contribution has served, and nobody else has it.
+      const bool reuse =
+          added.defined() && added.layout() == at::kStrided && !added.requires_grad();
+      gradient = reuse ? added : at::empty_like(contribution.parameter);
+      gradient.copy_(piece);
+    } else if (gradient.requires_grad() || gradient.layout() != at::kStrided) {
+      gradient = piece + gradient;
+    } else {
+      gradient.add_(piece);
+    }
+  }
+}
+
+namespace {
+
+// The shared modules that one backward pass has to do with.
+class Pass {
+ public:
+  explicit Pass(int id) : id_(id) {}
+  // Puts back what was set aside, where the pass did not come to its end.
+  ~Pass();
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  // The one that this thread works for.
+  static std::shared_ptr<Pass> current();
+
+  void touch(std::shared_ptr<SharedGradients> gradients) { insert(touched_, std::move(gradients)); }
+  void reach(std::shared_ptr<SharedGradients> gradients) { insert(reached_, std::move(gradients)); }
+  void finish();
+
+ private:
+  using List = std::vector<std::shared_ptr<SharedGradients>>;
+
+  void insert(List& list, std::shared_ptr<SharedGradients> gradients) {
+    MutexLock lock(mu_);
+    if (std::find(list.begin(), list.end(), gradients) == list.end()) {
+      list.push_back(std::move(gradients));
+    }
+  }
+  void put_back();
+
+  const int id_;
+  Mutex mu_;
+  List touched_;  // some parameter's gradient is set aside
+  List reached_;  // some parameter's gradient has come
+};
+
+// By the engine's number.
+struct Passes {
+  Mutex mu;
+  std::unordered_map<int, std::weak_ptr<Pass>> by_id MESHRUN_GUARDED_BY(mu);
+};
+
+Passes& passes() {
+  static auto* all = new Passes;
+  return *all;
+}
+
+std::shared_ptr<Pass> Pass::current() {
+  const int id = torch::autograd::get_current_graph_task_id();
+  std::shared_ptr<Pass> pass;
+  {
+    Passes& all = passes();
+    MutexLock lock(all.mu);
+    std::weak_ptr<Pass>& known = all.by_id[id];
+    pass = known.lock();
+    if (pass) return pass;
+    pass = std::make_shared<Pass>(id);
+    known = pass;
+  }
+  // The engine's pass owns it from here on.
+  torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->finish(); });
+  return pass;
+}
+
+Pass::~Pass() {
+  put_back();
+  Passes& all = passes();
+  MutexLock lock(all.mu);
+  all.by_id.erase(id_);
+}
+
+void Pass::put_back() {
+  List touched;
+  {
+    MutexLock lock(mu_);
+    touched.swap(touched_);
+  }
+  for (const auto& gradients : touched) gradients->put_back();
+}
+
+void Pass::finish() {
+  const at::NoGradGuard no_grad;
+  List reached;
+  {
+    MutexLock lock(mu_);
+    reached.swap(reached_);
+  }
+  std::sort(reached.begin(), reached.end(),
+            [](const auto& a, const auto& b) { return a->order() < b->order(); });
+  std::vector<SharedGradients::Bucket> buckets;
+  for (const auto& gradients : reached) gradients->start(buckets);
+  // What was not reached: torch::autograd::grad() of a parameter sets aside as well.
+  put_back();
+  for (SharedGradients::Bucket& bucket : buckets) bucket.wait();
+  for (SharedGradients::Bucket& bucket : buckets) bucket.add();
+}
+
+uint64_t next_order() {
+  static std::atomic<uint64_t> next{0};
+  return next++;
+}
+
+}  // namespace
+
+SharedGradients::Slot::Slot(const Tensor& of)
+    : parameter(of.getIntrusivePtr()), shape(of.sizes().vec()), type(of.scalar_type()) {}
+
+SharedGradients::SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                 const std::vector<Tensor>& parameters, const Options& options)
+    : group_(std::move(group)), options_(options), order_(next_order()) {
+  for (const Tensor& parameter : parameters) slots_.emplace_back(parameter);
+}
+
+void SharedGradients::before_accumulation(size_t index) {
+  if (group_->getSize() == 1) return;
+  Pass::current()->touch(shared_from_this());
+  MutexLock guard(mu_);
+  Slot& slot = slots_[index];
+  // Within a nested pass: what the outer one has added is reduced with it.
+  if (slot.has_left || slot.is_set_aside) return;
+  const Tensor parameter = slot.lock();
+  slot.before = std::exchange(parameter.mutable_grad(), Tensor());
+  slot.is_set_aside = true;
+}
+
+void SharedGradients::after_accumulation(size_t index) {
+  if (group_->getSize() == 1) return;
+  Pass::current()->reach(shared_from_this());
+  MutexLock guard(mu_);
+  slots_[index].is_reached = true;
+}
+
+void SharedGradients::leave(size_t index) {
+  put_back();
+  MutexLock guard(mu_);
+  slots_[index].has_left = true;
+}
+
+std::vector<SharedGradients::Contribution> SharedGradients::take() {
+  MutexLock guard(mu_);
+  std::vector<Contribution> contributions;
+  for (Slot& slot : slots_) {
+    if (slot.has_left) continue;
+    Contribution contribution{.parameter = slot.lock(), .shape = slot.shape, .type = slot.type};
+    for (const int64_t extent : slot.shape) contribution.numel *= extent;
+    if (slot.is_set_aside && contribution.parameter.defined()) {
+      Tensor& gradient = contribution.parameter.mutable_grad();
+      if (slot.is_reached) contribution.added = gradient;
+      gradient = slot.before;
+    }
+    slot.before = Tensor();
+    slot.is_set_aside = slot.is_reached = false;
+    contributions.push_back(std::move(contribution));
+  }
+  return contributions;
+}
+
+void SharedGradients::put_back() { take(); }
+
+void SharedGradients::start(std::vector<Bucket>& buckets) {
+  const size_t first = buckets.size();
+  c10::Device device(device_of(group_, Tensor()));
+  // Of each dtype, the bucket that is being filled.
+  std::unordered_map<at::ScalarType, size_t> open;
+  for (Contribution& contribution : take()) {
+    if (contribution.parameter.defined()) device = contribution.parameter.device();
+    const auto bytes =
+        contribution.numel * static_cast<int64_t>(c10::elementSize(contribution.type));
+    auto at = open.find(contribution.type);
+    if (at != open.end()) {
+      const Bucket& bucket = buckets[at->second];
+      const auto filled = bucket.numel * static_cast<int64_t>(c10::elementSize(contribution.type));
+      if (filled + bytes > options_.bucket_bytes) at = open.end();
+    }
+    if (at == open.end()) {
+      at = open.insert_or_assign(contribution.type, buckets.size()).first;
+      buckets.emplace_back();
+    }
+    Bucket& bucket = buckets[at->second];
+    bucket.numel += contribution.numel;
+    bucket.contributions.push_back(std::move(contribution));
+  }
+  for (size_t i = first; i < buckets.size(); ++i) buckets[i].start(group_, device, options_);
+}
+
+}  // namespace meshrun::detail

@@ -1,0 +1,159 @@
+#include "parallel/nn/shared_module.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "parallel/nn/module_agreement.h"
+#include "parallel/nn/shared_gradients.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+using detail::SharedGradients;
+using NamedTensors = torch::OrderedDict<std::string, Tensor>;
+
+// Tells the pass what has arrived. Its presence is the mark.
+struct SharedParameterHook : torch::autograd::PostAccumulateGradHook {
+  SharedParameterHook(std::shared_ptr<SharedGradients> its_gradients, size_t its_index)
+      : gradients(std::move(its_gradients)), index(its_index) {}
+  void operator()(const Tensor&) override { gradients->after_accumulation(index); }
+
+  const std::shared_ptr<SharedGradients> gradients;
+  const size_t index;
+  unsigned before_hook = 0;  // the other hook's handle
+};
+
+SharedParameterHook* mark_of(const Tensor& parameter) {
+  if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return nullptr;
+  return dynamic_cast<SharedParameterHook*>(
+      torch::autograd::impl::post_acc_grad_hooks(parameter).get());
+}
+
+bool has_other_hook(const Tensor& parameter) {
+  return torch::autograd::impl::get_autograd_meta(parameter) != nullptr &&
+         torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr &&
+         mark_of(parameter) == nullptr;
+}
+
+// Each once, under its first name.
+NamedTensors parameters_of(const torch::nn::Module& module, bool recurse) {
+  NamedTensors parameters("parameter");
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters(recurse)) {
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      parameters.insert(item.key(), item.value());
+    }
+  }
+  return parameters;
+}
+
+NamedTensors trained(const NamedTensors& parameters) {
+  NamedTensors chosen("parameter");
+  for (const auto& item : parameters) {
+    if (item.value().requires_grad()) chosen.insert(item.key(), item.value());
+  }
+  return chosen;
+}
+
+// What this rank alone can tell to be wrong; empty if nothing.
+std::string find_problem(const NamedTensors& parameters, const SharedModuleOptions& options) {
+  if (parameters.is_empty()) {
+    return "the module has no parameter that requires a gradient, so there is nothing to share";
+  }
+  if (!(options.bucket_cap_mb > 0)) {
+    return c10::str("bucket_cap_mb must be positive, got ", options.bucket_cap_mb);
+  }
+  const c10::Device device = parameters.front().value().device();
+  for (const auto& item : parameters) {
+    if (mark_of(item.value()) != nullptr) {
+      return c10::str("parameter \"", item.key(),
+                      "\" is marked as shared already; unmark_module_as_shared() comes first");
+    }
+    if (has_other_hook(item.value())) {
+      return c10::str("parameter \"", item.key(), "\" has a post-accumulate hook of its own");
+    }
+    if (item.value().device() != device) {
+      return c10::str("the module's parameters are on ", device, " and on ", item.value().device(),
+                      "; move all of them to one device with to()");
+    }
+  }
+  return "";
+}
+
+// One line: what the ranks must have alike.
+std::string describe(const SharedModuleOptions& options) {
+  return c10::str("recurse=", options.recurse, " mean=", options.mean,
+                  " use_fp32_reduction=", options.use_fp32_reduction,
+                  " bucket_cap_mb=", options.bucket_cap_mb);
+}
+
+}  // namespace
+
+void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions& options) {
+  const auto group = options.process_group.get();
+  const NamedTensors parameters = trained(parameters_of(module, options.recurse));
+  const c10::Device device =
+      parameters.is_empty() ? c10::Device(c10::kCPU) : parameters.front().value().device();
+  const std::string difference =
+      detail::find_difference(*group, device, describe(options), detail::describe(parameters),
+                              find_problem(parameters, options));
+  if (!difference.empty()) throw SharedModuleError("mark_module_as_shared: " + difference);
+
+  constexpr double kMebibyte = 1024 * 1024;
+  const auto gradients = std::make_shared<SharedGradients>(
+      group, parameters.values(),
+      SharedGradients::Options{
+          .mean = options.mean,
+          .use_fp32 = options.use_fp32_reduction,
+          .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte)});
+  const std::vector<Tensor> tensors = parameters.values();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto hook = std::make_unique<SharedParameterHook>(gradients, i);
+    hook->before_hook = tensors[i].register_hook(
+        [gradients, i](const at::TensorBase&) -> void { gradients->before_accumulation(i); });
+    torch::autograd::impl::set_post_acc_grad_hooks(tensors[i], std::move(hook));
+  }
+}
+
+void mark_module_as_shared(torch::nn::Module& module,
+                           const std::optional<std::string>& process_group, bool recurse,
+                           bool use_fp32_reduction) {
+  SharedModuleOptions options;
+  options.process_group = process_group;
+  options.recurse = recurse;
+  options.use_fp32_reduction = use_fp32_reduction;
+  mark_module_as_shared(module, options);
+}
+
+void unmark_module_as_shared(torch::nn::Module& module, bool recurse) {
+  const NamedTensors parameters = parameters_of(module, recurse);
+  std::vector<Tensor> marked;
+  for (const auto& item : parameters) {
+    if (mark_of(item.value()) != nullptr) {
+      marked.push_back(item.value());
+    } else if (item.value().requires_grad()) {
+      throw SharedModuleError("unmark_module_as_shared: parameter \"" + item.key() +
+                              "\" is not marked as shared; see mark_module_as_shared()");
+    }
+  }
+  if (marked.empty()) {
+    throw SharedModuleError("unmark_module_as_shared: the module has no parameter that is marked");
+  }
+  for (const Tensor& parameter : marked) {
+    const SharedParameterHook& hook = *mark_of(parameter);
+    hook.gradients->leave(hook.index);
+    parameter.remove_hook(hook.before_hook);
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+  }
+}
+
+}  // namespace meshrun

@@ -1,0 +1,35 @@
+// Worlds of real rank processes for tests of collectives: on ucx and on Gloo, of one to four ranks.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/manager/distributed_manager.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+// Runs a registered rank function in all of them.
+void run_in_worlds(const std::string& function, const std::vector<int>& sizes = {1, 2, 3, 4},
+                   const std::vector<std::string>& backends = {"ucx", "gloo"});
+
+// Of this rank, for the length of a test: a DistributedManager. All ranks leave together.
+class JoinedWorld {
+ public:
+  JoinedWorld();
+  ~JoinedWorld();
+
+  DistributedManager& manager;
+  const int rank;
+  const int size;
+};
+
+// Expects `call` to throw a c10::Error that says `part`, in the same words on all ranks of the
+// world.
+void expect_error_on_all_ranks(const std::function<void()>& call, const std::string& part);
+// Of whatever it throws; fails where it throws nothing.
+std::string error_of(const std::function<void()>& call);
+
+}  // namespace meshrun
