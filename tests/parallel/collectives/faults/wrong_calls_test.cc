@@ -37,7 +37,7 @@ Tensor rows(int64_t count) { return at::ones({count, 4}); }
 const Counts kTwoEach = {2, 2, 2};
 const std::vector<Counts> kTable = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
 
-void exchange(const std::vector<Counts>& table, int64_t index = 0, int64_t count = 1) {
+void exchange_rows(const std::vector<Counts>& table, int64_t index = 0, int64_t count = 1) {
   Tensors indices(kRanks, at::zeros({1}, at::kLong));
   indices[2] = at::full({count}, index, at::kLong);
   indexed_all_to_all_v(rows(2), indices, table);
@@ -85,7 +85,7 @@ const std::vector<WrongCall>& wrong_calls() {
       {"an index out of range",
        "argument",
        {"rank 1", "5", "2"},
-       [](bool is_wrong, int) { exchange(kTable, is_wrong ? 5 : 0); }},
+       [](bool is_wrong, int) { exchange_rows(kTable, is_wrong ? 5 : 0); }},
       {"requires_grad on one rank only",
        "mismatch",
        {"rank 0", "rank 1", "grad"},
@@ -139,18 +139,18 @@ const std::vector<WrongCall>& wrong_calls() {
        "argument",
        {"rank 1"},
        [](bool is_wrong, int) {
-         exchange(is_wrong ? std::vector<Counts>{{1, 1, 1}, {1, 1, 1}, {1}} : kTable);
+         exchange_rows(is_wrong ? std::vector<Counts>{{1, 1, 1}, {1, 1, 1}, {1}} : kTable);
        }},
       {"tables that differ",
        "mismatch",
        {"rank 0", "rank 1"},
        [](bool is_wrong, int) {
-         exchange(is_wrong ? std::vector<Counts>{{1, 1, 4}, {1, 1, 1}, {1, 1, 1}} : kTable);
+         exchange_rows(is_wrong ? std::vector<Counts>{{1, 1, 4}, {1, 1, 1}, {1, 1, 1}} : kTable);
        }},
       {"fewer indices than the table says",
        "argument",
        {"rank 1", "1", "0"},
-       [](bool is_wrong, int) { exchange(kTable, 0, is_wrong ? 0 : 1); }},
+       [](bool is_wrong, int) { exchange_rows(kTable, 0, is_wrong ? 0 : 1); }},
       {"wrong number of sizes",
        "argument",
        {"rank 1", "2", "3"},
