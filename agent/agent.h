@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/wait_board.h"
 
 namespace meshrun::agent {
 
@@ -60,6 +61,18 @@ struct Progress {
   std::optional<double> loss;
   std::map<std::string, double> metrics;
   std::string note;
+};
+
+// News of the generation, on a thread of the agent, one at a time. What has happened before comes
+// first, verdicts but for, and may come again.
+struct GenerationListener {
+  std::function<void(int rank, const std::string& reason)> on_lost;
+  // Exited with code 0.
+  std::function<void(int rank)> on_left;
+  // The generation is being stopped.
+  std::function<void(const std::string& reason)> on_stopping;
+  // Ranks wait in vain.
+  std::function<void(const WaitVerdict& verdict)> on_verdict;
 };
 
 class Agent {
@@ -121,6 +134,14 @@ class Agent {
 
   // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.
   virtual void OnStop(std::function<void(std::string)> on_stop) = 0;
+
+  // Calls `listener` until the generation, or the agent, ends.
+  virtual void Watch(GenerationListener listener) = 0;
+  // This rank has been blocked in an operation for WaitBoard::kReportAfter. In place of its last
+  // report. The coordinator compares: Watch.
+  virtual absl::Status ReportWait(const WaitReport& report, Milliseconds timeout) = 0;
+  // It no longer is.
+  virtual absl::Status WithdrawWait(Milliseconds timeout) = 0;
 };
 
 }  // namespace meshrun::agent

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
+#include "core/wait_messages.h"
 
 namespace meshrun::agent {
 namespace {
@@ -30,7 +32,7 @@ absl::Status AsTimeout(const absl::Status& status) {
   return absl::IsNotFound(status) ? absl::DeadlineExceededError(status.message()) : status;
 }
 
-v1::Progress ToProto(const Progress& progress) {
+v1::Progress ProgressOf(const Progress& progress) {
   v1::Progress out;
   if (progress.step) out.set_step(*progress.step);
   if (progress.total_steps) out.set_total_steps(*progress.total_steps);
@@ -267,7 +269,7 @@ absl::Status DaemonAgent::ReportReliably(const Progress& progress) {
   v1::ReportProgressRequest request;
   *request.mutable_fence() = Fence();
   request.set_rank(environment_.rank);
-  *request.mutable_progress() = ToProto(progress);
+  *request.mutable_progress() = ProgressOf(progress);
   request.set_token(environment_.token);
   v1::ReportProgressResponse response;
   return calls_.Run(After(kCallTimeout), [&](grpc::ClientContext& context, auto) {
@@ -277,32 +279,73 @@ absl::Status DaemonAgent::ReportReliably(const Progress& progress) {
 
 void DaemonAgent::OnStop(std::function<void(std::string)> on_stop) {
   MutexLock lock(mu_);
-  watchers_.emplace_back([this, on_stop = std::move(on_stop)] { Watch(on_stop); });
+  watchers_.emplace_back([this, on_stop = std::move(on_stop)] {
+    std::optional<std::string> reason;
+    ReadEvents([&](const v1::WatchGenerationResponse& event) {
+      if (event.stopping()) reason = event.reason();
+      return !reason.has_value();
+    });
+    if (reason) on_stop(*reason);
+  });
 }
 
-void DaemonAgent::Watch(const std::function<void(std::string)>& on_stop) {
+void DaemonAgent::Watch(GenerationListener listener) {
+  MutexLock lock(mu_);
+  watchers_.emplace_back([this, listener = std::move(listener)] {
+    ReadEvents([&](const v1::WatchGenerationResponse& event) {
+      if (event.stopping()) listener.on_stopping(event.reason());
+      for (const v1::RankLost& lost : event.news().lost()) {
+        listener.on_lost(lost.rank(), lost.reason());
+      }
+      for (const int rank : event.news().left()) listener.on_left(rank);
+      for (const v1::WaitVerdict& verdict : event.news().verdicts()) {
+        listener.on_verdict(FromProto(verdict));
+      }
+      return true;
+    });
+  });
+}
+
+void DaemonAgent::ReadEvents(
+    const std::function<bool(const v1::WatchGenerationResponse&)>& listener) {
   v1::WatchGenerationRequest request;
   *request.mutable_fence() = Fence();
   request.set_rank(environment_.rank);
   request.set_token(environment_.token);
-  std::string reason;
-  bool stopping = false;
+  bool goes_on = true;
   absl::Status status;
   do {
     status = calls_.Run(After(kWatchTimeout), [&](grpc::ClientContext& context, auto) {
       const auto reader = agent_->WatchGeneration(&context, request);
       v1::WatchGenerationResponse event;
-      while (!stopping && reader->Read(&event)) {
-        if (!event.stopping()) continue;
-        stopping = true;
-        reason = event.reason();
-      }
-      if (stopping) context.TryCancel();
+      while (goes_on && reader->Read(&event)) goes_on = listener(event);
+      if (!goes_on) context.TryCancel();
       const grpc::Status end = reader->Finish();
-      return stopping ? grpc::Status::OK : end;
+      return goes_on ? end : grpc::Status::OK;
     });
   } while (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status));
-  if (stopping) on_stop(reason);
+}
+
+absl::Status DaemonAgent::ReportWait(const WaitReport& report, Milliseconds timeout) {
+  v1::ReportWaitRequest request;
+  *request.mutable_fence() = Fence();
+  request.set_token(environment_.token);
+  *request.mutable_report() = ToProto(report);
+  v1::ReportWaitResponse response;
+  return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
+    return agent_->ReportWait(&context, request, &response);
+  });
+}
+
+absl::Status DaemonAgent::WithdrawWait(Milliseconds timeout) {
+  v1::WithdrawWaitRequest request;
+  *request.mutable_fence() = Fence();
+  request.set_rank(environment_.rank);
+  request.set_token(environment_.token);
+  v1::WithdrawWaitResponse response;
+  return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
+    return agent_->WithdrawWait(&context, request, &response);
+  });
 }
 
 }  // namespace meshrun::agent

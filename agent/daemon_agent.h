@@ -48,11 +48,15 @@ class DaemonAgent : public Agent {
   void Report(const Progress& progress) override { reports_.Send(progress); }
   absl::Status ReportReliably(const Progress& progress) override;
   void OnStop(std::function<void(std::string)> on_stop) override;
+  void Watch(GenerationListener listener) override;
+  absl::Status ReportWait(const WaitReport& report, Milliseconds timeout) override;
+  absl::Status WithdrawWait(Milliseconds timeout) override;
 
  private:
   DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel);
   absl::Status Register(Milliseconds timeout);
-  void Watch(const std::function<void(std::string)>& on_stop);
+  // Each event goes to `listener`, until that says that it wants no more.
+  void ReadEvents(const std::function<bool(const v1::WatchGenerationResponse&)>& listener);
   v1::Fence Fence() const;
 
   // Fills in the fence and, where the request has one, a request id that stays the same over

@@ -200,7 +200,27 @@ void Generation::TakeState(const v1::SupervisorState& state) {
 }
 
 void Generation::TakeExit(const v1::RankExit& exit) {
-  if (exits_.emplace(exit.rank(), exit).second) handler_.on_exit(exit);
+  if (!exits_.emplace(exit.rank(), exit).second) return;
+  ClearWaiting(exit.rank());
+  handler_.on_exit(exit);
+  // The coordinator tells all; its own ranks hear of it even while there is none.
+  v1::PeerNews news;
+  if (exit.signal() == 0 && exit.exit_code() == 0) {
+    news.add_left(exit.rank());
+  } else {
+    v1::RankLost& lost = *news.add_lost();
+    lost.set_rank(exit.rank());
+    lost.set_reason(exit.signal() != 0 ? "it was killed by " + os::SignalName(exit.signal())
+                                       : fmt::format("it exited with code {}", exit.exit_code()));
+  }
+  Tell(news);
+}
+
+void Generation::Tell(const v1::PeerNews& news) {
+  for (const v1::RankLost& lost : news.lost()) lost_[lost.rank()] = lost;
+  left_.insert(news.left().begin(), news.left().end());
+  const auto watchers = watchers_;
+  for (GenerationWatcher* const watcher : watchers) watcher->OnNews(news);
 }
 
 void Generation::OnSupervisorGone() {
@@ -322,6 +342,12 @@ void Generation::OfferProgressAgain() {
 
 void Generation::AddWatcher(GenerationWatcher* watcher) {
   watchers_.insert(watcher);
+  if (!lost_.empty() || !left_.empty()) {
+    v1::PeerNews gone;
+    for (const auto& [rank, lost] : lost_) *gone.add_lost() = lost;
+    gone.mutable_left()->Add(left_.begin(), left_.end());
+    watcher->OnNews(gone);
+  }
   if (stopping_) watcher->OnStopping(stop_reason_);
   if (ended_) watcher->OnEnded();
 }

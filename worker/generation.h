@@ -35,11 +35,12 @@ struct SupervisorProgram {
   bool end_with_daemon = false;
 };
 
-// Hears that its generation is being stopped, and that it has ended.
+// Hears that its generation is being stopped, what became of other ranks, and that it has ended.
 class GenerationWatcher {
  public:
   virtual ~GenerationWatcher() = default;
   virtual void OnStopping(const std::string& reason) = 0;
+  virtual void OnNews(const v1::PeerNews& news) = 0;
   virtual void OnEnded() = 0;
 };
 
@@ -72,6 +73,8 @@ class Generation {
   void Stop(std::chrono::nanoseconds grace, const std::string& reason);
   // Renews the supervisor's lease.
   void Ping();
+  // From the coordinator, for the ranks here.
+  void Tell(const v1::PeerNews& news);
 
   const v1::GenerationRecord& record() const { return record_; }
   const v1::Fence& fence() const { return record_.fence(); }
@@ -91,6 +94,11 @@ class Generation {
   std::optional<v1::ProgressReport> TakeProgress();
   // Everything known counts as changed: for a coordinator that may have missed it.
   void OfferProgressAgain();
+
+  // What this host's ranks are blocked in, by rank: for a coordinator that may have missed it.
+  void SetWaiting(const v1::WaitReport& report) { waiting_[report.rank()] = report; }
+  void ClearWaiting(int rank) { waiting_.erase(rank); }
+  const std::map<int, v1::WaitReport>& waiting() const { return waiting_; }
 
   // Until RemoveWatcher. Told at once what has happened already.
   void AddWatcher(GenerationWatcher* watcher);
@@ -132,6 +140,10 @@ class Generation {
   std::map<int, v1::RankExit> exits_;
   std::map<int, v1::Progress> progress_;
   std::set<int> progress_changed_;
+  std::map<int, v1::WaitReport> waiting_;
+  // Of whom the watchers were told.
+  std::map<int, v1::RankLost> lost_;
+  std::set<int> left_;
   std::set<GenerationWatcher*> watchers_;
 };
 

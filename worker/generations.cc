@@ -66,6 +66,7 @@ void Generations::OnSession(std::chrono::nanoseconds lease) {
     // The pids and the progress did not stand in Hello.
     if (!entry.generation->pids().empty() && !entry.generation->ended()) OnStarted(key);
     entry.generation->OfferProgressAgain();
+    for (const auto& [rank, report] : entry.generation->waiting()) SendWaiting(key, report);
   }
   SendProgress();
   // What ended after Hello was written stands neither there nor in a message: there was no session
@@ -85,7 +86,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   }
   Entry* const entry = Find(key);
   if (entry == nullptr) {
-    if (message.has_forget()) return;
+    if (message.has_forget() || message.has_peer_news()) return;
     // The coordinator must know that nothing runs here.
     log::Warning("a command for a generation that is not here",
                  {{"job", key.first}, {"generation", key.second}});
@@ -104,6 +105,8 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
         "stops a generation",
         {{"job", key.first}, {"generation", key.second}, {"reason", message.stop().reason()}});
     generation.Stop(FromProto(message.stop().grace()), message.stop().reason());
+  } else if (message.has_peer_news()) {
+    generation.Tell(message.peer_news());
   } else if (message.has_forget()) {
     entry->forgotten = true;
     if (generation.ended()) {
@@ -284,6 +287,24 @@ void Generations::SendEnded(const Key& key) {
   v1::OpenSessionRequest message;
   message.mutable_generation_ended();
   Send(key, std::move(message));
+}
+
+void Generations::SendWaiting(const Key& key, const v1::WaitReport& report) {
+  v1::OpenSessionRequest message;
+  *message.mutable_wait_report() = report;
+  Send(key, std::move(message));
+}
+
+void Generations::ReportWait(Generation& generation, const v1::WaitReport& report) {
+  generation.SetWaiting(report);
+  SendWaiting({generation.fence().job_id(), generation.fence().generation()}, report);
+}
+
+void Generations::WithdrawWait(Generation& generation, int rank) {
+  generation.ClearWaiting(rank);
+  v1::OpenSessionRequest message;
+  message.mutable_wait_withdrawn()->set_rank(rank);
+  Send({generation.fence().job_id(), generation.fence().generation()}, std::move(message));
 }
 
 void Generations::ScheduleProgress() {

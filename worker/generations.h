@@ -60,7 +60,7 @@ class Generations {
 
   // A session has begun: what may have been missed is said again.
   void OnSession(std::chrono::nanoseconds lease);
-  // Prepare, Start, Stop, Forget.
+  // Prepare, Start, Stop, Forget, PeerNews.
   void Handle(const v1::OpenSessionResponse& message);
   std::vector<v1::RunningGeneration> Running() const;
 
@@ -80,6 +80,10 @@ class Generations {
   // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
   absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
                                            int rank = -1);
+  // A rank of it is blocked, or is so no longer: told to the coordinator, and again to a new
+  // session.
+  void ReportWait(Generation& generation, const v1::WaitReport& report);
+  void WithdrawWait(Generation& generation, int rank);
   // True while this rank may add to its output.
   bool RankMayWrite(const std::string& job_id, uint64_t generation, int rank) const;
   const HostFacts& facts() const { return host_.facts; }
@@ -106,6 +110,7 @@ class Generations {
   void OnEnded(const Key& key);
   void SendExit(const Key& key, const v1::RankExit& exit);
   void SendEnded(const Key& key);
+  void SendWaiting(const Key& key, const v1::WaitReport& report);
   void ScheduleProgress();
   void SendProgress();
   void Drop(const Key& key);

@@ -54,6 +54,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       if (status.state() == v1::RANK_STATE_ASSIGNED) status.set_state(v1::RANK_STATE_RUNNING);
     }
     jobs_.Changed(*job, *member);
+    blocked_.OnNodeReturned(*job, node);
     if (running.ended()) {
       v1::Fence fence;
       fence.set_job_id(job->id());

@@ -14,20 +14,24 @@
 namespace meshrun::coordinator {
 namespace {
 
-std::string DescribeExit(const v1::RankExit& exit, const std::string& node_name) {
+// "was killed by signal 9 (SIGKILL)", "exited with code 3: no such file"
+std::string DescribeEnd(const v1::RankExit& exit) {
   std::string text;
   if (exit.signal() != 0) {
     const char* name = sigabbrev_np(exit.signal());
-    text = fmt::format("rank {} on {} was killed by signal {}{}", exit.rank(), node_name,
-                       exit.signal(), name == nullptr ? "" : fmt::format(" (SIG{})", name));
+    text = fmt::format("was killed by signal {}{}", exit.signal(),
+                       name == nullptr ? "" : fmt::format(" (SIG{})", name));
   } else {
-    text =
-        fmt::format("rank {} on {} exited with code {}", exit.rank(), node_name, exit.exit_code());
+    text = fmt::format("exited with code {}", exit.exit_code());
   }
   if (!exit.error_message().empty()) {
     text += ": " + exit.error_message().substr(0, exit.error_message().find('\n'));
   }
   return text;
+}
+
+std::string DescribeExit(const v1::RankExit& exit, const std::string& node_name) {
+  return fmt::format("rank {} on {} {}", exit.rank(), node_name, DescribeEnd(exit));
 }
 
 bool IsClean(const v1::RankExit& exit) { return exit.exit_code() == 0 && exit.signal() == 0; }
@@ -259,7 +263,7 @@ void Generations::Abandon(Job& job) {
     SendForget(job.id(), job.view.generation(), *nodes_.Find(member.node_id));
     EndMember(job, member, /*lost=*/false);
   }
-  store_.EndGeneration(job, "the generation was not started");
+  EndGeneration(job, "the generation was not started");
 }
 
 // After what was no fault of the job's, nor of a host that it avoids.
@@ -304,6 +308,12 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   }
   const std::string text = DescribeExit(exit, node.record.name());
   store_.OnRankGone(job, exit.rank(), text);
+  if (IsClean(exit)) {
+    blocked_.OnRankLeft(job, exit.rank());
+  } else {
+    blocked_.OnRankLost(job, exit.rank(),
+                        fmt::format("it {} on {}", DescribeEnd(exit), node.record.name()));
+  }
   // A rank that its worker stopped has not finished, however it ended.
   if (job.view.state() != v1::JOB_STATE_RUNNING || (IsClean(exit) && !exit.teardown())) return;
   if (exit.teardown()) {
@@ -336,6 +346,7 @@ void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, co
 
 void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason) {
   jobs_.SetState(job, v1::JOB_STATE_QUIESCING, std::move(reason));
+  blocked_.Tell(job);
   for (const Member& member : job.members) SendStop(job, member, grace);
 }
 
@@ -378,6 +389,17 @@ void Generations::OnProgress(Node& node, const v1::Fence& fence, const v1::Progr
   jobs_.Progressed(*job);
 }
 
+void Generations::OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report) {
+  const auto [job, member] = Resolve(node, fence, "WaitReport");
+  if (job != nullptr) blocked_.Report(*job, *member, report);
+}
+
+void Generations::OnWaitWithdrawn(Node& node, const v1::Fence& fence,
+                                  const v1::WaitWithdrawn& withdrawn) {
+  const auto [job, member] = Resolve(node, fence, "WaitWithdrawn");
+  if (job != nullptr) blocked_.Withdraw(*job, *member, withdrawn);
+}
+
 void Generations::EndMember(Job& job, Member& member, bool lost) {
   if (member.ended) return;
   member.ended = true;
@@ -389,6 +411,8 @@ void Generations::EndMember(Job& job, Member& member, bool lost) {
     store_.OnRankGone(
         job, member.first_rank + i,
         fmt::format("rank {} is lost with {}", member.first_rank + i, status.node_name()));
+    blocked_.OnRankLost(job, member.first_rank + i,
+                        fmt::format("its host {} was lost", status.node_name()));
   }
   if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
     nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
@@ -399,7 +423,7 @@ void Generations::EndMember(Job& job, Member& member, bool lost) {
 // What becomes of the job when the last member has ended.
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
-  store_.EndGeneration(job, "the generation has ended");
+  EndGeneration(job, "the generation has ended");
   // A planned end is free for a job that restarts at all. One with max_restarts 0 fails: its user
   // asked that it never runs twice.
   const uint32_t budget = job.view.spec().max_restarts();
@@ -428,6 +452,11 @@ void Generations::Conclude(Job& job) {
     return;
   }
   Finish(job, v1::JOB_STATE_SUCCEEDED, "");
+}
+
+void Generations::EndGeneration(Job& job, const std::string& why) {
+  store_.EndGeneration(job, why);
+  blocked_.EndGeneration(job);
 }
 
 void Generations::Finish(Job& job, v1::JobState state, std::string reason) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/state_machine/blocked_ranks.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
 #include "coordinator/state_machine/placement.h"
@@ -26,8 +27,9 @@ namespace meshrun::coordinator {
 
 class Generations {
  public:
-  Generations(Context& context, NodeTable& nodes, JobTable& jobs, RendezvousStore& store)
-      : context_(context), nodes_(nodes), jobs_(jobs), store_(store) {}
+  Generations(Context& context, NodeTable& nodes, JobTable& jobs, RendezvousStore& store,
+              BlockedRanks& blocked)
+      : context_(context), nodes_(nodes), jobs_(jobs), store_(store), blocked_(blocked) {}
 
   // Phase one of the next generation.
   void Begin(Job& job, const Placement& placement);
@@ -39,6 +41,8 @@ class Generations {
   void OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit);
   void OnEnded(Node& node, const v1::Fence& fence);
   void OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report);
+  void OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report);
+  void OnWaitWithdrawn(Node& node, const v1::Fence& fence, const v1::WaitWithdrawn& withdrawn);
 
   // The node has said Hello: adopts what it runs, says Forget to what is not known, repeats
   // commands that may have been lost with the old session.
@@ -73,6 +77,7 @@ class Generations {
             const v1::RankExit* exit);
   void Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason);
   void EndMember(Job& job, Member& member, bool lost);
+  void EndGeneration(Job& job, const std::string& why);
   void Conclude(Job& job);
   void Finish(Job& job, v1::JobState state, std::string reason);
 
@@ -80,6 +85,7 @@ class Generations {
   NodeTable& nodes_;
   JobTable& jobs_;
   RendezvousStore& store_;
+  BlockedRanks& blocked_;
 };
 
 }  // namespace meshrun::coordinator

@@ -38,6 +38,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   }
   if (event.end_of_batch()) {
     if (context.placement_due) PlaceJobs();
+    parts_->blocked.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
   }
@@ -46,8 +47,8 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
 
 std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   std::optional<SteadyNanos> next;
-  for (const auto& deadline :
-       {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline()}) {
+  for (const auto& deadline : {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(),
+                               parts_->store.NextDeadline(), parts_->blocked.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
@@ -99,6 +100,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   }
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
   parts_->store.ExpireDue();
+  parts_->blocked.ExpireDue();
 }
 
 void StateMachine::Dispatch(const v1::StateEvent& event) {
@@ -218,6 +220,12 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       break;
     case v1::OpenSessionRequest::kProgressReport:
       generations.OnProgress(*node, fence, message.progress_report());
+      break;
+    case v1::OpenSessionRequest::kWaitReport:
+      generations.OnWaitReport(*node, fence, message.wait_report());
+      break;
+    case v1::OpenSessionRequest::kWaitWithdrawn:
+      generations.OnWaitWithdrawn(*node, fence, message.wait_withdrawn());
       break;
     case v1::OpenSessionRequest::kGoodbye:
       context.Record("NodeLeft", "", node->id(), node->record.name() + " said goodbye");

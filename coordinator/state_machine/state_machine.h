@@ -11,7 +11,8 @@
 //
 // Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.*
 // (which nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
-// barriers.cc (what ranks tell each other), queries.cc (what clients ask).
+// barriers.cc (what ranks tell each other), blocked_ranks.* (who waits for whom), queries.cc (what
+// clients ask).
 #pragma once
 
 #include <memory>
@@ -44,7 +45,8 @@ class StateMachine {
     NodeTable nodes{context};
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
-    Generations generations{context, nodes, jobs, store};
+    BlockedRanks blocked{context, nodes, jobs};
+    Generations generations{context, nodes, jobs, store, blocked};
   };
 
   void Restore(const v1::RestoreEvent& restore);

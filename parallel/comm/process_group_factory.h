@@ -46,8 +46,15 @@ struct ProcessGroupOptions {
   // This host's address that peers reach Gloo at. GLOO_SOCKET_IFNAME, an interface's name, goes
   // before it.
   std::string address = "127.0.0.1";
-  // The device this rank works on; for NCCL.
+  // The device this rank works on. For NCCL: its communicator is made at once, by all ranks
+  // together; absent: by the first collective, which all ranks must then take part in.
   std::optional<c10::Device> device;
+  // For NCCL, with a device: split the communicator from this group's, which is faster than to meet
+  // anew and shares its resources. Every rank of `split_from` must make its group at the same time,
+  // with a colour that its members share and no others have. MESHRUN_NCCL_SPLIT=0, equal on all
+  // ranks: meet anew all the same. Not held.
+  c10d::ProcessGroup* split_from = nullptr;
+  int split_color = 0;
 
   // For ucx. One engine serves all groups of a process, with one connection for each pair of
   // processes; absent: the group has its own.

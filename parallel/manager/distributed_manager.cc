@@ -101,6 +101,10 @@ struct DistributedManager::State {
   mutable std::once_flag engine_once;
   mutable std::shared_ptr<ucx::Engine> engine;
 
+  std::mutex unnamed_mutex;
+  std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> unnamed;
+  std::vector<std::function<void()>> at_cleanup;
+
   std::mutex mesh_mutex;
   // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older
   // ones are kept, since callers hold references.
@@ -124,7 +128,8 @@ struct DistributedManager::State {
            });
   }
 
-  ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks) const {
+  ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks,
+                             const c10::intrusive_ptr<c10d::Store>& store) const {
     const auto mine = std::find(ranks.begin(), ranks.end(), world.rank);
     const int group_rank = static_cast<int>(mine - ranks.begin());
     const std::string key = fmt::format("group/{}/{}", name, fmt::join(ranks, ","));
@@ -138,7 +143,7 @@ struct DistributedManager::State {
     options.one_host = are_on_one_node(ranks);
     if (device.is_cuda()) options.device = device;
     ProcessGroupPtr group =
-        make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, world.store), group_rank,
+        make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, store), group_rank,
                            static_cast<int>(ranks.size()), backend, options);
     // One member speaks for all, and by its rank for the group among its siblings of the same name.
     if (world.agent && group_rank == 0) {
@@ -215,7 +220,13 @@ DistributedManager::DistributedManager(std::unique_ptr<State> state) : state_(st
 
 DistributedManager::~DistributedManager() {
   // Groups before the store that they met at, and the store before the line to the daemon.
-  release_groups(state_->groups->release(), state_->backend);
+  for (const auto& last : std::exchange(state_->at_cleanup, {})) last();
+  std::vector<ProcessGroupPtr> groups;
+  for (const auto& weak : state_->unnamed) {
+    if (ProcessGroupPtr group = weak.lock()) groups.push_back(std::move(group));
+  }
+  for (ProcessGroupPtr& group : state_->groups->release()) groups.push_back(std::move(group));
+  release_groups(std::move(groups), state_->backend);
   state_->groups.reset();
   state_->engine.reset();
   state_->world.store.reset();
@@ -248,7 +259,7 @@ void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) 
   state->groups =
       std::make_unique<GroupTable>(raw->world.rank, raw->world.world_size,
                                    [raw](const std::string& name, const std::vector<int>& ranks) {
-                                     return raw->make_group(name, ranks);
+                                     return raw->make_group(name, ranks, raw->world.store);
                                    });
   std::unique_ptr<DistributedManager> manager(new DistributedManager(std::move(state)));
   if (raw->world.world_size > 1) raw->meet(*manager->world());
@@ -469,6 +480,25 @@ ProcessGroupPtr DistributedManager::get_mesh_group(const DeviceMesh& mesh) {
       return group(name);
   }
   return state_->groups->unnamed_group("mesh " + mesh.to_string(), mesh.ranks());
+}
+
+ProcessGroupPtr DistributedManager::make_group(const std::string& key,
+                                               const std::vector<int>& ranks,
+                                               const c10::intrusive_ptr<c10d::Store>& store) {
+  if (std::find(ranks.begin(), ranks.end(), rank()) == ranks.end()) {
+    throw GroupError(fmt::format("rank {} cannot make the process group \"{}\" of ranks [{}]",
+                                 rank(), key, fmt::join(ranks, ", ")));
+  }
+  ProcessGroupPtr group = state_->make_group(key, ranks, store ? store : state_->world.store);
+  const std::lock_guard lock(state_->unnamed_mutex);
+  std::erase_if(state_->unnamed, [](const auto& weak) { return weak.expired(); });
+  state_->unnamed.emplace_back(group);
+  return group;
+}
+
+void DistributedManager::at_cleanup(std::function<void()> last) {
+  const std::lock_guard lock(state_->unnamed_mutex);
+  state_->at_cleanup.push_back(std::move(last));
 }
 
 agent::Agent* DistributedManager::agent() const { return state_->world.agent.get(); }

@@ -29,6 +29,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -156,6 +157,13 @@ class DistributedManager {
   std::map<std::string, int64_t> mesh_dims() const;
   // The group of a mesh's ranks, made once. To be called by all of them.
   ProcessGroupPtr get_mesh_group(const DeviceMesh& mesh);
+  // A new group of `ranks`, this rank among them, that no name leads to. To be called by all of
+  // them. `key`, with the ranks, tells it from any other made over the same store: the world's, or
+  // `store`. The caller owns it; cleanup() shuts it down all the same.
+  ProcessGroupPtr make_group(const std::string& key, const std::vector<int>& ranks,
+                             const c10::intrusive_ptr<c10d::Store>& store = {});
+  // Runs `last`, once, when cleanup() begins: for what is built on the groups and must go first.
+  void at_cleanup(std::function<void()> last);
 
   // The rank's line to its daemon; nullptr outside meshrun.
   agent::Agent* agent() const;

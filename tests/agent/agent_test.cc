@@ -1,4 +1,5 @@
 // The agent against a daemon that the test plays, over a real Unix socket.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
@@ -18,6 +19,7 @@
 #include "agent/daemon_agent.h"
 #include "core/os/fd.h"
 #include "core/rpc/channel.h"
+#include "core/wait_messages.h"
 #include "tests/worker/support/processes.h"
 
 namespace meshrun::agent {
@@ -40,6 +42,15 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     std::lock_guard lock(mu_);
     stop_reason_ = reason;
     changed_.notify_all();
+  }
+  void Tell(const v1::PeerNews& news) {
+    std::lock_guard lock(mu_);
+    news_.push_back(news);
+    changed_.notify_all();
+  }
+  std::optional<v1::WaitReport> waiting() {
+    std::lock_guard lock(mu_);
+    return waiting_;
   }
   void EndWatches() {
     std::lock_guard lock(mu_);
@@ -84,12 +95,32 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     progress_ = request->progress();
     return grpc::Status::OK;
   }
+  grpc::Status ReportWait(grpc::ServerContext*, const v1::ReportWaitRequest* request,
+                          v1::ReportWaitResponse*) override {
+    if (request->token() != kToken) return Unauthenticated();
+    std::lock_guard lock(mu_);
+    waiting_ = request->report();
+    return grpc::Status::OK;
+  }
+  grpc::Status WithdrawWait(grpc::ServerContext*, const v1::WithdrawWaitRequest* request,
+                            v1::WithdrawWaitResponse*) override {
+    if (request->token() != kToken) return Unauthenticated();
+    std::lock_guard lock(mu_);
+    if (waiting_ && waiting_->rank() == request->rank()) waiting_.reset();
+    return grpc::Status::OK;
+  }
   grpc::Status WatchGeneration(grpc::ServerContext* context,
                                const v1::WatchGenerationRequest* request,
                                grpc::ServerWriter<v1::WatchGenerationResponse>* writer) override {
     if (request->token() != kToken) return Unauthenticated();
     std::unique_lock lock(mu_);
+    size_t told = 0;
     while (stop_reason_.empty() && !ending_ && !context->IsCancelled()) {
+      for (; told < news_.size(); ++told) {
+        v1::WatchGenerationResponse event;
+        *event.mutable_news() = news_[told];
+        writer->Write(event);
+      }
       changed_.wait_for(lock, std::chrono::milliseconds(10));
     }
     if (!stop_reason_.empty()) {
@@ -205,6 +236,8 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   std::vector<std::string> request_ids_;
   v1::EnterBarrierRequest barrier_;
   v1::Progress progress_;
+  std::vector<v1::PeerNews> news_;
+  std::optional<v1::WaitReport> waiting_;
   std::string stop_reason_;
   bool ending_ = false;
 };
@@ -372,6 +405,58 @@ TEST_F(AgentTest, OnStopIsNotCalledWhenTheGenerationJustEnds) {
   daemon_.EndWatches();
   agent_.reset();
   EXPECT_FALSE(called);
+}
+
+TEST_F(AgentTest, NewsOfOtherRanksComeUntilTheAgentEnds) {
+  std::mutex mu;
+  std::vector<std::string> heard;
+  const auto add = [&](std::string text) {
+    std::lock_guard lock(mu);
+    heard.push_back(std::move(text));
+  };
+  Connect().Watch({
+      .on_lost = [&](int rank,
+                     const std::string& reason) { add(fmt::format("lost {}: {}", rank, reason)); },
+      .on_left = [&](int rank) { add(fmt::format("left {}", rank)); },
+      .on_stopping = [&](const std::string& reason) { add("stopping: " + reason); },
+      .on_verdict = [&](const WaitVerdict& verdict) { add("verdict: " + verdict.message); },
+  });
+  v1::PeerNews news;
+  news.add_lost()->set_rank(1);
+  news.mutable_lost(0)->set_reason("killed");
+  news.add_left(2);
+  daemon_.Tell(news);
+  news.Clear();
+  news.add_verdicts()->set_message("in vain");
+  daemon_.Tell(news);
+  ASSERT_TRUE(testing::Eventually([&] {
+    std::lock_guard lock(mu);
+    return heard.size() == 3;
+  }));
+  EXPECT_THAT(heard, ElementsAre("lost 1: killed", "left 2", "verdict: in vain"));
+  daemon_.StopGeneration("rank 2 failed");
+  EXPECT_TRUE(testing::Eventually([&] {
+    std::lock_guard lock(mu);
+    return heard.size() == 4 && heard.back() == "stopping: rank 2 failed";
+  }));
+  agent_.reset();
+}
+
+TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {
+  Agent& agent = Connect();
+  WaitReport report;
+  report.rank = 3;
+  report.group = "world";
+  report.members = {0, 1, 2, 3};
+  report.sequence = 17;
+  report.operation = "barrier number 17";
+  report.called = {{"world", 17}};
+  report.sending_to = {1};
+  ASSERT_TRUE(agent.ReportWait(report, kLong).ok());
+  ASSERT_TRUE(daemon_.waiting());
+  EXPECT_EQ(FromProto(*daemon_.waiting()), report);
+  EXPECT_TRUE(agent.WithdrawWait(kLong).ok());
+  EXPECT_FALSE(daemon_.waiting());
 }
 
 TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {

@@ -357,18 +357,61 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     return coordinator_->store_calls() == before;
   }));
 
-  // A stop reaches the rank's watch with its reason, and the end of the generation ends the watch.
+  // News and a stop reach the rank's watch with its reason, and the end of the generation ends the watch.
   grpc::ClientContext context;
   v1::WatchGenerationRequest watch;
   *watch.mutable_fence() = request.fence();
   watch.set_token(token);
   const auto reader = agent->WatchGeneration(&context, watch);
-  Stop(milliseconds(5000), "a peer failed");
+  v1::OpenSessionResponse told;
+  told.mutable_peer_news()->add_left(7);
+  coordinator_->Send(told, kJob, 1);
   v1::WatchGenerationResponse event;
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_THAT(event.news().left(), ElementsAre(7));
+  Stop(milliseconds(5000), "a peer failed");
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_TRUE(event.stopping());
   EXPECT_EQ(event.reason(), "a peer failed");
+  // Who watches late hears who is gone.
+  {
+    grpc::ClientContext late;
+    const auto again = agent->WatchGeneration(&late, watch);
+    ASSERT_TRUE(again->Read(&event));
+    EXPECT_THAT(event.news().left(), ElementsAre(7));
+    late.TryCancel();
+    static_cast<void>(again->Finish());
+  }
+  // What the rank is blocked in goes to the coordinator.
+  {
+    grpc::ClientContext call;
+    v1::ReportWaitRequest report;
+    *report.mutable_fence() = request.fence();
+    report.set_token(token);
+    report.mutable_report()->set_sequence(17);
+    v1::ReportWaitResponse ignored;
+    EXPECT_TRUE(agent->ReportWait(&call, report, &ignored).ok());
+    const auto reported = coordinator_->AwaitKind(Request::kWaitReport);
+    ASSERT_TRUE(reported);
+    EXPECT_EQ(reported->wait_report().sequence(), 17u);
+    EXPECT_EQ(reported->fence().generation(), 1u);
+    grpc::ClientContext wrong;
+    report.mutable_report()->set_rank(1);
+    EXPECT_EQ(agent->ReportWait(&wrong, report, &ignored).error_code(),
+              grpc::StatusCode::NOT_FOUND);
+  }
+  {
+    grpc::ClientContext call;
+    v1::WithdrawWaitRequest withdraw;
+    *withdraw.mutable_fence() = request.fence();
+    withdraw.set_token(token);
+    v1::WithdrawWaitResponse ignored;
+    EXPECT_TRUE(agent->WithdrawWait(&call, withdraw, &ignored).ok());
+    EXPECT_TRUE(coordinator_->AwaitKind(Request::kWaitWithdrawn));
+  }
   ASSERT_TRUE(os::WriteFileAtomically(released, "").ok());
+  // Its own end, then the generation's.
+  EXPECT_TRUE(reader->Read(&event));
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(get(token, &values), grpc::StatusCode::FAILED_PRECONDITION);

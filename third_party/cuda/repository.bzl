@@ -1,4 +1,7 @@
-"""Finds a CUDA toolkit: CUDA_HOME, else /usr/local/cuda. Without one, its targets fail with a sentence when built."""
+"""Finds a CUDA toolkit: CUDA_HOME, else /usr/local/cuda. Without one, its targets fail with a sentence when built.
+
+toolkit.bzl says where it is, for //tools/bazel:cuda.bzl, which runs its nvcc.
+"""
 
 _FOUND = """
 package(default_visibility = ["//visibility:public"])
@@ -36,9 +39,27 @@ def _absent_impl(ctx):
 absent = rule(implementation = _absent_impl)
 """
 
+_TOOLKIT = """
+CUDA_HOME = "{home}"
+
+# Empty: no nvcc.
+NVCC_VERSION = "{version}"
+"""
+
+def _nvcc_version(repository_ctx, root):
+    nvcc = root.get_child("bin").get_child("nvcc")
+    if not nvcc.exists:
+        return ""
+    answer = repository_ctx.execute([nvcc, "--version"])
+    return answer.stdout.strip().split("\n")[-1] if answer.return_code == 0 else ""
+
 def _cuda_impl(repository_ctx):
     home = repository_ctx.os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     root = repository_ctx.path(home)
+    repository_ctx.file("toolkit.bzl", _TOOLKIT.format(
+        home = home,
+        version = _nvcc_version(repository_ctx, root),
+    ))
     lib = root.get_child("lib64")
     if not root.get_child("include").get_child("cuda_runtime.h").exists:
         repository_ctx.file("BUILD.bazel", _ABSENT)

@@ -1,6 +1,8 @@
 #include "worker/agent_server/agent_service.h"
 
+#include <deque>
 #include <string>
+#include <utility>
 
 #include "core/log.h"
 #include "core/rpc/status_conversion.h"
@@ -8,7 +10,11 @@
 namespace meshrun::worker {
 namespace {
 
-// One WatchGeneration call: at most one message, and the end. On the loop but for the reactions.
+// A rank that takes no more than this is not well: its watch ends, and the next one begins with
+// what matters.
+constexpr size_t kMaxQueued = 1024;
+
+// One WatchGeneration call. On the loop but for the reactions.
 class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
               public GenerationWatcher {
  public:
@@ -18,18 +24,26 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   }
 
   void OnStopping(const std::string& reason) override {
-    if (finished_ || writing_) return;
-    response_.set_stopping(true);
-    response_.set_reason(reason);
-    writing_ = true;
-    StartWrite(&response_);
+    v1::WatchGenerationResponse event;
+    event.set_stopping(true);
+    event.set_reason(reason);
+    Write(std::move(event));
+  }
+  void OnNews(const v1::PeerNews& news) override {
+    v1::WatchGenerationResponse event;
+    *event.mutable_news() = news;
+    Write(std::move(event));
   }
   void OnEnded() override { Complete(grpc::Status::OK); }
 
   void OnWriteDone(bool) override {
     loop_.Post([this] {
-      writing_ = false;
-      if (completed_) Complete(end_);
+      queue_.pop_front();
+      if (!queue_.empty()) {
+        StartWrite(&queue_.front());
+      } else if (completed_) {
+        Complete(end_);
+      }
     });
   }
   void OnCancel() override {
@@ -55,11 +69,21 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
       Complete(rpc::ToGrpc(generation.status()));
     }
   }
+  void Write(v1::WatchGenerationResponse event) {
+    if (finished_ || completed_) return;
+    if (queue_.size() >= kMaxQueued) {
+      Complete({grpc::StatusCode::UNAVAILABLE, "the rank does not take its events"});
+      return;
+    }
+    queue_.push_back(std::move(event));
+    if (queue_.size() == 1) StartWrite(&queue_.front());
+  }
+  // After what is queued; a call that is cancelled fails its writes.
   void Complete(const grpc::Status& status) {
     if (finished_) return;
     completed_ = true;
     end_ = status;
-    if (writing_) return;
+    if (!queue_.empty()) return;
     finished_ = true;
     Finish(status);
   }
@@ -67,9 +91,9 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   EventLoop& loop_;
   Generations& generations_;
   const v1::WatchGenerationRequest request_;
-  v1::WatchGenerationResponse response_;
+  // The first is being written.
+  std::deque<v1::WatchGenerationResponse> queue_;
   grpc::Status end_;
-  bool writing_ = false;
   bool completed_ = false;
   bool finished_ = false;
 };
@@ -112,6 +136,32 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (found.ok()) (*found)->MergeRankProgress(request->rank(), request->progress());
+    reactor->Finish(rpc::ToGrpc(found.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AgentService::ReportWait(grpc::CallbackServerContext* context,
+                                                   const v1::ReportWaitRequest* request,
+                                                   v1::ReportWaitResponse*) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  loop_.Post([this, reactor, request] {
+    const auto found =
+        generations_.Authenticate(request->fence(), request->token(), request->report().rank());
+    if (found.ok()) generations_.ReportWait(**found, request->report());
+    reactor->Finish(rpc::ToGrpc(found.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AgentService::WithdrawWait(grpc::CallbackServerContext* context,
+                                                     const v1::WithdrawWaitRequest* request,
+                                                     v1::WithdrawWaitResponse*) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  loop_.Post([this, reactor, request] {
+    const auto found =
+        generations_.Authenticate(request->fence(), request->token(), request->rank());
+    if (found.ok()) generations_.WithdrawWait(**found, request->rank());
     reactor->Finish(rpc::ToGrpc(found.status()));
   });
   return reactor;

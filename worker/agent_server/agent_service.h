@@ -18,6 +18,12 @@ class AgentService : public v1::AgentService::CallbackService {
   grpc::ServerUnaryReactor* ReportProgress(grpc::CallbackServerContext* context,
                                            const v1::ReportProgressRequest* request,
                                            v1::ReportProgressResponse* response) override;
+  grpc::ServerUnaryReactor* ReportWait(grpc::CallbackServerContext* context,
+                                       const v1::ReportWaitRequest* request,
+                                       v1::ReportWaitResponse* response) override;
+  grpc::ServerUnaryReactor* WithdrawWait(grpc::CallbackServerContext* context,
+                                         const v1::WithdrawWaitRequest* request,
+                                         v1::WithdrawWaitResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchGenerationResponse>* WatchGeneration(
       grpc::CallbackServerContext* context, const v1::WatchGenerationRequest* request) override;
 

@@ -16,6 +16,7 @@
 #include "parallel/comm/collective_errors.h"
 #include "parallel/comm/piece_kernels.h"
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/ucx/backend.h"
 #include "parallel/manager/errors.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
@@ -311,6 +312,34 @@ MESHRUN_RANK_FUNCTION(problems) {
       << asked[1];
 }
 
+MESHRUN_RANK_FUNCTION(compared_headers) {
+  const World world("ucx");
+  auto& ucx = dynamic_cast<UcxBackend&>(*world.group->getBackend(c10::DeviceType::CPU));
+  PointToPointVCollectives collectives =
+      world.collectives([&](std::string what, uint64_t digest, VCall header) {
+        return ucx.compare(std::move(what), digest, std::move(header));
+      });
+  const Extents sizes(static_cast<size_t>(world.size), 2);
+  const Tensor input = at::ones({2, 3});
+  const Tensor output = at::zeros({2 * world.size, 3});
+  collectives.all_gather_v(output, input, sizes, 0, {})->wait();
+  EXPECT_TRUE((output == 1).all().item<bool>());
+  // One rank means something else: every rank hears of it, and nothing is sent.
+  const Tensor other = at::zeros({3, 2 * world.size});
+  VCollectives::WorkPtr work = world.rank == 1
+                                   ? collectives.all_gather_v(other, at::ones({3, 2}), sizes, 1, {})
+                                   : collectives.all_gather_v(output, input, sizes, 0, {});
+  EXPECT_THROW(work->wait(), CollectiveMismatchError);
+  VCall call;
+  if (world.rank == 0) call.problem = "rank 0 is confused";
+  EXPECT_THROW(collectives.all_gather_v(output, input, sizes, 0, call)->wait(),
+               CollectiveArgumentError);
+  // The group is as good as before.
+  output.zero_();
+  collectives.all_gather_v(output, input, sizes, 0, {})->wait();
+  EXPECT_TRUE((output == 1).all().item<bool>());
+}
+
 MESHRUN_RANK_FUNCTION(found_for_a_group) {
   const World world("gloo");
   const Extents sizes = size_patterns(world.size)[0];
@@ -350,6 +379,9 @@ TEST(PointToPointVCollectivesTest, SeveralAreUnderWayAtOnceAndCanBePolled) {
   run("several_under_way", {3});
 }
 TEST(PointToPointVCollectivesTest, AProblemIsAnArgumentErrorOfTheWork) { run("problems", {1, 2}); }
+TEST(PointToPointVCollectivesTest, WithComparedHeadersAWrongCallIsAnErrorOnEveryRank) {
+  run("compared_headers", {3});
+}
 TEST(VCollectivesOfTest, TakesTheAdapterWhereTheBackendHasNone) { run("found_for_a_group", {2}); }
 
 TEST(PieceKernelsTest, WhatIsPackedUnpacksToTheSame) {

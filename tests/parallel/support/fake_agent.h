@@ -50,6 +50,11 @@ class FakeAgent : public agent::Agent {
   void Report(const agent::Progress&) override {}
   absl::Status ReportReliably(const agent::Progress&) override { return absl::OkStatus(); }
   void OnStop(std::function<void(std::string)>) override {}
+  void Watch(agent::GenerationListener) override {}
+  absl::Status ReportWait(const WaitReport&, agent::Milliseconds) override {
+    return absl::OkStatus();
+  }
+  absl::Status WithdrawWait(agent::Milliseconds) override { return absl::OkStatus(); }
 
  private:
   // Runs `call` with c10d's exceptions turned into codes.

@@ -1,0 +1,141 @@
+#include "coordinator/state_machine/blocked_ranks.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/wait_messages.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+bool LivesOn(const Member& member, int rank) {
+  return rank >= member.first_rank && rank < member.first_rank + member.rank_count;
+}
+
+}  // namespace
+
+BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
+  Board& board = boards_[job.id()];
+  if (board.generation == job.view.generation()) return board;
+  board = Board();
+  board.generation = job.view.generation();
+  // After a restart.
+  for (const v1::RankStatus& status : job.view.ranks()) {
+    const int rank = status.assignment().rank();
+    if (status.state() == v1::RANK_STATE_EXITED && status.exit().exit_code() == 0 &&
+        status.exit().signal() == 0) {
+      board.waiting.Left(rank, context_.now);
+      board.gone.add_left(rank);
+    } else if (status.state() == v1::RANK_STATE_EXITED || status.state() == v1::RANK_STATE_LOST) {
+      v1::RankLost& lost = *board.gone.add_lost();
+      lost.set_rank(rank);
+      lost.set_reason("it ended earlier");
+    }
+  }
+  return board;
+}
+
+void BlockedRanks::Changed(Board& board) {
+  board.changed = context_.now;
+  if (!board.decide_at) board.decide_at = context_.now + WaitBoard::kSettle;
+}
+
+void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitReport& report) {
+  if (!LivesOn(member, report.rank())) {
+    context_.Warn(fmt::format("WaitReport ignored: rank {} of job {} does not live on {}",
+                              report.rank(), job.id(), nodes_.Find(member.node_id)->record.name()));
+    return;
+  }
+  if (job.view.ranks(report.rank()).state() == v1::RANK_STATE_EXITED) return;
+  Board& board = BoardOf(job);
+  board.waiting.Report(FromProto(report), context_.now);
+  Changed(board);
+}
+
+void BlockedRanks::Withdraw(const Job& job, const Member& member,
+                            const v1::WaitWithdrawn& withdrawn) {
+  if (LivesOn(member, withdrawn.rank())) BoardOf(job).waiting.Withdraw(withdrawn.rank());
+}
+
+void BlockedRanks::OnRankLeft(const Job& job, int rank) {
+  Board& board = BoardOf(job);
+  board.waiting.Left(rank, context_.now);
+  Changed(board);
+  board.gone.add_left(rank);
+  board.untold.add_left(rank);
+  untold_.insert(job.id());
+}
+
+void BlockedRanks::OnRankLost(const Job& job, int rank, const std::string& reason) {
+  Board& board = BoardOf(job);
+  board.waiting.Withdraw(rank);
+  v1::RankLost lost;
+  lost.set_rank(rank);
+  lost.set_reason(reason);
+  *board.gone.add_lost() = lost;
+  *board.untold.add_lost() = std::move(lost);
+  untold_.insert(job.id());
+}
+
+void BlockedRanks::Tell(const Job& job) {
+  untold_.erase(job.id());
+  const auto found = boards_.find(job.id());
+  if (found == boards_.end()) return;
+  const v1::PeerNews news = std::exchange(found->second.untold, v1::PeerNews());
+  for (const Member& member : job.members) {
+    const Node* const node = nodes_.Find(member.node_id);
+    if (!member.ended && node != nullptr) Send(job, *node, news);
+  }
+}
+
+void BlockedRanks::TellAll() {
+  for (const std::string& job_id : std::exchange(untold_, {})) {
+    if (const Job* const job = jobs_.Find(job_id)) Tell(*job);
+  }
+}
+
+void BlockedRanks::OnNodeReturned(const Job& job, const Node& node) {
+  const Board& board = BoardOf(job);
+  if (!board.gone.lost().empty() || !board.gone.left().empty()) Send(job, node, board.gone);
+}
+
+void BlockedRanks::EndGeneration(const Job& job) {
+  boards_.erase(job.id());
+  untold_.erase(job.id());
+}
+
+void BlockedRanks::Send(const Job& job, const Node& node, const v1::PeerNews& news) {
+  if (node.session_id == 0) return;
+  v1::OpenSessionResponse message;
+  message.mutable_fence()->set_job_id(job.id());
+  message.mutable_fence()->set_generation(job.view.generation());
+  message.mutable_fence()->set_incarnation(node.record.incarnation());
+  *message.mutable_peer_news() = news;
+  context_.Send(node.session_id, std::move(message));
+}
+
+std::optional<SteadyNanos> BlockedRanks::NextDeadline() const {
+  std::optional<SteadyNanos> next;
+  for (const auto& [job_id, board] : boards_) {
+    if (board.decide_at && (!next || *board.decide_at < *next)) next = board.decide_at;
+  }
+  return next;
+}
+
+void BlockedRanks::ExpireDue() {
+  for (auto& [job_id, board] : boards_) {
+    if (!board.decide_at || *board.decide_at > context_.now) continue;
+    const SteadyNanos again = board.changed + WaitBoard::kSettle;
+    board.decide_at = again > context_.now ? std::optional(again) : std::nullopt;
+    const Job* const job = jobs_.Find(job_id);
+    if (job == nullptr) continue;
+    for (const WaitVerdict& verdict : board.waiting.Decide(context_.now)) {
+      context_.Record("RanksWaitInVain", job_id, "", verdict.message);
+      *board.untold.add_verdicts() = ToProto(verdict);
+      untold_.insert(job_id);
+    }
+  }
+}
+
+}  // namespace meshrun::coordinator

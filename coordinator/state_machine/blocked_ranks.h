@@ -1,0 +1,65 @@
+// Ranks that wait, by running generation: who reports to be blocked, who is gone, and what every
+// rank of the generation is told of it. core/wait_board.h decides.
+//
+// Nothing of it is durable: after a restart of the coordinator workers report again, and who is
+// gone stands in the job.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/nodes.h"
+#include "core/wait_board.h"
+#include "meshrun/v1/waiting.pb.h"
+
+namespace meshrun::coordinator {
+
+class BlockedRanks {
+ public:
+  BlockedRanks(Context& context, NodeTable& nodes, JobTable& jobs)
+      : context_(context), nodes_(nodes), jobs_(jobs) {}
+
+  // Of a rank of `member`; one of another is ignored with a line in the log.
+  void Report(const Job& job, const Member& member, const v1::WaitReport& report);
+  void Withdraw(const Job& job, const Member& member, const v1::WaitWithdrawn& withdrawn);
+
+  // Told to all at the end of the batch, or by Tell().
+  void OnRankLeft(const Job& job, int rank);
+  void OnRankLost(const Job& job, int rank, const std::string& reason);
+  // Before what follows from it: ranks that are told to stop know why.
+  void Tell(const Job& job);
+  void TellAll();
+  // The node has come back and may have missed who is gone.
+  void OnNodeReturned(const Job& job, const Node& node);
+  void EndGeneration(const Job& job);
+
+  void ExpireDue();
+  std::optional<SteadyNanos> NextDeadline() const;
+
+ private:
+  struct Board {
+    uint64_t generation = 0;
+    WaitBoard waiting;
+    SteadyNanos changed{0};
+    std::optional<SteadyNanos> decide_at;
+    // Of all that are gone, and what of it is not told yet.
+    v1::PeerNews gone, untold;
+  };
+
+  // Of the current generation.
+  Board& BoardOf(const Job& job);
+  void Changed(Board& board);
+  void Send(const Job& job, const Node& node, const v1::PeerNews& news);
+
+  Context& context_;
+  NodeTable& nodes_;
+  JobTable& jobs_;
+  std::map<std::string, Board> boards_;
+  // Jobs of whom something is.
+  std::set<std::string> untold_;
+};
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,132 @@
+#include "parallel/comm/ucx/agent_watch.h"
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/mutex.h"
+
+namespace meshrun::ucx {
+namespace {
+
+// A daemon that is being started again is asked once more.
+constexpr agent::Milliseconds kCallWithin{500};
+constexpr std::chrono::milliseconds kAgain{500};
+
+// Where the agent's news go, until the watch stops. Outlives the watch: the agent keeps it.
+class Outlet {
+ public:
+  // News that `begin` brings come after it.
+  void open(PeerWatch::Listener listener, const std::function<void()>& begin) {
+    const MutexLock lock(mu_);
+    listener_ = std::move(listener);
+    begin();
+  }
+  // Waits for a call under way.
+  void close() {
+    const MutexLock lock(mu_);
+    listener_ = nullptr;
+  }
+  void tell(const PeerNews& news) {
+    const MutexLock lock(mu_);
+    if (listener_) listener_(news);
+  }
+
+ private:
+  Mutex mu_;
+  PeerWatch::Listener listener_ MESHRUN_GUARDED_BY(mu_);
+};
+
+class AgentWatch final : public PeerWatch {
+ public:
+  explicit AgentWatch(std::shared_ptr<agent::Agent> agent) : agent_(std::move(agent)) {}
+  ~AgentWatch() override { stop(); }
+
+  void start(Listener listener) override {
+    const int self = agent_->assignment().rank;
+    agent::GenerationListener news;
+    news.on_lost = [outlet = outlet_, self](int rank, const std::string& reason) {
+      if (rank != self) outlet->tell(PeerLost{rank, reason});
+    };
+    news.on_left = [outlet = outlet_, self](int rank) {
+      if (rank != self) outlet->tell(PeerLeft{rank});
+    };
+    news.on_stopping = [outlet = outlet_](const std::string& reason) {
+      outlet->tell(Stopping{reason});
+    };
+    news.on_verdict = [outlet = outlet_](const WaitVerdict& verdict) { outlet->tell(verdict); };
+    thread_ = std::thread([this] { run(); });
+    outlet_->open(std::move(listener), [&] { agent_->Watch(std::move(news)); });
+  }
+  void report(const WaitReport& report) override { set_blocked(report); }
+  void withdraw(int) override { set_blocked(std::nullopt); }
+
+  void stop() override {
+    outlet_->close();
+    {
+      const MutexLock lock(mu_);
+      is_stopping_ = true;
+      changed_.NotifyAll();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void set_blocked(std::optional<WaitReport> report) {
+    const MutexLock lock(mu_);
+    blocked_ = std::move(report);
+    is_told_ = false;
+    changed_.NotifyAll();
+  }
+
+  void run() {
+    mu_.Lock();
+    bool has_reported = false;
+    while (true) {
+      while (is_told_ && !is_stopping_) changed_.Wait(mu_);
+      if (is_stopping_) break;
+      is_told_ = true;
+      const std::optional<WaitReport> report = blocked_;
+      mu_.Unlock();
+      const absl::Status status = !report && !has_reported ? absl::OkStatus() : tell(report);
+      mu_.Lock();
+      if (status.ok()) {
+        has_reported = report.has_value();
+        continue;
+      }
+      // The generation is over, or the agent is.
+      if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) continue;
+      is_told_ = false;
+      const auto again = std::chrono::steady_clock::now() + kAgain;
+      while (!is_stopping_ && changed_.WaitUntil(mu_, again)) continue;
+    }
+    const bool withdraws = has_reported;
+    mu_.Unlock();
+    if (withdraws) static_cast<void>(tell(std::nullopt));
+  }
+
+  absl::Status tell(const std::optional<WaitReport>& report) {
+    if (report) return agent_->ReportWait(*report, kCallWithin);
+    return agent_->WithdrawWait(kCallWithin);
+  }
+
+  const std::shared_ptr<agent::Agent> agent_;
+  const std::shared_ptr<Outlet> outlet_ = std::make_shared<Outlet>();
+  std::thread thread_;
+  Mutex mu_;
+  CondVar changed_;
+  std::optional<WaitReport> blocked_ MESHRUN_GUARDED_BY(mu_);
+  bool is_told_ MESHRUN_GUARDED_BY(mu_) = true;
+  bool is_stopping_ MESHRUN_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+std::unique_ptr<PeerWatch> create_agent_watch(std::shared_ptr<agent::Agent> agent) {
+  return std::make_unique<AgentWatch>(std::move(agent));
+}
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,156 @@
+// How near the CUDA kernels come to the memory's rate: gather, sum and permutation of slices, each
+// beside a plain copy of as many bytes and beside ATen's operator for it.
+//
+// bytes: read and written, each once, indices included. copy: the rate of a large copy_ here, which
+// is the bound. share: of that rate. baseline: index_select, index_add_, a copy_ per piece; the
+// times are medians by events, after a warm-up.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAStream.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "parallel/collectives/row_kernels.h"
+#include "parallel/comm/piece_kernels.h"
+#include "parallel/manager/device_choice.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+
+double milliseconds_of(const std::function<void()>& run, int repeats) {
+  for (int i = 0; i < 3; ++i) run();
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    at::cuda::CUDAEvent begin(cudaEventDefault), end(cudaEventDefault);
+    begin.record();
+    run();
+    end.record();
+    end.synchronize();
+    times.push_back(begin.elapsed_time(end));
+  }
+  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
+  return times[static_cast<size_t>(repeats / 2)];
+}
+
+struct Bench {
+  int repeats;
+  double copy_rate = 0;  // bytes/ms
+
+  void measure_copy() {
+    const Tensor from = at::ones({int64_t{1} << 28}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
+    const Tensor to = at::empty_like(from);
+    copy_rate = 2.0 * static_cast<double>(from.nbytes()) /
+                milliseconds_of([&] { to.copy_(from); }, repeats);
+    fmt::print("copy: {:.0f} GB/s\n{:<44} {:>10} {:>9} {:>9} {:>7} {:>9} {:>7}\n", copy_rate / 1e6,
+               "kernel", "MB", "us", "bound us", "share", "baseline", "times");
+  }
+  void report(const std::string& name, double bytes, const std::function<void()>& kernel,
+              const std::function<void()>& baseline) const {
+    const double took = milliseconds_of(kernel, repeats);
+    const double base = milliseconds_of(baseline, repeats);
+    const double bound = bytes / copy_rate;
+    fmt::print("{:<44} {:>10.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>9.1f} {:>7.2f}\n", name,
+               bytes / 1e6, took * 1e3, bound * 1e3, 100 * bound / took, base * 1e3, base / took);
+    std::fflush(stdout);
+  }
+};
+
+double bytes_of(const Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
+
+// `rows` rows gathered out of as many, and added up by the inverse of the index.
+void rows(const Bench& bench, at::ScalarType type, int64_t width, int64_t rows) {
+  const RowKernels& kernels = row_kernels(c10::DeviceType::CUDA);
+  const Tensor input = at::randn({rows, width}, at::kCUDA).to(type);
+  const Tensor index = at::randint(0, rows, {rows}, at::TensorOptions(at::kCUDA).dtype(at::kLong));
+  const Tensor output = at::empty_like(input);
+  const std::string shape = fmt::format("{} [{}, {}]", c10::toString(type), rows, width);
+  bench.report(
+      "gather " + shape, bytes_of(input) + bytes_of(output) + bytes_of(index),
+      [&] { kernels.gather_rows(output, input, index, 0); },
+      [&] { at::index_select_out(const_cast<Tensor&>(output), input, 0, index); });
+  if (type != at::kFloat) {
+    const Tensor wide = at::empty({rows, width}, at::kCUDA);
+    bench.report(
+        "gather to float of " + shape, bytes_of(input) + bytes_of(wide) + bytes_of(index),
+        [&] { kernels.gather_rows(wide, input, index, 0); },
+        [&] { wide.copy_(at::index_select(input, 0, index)); });
+  }
+  // Contribution p belongs to row index[p].
+  const Tensor positions = std::get<1>(at::sort(index, /*stable=*/true, 0, false));
+  const Tensor offsets = at::zeros({rows + 1}, index.options());
+  offsets.narrow(0, 1, rows).copy_(at::bincount(index, {}, rows).cumsum(0));
+  const Tensor none = at::empty({0, width}, input.options());
+  const Tensor sum = at::zeros_like(input);
+  bench.report(
+      "segmented sum " + shape,
+      bytes_of(input) + bytes_of(sum) + bytes_of(positions) + bytes_of(offsets),
+      [&] { kernels.segmented_sum(sum, input, none, offsets, positions, 0, true); },
+      [&] { const_cast<Tensor&>(sum).zero_().index_add_(0, index, input); });
+}
+
+void slices(const Bench& bench, at::ScalarType type, int64_t outer, int64_t extent,
+            int64_t pieces) {
+  const RowKernels& kernels = row_kernels(c10::DeviceType::CUDA);
+  const Tensor tensor = at::randn({outer, extent}, at::kCUDA).to(type);
+  const Tensor blocks = at::empty({tensor.numel()}, tensor.options());
+  std::vector<int64_t> sizes(static_cast<size_t>(pieces), extent / pieces);
+  sizes.back() += extent % pieces;
+  bench.report(
+      fmt::format("{} pieces of {} [{}, {}]", pieces, c10::toString(type), outer, extent),
+      2 * bytes_of(tensor), [&] { kernels.permute_to_blocks(blocks, tensor, sizes, 1); },
+      [&] {
+        int64_t begin = 0;
+        for (const int64_t size : sizes) {
+          blocks.narrow(0, begin * outer, size * outer)
+              .view({outer, size})
+              .copy_(tensor.narrow(1, begin, size));
+          begin += size;
+        }
+      });
+}
+
+void sums(const Bench& bench, at::ScalarType type, int64_t ranks, int64_t elements) {
+  const Tensor parts = at::randn({ranks, elements}, at::kCUDA).to(type);
+  const Tensor sum = at::empty({elements}, parts.options());
+  bench.report(
+      fmt::format("sum of {} x {} {}", ranks, elements, c10::toString(type)),
+      bytes_of(parts) + bytes_of(sum), [&] { sum_in_order(sum, parts, true); },
+      [&] { at::sum_out(const_cast<Tensor&>(sum), parts, 0); });
+}
+
+int run(int repeats) {
+  if (gpu_count() == 0) {
+    fmt::print(stderr, "this process sees no GPU (nvidia-smi -L lists them)\n");
+    return 1;
+  }
+  Bench bench{repeats};
+  bench.measure_copy();
+  for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
+    for (const int64_t width : {1, 16, 129, 1024}) {
+      rows(bench, type, width, (int64_t{1} << 26) / std::max<int64_t>(width, 16));
+    }
+    slices(bench, type, 1 << 14, 4096, 8);
+    slices(bench, type, 1 << 14, 4099, 7);
+    sums(bench, type, 8, 1 << 23);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace meshrun
+
+int main(int argc, char** argv) {
+  CLI::App app("Times the CUDA kernels of the collectives.");
+  int repeats = 30;
+  app.add_option("--repeats", repeats, "of each measurement")->check(CLI::Range(1, 10000));
+  CLI11_PARSE(app, argc, argv);
+  return meshrun::run(repeats);
+}

@@ -1,0 +1,161 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class BlockedRanksTest : public ::testing::Test {
+ protected:
+  // Two nodes with two ranks each.
+  void RunFour() { id_ = h.Submit(MakeSpec(2, 2)); }
+
+  v1::OpenSessionRequest Of(FakeWorker& worker) {
+    v1::OpenSessionRequest message = worker.Heartbeat();
+    message.mutable_fence()->set_job_id(id_);
+    message.mutable_fence()->set_generation(h.job(id_).generation());
+    message.clear_heartbeat();
+    return message;
+  }
+  // Blocked in the first barrier of `group`, which has `members`.
+  void Report(FakeWorker& worker, int rank, const std::string& group, std::vector<int> members) {
+    v1::OpenSessionRequest message = Of(worker);
+    v1::WaitReport& report = *message.mutable_wait_report();
+    report.set_rank(rank);
+    report.set_group(group);
+    for (const int member : members) report.add_members(member);
+    report.set_sequence(1);
+    report.set_operation("barrier number 1 of group \"" + group + "\"");
+    (*report.mutable_called())[group] = 1;
+    h.Say(worker, {message});
+  }
+  void Withdraw(FakeWorker& worker, int rank) {
+    v1::OpenSessionRequest message = Of(worker);
+    message.mutable_wait_withdrawn()->set_rank(rank);
+    h.Say(worker, {message});
+  }
+  // All that the worker was told, in one.
+  static v1::PeerNews NewsOf(const FakeWorker& worker) {
+    v1::PeerNews all;
+    for (const auto& message : worker.received) all.MergeFrom(message.peer_news());
+    return all;
+  }
+
+  Harness h;
+  FakeWorker& first = h.AddWorker("node1");
+  FakeWorker& second = h.AddWorker("node2");
+  std::string id_;
+};
+
+TEST_F(BlockedRanksTest, RanksThatWaitForEachOtherMakeOneVerdictForAll) {
+  RunFour();
+  Report(first, 1, "a", {1, 2});
+  Report(second, 2, "b", {1, 2});
+  EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
+  h.Advance(seconds(1));
+  for (const FakeWorker* worker : {&first, &second}) {
+    const v1::PeerNews news = NewsOf(*worker);
+    ASSERT_THAT(news.verdicts(), SizeIs(1));
+    EXPECT_THAT(news.verdicts(0).message(), HasSubstr("ranks 1 and 2 wait for each other"));
+    EXPECT_TRUE(news.verdicts(0).deadlock());
+    EXPECT_THAT(news.verdicts(0).ranks(), ElementsAre(1, 2));
+    EXPECT_EQ(news.verdicts(0).groups(0).resume_at(), 2u);
+  }
+  EXPECT_TRUE(h.HasEvent("RanksWaitInVain"));
+  EXPECT_EQ(h.state(id_), v1::JOB_STATE_RUNNING);
+  h.Advance(seconds(10));
+  EXPECT_THAT(NewsOf(first).verdicts(), SizeIs(1));
+}
+
+TEST_F(BlockedRanksTest, ARankThatRunsOnMakesNoVerdict) {
+  RunFour();
+  Report(first, 1, "a", {1, 2});
+  Report(second, 2, "b", {1, 2});
+  Withdraw(second, 2);
+  h.Advance(std::chrono::hours(1));
+  EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
+}
+
+TEST_F(BlockedRanksTest, ARankThatLeftIsNamedOnceNobodyElseCanCall) {
+  RunFour();
+  Report(first, 0, "a", {0, 1});
+  h.Say(first, first.Exit(id_, 1, 0));
+  EXPECT_THAT(NewsOf(first).left(), ElementsAre(1));
+  EXPECT_THAT(NewsOf(second).left(), ElementsAre(1));
+  h.Advance(seconds(1));
+  ASSERT_THAT(NewsOf(first).verdicts(), SizeIs(1));
+  EXPECT_THAT(NewsOf(first).verdicts(0).message(), HasSubstr("rank 1 left without calling"));
+}
+
+TEST_F(BlockedRanksTest, AllHearOfADeathBeforeTheyAreStopped) {
+  RunFour();
+  second.stubborn = true;
+  h.Say(first, first.Exit(id_, 0, 0, SIGKILL));
+  int told = -1, stopped = -1;
+  for (size_t i = 0; i < second.received.size(); ++i) {
+    if (second.received[i].has_peer_news() && told < 0) told = static_cast<int>(i);
+    if (second.received[i].has_stop()) stopped = static_cast<int>(i);
+  }
+  ASSERT_GE(told, 0);
+  EXPECT_LT(told, stopped);
+  const v1::PeerNews& news = second.received[told].peer_news();
+  ASSERT_THAT(news.lost(), SizeIs(1));
+  EXPECT_EQ(news.lost(0).rank(), 0);
+  EXPECT_EQ(news.lost(0).reason(), "it was killed by signal 9 (SIGKILL) on node1");
+}
+
+TEST_F(BlockedRanksTest, RanksOfALostNodeAreLost) {
+  RunFour();
+  second.stubborn = true;
+  h.Disconnect(first);
+  h.Advance(seconds(30));
+  const v1::PeerNews news = NewsOf(second);
+  ASSERT_THAT(news.lost(), SizeIs(2));
+  EXPECT_EQ(news.lost(1).rank(), 1);
+  EXPECT_EQ(news.lost(1).reason(), "its host node1 was lost");
+}
+
+TEST_F(BlockedRanksTest, AWorkerThatReturnsHearsWhoIsGone) {
+  RunFour();
+  h.Disconnect(second);
+  h.Say(first, first.Exit(id_, 1, 0));
+  EXPECT_THAT(NewsOf(second).left(), IsEmpty());
+  h.Connect(second);
+  EXPECT_THAT(NewsOf(second).left(), ElementsAre(1));
+  h.StartCoordinator();
+  h.Connect(first);
+  second.received.clear();
+  h.Connect(second);
+  EXPECT_THAT(NewsOf(second).left(), ElementsAre(1));
+}
+
+TEST_F(BlockedRanksTest, ReportsOfRanksThatLiveElsewhereAreIgnored) {
+  RunFour();
+  Report(second, 1, "a", {1, 2});
+  Report(second, 2, "b", {1, 2});
+  h.Advance(seconds(5));
+  EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
+}
+
+TEST_F(BlockedRanksTest, TheNextGenerationStartsWithoutReports) {
+  v1::JobSpec spec = MakeSpec(2, 2);
+  spec.set_max_restarts(1);
+  id_ = h.Submit(spec);
+  Report(first, 1, "a", {1, 2});
+  h.Say(first, first.Exit(id_, 0, 3));
+  ASSERT_EQ(h.job(id_).generation(), 2u);
+  Report(second, 2, "b", {1, 2});
+  h.Advance(seconds(5));
+  EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing
