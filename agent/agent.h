@@ -73,6 +73,8 @@ struct GenerationListener {
   std::function<void(const std::string& reason)> on_stopping;
   // Ranks wait in vain.
   std::function<void(const WaitVerdict& verdict)> on_verdict;
+  // Somebody asks for this rank's flight record, in JSON. Empty: there is none.
+  std::function<std::string()> flight_record;
 };
 
 class Agent {

@@ -18,6 +18,8 @@ namespace {
 
 // Calls that do not wait for other ranks: long enough for a coordinator to be started again.
 constexpr std::chrono::seconds kCallTimeout(60);
+// Nobody waits longer for a flight record.
+constexpr std::chrono::seconds kUploadTimeout(2);
 // A watch lasts as long as the generation; it is opened anew from time to time.
 constexpr std::chrono::hours kWatchTimeout(24);
 
@@ -301,6 +303,9 @@ void DaemonAgent::Watch(GenerationListener listener) {
       for (const v1::WaitVerdict& verdict : event.news().verdicts()) {
         listener.on_verdict(FromProto(verdict));
       }
+      if (event.flight_record_request() != 0) {
+        Upload(event.flight_record_request(), listener.flight_record());
+      }
       return true;
     });
   });
@@ -324,6 +329,24 @@ void DaemonAgent::ReadEvents(
       return goes_on ? end : grpc::Status::OK;
     });
   } while (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status));
+}
+
+void DaemonAgent::Upload(uint64_t request, std::string flight_record) {
+  v1::UploadFlightRecordRequest upload;
+  *upload.mutable_fence() = Fence();
+  upload.set_token(environment_.token);
+  upload.set_request(request);
+  upload.mutable_record()->set_rank(environment_.rank);
+  if (flight_record.empty()) {
+    upload.mutable_record()->set_error("its process groups have ended");
+  } else {
+    upload.mutable_record()->set_json(std::move(flight_record));
+  }
+  v1::UploadFlightRecordResponse response;
+  // Who asked may be gone; the coordinator names who did not answer.
+  static_cast<void>(calls_.Run(After(kUploadTimeout), [&](grpc::ClientContext& context, auto) {
+    return agent_->UploadFlightRecord(&context, upload, &response);
+  }));
 }
 
 absl::Status DaemonAgent::ReportWait(const WaitReport& report, Milliseconds timeout) {

@@ -57,6 +57,7 @@ class DaemonAgent : public Agent {
   absl::Status Register(Milliseconds timeout);
   // Each event goes to `listener`, until that says that it wants no more.
   void ReadEvents(const std::function<bool(const v1::WatchGenerationResponse&)>& listener);
+  void Upload(uint64_t request, std::string flight_record);
   v1::Fence Fence() const;
 
   // Fills in the fence and, where the request has one, a request id that stays the same over

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/ids.h"
+#include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
@@ -247,6 +248,21 @@ absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit
     request.set_page_token(response.next_page_token());
   }
   return jobs;
+}
+
+absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std::string& job_id,
+                                                                       nanoseconds wait) {
+  v1::GetFlightRecordsRequest request;
+  request.set_job_id(job_id);
+  *request.mutable_timeout() = ToProtoDuration(wait);
+  grpc::ClientContext context;
+  rpc::SetTimeout(context, wait + impl_->options.timeout);
+  const auto reader = impl_->jobs->GetFlightRecords(&context, request);
+  std::vector<v1::FlightRecord> records;
+  v1::GetFlightRecordsResponse response;
+  while (reader->Read(&response)) records.push_back(std::move(*response.mutable_record()));
+  MESHRUN_RETURN_IF_ERROR(Explain(reader->Finish(), impl_->options.address));
+  return records;
 }
 
 absl::StatusOr<v1::Job> Client::Cancel(const std::string& job_id, bool now,

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "core/rpc/security.h"
 #include "meshrun/v1/cluster_service.pb.h"
+#include "meshrun/v1/flight_record.pb.h"
 #include "meshrun/v1/job_service.pb.h"
 
 namespace meshrun::client {
@@ -81,6 +82,10 @@ class Client {
   absl::StatusOr<v1::GetJobResponse> Get(const std::string& job_id);
   // Newest first.
   absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000);
+  // What each rank's collectives have been doing, with an error where a rank has ended or does not
+  // answer within `wait`. FAILED_PRECONDITION: no generation of it runs.
+  absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
+                                                                 std::chrono::nanoseconds wait);
   absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason);
   absl::StatusOr<std::vector<v1::Node>> ListNodes();
   absl::StatusOr<v1::DescribeClusterResponse> DescribeCluster(uint32_t max_events = 0);

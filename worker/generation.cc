@@ -223,6 +223,11 @@ void Generation::Tell(const v1::PeerNews& news) {
   for (GenerationWatcher* const watcher : watchers) watcher->OnNews(news);
 }
 
+void Generation::AskForFlightRecords(uint64_t request) {
+  const auto watchers = watchers_;
+  for (GenerationWatcher* const watcher : watchers) watcher->OnFlightRecordWanted(request);
+}
+
 void Generation::OnSupervisorGone() {
   if (ended_) return;
   link_.reset();

@@ -35,12 +35,14 @@ struct SupervisorProgram {
   bool end_with_daemon = false;
 };
 
-// Hears that its generation is being stopped, what became of other ranks, and that it has ended.
+// Hears that its generation is being stopped, what became of other ranks, what people ask, and that
+// it has ended.
 class GenerationWatcher {
  public:
   virtual ~GenerationWatcher() = default;
   virtual void OnStopping(const std::string& reason) = 0;
   virtual void OnNews(const v1::PeerNews& news) = 0;
+  virtual void OnFlightRecordWanted(uint64_t request) = 0;
   virtual void OnEnded() = 0;
 };
 
@@ -75,6 +77,7 @@ class Generation {
   void Ping();
   // From the coordinator, for the ranks here.
   void Tell(const v1::PeerNews& news);
+  void AskForFlightRecords(uint64_t request);
 
   const v1::GenerationRecord& record() const { return record_; }
   const v1::Fence& fence() const { return record_.fence(); }

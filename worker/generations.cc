@@ -86,7 +86,9 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   }
   Entry* const entry = Find(key);
   if (entry == nullptr) {
-    if (message.has_forget() || message.has_peer_news()) return;
+    if (message.has_forget() || message.has_peer_news() || message.has_collect_flight_records()) {
+      return;
+    }
     // The coordinator must know that nothing runs here.
     log::Warning("a command for a generation that is not here",
                  {{"job", key.first}, {"generation", key.second}});
@@ -107,6 +109,8 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     generation.Stop(FromProto(message.stop().grace()), message.stop().reason());
   } else if (message.has_peer_news()) {
     generation.Tell(message.peer_news());
+  } else if (message.has_collect_flight_records()) {
+    generation.AskForFlightRecords(message.collect_flight_records().request());
   } else if (message.has_forget()) {
     entry->forgotten = true;
     if (generation.ended()) {

@@ -60,7 +60,7 @@ class Generations {
 
   // A session has begun: what may have been missed is said again.
   void OnSession(std::chrono::nanoseconds lease);
-  // Prepare, Start, Stop, Forget, PeerNews.
+  // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords.
   void Handle(const v1::OpenSessionResponse& message);
   std::vector<v1::RunningGeneration> Running() const;
 

@@ -23,6 +23,8 @@ class JobService : public v1::JobService::CallbackService {
                                       v1::CancelJobResponse*) override;
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(grpc::CallbackServerContext*,
                                                            const v1::ReadLogsRequest*) override;
+  grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* GetFlightRecords(
+      grpc::CallbackServerContext*, const v1::GetFlightRecordsRequest*) override;
 
  private:
   Shell shell_;

@@ -104,4 +104,12 @@ grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(
   return relay_.Upload(context);
 }
 
+grpc::ServerUnaryReactor* SessionService::UploadFlightRecord(
+    grpc::CallbackServerContext*, const v1::UploadFlightRecordRequest* request,
+    v1::UploadFlightRecordResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_upload_flight_record() = *request;
+  return (new UnaryCall<v1::UploadFlightRecordResponse>(shell_, response))->Begin(std::move(event));
+}
+
 }  // namespace meshrun::coordinator

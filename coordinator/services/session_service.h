@@ -1,4 +1,4 @@
-// SessionService: the workers' streams, and the log bytes that they upload.
+// SessionService: the workers' streams, and the log bytes and flight records that they upload.
 #pragma once
 
 #include "coordinator/services/log_relay.h"
@@ -15,6 +15,9 @@ class SessionService : public v1::SessionService::CallbackService {
       grpc::CallbackServerContext* context) override;
   grpc::ServerReadReactor<v1::UploadLogRequest>* UploadLog(grpc::CallbackServerContext*,
                                                            v1::UploadLogResponse*) override;
+  grpc::ServerUnaryReactor* UploadFlightRecord(grpc::CallbackServerContext*,
+                                               const v1::UploadFlightRecordRequest*,
+                                               v1::UploadFlightRecordResponse*) override;
 
  private:
   Shell shell_;

@@ -13,6 +13,12 @@ bool LivesOn(const Member& member, int rank) {
   return rank >= member.first_rank && rank < member.first_rank + member.rank_count;
 }
 
+void AddLost(int rank, const std::string& reason, v1::PeerNews* news) {
+  v1::RankLost& lost = *news->add_lost();
+  lost.set_rank(rank);
+  lost.set_reason(reason);
+}
+
 }  // namespace
 
 BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
@@ -26,11 +32,9 @@ BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
     if (status.state() == v1::RANK_STATE_EXITED && status.exit().exit_code() == 0 &&
         status.exit().signal() == 0) {
       board.waiting.Left(rank, context_.now);
-      board.gone.add_left(rank);
+      board.left.insert(rank);
     } else if (status.state() == v1::RANK_STATE_EXITED || status.state() == v1::RANK_STATE_LOST) {
-      v1::RankLost& lost = *board.gone.add_lost();
-      lost.set_rank(rank);
-      lost.set_reason("it ended earlier");
+      board.lost[rank] = "it ended earlier";
     }
   }
   return board;
@@ -62,7 +66,7 @@ void BlockedRanks::OnRankLeft(const Job& job, int rank) {
   Board& board = BoardOf(job);
   board.waiting.Left(rank, context_.now);
   Changed(board);
-  board.gone.add_left(rank);
+  board.left.insert(rank);
   board.untold.add_left(rank);
   untold_.insert(job.id());
 }
@@ -70,11 +74,8 @@ void BlockedRanks::OnRankLeft(const Job& job, int rank) {
 void BlockedRanks::OnRankLost(const Job& job, int rank, const std::string& reason) {
   Board& board = BoardOf(job);
   board.waiting.Withdraw(rank);
-  v1::RankLost lost;
-  lost.set_rank(rank);
-  lost.set_reason(reason);
-  *board.gone.add_lost() = lost;
-  *board.untold.add_lost() = std::move(lost);
+  board.lost[rank] = reason;
+  AddLost(rank, reason, &board.untold);
   untold_.insert(job.id());
 }
 
@@ -97,7 +98,11 @@ void BlockedRanks::TellAll() {
 
 void BlockedRanks::OnNodeReturned(const Job& job, const Node& node) {
   const Board& board = BoardOf(job);
-  if (!board.gone.lost().empty() || !board.gone.left().empty()) Send(job, node, board.gone);
+  if (board.left.empty() && board.lost.empty()) return;
+  v1::PeerNews gone;
+  gone.mutable_left()->Add(board.left.begin(), board.left.end());
+  for (const auto& [rank, reason] : board.lost) AddLost(rank, reason, &gone);
+  Send(job, node, gone);
 }
 
 void BlockedRanks::EndGeneration(const Job& job) {

@@ -45,8 +45,10 @@ class BlockedRanks {
     WaitBoard waiting;
     SteadyNanos changed{0};
     std::optional<SteadyNanos> decide_at;
-    // Of all that are gone, and what of it is not told yet.
-    v1::PeerNews gone, untold;
+    // Who is gone.
+    std::set<int> left;
+    std::map<int, std::string> lost;
+    v1::PeerNews untold;
   };
 
   // Of the current generation.

@@ -47,8 +47,9 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
 
 std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   std::optional<SteadyNanos> next;
-  for (const auto& deadline : {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(),
-                               parts_->store.NextDeadline(), parts_->blocked.NextDeadline()}) {
+  for (const auto& deadline :
+       {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
+        parts_->blocked.NextDeadline(), parts_->flight_records.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
@@ -101,6 +102,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
+  parts_->flight_records.ExpireDue();
 }
 
 void StateMachine::Dispatch(const v1::StateEvent& event) {
@@ -115,6 +117,7 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kCallCancelled:
       parts_->store.CancelCall(event.call_cancelled().call_id());
       parts_->jobs.RemoveWatcher(event.call_cancelled().call_id());
+      parts_->flight_records.CancelCall(event.call_cancelled().call_id());
       break;
     case v1::StateEvent::kSubmitJob:
       Submit(call, event.submit_job());
@@ -139,6 +142,12 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       break;
     case v1::StateEvent::kReadLogs:
       ReadLogs(call, event.read_logs());
+      break;
+    case v1::StateEvent::kGetFlightRecords:
+      parts_->flight_records.Collect(call, event.get_flight_records());
+      break;
+    case v1::StateEvent::kUploadFlightRecord:
+      parts_->flight_records.Upload(call, event.upload_flight_record());
       break;
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:

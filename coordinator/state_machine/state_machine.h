@@ -11,7 +11,8 @@
 //
 // Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.*
 // (which nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
-// barriers.cc (what ranks tell each other), blocked_ranks.* (who waits for whom), queries.cc (what
+// barriers.cc (what ranks tell each other), blocked_ranks.* (who waits for whom), flight_records.*,
+// queries.cc (what
 // clients ask).
 #pragma once
 
@@ -20,6 +21,7 @@
 
 #include "coordinator/state_machine/actions.h"
 #include "coordinator/state_machine/context.h"
+#include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
@@ -46,6 +48,7 @@ class StateMachine {
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
     BlockedRanks blocked{context, nodes, jobs};
+    FlightRecords flight_records{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store, blocked};
   };
 

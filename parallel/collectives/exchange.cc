@@ -7,7 +7,6 @@
 #include "ATen/ops/full.h"
 #include "c10/util/DimVector.h"
 #include "parallel/comm/collective_errors.h"
-#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 namespace {

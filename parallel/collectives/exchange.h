@@ -15,6 +15,7 @@
 #include "parallel/collectives/pieces.h"
 #include "parallel/collectives/sizes.h"
 #include "parallel/comm/v_collectives.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 

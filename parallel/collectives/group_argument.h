@@ -10,7 +10,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "c10/util/intrusive_ptr.h"
 
@@ -24,14 +23,16 @@ class GroupArgument {
  public:
   using Handle = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  GroupArgument() = default;
-  GroupArgument(std::nullopt_t) {}                            // NOLINT(google-explicit-constructor)
-  GroupArgument(Handle group) : handle_(std::move(group)) {}  // NOLINT(google-explicit-constructor)
-  GroupArgument(std::string name)
-      : name_(std::move(name)) {}  // NOLINT(google-explicit-constructor)
-  GroupArgument(const char* name)
-      : name_(std::string(name)) {}  // NOLINT(google-explicit-constructor)
-  GroupArgument(std::optional<std::string> name) : name_(std::move(name)) {}  // NOLINT
+  // All in the source: a caller need not know what a ProcessGroup is.
+  GroupArgument();
+  GroupArgument(std::nullopt_t);              // NOLINT(google-explicit-constructor)
+  GroupArgument(Handle group);                // NOLINT(google-explicit-constructor)
+  GroupArgument(std::string name);            // NOLINT(google-explicit-constructor)
+  GroupArgument(const char* name);            // NOLINT(google-explicit-constructor)
+  GroupArgument(std::optional<std::string>);  // NOLINT(google-explicit-constructor)
+  GroupArgument(const GroupArgument&);
+  GroupArgument& operator=(const GroupArgument&);
+  ~GroupArgument();
 
   // Never null.
   Handle get() const;

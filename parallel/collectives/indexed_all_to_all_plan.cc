@@ -6,7 +6,6 @@
 
 #include "ATen/ops/from_blob.h"
 #include "parallel/collectives/indexed_exchange.h"
-#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 namespace {

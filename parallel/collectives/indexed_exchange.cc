@@ -1,7 +1,6 @@
 #include "parallel/collectives/indexed_exchange.h"
 
 #include "parallel/collectives/row_kernels.h"
-#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 namespace {
@@ -29,6 +28,10 @@ std::string check_indexed(const at::Tensor& tensor, const IndexedState& state, b
                           int64_t& dim) {
   if (!state.plan.problem.empty()) return state.plan.problem;
   if (!tensor.defined()) return "the tensor is undefined";
+  if (tensor.layout() != at::kStrided) {
+    return std::string("the tensor is of layout ") + c10::str(tensor.layout()) +
+           "; a dense one is expected";
+  }
   std::string problem = wrap_dim("dim", dim, tensor.dim());
   if (!problem.empty()) return problem;
   const int64_t expected = reversed ? state.num_received : state.extent;

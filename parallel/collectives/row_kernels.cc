@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/ops/index_select.h"
 #include "ATen/ops/zeros.h"
 

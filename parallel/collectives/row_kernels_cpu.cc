@@ -1,11 +1,13 @@
 // The CPU's row kernels: segmented_sum.h on tensors, shared among ATen's threads.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
 #include "ATen/Parallel.h"
 #include "parallel/collectives/row_kernels.h"
 #include "parallel/collectives/segmented_sum.h"
+#include "parallel/comm/ucx/engine/reduce.h"
 #include "parallel/comm/ucx/tensor_layout.h"
 
 namespace meshrun {
@@ -24,6 +26,7 @@ SliceShape shape_of(const at::Tensor& tensor, int64_t dim, ucx::DType dtype) {
 
 // Whether the tensor is a slice along dim of a contiguous one, and the pitch of its rows then.
 bool has_pitch(const at::Tensor& tensor, int64_t dim, int64_t& pitch) {
+  if (tensor.is_conj() || tensor.is_neg()) return false;
   int64_t expected = 1;
   for (int64_t d = tensor.dim() - 1; d >= dim; --d) {
     if (tensor.size(d) != 1 && tensor.stride(d) != expected) return false;
@@ -49,7 +52,7 @@ Slices slices_of(const at::Tensor& tensor, int64_t dim, at::Tensor& owner) {
   Slices slices{nullptr, tensor.size(dim), 0};
   owner = tensor;
   if (!has_pitch(tensor, dim, slices.pitch)) {
-    owner = tensor.contiguous();
+    owner = tensor.resolve_conj().resolve_neg().contiguous();
     has_pitch(owner, dim, slices.pitch);
   }
   slices.data = static_cast<const std::byte*>(owner.const_data_ptr());
@@ -89,7 +92,9 @@ void sum_segments(const at::Tensor& output, const at::Tensor& first, const at::T
                   bool use_fp32) {
   if (output.numel() == 0) return;
   const auto dtype = dtype_of(output.scalar_type());
-  TORCH_CHECK_NOT_IMPLEMENTED(dtype, "slices of ", output.dtype(), " cannot be added");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      dtype && ucx::reduction_problem(ucx::ReduceOp::kSum, *dtype).empty(), "slices of ",
+      output.dtype(), " cannot be added");
   at::Tensor first_owner, second_owner;
   const Slices in_first = slices_of(first, dim, first_owner);
   const Slices in_second = slices_of(second, dim, second_owner);

@@ -1,5 +1,6 @@
 #include "parallel/collectives/tie.h"
 
+#include "ATen/TensorOperators.h"
 #include "c10/util/Exception.h"
 #include "parallel/collectives/differentiable.h"
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "parallel/comm/ucx/agent_watch.h"
 #include "parallel/comm/ucx/engine/engine.h"
 #include "parallel/comm/ucx/engine/hub_watch.h"
 #include "parallel/comm/ucx/engine/ucx_transport.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kEndpoint = "ucx/watch";
 
 std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
+  if (options.agent != nullptr) return ucx::create_agent_watch(options.agent);
   if (options.world_size == 1) return nullptr;
   ucx::HubWatchOptions hub;
   hub.world_rank = options.world_rank;

@@ -17,6 +17,9 @@ class Store;
 
 namespace meshrun {
 
+namespace agent {
+class Agent;
+}
 namespace ucx {
 class Engine;
 }
@@ -26,9 +29,12 @@ struct UcxEngineOptions {
   int world_size = 1;
   // This host's address for its peers.
   std::string address = "127.0.0.1";
-  // Where the ranks meet; not needed for a world of one.
+  // Where the ranks meet; not needed for a world of one, nor with an agent.
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  // Of a rank that meshrun launched: its daemon tells of deaths and of ranks that wait in vain, and
+  // asks for flight records. Absent: the ranks tell each other (ucx/engine/hub_watch.h).
+  std::shared_ptr<agent::Agent> agent = nullptr;
 };
 
 // Called by all ranks of the world.

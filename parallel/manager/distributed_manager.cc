@@ -115,8 +115,8 @@ struct DistributedManager::State {
     const std::optional<BackendChoice> choice = parse_backend(backend);
     if (!choice || choice->cpu != "ucx") return nullptr;
     std::call_once(engine_once, [&] {
-      engine = start_ucx_engine(
-          {world.rank, world.world_size, world.address, world.store, world.rendezvous_timeout});
+      engine = start_ucx_engine({world.rank, world.world_size, world.address, world.store,
+                                 world.rendezvous_timeout, world.agent});
     });
     return engine;
   }
@@ -129,7 +129,8 @@ struct DistributedManager::State {
   }
 
   ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks,
-                             const c10::intrusive_ptr<c10d::Store>& store) const {
+                             const c10::intrusive_ptr<c10d::Store>& store,
+                             bool together = false) const {
     const auto mine = std::find(ranks.begin(), ranks.end(), world.rank);
     const int group_rank = static_cast<int>(mine - ranks.begin());
     const std::string key = fmt::format("group/{}/{}", name, fmt::join(ranks, ","));
@@ -142,6 +143,12 @@ struct DistributedManager::State {
     options.world_ranks = ranks;
     options.one_host = are_on_one_node(ranks);
     if (device.is_cuda()) options.device = device;
+    ProcessGroupPtr world_group;
+    if (together && device.is_cuda() && world.world_size > 1) {
+      world_group = groups->group(std::nullopt);
+      options.split_from = world_group.get();
+      options.split_color = ranks.front();
+    }
     ProcessGroupPtr group =
         make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, store), group_rank,
                            static_cast<int>(ranks.size()), backend, options);
@@ -256,11 +263,11 @@ void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) 
   state->device = choose_device(state->backend, state->world.world_size, state->world.local_rank,
                                 gpus, assigned_gpu(process_environment()));
   State* raw = state.get();
-  state->groups =
-      std::make_unique<GroupTable>(raw->world.rank, raw->world.world_size,
-                                   [raw](const std::string& name, const std::vector<int>& ranks) {
-                                     return raw->make_group(name, ranks, raw->world.store);
-                                   });
+  state->groups = std::make_unique<GroupTable>(
+      raw->world.rank, raw->world.world_size,
+      [raw](const std::string& name, const std::vector<int>& ranks, bool together) {
+        return raw->make_group(name, ranks, raw->world.store, together);
+      });
   std::unique_ptr<DistributedManager> manager(new DistributedManager(std::move(state)));
   if (raw->world.world_size > 1) raw->meet(*manager->world());
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
@@ -364,7 +371,7 @@ void DistributedManager::create_process_subgroup(const std::string& name, int si
                                                  bool verbose) {
   State& state = *get().state_;
   state.declare(name, state.groups->split(name, size, group_name), verbose);
-  state.groups->group(name);
+  state.groups->make_together(name);
 }
 
 void DistributedManager::create_orthogonal_process_group(const std::string& orthogonal_group_name,
@@ -373,7 +380,7 @@ void DistributedManager::create_orthogonal_process_group(const std::string& orth
   State& state = *get().state_;
   state.declare(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
                 verbose);
-  state.groups->group(orthogonal_group_name);
+  state.groups->make_together(orthogonal_group_name);
 }
 
 void DistributedManager::create_groups_from_config(const ProcessGroupConfig& config, bool verbose) {
@@ -423,7 +430,7 @@ void DistributedManager::create_groups_from_config(const ProcessGroupConfig& con
     for (const std::string& name : declared) state.groups->forget(name);
     throw;
   }
-  for (const std::string& name : made) state.groups->group(name);
+  for (const std::string& name : made) state.groups->make_together(name);
 }
 
 const DeviceMesh& DistributedManager::initialize_mesh(

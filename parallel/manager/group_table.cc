@@ -71,6 +71,8 @@ void GroupTable::forget(const std::string& name) {
 
 GroupPtr GroupTable::group(const std::optional<std::string>& name) { return ensure(*find(name)); }
 
+void GroupTable::make_together(const std::string& name) { ensure(*find(name), true); }
+
 GroupPtr GroupTable::unnamed_group(const std::string& key, const std::vector<int>& ranks) {
   std::shared_ptr<Entry> entry;
   {
@@ -162,14 +164,14 @@ std::shared_ptr<GroupTable::Entry> GroupTable::make_entry(const std::string& nam
   return entry;
 }
 
-GroupPtr GroupTable::ensure(Entry& entry) {
+GroupPtr GroupTable::ensure(Entry& entry, bool together) {
   // One maker at a time; a second thread waits for the first one's group instead of making its own.
   const std::lock_guard making(entry.making);
   {
     const std::lock_guard lock(mutex_);
     if (entry.group) return entry.group;
   }
-  GroupPtr group = maker_(entry.name, entry.mine);
+  GroupPtr group = maker_(entry.name, entry.mine, together);
   const std::lock_guard lock(mutex_);
   entry.group = group;
   return group;

@@ -26,9 +26,10 @@ using Partition = std::vector<std::vector<int>>;
 
 class GroupTable {
  public:
-  // Makes the group of `ranks`, this rank's own.
+  // Makes the group of `ranks`, this rank's own. `together`: all ranks of the world are making
+  // their group of that name at this moment.
   using Maker = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(
-      const std::string& name, const std::vector<int>& ranks)>;
+      const std::string& name, const std::vector<int>& ranks, bool together)>;
 
   GroupTable(int rank, int world_size, Maker maker);
 
@@ -44,6 +45,8 @@ class GroupTable {
   void forget(const std::string& name);
 
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::optional<std::string>& name);
+  // As group(), at first use: called by all ranks of the world at the same point.
+  void make_together(const std::string& name);
   // The group of `ranks`, under a name that declare() never sees.
   c10::intrusive_ptr<c10d::ProcessGroup> unnamed_group(const std::string& key,
                                                        const std::vector<int>& ranks);
@@ -72,7 +75,7 @@ class GroupTable {
   void check_free(const std::string& name) const;
   std::shared_ptr<Entry> find(const std::optional<std::string>& name) const;
   std::shared_ptr<Entry> make_entry(const std::string& name, Partition partition) const;
-  c10::intrusive_ptr<c10d::ProcessGroup> ensure(Entry& entry);
+  c10::intrusive_ptr<c10d::ProcessGroup> ensure(Entry& entry, bool together = false);
 
   const int rank_;
   const Maker maker_;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 
@@ -49,7 +50,13 @@ void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device de
     const Tensor piece = buffer.narrow(0, begin, contribution.numel).view(contribution.shape);
     begin += contribution.numel;
     reached.push_back(contribution.added.defined() ? 1 : 0);
-    contribution.added.defined() ? piece.copy_(contribution.added) : piece.zero_();
+    if (!contribution.added.defined()) {
+      piece.zero_();
+    } else if (contribution.added.layout() == at::kStrided) {
+      piece.copy_(contribution.added);
+    } else {
+      piece.copy_(contribution.added.to_dense());
+    }
   }
   buffer.narrow(0, numel, count).copy_(at::from_blob(reached.data(), {count}, at::kFloat));
   AllReduceCall call;
@@ -143,8 +150,12 @@ std::shared_ptr<Pass> Pass::current() {
     pass = std::make_shared<Pass>(id);
     known = pass;
   }
-  // The engine's pass owns it from here on.
-  torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->finish(); });
+  // The engine's pass owns it from here on. Twice, so that it comes after the callback in which
+  // c10d::Reducer writes its averages: of those the sum is taken.
+  const auto queue = [](std::function<void()> callback) {
+    torch::autograd::Engine::get_default_engine().queue_callback(std::move(callback));
+  };
+  queue([pass, queue] { queue([pass] { pass->finish(); }); });
   return pass;
 }
 

@@ -17,6 +17,10 @@
 // create_graph the sums are constants. torch::autograd::grad() leaves gradients alone, and so they
 // are not summed. Where a backward pass throws, the shared gradients are as they were before.
 //
+// Inside of a DistributedDataParallel over other groups a shared gradient is
+// the average of the sums. Not with gradient_as_bucket_view, which leaves nowhere to set gradients
+// aside, nor with no_sync(), whose sums would not be averaged later.
+//
 // The mark is beside the module: it lives with its parameters, is not part of its state, and is not
 // copied by clone().
 //

@@ -14,7 +14,9 @@
 #include <cstring>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "agent/daemon_agent.h"
 #include "core/os/fd.h"
@@ -51,6 +53,15 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   std::optional<v1::WaitReport> waiting() {
     std::lock_guard lock(mu_);
     return waiting_;
+  }
+  void AskForFlightRecord(uint64_t request) {
+    std::lock_guard lock(mu_);
+    asked_ = request;
+    changed_.notify_all();
+  }
+  std::vector<v1::UploadFlightRecordRequest> uploads() {
+    std::lock_guard lock(mu_);
+    return uploads_;
   }
   void EndWatches() {
     std::lock_guard lock(mu_);
@@ -102,6 +113,14 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     waiting_ = request->report();
     return grpc::Status::OK;
   }
+  grpc::Status UploadFlightRecord(grpc::ServerContext*,
+                                  const v1::UploadFlightRecordRequest* request,
+                                  v1::UploadFlightRecordResponse*) override {
+    if (request->token() != kToken) return Unauthenticated();
+    std::lock_guard lock(mu_);
+    uploads_.push_back(*request);
+    return grpc::Status::OK;
+  }
   grpc::Status WithdrawWait(grpc::ServerContext*, const v1::WithdrawWaitRequest* request,
                             v1::WithdrawWaitResponse*) override {
     if (request->token() != kToken) return Unauthenticated();
@@ -119,6 +138,11 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
       for (; told < news_.size(); ++told) {
         v1::WatchGenerationResponse event;
         *event.mutable_news() = news_[told];
+        writer->Write(event);
+      }
+      if (asked_ != 0) {
+        v1::WatchGenerationResponse event;
+        event.set_flight_record_request(std::exchange(asked_, 0));
         writer->Write(event);
       }
       changed_.wait_for(lock, std::chrono::milliseconds(10));
@@ -238,6 +262,8 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   v1::Progress progress_;
   std::vector<v1::PeerNews> news_;
   std::optional<v1::WaitReport> waiting_;
+  uint64_t asked_ = 0;
+  std::vector<v1::UploadFlightRecordRequest> uploads_;
   std::string stop_reason_;
   bool ending_ = false;
 };
@@ -457,6 +483,28 @@ TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {
   EXPECT_EQ(FromProto(*daemon_.waiting()), report);
   EXPECT_TRUE(agent.WithdrawWait(kLong).ok());
   EXPECT_FALSE(daemon_.waiting());
+}
+
+TEST_F(AgentTest, AFlightRecordIsUploadedUnderTheNumberOfItsQuestion) {
+  std::mutex mu;
+  std::string record = R"({"groups":[]})";
+  Connect().Watch({.flight_record = [&] {
+    std::lock_guard lock(mu);
+    return record;
+  }});
+  daemon_.AskForFlightRecord(7);
+  ASSERT_TRUE(testing::Eventually([&] { return daemon_.uploads().size() == 1; }));
+  EXPECT_EQ(daemon_.uploads()[0].request(), 7u);
+  EXPECT_EQ(daemon_.uploads()[0].record().rank(), 3);
+  EXPECT_EQ(daemon_.uploads()[0].record().json(), R"({"groups":[]})");
+  {
+    std::lock_guard lock(mu);
+    record.clear();
+  }
+  daemon_.AskForFlightRecord(8);
+  ASSERT_TRUE(testing::Eventually([&] { return daemon_.uploads().size() == 2; }));
+  EXPECT_EQ(daemon_.uploads()[1].record().error(), "its process groups have ended");
+  agent_.reset();
 }
 
 TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {

@@ -34,6 +34,11 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
     *event.mutable_news() = news;
     Write(std::move(event));
   }
+  void OnFlightRecordWanted(uint64_t record) override {
+    v1::WatchGenerationResponse event;
+    event.set_flight_record_request(record);
+    Write(std::move(event));
+  }
   void OnEnded() override { Complete(grpc::Status::OK); }
 
   void OnWriteDone(bool) override {
@@ -96,6 +101,45 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   grpc::Status end_;
   bool completed_ = false;
   bool finished_ = false;
+};
+
+// One record on its way to the coordinator. It ends by Finish exactly once: refused on the loop, or
+// with the coordinator's answer, which a cancelled call gets too.
+class FlightRecordUpload : public grpc::ServerUnaryReactor {
+ public:
+  FlightRecordUpload(EventLoop& loop, Generations& generations,
+                     v1::SessionService::Stub& coordinator, grpc::CallbackServerContext* context,
+                     const v1::UploadFlightRecordRequest& request,
+                     v1::UploadFlightRecordResponse* response)
+      : generations_(generations),
+        coordinator_(coordinator),
+        request_(request),
+        response_(response) {
+    client_.set_deadline(context->deadline());
+    loop.Post([this] { Forward(); });
+  }
+
+  void OnCancel() override { client_.TryCancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  void Forward() {
+    const auto found =
+        generations_.Authenticate(request_.fence(), request_.token(), request_.record().rank());
+    if (!found.ok()) {
+      Finish(rpc::ToGrpc(found.status()));
+      return;
+    }
+    request_.clear_token();
+    coordinator_.async()->UploadFlightRecord(
+        &client_, &request_, response_, [this](const grpc::Status& status) { Finish(status); });
+  }
+
+  Generations& generations_;
+  v1::SessionService::Stub& coordinator_;
+  v1::UploadFlightRecordRequest request_;
+  v1::UploadFlightRecordResponse* const response_;
+  grpc::ClientContext client_;
 };
 
 }  // namespace
@@ -165,6 +209,15 @@ grpc::ServerUnaryReactor* AgentService::WithdrawWait(grpc::CallbackServerContext
     reactor->Finish(rpc::ToGrpc(found.status()));
   });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* AgentService::UploadFlightRecord(
+    grpc::CallbackServerContext* context, const v1::UploadFlightRecordRequest* request,
+    v1::UploadFlightRecordResponse* response) {
+  v1::UploadFlightRecordRequest own = *request;
+  own.mutable_fence()->set_node_id(node_id_);
+  own.mutable_fence()->set_incarnation(incarnation_);
+  return new FlightRecordUpload(loop_, generations_, *coordinator_, context, own, response);
 }
 
 grpc::ServerWriteReactor<v1::WatchGenerationResponse>* AgentService::WatchGeneration(

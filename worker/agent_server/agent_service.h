@@ -1,7 +1,14 @@
 // AgentService of this host's daemon: who a rank is, what it says, and what it is told.
 #pragma once
 
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "meshrun/v1/agent_service.grpc.pb.h"
+#include "meshrun/v1/session.grpc.pb.h"
 #include "worker/event_loop.h"
 #include "worker/generations.h"
 
@@ -9,8 +16,14 @@ namespace meshrun::worker {
 
 class AgentService : public v1::AgentService::CallbackService {
  public:
-  AgentService(EventLoop& loop, Generations& generations)
-      : loop_(loop), generations_(generations) {}
+  AgentService(EventLoop& loop, Generations& generations,
+               std::shared_ptr<grpc::Channel> coordinator, std::string node_id,
+               uint64_t incarnation)
+      : loop_(loop),
+        generations_(generations),
+        coordinator_(v1::SessionService::NewStub(std::move(coordinator))),
+        node_id_(std::move(node_id)),
+        incarnation_(incarnation) {}
 
   grpc::ServerUnaryReactor* RegisterRank(grpc::CallbackServerContext* context,
                                          const v1::RegisterRankRequest* request,
@@ -24,12 +37,18 @@ class AgentService : public v1::AgentService::CallbackService {
   grpc::ServerUnaryReactor* WithdrawWait(grpc::CallbackServerContext* context,
                                          const v1::WithdrawWaitRequest* request,
                                          v1::WithdrawWaitResponse* response) override;
+  grpc::ServerUnaryReactor* UploadFlightRecord(grpc::CallbackServerContext* context,
+                                               const v1::UploadFlightRecordRequest* request,
+                                               v1::UploadFlightRecordResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchGenerationResponse>* WatchGeneration(
       grpc::CallbackServerContext* context, const v1::WatchGenerationRequest* request) override;
 
  private:
   EventLoop& loop_;
   Generations& generations_;
+  const std::unique_ptr<v1::SessionService::Stub> coordinator_;
+  const std::string node_id_;
+  const uint64_t incarnation_;
 };
 
 }  // namespace meshrun::worker

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "c10/util/BFloat16.h"
 #include "c10/util/Half.h"
@@ -70,18 +71,23 @@ void gather_converted(const GatherRows& call, const Launch& launch) {
   }
 }
 
+// False: not between two dtypes.
 template <typename In, typename Out, typename Launch>
-void gather_converted(const GatherRows& call, const Launch& launch) {
-  constexpr int kFull = 16 / static_cast<int>(std::max(sizeof(In), sizeof(Out)));
-  const bool is_wide =
-      call.inner % kFull == 0 &&
-      widest_access(call.input, sizeof(In)) >= kFull * static_cast<int64_t>(sizeof(In)) &&
-      widest_access(call.output, sizeof(Out)) >= kFull * static_cast<int64_t>(sizeof(Out));
-  if (is_wide) {
-    gather_converted<In, Out, kFull>(call, launch);
-  } else {
-    gather_converted<In, Out, 1>(call, launch);
+bool gather_converted(const GatherRows& call, const Launch& launch) {
+  if constexpr (!std::is_same_v<In, Out>) {
+    constexpr int kFull = 16 / static_cast<int>(std::max(sizeof(In), sizeof(Out)));
+    const bool is_wide =
+        call.inner % kFull == 0 &&
+        widest_access(call.input, sizeof(In)) >= kFull * static_cast<int64_t>(sizeof(In)) &&
+        widest_access(call.output, sizeof(Out)) >= kFull * static_cast<int64_t>(sizeof(Out));
+    if (is_wide) {
+      gather_converted<In, Out, kFull>(call, launch);
+    } else {
+      gather_converted<In, Out, 1>(call, launch);
+    }
+    return true;
   }
+  return false;
 }
 
 // `width` bytes at a time, whatever the dtype.
@@ -126,17 +132,13 @@ bool dispatch(const GatherRows& call, const Launch& launch) {
   const auto to = [&]<typename In>() {
     switch (call.output_type) {
       case ScalarType::Float:
-        gather_converted<In, float>(call, launch);
-        return true;
+        return gather_converted<In, float>(call, launch);
       case ScalarType::Double:
-        gather_converted<In, double>(call, launch);
-        return true;
+        return gather_converted<In, double>(call, launch);
       case ScalarType::Half:
-        gather_converted<In, c10::Half>(call, launch);
-        return true;
+        return gather_converted<In, c10::Half>(call, launch);
       case ScalarType::BFloat16:
-        gather_converted<In, c10::BFloat16>(call, launch);
-        return true;
+        return gather_converted<In, c10::BFloat16>(call, launch);
       default:
         return false;
     }

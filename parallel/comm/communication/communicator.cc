@@ -29,6 +29,10 @@ Communicator::Communicator(std::string name, std::vector<int> ranks,
   state_->stream = stream;
 }
 
+Communicator::Communicator(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Communicator Communicator::resolved() const { return Communicator(state()); }
+
 std::shared_ptr<Communicator::State> Communicator::state() const {
   return state_ != nullptr ? state_ : default_process_group().get_global_communicator().state_;
 }

@@ -39,6 +39,8 @@ class Communicator {
  public:
   Communicator() = default;
 
+  // This communicator; of an empty handle, the one that it stands for now.
+  Communicator resolved() const;
   // This rank among the communicator's, -1 where it is not in it.
   int rank() const;
   int nranks() const;
@@ -67,6 +69,7 @@ class Communicator {
 
  private:
   struct State;
+  explicit Communicator(std::shared_ptr<State> state);
   // The default group's where this handle is empty.
   std::shared_ptr<State> state() const;
   std::shared_ptr<State> state_;

@@ -62,7 +62,7 @@ uint64_t digest_of(const std::string& text) {
 }  // namespace
 
 CommunicatorCall::CommunicatorCall(const Communicator& comm, std::string_view name)
-    : comm_(comm), name_(name), rank_(comm.rank()), size_(comm.nranks()) {
+    : comm_(comm.resolved()), name_(name), rank_(comm_.rank()), size_(comm_.nranks()) {
   static_cast<void>(comm_.group());  // raises NotAMemberError
   if (comm_.is_aborted()) {
     throw GroupAbortedError(

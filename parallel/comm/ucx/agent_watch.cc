@@ -57,6 +57,11 @@ class AgentWatch final : public PeerWatch {
     news.on_stopping = [outlet = outlet_](const std::string& reason) {
       outlet->tell(Stopping{reason});
     };
+    news.flight_record = [outlet = outlet_] {
+      std::string record;
+      outlet->tell(RecordWanted{[&](const std::string& json) { record = json; }});
+      return record;
+    };
     news.on_verdict = [outlet = outlet_](const WaitVerdict& verdict) { outlet->tell(verdict); };
     thread_ = std::thread([this] { run(); });
     outlet_->open(std::move(listener), [&] { agent_->Watch(std::move(news)); });

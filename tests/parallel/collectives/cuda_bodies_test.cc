@@ -153,7 +153,9 @@ TEST(CudaBodiesTest, GatheredRowsAreThoseOfTheIndex) {
                                         index.data_ptr<int64_t>(), outer, 7, inner});
           EXPECT_TRUE(at::equal(gathered, input.index_select(1, index)));
           output.expect_guards();
-          if (shift == 0 && inner % 16 == 0) EXPECT_EQ(width, 16);
+          if (shift == 0 && inner % 16 == 0) {
+            EXPECT_EQ(width, 16);
+          }
         }
       }
     }
@@ -261,7 +263,9 @@ TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
               EXPECT_TRUE(at::equal(actual, summed(slices, actual, use_fp32))) << segment;
             }
             memory.expect_guards();
-            if (shift == 0 && inner == 32) EXPECT_EQ(width, 16);
+            if (shift == 0 && inner == 32) {
+              EXPECT_EQ(width, 16);
+            }
           }
         }
       }
@@ -288,7 +292,9 @@ TEST(CudaBodiesTest, PartsAreAddedInRankOrder) {
                 output.data_ptr(), parts.data_ptr(), pitch, number, elements, type, use_fp32});
             EXPECT_TRUE(at::equal(output, summed(parts.unbind(0), output, use_fp32)));
             memory.expect_guards();
-            if (shift == 0 && elements == 1040) EXPECT_EQ(width, 16);
+            if (shift == 0 && elements == 1040) {
+              EXPECT_EQ(width, 16);
+            }
           }
         }
       }
@@ -344,7 +350,9 @@ TEST(CudaBodiesTest, SlicesAreMovedBetweenTensorAndBuffer) {
               offset += expected.numel();
             }
             buffer.expect_guards();
-            if (shift == 0 && inner == 16) EXPECT_EQ(width, 16);
+            if (shift == 0 && inner == 16) {
+              EXPECT_EQ(width, 16);
+            }
 
             Guarded back(tensor.numel(), type, shift);
             call.packs = false;

@@ -30,8 +30,8 @@ const bool kOperations = register_rank_function("fused_operations", [] {
   EXPECT_TRUE(all_are(fused_all_reduce(own, {.op = ReduceOp::AVG}), (p + 1) / 2));
   EXPECT_TRUE(all_are(fused_all_reduce(own, {.op = ReduceOp::MAX}), p));
   EXPECT_TRUE(all_are(fused_all_reduce(own, {.op = ReduceOp::MIN}), 1));
-  EXPECT_TRUE(
-      all_are(fused_all_reduce(own, {.op = ReduceOp::AVG, .weight = world.rank + 1.0}), (2 * p + 1) / 3));
+  EXPECT_TRUE(all_are(fused_all_reduce(own, {.op = ReduceOp::AVG, .weight = world.rank + 1.0}),
+                      (2 * p + 1) / 3));
   EXPECT_TRUE(all_are(own, world.rank + 1.0));
 
   // A rank without samples counts for nothing.
@@ -47,9 +47,9 @@ const bool kStructures = register_rank_function("fused_structures", [] {
   const double sum = p * (p + 1) / 2;
   const double k = world.rank + 1;
 
-  const Tensors list = fused_all_reduce(
-      Tensors{at::full({}, k, at::kFloat), at::full({2, 2}, 10 * k, at::kDouble).t(),
-              at::empty({0, 3}), at::full({1}, k, at::kHalf)});
+  const Tensors list = fused_all_reduce(Tensors{at::full({}, k, at::kFloat),
+                                                at::full({2, 2}, 10 * k, at::kDouble).t(),
+                                                at::empty({0, 3}), at::full({1}, k, at::kHalf)});
   ASSERT_EQ(list.size(), 4u);
   EXPECT_TRUE(at::equal(list[0], at::full({}, sum, at::kFloat)));
   EXPECT_TRUE(at::equal(list[1], at::full({2, 2}, 10 * sum, at::kDouble)));
@@ -85,7 +85,9 @@ const bool kStructures = register_rank_function("fused_structures", [] {
   EXPECT_TRUE(fused_all_reduce(Tensors{}).empty());
 });
 
-TEST(FusedAllReduceTest, KeepsStructureShapesAndDtypes) { run_in_worlds("fused_structures", {1, 3}); }
+TEST(FusedAllReduceTest, KeepsStructureShapesAndDtypes) {
+  run_in_worlds("fused_structures", {1, 3});
+}
 
 const bool kDtypes = register_rank_function("fused_dtypes", [] {
   const JoinedWorld world;
@@ -103,8 +105,8 @@ const bool kDtypes = register_rank_function("fused_dtypes", [] {
   EXPECT_TRUE(at::equal(fused_all_reduce(flags, {.op = ReduceOp::MIN}),
                         at::tensor({1, p == 1 ? 1 : 0, 0}).to(at::kBool)));
   // Mixed, when it is meant.
-  const Tensors mixed = fused_all_reduce(
-      Tensors{at::full({1}, 3, at::kLong), at::full({1}, 0.5)}, {.buffer_dtype = at::kDouble});
+  const Tensors mixed = fused_all_reduce(Tensors{at::full({1}, 3, at::kLong), at::full({1}, 0.5)},
+                                         {.buffer_dtype = at::kDouble});
   EXPECT_EQ(mixed[0].item<int64_t>(), 3 * p);
   EXPECT_EQ(mixed[1].item<float>(), 0.5f * static_cast<float>(p));
   const Tensor z = at::complex(at::full({2}, 1.0), at::full({2}, -2.0));
@@ -147,18 +149,23 @@ const bool kWrong = register_rank_function("fused_wrong", [] {
   expect([&] { fused_all_reduce(Tensors{own, odd ? whole : own}); }, "buffer_dtype");
   expect([&] { fused_all_reduce(Tensors{own, odd ? Tensor() : own}); }, "undefined");
   expect([&] { fused_all_reduce(own, {.op = ReduceOp::AVG, .weight = odd ? -1 : 1}); }, "weight");
-  expect([&] { fused_all_reduce(own, {.op = odd ? ReduceOp::PRODUCT : ReduceOp::SUM}); }, "SUM, AVG");
-  expect([&] { fused_all_reduce_async(odd ? whole : own, {.op = ReduceOp::AVG}).wait(); }, "average");
+  expect([&] { fused_all_reduce(own, {.op = odd ? ReduceOp::PRODUCT : ReduceOp::SUM}); },
+         "SUM, AVG");
+  expect([&] { fused_all_reduce_async(odd ? whole : own, {.op = ReduceOp::AVG}).wait(); },
+         "average");
   expect([&] { fused_all_reduce(odd ? c10::IValue(1) : c10::IValue(own)); }, "tensors, lists");
   // What all have alike but for one.
-  expect([&] { fused_all_reduce(odd ? own : at::ones({3})); }, "differ");
-  expect([&] { fused_all_reduce(TensorMap{{odd ? "a" : "b", own}}); }, "differ");
-  expect([&] { fused_all_reduce(odd ? own : own.to(at::kDouble)); }, "differ");
-  expect([&] { fused_all_reduce(Tensors(odd ? 0 : 1, own)); }, "differ");
-  expect([&] { fused_all_reduce(own, {.op = odd ? ReduceOp::MAX : ReduceOp::MIN}); }, "differ");
+  expect([&] { fused_all_reduce(odd ? own : at::ones({3})); }, "disagree");
+  expect([&] { fused_all_reduce(TensorMap{{odd ? "a" : "b", own}}); }, "disagree");
+  expect([&] { fused_all_reduce(odd ? own : own.to(at::kDouble)); }, "disagree");
+  expect([&] { fused_all_reduce(Tensors(odd ? 0 : 1, own)); }, "disagree");
+  expect([&] { fused_all_reduce(own, {.op = odd ? ReduceOp::MAX : ReduceOp::MIN}); }, "disagree");
   // Sizes that differ within one buffer of the same size.
-  expect([&] { fused_all_reduce(odd ? Tensors{at::ones({1}), own} : Tensors{own, at::ones({1})}); },
-         "differ");
+  expect(
+      [&] {
+        fused_all_reduce(odd ? Tensors{at::ones({1}), own} : Tensors{own, at::ones({1})});
+      },
+      "disagree");
   // Known when the weights have been added.
   expect([&] { fused_all_reduce(own, {.op = ReduceOp::AVG, .weight = 0}); }, "zero");
   EXPECT_TRUE(at::equal(fused_all_reduce(own), own * world.size));

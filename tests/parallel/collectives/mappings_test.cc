@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -91,7 +92,8 @@ TEST(MappingsTest, CopyToSumsCotangentsWithoutTouchingThem) { run_in_worlds("cop
 const bool kScatterAndGather = register_rank_function("scatter_and_gather", [] {
   const JoinedWorld world;
   const auto rank = static_cast<size_t>(world.rank);
-  for (const auto& [extent, dim] : {std::pair<int64_t, int64_t>{7, 0}, {7, -1}, {3, 1}, {8, -3}}) {
+  const std::vector<std::pair<int64_t, int64_t>> cases = {{7, 0}, {7, -1}, {3, 1}, {8, -3}};
+  for (const auto& [extent, dim] : cases) {
     std::vector<int64_t> shape = {2, 3, 2};
     const auto at = static_cast<size_t>(dim < 0 ? dim + 3 : dim);
     shape[at] = extent;
@@ -105,8 +107,7 @@ const bool kScatterAndGather = register_rank_function("scatter_and_gather", [] {
     // Every rank weighs its piece: the gradient is of the whole.
     const Tensor own = weights.narrow(dim, range.begin, range.size());
     EXPECT_TRUE(at::equal(gradient((piece * own).sum(), x), weights));
-    const Tensor first =
-        gradient((scatter_to_parallel_region(x, dim).pow(3) * own).sum(), x, true);
+    const Tensor first = gradient((scatter_to_parallel_region(x, dim).pow(3) * own).sum(), x, true);
     EXPECT_TRUE(at::equal(first, 3 * x * x * weights));
     EXPECT_TRUE(at::equal(gradient(first.sum(), x), 6 * x * weights));
 
@@ -159,7 +160,7 @@ const bool kSubgroups = register_rank_function("mappings_in_subgroups", [] {
   const JoinedWorld world;
   DistributedManager::create_process_subgroup("pair", 2);
   DistributedManager::create_orthogonal_process_group("across", "pair");
-  const Tensor own = at::full({1}, world.rank);
+  const Tensor own = at::full({1}, world.rank, at::kFloat);
   const double pair = world.rank / 2 * 2 * 2 + 1;
   EXPECT_EQ(reduce_from_parallel_region(own, "pair").item<double>(), pair);
   EXPECT_EQ(reduce_from_parallel_region(own, world.manager.group("across")).item<double>(),
@@ -176,9 +177,9 @@ const bool kWrong = register_rank_function("mappings_wrong", [] {
   const Tensor x = at::ones({2, 2});
   expect_error_on_all_ranks([&] { reduce_from_parallel_region(odd ? Tensor() : x); }, "undefined");
   expect_error_on_all_ranks([&] { reduce_from_parallel_region(odd ? x.to(at::kInt) : x); },
-                            "differ");
+                            "disagree");
   expect_error_on_all_ranks([&] { reduce_from_parallel_region(odd ? at::ones({3}) : x); },
-                            "differ");
+                            "disagree");
   expect_error_on_all_ranks([&] { gather_from_parallel_region(x, odd ? 2 : 0); }, "dim");
   expect_error_on_all_ranks([&] { gather_from_parallel_region(odd ? Tensor() : x, 0); },
                             "undefined");
@@ -188,7 +189,7 @@ const bool kWrong = register_rank_function("mappings_wrong", [] {
         if (odd) shapes[0] = 3;
         gather_from_parallel_region(x, 0, shapes);
       },
-      "differ");
+      "disagree");
   // Without communication: here alone.
   EXPECT_THROW(scatter_to_parallel_region(x, 2), c10::IndexError);
   EXPECT_THROW(scatter_to_parallel_region(at::ones({}), 0), c10::IndexError);
@@ -197,7 +198,9 @@ const bool kWrong = register_rank_function("mappings_wrong", [] {
   EXPECT_TRUE(at::equal(reduce_from_parallel_region(x), x * world.size));
 });
 
-TEST(MappingsTest, AWrongCallIsAnErrorOnAllRanks) { run_in_worlds("mappings_wrong", {2, 3}, {"ucx"}); }
+TEST(MappingsTest, AWrongCallIsAnErrorOnAllRanks) {
+  run_in_worlds("mappings_wrong", {2, 3}, {"ucx"});
+}
 
 }  // namespace
 }  // namespace meshrun

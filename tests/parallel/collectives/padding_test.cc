@@ -16,9 +16,7 @@ using c10::complex;
 
 Tensor numbers(std::vector<double> values) { return at::tensor(values, at::kDouble); }
 
-Tensor spectrum() {
-  return at::complex(numbers({1, 2, 3}), numbers({0.5, -1, 4}));
-}
+Tensor spectrum() { return at::complex(numbers({1, 2, 3}), numbers({0.5, -1, 4})); }
 
 TEST(PaddingTest, ZerosGoToTheEndOfTheDimensionAskedFor) {
   const Tensor x = at::arange(6, at::kFloat).view({2, 3});

@@ -55,8 +55,8 @@ void expect_error_on_all_ranks(const std::function<void()>& call, const std::str
   const std::string text = error_of(call);
   EXPECT_NE(text.find(part), std::string::npos) << text;
   const ProcessGroupPtr world = DistributedManager::get().world();
-  std::vector<at::Tensor> first = {at::full(
-      {1}, static_cast<int64_t>(Fingerprint(text)), at::TensorOptions().dtype(at::kLong))};
+  std::vector<at::Tensor> first = {
+      at::full({1}, static_cast<int64_t>(Fingerprint(text)), at::TensorOptions().dtype(at::kLong))};
   const int64_t own = first[0].item<int64_t>();
   world->broadcast(first)->wait();
   EXPECT_EQ(own, first[0].item<int64_t>()) << "rank 0 has other words than: " << text;

@@ -1,4 +1,7 @@
 // The CUDA half in a world of one rank: NCCL's group, and a data-parallel step on the GPU.
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 
@@ -6,6 +9,7 @@
 #include <vector>
 
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/v_collectives.h"
 #include "parallel/manager/device_choice.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/manager/errors.h"
@@ -47,6 +51,36 @@ TEST_F(NcclTest, AllReduceWorksOnTheGpuAndOnTheCpu) {
     EXPECT_EQ(tensors[0].device(), device);
     EXPECT_EQ(tensors[0].sum().item<double>(), 3.0 * (1 << 20));
   }
+}
+
+// A world of one sends nothing: what is left are the own slices, the kernels and the capture.
+TEST_F(NcclTest, VCollectivesWorkOnTheGpuAndInAGraph) {
+  DistributedManager& manager = DistributedManager::get();
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  const Tensor input = torch::randn({6, 5}, manager.device()).to(torch::kHalf);
+  const Tensor gathered = torch::zeros_like(input), reduced = torch::zeros_like(input);
+  const Tensor exchanged = torch::zeros_like(input);
+  VCollectivesOf collectives(manager.world(), c10::DeviceType::CUDA);
+  const auto step = [&] {
+    collectives->all_gather_v(gathered, input, {5}, 1, {})->wait();
+    collectives->reduce_scatter_v(reduced, input, {6}, 0, {})->wait();
+    collectives->all_to_all_v(exchanged, {5}, 1, input, {5}, 1, {})->wait();
+  };
+  const auto expect_step = [&] {
+    for (const Tensor& output : {gathered, reduced, exchanged}) {
+      EXPECT_TRUE(torch::equal(output, input));
+    }
+  };
+  step();
+  expect_step();
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  step();
+  graph.capture_end();
+  input.add_(1);
+  graph.replay();
+  expect_step();
 }
 
 FullyConnected network(c10::Device device) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "parallel/collectives/tie.h"
+#include "parallel/nn/distributed_data_parallel.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 
@@ -189,6 +190,24 @@ TEST(SharedModuleTest, SeveralModulesAreReducedInTheOrderOfTheirMarks) {
   run_in_worlds("shared_groups", {4});
 }
 
+const bool kAveraged = register_rank_function("shared_and_averaged", [] {
+  const JoinedWorld world;
+  DistributedManager::create_process_subgroup("pair", 2);
+  DistributedManager::create_orthogonal_process_group("across", "pair");
+  Network network;
+  mark_module_as_shared(*network, "pair");
+  DistributedDataParallelOptions options;
+  options.process_group = world.manager.group("across");
+  options.find_unused_parameters = true;
+  DistributedDataParallel model(network, options);
+  for (const int step : {0, 1}) model(data(world.rank, step), true).backward();
+  expect_equal(gradients_of(network), expected(4, {0, 1}, {0, 1, 2, 3}, 0.5));
+});
+
+TEST(SharedModuleTest, WithinDataParallelTrainingTheSumsAreAveraged) {
+  run_in_worlds("shared_and_averaged", {4});
+}
+
 // Throws in the backward pass.
 struct Bomb : torch::autograd::Function<Bomb> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
@@ -267,13 +286,15 @@ const bool kSparse = register_rank_function("shared_sparse", [] {
   mark_module_as_shared(*table);
   for (int pass = 1; pass <= 2; ++pass) {
     table(at::tensor({0, world.rank}, at::kLong)).sum().backward();
-    const Tensor gradient = table->weight.grad().to_dense();
+    const Tensor gradient = table->weight.grad();
     EXPECT_EQ(gradient[0][0].item<double>(), pass * (world.size + 1));
     for (int row = 1; row < world.size; ++row) EXPECT_EQ(gradient[row][1].item<double>(), pass);
   }
 });
 
-TEST(SharedModuleTest, SparseGradientsAreSummedToo) { run_in_worlds("shared_sparse", {3}, {"ucx"}); }
+TEST(SharedModuleTest, SparseGradientsAreSummedToo) {
+  run_in_worlds("shared_sparse", {3}, {"ucx"});
+}
 
 const bool kWrong = register_rank_function("shared_wrong", [] {
   const JoinedWorld world;
@@ -303,7 +324,9 @@ const bool kWrong = register_rank_function("shared_wrong", [] {
   expect_equal(gradients_of(network), expected(world.size, {0}));
 });
 
-TEST(SharedModuleTest, WrongMarksAreTypedErrorsOnAllRanks) { run_in_worlds("shared_wrong", {2, 3}); }
+TEST(SharedModuleTest, WrongMarksAreTypedErrorsOnAllRanks) {
+  run_in_worlds("shared_wrong", {2, 3});
+}
 
 }  // namespace
 }  // namespace meshrun

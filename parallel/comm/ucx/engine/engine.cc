@@ -6,10 +6,14 @@
 #include <array>
 #include <fstream>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "core/log.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/comm/ucx/engine/engine_impl.h"
+#include "parallel/comm/ucx/engine/flight_recorder.h"
 #include "parallel/comm/ucx/engine/header_check.h"
 
 namespace meshrun::ucx {
@@ -177,7 +181,19 @@ void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRe
   mu_.Unlock();
 }
 
+std::string Engine::Impl::flight_records() {
+  // Written as text without the lock.
+  std::vector<std::string> groups;
+  for (const auto& [name, records] :
+       locked([](const Executor& executor) { return executor.flight_records(); })) {
+    groups.push_back(to_json(name, records));
+  }
+  return fmt::format("{{\"now_ms\":{},\"groups\":[{}]}}",
+                     static_cast<double>(clock_.SteadyNow().count()) / 1e6, fmt::join(groups, ","));
+}
+
 void Engine::Impl::heard(const PeerNews& news) {
+  if (const auto* wanted = std::get_if<RecordWanted>(&news)) return wanted->tell(flight_records());
   lock_beside();
   executor_->heard(news);
   defer();
@@ -276,6 +292,8 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
 Counters Engine::counters() const {
   return impl_->locked([](const Executor& executor) { return executor.counters(); });
 }
+
+std::string Engine::flight_records() const { return impl_->flight_records(); }
 
 // ---- Group
 

@@ -113,6 +113,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
                                   std::shared_ptr<Group>* group);
 
   Counters counters() const;
+  // {"now_ms": ..., "groups": [what Group::flight_record() gives, ...]}
+  std::string flight_records() const;
 
  private:
   friend class Group;

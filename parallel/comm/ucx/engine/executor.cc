@@ -239,6 +239,15 @@ WaitReport Executor::Impl::wait_report(const RunningOperation& operation) const 
   return report;
 }
 
+std::vector<std::pair<std::string, std::vector<FlightRecord>>> Executor::Impl::flight_records()
+    const {
+  std::vector<std::pair<std::string, std::vector<FlightRecord>>> all;
+  for (const auto& [number, g] : groups_) {
+    all.emplace_back(g->recorder.group_name(), g->recorder.records());
+  }
+  return all;
+}
+
 void Executor::Impl::close(const std::string& reason) {
   if (std::exchange(closed_, true)) return;
   for (const auto& [number, g] : groups_) {
@@ -305,6 +314,9 @@ std::optional<Failure> Executor::group_failure(uint32_t group) const {
 uint64_t Executor::sequence(uint32_t group) const { return impl_->group(group).last_sequence; }
 const FlightRecorder& Executor::flight_recorder(uint32_t group) const {
   return impl_->group(group).recorder;
+}
+std::vector<std::pair<std::string, std::vector<FlightRecord>>> Executor::flight_records() const {
+  return impl_->flight_records();
 }
 Counters Executor::counters() const { return impl_->counters_; }
 int Executor::local_ranks() const {

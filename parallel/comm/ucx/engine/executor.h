@@ -27,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -121,6 +122,8 @@ class Executor {
   // The number of the group's last collective; 0: none yet.
   uint64_t sequence(uint32_t group) const;
   const FlightRecorder& flight_recorder(uint32_t group) const;
+  // Of all groups: their recorders' names and records.
+  std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records() const;
   Counters counters() const;
   // Processes on this host, this one and those met so far.
   int local_ranks() const;

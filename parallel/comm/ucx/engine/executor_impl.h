@@ -67,6 +67,7 @@ class Executor::Impl {
   bool progress();
   std::optional<SteadyNanos> next_deadline() const;
   WaitReport wait_report(const RunningOperation& operation) const;
+  std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records() const;
   void close(const std::string& reason);
   MemberGroup* find(uint32_t number) const;
   MemberGroup& group(uint32_t number) const;

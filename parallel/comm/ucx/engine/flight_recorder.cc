@@ -22,7 +22,7 @@ std::span<const int64_t> sizes_of(const FlightRecord& record) {
 // Milliseconds on the steady clock: comparable within a process.
 double milliseconds(SteadyNanos time) { return static_cast<double>(time.count()) / 1e6; }
 
-nlohmann::ordered_json to_json(const FlightRecord& record) {
+nlohmann::ordered_json json_of(const FlightRecord& record) {
   nlohmann::ordered_json json;
   json["sequence"] = record.sequence;
   json["operation"] = name_of(record.kind);
@@ -85,12 +85,14 @@ std::vector<FlightRecord> FlightRecorder::records() const {
   return records;
 }
 
-std::string FlightRecorder::to_json() const {
+std::string FlightRecorder::to_json() const { return ucx::to_json(group_name_, records()); }
+
+std::string to_json(const std::string& group_name, const std::vector<FlightRecord>& records) {
   nlohmann::ordered_json json;
-  json["group"] = group_name_;
+  json["group"] = group_name;
   json["operations"] = nlohmann::ordered_json::array();
-  for (const FlightRecord& record : records()) {
-    json["operations"].push_back(ucx::to_json(record));
+  for (const FlightRecord& record : records) {
+    json["operations"].push_back(json_of(record));
   }
   // A group may be called anything; what is not UTF-8 becomes U+FFFD.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

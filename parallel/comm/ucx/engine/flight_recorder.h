@@ -54,6 +54,7 @@ class FlightRecorder {
   // Ignored once the record has been overwritten.
   void advance(uint64_t ticket, OperationState state, SteadyNanos now) MESHRUN_EXCLUDES(mu_);
 
+  const std::string& group_name() const { return group_name_; }
   // Oldest first.
   std::vector<FlightRecord> records() const MESHRUN_EXCLUDES(mu_);
   // One JSON object: {"group": ..., "operations": [{"sequence": 17, "operation": "all_reduce",
@@ -66,6 +67,9 @@ class FlightRecorder {
   uint64_t count_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::array<FlightRecord, kRecords> ring_ MESHRUN_GUARDED_BY(mu_);
 };
+
+// As FlightRecorder::to_json.
+std::string to_json(const std::string& group_name, const std::vector<FlightRecord>& records);
 
 // "float32 [3, 4], sizes [3, 2, 3], 48 bytes"
 std::string describe(const FlightRecord& record);

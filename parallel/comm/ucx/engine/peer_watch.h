@@ -25,7 +25,12 @@ struct PeerLeft {
 struct Stopping {
   std::string reason;
 };
-using PeerNews = std::variant<PeerLost, PeerLeft, Stopping, WaitVerdict>;
+// Somebody asks what this rank has been doing: `tell` gets Engine::flight_records() before
+// the listener returns.
+struct RecordWanted {
+  std::function<void(const std::string& json)> tell;
+};
+using PeerNews = std::variant<PeerLost, PeerLeft, Stopping, WaitVerdict, RecordWanted>;
 
 class PeerWatch {
  public:

@@ -300,8 +300,8 @@ MESHRUN_RANK_FUNCTION(objects) {
     EXPECT_EQ(list, (std::vector<int64_t>{3, 1, 2}));
     const Tensor tensor = at::arange(6, at::kBFloat16).view({2, 3}).t();
     EXPECT_TRUE(at::equal(sent(tensor).toTensor(), tensor));
-    c10::Dict<std::string, std::vector<Tensor>> dict;
-    dict.insert("a", {at::ones({2}), at::zeros({0, 3}, at::kBool)});
+    c10::Dict<std::string, c10::List<Tensor>> dict;
+    dict.insert("a", c10::List<Tensor>({at::ones({2}), at::zeros({0, 3}, at::kBool)}));
     const auto received = sent(dict).toGenericDict();
     EXPECT_EQ(received.at("a").toTensorVector()[1].sizes(), at::IntArrayRef({0, 3}));
   }

@@ -218,6 +218,31 @@ TEST_F(BlockedRanksTest, ACallOnAnotherThreadTakesTheReportBack) {
   EXPECT_TRUE(group->wait(*late));
 }
 
+// Asks once.
+class AskingWatch final : public PeerWatch {
+ public:
+  explicit AskingWatch(Listener& listener) : listener_(listener) {}
+  void start(Listener listener) override { listener_ = std::move(listener); }
+  void report(const WaitReport&) override {}
+  void withdraw(int) override {}
+  void stop() override {}
+
+ private:
+  Listener& listener_;
+};
+
+TEST_F(BlockedRanksTest, WhoAsksGetsTheRecordsOfAllGroups) {
+  PeerWatch::Listener listener;
+  const auto first = engine(std::make_unique<AskingWatch>(listener));
+  const auto group = join(first, "a", 0, 1), other = join(first, "b", 0, 1);
+  EXPECT_TRUE(other->wait(*other->submit(barrier())));
+  std::string json;
+  listener(RecordWanted{[&](const std::string& records) { json = records; }});
+  EXPECT_THAT(json, testing::StartsWith("{\"now_ms\":"));
+  EXPECT_THAT(json, HasSubstr(",\"groups\":[{\"group\":\"a\",\"operations\":[]},{\"group\":\"b\""));
+  EXPECT_THAT(json, HasSubstr("\"operation\":\"barrier\",\"state\":\"done\""));
+}
+
 // Each rank a thread, with a watch of its own.
 class WatchedRanksTest : public BlockedRanksTest {
  protected:

@@ -1,0 +1,65 @@
+// A backend of one rank of a group of any size, without wire: the other ranks take part at once and
+// contribute nothing. For what a collective costs on its own rank, and for tests of what is made
+// around the backend, where no process is to be started.
+//
+//   all_gather_v, gather_v     the other pieces are zeros
+//   reduce_scatter_v           the other ranks add zero
+//   scatter_v                  off the root, the piece is zeros
+//   all_to_all_v               what comes from the others is zeros
+//
+// So each is the adjoint of its backward, as with real ranks. A call with a problem, or with sizes
+// that do not fit its tensors, ends with CollectiveArgumentError from its Work. Everything is
+// counted, and the last VCall is kept.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "parallel/comm/v_collectives.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+class LoopbackBackend : public c10d::Backend, public VCollectives {
+ public:
+  LoopbackBackend(int rank, int size);
+
+  // A group with this backend for CPU tensors.
+  static c10::intrusive_ptr<c10d::ProcessGroup> make_group(int rank, int size);
+  static LoopbackBackend& of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  const std::string getBackendName() const override { return "loopback"; }
+
+  WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                       int64_t dim, VCall call) override;
+  WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                           int64_t dim, VCall call) override;
+  WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                   int64_t dim, int root, VCall call) override;
+  WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                    int64_t dim, int root, VCall call) override;
+  WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
+                       const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
+                       VCall call) override;
+
+  int64_t num_calls() const { return num_calls_; }
+  int64_t bytes_copied() const { return bytes_copied_; }
+  const VCall& last_call() const { return last_call_; }
+
+ private:
+  // Takes the call; null where it is right, else the Work of its error.
+  WorkPtr refuse(VCall call);
+  // Slice `rank` of `to`, `sizes` along dim, = `from`; the rest of `to` = 0.
+  void write_own(const at::Tensor& to, at::IntArrayRef sizes, int64_t dim, const at::Tensor& from);
+  void copy(const at::Tensor& to, const at::Tensor& from);
+
+  WorkPtr done_;
+  int64_t num_calls_ = 0;
+  int64_t bytes_copied_ = 0;
+  VCall last_call_;
+};
+
+}  // namespace meshrun
