@@ -23,7 +23,9 @@ using Tensors = std::vector<Tensor>;
 class Vectors {
  public:
   explicit Vectors(const RankWorld& world)
-      : rank_(world.rank()), size_(world.size()), options_(world.device()) {
+      : rank_(world.rank()),
+        size_(world.size()),
+        options_(at::TensorOptions(world.device()).dtype(at::kFloat)) {
     for (int rank = 0; rank < size_; ++rank) sizes_.push_back(rank + 2);
     total_ = size_ * (size_ + 3) / 2;
   }
