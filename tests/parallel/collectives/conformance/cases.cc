@@ -42,7 +42,7 @@ std::vector<Setting> matrix(bool is_whole) {
   std::vector<Setting> settings;
   for (const at::ScalarType type : kTypes) {
     if (!is_whole && type != at::kFloat && type != at::kHalf && type != at::kLong) continue;
-    for (const int64_t dim : {0, 1, 2, -1, -2}) {
+    for (const int64_t dim : {0, 1, 2, -1}) {
       if (!is_whole && dim != 0 && dim != -1) continue;
       for (const Pattern pattern : kPatterns) {
         for (const Layout layout : kLayouts) {
@@ -247,7 +247,10 @@ void check_gradients(const RankWorld& world) {
     if (setting.dim != 0 && setting.dim != -1) continue;
     if (setting.layout == Layout::kSliced) continue;
     for (const Operation& operation : operations(all.members, setting)) {
-      if (operation.is_differentiable) check_gradient(all, operation, setting);
+      const bool is_async = operation.name.find("_async") != std::string::npos;
+      if (operation.is_differentiable && (!is_async || setting.type == at::kFloat)) {
+        check_gradient(all, operation, setting);
+      }
     }
   }
 }

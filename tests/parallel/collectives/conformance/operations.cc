@@ -373,6 +373,8 @@ std::vector<Operation> operations(const Members& members, const Setting& setting
     }
     if (setting.type != at::kBool) all.push_back(maker.indexed_backward());
   }
+  // Thin forms of the same calls: on a part of the matrix.
+  if (setting.layout != Layout::kContiguous || (setting.dim != 0 && setting.dim != -1)) return all;
   for (const auto& more : {maker.primitives(), maker.asynchronous()}) {
     for (const Operation& operation : more) {
       if (once || operation.name.find("indexed") != 0) all.push_back(operation);

@@ -30,7 +30,7 @@ using Counts = std::vector<int64_t>;
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kHalf, at::kBFloat16,     at::kDouble,
                                      at::kInt,   at::kLong, at::kComplexFloat, at::kBool};
 
-// The same numbers on every rank.
+// Draws that ranks must have in common may not depend on what one of them has under way.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -65,7 +65,7 @@ class Program {
     const int64_t steps = 3 + random_.below(8);
     for (step_ = 0; step_ < steps; ++step_) {
       make_step();
-      while (!under_way_.empty() && random_.one_in(2)) finish_one();
+      while (!under_way_.empty() && delay_.one_in(2)) finish_one();
     }
     while (!under_way_.empty()) finish_one();
   }
