@@ -137,7 +137,10 @@ void check_gradient(const NamedMembers& group, const Operation& operation, const
   const std::string place = where(group.name, members, operation, setting);
   Tensors inputs;
   for (int rank = 0; rank < members.size; ++rank) {
-    inputs.push_back(operation.input(rank).set_requires_grad(true));
+    const Tensor input = operation.input(rank);
+    // In double precision: autograd adds in the dtype itself, and ours is to be better than that.
+    inputs.push_back(
+        input.to(input.is_complex() ? at::kComplexDouble : at::kDouble).set_requires_grad(true));
   }
   Tensor unsharded = at::zeros({}, at::TensorOptions(members.device).dtype(at::kDouble));
   for (int rank = 0; rank < members.size; ++rank) {
@@ -146,11 +149,12 @@ void check_gradient(const NamedMembers& group, const Operation& operation, const
   Tensor expected = torch::autograd::grad({unsharded}, {inputs[members.rank]}, {}, {}, false,
                                           /*allow_unused=*/true)[0];
   if (!expected.defined()) expected = at::zeros_like(inputs[members.rank]);
+  expected = expected.to(setting.type);
 
   Tensor leaf;
   {
     const at::NoGradGuard no_grad;
-    leaf = laid_out(inputs[members.rank].detach(), setting.layout).detach();
+    leaf = laid_out(operation.input(members.rank), setting.layout).detach();
   }
   leaf.set_requires_grad(true);
   Tensor actual;

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 #include <thread>
@@ -110,7 +111,10 @@ class Program {
     }
     const std::vector<Operation> all = operations(group.members, setting);
     const Operation& operation = all[which % all.size()];
-    if (asks_gradient && operation.is_differentiable &&
+    // Thousands of terms are beyond the 16-bit types' range or precision.
+    const bool is_half = setting.type == at::kHalf || setting.type == at::kBFloat16;
+    const int64_t most = *std::max_element(setting.extents.begin(), setting.extents.end());
+    if (asks_gradient && operation.is_differentiable && (!is_half || most < 10) &&
         (at::isFloatingType(setting.type) || at::isComplexType(setting.type))) {
       check_gradient(group, operation, setting);
     } else {
