@@ -339,7 +339,7 @@ TEST(WrongCallsTest, AreTheSameErrorOnEveryRankAndTheGroupGoesOn) {
 
 TEST(WrongCallsTest, GroupsUsedInOppositeOrderAreADeadlockOnAllTheirRanks) {
   expect_the_same(raised_by("opposite order"), {0, 1, 2}, "groups used in opposite order",
-                  "deadlock", {"rank 0", "ranks 1 and 2"});
+                  "deadlock", {"rank 0", "\"group 0\"", "\"group 1\""});
 }
 
 TEST(WrongCallsTest, ARankThatWaitsInAnotherGroupIsADeadlock) {
