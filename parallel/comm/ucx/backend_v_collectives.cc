@@ -88,6 +88,12 @@ Call UcxBackend::v_call(OpType type, OperationKind kind, VCall given) const {
   call.requires_grad = given.requires_grad;
   call.agreed = given.agreed * 2 + (given.use_fp32 ? 1 : 0);
   call.details = std::move(given.details);
+  // A sum says it itself.
+  if (!given.use_fp32 && kind != OperationKind::kReduceScatterV) {
+    call.details = [details = std::move(call.details)] {
+      return ", use_fp32 false" + (details ? details() : std::string());
+    };
+  }
   call.wrong(std::move(given.problem));
   return call;
 }

@@ -47,7 +47,38 @@ struct Process {
   Clock::time_point start;
 };
 
-Process start(const std::string& function, const Variables& variables) {
+// Counts what fails in this process, also after a fork from one where something had failed.
+class FailureCounter : public ::testing::EmptyTestEventListener {
+ public:
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (result.failed()) ++count;
+  }
+  static inline int count = 0;
+};
+
+void count_failures() {
+  static const bool counts = [] { return true; }();
+  static_cast<void>(counts);
+}
+
+int run_rank(const std::string& name) {
+  count_failures();
+  const int failures_before = FailureCounter::count;
+  const auto found = functions().find(name);
+  if (found == functions().end()) {
+    std::fprintf(stderr, "no rank function \"%s\"\n", name.c_str());
+    return 2;
+  }
+  try {
+    found->second();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "escaped: %s\n", error.what());
+    return 1;
+  }
+  return FailureCounter::count > failures_before ? 1 : 0;
+}
+
+Process start(const std::string& function, const Variables& variables, RankStart how) {
   std::vector<std::string> environment = {std::string(kFunctionVariable) + "=" + function};
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -60,11 +91,16 @@ Process start(const std::string& function, const Variables& variables) {
 
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
+  std::fflush(nullptr);
   Process process{.output = ends[0], .start = Clock::now()};
   process.pid = fork();
   if (process.pid == 0) {
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
+    if (how == RankStart::kFork) {
+      environ = pointers.data();
+      std::exit(run_rank(function));
+    }
     char name[] = "rank";
     char* arguments[] = {name, nullptr};
     execve("/proc/self/exe", arguments, pointers.data());
@@ -99,21 +135,6 @@ RankResult finish(const Process& process, Clock::time_point deadline) {
   return result;
 }
 
-int run_rank(const std::string& name) {
-  const auto found = functions().find(name);
-  if (found == functions().end()) {
-    std::fprintf(stderr, "no rank function \"%s\"\n", name.c_str());
-    return 2;
-  }
-  try {
-    found->second();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "escaped: %s\n", error.what());
-    return 1;
-  }
-  return ::testing::UnitTest::GetInstance()->Failed() ? 1 : 0;
-}
-
 }  // namespace
 
 bool register_rank_function(const std::string& name, std::function<void()> function) {
@@ -136,10 +157,10 @@ std::vector<Variables> env_ranks(int world_size) {
 }
 
 std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
-                                  milliseconds deadline) {
+                                  milliseconds deadline, RankStart how) {
   const Clock::time_point end = Clock::now() + deadline;
   std::vector<Process> processes;
-  for (const Variables& variables : ranks) processes.push_back(start(function, variables));
+  for (const Variables& variables : ranks) processes.push_back(start(function, variables, how));
   std::vector<RankResult> results;
   for (const Process& process : processes) results.push_back(finish(process, end));
   return results;

@@ -6,6 +6,10 @@
 //
 // The binary's main() is rank_processes_main.cc. A rank fails where an expectation fails or an
 // exception escapes. Every run has a deadline, after which its ranks are killed and reported.
+//
+// A rank is a program that is executed anew, about a second of loading LibTorch, or a fork of this
+// process, some milliseconds: for tests that start many, in binaries where nothing outside the
+// ranks starts a thread or UCX.
 #pragma once
 
 #include <chrono>
@@ -31,9 +35,12 @@ bool register_rank_function(const std::string& name, std::function<void()> funct
 std::vector<Variables> env_ranks(int world_size);
 int free_port();
 
+enum class RankStart { kExec, kFork };
+
 // Starts one process per entry, with nothing of a launcher in its environment but that entry.
 std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
-                                  std::chrono::milliseconds deadline = std::chrono::minutes(4));
+                                  std::chrono::milliseconds deadline = std::chrono::minutes(4),
+                                  RankStart start = RankStart::kExec);
 
 void expect_success(const std::vector<RankResult>& results);
 

@@ -1,0 +1,85 @@
+"""Two hosts in one: network namespaces joined by a veth pair, a coordinator and two workers in them with TLS."""
+
+import os
+import shutil
+import subprocess
+
+from harness import ROOT, binary, check, meshrun, wait_until
+
+# Of no network that a machine is likely to be in.
+SUBNET = "10.213.117"
+
+
+class NotPermitted(Exception):
+    """This user, or this machine, may not make them."""
+
+
+class Namespaces:
+    """Host "a" has the coordinator and a worker, host "b" a worker. Gone with the site."""
+
+    def __init__(self, site):
+        if os.geteuid() != 0:
+            raise NotPermitted("only root makes them")
+        if not shutil.which("ip"):
+            raise NotPermitted("the command ip is missing: apt-get install iproute2")
+        self.site = site
+        self.names = {host: f"meshrun-test-{os.getpid()}-{host}" for host in "ab"}
+        self.addresses = {"a": f"{SUBNET}.1", "b": f"{SUBNET}.2"}
+        # An interface's name has at most 15 bytes.
+        self.links = {host: f"mrt{host}{os.getpid() % 1000000}" for host in "ab"}
+        for host in "ab":
+            self._ip("netns", "add", self.names[host])
+            site.cleanup.callback(self._ip, "netns", "del", self.names[host])
+        self._ip("link", "add", self.links["a"], "netns", self.names["a"], "type", "veth", "peer", "name",
+                 self.links["b"], "netns", self.names["b"])
+        for host in "ab":
+            inside = ["-n", self.names[host]]
+            self._ip(*inside, "address", "add", f"{self.addresses[host]}/24", "dev", self.links[host])
+            self._ip(*inside, "link", "set", self.links[host], "up")
+            self._ip(*inside, "link", "set", "lo", "up")
+
+    @staticmethod
+    def _ip(*words):
+        done = subprocess.run(["ip", *words], capture_output=True, text=True)
+        if done.returncode:
+            raise NotPermitted(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+    def on(self, host, command):
+        """A command, to be run on that host."""
+        return ["ip", "netns", "exec", self.names[host], *command]
+
+    def start_cluster(self):
+        certificates = self.site.directory / "tls"
+        code, _, err, _ = self.site.run([ROOT / "deploy/tls/make-certificates", "--out", certificates, "--name",
+                                         self.addresses["a"]])
+        check(code == 0, f"make-certificates: {err}")
+
+        def tls(role):
+            place = certificates / role
+            return ["--tls-cert", place / "tls.crt", "--tls-key", place / "tls.key", "--tls-ca", place / "ca.crt"]
+
+        self.client_tls = tls("client")
+        _, ready = self.site.daemon(self.on("a", [
+            binary("//coordinator:meshrun-coordinator"), "--listen", f"{self.addresses['a']}:0", "--state-dir",
+            self.site.directory / "coordinator", *tls("coordinator")]))
+        self.coordinator = ready["address"]
+        for host in "ab":
+            self.site.daemon(self.on(host, [
+                binary("//worker:meshrun-worker"), "--coordinator", self.coordinator, "--state-dir",
+                self.site.directory / host, "--name", host, "--slots", 8, *tls("worker")]))
+        wait_until(lambda: self.run(["nodes"])[1].count("HEALTHY") == 2, 20, "two workers across the namespaces")
+
+    def run(self, words, timeout=60):
+        """A meshrun command on host a."""
+        return self.site.run(self.on("a", [meshrun(), *words[:1], "--coordinator", self.coordinator, *self.client_tls,
+                                           *words[1:]]), timeout=timeout)
+
+    def submit(self, words, timeout):
+        return self.run(["submit", "--follow", *words], timeout=timeout)
+
+    def bytes_between(self):
+        """Sent and received so far by host a."""
+        statistics = f"/sys/class/net/{self.links['a']}/statistics"
+        done = subprocess.run(self.on("a", ["sh", "-c", f"cat {statistics}/rx_bytes {statistics}/tx_bytes"]),
+                              capture_output=True, text=True)
+        return sum(int(number) for number in done.stdout.split())

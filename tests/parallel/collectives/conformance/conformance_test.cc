@@ -1,0 +1,78 @@
+// One suite for the collectives on uneven pieces, over backends and worlds of real processes.
+//
+// The ranks' part runs anywhere ranks are started: MESHRUN_TEST_RANK_FUNCTION=conformance makes
+// this program a rank of it, under whatever launcher.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/parallel/collectives/conformance/cases.h"
+#include "tests/parallel/support/rank_processes.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+using Part = void (*)(const RankWorld&);
+
+bool register_part(const std::string& name, Part part) {
+  return register_rank_function(name, [part] {
+    const RankWorld world;
+    part(world);
+  });
+}
+
+void check_all(const RankWorld& world) {
+  check_vectors(world);
+  check_gradients_numerically(world);
+  check_gradients(world);
+  check_results(world);
+}
+
+[[maybe_unused]] const bool kRegistered[] = {
+    register_part("results", check_results), register_part("gradients", check_gradients),
+    register_part("numeric gradients", check_gradients_numerically),
+    register_part("closed forms", check_vectors), register_part("conformance", check_all)};
+
+// Ranks are forked: nothing here starts UCX or a thread.
+void run_on(const std::string& backend, const std::string& part, int world_size) {
+  std::vector<Variables> ranks = env_ranks(world_size);
+  for (Variables& variables : ranks) variables["MESHRUN_BACKEND"] = backend;
+  const auto results = run_ranks(part, ranks, std::chrono::minutes(8), RankStart::kFork);
+  expect_success(results);
+  if (results[0].output.find("skipped") != std::string::npos) std::puts(results[0].output.c_str());
+}
+
+using BackendAndWorld = std::tuple<const char*, int>;
+class CollectivesConformanceTest : public ::testing::TestWithParam<BackendAndWorld> {
+ protected:
+  void run(const std::string& part) {
+    run_on(std::get<0>(GetParam()), part, std::get<1>(GetParam()));
+  }
+};
+
+TEST_P(CollectivesConformanceTest, GivesWhatOneProcessComputes) { run("results"); }
+
+TEST_P(CollectivesConformanceTest, GradientsEqualThoseOfTheUnshardedComputation) {
+  run("gradients");
+}
+
+TEST_P(CollectivesConformanceTest, GradientsOfBothOrdersAreThoseOfDifferenceQuotients) {
+  run("numeric gradients");
+}
+
+TEST_P(CollectivesConformanceTest, HoldsTheClosedForms) { run("closed forms"); }
+
+#ifdef MESHRUN_CONFORMANCE_NCCL
+INSTANTIATE_TEST_SUITE_P(Nccl, CollectivesConformanceTest,
+                         ::testing::Combine(::testing::Values("nccl"), ::testing::Values(1)));
+#else
+INSTANTIATE_TEST_SUITE_P(Ucx, CollectivesConformanceTest,
+                         ::testing::Combine(::testing::Values("ucx"),
+                                            ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(Gloo, CollectivesConformanceTest,
+                         ::testing::Combine(::testing::Values("gloo"), ::testing::Values(1, 3)));
+#endif
+
+}  // namespace
+}  // namespace meshrun
