@@ -48,6 +48,8 @@ std::vector<Setting> matrix(bool is_whole) {
         for (const Layout layout : kLayouts) {
           for (const SizesForm form :
                {SizesForm::kExtents, SizesForm::kFullShapes, SizesForm::kAbsent}) {
+            // How sizes are given has nothing to do with where memory lies.
+            if (form != SizesForm::kExtents && layout != Layout::kContiguous) continue;
             if (form == SizesForm::kAbsent && pattern != Pattern::kEven &&
                 pattern != Pattern::kAllZero) {
               continue;
