@@ -31,6 +31,10 @@ using std::chrono::milliseconds;
 // How long cleanup waits for collectives in flight to notice that a peer is gone.
 constexpr milliseconds kReleaseGrace(5000);
 
+// How long rank 0 stays for ranks that are behind, and the key by which they count themselves out.
+constexpr milliseconds kLeaveTogether(3000);
+constexpr const char* kLeft = "left";
+
 // The one instance. Never destroyed by the runtime: cleanup() at exit takes it out while LibTorch
 // is still whole.
 std::unique_ptr<DistributedManager>& instance() {
@@ -104,6 +108,7 @@ struct DistributedManager::State {
   std::mutex unnamed_mutex;
   std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> unnamed;
   std::vector<std::function<void()>> at_cleanup;
+  bool has_met = false;  // all ranks have
 
   std::mutex mesh_mutex;
   // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older
@@ -181,6 +186,41 @@ struct DistributedManager::State {
     }
   }
 
+  // Whether rank 0 hosts what the others meet through.
+  bool store_is_ours() const {
+    return has_met && !world.agent && !world.store_is_hosted && world.world_size > 1;
+  }
+
+  bool has_failed_group() const {
+    if (engine == nullptr) return false;
+    const auto backend = groups->group(std::nullopt)->getBackend(c10::DeviceType::CPU);
+    return backend->getError() != c10d::ErrorType::SUCCESS;
+  }
+
+  // On rank 0, which hosts the store and, on ucx, hears of deaths: other ranks may still be
+  // finding each other for a group that it is not in.
+  void wait_for_others_to_leave() const {
+    if (world.rank != 0 || !store_is_ours()) return;
+    const auto deadline = std::chrono::steady_clock::now() + kLeaveTogether;
+    try {
+      while (world.store->add(kLeft, 0) + 1 < world.world_size && !has_failed_group() &&
+             std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(milliseconds(2));
+      }
+    } catch (const std::exception&) {
+      // There is nothing to stay for.
+    }
+  }
+
+  void say_that_it_left() const {
+    if (world.rank == 0 || !store_is_ours()) return;
+    try {
+      world.store->add(kLeft, 1);
+    } catch (const std::exception&) {
+      // Rank 0 went first.
+    }
+  }
+
   void declare(const std::string& name, Partition partition, bool verbose) {
     if (verbose && world.rank == 0) print_partition(name, partition);
     groups->declare(name, std::move(partition));
@@ -226,6 +266,7 @@ struct DistributedManager::State {
 DistributedManager::DistributedManager(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 DistributedManager::~DistributedManager() {
+  state_->wait_for_others_to_leave();
   // Groups before the store that they met at, and the store before the line to the daemon.
   std::vector<ProcessGroupPtr> groups;
   for (const auto& weak : state_->unnamed) {
@@ -236,6 +277,7 @@ DistributedManager::~DistributedManager() {
   release_groups(std::move(groups), state_->backend);
   state_->groups.reset();
   state_->engine.reset();
+  state_->say_that_it_left();
   state_->world.store.reset();
 }
 
@@ -270,6 +312,7 @@ void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) 
       });
   std::unique_ptr<DistributedManager> manager(new DistributedManager(std::move(state)));
   if (raw->world.world_size > 1) raw->meet(*manager->world());
+  raw->has_met = true;
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
 
   instance() = std::move(manager);

@@ -71,6 +71,7 @@ class Communicator {
  private:
   struct State;
   friend class BaguaProcessGroup;
+  friend class ProcessGroups;
   explicit Communicator(std::shared_ptr<State> state);
   // Lets go of what it is made of, for all copies.
   void close() const;

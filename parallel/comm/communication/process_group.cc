@@ -105,6 +105,9 @@ void agree_on(const std::vector<int>& ranks, const std::string& problem) {
 
 }  // namespace
 
+// For cleanup(), which ends communicators that outlive their groups too.
+static void remember(const Communicator& communicator);
+
 struct BaguaProcessGroup::State {
   std::string name;
   std::string key;  // of the communicators
@@ -133,8 +136,9 @@ struct BaguaProcessGroup::State {
       group = kind == "global" && existing ? existing
                                            : manager().make_group(its_name, its_ranks, store);
     }
-    return made.emplace(kind, Communicator(its_name, its_ranks, std::move(group), stream))
-        .first->second;
+    const Communicator communicator(its_name, its_ranks, std::move(group), stream);
+    remember(communicator);
+    return made.emplace(kind, communicator).first->second;
   }
 };
 
@@ -198,6 +202,12 @@ class ProcessGroups {
     }
   }
 
+  void remember(const Communicator& communicator) {
+    const std::lock_guard lock(communicators_mutex_);
+    std::erase_if(communicators_, [](const auto& weak) { return weak.expired(); });
+    communicators_.push_back(communicator.state_);
+  }
+
   // Of valid ranks.
   BaguaProcessGroup make(std::vector<int> ranks, std::optional<c10::Stream> stream,
                          std::string name, std::string key,
@@ -241,6 +251,13 @@ class ProcessGroups {
       if (const auto state = weak.lock()) BaguaProcessGroup::close(*state);
     }
     all_.clear();
+    {
+      const std::lock_guard communicators_lock(communicators_mutex_);
+      for (const auto& weak : communicators_) {
+        if (auto state = weak.lock()) Communicator(std::move(state)).close();
+      }
+      communicators_.clear();
+    }
     default_.reset();
     store_.reset();
     node_of_rank_.clear();
@@ -252,6 +269,8 @@ class ProcessGroups {
   std::mutex mutex_;
   std::optional<BaguaProcessGroup> default_;
   std::vector<std::weak_ptr<BaguaProcessGroup::State>> all_;
+  std::mutex communicators_mutex_;  // innermost
+  std::vector<std::weak_ptr<Communicator::State>> communicators_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<int> node_of_rank_;
   std::set<std::string> names_;
@@ -259,11 +278,12 @@ class ProcessGroups {
   int count_ = 0;
 };
 
+static void remember(const Communicator& communicator) { ProcessGroups::get().remember(communicator); }
+
 BaguaProcessGroup::BaguaProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void BaguaProcessGroup::close(State& state) {
   const std::lock_guard lock(state.making);
-  for (const auto& [kind, communicator] : state.made) communicator.close();
   state.is_closed = true;
   state.store.reset();
   state.existing.reset();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -19,6 +20,9 @@ using std::chrono::steady_clock;
 // late must not be asked for by all others all the time.
 constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{50};
+// A store that fails may be a coordinator that restarts; one that goes on failing is gone.
+constexpr milliseconds kPauseAfterTrouble(500);
+constexpr std::chrono::seconds kStoreIsGone(15);
 
 std::string key_of(int rank) { return "ucx/" + std::to_string(rank); }
 
@@ -84,6 +88,7 @@ class StoreAddressBook::Impl {
         questions.swap(open_);
       }
       bool answered = false;
+      trouble.clear();
       for (auto question = questions.begin(); question != questions.end();) {
         answered = ask(*question, &trouble) || answered;
         question = question->ranks.empty() ? questions.erase(question) : std::next(question);
@@ -93,6 +98,7 @@ class StoreAddressBook::Impl {
       open_.splice(open_.begin(), questions);
       if (open_.empty() || is_new || stopping_) continue;
       pause = answered ? kFirstPause : std::min(pause * 2, kLongestPause);
+      if (!trouble.empty()) pause = kPauseAfterTrouble;
       changed_.WaitUntil(mu_, steady_clock::now() + pause);
     }
   }
@@ -108,9 +114,13 @@ class StoreAddressBook::Impl {
     try {
       if (clone_ == nullptr) clone_ = store_->clone();
       records = read(question.ranks);
+      in_trouble_since_.reset();
     } catch (const std::exception& error) {
       *trouble = error.what();
+      if (!in_trouble_since_) in_trouble_since_ = steady_clock::now();
     }
+    const bool is_gone =
+        in_trouble_since_ && steady_clock::now() - *in_trouble_since_ > kStoreIsGone;
     for (const auto& [rank, bytes] : records) {
       std::erase(question.ranks, rank);
       if (is_stopping()) return true;
@@ -119,13 +129,17 @@ class StoreAddressBook::Impl {
       question.found(rank, std::move(record),
                      "what it published is not an address of this version");
     }
-    if (steady_clock::now() < question.deadline) return !records.empty();
+    if (!is_gone && steady_clock::now() < question.deadline) return !records.empty();
     for (const int rank : std::exchange(question.ranks, {})) {
       if (is_stopping()) return true;
-      question.found(rank, std::nullopt,
-                     fmt::format("it published no address within {:g} s{}{}",
-                                 static_cast<double>(timeout_.count()) / 1000,
-                                 trouble->empty() ? "" : "; the store said: ", *trouble));
+      question.found(
+          rank, std::nullopt,
+          is_gone ? fmt::format("the store that it was to publish its address in is gone: rank 0 "
+                                "has perhaps left; the store said: {}",
+                                *trouble)
+                  : fmt::format("it published no address within {:g} s{}{}",
+                                static_cast<double>(timeout_.count()) / 1000,
+                                trouble->empty() ? "" : "; the store said: ", *trouble));
     }
     return true;
   }
@@ -151,7 +165,9 @@ class StoreAddressBook::Impl {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const milliseconds timeout_;
-  c10::intrusive_ptr<c10d::Store> clone_;  // the thread's
+  // The thread's.
+  c10::intrusive_ptr<c10d::Store> clone_;
+  std::optional<steady_clock::time_point> in_trouble_since_;
 
   Mutex mu_;
   CondVar changed_;
