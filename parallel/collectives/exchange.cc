@@ -6,6 +6,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "c10/util/DimVector.h"
+#include "parallel/collectives/output_memory.h"
 #include "parallel/comm/collective_errors.h"
 
 namespace meshrun {
@@ -40,7 +41,7 @@ c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& gr
 at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent) {
   at::DimVector shape(tensor.sizes());
   shape[static_cast<size_t>(dim)] = extent;
-  return at::empty(shape, tensor.options());
+  return empty_output(shape, tensor.options());
 }
 
 VCall make_call(const std::string& problem, const CallForm& form) {
@@ -202,7 +203,7 @@ at::Tensor all_to_all(const at::Tensor& tensor, const Exchange& exchange, bool r
     shape[static_cast<size_t>(input_dim)] = input_sizes[static_cast<size_t>(exchange.rank)];
     shape[static_cast<size_t>(output_dim)] =
         std::accumulate(output_sizes.begin(), output_sizes.end(), int64_t{0});
-    output = at::empty(shape, tensor.options());
+    output = empty_output(shape, tensor.options());
   }
   finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
              ->all_to_all_v(output, output_sizes, output_dim, tensor, input_sizes, input_dim,

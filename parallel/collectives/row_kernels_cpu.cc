@@ -92,9 +92,8 @@ void sum_segments(const at::Tensor& output, const at::Tensor& first, const at::T
                   bool use_fp32) {
   if (output.numel() == 0) return;
   const auto dtype = dtype_of(output.scalar_type());
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      dtype && ucx::reduction_problem(ucx::ReduceOp::kSum, *dtype).empty(), "slices of ",
-      output.dtype(), " cannot be added");
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype && ucx::reduction_problem(ucx::ReduceOp::kSum, *dtype).empty(),
+                              "slices of ", output.dtype(), " cannot be added");
   at::Tensor first_owner, second_owner;
   const Slices in_first = slices_of(first, dim, first_owner);
   const Slices in_second = slices_of(second, dim, second_owner);

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/collectives/output_memory.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/collectives/split.h"
 #include "parallel/comm/v_collectives.h"
@@ -52,7 +53,7 @@ std::pair<Tensor, WorkPtr> start(const Exchange& exchange, const Tensor& tensor,
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[static_cast<size_t>(dim0)] = extents0[static_cast<size_t>(exchange.group->getRank())];
   shape[static_cast<size_t>(dim1)] = std::accumulate(extents1.begin(), extents1.end(), int64_t{0});
-  const Tensor output = at::empty(shape, tensor.options());
+  const Tensor output = empty_output(shape, tensor.options());
   VCall call;
   call.async = async;
   call.requires_grad = requires_grad;

@@ -357,7 +357,8 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     return coordinator_->store_calls() == before;
   }));
 
-  // News and a stop reach the rank's watch with its reason, and the end of the generation ends the watch.
+  // News and a stop reach the rank's watch with its reason, and the end of the generation ends the
+  // watch.
   grpc::ClientContext context;
   v1::WatchGenerationRequest watch;
   *watch.mutable_fence() = request.fence();

@@ -278,7 +278,9 @@ class ProcessGroups {
   int count_ = 0;
 };
 
-static void remember(const Communicator& communicator) { ProcessGroups::get().remember(communicator); }
+static void remember(const Communicator& communicator) {
+  ProcessGroups::get().remember(communicator);
+}
 
 BaguaProcessGroup::BaguaProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 

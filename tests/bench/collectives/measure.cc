@@ -10,6 +10,7 @@
 
 #include "ATen/ops/equal.h"
 #include "fmt/format.h"
+#include "parallel/collectives/output_memory.h"
 #include "tests/bench/collectives/counting_allocator.h"
 
 namespace meshrun::bench {
@@ -47,6 +48,7 @@ void verify(const Problem& problem, const Contender& contender,
   std::string wrong;
   for (int turn = 0; turn < 2; ++turn) {
     poison(contender);
+    release_output_memory();  // so that what comes next is poisoned by the allocator
     if (contender.prepare) contender.prepare();
     const int64_t copied = copied_bytes() + engine_copied();
     MPI_Barrier(MPI_COMM_WORLD);

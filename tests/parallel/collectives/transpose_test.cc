@@ -107,10 +107,11 @@ const bool kAsync = register_rank_function("transpose_async", [] {
     return distributed_transpose(piece, c.dim0, c.dim1, {}, /*async_op=*/true,
                                  extents_known ? std::optional(c.extents1) : std::nullopt);
   };
-  // The input is gone already; two are under way.
+  // The inputs are gone already; several are under way, one of them dropped, which Gloo's sends do
+  // not allow.
   const auto [first, first_work] = start(true);
   const auto [second, second_work] = start(false);
-  start(true);
+  if (DistributedManager::get().backend() == "ucx") start(true);
   ASSERT_TRUE(first_work != nullptr);
   second_work->wait();
   first_work->wait();

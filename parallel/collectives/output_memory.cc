@@ -1,0 +1,117 @@
+#include "parallel/collectives/output_memory.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <utility>
+
+#include "ATen/EmptyTensor.h"
+#include "ATen/ops/empty.h"
+#include "c10/core/Allocator.h"
+#include "c10/core/CPUAllocator.h"
+#include "core/mutex.h"
+
+namespace meshrun {
+namespace {
+
+// Below, malloc's own pools do.
+constexpr size_t kLeast = 64 << 10;
+constexpr size_t kGranule = 1 << 10;
+constexpr size_t kDefaultCacheMiB = 256;
+
+size_t cache_limit() {
+  const char* text = std::getenv("MESHRUN_OUTPUT_CACHE_MIB");
+  char* end = nullptr;
+  const long given = text == nullptr ? -1 : std::strtol(text, &end, 10);
+  const bool is_given = text != nullptr && end != text && *end == '\0' && given >= 0;
+  return (is_given ? static_cast<size_t>(given) : kDefaultCacheMiB) << 20;
+}
+
+struct Block {
+  c10::DataPtr memory;
+  size_t bytes = 0;
+};
+
+class OutputAllocator final : public c10::Allocator {
+ public:
+  // Never destroyed: tensors may outlive main().
+  static OutputAllocator& get() {
+    static auto& allocator = *new OutputAllocator;
+    return allocator;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    const size_t rounded = (bytes + kGranule - 1) / kGranule * kGranule;
+    std::unique_ptr<Block> block = take(rounded);
+    if (block == nullptr) {
+      block = std::make_unique<Block>(Block{c10::GetCPUAllocator()->allocate(rounded), rounded});
+    }
+    void* const data = block->memory.get();
+    return {data, block.release(), &give_back, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+
+  void keep_at_most(size_t limit) {
+    std::list<std::unique_ptr<Block>> dropped;  // freed without the lock
+    MutexLock lock(mu_);
+    drop(limit, dropped);
+  }
+
+ private:
+  using Blocks = std::list<std::unique_ptr<Block>>;
+
+  static void give_back(void* context) {
+    OutputAllocator& allocator = get();
+    std::unique_ptr<Block> block(static_cast<Block*>(context));
+    Blocks dropped;
+    MutexLock lock(allocator.mu_);
+    allocator.kept_bytes_ += block->bytes;
+    allocator.unused_.push_front(std::move(block));
+    allocator.drop(allocator.limit_, dropped);
+  }
+
+  // The one that was used last has its pages in the caches.
+  std::unique_ptr<Block> take(size_t bytes) {
+    MutexLock lock(mu_);
+    for (auto block = unused_.begin(); block != unused_.end(); ++block) {
+      if ((*block)->bytes != bytes) continue;
+      std::unique_ptr<Block> found = std::move(*block);
+      unused_.erase(block);
+      kept_bytes_ -= bytes;
+      return found;
+    }
+    return nullptr;
+  }
+
+  void drop(size_t limit, Blocks& dropped) MESHRUN_REQUIRES(mu_) {
+    while (kept_bytes_ > limit) {
+      kept_bytes_ -= unused_.back()->bytes;
+      dropped.push_back(std::move(unused_.back()));
+      unused_.pop_back();
+    }
+  }
+
+  const size_t limit_ = cache_limit();
+  Mutex mu_;
+  // The last used first.
+  Blocks unused_ MESHRUN_GUARDED_BY(mu_);
+  size_t kept_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace
+
+at::Tensor empty_output(at::IntArrayRef shape, const at::TensorOptions& options) {
+  size_t bytes = options.dtype().itemsize();
+  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  if (bytes < kLeast || !options.device().is_cpu()) return at::empty(shape, options);
+  return at::Tensor(at::detail::empty_generic(
+      shape, &OutputAllocator::get(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::typeMetaToScalarType(options.dtype()), at::MemoryFormat::Contiguous));
+}
+
+void release_output_memory() { OutputAllocator::get().keep_at_most(0); }
+
+}  // namespace meshrun
