@@ -118,6 +118,12 @@ def bazel(*arguments, suffix=""):
     return [*said.stdout.split(), *arguments]
 
 
+def cuda_flags():
+    """As tools/test builds, so that what it has just built is there already."""
+    toolkit = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "lib64/libcudart.so.13")
+    return ["--config=cuda"] if toolkit.exists() else []
+
+
 _BIN = None
 
 
@@ -126,11 +132,11 @@ def binary(label):
     global _BIN
     package, name = label[2:].split(":")
     if _BIN is None:
-        info = subprocess.run(bazel("info", "bazel-bin"), cwd=ROOT, capture_output=True, text=True, check=True)
+        info = subprocess.run(bazel("info", *cuda_flags(), "bazel-bin"), cwd=ROOT, capture_output=True, text=True, check=True)
         _BIN = pathlib.Path(info.stdout.strip())
     path = _BIN / package / name
     if label not in _BUILT:
-        subprocess.run(bazel("build", "--noshow_progress", label), cwd=ROOT, check=True,
+        subprocess.run(bazel("build", "--noshow_progress", *cuda_flags(), label), cwd=ROOT, check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         _BUILT.add(label)
     return str(path)
