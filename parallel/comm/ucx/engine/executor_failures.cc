@@ -185,8 +185,6 @@ void Executor::Impl::answered(MemberGroup& g, int rank, const ControlHead& head)
 std::string Executor::Impl::timeout_text(const RunningOperation& operation,
                                          std::vector<int>* ranks) const {
   const MemberGroup& g = *operation.group;
-  std::string text = fmt::format("{} timed out on rank {} after {:g} s: ", operation.name(),
-                                 g.config->rank, seconds(operation.timeout));
   std::vector<int64_t> called = operation.answers;
   std::vector<int> silent;
   for (int rank = 0; rank < static_cast<int>(called.size()); ++rank) {
@@ -194,7 +192,13 @@ std::string Executor::Impl::timeout_text(const RunningOperation& operation,
     called[rank] = std::max(called[rank], static_cast<int64_t>(g.members[rank].last_called));
     if (called[rank] < static_cast<int64_t>(operation.sequence())) ranks->push_back(rank);
   }
-  if (!ranks->empty() && operation.state < OperationState::kMoving) {
+  const bool some_have_not_called = !ranks->empty() && operation.state < OperationState::kMoving;
+  // Several ranks may find that out at once: they say the same.
+  std::string text =
+      fmt::format("{} timed out{} after {:g} s: ", operation.name(),
+                  some_have_not_called ? "" : fmt::format(" on rank {}", g.config->rank),
+                  seconds(operation.timeout));
+  if (some_have_not_called) {
     text += fmt::format("{} {} not called it", ranks_in_words(*ranks),
                         ranks->size() == 1 ? "has" : "have");
     if (ranks->size() == 1) {

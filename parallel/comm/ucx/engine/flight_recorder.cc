@@ -1,7 +1,9 @@
 #include "parallel/comm/ucx/engine/flight_recorder.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -99,8 +101,11 @@ std::string to_json(const std::string& group_name, const std::vector<FlightRecor
 }
 
 std::string describe(const FlightRecord& record) {
-  std::string words =
-      fmt::format("{} [{}]", name_of(record.dtype), fmt::join(shape_of(record), ", "));
+  std::vector<std::string> extents;
+  for (const int64_t extent : shape_of(record)) {
+    extents.push_back(extent < 0 ? "*" : std::to_string(extent));
+  }
+  std::string words = fmt::format("{} [{}]", name_of(record.dtype), fmt::join(extents, ", "));
   if (record.size_count > 0) {
     words += fmt::format(", sizes [{}{}]", fmt::join(sizes_of(record), ", "),
                          record.size_count > FlightRecord::kSizes ? ", ..." : "");

@@ -285,7 +285,7 @@ TEST(SimulationTest, ATimeoutNamesTheRankThatDidNotCall) {
       EXPECT_THAT(
           failure.message,
           AllOf(HasSubstr("all_reduce number " + std::to_string(1 + has_called_before)),
-                HasSubstr("of group \"world\" (float32 [100], 400 bytes) timed out on rank"),
+                HasSubstr("of group \"world\" (float32 [100], 400 bytes) timed out after"),
                 HasSubstr("rank " + std::to_string(absent) + " has not called it")));
       if (has_called_before) {
         EXPECT_THAT(failure.message, HasSubstr("its last here was number 1. See its log."));
