@@ -47,9 +47,20 @@ ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
 
 }  // namespace
 
+std::string UcxBackend::words_of(const Calls& calls) {
+  for (const Call& call : calls) {
+    if (call.is_wrong()) return call.problem;
+  }
+  std::string text = calls.size() == 1 ? "" : fmt::format("{} operations at once: ", calls.size());
+  for (size_t i = 0; i < calls.size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
+    text += (i > 0 ? "; " : "") + calls[i].words();
+  }
+  return text;
+}
+
 struct UcxBackend::Coalescing {
   c10::intrusive_ptr<UcxWork> work;
-  std::vector<Call> calls;
+  Calls calls;
 };
 
 UcxBackend::UcxBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -83,14 +94,14 @@ std::chrono::nanoseconds UcxBackend::timeout_of(std::chrono::milliseconds asked)
   return std::chrono::milliseconds(milliseconds);
 }
 
-UcxBackend::WorkPtr UcxBackend::submit(Call call) {
+UcxBackend::WorkPtr UcxBackend::submit(Call&& call) {
   const c10d::OpType type = call.type;
-  std::vector<Call> calls;
+  Calls calls;
   calls.push_back(std::move(call));
   return submit(std::move(calls), type);
 }
 
-UcxBackend::WorkPtr UcxBackend::submit(std::vector<Call> calls, c10d::OpType type) {
+UcxBackend::WorkPtr UcxBackend::submit(Calls&& calls, c10d::OpType type) {
   if (coalescing_threads_.load(std::memory_order_relaxed) > 0) {
     MutexLock lock(mu_);
     const auto open = coalescing_.find(std::this_thread::get_id());
@@ -105,11 +116,11 @@ UcxBackend::WorkPtr UcxBackend::submit(std::vector<Call> calls, c10d::OpType typ
   return work;
 }
 
-void UcxBackend::start(UcxWork& work, std::vector<Call> calls) {
-  Tensors results;
+void UcxBackend::start(UcxWork& work, Calls&& calls) {
+  UcxWork::Results results;
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;
   for (Call& call : calls) {
-    results.insert(results.end(), call.results.begin(), call.results.end());
+    std::move(call.results.begin(), call.results.end(), std::back_inserter(results));
     // A problem here is one of all ranks; nothing is received.
     if (!call.is_wrong()) {
       std::move(call.to_copy.begin(), call.to_copy.end(), std::back_inserter(to_copy));
@@ -122,7 +133,7 @@ void UcxBackend::start(UcxWork& work, std::vector<Call> calls) {
                              std::make_move_iterator(calls.end()));
   calls.erase(first_message, calls.end());
 
-  Operations operations;
+  UcxWork::Operations operations;
   std::optional<ucx::Failure> problem;
   if (!calls.empty()) operations.push_back(start_collective(std::move(calls)));
   for (Call& message : messages) {
@@ -135,12 +146,11 @@ void UcxBackend::start(UcxWork& work, std::vector<Call> calls) {
       operations.push_back(start_point_to_point(std::move(message)));
     }
   }
-  for (const auto& operation : operations) remember(operation);
   work.start(std::move(operations), std::move(results), copies_of(std::move(to_copy)), problem);
 }
 
 // What does not depend on where the calls' memory is.
-void UcxBackend::fill_in(ucx::OperationSpec& spec, const std::vector<Call>& calls) {
+void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
   const Call& first = calls.front();
   const ucx::Place place = group_->place();
   ucx::Signature& signature = spec.signature;
@@ -171,33 +181,21 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const std::vector<Call>& call
               record.sizes.begin());
 }
 
-std::shared_ptr<ucx::Operation> UcxBackend::start_collective(std::vector<Call> given) {
+std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
   // Owns the tensors; the words are asked for while it does.
-  const auto calls = std::make_shared<std::vector<Call>>(std::move(given));
+  const auto calls = std::make_shared<Calls>(std::move(given));
   ucx::OperationSpec spec;
   fill_in(spec, *calls);
   spec.record.bytes = spec.signature.bytes;
   spec.keep_alive = calls;
-  spec.text = [weak = std::weak_ptr(calls)]() -> std::string {
-    const auto words_of = weak.lock();
-    if (words_of == nullptr) return "an operation";
-    for (const Call& call : *words_of) {
-      if (call.is_wrong()) return call.problem;
-    }
-    std::string text =
-        words_of->size() == 1 ? "" : fmt::format("{} operations at once: ", words_of->size());
-    for (size_t i = 0; i < words_of->size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
-      text += (i > 0 ? "; " : "") + (*words_of)[i].words();
-    }
-    return text;
-  };
+  spec.text = [all = calls.get()] { return words_of(*all); };
   // A header alone is a barrier.
   const ucx::OperationKind kind = calls->front().kind;
   const bool is_header_alone =
       calls->size() == 1 && group_->config().check_headers &&
       (kind == ucx::OperationKind::kBarrier || kind == ucx::OperationKind::kCompare);
   if ((spec.signature.flags & ucx::kHasProblem) == 0 && !is_header_alone) {
-    std::vector<int64_t> key;
+    Call::Key key;
     for (const Call& call : *calls) call.append_key(key);
     spec.schedule = schedules_.get(key, [&] {
       const ucx::Place place = group_->place();
@@ -211,24 +209,15 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(std::vector<Call> g
       }
       return all;
     });
-    for (const Call& call : *calls) {
+    spec.inputs = std::move(calls->front().inputs);
+    spec.outputs = std::move(calls->front().outputs);
+    for (size_t i = 1; i < calls->size(); ++i) {
+      const Call& call = (*calls)[i];
       spec.inputs.insert(spec.inputs.end(), call.inputs.begin(), call.inputs.end());
       spec.outputs.insert(spec.outputs.end(), call.outputs.begin(), call.outputs.end());
     }
   }
   return group_->submit(std::move(spec));
-}
-
-void UcxBackend::remember(const std::shared_ptr<ucx::Operation>& operation) {
-  MutexLock lock(mu_);
-  if (submitted_.size() >= prune_at_) {
-    std::erase_if(submitted_, [](const std::weak_ptr<ucx::Operation>& weak) {
-      const auto kept = weak.lock();
-      return kept == nullptr || kept->is_done();
-    });
-    prune_at_ = std::max<size_t>(64, 2 * submitted_.size());
-  }
-  submitted_.push_back(operation);
 }
 
 void UcxBackend::startCoalescing() {
@@ -310,15 +299,7 @@ void UcxBackend::abort() {
 }
 
 void UcxBackend::shutdown() {
-  std::vector<std::weak_ptr<ucx::Operation>> submitted;
-  {
-    MutexLock lock(mu_);
-    submitted.swap(submitted_);
-  }
-  for (const auto& weak : submitted) {
-    const auto operation = weak.lock();
-    if (operation != nullptr && !operation->is_done()) group_->wait(*operation);
-  }
+  for (const auto& operation : group_->unfinished()) group_->wait(*operation);
 }
 
 }  // namespace meshrun

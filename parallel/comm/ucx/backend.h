@@ -143,17 +143,17 @@ class UcxBackend : public c10d::Backend, public VCollectives {
 
  private:
   struct Coalescing;
-  using Operations = std::vector<std::shared_ptr<ucx::Operation>>;
+  struct Calls;
 
-  WorkPtr submit(Call call);
+  WorkPtr submit(Call&& call);
   // In one operation; `type` is the Work's.
-  WorkPtr submit(std::vector<Call> calls, c10d::OpType type);
-  void start(UcxWork& work, std::vector<Call> calls);
-  std::shared_ptr<ucx::Operation> start_collective(std::vector<Call> calls);
-  std::shared_ptr<ucx::Operation> start_point_to_point(Call call);
-  void fill_in(ucx::OperationSpec& spec, const std::vector<Call>& calls);
-  // For shutdown().
-  void remember(const std::shared_ptr<ucx::Operation>& operation) MESHRUN_EXCLUDES(mu_);
+  WorkPtr submit(Calls&& calls, c10d::OpType type);
+  void start(UcxWork& work, Calls&& calls);
+  std::shared_ptr<ucx::Operation> start_collective(Calls&& calls);
+  std::shared_ptr<ucx::Operation> start_point_to_point(Call&& call);
+  void fill_in(ucx::OperationSpec& spec, const Calls& calls);
+  // What was called, or the first problem of it.
+  static std::string words_of(const Calls& calls);
   std::chrono::nanoseconds timeout_of(std::chrono::milliseconds asked) const;
 
   // What single and coalesced calls share: one part each.
@@ -175,8 +175,6 @@ class UcxBackend : public c10d::Backend, public VCollectives {
   Mutex mu_;
   std::map<std::thread::id, std::unique_ptr<Coalescing>> coalescing_ MESHRUN_GUARDED_BY(mu_);
   std::atomic<int> coalescing_threads_{0};
-  std::vector<std::weak_ptr<ucx::Operation>> submitted_ MESHRUN_GUARDED_BY(mu_);
-  size_t prune_at_ MESHRUN_GUARDED_BY(mu_) = 64;
 };
 
 }  // namespace meshrun

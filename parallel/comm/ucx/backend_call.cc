@@ -46,7 +46,7 @@ bool can_be_used(const std::optional<ucx::StridedSpan>& span, UcxBackend::Call::
   return span && (form == UcxBackend::Call::Form::kRows || span->layout.is_contiguous());
 }
 
-void append_pieces(std::vector<int64_t>& key, const std::vector<ucx::Piece>& pieces) {
+void append_pieces(UcxBackend::Call::Key& key, std::span<const ucx::Piece> pieces) {
   key.push_back(static_cast<int64_t>(pieces.size()));
   for (const ucx::Piece& piece : pieces) {
     const ucx::Layout& layout = piece.layout;
@@ -186,7 +186,7 @@ void UcxBackend::Call::add_outputs(const ucx::StridedSpan& whole, const Slices& 
   });
 }
 
-void UcxBackend::Call::append_key(std::vector<int64_t>& key) const {
+void UcxBackend::Call::append_key(Key& key) const {
   key.insert(key.end(), {static_cast<int64_t>(kind), root, in_place,
                          static_cast<int64_t>(reduction.op), static_cast<int64_t>(reduction.dtype),
                          static_cast<int64_t>(reduction.accumulate), reduction.divisor});
@@ -205,8 +205,8 @@ void UcxBackend::Call::append_agreed(ucx::Digest& digest) const {
       .add(dim)
       .add(output_dim)
       .add(static_cast<int64_t>(agreed));
-  if (shape_agrees) digest.add(std::span<const int64_t>(shape));
-  if (sizes_agree) digest.add(std::span<const int64_t>(sizes));
+  if (shape_agrees) digest.add(std::span<const int64_t>(shape.data(), shape.size()));
+  if (sizes_agree) digest.add(std::span<const int64_t>(sizes.data(), sizes.size()));
 }
 
 ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {

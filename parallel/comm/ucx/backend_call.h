@@ -13,10 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/core/DimVector.h"
+#include "absl/container/inlined_vector.h"
 #include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx/engine/algorithms.h"
 #include "parallel/comm/ucx/engine/header_check.h"
 #include "parallel/comm/ucx/engine/strided_span.h"
+#include "parallel/comm/ucx/work.h"
 
 namespace meshrun {
 
@@ -37,7 +40,8 @@ struct UcxBackend::Call {
     if (problem.empty()) problem = std::move(text);
   }
   // The condition, for `if (!call.require(...)) return`.
-  bool require(bool condition, const std::function<std::string()>& text) {
+  template <typename Text>
+  bool require(bool condition, const Text& text) {
     if (!condition) wrong(text());
     return condition;
   }
@@ -47,11 +51,11 @@ struct UcxBackend::Call {
   int root = -1;
   int64_t bytes = 0;  // all pieces together, where all ranks know them
   // Of a tensor that all have; digested where `shape_agrees`. -1: an extent of its own per rank.
-  std::vector<int64_t> shape;
-  std::vector<int64_t> sizes;  // elements of the pieces, by rank; digested where `sizes_agree`
-  int dim = -1;                // along which pieces of uneven size are cut; -1: none
-  int output_dim = -1;         // where it differs
-  uint64_t agreed = 0;         // whatever else
+  at::DimVector shape;
+  at::DimVector sizes;  // elements of the pieces, by rank; digested where `sizes_agree`
+  int dim = -1;         // along which pieces of uneven size are cut; -1: none
+  int output_dim = -1;  // where it differs
+  uint64_t agreed = 0;  // whatever else
   bool shape_agrees = false;
   bool sizes_agree = false;
   ucx::Reduction reduction;
@@ -63,14 +67,14 @@ struct UcxBackend::Call {
   int64_t user_tag = 0;
 
   // This rank's memory, and how it travels.
-  std::vector<ucx::ConstStridedSpan> inputs;
-  std::vector<ucx::StridedSpan> outputs;
-  std::vector<ucx::Piece> input_pieces, output_pieces;
+  ucx::InputSpans inputs;
+  ucx::OutputSpans outputs;
+  absl::InlinedVector<ucx::Piece, 4> input_pieces, output_pieces;
   bool in_place = false;
 
-  Tensors owners;                                          // of that memory
+  absl::InlinedVector<at::Tensor, 2> owners;               // of that memory
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;  // to a tensor, from a temporary
-  Tensors results;
+  UcxWork::Results results;
 
   // Whether `tensor` can be used: dense, on the CPU, of the other tensors' dtype. `name` is the
   // argument's.
@@ -109,12 +113,16 @@ struct UcxBackend::Call {
     return kind == ucx::OperationKind::kSend || kind == ucx::OperationKind::kReceive;
   }
   // Everything that its schedule is made from.
-  void append_key(std::vector<int64_t>& key) const;
+  using Key = absl::InlinedVector<int64_t, 64>;
+  void append_key(Key& key) const;
   void append_agreed(ucx::Digest& digest) const;
   ucx::Schedule schedule(const ucx::Place& place) const;
   // "all_reduce of float32 [3, 4], sum"
   std::string words() const;
 };
+
+// Most often one.
+struct UcxBackend::Calls : absl::InlinedVector<Call, 1> {};
 
 inline std::function<void()> copies_of(std::vector<std::pair<at::Tensor, at::Tensor>> to_copy) {
   if (to_copy.empty()) return nullptr;

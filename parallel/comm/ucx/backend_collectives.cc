@@ -23,7 +23,7 @@ bool takes_one(UcxBackend::Call& call, const UcxBackend::Tensors& tensors) {
 
 // What all ranks have of the same shape.
 void agree_on(UcxBackend::Call& call, const at::Tensor& tensor) {
-  call.shape = tensor.sizes().vec();
+  call.shape = at::DimVector(tensor.sizes());
   call.shape_agrees = true;
   call.bytes = static_cast<int64_t>(tensor.nbytes());
 }
@@ -45,7 +45,7 @@ Span part_of(const Span& whole, int64_t offset, int64_t bytes) {
 
 UcxBackend::WorkPtr UcxBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   Call call(OpType::BROADCAST, OperationKind::kBroadcast, options.timeout, options.asyncOp);
-  call.results = tensors;
+  call.results.assign(tensors.begin(), tensors.end());
   if (takes_one(call, tensors) && call.takes_root(options.rootRank, size_) &&
       call.require(options.rootTensor == 0, [] { return "the root tensor is not number 0"; }) &&
       call.takes_output(tensors[0], "the tensor")) {
@@ -80,7 +80,7 @@ UcxBackend::WorkPtr UcxBackend::allreduce(Tensors& tensors, const c10d::Allreduc
 
 UcxBackend::WorkPtr UcxBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  std::vector<Call> calls;
+  Calls calls;
   for (const at::Tensor& tensor : tensors) calls.push_back(all_reduce_call(tensor, options));
   if (tensors.empty()) {
     Call call(OpType::ALLREDUCE_COALESCED, OperationKind::kAllReduce, options.timeout,
@@ -99,7 +99,7 @@ UcxBackend::WorkPtr UcxBackend::allreduce_sparse(Tensors&, const c10d::Allreduce
 
 UcxBackend::WorkPtr UcxBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   Call call(OpType::REDUCE, OperationKind::kReduce, options.timeout, options.asyncOp);
-  call.results = tensors;
+  call.results.assign(tensors.begin(), tensors.end());
   if (takes_one(call, tensors) && call.takes_root(options.rootRank, size_) &&
       call.takes_output(tensors[0], "the tensor")) {
     agree_on(call, tensors[0]);
@@ -147,7 +147,7 @@ UcxBackend::WorkPtr UcxBackend::_allgather_base(at::Tensor& output, at::Tensor& 
 
 UcxBackend::WorkPtr UcxBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  std::vector<Call> calls;
+  Calls calls;
   if (outputs.size() == inputs.size()) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       calls.push_back(all_gather_base_call(outputs[i], inputs[i], options));
@@ -192,7 +192,7 @@ UcxBackend::WorkPtr UcxBackend::_reduce_scatter_base(at::Tensor& output, at::Ten
 
 UcxBackend::WorkPtr UcxBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  std::vector<Call> calls;
+  Calls calls;
   if (outputs.size() == inputs.size()) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       calls.push_back(reduce_scatter_base_call(outputs[i], inputs[i], options));

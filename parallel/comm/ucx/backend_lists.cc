@@ -122,7 +122,7 @@ bool own_pieces_match(UcxBackend::Call& call, int rank) {
 UcxBackend::Call UcxBackend::all_gather_call(const Tensors& outputs, const at::Tensor& input,
                                              const c10d::AllgatherOptions& options) const {
   Call call(OpType::ALLGATHER, OperationKind::kAllGather, options.timeout, options.asyncOp);
-  call.results = outputs;
+  call.results.assign(outputs.begin(), outputs.end());
   if (!call.takes(input, "the input") || !takes_list(call, outputs, size_, true, "output") ||
       !agree_on_sizes(call, outputs, input, rank_, "input", "output")) {
     return call;
@@ -151,7 +151,7 @@ UcxBackend::WorkPtr UcxBackend::allgather_coalesced(std::vector<Tensors>& output
   // output_lists[rank][i] is what `rank` passes as inputs[i].
   bool fits = !inputs.empty() && output_lists.size() == static_cast<size_t>(size_);
   for (const Tensors& list : output_lists) fits = fits && list.size() == inputs.size();
-  std::vector<Call> calls;
+  Calls calls;
   for (size_t i = 0; fits && i < inputs.size(); ++i) {
     Tensors outputs;
     for (const Tensors& list : output_lists) outputs.push_back(list[i]);
@@ -171,7 +171,7 @@ UcxBackend::WorkPtr UcxBackend::allgather_coalesced(std::vector<Tensors>& output
 UcxBackend::WorkPtr UcxBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                        const c10d::GatherOptions& options) {
   Call call(OpType::GATHER, OperationKind::kGather, options.timeout, options.asyncOp);
-  if (!outputs.empty()) call.results = outputs[0];
+  if (!outputs.empty()) call.results.assign(outputs[0].begin(), outputs[0].end());
   call.takes_root(options.rootRank, size_);
   const bool is_root = rank_ == call.root;
   const bool fits = inputs.size() == 1 && outputs.size() == (is_root ? 1 : outputs.size()) &&
@@ -197,7 +197,7 @@ UcxBackend::WorkPtr UcxBackend::gather(std::vector<Tensors>& outputs, Tensors& i
 UcxBackend::WorkPtr UcxBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                         const c10d::ScatterOptions& options) {
   Call call(OpType::SCATTER, OperationKind::kScatter, options.timeout, options.asyncOp);
-  call.results = outputs;
+  call.results.assign(outputs.begin(), outputs.end());
   call.takes_root(options.rootRank, size_);
   const bool is_root = rank_ == call.root;
   const bool fits = outputs.size() == 1 && inputs.size() == (is_root ? 1 : inputs.size()) &&
@@ -224,7 +224,7 @@ UcxBackend::WorkPtr UcxBackend::reduce_scatter(Tensors& outputs, std::vector<Ten
                                                const c10d::ReduceScatterOptions& options) {
   Call call(OpType::REDUCE_SCATTER, OperationKind::kReduceScatter, options.timeout,
             options.asyncOp);
-  call.results = outputs;
+  call.results.assign(outputs.begin(), outputs.end());
   if (takes_one_of_each(call, outputs.size(), inputs.size()) &&
       call.takes_output(outputs[0], "the output") &&
       takes_list(call, inputs[0], size_, false, "input") &&
@@ -248,7 +248,7 @@ UcxBackend::WorkPtr UcxBackend::alltoall_base(at::Tensor& output, at::Tensor& in
     const std::vector<int64_t> to = splits_of(call, input, input_splits, size_, "input");
     const std::vector<int64_t> from = splits_of(call, output, output_splits, size_, "output");
     if (!call.is_wrong()) {
-      call.shape = input.sizes().vec();
+      call.shape = at::DimVector(input.sizes());
       const ucx::ConstStridedSpan sent = call.whole_to_read(input, Form::kContiguous);
       const ucx::StridedSpan received = call.whole_to_write(output, Form::kContiguous);
       const int64_t sent_row = row_bytes(input), received_row = row_bytes(output);
@@ -274,7 +274,7 @@ UcxBackend::WorkPtr UcxBackend::alltoall_base(at::Tensor& output, at::Tensor& in
 UcxBackend::WorkPtr UcxBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                          const c10d::AllToAllOptions& options) {
   Call call(OpType::ALLTOALL, OperationKind::kAllToAll, options.timeout, options.asyncOp);
-  call.results = outputs;
+  call.results.assign(outputs.begin(), outputs.end());
   if (takes_list(call, inputs, size_, false, "input") &&
       takes_list(call, outputs, size_, true, "output")) {
     for (const at::Tensor& input : inputs) {

@@ -18,7 +18,7 @@ UcxBackend::Call UcxBackend::point_to_point_call(bool is_send, const Tensors& te
             is_send ? OperationKind::kSend : OperationKind::kReceive, c10d::kUnsetTimeout, true);
   call.peer = peer;
   call.user_tag = tag;
-  call.results = tensors;
+  call.results.assign(tensors.begin(), tensors.end());
   if (!call.require(
           tensors.size() == 1,
           [&] { return fmt::format("{} tensors were passed; pass one", tensors.size()); }) ||
@@ -34,7 +34,7 @@ UcxBackend::Call UcxBackend::point_to_point_call(bool is_send, const Tensors& te
   if (!(is_send ? call.takes(tensor, "the tensor") : call.takes_output(tensor, "the tensor"))) {
     return call;
   }
-  call.shape = tensor.sizes().vec();
+  call.shape = at::DimVector(tensor.sizes());
   call.bytes = static_cast<int64_t>(tensor.nbytes());
   if (is_send) {
     call.read(tensor, Call::Form::kContiguous);
@@ -62,7 +62,7 @@ UcxBackend::WorkPtr UcxBackend::recvAnysource(Tensors& tensors, int tag) {
   return submit(point_to_point_call(false, tensors, -1, tag));
 }
 
-std::shared_ptr<ucx::Operation> UcxBackend::start_point_to_point(Call given) {
+std::shared_ptr<ucx::Operation> UcxBackend::start_point_to_point(Call&& given) {
   const auto call = std::make_shared<Call>(std::move(given));
   ucx::PointToPointSpec spec;
   spec.is_send = call->kind == OperationKind::kSend;

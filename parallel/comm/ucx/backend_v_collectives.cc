@@ -42,10 +42,10 @@ bool takes_sizes(Call& call, at::IntArrayRef sizes, int group_size, const char* 
 
 // What all ranks have alike: `tensor` but for its extent along `dim`, and the sizes there.
 void agree_on(Call& call, const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim) {
-  call.shape = tensor.sizes().vec();
+  call.shape = at::DimVector(tensor.sizes());
   call.shape[static_cast<size_t>(dim)] = -1;
   call.shape_agrees = true;
-  call.sizes = sizes.vec();
+  call.sizes = at::DimVector(sizes);
   call.sizes_agree = true;
   call.dim = static_cast<int>(dim);
   auto row = static_cast<int64_t>(tensor.element_size());
@@ -194,7 +194,7 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
   }
   call.results = {output};
   // Sizes differ between ranks, and with them the extents along both dims.
-  call.shape = input.sizes().vec();
+  call.shape = at::DimVector(input.sizes());
   call.shape[static_cast<size_t>(input_dim)] = call.shape[static_cast<size_t>(output_dim)] = -1;
   call.shape_agrees = true;
   call.dim = static_cast<int>(input_dim);

@@ -17,8 +17,8 @@ using OperationPtr = std::shared_ptr<ucx::Operation>;
 // Knows no group: the last reference to one must not go on the engine's own thread.
 struct UcxWork::State {
   // Written by start(), before anybody else reads.
-  std::vector<OperationPtr> operations;
-  std::vector<at::Tensor> outputs;
+  Operations operations;
+  Results results;
 
   mutable Mutex mu;
   bool is_started MESHRUN_GUARDED_BY(mu) = false;
@@ -61,7 +61,7 @@ struct UcxWork::State {
       if (const std::exception_ptr failed = settle()) {
         to.setError(failed);
       } else {
-        to.markCompleted(c10::IValue(outputs));
+        to.markCompleted(c10::IValue(std::vector<at::Tensor>(results.begin(), results.end())));
       }
     } catch (const std::exception& thrown) {
       log::Error("a callback of a collective's future has thrown", {{"error", thrown.what()}});
@@ -72,7 +72,7 @@ struct UcxWork::State {
 namespace {
 
 // Calls `last` when all are done, perhaps now. From now on the progress thread drives them.
-void when_done(ucx::Group& group, const std::vector<OperationPtr>& operations,
+void when_done(ucx::Group& group, const UcxWork::Operations& operations,
                std::function<void()> last) {
   // One more, so that it is not called in the middle.
   const auto open = std::make_shared<std::atomic<size_t>>(operations.size() + 1);
@@ -108,11 +108,11 @@ UcxWork::~UcxWork() {
   for (const OperationPtr& operation : state_->operations) group_->hand_over(*operation);
 }
 
-void UcxWork::start(std::vector<OperationPtr> operations, std::vector<at::Tensor> outputs,
-                    std::function<void()> finish, const std::optional<ucx::Failure>& problem) {
+void UcxWork::start(Operations operations, Results results, std::function<void()> finish,
+                    const std::optional<ucx::Failure>& problem) {
   MutexLock lock(state_->mu);
   state_->operations = std::move(operations);
-  state_->outputs = std::move(outputs);
+  state_->results = std::move(results);
   state_->finish = std::move(finish);
   if (problem) state_->error = to_exception(*problem);
   state_->is_started = true;
@@ -138,7 +138,9 @@ int UcxWork::sourceRank() const {
   return state_->operations.empty() ? -1 : state_->operations.front()->source_rank();
 }
 
-std::vector<at::Tensor> UcxWork::result() { return state_->outputs; }
+std::vector<at::Tensor> UcxWork::result() {
+  return {state_->results.begin(), state_->results.end()};
+}
 
 bool UcxWork::wait(std::chrono::milliseconds timeout) {
   if (!state_->started()) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ATen/core/ivalue.h"
+#include "absl/container/inlined_vector.h"
 #include "parallel/comm/ucx/engine/engine.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
@@ -23,16 +24,18 @@ namespace meshrun {
 
 class UcxWork : public c10d::Work {
  public:
+  using Operations = absl::InlinedVector<std::shared_ptr<ucx::Operation>, 1>;
+  using Results = absl::InlinedVector<at::Tensor, 1>;
+
   // Nothing is started yet: until start(), wait() is an error (a call between startCoalescing and
   // endCoalescing).
   UcxWork(std::shared_ptr<ucx::Group> group, c10d::OpType type);
   ~UcxWork() override;
 
   // Once. `finish` runs before the operations count as complete: copies results into tensors that
-  // could not be written in place. `outputs` are what result() and the future give. `problem`: what
+  // could not be written in place. `results` are what result() and the future give. `problem`: what
   // of it could not be submitted, which is an error when the rest is done.
-  void start(std::vector<std::shared_ptr<ucx::Operation>> operations,
-             std::vector<at::Tensor> outputs, std::function<void()> finish = nullptr,
+  void start(Operations operations, Results results, std::function<void()> finish = nullptr,
              const std::optional<ucx::Failure>& problem = std::nullopt);
 
   bool isCompleted() override;

@@ -33,8 +33,8 @@ class FailedOperation final : public Operation {
   const std::string name_;
 };
 
-template <typename T>
-void append(std::vector<T>& to, std::vector<T>&& more) {
+template <typename Container>
+void append(Container& to, Container&& more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
@@ -54,11 +54,6 @@ int count_forks() {
     return true;
   }();
   return forks;
-}
-
-bool is_empty(const Executor::Wishes& wishes) {
-  return wishes.finished.empty() && wishes.memory.empty() && wishes.look_ups.empty() &&
-         wishes.dumps.empty();
 }
 
 }  // namespace
@@ -147,7 +142,7 @@ void Engine::Impl::remove_group(uint32_t group) {
 }
 
 template <typename Spec>
-std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec spec) {
+std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
   lock_beside();
   note_submitter();
   called();
@@ -222,12 +217,13 @@ void Engine::Impl::heard(const PeerNews& news) {
 void Engine::Impl::defer() {
   const size_t ended = deferred_.finished.size();
   append(deferred_, executor_->take());
-  has_deferred_ = has_deferred_ || !is_empty(deferred_);
+  has_deferred_ = has_deferred_ || !deferred_.empty();
   if (deferred_.finished.size() > ended) callers_cv_.NotifyAll();
   notice();
 }
 
 Engine::Impl::Chores Engine::Impl::collect() {
+  if (!has_deferred_ && !executor_->has_wishes()) return {};
   Executor::Wishes wishes = executor_->take();
   if (!wishes.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
   if (std::exchange(has_deferred_, false)) append(wishes, std::exchange(deferred_, {}));
@@ -331,7 +327,7 @@ Group::~Group() {
 }
 
 template <typename Spec>
-std::shared_ptr<Operation> Group::submit_any(Spec spec) {
+std::shared_ptr<Operation> Group::submit_any(Spec&& spec) {
   Engine::Impl& impl = *engine_->impl_;
   if (!impl.is_forked()) return impl.submit(id_, std::move(spec));
   std::string name = fmt::format("an operation of group \"{}\"", config_.name);
@@ -343,8 +339,10 @@ std::shared_ptr<Operation> Group::submit_any(Spec spec) {
       std::move(name), Failure{FailureKind::kAborted, std::move(message), {config_.rank}});
 }
 
-std::shared_ptr<Operation> Group::submit(OperationSpec spec) { return submit_any(std::move(spec)); }
-std::shared_ptr<Operation> Group::submit(PointToPointSpec spec) {
+std::shared_ptr<Operation> Group::submit(OperationSpec&& spec) {
+  return submit_any(std::move(spec));
+}
+std::shared_ptr<Operation> Group::submit(PointToPointSpec&& spec) {
   return submit_any(std::move(spec));
 }
 
@@ -362,6 +360,10 @@ void Group::abort(const std::string& reason) {
   engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});
 }
 
+std::vector<std::shared_ptr<Operation>> Group::unfinished() const {
+  if (engine_->impl_->is_forked()) return {};
+  return engine_->impl_->locked([&](const Executor& e) { return e.unfinished(id_); });
+}
 std::optional<Failure> Group::failure() const {
   return engine_->impl_->locked([&](const Executor& e) { return e.group_failure(id_); });
 }

@@ -52,8 +52,8 @@ class Group {
 
   // On a failed group: an operation that has failed already. Who submits with Drive::kCaller waits
   // for it next, or calls hand_over().
-  std::shared_ptr<Operation> submit(OperationSpec spec);
-  std::shared_ptr<Operation> submit(PointToPointSpec spec);
+  std::shared_ptr<Operation> submit(OperationSpec&& spec);
+  std::shared_ptr<Operation> submit(PointToPointSpec&& spec);
 
   // Until it is done. Whoever calls it may move any operation forward meanwhile. With a timeout:
   // false when that passes first; the operation goes on, driven by the progress thread.
@@ -68,6 +68,8 @@ class Group {
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
   // sentence, the failure's.
   void abort(const std::string& reason);
+  // Of this process, in the order of submission, sends and receives last.
+  std::vector<std::shared_ptr<Operation>> unfinished() const;
   std::optional<Failure> failure() const;
   uint64_t sequence() const;
   std::string flight_record() const;
@@ -79,7 +81,7 @@ class Group {
   Group(std::shared_ptr<Engine> engine, uint32_t id, const GroupConfig& config,
         std::unique_ptr<AddressBook> book);
   template <typename Spec>
-  std::shared_ptr<Operation> submit_any(Spec spec);
+  std::shared_ptr<Operation> submit_any(Spec&& spec);
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t id_;

@@ -40,7 +40,7 @@ class Engine::Impl {
   // Its book is not used any more, but may call found() until it is stopped.
   void remove_group(uint32_t group) MESHRUN_EXCLUDES(mu_);
   template <typename Spec>
-  std::shared_ptr<Operation> submit(uint32_t group, Spec spec) MESHRUN_EXCLUDES(mu_);
+  std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec) MESHRUN_EXCLUDES(mu_);
   void hand_over(Operation& operation) MESHRUN_EXCLUDES(mu_);
   void on_done(const std::shared_ptr<Operation>& operation, Callback callback)
       MESHRUN_EXCLUDES(mu_);
@@ -83,7 +83,7 @@ class Engine::Impl {
     };
     std::vector<LookUp> look_ups;
     std::vector<std::string> dumps;
-    std::vector<std::shared_ptr<void>> memory;
+    absl::InlinedVector<std::shared_ptr<void>, 2> memory;
     std::vector<Callback> callbacks;
 
     bool empty() const {

@@ -47,6 +47,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   lock_beside();
   ++callers_;
   called();
+  Chores chores;
   while (!is_over()) {
     const bool is_free =
         holder_ == Holder::kNobody || (holder_ == Holder::kThread && thread_sleeps_);
@@ -62,9 +63,9 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
       continue;
     }
     holder_ = Holder::kCaller;
-    Chores chores = drive(Holder::kCaller, timeout ? nullptr : &operation, deadline, is_over);
+    chores = drive(Holder::kCaller, timeout ? nullptr : &operation, deadline, is_over);
     holder_ = Holder::kNobody;
-    if (chores.empty()) continue;
+    if (chores.empty() || is_over()) continue;
     --callers_;
     // Callbacks may take their time, and may wait themselves.
     if (!chores.callbacks.empty()) {
@@ -72,7 +73,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
       hand_on();
     }
     mu_.Unlock();
-    run(std::move(chores));
+    run(std::exchange(chores, {}));
     lock_beside();
     ++callers_;
   }
@@ -82,6 +83,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   if (!is_done) executor_->set_drive(operation, Drive::kThread);
   if (holder_ == Holder::kNobody) hand_on();
   mu_.Unlock();
+  run(std::move(chores));
   return is_done;
 }
 

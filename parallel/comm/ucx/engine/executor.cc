@@ -91,7 +91,7 @@ MemberGroup* Executor::Impl::find(uint32_t number) const {
 MemberGroup& Executor::Impl::group(uint32_t number) const { return *groups_.at(number); }
 
 template <typename Spec>
-OperationPtr Executor::Impl::submit(uint32_t number, Spec spec) {
+OperationPtr Executor::Impl::submit(uint32_t number, Spec&& spec) {
   constexpr bool kIsCollective = std::is_same_v<Spec, OperationSpec>;
   MemberGroup& g = group(number);
   uint64_t& last = kIsCollective ? g.last_sequence : g.last_point_to_point;
@@ -123,8 +123,8 @@ OperationPtr Executor::Impl::submit(uint32_t number, Spec spec) {
   return operation;
 }
 
-template OperationPtr Executor::Impl::submit(uint32_t, OperationSpec);
-template OperationPtr Executor::Impl::submit(uint32_t, PointToPointSpec);
+template OperationPtr Executor::Impl::submit(uint32_t, OperationSpec&&);
+template OperationPtr Executor::Impl::submit(uint32_t, PointToPointSpec&&);
 
 void Executor::Impl::accept(MemberGroup& g, const OperationPtr& operation) {
   operation->group = &g;
@@ -277,10 +277,10 @@ void Executor::remove_group(uint32_t group) { impl_->remove_group(group); }
 AddressRecord Executor::address_record(uint32_t group) const {
   return impl_->address_record(group);
 }
-std::shared_ptr<Operation> Executor::submit(uint32_t group, OperationSpec spec) {
+std::shared_ptr<Operation> Executor::submit(uint32_t group, OperationSpec&& spec) {
   return impl_->submit(group, std::move(spec));
 }
-std::shared_ptr<Operation> Executor::submit(uint32_t group, PointToPointSpec spec) {
+std::shared_ptr<Operation> Executor::submit(uint32_t group, PointToPointSpec&& spec) {
   return impl_->submit(group, std::move(spec));
 }
 void Executor::found(uint32_t group, int rank, std::optional<AddressRecord> record,
@@ -292,6 +292,7 @@ void Executor::abort(uint32_t group, const Failure& failure) {
   if (MemberGroup* const g = impl_->find(group)) impl_->fail_group(*g, failure);
 }
 bool Executor::progress() { return impl_->progress(); }
+bool Executor::has_wishes() const { return !impl_->wishes_.empty(); }
 Executor::Wishes Executor::take() { return std::exchange(impl_->wishes_, {}); }
 std::optional<SteadyNanos> Executor::next_deadline() const { return impl_->next_deadline(); }
 bool Executor::has_unfinished() const { return impl_->unfinished_ > 0; }
@@ -307,6 +308,10 @@ WaitReport Executor::wait_report(const Operation& operation) const {
 }
 std::vector<int> Executor::missing_ranks(const Operation& operation) const {
   return impl_->missing_ranks(running(operation));
+}
+std::vector<std::shared_ptr<Operation>> Executor::unfinished(uint32_t group) const {
+  const std::vector<OperationPtr> all = impl_->group(group).unfinished();
+  return {all.begin(), all.end()};
 }
 std::optional<Failure> Executor::group_failure(uint32_t group) const {
   return impl_->group(group).failure;

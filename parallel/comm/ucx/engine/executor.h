@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "core/clock.h"
 #include "parallel/comm/ucx/engine/address_book.h"
 #include "parallel/comm/ucx/engine/algorithms.h"
@@ -70,15 +71,19 @@ class Executor {
   // What others must do now; take() empties it.
   struct Wishes {
     // Their callbacks are due.
-    std::vector<std::shared_ptr<Operation>> finished;
+    absl::InlinedVector<std::shared_ptr<Operation>, 2> finished;
     // The caller's, of operations that no longer touch it. Destroy outside the lock.
-    std::vector<std::shared_ptr<void>> memory;
+    absl::InlinedVector<std::shared_ptr<void>, 2> memory;
     struct LookUp {
       uint32_t group;
       std::vector<int> ranks;
     };
     std::vector<LookUp> look_ups;
     std::vector<std::string> dumps;  // flight records, of a failure
+
+    bool empty() const {
+      return finished.empty() && memory.empty() && look_ups.empty() && dumps.empty();
+    }
   };
 
   // `host` is that of the AddressRecord.
@@ -91,8 +96,8 @@ class Executor {
   void remove_group(uint32_t group);
   AddressRecord address_record(uint32_t group) const;
 
-  std::shared_ptr<Operation> submit(uint32_t group, OperationSpec spec);
-  std::shared_ptr<Operation> submit(uint32_t group, PointToPointSpec spec);
+  std::shared_ptr<Operation> submit(uint32_t group, OperationSpec&& spec);
+  std::shared_ptr<Operation> submit(uint32_t group, PointToPointSpec&& spec);
 
   // Events.
   void found(uint32_t group, int rank, std::optional<AddressRecord> record,
@@ -103,6 +108,7 @@ class Executor {
   // One round: transport, steps that became ready, deadlines. True: something moved, or more is
   // ready.
   bool progress();
+  bool has_wishes() const;
   Wishes take();
 
   // The earliest time at which progress() has something to do without an event; absent: none.
@@ -118,6 +124,8 @@ class Executor {
   // anything moves, in the round of the header check.
   std::vector<int> missing_ranks(const Operation& operation) const;
 
+  // Of the group, in the order of submission, sends and receives last.
+  std::vector<std::shared_ptr<Operation>> unfinished(uint32_t group) const;
   std::optional<Failure> group_failure(uint32_t group) const;
   // The number of the group's last collective; 0: none yet.
   uint64_t sequence(uint32_t group) const;

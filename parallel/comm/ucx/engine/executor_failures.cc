@@ -59,9 +59,7 @@ void Executor::Impl::cancel_open_receives(RunningOperation& operation) {
       operation.header().is_receiving) {
     transport_->cancel(operation.header().receive);
   }
-  if (operation.steps == nullptr) return;
-  const size_t count = operation.is_point_to_point ? 1 : operation.schedule->steps.size();
-  for (StepId id = 0; id < count; ++id) {
+  for (StepId id = 0; id < operation.steps.size(); ++id) {
     StepState& step = operation.steps[id];
     if (step.phase == StepState::kPosted && !operation.is_send(id)) {
       transport_->cancel(step.request);
@@ -101,7 +99,7 @@ std::vector<int> Executor::Impl::missing_ranks(const RunningOperation& operation
         missing[config.rank] = false;
         break;
       }
-      for (StepId id = 0; operation.steps && id < operation.schedule->steps.size(); ++id) {
+      for (StepId id = 0; id < operation.steps.size(); ++id) {
         const StepState::Phase phase = operation.steps[id].phase;
         if (phase == StepState::kPosted || phase == StepState::kBroken) {
           missing[operation.step(id).peer] = true;

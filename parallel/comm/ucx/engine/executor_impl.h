@@ -63,7 +63,7 @@ class Executor::Impl {
   void remove_group(uint32_t number);
   AddressRecord address_record(uint32_t number) const;
   template <typename Spec>
-  OperationPtr submit(uint32_t number, Spec spec);
+  OperationPtr submit(uint32_t number, Spec&& spec);
   bool progress();
   std::optional<SteadyNanos> next_deadline() const;
   WaitReport wait_report(const RunningOperation& operation) const;

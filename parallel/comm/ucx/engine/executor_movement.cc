@@ -33,7 +33,7 @@ void Executor::Impl::start_connected(RunningOperation& operation) {
   operation.state = OperationState::kChecking;
   g.recorder.advance(operation.ticket, operation.state, now_);
   operation.check.emplace(g.config->rank, g.config->size, operation.spec.signature);
-  operation.rounds = std::make_unique<HeaderRound[]>(operation.check->rounds());
+  operation.rounds.resize(static_cast<size_t>(operation.check->rounds()));
   begin_round(operation);
 }
 
@@ -112,7 +112,7 @@ void Executor::Impl::begin_moving(RunningOperation& operation) {
   if (operation.schedule != nullptr) {
     const std::vector<Step>& steps = operation.schedule->steps;
     operation.steps_left = steps.size();
-    operation.steps = std::make_unique<StepState[]>(steps.size());
+    operation.steps.resize(steps.size());
     operation.scratch = take_scratch(operation.schedule->scratch_bytes);
     for (StepId id = 0; id < steps.size(); ++id) {
       operation.steps[id].waits_for = steps[id].dependencies;
@@ -176,7 +176,7 @@ void Executor::Impl::post_step(RunningOperation& operation, StepId id) {
 void Executor::Impl::post_point_to_point(RunningOperation& operation) {
   const MemberGroup& g = *operation.group;
   const PointToPointSpec& spec = operation.point_to_point;
-  operation.steps = std::make_unique<StepState[]>(1);
+  operation.steps.resize(1);
   operation.steps_left = 1;
   StepState& state = operation.steps[0];
   state.phase = StepState::kPosted;

@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "parallel/comm/ucx/engine/failure.h"
 #include "parallel/comm/ucx/engine/flight_recorder.h"
 #include "parallel/comm/ucx/engine/header_check.h"
@@ -33,6 +34,10 @@
 #include "parallel/comm/ucx/engine/strided_span.h"
 
 namespace meshrun::ucx {
+
+// Inline: most operations are of few pieces.
+using InputSpans = absl::InlinedVector<ConstStridedSpan, 4>;
+using OutputSpans = absl::InlinedVector<StridedSpan, 4>;
 
 // Who moves it forward while it is under way.
 enum class Drive : uint8_t {
@@ -45,13 +50,14 @@ enum class Drive : uint8_t {
 struct OperationSpec {
   Signature signature;  // `sequence` is filled in by the group
   // What was called, in words ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"); kHasProblem: the
-  // problem. Called at most once, on a disagreement; absent: made from `record`.
+  // problem. Called at most once, on a disagreement, while `keep_alive` is held; absent: made from
+  // `record`.
   std::function<std::string()> text;
   FlightRecord record;  // shape and sizes; the rest is filled in
   // Shared with later calls of the same shape (schedule_cache.h). Absent: nothing moves.
   std::shared_ptr<const Schedule> schedule;
-  std::vector<ConstStridedSpan> inputs;
-  std::vector<StridedSpan> outputs;
+  InputSpans inputs;
+  OutputSpans outputs;
   // From submission. Never infinite: the backend turns c10d's "no timeout" into a day.
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);
   Drive drive = Drive::kThread;

@@ -27,8 +27,8 @@ FlightRecord record_of(const PointToPointSpec& spec, uint64_t sequence) {
 
 }  // namespace
 
-RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_config, OperationSpec s,
-                                   uint64_t sequence)
+RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_config,
+                                   OperationSpec&& s, uint64_t sequence)
     : config(std::move(group_config)),
       is_point_to_point(false),
       spec(std::move(s)),
@@ -41,7 +41,7 @@ RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_conf
 }
 
 RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_config,
-                                   PointToPointSpec s, uint64_t sequence)
+                                   PointToPointSpec&& s, uint64_t sequence)
     : config(std::move(group_config)),
       is_point_to_point(true),
       point_to_point(std::move(s)),

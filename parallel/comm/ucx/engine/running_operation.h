@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "parallel/comm/ucx/engine/executor.h"
 
 namespace meshrun::ucx {
@@ -52,9 +53,9 @@ inline constexpr uint32_t kHeaderReceive = 1u << 30;
 class RunningOperation final : public Operation,
                                public std::enable_shared_from_this<RunningOperation> {
  public:
-  RunningOperation(std::shared_ptr<const GroupConfig> config, OperationSpec spec,
+  RunningOperation(std::shared_ptr<const GroupConfig> config, OperationSpec&& spec,
                    uint64_t sequence);
-  RunningOperation(std::shared_ptr<const GroupConfig> config, PointToPointSpec spec,
+  RunningOperation(std::shared_ptr<const GroupConfig> config, PointToPointSpec&& spec,
                    uint64_t sequence);
 
   std::string name() const override;
@@ -67,7 +68,7 @@ class RunningOperation final : public Operation,
   int peer_of(StepId id) const { return is_point_to_point ? point_to_point.peer : step(id).peer; }
   int64_t bytes_of(StepId id) const;
   // Of the round under way.
-  HeaderRound& header() { return (explaining ? explaining_rounds : rounds)[round]; }
+  HeaderRound& header() { return explaining ? explaining_rounds[round] : rounds[round]; }
   bool is_send() const { return is_point_to_point && point_to_point.is_send; }
   bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }
   const Step& step(StepId id) const { return schedule->steps[id]; }
@@ -102,13 +103,15 @@ class RunningOperation final : public Operation,
   std::optional<HeaderCheck> check;
   bool explaining = false;
   int round = 0;
-  std::unique_ptr<HeaderRound[]> rounds, explaining_rounds;
+  // Not resized while a message is under way: the transport has pointers into them, as into steps.
+  absl::InlinedVector<HeaderRound, 2> rounds;
+  std::unique_ptr<HeaderRound[]> explaining_rounds;
   // What it ends with when its last request is done.
   std::optional<Failure> disagreement;
 
   // kMoving. A point-to-point operation has one state, and no step.
   std::shared_ptr<const Schedule> schedule;
-  std::unique_ptr<StepState[]> steps;
+  absl::InlinedVector<StepState, 4> steps;
   size_t steps_left = 0;
   Scratch scratch;
   int queued_steps = 0;  // in the executor's queues

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/mutex.h"
@@ -21,7 +22,7 @@ class ScheduleCache {
 
   // `key` is everything that the schedule was made from: kind, counts, layouts, root, reduction.
   // Compared whole, so two calls never share one by chance.
-  std::shared_ptr<const Schedule> get(const std::vector<int64_t>& key,
+  std::shared_ptr<const Schedule> get(std::span<const int64_t> key,
                                       const std::function<Schedule()>& build) MESHRUN_EXCLUDES(mu_);
 
  private:
@@ -31,7 +32,7 @@ class ScheduleCache {
     std::vector<int64_t> key;
     std::shared_ptr<const Schedule> schedule;
   };
-  std::shared_ptr<const Schedule> find(uint64_t digest, const std::vector<int64_t>& key)
+  std::shared_ptr<const Schedule> find(uint64_t digest, std::span<const int64_t> key)
       MESHRUN_REQUIRES(mu_);
 
   Mutex mu_;

@@ -80,6 +80,8 @@ TEST(ScheduleTest, JoinedSchedulesShareNothing) {
   EXPECT_EQ(joined.reductions.size(), 2u);
 }
 
+using Key = std::vector<int64_t>;
+
 TEST(ScheduleCacheTest, AKnownKeyIsNotBuiltAgain) {
   ScheduleCache cache;
   int built = 0;
@@ -87,11 +89,11 @@ TEST(ScheduleCacheTest, AKnownKeyIsNotBuiltAgain) {
     ++built;
     return small_schedule();
   };
-  const auto first = cache.get({1, 2, 3}, build);
-  EXPECT_EQ(cache.get({1, 2, 3}, build), first);
+  const auto first = cache.get(Key{1, 2, 3}, build);
+  EXPECT_EQ(cache.get(Key{1, 2, 3}, build), first);
   EXPECT_EQ(built, 1);
-  EXPECT_NE(cache.get({1, 2}, build), first);
-  EXPECT_NE(cache.get({1, 2, 4}, build), first);
+  EXPECT_NE(cache.get(Key{1, 2}, build), first);
+  EXPECT_NE(cache.get(Key{1, 2, 4}, build), first);
   EXPECT_EQ(built, 3);
 }
 
@@ -99,7 +101,7 @@ TEST(ScheduleCacheTest, TheLeastRecentlyUsedGoesFirst) {
   ScheduleCache cache;
   int built = 0;
   const auto get = [&](int64_t key) {
-    return cache.get({key}, [&] {
+    return cache.get(Key{key}, [&] {
       ++built;
       return Schedule{};
     });

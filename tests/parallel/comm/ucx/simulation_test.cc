@@ -282,11 +282,10 @@ TEST(SimulationTest, ATimeoutNamesTheRankThatDidNotCall) {
       const Failure& failure = *call[rank].failure();
       EXPECT_EQ(failure.kind, FailureKind::kTimeout);
       EXPECT_THAT(failure.ranks, ElementsAre(absent)) << seed << " " << failure.message;
-      EXPECT_THAT(
-          failure.message,
-          AllOf(HasSubstr("all_reduce number " + std::to_string(1 + has_called_before)),
-                HasSubstr("of group \"world\" (float32 [100], 400 bytes) timed out after"),
-                HasSubstr("rank " + std::to_string(absent) + " has not called it")));
+      EXPECT_THAT(failure.message,
+                  AllOf(HasSubstr("all_reduce number " + std::to_string(1 + has_called_before)),
+                        HasSubstr("of group \"world\" (float32 [100], 400 bytes) timed out after"),
+                        HasSubstr("rank " + std::to_string(absent) + " has not called it")));
       if (has_called_before) {
         EXPECT_THAT(failure.message, HasSubstr("its last here was number 1. See its log."));
       } else {
