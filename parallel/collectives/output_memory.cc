@@ -11,12 +11,15 @@
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
 #include "core/mutex.h"
+#include "parallel/comm/ucx/engine/shared_heap.h"
 
 namespace meshrun {
 namespace {
 
 // Below, malloc's own pools do.
-constexpr size_t kLeast = 64 << 10;
+constexpr size_t kLeast = 8 << 10;
+// Above, pages that are larger and the kernel's copying win.
+constexpr size_t kMostShared = size_t{64} << 20;
 constexpr size_t kGranule = 1 << 10;
 constexpr size_t kDefaultCacheMiB = 256;
 
@@ -29,9 +32,27 @@ size_t cache_limit() {
 }
 
 struct Block {
+  using Shared = std::unique_ptr<void, void (*)(void*)>;
+
+  Shared shared = {nullptr, nullptr};  // of the heap, else
   c10::DataPtr memory;
   size_t bytes = 0;
+
+  void* data() const { return shared != nullptr ? shared.get() : memory.get(); }
 };
+
+std::unique_ptr<Block> new_block(size_t bytes) {
+  auto block = std::make_unique<Block>();
+  block->bytes = bytes;
+  ucx::SharedHeap* const heap = bytes <= kMostShared ? ucx::SharedHeap::of_process() : nullptr;
+  void* const shared = heap != nullptr ? heap->allocate(bytes) : nullptr;
+  if (shared != nullptr) {
+    block->shared = {shared, [](void* data) { ucx::SharedHeap::of_process()->free(data); }};
+  } else {
+    block->memory = c10::GetCPUAllocator()->allocate(bytes);
+  }
+  return block;
+}
 
 class OutputAllocator final : public c10::Allocator {
  public:
@@ -44,10 +65,8 @@ class OutputAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const size_t rounded = (bytes + kGranule - 1) / kGranule * kGranule;
     std::unique_ptr<Block> block = take(rounded);
-    if (block == nullptr) {
-      block = std::make_unique<Block>(Block{c10::GetCPUAllocator()->allocate(rounded), rounded});
-    }
-    void* const data = block->memory.get();
+    if (block == nullptr) block = new_block(rounded);
+    void* const data = block->data();
     return {data, block.release(), &give_back, c10::Device(c10::kCPU)};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {

@@ -31,6 +31,7 @@ std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
 
 std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   ucx::Engine::Options engine;
+  engine.heap = ucx::SharedHeap::of_process();
   auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
   engine.watch = watch_of(options);
   return ucx::Engine::start(std::move(transport), std::move(engine));

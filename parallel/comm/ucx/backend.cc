@@ -19,7 +19,10 @@ namespace {
 constexpr std::chrono::hours kLongestTimeout{24};
 
 std::shared_ptr<ucx::Engine> own_engine() {
-  return ucx::Engine::start(value_or_throw<RendezvousError>(ucx::create_ucx_transport()), {});
+  ucx::Engine::Options options;
+  options.heap = ucx::SharedHeap::of_process();
+  return ucx::Engine::start(value_or_throw<RendezvousError>(ucx::create_ucx_transport()),
+                            std::move(options));
 }
 
 ucx::GroupConfig group_config(int rank, int size, const UcxBackend::Options& options) {

@@ -6,7 +6,7 @@ namespace meshrun::ucx {
 namespace {
 
 // Also says "one of ours"; counts up with the layout.
-constexpr uint64_t kMagic = 0x31786375'6e75726d;  // "mrunucx1"
+constexpr uint64_t kMagic = 0x32786375'6e75726d;  // "mrunucx2"
 
 struct Head {
   uint64_t magic;
@@ -16,14 +16,15 @@ struct Head {
   uint32_t group;
   uint32_t algorithm_version;
   uint32_t checks_headers;
+  HeapAddress heap;
 };
-static_assert(sizeof(Head) == 40);
+static_assert(sizeof(Head) == 72);
 
 }  // namespace
 
 std::string serialize(const AddressRecord& record) {
-  const Head head{kMagic,       record.process,           record.host,          record.world_rank,
-                  record.group, record.algorithm_version, record.checks_headers};
+  const Head head{kMagic,       record.process,           record.host,           record.world_rank,
+                  record.group, record.algorithm_version, record.checks_headers, record.heap};
   return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + record.transport_address;
 }
 
@@ -39,6 +40,7 @@ std::optional<AddressRecord> parse_address_record(std::string_view bytes) {
   record.host = head.host;
   record.algorithm_version = head.algorithm_version;
   record.checks_headers = head.checks_headers != 0;
+  record.heap = head.heap;
   record.transport_address = bytes.substr(sizeof(head));
   return record;
 }

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/comm/ucx/engine/shared_heap.h"
+
 namespace meshrun::ucx {
 
 struct AddressRecord {
@@ -27,6 +29,7 @@ struct AddressRecord {
   // this peer fails with both values.
   uint32_t algorithm_version = 0;
   bool checks_headers = true;
+  HeapAddress heap;
   std::string transport_address;
 };
 

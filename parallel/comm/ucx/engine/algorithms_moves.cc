@@ -23,6 +23,7 @@ int below(const Place& place, int distance) {
 }
 
 void broadcast_flat(ScheduleBuilder& builder, const Place& place, const Piece& tensor, int root) {
+  builder.fetch();
   Mover mover(builder, place);
   if (place.rank != root) {
     mover.receive(root, kOutput, tensor);
@@ -208,6 +209,7 @@ Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece
 Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                       int root) {
   ScheduleBuilder builder(place.size);
+  builder.fetch();
   Mover mover(builder, place);
   if (place.rank != root) {
     mover.receive(root, kOutput, own);

@@ -88,7 +88,8 @@ Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
       dump_(std::move(options.dump)),
       cores_(options.cores),
       forks_(count_forks()),
-      executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host)) {}
+      executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host,
+                                           options.heap)) {}
 
 void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
   impl->thread_ = std::thread([impl] { impl->run_thread(); });

@@ -105,6 +105,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::function<void(const std::string& json)> dump = nullptr;
     uint64_t host = this_host();
     int cores = usable_cores();
+    // Where peers on this host may write; outlives the engine. Null: nowhere.
+    SharedHeap* heap = nullptr;
   };
 
   static std::shared_ptr<Engine> start(std::unique_ptr<Transport> transport, Options options);

@@ -18,6 +18,21 @@ uint64_t digest_of(std::string_view text) {
   return digest.value();
 }
 
+bool is_lent(const RunningOperation& operation) {
+  for (StepId id = 0; id < operation.steps.size(); ++id) {
+    if (operation.is_lent(id)) return true;
+  }
+  return false;
+}
+
+// A peer may still write into its memory: that must never be anything else's.
+void keep_for_ever(const OperationPtr& operation) {
+  static Mutex& mu = *new Mutex;
+  static auto& kept = *new std::vector<OperationPtr>;
+  MutexLock lock(mu);
+  kept.push_back(operation);
+}
+
 const RunningOperation& running(const Operation& operation) {
   return static_cast<const RunningOperation&>(operation);
 }
@@ -32,11 +47,13 @@ std::vector<OperationPtr> MemberGroup::unfinished() const {
 }
 
 // An address is unique among processes alive, and UCX's holds a random number of its worker.
-Executor::Impl::Impl(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host)
+Executor::Impl::Impl(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host,
+                     SharedHeap* heap)
     : transport_(std::move(transport)),
       clock_(clock),
       host_(host),
       process_(digest_of(transport_->address())),
+      heap_(heap),
       control_buffer_(sizeof(ControlHead) + kMaxFailureBytes) {
   host_of_process_[process_] = host_;
   post_control_receive();
@@ -79,6 +96,7 @@ AddressRecord Executor::Impl::address_record(uint32_t number) const {
   record.host = host_;
   record.algorithm_version = kAlgorithmVersion;
   record.checks_headers = g.config->check_headers;
+  if (heap_ != nullptr) record.heap = heap_->address();
   record.transport_address = transport_->address();
   return record;
 }
@@ -169,7 +187,9 @@ bool Executor::Impl::progress() {
   for (Request* request : happened_.done) dispatch(*request);
   is_dispatching_ = false;
   happened_.done.clear();
-  for (const OperationPtr& operation : to_cancel_) cancel_open_receives(*operation);
+  for (const OperationPtr& operation : to_cancel_) {
+    operation->is_ended() ? cancel_open_receives(*operation) : cancel_offers(*operation);
+  }
   to_cancel_.clear();
   for (const BrokenPeer& peer : happened_.broken) broken(peer.peer, peer.reason);
   happened_.broken.clear();
@@ -188,7 +208,7 @@ void Executor::Impl::dispatch(Request& request) {
   operation.moved = now_;
   if (request.step & kHeaderReceive) {
     operation.header().is_receiving = false;
-  } else if (!(request.step & kHeaderSend)) {
+  } else if (!(request.step & (kHeaderSend | kOfferSend | kOfferReceive))) {
     operation.steps[request.step].phase = StepState::kBroken;
   }
   if (!operation.is_ended()) {
@@ -261,6 +281,10 @@ void Executor::Impl::close(const std::string& reason) {
   transport_->cancel(control_receive_);
   transport_->close();
   for (const auto& [key, operation] : graveyard_) {
+    if (is_lent(*operation)) {
+      keep_for_ever(operation);
+      continue;
+    }
     wishes_.memory.push_back(operation);
     release(*operation);
   }
@@ -268,8 +292,9 @@ void Executor::Impl::close(const std::string& reason) {
   control_sends_.clear();
 }
 
-Executor::Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host)
-    : impl_(std::make_unique<Impl>(std::move(transport), clock, host)) {}
+Executor::Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host,
+                   SharedHeap* heap)
+    : impl_(std::make_unique<Impl>(std::move(transport), clock, host, heap)) {}
 Executor::~Executor() { close("the engine was destroyed"); }
 
 uint32_t Executor::add_group(const GroupConfig& config) { return impl_->add_group(config); }

@@ -48,6 +48,8 @@ struct GroupConfig {
   // Told by the launcher, equal on all ranks; algorithms depend on it.
   bool one_host = true;
   bool check_headers = true;
+  // Equal on all ranks: shorter messages are not worth an offer of memory (shared_heap.h).
+  int64_t least_offered = 4 << 10;
 };
 
 // What one rank copied and sent: gates of the benchmarks, and metrics.
@@ -56,6 +58,7 @@ struct Counters {
   int64_t messages = 0;
   int64_t sent_bytes = 0;
   int64_t copied_bytes = 0;  // packed, unpacked, moved from input to output
+  int64_t pushed_bytes = 0;  // of the sent ones: written into the receiver's memory
   int64_t reduced_bytes = 0;
 };
 
@@ -86,8 +89,10 @@ class Executor {
     }
   };
 
-  // `host` is that of the AddressRecord.
-  Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host = 0);
+  // `host` is that of the AddressRecord. `heap` outlives it; null: peers write nothing into this
+  // rank's memory.
+  Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host = 0,
+           SharedHeap* heap = nullptr);
   ~Executor();
 
   // The number under which peers address this group; goes into its AddressRecord.

@@ -74,6 +74,12 @@ void Executor::Impl::found(uint32_t number, int rank, const std::optional<Addres
   member.group = record->group;
   world_rank_of_[member.peer] = member.world_rank;
   host_of_process_[record->process] = record->host;
+  member.shares = may_share(own.heap, record->heap);
+  if (member.shares) {
+    const auto [entry, is_new] = heap_of_process_.try_emplace(record->process);
+    if (is_new) entry->second = PeerHeap::open(record->heap);
+    member.heap = entry->second.get();
+  }
   if (record->algorithm_version != own.algorithm_version ||
       record->checks_headers != own.checks_headers) {
     fail_group(

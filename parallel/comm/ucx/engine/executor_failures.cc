@@ -61,9 +61,17 @@ void Executor::Impl::cancel_open_receives(RunningOperation& operation) {
   }
   for (StepId id = 0; id < operation.steps.size(); ++id) {
     StepState& step = operation.steps[id];
-    if (step.phase == StepState::kPosted && !operation.is_send(id)) {
+    // What is lent to the sender is its until it says otherwise.
+    if (step.phase == StepState::kPosted && !operation.is_send(id) && !operation.is_lent(id)) {
       transport_->cancel(step.request);
     }
+  }
+  cancel_offers(operation);
+}
+
+void Executor::Impl::cancel_offers(RunningOperation& operation) {
+  for (Offer& offer : operation.offers) {
+    if (offer.state == Offer::kUnderWay) transport_->cancel(offer.request);
   }
 }
 

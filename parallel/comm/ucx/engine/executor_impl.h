@@ -30,6 +30,8 @@ struct Member {
   PeerId peer = -1;
   uint32_t group = 0;        // its number for the group
   uint64_t last_called = 0;  // the highest collective that a header of it has told of
+  bool shares = false;       // it may offer memory, and is offered some
+  PeerHeap* heap = nullptr;  // where that can be reached
   uint64_t asks_about = 0;   // its question, to be answered when its address is known; 0: none
 };
 
@@ -56,7 +58,7 @@ struct MemberGroup {
 
 class Executor::Impl {
  public:
-  Impl(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host);
+  Impl(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host, SharedHeap* heap);
 
   // executor.cc
   uint32_t add_group(const GroupConfig& config);
@@ -85,6 +87,7 @@ class Executor::Impl {
   const Clock& clock_;
   const uint64_t host_;
   const uint64_t process_;
+  SharedHeap* const heap_;
   std::map<uint64_t, uint64_t> host_of_process_;
   Wishes wishes_;
   Counters counters_;
@@ -146,6 +149,18 @@ class Executor::Impl {
                     Request& request);
   // Of an operation that has not ended.
   void message_done(RunningOperation& operation, const Request& request);
+  // Whether the two ends of the message speak of memory first.
+  bool has_offer(const MemberGroup& group, const Step& step) const;
+  void exchange_offer(RunningOperation& operation, StepId id);
+  void make_offer(RunningOperation& operation, StepId id);
+  void await_offer(RunningOperation& operation, StepId id);
+  void offer_received(RunningOperation& operation, const Request& request);
+  // Of a step that is posted, and whose offer is known.
+  void send_step(RunningOperation& operation, StepId id);
+  // Its memory is there, and what can be said of it before the ranks agree is said.
+  void prepare(RunningOperation& operation);
+  // `bytes`: none where they have been written into the receiver's memory.
+  void send_data(RunningOperation& operation, StepId id, std::span<const std::byte> bytes);
   void connection_broke(RunningOperation& operation, const Request& request);
   void wrong_length(RunningOperation& operation, const Request& request);
   void finish_step(RunningOperation& operation, StepId id);
@@ -166,6 +181,8 @@ class Executor::Impl {
   // At once, or after the round's messages, some of which may be its own.
   void cancel_receives(RunningOperation& operation);
   void cancel_open_receives(RunningOperation& operation);
+  // The data will not be sent: the ranks disagree, or the operation failed.
+  void cancel_offers(RunningOperation& operation);
   void check_deadlines();
   void expire(RunningOperation& operation);
   bool ask_members(RunningOperation& operation);
@@ -187,7 +204,8 @@ class Executor::Impl {
   uint32_t last_group_ = 0;
   std::map<uint32_t, std::unique_ptr<MemberGroup>> groups_;
   std::map<PeerId, int> world_rank_of_;
-  std::map<int, Gone> gone_;  // by world rank
+  std::map<uint64_t, std::unique_ptr<PeerHeap>> heap_of_process_;  // null: out of reach
+  std::map<int, Gone> gone_;                                       // by world rank
   std::string stopping_;
   // Lower bounds.
   SteadyNanos next_deadline_ = SteadyNanos::max();

@@ -29,12 +29,28 @@ void Executor::Impl::start(const OperationPtr& operation) {
 
 void Executor::Impl::start_connected(RunningOperation& operation) {
   MemberGroup& g = *operation.group;
+  if (!operation.is_point_to_point) prepare(operation);
   if (operation.is_point_to_point || !g.config->check_headers) return begin_moving(operation);
   operation.state = OperationState::kChecking;
   g.recorder.advance(operation.ticket, operation.state, now_);
   operation.check.emplace(g.config->rank, g.config->size, operation.spec.signature);
   operation.rounds.resize(static_cast<size_t>(operation.check->rounds()));
   begin_round(operation);
+}
+
+// Offers travel beside the headers, so that nobody waits for them. Those of memory that an earlier
+// step uses come later.
+void Executor::Impl::prepare(RunningOperation& operation) {
+  if (operation.schedule == nullptr) return;
+  const MemberGroup& g = *operation.group;
+  const std::vector<Step>& steps = operation.schedule->steps;
+  operation.steps.resize(steps.size());
+  operation.scratch = take_scratch(operation.schedule->scratch_bytes);
+  if (std::ranges::none_of(steps, [&](const Step& step) { return has_offer(g, step); })) return;
+  operation.offers.resize(steps.size());
+  for (StepId id = 0; id < steps.size(); ++id) {
+    if (steps[id].dependencies == 0 && has_offer(g, steps[id])) exchange_offer(operation, id);
+  }
 }
 
 void Executor::Impl::begin_round(RunningOperation& operation) {
@@ -92,6 +108,7 @@ void Executor::Impl::end_rounds(RunningOperation& operation) {
   if (check.agree()) return begin_moving(operation);
   operation.explaining = true;
   operation.round = 0;
+  if (!operation.offers.empty()) to_cancel_.push_back(operation.shared_from_this());
   operation.explaining_rounds = std::make_unique<HeaderRound[]>(check.rounds());
   check.begin_explaining(check.is_named() ? words_of(operation) : std::string());
   begin_round(operation);
@@ -112,8 +129,6 @@ void Executor::Impl::begin_moving(RunningOperation& operation) {
   if (operation.schedule != nullptr) {
     const std::vector<Step>& steps = operation.schedule->steps;
     operation.steps_left = steps.size();
-    operation.steps.resize(steps.size());
-    operation.scratch = take_scratch(operation.schedule->scratch_bytes);
     for (StepId id = 0; id < steps.size(); ++id) {
       operation.steps[id].waits_for = steps[id].dependencies;
       if (steps[id].dependencies == 0) make_ready(operation, id);
@@ -162,15 +177,90 @@ void Executor::Impl::post_step(RunningOperation& operation, StepId id) {
   StepState& state = operation.steps[id];
   state.phase = StepState::kPosted;
   state.request.step = id;
+  if (has_offer(g, step)) exchange_offer(operation, id);
   if (step.kind == StepKind::kSend) {
-    const Tag tag = collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
-                                   operation.sequence(), step.message);
-    post_send(operation, step.peer, tag, operation.bytes_to_read(step.from), state.request);
+    if (!has_offer(g, step) || operation.offers[id].state == Offer::kKnown) {
+      send_step(operation, id);
+    }
   } else {
     const Tag tag =
         collective_tag(TagKind::kData, g.number, step.peer, operation.sequence(), step.message);
     post_receive(operation, tag, kExactly, operation.bytes_to_write(step.to), state.request);
   }
+}
+
+void Executor::Impl::send_data(RunningOperation& operation, StepId id,
+                               std::span<const std::byte> bytes) {
+  const MemberGroup& g = *operation.group;
+  const Step& step = operation.step(id);
+  post_send(operation, step.peer,
+            collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
+                           operation.sequence(), step.message),
+            bytes, operation.steps[id].request);
+}
+
+bool Executor::Impl::has_offer(const MemberGroup& g, const Step& step) const {
+  return step.peer >= 0 && !step.fetched && g.members[step.peer].shares &&
+         std::max(step.from.bytes, step.to.bytes) >= g.config->least_offered;
+}
+
+void Executor::Impl::exchange_offer(RunningOperation& operation, StepId id) {
+  if (operation.offers[id].state != Offer::kUnasked) return;
+  operation.is_send(id) ? await_offer(operation, id) : make_offer(operation, id);
+}
+
+void Executor::Impl::make_offer(RunningOperation& operation, StepId id) {
+  const MemberGroup& g = *operation.group;
+  const Step& step = operation.step(id);
+  const std::span<std::byte> memory = operation.bytes_to_write(step.to);
+  Offer& offer = operation.offers[id];
+  offer.message.sequence = operation.sequence();
+  offer.message.offset =
+      heap_->offset_of(memory.data(), memory.size()).value_or(OfferMessage::kNone);
+  offer.request.step = kOfferSend | id;
+  offer.state = Offer::kKnown;
+  post_send(operation, step.peer,
+            collective_tag(TagKind::kHeader, g.members[step.peer].group, g.config->rank,
+                           operation.sequence(), kFirstOffer + step.message % kFirstOffer),
+            std::as_bytes(std::span(&offer.message, 1)), offer.request);
+}
+
+void Executor::Impl::await_offer(RunningOperation& operation, StepId id) {
+  const Step& step = operation.step(id);
+  Offer& offer = operation.offers[id];
+  offer.state = Offer::kUnderWay;
+  offer.request.step = kOfferReceive | id;
+  post_receive(operation,
+               collective_tag(TagKind::kHeader, operation.group->number, step.peer,
+                              operation.sequence(), kFirstOffer + step.message % kFirstOffer),
+               kExactly, std::as_writable_bytes(std::span(&offer.message, 1)), offer.request);
+}
+
+void Executor::Impl::offer_received(RunningOperation& operation, const Request& request) {
+  const StepId id = request.step & kStepMask;
+  const Step& step = operation.step(id);
+  Offer& offer = operation.offers[id];
+  offer.state = Offer::kKnown;
+  if (request.status == MessageStatus::kCancelled) return finish_if_done(operation);
+  const bool is_whole = request.status == MessageStatus::kOk &&
+                        request.bytes == static_cast<int64_t>(sizeof(offer.message));
+  // Of an operation that this rank has left behind.
+  if (is_whole && offer.message.sequence < operation.sequence()) return await_offer(operation, id);
+  const PeerHeap* const heap = operation.group->members[step.peer].heap;
+  if (is_whole && heap != nullptr) {
+    offer.target = heap->at(offer.message.offset, static_cast<size_t>(step.from.bytes));
+  }
+  if (operation.steps[id].phase == StepState::kPosted) send_step(operation, id);
+}
+
+void Executor::Impl::send_step(RunningOperation& operation, StepId id) {
+  const Step& step = operation.step(id);
+  if (operation.offers.empty() || operation.offers[id].target == nullptr) {
+    return send_data(operation, id, operation.bytes_to_read(step.from));
+  }
+  counters_.sent_bytes += step.from.bytes;
+  computes_.push_back({&operation, id});
+  ++operation.queued_steps;
 }
 
 void Executor::Impl::post_point_to_point(RunningOperation& operation) {
@@ -211,12 +301,16 @@ void Executor::Impl::post_receive(RunningOperation& operation, Tag tag, Tag mask
 
 void Executor::Impl::message_done(RunningOperation& operation, const Request& request) {
   // A header that is lost is missed by who waits for it.
-  if (request.step & kHeaderSend) return finish_if_done(operation);
+  if (request.step & (kHeaderSend | kOfferSend)) return finish_if_done(operation);
   if (request.status == MessageStatus::kFailed) return connection_broke(operation, request);
   if (request.step & kHeaderReceive) return header_received(operation, request);
-  if (!operation.is_send(request.step) &&
-      (request.status != MessageStatus::kOk || request.bytes != operation.bytes_of(request.step))) {
-    return wrong_length(operation, request);
+  if (request.step & kOfferReceive) return offer_received(operation, request);
+  if (!operation.is_send(request.step)) {
+    const bool is_written = request.bytes == 0 && operation.was_offered(request.step);
+    if (request.status != MessageStatus::kOk ||
+        (request.bytes != operation.bytes_of(request.step) && !is_written)) {
+      return wrong_length(operation, request);
+    }
   }
   finish_step(operation, request.step);
 }
@@ -226,10 +320,10 @@ void Executor::Impl::connection_broke(RunningOperation& operation, const Request
   if (request.step & kHeaderReceive) {
     rank = operation.check->receive_from(operation.round);
   } else {
-    rank = operation.peer_of(request.step);
+    rank = operation.peer_of(request.step & kStepMask);
     // From any rank: from another one, then.
     if (rank < 0) return post_point_to_point(operation);
-    operation.steps[request.step].phase = StepState::kBroken;
+    operation.steps[request.step & kStepMask].phase = StepState::kBroken;
   }
   // What is open is ended by check_gone(): by then a better reason may be known.
   gone(operation.group->members[rank].world_rank, false, "its connection broke");
@@ -279,13 +373,16 @@ int64_t Executor::Impl::compute(ReadyStep ready, int64_t budget) {
   RunningOperation& operation = *ready.operation;
   const Step& step = operation.step(ready.step);
   int64_t bytes = step.to.bytes;
-  if (step.kind == StepKind::kCopy) {
-    bytes = std::min(step.to.bytes - ready.offset, budget);
+  if (step.kind == StepKind::kCopy || step.kind == StepKind::kSend) {
+    const bool is_push = step.kind == StepKind::kSend;
+    bytes = std::min(step.from.bytes - ready.offset, budget);
     copy(operation.piece_to_read(step.from), step.from.offset + ready.offset,
-         operation.piece_to_write(step.to), step.to.offset + ready.offset, bytes);
-    counters_.copied_bytes += bytes;
+         is_push ? contiguous(operation.offers[ready.step].target, step.from.bytes)
+                 : operation.piece_to_write(step.to),
+         (is_push ? 0 : step.to.offset) + ready.offset, bytes);
+    (is_push ? counters_.pushed_bytes : counters_.copied_bytes) += bytes;
     ready.offset += bytes;
-    if (ready.offset < step.to.bytes) {
+    if (ready.offset < step.from.bytes) {
       computes_.push_front(ready);
       ++operation.queued_steps;
       return bytes;
@@ -302,7 +399,11 @@ int64_t Executor::Impl::compute(ReadyStep ready, int64_t budget) {
     bytes *= step.source_count;
     counters_.reduced_bytes += bytes;
   }
-  finish_step(operation, ready.step);
+  if (step.kind == StepKind::kSend) {
+    send_data(operation, ready.step, {});
+  } else {
+    finish_step(operation, ready.step);
+  }
   return bytes;
 }
 
@@ -316,16 +417,24 @@ Scratch Executor::Impl::take_scratch(int64_t bytes) {
     return scratch;
   }
   Scratch scratch;
-  scratch.data.reset(
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(bytes), std::align_val_t{64})));
   scratch.capacity = bytes;
+  // Contributions are written straight into it.
+  void* const shared = heap_ != nullptr ? heap_->allocate(static_cast<size_t>(bytes)) : nullptr;
+  if (shared != nullptr) {
+    scratch.data = {static_cast<std::byte*>(shared), ScratchDelete{heap_}};
+  } else {
+    scratch.data.reset(static_cast<std::byte*>(
+        ::operator new[](static_cast<size_t>(bytes), std::align_val_t{64})));
+  }
   return scratch;
 }
 
 void Executor::Impl::return_scratch(Scratch scratch) {
-  if (scratch.capacity > 0 && free_scratch_.size() < kFreeScratch) {
-    free_scratch_.push_back(std::move(scratch));
-  }
+  if (scratch.capacity == 0) return;
+  free_scratch_.push_back(std::move(scratch));
+  if (free_scratch_.size() <= kFreeScratch) return;
+  const auto smaller = [](const Scratch& a, const Scratch& b) { return a.capacity < b.capacity; };
+  free_scratch_.erase(std::min_element(free_scratch_.begin(), free_scratch_.end(), smaller));
 }
 
 }  // namespace meshrun::ucx

@@ -27,13 +27,34 @@ struct HeaderRound {
   std::unique_ptr<std::byte[]> long_out, long_in;
 };
 
+struct ScratchDelete {
+  SharedHeap* heap = nullptr;  // absent: the process's own memory
+  void operator()(std::byte* data) const {
+    heap != nullptr ? heap->free(data) : ::operator delete[](data, std::align_val_t{64});
+  }
+};
+
 // Memory that schedules stage in, aligned to cache lines. Kept by the executor for the next one.
 struct Scratch {
-  struct Delete {
-    void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte[], Delete> data;
+  std::unique_ptr<std::byte[], ScratchDelete> data;
   int64_t capacity = 0;
+};
+
+// Before a message that the sender may write straight into the receiver's memory, the receiver
+// tells where that is. On the wire as it stands.
+struct OfferMessage {
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t sequence = 0;
+  uint64_t offset = kNone;  // in the receiver's heap; kNone: it is not in there
+};
+
+// Of a step: the receiver's is sent, the sender's is received.
+struct Offer {
+  enum State : uint8_t { kUnasked, kUnderWay, kKnown };
+  Request request;
+  OfferMessage message;
+  State state = kUnasked;       // kKnown: sent, or received
+  std::byte* target = nullptr;  // where the sender writes; null: it sends
 };
 
 struct StepState {
@@ -49,6 +70,10 @@ struct StepState {
 // plus the round.
 inline constexpr uint32_t kHeaderSend = 1u << 31;
 inline constexpr uint32_t kHeaderReceive = 1u << 30;
+// And one of these plus the step.
+inline constexpr uint32_t kOfferSend = 1u << 29;
+inline constexpr uint32_t kOfferReceive = 1u << 28;
+inline constexpr uint32_t kStepMask = kOfferReceive - 1;
 
 class RunningOperation final : public Operation,
                                public std::enable_shared_from_this<RunningOperation> {
@@ -72,6 +97,12 @@ class RunningOperation final : public Operation,
   bool is_send() const { return is_point_to_point && point_to_point.is_send; }
   bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }
   const Step& step(StepId id) const { return schedule->steps[id]; }
+  // A receive whose memory was offered to the sender.
+  bool was_offered(StepId id) const {
+    return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
+  }
+  // And the sender may be writing to it.
+  bool is_lent(StepId id) const { return was_offered(id) && steps[id].phase == StepState::kPosted; }
 
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
@@ -112,6 +143,7 @@ class RunningOperation final : public Operation,
   // kMoving. A point-to-point operation has one state, and no step.
   std::shared_ptr<const Schedule> schedule;
   absl::InlinedVector<StepState, 4> steps;
+  std::vector<Offer> offers;  // by step; empty: none are exchanged
   size_t steps_left = 0;
   Scratch scratch;
   int queued_steps = 0;  // in the executor's queues

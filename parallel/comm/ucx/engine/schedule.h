@@ -41,6 +41,7 @@ struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;                            // kSend, kReceive: rank in the group
   uint32_t message = 0;                         // kSend, kReceive: its number between the two ranks
+  bool fetched = false;                         // kSend, kReceive: see ScheduleBuilder::fetch()
   Region from;                                  // kSend, kCopy; contiguous but for kCopy
   Region to;                                    // kReceive, kCopy, kReduce
   uint32_t first_source = 0, source_count = 0;  // kReduce: in Schedule::sources, rank order
@@ -78,6 +79,10 @@ class ScheduleBuilder {
   // One more thing that `step` waits for; `earlier` < `step`.
   void add_dependency(StepId step, StepId earlier);
 
+  // From now on who receives moves the bytes, also where the sender could write into its memory
+  // (shared_heap.h): one rank sends to many. Alike at both ends.
+  void fetch() { fetched_ = true; }
+
   // Scratch memory, aligned to 64 bytes.
   Region scratch(int64_t bytes);
 
@@ -92,6 +97,7 @@ class ScheduleBuilder {
   Schedule schedule_;
   std::vector<Edge> edges_;
   std::vector<uint32_t> sent_, received_;  // by peer
+  bool fetched_ = false;
 };
 
 }  // namespace meshrun::ucx

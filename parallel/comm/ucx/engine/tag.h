@@ -13,7 +13,8 @@
 // sequence  low bits of the operation's number in the group. UCX matches equal tags of one sender
 //           in order, and a header carries the whole number, so wrapping is harmless.
 // message   kHeader: the round; rounds of the explanation follow at kExplainRound. kData: counts
-//           the messages of one operation from one rank to another, as the schedule lists them.
+//           the messages of one operation from one rank to another, as the schedule lists them;
+//           the receiver's offer of memory for it is kHeader, from kFirstOffer on.
 //
 // kControl carries a group's failure (failure.h) to ranks that have not seen it. One receive for
 // all groups is always posted, the only one beside receive-from-any that is matched by a mask: UCX
@@ -43,6 +44,7 @@ inline constexpr Tag kExactly = ~Tag{0};
 inline constexpr Tag kAnySender = ~(((Tag{1} << kSenderBits) - 1) << kUserTagBits);
 inline constexpr Tag kAnyControl = Tag{3} << 62;
 inline constexpr uint32_t kExplainRound = 64;
+inline constexpr uint32_t kFirstOffer = 1 << 13;
 
 constexpr Tag prefix(TagKind kind, uint32_t group, int sender) {
   return Tag{static_cast<uint8_t>(kind)} << 62 | Tag{group} << (kSenderBits + kUserTagBits) |

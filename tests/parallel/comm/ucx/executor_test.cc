@@ -376,6 +376,85 @@ TEST(ExecutorTest, MemoryOfAFailedSendIsLetGoOnceItIsTaken) {
   EXPECT_TRUE(receive->is_done());
 }
 
+// Rank 1 sends to rank 0, whose memory it can write to.
+class LentMemoryTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kBytes = 1000;
+
+  LentMemoryTest() : ranks_(2, options(/*seed=*/1)) {
+    ranks_.add_world(/*check_headers=*/false);
+    memory_ = std::make_shared<int>(1);
+    watched_ = memory_;
+    target_ = static_cast<std::byte*>(ranks_.heap(0)->allocate(kBytes));
+  }
+
+  Simulation::Handle receive() {
+    ScheduleBuilder builder(2);
+    builder.receive(1, {Space::kOutput, 0, 0, kBytes});
+    OperationSpec spec = barrier_spec();
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    spec.outputs = {contiguous(target_, kBytes)};
+    spec.keep_alive = std::move(memory_);
+    return ranks_.submit(0, "world", std::move(spec));
+  }
+  Simulation::Handle send() {
+    ScheduleBuilder builder(2);
+    builder.send(0, {Space::kInput, 0, 0, kBytes});
+    OperationSpec spec = barrier_spec();
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    spec.inputs = {contiguous(sent_.data(), kBytes)};
+    return ranks_.submit(1, "world", std::move(spec));
+  }
+  bool is_kept() const { return !watched_.expired(); }
+
+  Simulation ranks_;
+  std::shared_ptr<int> memory_;
+  std::weak_ptr<int> watched_;
+  std::byte* target_ = nullptr;
+  Bytes sent_ = bytes(kBytes, 7);
+};
+
+TEST_F(LentMemoryTest, TheSenderWritesToWhereTheBytesBelong) {
+  const auto received = receive(), sent = send();
+  ranks_.settle();
+  EXPECT_TRUE(received->is_done() && !received->failure());
+  EXPECT_TRUE(sent->is_done() && !sent->failure());
+  EXPECT_EQ(Bytes(target_, target_ + kBytes), sent_);
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
+  EXPECT_EQ(ranks_.executor(1).counters().sent_bytes, kBytes);
+  EXPECT_EQ(ranks_.executor(1).counters().copied_bytes, 0);
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentMemoryTest, OfAFailedOperationIsKeptUntilTheSenderIsThrough) {
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.asleep = {0};
+  const auto sent = send();
+  ranks_.settle();
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
+  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks_.executor(0).take();
+  ASSERT_TRUE(received->is_done() && received->failure());
+  EXPECT_TRUE(is_kept());
+  ranks_.asleep = {};
+  ranks_.settle();
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentMemoryTest, IsNobodyElsesWhereTheSenderNeverSaysThatItIsThrough) {
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.kill(1);
+  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks_.settle();
+  ASSERT_TRUE(received->is_done() && received->failure());
+  EXPECT_TRUE(is_kept());
+  ranks_.executor(0).close("end");
+  ranks_.executor(0).take();
+  EXPECT_TRUE(is_kept()) << "the sender may have been in the middle of it";
+}
+
 TEST(ExecutorTest, MemoryIsLetGoWithTheOperation) {
   Simulation ranks(2, options());
   ranks.add_world();

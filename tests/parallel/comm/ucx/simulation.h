@@ -75,11 +75,15 @@ class Simulation {
  public:
   using Handle = std::shared_ptr<Operation>;
 
+  // Of most seeds, most ranks have heaps.
   Simulation(int ranks, MemoryNetwork::Options options)
       : network_(options), random_(options.seed + 1), ranks_(ranks) {
-    for (Rank& rank : ranks_) {
-      rank.executor = std::make_unique<Executor>(
-          std::make_unique<CheckedTransport>(network_.create_transport()), clock);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (options.seed % 3 > 0 && (options.seed + rank) % 5 > 0) {
+        ranks_[rank].heap = SharedHeap::create(8 << 20);
+      }
+      ranks_[rank].executor = std::make_unique<Executor>(
+          std::make_unique<CheckedTransport>(network_.create_transport()), clock, 0, heap(rank));
     }
   }
   ~Simulation() {
@@ -98,6 +102,7 @@ class Simulation {
       config.size = static_cast<int>(members.size());
       config.world_ranks = members;
       config.check_headers = check_headers;
+      config.least_offered = 64;
       group.numbers.push_back(executor(members[rank]).add_group(config));
     }
   }
@@ -109,6 +114,7 @@ class Simulation {
 
   int size() const { return static_cast<int>(ranks_.size()); }
   Executor& executor(int rank) { return *ranks_[rank].executor; }
+  SharedHeap* heap(size_t rank) { return ranks_[rank].heap.get(); }
   // Messages from and to it wait.
   void hold(int rank) { network_.hold(transport(rank)); }
   void release(int rank) { network_.release(transport(rank)); }
@@ -203,6 +209,7 @@ class Simulation {
     int rank;
   };
   struct Rank {
+    std::unique_ptr<SharedHeap> heap;
     std::unique_ptr<Executor> executor;
     bool is_alive = true;
     std::vector<LookUp> look_ups;

@@ -34,7 +34,11 @@ MemoryNetwork::Options options(uint64_t seed) {
 class Running {
  public:
   Running(CollectiveCall call, std::string group, int size)
-      : call_(std::move(call)), group_(std::move(group)), handles_(size), memory_(size) {}
+      : call_(std::move(call)),
+        group_(std::move(group)),
+        handles_(size),
+        memory_(size),
+        shared_(size) {}
 
   void submit(Simulation& ranks, int group_rank, seconds timeout = std::chrono::hours(1)) {
     const std::vector<int>& members = ranks.members(group_);
@@ -42,6 +46,9 @@ class Running {
     const Place place{group_rank, static_cast<int>(members.size()), true};
     OperationSpec spec = call_.spec(place, memory_[group_rank]);
     spec.timeout = timeout;
+    if (SharedHeap* const heap = ranks.heap(members[group_rank])) {
+      if (ranks.draw(4) > 0) move_outputs(spec, *heap, shared_[group_rank]);
+    }
     handles_[group_rank] = ranks.submit(members[group_rank], group_, std::move(spec));
   }
   void submit_all(Simulation& ranks) {
@@ -55,7 +62,11 @@ class Running {
     ASSERT_TRUE(handles_[group_rank]->is_done()) << call_.words();
     ASSERT_FALSE(handles_[group_rank]->failure().has_value())
         << handles_[group_rank]->failure()->message;
-    ASSERT_EQ(memory_[group_rank].outputs, call_.expected(group_rank))
+    std::vector<std::vector<std::byte>> outputs = memory_[group_rank].outputs;
+    for (size_t i = 0; i < shared_[group_rank].size(); ++i) {
+      outputs[i].assign(shared_[group_rank][i], shared_[group_rank][i] + outputs[i].size());
+    }
+    ASSERT_EQ(outputs, call_.expected(group_rank))
         << call_.words() << " on rank " << group_rank << " of " << handles_.size();
   }
   void expect_right() const {
@@ -63,10 +74,28 @@ class Running {
   }
 
  private:
+  using Shared = std::vector<std::byte*>;
+
+  // To where peers can write. It stays theirs while the heap lives.
+  static void move_outputs(OperationSpec& spec, SharedHeap& heap, Shared& shared) {
+    for (StridedSpan& output : spec.outputs) {
+      const auto bytes = static_cast<size_t>(output.layout.bytes());
+      auto* const block = static_cast<std::byte*>(heap.allocate(bytes));
+      ASSERT_NE(block, nullptr);
+      if (bytes > 0) std::memcpy(block, output.data, bytes);
+      for (ConstStridedSpan& input : spec.inputs) {
+        if (input.data == output.data) input.data = block;
+      }
+      output.data = block;
+      shared.push_back(block);
+    }
+  }
+
   CollectiveCall call_;
   std::string group_;
   std::vector<Simulation::Handle> handles_;
   std::vector<CallMemory> memory_;
+  std::vector<Shared> shared_;  // by rank: instead of its outputs
 };
 
 Running all_reduce(int ranks, uint64_t seed, int64_t count = 100) {
