@@ -5,76 +5,38 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Keeps the newest state alone when the reader is slow; the last one is always delivered.
-class WatchCall
-    : public OutgoingStream<grpc::ServerWriteReactor<v1::WatchJobResponse>, v1::WatchJobResponse>,
-      public PendingCall {
- public:
-  explicit WatchCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
-
-  grpc::ServerWriteReactor<v1::WatchJobResponse>* Begin(const v1::WatchJobRequest& request) {
-    v1::StateEvent event;
-    event.set_call_id(call_id_);
-    *event.mutable_watch_job() = request;
-    shell_.recipients.AddCall(call_id_, this);
-    const absl::Status status = shell_.loop.Post(std::move(event));
-    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) Finish(rpc::ToGrpc(status));
-    return this;
-  }
-
-  void Item(const MessagePtr& item) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) {
-      Drop();
-      Push(std::static_pointer_cast<const v1::WatchJobResponse>(item));
-    });
-  }
-  void Reply(const absl::Status& status, const MessagePtr&) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) { EndWith(status); });
-  }
-  void OnWriteDone(bool) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) { Written(); });
-  }
-  void OnCancel() override {
-    v1::StateEvent event;
-    event.mutable_call_cancelled()->set_call_id(call_id_);
-    shell_.loop.PostEnd(std::move(event));
-  }
-  void OnDone() override { delete this; }
-
- private:
-  Shell shell_;
-  const uint64_t call_id_;
+// What is sent to a reader that is slower than the news.
+enum class Sends {
+  kAll,
+  kNewest,  // the last one is always delivered
 };
 
-// One item of each rank: none is left out.
-class FlightRecordsCall
-    : public OutgoingStream<grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>,
-                            v1::GetFlightRecordsResponse>,
-      public PendingCall {
+// Begins with an event; what the core answers to its call_id is written in order.
+template <typename Response, Sends kSends>
+class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Response>,
+                   public PendingCall {
  public:
-  explicit FlightRecordsCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
+  explicit StreamCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
 
-  grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* Begin(
-      const v1::GetFlightRecordsRequest& request) {
-    v1::StateEvent event;
+  grpc::ServerWriteReactor<Response>* Begin(v1::StateEvent event) {
     event.set_call_id(call_id_);
-    *event.mutable_get_flight_records() = request;
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
-    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) Finish(rpc::ToGrpc(status));
+    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) this->Finish(rpc::ToGrpc(status));
     return this;
   }
 
   void Item(const MessagePtr& item) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) {
-      Push(std::static_pointer_cast<const v1::GetFlightRecordsResponse>(item));
+    this->Advance([&]() MESHRUN_REQUIRES(this->mu_) {
+      if constexpr (kSends == Sends::kNewest) this->Drop();
+      this->Push(std::static_pointer_cast<const Response>(item));
     });
   }
   void Reply(const absl::Status& status, const MessagePtr&) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) { EndWith(status); });
+    this->Advance([&]() MESHRUN_REQUIRES(this->mu_) { this->EndWith(status); });
   }
   void OnWriteDone(bool) override {
-    Advance([&]() MESHRUN_REQUIRES(mu_) { Written(); });
+    this->Advance([&]() MESHRUN_REQUIRES(this->mu_) { this->Written(); });
   }
   void OnCancel() override {
     v1::StateEvent event;
@@ -124,7 +86,9 @@ grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext*,
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
-  return (new WatchCall(shell_))->Begin(*request);
+  v1::StateEvent event;
+  *event.mutable_watch_job() = *request;
+  return (new StreamCall<v1::WatchJobResponse, Sends::kNewest>(shell_))->Begin(std::move(event));
 }
 
 grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
@@ -134,7 +98,10 @@ grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
 
 grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRecords(
     grpc::CallbackServerContext*, const v1::GetFlightRecordsRequest* request) {
-  return (new FlightRecordsCall(shell_))->Begin(*request);
+  v1::StateEvent event;
+  *event.mutable_get_flight_records() = *request;
+  return (new StreamCall<v1::GetFlightRecordsResponse, Sends::kAll>(shell_))
+      ->Begin(std::move(event));
 }
 
 }  // namespace meshrun::coordinator

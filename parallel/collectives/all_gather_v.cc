@@ -3,25 +3,15 @@
 #include "parallel/collectives/differentiable.h"
 
 namespace meshrun {
-namespace {
-
-ExchangePtr exchange_of(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, bool use_fp32,
-                        const GroupArgument& group) {
-  ExchangePtr exchange = make_exchange(Role::kPiece, tensor, sizes, dim, group);
-  exchange->use_fp32 = use_fp32;
-  return exchange;
-}
-
-}  // namespace
 
 at::Tensor all_gather_v(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, bool use_fp32,
                         const GroupArgument& group) {
-  return differentiable_all_gather(tensor, exchange_of(tensor, sizes, dim, use_fp32, group));
+  return differentiable_all_gather(tensor, make_all_gather(tensor, sizes, dim, use_fp32, group));
 }
 
 AsyncTensor all_gather_v_async(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
                                bool use_fp32, const GroupArgument& group) {
-  const ExchangePtr exchange = exchange_of(tensor, sizes, dim, use_fp32, group);
+  const ExchangePtr exchange = make_all_gather(tensor, sizes, dim, use_fp32, group);
   return asynchronously(
       [&](WorkPtr* work) { return differentiable_all_gather(tensor, exchange, work); });
 }

@@ -1,7 +1,5 @@
 #include "parallel/collectives/all_reduce.h"
 
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,26 +9,13 @@
 #include "fmt/ranges.h"
 #include "parallel/comm/collective_errors.h"
 #include "parallel/comm/ucx/backend.h"
+#include "parallel/comm/ucx_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {
 namespace {
 
 using c10d::ReduceOp;
-
-UcxBackend* ucx_of(const ProcessGroupPtr& group, c10::DeviceType device) {
-  return dynamic_cast<UcxBackend*>(group->getBackend(device).get());
-}
-
-// Compares headers for collectives of another backend; null: nobody does.
-UcxBackend* checker_of(const ProcessGroupPtr& group) {
-  const char* check = std::getenv("MESHRUN_CHECK_COLLECTIVES");
-  if (check == nullptr || std::string_view(check) != "1") return nullptr;
-  for (const c10::Device device : group->getDeviceTypes()) {
-    if (device.is_cpu()) return ucx_of(group, c10::DeviceType::CPU);
-  }
-  return nullptr;
-}
 
 bool is_16_bit_float(at::ScalarType type) {
   return at::isReducedFloatingType(type) && c10::elementSize(type) == 2;
@@ -67,23 +52,23 @@ c10::intrusive_ptr<c10d::Work> start_on_ucx(UcxBackend& ucx, const at::Tensor& t
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
                             AllReduceCall call) {
   const c10::DeviceType device = device_of(group, tensor);
-  UcxBackend* const ucx = ucx_of(group, device);
-  if (call.problem.empty() && ucx == nullptr && call.op == ReduceOp::AVG &&
-      !tensor.is_floating_point() && !tensor.is_complex()) {
+  const auto ucx = as_ucx(group->getBackend(device));
+  if (call.problem.empty() && !ucx && call.op == ReduceOp::AVG && !tensor.is_floating_point() &&
+      !tensor.is_complex()) {
     call.problem = "an average needs a floating-point or complex type";
   }
   if (!call.problem.empty()) raise_on_all_ranks(group, device, call.problem);
 
   PendingAllReduce pending;
   pending.tensor_ = tensor;
-  if (ucx != nullptr) {
+  if (ucx) {
     pending.work_ = start_on_ucx(*ucx, tensor, call);
     return pending;
   }
-  if (UcxBackend* const checker = checker_of(group)) {
+  if (const auto comparer = comparer_of(*group)) {
     const std::string words = words_of(tensor, call);
     const uint64_t digest = Fingerprint(fmt::format("{} {}", words, call.agreed));
-    checker->compare(words, digest, {})->wait();
+    comparer->compare(words, digest, {})->wait();
   }
   if (tensor.numel() == 0) return pending;  // Gloo has no such message
   if (call.op == ReduceOp::AVG) {
@@ -120,9 +105,9 @@ c10::DeviceType device_of(const ProcessGroupPtr& group, const at::Tensor& tensor
 
 void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,
                         const std::string& problem) {
-  UcxBackend* ucx = ucx_of(group, device);
-  if (ucx == nullptr) ucx = checker_of(group);
-  if (ucx != nullptr) ucx->compare("", 0, VCall{.problem = problem})->wait();
+  auto ucx = as_ucx(group->getBackend(device));
+  if (!ucx) ucx = comparer_of(*group);
+  if (ucx) ucx->compare("", 0, VCall{.problem = problem})->wait();
   throw CollectiveArgumentError(problem);
 }
 

@@ -81,9 +81,7 @@ at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape) {
 at::Tensor AllGatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                        const Sizes& sizes, int64_t dim, bool use_fp32,
                                        const GroupArgument& group) {
-  ExchangePtr exchange = make_exchange(Role::kPiece, tensor, sizes, dim, group);
-  exchange->use_fp32 = use_fp32;
-  return forward(ctx, tensor, exchange, nullptr);
+  return forward(ctx, tensor, make_all_gather(tensor, sizes, dim, use_fp32, group), nullptr);
 }
 
 at::Tensor AllGatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
@@ -101,9 +99,7 @@ variable_list AllGatherVAutograd::backward(AutogradContext* ctx, const variable_
 at::Tensor ReduceScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                            const Sizes& sizes, int64_t dim, bool use_fp32,
                                            const GroupArgument& group) {
-  ExchangePtr exchange = make_exchange(Role::kWhole, tensor, sizes, dim, group);
-  exchange->use_fp32 = use_fp32;
-  return forward(ctx, tensor, exchange, nullptr);
+  return forward(ctx, tensor, make_reduce_scatter(tensor, sizes, dim, use_fp32, group), nullptr);
 }
 
 at::Tensor ReduceScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
@@ -121,9 +117,7 @@ variable_list ReduceScatterVAutograd::backward(AutogradContext* ctx, const varia
 at::Tensor GatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                     const Sizes& sizes, int64_t dim, int64_t dst,
                                     const GroupArgument& group) {
-  ExchangePtr exchange = make_exchange(Role::kPiece, tensor, sizes, dim, group);
-  set_root(*exchange, "dst", dst);
-  return forward(ctx, tensor, exchange, nullptr);
+  return forward(ctx, tensor, make_gather(tensor, sizes, dim, dst, group), nullptr);
 }
 
 at::Tensor GatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,

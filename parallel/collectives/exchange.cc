@@ -28,6 +28,40 @@ int64_t tell_extent(const at::Tensor& tensor, const Exchange& exchange, int64_t 
   return told.item<int64_t>();
 }
 
+// With group, rank and world alone.
+ExchangePtr make_exchange(const GroupArgument& group) {
+  auto exchange = c10::make_intrusive<Exchange>();
+  exchange->group = group.get();
+  exchange->rank = exchange->group->getRank();
+  exchange->world = exchange->group->getSize();
+  return exchange;
+}
+
+// `tensor` may be undefined, which is a problem.
+ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                          const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(group);
+  if (!tensor.defined()) {
+    exchange->problem = "the tensor is undefined";
+    return exchange;
+  }
+  Pieces pieces = cut(role, sizes, tensor.sizes(), dim, exchange->rank, exchange->world);
+  if (!pieces.problem.empty()) exchange->problem = std::move(pieces.problem);
+  exchange->dim = pieces.dim;
+  exchange->sizes = std::move(pieces.extents);
+  return exchange;
+}
+
+// `name`: of the argument.
+void set_root(Exchange& exchange, std::string_view name, int64_t root) {
+  std::string problem = check_root(name, root, exchange.world);
+  if (problem.empty()) {
+    exchange.root = static_cast<int>(root);
+  } else if (exchange.problem.empty()) {
+    exchange.problem = std::move(problem);
+  }
+}
+
 }  // namespace
 
 int64_t Exchange::total() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
@@ -61,35 +95,25 @@ void finish(WorkPtr work, const std::string& problem, const CallForm& form) {
   if (!problem.empty()) throw CollectiveArgumentError(problem);
 }
 
-ExchangePtr make_exchange(const GroupArgument& group) {
-  auto exchange = c10::make_intrusive<Exchange>();
-  exchange->group = group.get();
-  exchange->rank = exchange->group->getRank();
-  exchange->world = exchange->group->getSize();
+ExchangePtr make_all_gather(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                            bool use_fp32, const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(Role::kPiece, tensor, sizes, dim, group);
+  exchange->use_fp32 = use_fp32;
   return exchange;
 }
 
-ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
-                          const GroupArgument& group) {
-  ExchangePtr exchange = make_exchange(group);
-  if (!tensor.defined()) {
-    exchange->problem = "the tensor is undefined";
-    return exchange;
-  }
-  Pieces pieces = cut(role, sizes, tensor.sizes(), dim, exchange->rank, exchange->world);
-  if (!pieces.problem.empty()) exchange->problem = std::move(pieces.problem);
-  exchange->dim = pieces.dim;
-  exchange->sizes = std::move(pieces.extents);
+ExchangePtr make_reduce_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                                bool use_fp32, const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(Role::kWhole, tensor, sizes, dim, group);
+  exchange->use_fp32 = use_fp32;
   return exchange;
 }
 
-void set_root(Exchange& exchange, std::string_view name, int64_t root) {
-  std::string problem = check_root(name, root, exchange.world);
-  if (problem.empty()) {
-    exchange.root = static_cast<int>(root);
-  } else if (exchange.problem.empty()) {
-    exchange.problem = std::move(problem);
-  }
+ExchangePtr make_gather(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t dst,
+                        const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(Role::kPiece, tensor, sizes, dim, group);
+  set_root(*exchange, "dst", dst);
+  return exchange;
 }
 
 ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t src,

@@ -48,13 +48,13 @@ struct CallForm {
   WorkPtr* work = nullptr;
 };
 
-// With group, rank and world alone.
-ExchangePtr make_exchange(const GroupArgument& group);
-// `tensor` may be undefined, which is a problem.
-ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
-                          const GroupArgument& group);
-// `name`: of the argument.
-void set_root(Exchange& exchange, std::string_view name, int64_t root);
+// From the arguments of each, checked. `tensor` may be undefined, which is a problem.
+ExchangePtr make_all_gather(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                            bool use_fp32, const GroupArgument& group);
+ExchangePtr make_reduce_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
+                                bool use_fp32, const GroupArgument& group);
+ExchangePtr make_gather(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t dst,
+                        const GroupArgument& group);
 // Waits for a message where sizes are absent.
 ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, int64_t src,
                          const GroupArgument& group);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ATen/ops/from_blob.h"
+#include "fmt/format.h"
 #include "parallel/collectives/indexed_exchange.h"
 
 namespace meshrun {
@@ -86,8 +87,11 @@ const IndexedState::Lists& IndexedState::lists_on(c10::Device device) const {
 }
 
 std::string IndexedState::words() const {
-  return ", it sends " + to_words(plan.send_sizes) + " and receives " +
-         to_words(plan.receive_sizes) + " slices";
+  return fmt::format(
+      ", by a table of sizes with digest {:016x} (slices that each rank sends in all: {}), "
+      "sending {} and receiving {}",
+      plan.table_digest, to_words(plan.table_rows), to_words(plan.send_sizes),
+      to_words(plan.receive_sizes));
 }
 
 }  // namespace meshrun

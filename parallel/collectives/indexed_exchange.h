@@ -32,7 +32,9 @@ struct IndexedAllToAllPlan::State {
     at::Tensor remote, own, offsets, positions;
   };
   const Lists& lists_on(c10::Device device) const;
-  // "it sends [1, 2] and receives [1, 1] slices"
+  // ", by a table of sizes with digest 00c0ffee00c0ffee (slices that each rank sends in all: [3,
+  // 1]), sending [1, 2] and receiving [1, 1]". One's own sizes may be alike where the tables
+  // differ, and long texts are cut: the digest comes first.
   std::string words() const;
 
   Lists host;  // memory of `plan`

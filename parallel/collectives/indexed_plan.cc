@@ -1,5 +1,7 @@
 #include "parallel/collectives/indexed_plan.h"
 
+#include <numeric>
+
 namespace meshrun {
 namespace {
 
@@ -76,7 +78,10 @@ IndexedPlan plan_indexed_exchange(std::span<const std::span<const int64_t>> indi
 
   plan.table_digest = digest_of(sizes);
   plan.send_sizes = sizes[self];
-  for (const auto& row : sizes) plan.receive_sizes.push_back(row[self]);
+  for (const auto& row : sizes) {
+    plan.receive_sizes.push_back(row[self]);
+    plan.table_rows.push_back(std::accumulate(row.begin(), row.end(), int64_t{0}));
+  }
 
   // How often each slice is sent, in offsets[s + 1]; then where its positions begin.
   plan.offsets.assign(static_cast<size_t>(extent) + 1, 0);

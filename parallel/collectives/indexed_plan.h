@@ -24,7 +24,10 @@ struct IndexedPlan {
   // ordered as in the send list.
   std::vector<int64_t> offsets;
   std::vector<int64_t> positions;
-  uint64_t table_digest = 0;  // of `sizes`, which all ranks must have alike
+  // Of `sizes`, which all ranks must have alike: its digest, and what each rank sends in all, by
+  // which a reader finds the row that differs.
+  uint64_t table_digest = 0;
+  std::vector<int64_t> table_rows;
 };
 
 // indices[j]: numbers of the slices for rank j, 0 up to `extent`. sizes[i][j]: how many rank i

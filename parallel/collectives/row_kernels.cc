@@ -41,29 +41,7 @@ void segmented_sum(const at::Tensor& output, const at::Tensor& first, const at::
   output.copy_(sum);
 }
 
-void permute_to_blocks(const at::Tensor& blocks, const at::Tensor& tensor, at::IntArrayRef sizes,
-                       int64_t dim) {
-  int64_t from = 0, to = 0;
-  for (const int64_t size : sizes) {
-    const at::Tensor slice = tensor.narrow(dim, from, size);
-    blocks.narrow(0, to, slice.numel()).view(slice.sizes()).copy_(slice);
-    from += size;
-    to += slice.numel();
-  }
-}
-
-void permute_from_blocks(const at::Tensor& tensor, const at::Tensor& blocks, at::IntArrayRef sizes,
-                         int64_t dim) {
-  int64_t to = 0, from = 0;
-  for (const int64_t size : sizes) {
-    const at::Tensor slice = tensor.narrow(dim, to, size);
-    slice.copy_(blocks.narrow(0, from, slice.numel()).view(slice.sizes()));
-    to += size;
-    from += slice.numel();
-  }
-}
-
-constexpr RowKernels kAten = {gather_rows, segmented_sum, permute_to_blocks, permute_from_blocks};
+constexpr RowKernels kAten = {gather_rows, segmented_sum};
 
 std::array<const RowKernels*, c10::COMPILE_TIME_MAX_DEVICE_TYPES>& table() {
   static std::array<const RowKernels*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> kernels{};

@@ -17,7 +17,6 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/DeviceType.h"
-#include "c10/util/ArrayRef.h"
 
 namespace meshrun {
 
@@ -35,14 +34,6 @@ struct RowKernels {
   void (*segmented_sum)(const at::Tensor& output, const at::Tensor& first, const at::Tensor& second,
                         const at::Tensor& offsets, const at::Tensor& positions, int64_t dim,
                         bool use_fp32);
-
-  // `blocks` (1-D, contiguous) = the slices of `tensor`, sizes[r] along dim, one after another,
-  // each in row-major order: what is sent to each rank in one piece, where dim is not 0.
-  void (*permute_to_blocks)(const at::Tensor& blocks, const at::Tensor& tensor,
-                            at::IntArrayRef sizes, int64_t dim);
-  // The inverse; `tensor` is contiguous.
-  void (*permute_from_blocks)(const at::Tensor& tensor, const at::Tensor& blocks,
-                              at::IntArrayRef sizes, int64_t dim);
 };
 
 // `kernels` lives as long as the process. True, for a static initialiser.

@@ -105,13 +105,8 @@ void sum_segments(const at::Tensor& output, const at::Tensor& first, const at::T
   });
 }
 
-const bool kRegistered = [] {
-  // The permutations' copies are ATen's, which are as fast.
-  static const RowKernels kernels = {gather_rows, sum_segments,
-                                     aten_row_kernels().permute_to_blocks,
-                                     aten_row_kernels().permute_from_blocks};
-  return register_row_kernels(c10::DeviceType::CPU, &kernels);
-}();
+constexpr RowKernels kKernels = {gather_rows, sum_segments};
+const bool kRegistered = register_row_kernels(c10::DeviceType::CPU, &kKernels);
 
 }  // namespace
 }  // namespace meshrun

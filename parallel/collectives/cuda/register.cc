@@ -127,30 +127,6 @@ bool permute(bool packs, const at::Tensor& buffer, const at::Tensor& tensor, int
                   tensor);
 }
 
-std::vector<Permute::Piece> one_after_another(const at::Tensor& tensor, at::IntArrayRef sizes,
-                                              int64_t dim) {
-  const Extents extents(tensor, dim);
-  std::vector<Permute::Piece> pieces;
-  int64_t begin = 0;
-  for (const int64_t size : sizes) {
-    pieces.push_back({begin, size, begin * extents.outer * extents.inner});
-    begin += size;
-  }
-  return pieces;
-}
-
-void permute_to_blocks(const at::Tensor& blocks, const at::Tensor& tensor, at::IntArrayRef sizes,
-                       int64_t dim) {
-  const at::Tensor source = tensor.resolve_conj().resolve_neg().contiguous();
-  permute(true, blocks, source, dim, one_after_another(tensor, sizes, dim));
-}
-
-void permute_from_blocks(const at::Tensor& tensor, const at::Tensor& blocks, at::IntArrayRef sizes,
-                         int64_t dim) {
-  TORCH_CHECK(permute(false, blocks, tensor, dim, one_after_another(tensor, sizes, dim)),
-              "what blocks are unpacked into must be contiguous");
-}
-
 std::vector<Permute::Piece> copied(PackedPieces pieces) {
   std::vector<Permute::Piece> result;
   for (const PackedPiece& piece : pieces) result.push_back({piece.begin, piece.size, piece.offset});
@@ -175,10 +151,7 @@ bool sum(const at::Tensor& output, const at::Tensor& parts, bool use_fp32) {
 [[maybe_unused]] const bool kPiecesAreRegistered =
     register_cuda_piece_kernels({.pack = pack, .unpack = unpack, .sum = sum});
 
-constexpr RowKernels kRowKernels = {.gather_rows = gather_rows,
-                                    .segmented_sum = segmented_sum,
-                                    .permute_to_blocks = permute_to_blocks,
-                                    .permute_from_blocks = permute_from_blocks};
+constexpr RowKernels kRowKernels = {.gather_rows = gather_rows, .segmented_sum = segmented_sum};
 [[maybe_unused]] const bool kRowsAreRegistered =
     register_row_kernels(c10::DeviceType::CUDA, &kRowKernels);
 

@@ -1,7 +1,6 @@
 #include "parallel/comm/communication/communicator_call.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "ATen/MemoryOverlap.h"
@@ -9,10 +8,11 @@
 #include "c10/core/Event.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/comm/collective_errors.h"
 #include "parallel/comm/ucx/backend.h"
-#include "parallel/comm/ucx/engine/header_check.h"
+#include "parallel/comm/ucx_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {
@@ -47,17 +47,6 @@ class StreamScope {
   std::optional<c10::Stream> stream_;
   std::optional<c10::Stream> before_;
 };
-
-bool checks_cuda_collectives() {
-  const char* value = std::getenv("MESHRUN_CHECK_COLLECTIVES");
-  return value != nullptr && std::string_view(value) == "1";
-}
-
-uint64_t digest_of(const std::string& text) {
-  ucx::Digest digest;
-  for (const char character : text) digest.add(static_cast<int64_t>(character));
-  return digest.value();
-}
 
 }  // namespace
 
@@ -156,13 +145,13 @@ c10::intrusive_ptr<c10d::Backend> CommunicatorCall::backend_for(c10::DeviceType 
 void CommunicatorCall::report_or_check(bool always) {
   const bool on_cpu = !device_ || device_->is_cpu();
   const bool has_header_of_its_own = on_cpu && !always && problem_.empty();
-  if (!is_message_ && !has_header_of_its_own && (on_cpu || checks_cuda_collectives())) {
-    const auto backend = backend_for(c10::DeviceType::CPU);
-    if (auto* ucx = dynamic_cast<UcxBackend*>(backend.get())) {
+  if (!is_message_ && !has_header_of_its_own) {
+    c10d::ProcessGroup& group = *comm_.group();
+    if (const auto ucx = on_cpu ? cpu_ucx_of(group) : comparer_of(group)) {
       const std::string words = fmt::format("{} of {}", name_, words_ ? words_() : "");
       VCall call;
       call.problem = problem_;
-      ucx->compare(words, digest_of(words), std::move(call))->wait();
+      ucx->compare(words, Fingerprint(words), std::move(call))->wait();
     }
   }
   if (!problem_.empty()) {
@@ -216,8 +205,7 @@ std::vector<at::Tensor> CommunicatorCall::blocks(const at::Tensor& flat) const {
 }
 
 bool CommunicatorCall::keeps_inputs() const {
-  const auto backend = backend_for(device_->type());
-  return dynamic_cast<const UcxBackend*>(backend.get()) != nullptr;
+  return as_ucx(backend_for(device_->type())) != nullptr;
 }
 
 }  // namespace meshrun::detail

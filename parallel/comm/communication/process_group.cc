@@ -13,6 +13,7 @@
 #include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/comm/collective_errors.h"
@@ -76,7 +77,7 @@ std::vector<int> numbers_of_ranks(int own, const Communicator& comm, const c10::
 void agree_on(const std::vector<int>& ranks, const std::string& problem) {
   const Communicator everybody = default_process_group().get_global_communicator();
   const std::string text = fmt::format("[{}]", fmt::join(ranks, ", "));
-  const auto digest = static_cast<int64_t>(std::hash<std::string>()(text));
+  const auto digest = static_cast<int64_t>(Fingerprint(text));
   const at::Tensor mine = at::zeros({kTextBytes}, at::kByte);
   auto* bytes = mine.mutable_data_ptr<uint8_t>();
   std::memcpy(bytes, &digest, sizeof(digest));

@@ -69,13 +69,6 @@ ucx::Layout slice_layout(at::IntArrayRef shape, int64_t dim, int64_t extent, int
   return {rows, row, pitch};
 }
 
-ucx::StridedSpan slice_span(const at::Tensor& tensor, int64_t dim, int64_t begin, int64_t extent) {
-  const ucx::Layout layout =
-      slice_layout(tensor.sizes(), dim, extent, static_cast<int64_t>(tensor.element_size()));
-  if (layout.bytes() == 0) return {};
-  return {bytes_of(tensor) + begin * tensor.stride(dim) * tensor.element_size(), layout};
-}
-
 std::optional<ucx::StridedSpan> span_of(const at::Tensor& tensor) {
   if (tensor.is_conj() || tensor.is_neg()) return std::nullopt;
   if (tensor.numel() == 0) return ucx::StridedSpan{};

@@ -13,9 +13,8 @@ namespace meshrun {
 // Absent: quantized, sub-byte and other types that have no plain elements.
 std::optional<ucx::DType> dtype_of(at::ScalarType type);
 
-// Elements [begin, begin + extent) along `dim` of a contiguous tensor.
+// `extent` elements along `dim` of a contiguous tensor of that shape.
 ucx::Layout slice_layout(at::IntArrayRef shape, int64_t dim, int64_t extent, int64_t element_size);
-ucx::StridedSpan slice_span(const at::Tensor& tensor, int64_t dim, int64_t begin, int64_t extent);
 
 // Where `tensor`, as it lies, is rows of equal length and pitch: contiguous, or a slice of a
 // contiguous tensor along one dimension. Absent: it must be copied.

@@ -96,23 +96,24 @@ void rows(const Bench& bench, at::ScalarType type, int64_t width, int64_t rows) 
       [&] { const_cast<Tensor&>(sum).zero_().index_add_(0, index, input); });
 }
 
-void slices(const Bench& bench, at::ScalarType type, int64_t outer, int64_t extent,
-            int64_t pieces) {
-  const RowKernels& kernels = row_kernels(c10::DeviceType::CUDA);
+void slices(const Bench& bench, at::ScalarType type, int64_t outer, int64_t extent, int64_t count) {
   const Tensor tensor = at::randn({outer, extent}, at::kCUDA).to(type);
   const Tensor blocks = at::empty({tensor.numel()}, tensor.options());
-  std::vector<int64_t> sizes(static_cast<size_t>(pieces), extent / pieces);
-  sizes.back() += extent % pieces;
+  // One after another.
+  std::vector<PackedPiece> pieces;
+  for (int64_t i = 0, begin = 0; i < count; ++i) {
+    const int64_t size = i + 1 < count ? extent / count : extent - begin;
+    pieces.push_back({begin, size, begin * outer});
+    begin += size;
+  }
   bench.report(
-      fmt::format("{} pieces of {} [{}, {}]", pieces, c10::toString(type), outer, extent),
-      2 * bytes_of(tensor), [&] { kernels.permute_to_blocks(blocks, tensor, sizes, 1); },
+      fmt::format("{} pieces of {} [{}, {}]", count, c10::toString(type), outer, extent),
+      2 * bytes_of(tensor), [&] { pack_pieces(blocks, tensor, 1, pieces); },
       [&] {
-        int64_t begin = 0;
-        for (const int64_t size : sizes) {
-          blocks.narrow(0, begin * outer, size * outer)
-              .view({outer, size})
-              .copy_(tensor.narrow(1, begin, size));
-          begin += size;
+        for (const PackedPiece& piece : pieces) {
+          blocks.narrow(0, piece.offset, piece.size * outer)
+              .view({outer, piece.size})
+              .copy_(tensor.narrow(1, piece.begin, piece.size));
         }
       });
 }

@@ -77,6 +77,17 @@ std::vector<int64_t> with_extent(const Case& c, int64_t extent) {
   return shape;
 }
 
+// One after another in the buffer of a tensor (outer, extent, inner) that is cut along dim 1.
+std::vector<PackedPiece> pieces_of(const Tensor& tensor, at::IntArrayRef sizes) {
+  std::vector<PackedPiece> pieces;
+  int64_t begin = 0;
+  for (const int64_t size : sizes) {
+    pieces.push_back({begin, size, begin * tensor.size(0) * tensor.size(2)});
+    begin += size;
+  }
+  return pieces;
+}
+
 TEST_F(CudaKernelsTest, GatheredRowsEqualTheCpus) {
   for_each_case([](const Case& c, at::ScalarType type, int64_t shift) {
     const Tensor input = values(c.shape, type);
@@ -160,12 +171,13 @@ TEST_F(CudaKernelsTest, SlicesArePackedAndUnpackedAsOnTheCpu) {
         for (const int64_t size : sizes) extent += size;
         const Tensor tensor = values({6, extent, inner}, type);
         const Tensor expected = at::empty({tensor.numel()}, tensor.options());
-        cpu().permute_to_blocks(expected, tensor, sizes, 1);
+        const std::vector<PackedPiece> pieces = pieces_of(tensor, sizes);
+        pack_pieces(expected, tensor, 1, pieces);
         const Tensor blocks = at::empty({tensor.numel()}, tensor.options().device(at::kCUDA));
-        gpu().permute_to_blocks(blocks, tensor.cuda(), sizes, 1);
+        pack_pieces(blocks, tensor.cuda(), 1, pieces);
         expect_equal(blocks, expected, described(type, tensor.sizes(), 1, 0));
         const Tensor back = at::zeros_like(tensor, tensor.options().device(at::kCUDA));
-        gpu().permute_from_blocks(back, blocks, sizes, 1);
+        unpack_pieces(back, 1, blocks, pieces);
         expect_equal(back, tensor, "back " + described(type, tensor.sizes(), 1, 0));
       }
     }
@@ -183,12 +195,12 @@ TEST_F(CudaKernelsTest, AllCanBeCapturedInAGraphAndReplayed) {
   const Tensor blocks = at::zeros({input.numel()}, input.options());
   const Tensor back = at::zeros_like(input);
   const Tensor total = at::zeros({33 * 16}, input.options());
-  const std::vector<int64_t> sizes = {10, 20, 3};
+  const std::vector<PackedPiece> pieces = pieces_of(input, {10, 20, 3});
   const auto step = [&] {
     gpu().gather_rows(rows, input, index, 1);
     gpu().segmented_sum(sums, input, {}, offsets, index, 1, true);
-    gpu().permute_to_blocks(blocks, input, sizes, 1);
-    gpu().permute_from_blocks(back, blocks, sizes, 1);
+    pack_pieces(blocks, input, 1, pieces);
+    unpack_pieces(back, 1, blocks, pieces);
     sum_in_order(total, input.view({64, 33 * 16}), true);
   };
   const auto expect_step = [&](const std::string& what) {

@@ -65,5 +65,9 @@ TEST(IndexedPlanTest, TheDigestTellsTablesApart) {
   EXPECT_NE(digest, plan({{}, {}}, {{0, 0}, {1, 0}}, 4, 0).table_digest);
 }
 
+TEST(IndexedPlanTest, KeepsWhatEachRankSendsInAll) {
+  EXPECT_EQ(plan({{}, {}}, {{0, 0}, {2, 5}}, 4, 0).table_rows, (std::vector<int64_t>{0, 7}));
+}
+
 }  // namespace
 }  // namespace meshrun

@@ -222,6 +222,13 @@ const bool kWrong = register_rank_function("v_wrong_calls", [] {
   if (first) table.back().pop_back();
   const Tensor y = at::ones({Halo::extent(world.rank), 3});
   expect_error_on_all_ranks([&] { indexed_all_to_all_v(y, halo.indices, table); }, "sizes[");
+  // Where the tables differ, and ranks 0 and 1 send and receive alike by both.
+  table = halo.sizes;
+  if (first) ++table.back().back();
+  for (const int64_t sent : {sum(halo.sizes.back()) + 1, sum(halo.sizes.back())}) {
+    expect_error_on_all_ranks([&] { indexed_all_to_all_v(y, halo.indices, table); },
+                              ", " + std::to_string(sent) + "]), sending [");
+  }
   // Nothing has moved, and the group can be used.
   EXPECT_EQ(all_gather_v(x, sizes).size(0), 2 * world.size);
 });

@@ -641,7 +641,8 @@ TEST(TensorLayoutTest, SlicesAlongOneDimensionAreRows) {
   EXPECT_EQ(layout_of(at::zeros({1}).expand({4})), Layout{});
   EXPECT_EQ(span_of(at::zeros({3, 0}))->data, nullptr);
   EXPECT_EQ(slice_layout(tensor.sizes(), 1, 2, 4).pitch, 120);
-  EXPECT_EQ(slice_span(tensor, 2, 1, 2).data, span_of(tensor.narrow(2, 1, 2))->data);
+  EXPECT_EQ(span_of(tensor.narrow(2, 1, 2))->data,
+            static_cast<std::byte*>(tensor.data_ptr()) + sizeof(float));
 }
 
 TEST(StoreAddressBookTest, FindsARecordThatIsPublishedLaterAndSaysWhichIsMissing) {

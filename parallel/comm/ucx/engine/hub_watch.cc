@@ -1,19 +1,13 @@
 #include "parallel/comm/ucx/engine/hub_watch.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -27,18 +21,14 @@
 #include "core/os/fd.h"
 #include "core/wait_bytes.h"
 #include "fmt/format.h"
+#include "parallel/comm/ucx/engine/hub_connection.h"
+#include "parallel/comm/ucx/engine/hub_sockets.h"
 
 namespace meshrun::ucx {
 namespace {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// A report lists the members of a group, a verdict those of several; what is longer is not sent,
-// and the operation's timeout decides.
-constexpr size_t kLongestFrame = 1 << 20;
-// Of a stranger.
-constexpr size_t kLongestHello = 1000;
-constexpr size_t kReadAtOnce = 64 << 10;
 constexpr std::chrono::seconds kHelloWithin{10};
 constexpr std::chrono::seconds kLeaveWithin{1};
 // Strangers that may be connected at once.
@@ -48,215 +38,10 @@ constexpr std::chrono::seconds kAcceptAgain{1};
 constexpr int kHub = 0;
 // How frames begin.
 constexpr std::string_view kWaits = "waits ", kRuns = "runs", kVerdict = "verdict ";
-constexpr const char* kEnded = "its process ended";
 
 using os::UniqueFd;
 
-// ---- Addresses
-
-struct Endpoint {
-  std::string token;
-  std::string port;
-  std::string address;
-
-  std::string text() const { return fmt::format("{} {} {}", token, port, address); }
-  std::string name() const { return fmt::format("{} port {}", address, port); }
-};
-
-std::vector<std::string_view> words(std::string_view text, size_t most) {
-  std::vector<std::string_view> found;
-  while (!text.empty() && found.size() + 1 < most) {
-    const size_t end = text.find(' ');
-    found.push_back(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-  if (!text.empty()) found.push_back(text);
-  return found;
-}
-
-struct Addresses {
-  Addresses() = default;
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-  ~Addresses() {
-    if (list != nullptr) freeaddrinfo(list);
-  }
-  // Null for `name`: all of this host's.
-  int resolve(const char* name, const char* port, int family, int flags) {
-    addrinfo hints{};
-    hints.ai_family = family;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = flags;
-    return getaddrinfo(name, port, &hints, &list);
-  }
-  addrinfo* list = nullptr;
-};
-
-bool is_loopback(const sockaddr& address) {
-  if (address.sa_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-  }
-  return address.sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-}
-
-absl::Status unavailable(const std::string& what, int error) {
-  return absl::UnavailableError(fmt::format("{}: {}", what, std::strerror(error)));
-}
-
-// A dead host is noticed within 5 s, whether or not something is being sent.
-void watch_peer(int fd) {
-  const auto set = [fd](int level, int option, int value) {
-    setsockopt(fd, level, option, &value, sizeof(value));
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-}
-
-absl::StatusOr<UniqueFd> listen_at(const std::string& address, int backlog, std::string* port) {
-  const std::string what = fmt::format("rank 0 cannot listen at {}", address);
-  Addresses own, all;
-  if (const int error = own.resolve(address.c_str(), "0", AF_UNSPEC, 0)) {
-    return absl::UnavailableError(fmt::format("{}: {}", what, gai_strerror(error)));
-  }
-  const addrinfo* at = own.list;
-  if (!is_loopback(*at->ai_addr)) {
-    if (const int error = all.resolve(nullptr, "0", at->ai_family, AI_PASSIVE)) {
-      return absl::UnavailableError(fmt::format("{}: {}", what, gai_strerror(error)));
-    }
-    at = all.list;
-  }
-  UniqueFd fd(socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_storage bound{};
-  socklen_t length = sizeof(bound);
-  auto* const bound_address = reinterpret_cast<sockaddr*>(&bound);
-  if (!fd || bind(fd.get(), at->ai_addr, at->ai_addrlen) != 0 || listen(fd.get(), backlog) != 0 ||
-      getsockname(fd.get(), bound_address, &length) != 0) {
-    return unavailable(what, errno);
-  }
-  std::array<char, NI_MAXSERV> service{};
-  getnameinfo(bound_address, length, nullptr, 0, service.data(), service.size(), NI_NUMERICSERV);
-  *port = service.data();
-  return fd;
-}
-
-int milliseconds_until(Time deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Time::clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
-}
-
-absl::StatusOr<UniqueFd> connect_to(const Endpoint& hub, Time deadline) {
-  const std::string what = fmt::format("rank 0 cannot be reached at {}", hub.name());
-  Addresses found;
-  if (const int error = found.resolve(hub.address.c_str(), hub.port.c_str(), AF_UNSPEC, 0)) {
-    return absl::UnavailableError(fmt::format("{}: {}", what, gai_strerror(error)));
-  }
-  int error = ETIMEDOUT;
-  for (const addrinfo* at = found.list; at != nullptr; at = at->ai_next) {
-    UniqueFd fd(socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (fd && connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0) return fd;
-    error = errno;
-    if (!fd || error != EINPROGRESS) continue;
-    pollfd event{fd.get(), POLLOUT, 0};
-    while (poll(&event, 1, milliseconds_until(deadline)) < 0 && errno == EINTR) continue;
-    if (event.revents == 0) return unavailable(what, ETIMEDOUT);
-    socklen_t length = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error == 0) return fd;
-  }
-  return unavailable(what, error);
-}
-
-// ---- The watch
-
 SteadyNanos steady_now() { return Time::clock::now().time_since_epoch(); }
-
-// Frames over a socket that never blocks: four bytes that count, the lowest first, and so many.
-class Connection {
- public:
-  explicit Connection(UniqueFd fd) : fd_(std::move(fd)) { watch_peer(fd_.get()); }
-
-  int fd() const { return fd_.get(); }
-  bool wants_to_write() const { return !out_.empty(); }
-
-  void write(std::string_view frame) {
-    frame = frame.substr(0, kLongestFrame);
-    for (size_t byte = 0; byte < kCount; ++byte) {
-      out_.push_back(static_cast<char>(frame.size() >> (8 * byte)));
-    }
-    out_.append(frame);
-    flush();
-  }
-  void flush() {
-    while (!out_.empty()) {
-      const ssize_t sent = send(fd(), out_.data(), out_.size(), MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR) continue;
-      // What is wrong is found by reading.
-      if (sent < 0) return;
-      out_.erase(0, static_cast<size_t>(sent));
-    }
-    if (is_ending_) shutdown(fd(), SHUT_WR);
-  }
-  // After what is written.
-  void end() {
-    is_ending_ = true;
-    flush();
-  }
-  // What has come, or part of it. False: nothing more does, for the reason given.
-  bool read(std::string* reason) {
-    std::array<char, 4096> part;
-    for (size_t left = kReadAtOnce; left > 0;) {
-      const ssize_t got = recv(fd(), part.data(), std::min(part.size(), left), 0);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EAGAIN) return true;
-      if (got <= 0) {
-        *reason = got < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH)
-                      ? "its host does not answer"
-                      : kEnded;
-        return false;
-      }
-      in_.append(part.data(), static_cast<size_t>(got));
-      left -= static_cast<size_t>(got);
-    }
-    return true;
-  }
-  // The next of what was read; absent: it is not all there, or never will be.
-  std::optional<std::string> next() {
-    if (in_.size() < kCount || is_garbled()) return std::nullopt;
-    const size_t length = next_length();
-    if (in_.size() < kCount + length) return std::nullopt;
-    std::string frame = in_.substr(kCount, length);
-    in_.erase(0, kCount + length);
-    return frame;
-  }
-  bool is_garbled() const {
-    return in_.size() >= kCount && next_length() > (rank < 0 ? kLongestHello : kLongestFrame);
-  }
-
-  int rank = -1;  // -1: a stranger
-  bool has_left = false;
-  Time since = Time::clock::now();
-
- private:
-  static constexpr size_t kCount = 4;
-
-  size_t next_length() const {
-    size_t length = 0;
-    for (size_t byte = 0; byte < kCount; ++byte) {
-      length |= size_t{static_cast<unsigned char>(in_[byte])} << (8 * byte);
-    }
-    return length;
-  }
-
-  UniqueFd fd_;
-  std::string in_, out_;
-  bool is_ending_ = false;
-};
 
 class HubWatch final : public PeerWatch {
  public:
@@ -268,7 +53,7 @@ class HubWatch final : public PeerWatch {
         listener_fd_(std::move(listener)),
         wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (!hub) return;
-    Connection& connection = connections_.emplace_back(std::move(hub));
+    HubConnection& connection = connections_.emplace_back(std::move(hub));
     connection.rank = kHub;
     connection.write(fmt::format("hello {} {}", token_, rank_));
   }
@@ -307,7 +92,7 @@ class HubWatch final : public PeerWatch {
   Time next_deadline() const {
     Time next = accepts_after_ > Time::clock::now() ? accepts_after_ : Time::max();
     next = std::min(next, decide_at_);
-    for (const Connection& connection : connections_) {
+    for (const HubConnection& connection : connections_) {
       if (connection.rank < 0) next = std::min(next, connection.since + kHelloWithin);
     }
     return next;
@@ -319,7 +104,7 @@ class HubWatch final : public PeerWatch {
     const bool accepts = listener_fd_ && connections_.size() < size_ + kStrangers &&
                          Time::clock::now() >= accepts_after_;
     events.push_back({accepts ? listener_fd_.get() : -1, POLLIN, 0});
-    for (const Connection& connection : connections_) {
+    for (const HubConnection& connection : connections_) {
       const short wanted = connection.wants_to_write() ? POLLIN | POLLOUT : POLLIN;
       events.push_back({connection.fd(), wanted, 0});
     }
@@ -360,7 +145,7 @@ class HubWatch final : public PeerWatch {
   }
 
   // False: it has ended.
-  bool serve(Connection& connection) {
+  bool serve(HubConnection& connection) {
     std::string reason;
     bool goes_on = connection.read(&reason);
     while (const std::optional<std::string> frame = connection.next()) {
@@ -378,7 +163,7 @@ class HubWatch final : public PeerWatch {
     return goes_on;
   }
 
-  bool heard_by_hub(Connection& connection, std::string_view frame) {
+  bool heard_by_hub(HubConnection& connection, std::string_view frame) {
     if (connection.rank >= 0) {
       if (frame == "bye") {
         connection.has_left = true;
@@ -396,7 +181,7 @@ class HubWatch final : public PeerWatch {
     const std::vector<std::string_view> said = words(frame, 3);
     if (said.size() != 3 || said[0] != "hello" || said[1] != token_) return false;
     const int rank = rank_of(said[2]);
-    const auto is_it = [rank](const Connection& other) { return other.rank == rank; };
+    const auto is_it = [rank](const HubConnection& other) { return other.rank == rank; };
     if (rank <= kHub || gone_.count(rank) != 0 ||
         std::any_of(connections_.begin(), connections_.end(), is_it)) {
       return false;
@@ -407,7 +192,7 @@ class HubWatch final : public PeerWatch {
     return true;
   }
 
-  bool heard_from_hub(Connection& hub, std::string_view frame) {
+  bool heard_from_hub(HubConnection& hub, std::string_view frame) {
     if (frame.starts_with(kVerdict)) {
       if (const auto verdict = ParseWaitVerdict(frame.substr(kVerdict.size()))) listener_(*verdict);
       return true;
@@ -435,7 +220,7 @@ class HubWatch final : public PeerWatch {
   // Once for each rank.
   void gone(int rank, const std::string& news) {
     if (!gone_.emplace(rank, news).second) return;
-    for (Connection& connection : connections_) {
+    for (HubConnection& connection : connections_) {
       if (is_hub() && connection.rank >= 0 && connection.rank != rank) connection.write(news);
     }
     const std::vector<std::string_view> said = words(news, 3);
@@ -493,14 +278,14 @@ class HubWatch final : public PeerWatch {
     for (const WaitVerdict& verdict : board_.Decide(steady_now())) {
       const std::string frame = std::string(kVerdict) + Serialize(verdict);
       if (frame.size() > kLongestFrame) continue;
-      for (Connection& connection : connections_) {
+      for (HubConnection& connection : connections_) {
         if (connection.rank >= 0) connection.write(frame);
       }
       listener_(verdict);
     }
   }
 
-  void say_farewell(Connection& connection) {
+  void say_farewell(HubConnection& connection) {
     connection.write(is_hub() ? "left 0" : "bye");
     connection.end();
   }
@@ -512,7 +297,7 @@ class HubWatch final : public PeerWatch {
     is_leaving_ = true;
     while (listener_fd_ && accept_one()) continue;
     listener_fd_.reset();
-    for (Connection& connection : connections_) {
+    for (HubConnection& connection : connections_) {
       if (connection.rank >= 0) say_farewell(connection);
     }
     const Time deadline = Time::clock::now() + kLeaveWithin;
@@ -532,7 +317,7 @@ class HubWatch final : public PeerWatch {
   Listener listener_;
   bool is_leaving_ = false;
   Time accepts_after_ = Time::min();
-  std::vector<Connection> connections_;
+  std::vector<HubConnection> connections_;
   std::map<int, std::string> gone_;  // what was told of them
   // The hub's.
   WaitBoard board_;
@@ -547,7 +332,7 @@ class HubWatch final : public PeerWatch {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerWatch>> create_hub_watch(const HubWatchOptions& options) {
-  Endpoint endpoint;
+  HubEndpoint endpoint;
   UniqueFd listener, hub;
   if (options.world_rank == kHub) {
     RandomIdSource ids;

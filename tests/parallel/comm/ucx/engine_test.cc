@@ -1,5 +1,7 @@
 // The engine's threads, over the in-memory network and, in forked ranks, over UCX. Nothing here
 // depends on how long anything takes, but for a deadline after which a test has hung.
+#include "parallel/comm/ucx/engine/engine.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -24,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/ucx/engine/engine.h"
 #include "parallel/comm/ucx/engine/memory_transport.h"
 #include "parallel/comm/ucx/engine/ucx_transport.h"
 
