@@ -68,6 +68,11 @@ IndexedAllToAllPlan::IndexedAllToAllPlan(const std::vector<at::Tensor>& indices,
   state->sent.assign(plan.send_sizes.begin(), plan.send_sizes.end());
   state->sent[own] = 0;
   state->received.assign(received.begin(), received.end());
+  int64_t begin = 0;
+  for (const int64_t slices : state->sent) {
+    state->sent_begin.push_back(begin);
+    begin += slices;
+  }
 }
 
 const std::string& IndexedAllToAllPlan::problem() const { return state_->plan.problem; }

@@ -1,5 +1,10 @@
 #include "parallel/collectives/indexed_exchange.h"
 
+#include <utility>
+
+#include "ATen/EmptyTensor.h"
+#include "ATen/core/DimVector.h"
+#include "c10/core/Allocator.h"
 #include "parallel/collectives/row_kernels.h"
 
 namespace meshrun {
@@ -20,6 +25,40 @@ void call_wrongly(const at::Tensor& tensor, const std::string& problem,
   finish(VCollectivesOf(state->group, device_of(tensor, *state->group))
              ->all_to_all_v({}, {}, 0, {}, {}, 0, call_of(problem, state, use_fp32, form)),
          problem, form);
+}
+
+class NoMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t) override {
+    return {nullptr, nullptr, &ignore, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void*, const void*, size_t) const override {}
+
+ private:
+  static void ignore(void*) {}
+};
+
+// A tensor of the shape that is sent, without memory of its own; undefined where slices must be
+// gathered first.
+at::Tensor put_together_when_sent(VCall& call, const at::Tensor& tensor,
+                                  const std::shared_ptr<const IndexedState>& state, int64_t dim) {
+  const RowKernels& kernels = row_kernels(tensor.device().type());
+  if (kernels.filler == nullptr) return {};
+  const auto& lists = state->lists_on(tensor.device());
+  RowKernels::Filler filler = kernels.filler(tensor, lists.remote, dim);
+  if (!filler) return {};
+  int64_t row = static_cast<int64_t>(tensor.element_size());
+  for (int64_t d = dim + 1; d < tensor.dim(); ++d) row *= tensor.size(d);
+  call.fill = [filler = std::move(filler), state, row](int32_t piece, int64_t offset,
+                                                       std::span<std::byte> to) {
+    filler(state->sent_begin[static_cast<size_t>(piece)] * row + offset, to);
+  };
+  at::DimVector shape(tensor.sizes());
+  shape[static_cast<size_t>(dim)] = lists.remote.size(0);
+  static NoMemory no_memory;
+  return at::Tensor(at::detail::empty_generic(shape, &no_memory,
+                                              c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                              tensor.scalar_type(), at::MemoryFormat::Contiguous));
 }
 
 }  // namespace
@@ -50,12 +89,17 @@ at::Tensor indexed_all_to_all(const at::Tensor& tensor,
   }
   const RowKernels& kernels = row_kernels(tensor.device().type());
   const auto& lists = state->lists_on(tensor.device());
-  const at::Tensor buffer = empty_with_extent(tensor, dim, lists.remote.size(0));
-  kernels.gather_rows(buffer, tensor, lists.remote, dim);
+  const VCollectivesOf collectives(state->group, tensor.device().type());
+  VCall call = call_of(problem, state, use_fp32, form);
+  at::Tensor sent;
+  if (collectives->takes_fill()) sent = put_together_when_sent(call, tensor, state, dim);
+  if (!sent.defined()) {
+    sent = empty_with_extent(tensor, dim, lists.remote.size(0));
+    kernels.gather_rows(sent, tensor, lists.remote, dim);
+  }
   at::Tensor output = empty_with_extent(tensor, dim, state->num_received);
-  WorkPtr work = VCollectivesOf(state->group, tensor.device().type())
-                     ->all_to_all_v(output, state->received, dim, buffer, state->sent, dim,
-                                    call_of(problem, state, use_fp32, form));
+  WorkPtr work = collectives->all_to_all_v(output, state->received, dim, sent, state->sent, dim,
+                                           std::move(call));
   // While the others' are on their way.
   kernels.gather_rows(output.narrow(dim, state->own_begin, lists.own.size(0)), tensor, lists.own,
                       dim);

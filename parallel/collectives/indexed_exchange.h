@@ -24,6 +24,7 @@ struct IndexedAllToAllPlan::State {
   IndexedPlan plan;
   // What all_to_all_v is told: without one's own slices, which do not travel.
   Extents sent, received;
+  Extents sent_begin;  // slices that are sent to lower ranks
   int64_t num_received = 0;
   int64_t own_begin = 0;  // where one's own are in the result
 

@@ -13,7 +13,10 @@
 // Threads: register before main; the rest from any. Errors: c10::Error for a dtype without kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/DeviceType.h"
@@ -34,6 +37,12 @@ struct RowKernels {
   void (*segmented_sum)(const at::Tensor& output, const at::Tensor& first, const at::Tensor& second,
                         const at::Tensor& offsets, const at::Tensor& positions, int64_t dim,
                         bool use_fp32);
+
+  // Writes the packed bytes of the slices that gather_rows would, from `offset` on. Holds the
+  // input; `index` is the caller's to keep.
+  using Filler = std::function<void(int64_t offset, std::span<std::byte> to)>;
+  // Empty where a slice is not one run of bytes. Null: the device has none.
+  Filler (*filler)(const at::Tensor& input, const at::Tensor& index, int64_t dim) = nullptr;
 };
 
 // `kernels` lives as long as the process. True, for a static initialiser.

@@ -1,5 +1,6 @@
 #include "parallel/collectives/segmented_sum.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -53,6 +54,26 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
                   static_cast<size_t>(row));
     }
   }
+}
+
+void gather_bytes(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
+                  const SliceShape& shape, int64_t offset) {
+  const auto row = static_cast<size_t>(shape.inner * ucx::element_size(shape.dtype));
+  if (row == 0) return;
+  size_t slice = static_cast<size_t>(offset) / row, skipped = static_cast<size_t>(offset) % row;
+  const auto part = [&] {
+    const size_t bytes = std::min(row - skipped, to.size());
+    std::memcpy(to.data(), input.data + static_cast<size_t>(index[slice]) * row + skipped, bytes);
+    to = to.subspan(bytes);
+    ++slice;
+    skipped = 0;
+  };
+  if (skipped > 0) part();
+  const auto whole = static_cast<int64_t>(to.size() / row);
+  gather_slices(to.data(), 0, input, index.subspan(slice), shape, 0, whole);
+  to = to.subspan(static_cast<size_t>(whole) * row);
+  slice += static_cast<size_t>(whole);
+  if (!to.empty()) part();
 }
 
 void segmented_sum(std::byte* output, const Slices& first, const Slices& second,

@@ -34,6 +34,11 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
                    std::span<const int64_t> index, const SliceShape& shape, int64_t begin,
                    int64_t end);
 
+// Bytes [offset, offset + to.size()) of the slices index[0], index[1], ... of `input` (outer is 1),
+// one after another.
+void gather_bytes(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
+                  const SliceShape& shape, int64_t offset);
+
 // Slice r of `output` (contiguous, offsets.size() - 1 slices) = the sum of the slices
 // positions[offsets[r]] up to positions[offsets[r + 1] - 1], in this order, for begin <= r < end;
 // zero where there are none. Position p is slice p of `first`, or p - first.count of `second`.

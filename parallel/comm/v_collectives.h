@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "ATen/core/Tensor.h"
@@ -51,6 +52,11 @@ struct VCall {
   // Appended to this rank's side of a mismatch's sentence; called at most once, before the call
   // returns or when the ranks disagree. Must own what it reads. Absent: sizes and dims say it all.
   std::function<std::string()> details;
+  // Of all_to_all_v, where takes_fill(): puts the input together as it is sent, straight into the
+  // receiver's memory where that can be reached. Writes bytes of slice `piece` from `offset` on.
+  // The input is then looked at for its shape and dtype alone, and nothing of it stays here. Must
+  // own what it reads; called on any thread, until the Work is done.
+  std::function<void(int32_t piece, int64_t offset, std::span<std::byte> to)> fill;
   // The Work is waited for later, and somebody else moves it forward meanwhile.
   bool async = false;
   // c10d's: 0 and less is the group's.
@@ -61,6 +67,9 @@ class VCollectives {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   virtual ~VCollectives() = default;
+
+  // Whether VCall::fill is taken.
+  virtual bool takes_fill() const { return false; }
 
   // Every rank's piece on every rank. `input`: this rank's, sizes[rank] along dim. `output`: all of
   // them, sum(sizes) along dim; its slice of this rank may be `input` itself.

@@ -192,6 +192,15 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
   spec.record.bytes = spec.signature.bytes;
   spec.keep_alive = calls;
   spec.text = [all = calls.get()] { return words_of(*all); };
+  if (std::ranges::any_of(*calls, [](const Call& call) { return call.fill != nullptr; })) {
+    spec.fill = [all = calls.get()](int32_t piece, int64_t offset, std::span<std::byte> to) {
+      for (const Call& call : *all) {
+        const auto pieces = static_cast<int32_t>(call.input_pieces.size());
+        if (piece < pieces) return call.fill(piece, offset, to);
+        piece -= pieces;
+      }
+    };
+  }
   // A header alone is a barrier.
   const ucx::OperationKind kind = calls->front().kind;
   const bool is_header_alone =

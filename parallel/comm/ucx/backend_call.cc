@@ -176,7 +176,8 @@ void for_slices(const UcxBackend::Call::Slices& slices, Add add) {
 
 void UcxBackend::Call::add_inputs(const ucx::ConstStridedSpan& whole, const Slices& slices) {
   for_slices(slices, [&](const ucx::Layout& layout, int64_t offset, int64_t cut) {
-    layout.bytes() == 0 ? add_input({}) : add_input({whole.data + offset, layout}, cut);
+    if (layout.bytes() == 0) return add_input({});
+    add_input({whole.data == nullptr ? nullptr : whole.data + offset, layout}, cut);
   });
 }
 

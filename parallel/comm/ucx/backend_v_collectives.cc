@@ -88,6 +88,7 @@ Call UcxBackend::v_call(OpType type, OperationKind kind, VCall given) const {
   call.requires_grad = given.requires_grad;
   call.agreed = given.agreed * 2 + (given.use_fp32 ? 1 : 0);
   call.details = std::move(given.details);
+  call.fill = std::move(given.fill);
   // A sum says it itself.
   if (!given.use_fp32 && kind != OperationKind::kReduceScatterV) {
     call.details = [details = std::move(call.details)] {
@@ -200,7 +201,10 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
   call.dim = static_cast<int>(input_dim);
   if (output_dim != input_dim) call.output_dim = static_cast<int>(output_dim);
   const int64_t cut_dim = std::max(input_dim, output_dim);
-  const ucx::ConstStridedSpan sent = call.whole_to_read(input, Form::kContiguous);
+  const int64_t bytes = input.numel() * static_cast<int64_t>(input.element_size());
+  const ucx::ConstStridedSpan sent = call.fill == nullptr
+                                         ? call.whole_to_read(input, Form::kContiguous)
+                                         : ucx::contiguous(nullptr, bytes);
   call.add_inputs(sent, slices_of(input, input_dim, input_sizes, cut_dim));
   call.add_outputs(call.whole_to_write(output, Form::kContiguous),
                    slices_of(output, output_dim, output_sizes, cut_dim));
@@ -214,6 +218,8 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
     call.inputs[own] = {};
     call.input_pieces[own] = {};
   }
+  call.require(call.fill == nullptr || input_sizes[own] == 0,
+               [] { return "what is put together as it is sent has a piece of this rank's own"; });
   call.require(call.inputs[own].layout.bytes() == call.outputs[own].layout.bytes(), [&] {
     return fmt::format("it sends {} bytes to itself and expects {}",
                        call.inputs[own].layout.bytes(), call.outputs[own].layout.bytes());

@@ -14,7 +14,7 @@
 //   reduce           everyone to the root           reduce-scatter + gather at the root
 //   reduce_scatter   direct, in chunks: s_r (P-1) in, S - s_r out; the bound
 //   all_gather       direct: S - s_r in             several hosts and skewed: ring
-//   gather, scatter  direct with the root
+//   gather, scatter  direct with the root; what it scatters it writes itself where that is little
 //   all_to_all       direct, nearest rank above first, at most kWindow peers at a time
 //   barrier          none: the header check is one; without the check, a schedule of empty messages
 //
@@ -29,7 +29,7 @@
 
 namespace meshrun::ucx {
 
-inline constexpr uint32_t kAlgorithmVersion = 1;
+inline constexpr uint32_t kAlgorithmVersion = 2;
 
 // Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
 // them small, and by benchmarks.

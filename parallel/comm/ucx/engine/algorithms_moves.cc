@@ -11,6 +11,8 @@ namespace {
 
 constexpr Home kInput{Space::kInput, 0, 0};
 constexpr Home kOutput{Space::kOutput, 0, 0};
+// Bytes of all pieces but its own.
+constexpr int64_t kWrittenByRoot = 128 << 10;
 
 Home input(int piece) { return {Space::kInput, piece, 0}; }
 Home output(int piece) { return {Space::kOutput, piece, 0}; }
@@ -23,7 +25,7 @@ int below(const Place& place, int distance) {
 }
 
 void broadcast_flat(ScheduleBuilder& builder, const Place& place, const Piece& tensor, int root) {
-  builder.fetch();
+  builder.fetch(true);
   Mover mover(builder, place);
   if (place.rank != root) {
     mover.receive(root, kOutput, tensor);
@@ -209,12 +211,18 @@ Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece
 Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                       int root) {
   ScheduleBuilder builder(place.size);
-  builder.fetch();
   Mover mover(builder, place);
+  // The root writes small pieces faster than the kernel fetches them; of large ones each rank
+  // fetches its own while the root copies.
+  const auto fetch_large = [&](const Piece& piece) {
+    builder.fetch(piece.layout.bytes() * (place.size - 1) > kWrittenByRoot);
+  };
   if (place.rank != root) {
+    fetch_large(own);
     mover.receive(root, kOutput, own);
   } else {
     for (int d = 1; d < place.size; ++d) {
+      fetch_large(pieces[above(place, d)]);
       mover.send(above(place, d), input(above(place, d)), pieces[above(place, d)]);
     }
     copy_piece(builder, input(root), kOutput, own.layout.bytes());

@@ -114,7 +114,8 @@ class Executor::Impl {
   struct ReadyStep {
     RunningOperation* operation;
     StepId step;
-    int64_t offset = 0;  // of a copy that a round has broken off
+    int64_t offset = 0;           // of a copy that a round has broken off
+    std::byte* target = nullptr;  // of a send: the receiver's memory, or what is sent then
   };
 
   // executor.cc

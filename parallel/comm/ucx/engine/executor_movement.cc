@@ -9,6 +9,12 @@ namespace meshrun::ucx {
 namespace {
 
 constexpr size_t kFreeScratch = 4;
+// More than caches keep until somebody reads it.
+constexpr int64_t kStreamedBytes = 4 << 20;
+
+Caching caching_of(int64_t bytes) {
+  return bytes >= kStreamedBytes ? Caching::kStreamed : Caching::kKept;
+}
 
 std::string words_of(const RunningOperation& operation) {
   if (operation.spec.text) return operation.spec.text();
@@ -255,11 +261,19 @@ void Executor::Impl::offer_received(RunningOperation& operation, const Request& 
 
 void Executor::Impl::send_step(RunningOperation& operation, StepId id) {
   const Step& step = operation.step(id);
-  if (operation.offers.empty() || operation.offers[id].target == nullptr) {
+  const bool is_push = !operation.offers.empty() && operation.offers[id].target != nullptr;
+  if (!is_push && !operation.is_filled(step.from)) {
     return send_data(operation, id, operation.bytes_to_read(step.from));
   }
-  counters_.sent_bytes += step.from.bytes;
-  computes_.push_back({&operation, id});
+  ReadyStep ready{&operation, id};
+  if (is_push) {
+    ready.target = operation.offers[id].target;
+    counters_.sent_bytes += step.from.bytes;
+  } else {
+    operation.staged.push_back(take_scratch(step.from.bytes));
+    ready.target = operation.staged.back().data.get();
+  }
+  computes_.push_back(ready);
   ++operation.queued_steps;
 }
 
@@ -373,13 +387,23 @@ int64_t Executor::Impl::compute(ReadyStep ready, int64_t budget) {
   RunningOperation& operation = *ready.operation;
   const Step& step = operation.step(ready.step);
   int64_t bytes = step.to.bytes;
-  if (step.kind == StepKind::kCopy || step.kind == StepKind::kSend) {
-    const bool is_push = step.kind == StepKind::kSend;
+  const bool is_push = step.kind == StepKind::kSend && !operation.offers.empty() &&
+                       operation.offers[ready.step].target != nullptr;
+  if (step.kind != StepKind::kReduce) {
     bytes = std::min(step.from.bytes - ready.offset, budget);
-    copy(operation.piece_to_read(step.from), step.from.offset + ready.offset,
-         is_push ? contiguous(operation.offers[ready.step].target, step.from.bytes)
-                 : operation.piece_to_write(step.to),
-         (is_push ? 0 : step.to.offset) + ready.offset, bytes);
+    const int64_t offset = step.from.offset + ready.offset;
+    if (step.kind == StepKind::kCopy) {
+      const StridedSpan to = operation.piece_to_write(step.to);
+      const bool is_result = step.from.space == Space::kInput && step.to.space == Space::kOutput;
+      copy(operation.piece_to_read(step.from), offset, to, step.to.offset + ready.offset, bytes,
+           caching_of(is_result ? to.layout.bytes() : 0));
+    } else if (operation.is_filled(step.from)) {
+      operation.spec.fill(step.from.piece, offset,
+                          {ready.target + ready.offset, static_cast<size_t>(bytes)});
+    } else {
+      copy(operation.piece_to_read(step.from), offset, contiguous(ready.target, step.from.bytes),
+           ready.offset, bytes, caching_of(step.from.bytes));
+    }
     (is_push ? counters_.pushed_bytes : counters_.copied_bytes) += bytes;
     ready.offset += bytes;
     if (ready.offset < step.from.bytes) {
@@ -400,7 +424,8 @@ int64_t Executor::Impl::compute(ReadyStep ready, int64_t budget) {
     counters_.reduced_bytes += bytes;
   }
   if (step.kind == StepKind::kSend) {
-    send_data(operation, ready.step, {});
+    const auto sent = static_cast<size_t>(is_push ? 0 : step.from.bytes);
+    send_data(operation, ready.step, {ready.target, sent});
   } else {
     finish_step(operation, ready.step);
   }

@@ -97,6 +97,9 @@ class RunningOperation final : public Operation,
   bool is_send() const { return is_point_to_point && point_to_point.is_send; }
   bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }
   const Step& step(StepId id) const { return schedule->steps[id]; }
+  bool is_filled(const Region& region) const {
+    return region.space == Space::kInput && spec.fill != nullptr;
+  }
   // A receive whose memory was offered to the sender.
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
@@ -146,7 +149,8 @@ class RunningOperation final : public Operation,
   std::vector<Offer> offers;  // by step; empty: none are exchanged
   size_t steps_left = 0;
   Scratch scratch;
-  int queued_steps = 0;  // in the executor's queues
+  std::vector<Scratch> staged;  // what `fill` has written for messages that are sent
+  int queued_steps = 0;         // in the executor's queues
 
   // Requests that the transport holds.
   int outstanding = 0;

@@ -81,7 +81,7 @@ class ScheduleBuilder {
 
   // From now on who receives moves the bytes, also where the sender could write into its memory
   // (shared_heap.h): one rank sends to many. Alike at both ends.
-  void fetch() { fetched_ = true; }
+  void fetch(bool fetched) { fetched_ = fetched; }
 
   // Scratch memory, aligned to 64 bytes.
   Region scratch(int64_t bytes);

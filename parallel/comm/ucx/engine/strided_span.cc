@@ -1,7 +1,12 @@
 #include "parallel/comm/ucx/engine/strided_span.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace meshrun::ucx {
 namespace {
@@ -39,10 +44,32 @@ void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t
   }
 }
 
+void copy_past_caches(std::byte* to, const std::byte* from, int64_t bytes) {
+#ifdef __SSE2__
+  constexpr int64_t kLine = 64;
+  const int64_t unaligned = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) & (kLine - 1);
+  const int64_t head = std::min(unaligned, bytes), lines = (bytes - head) / kLine;
+  std::memcpy(to, from, head);
+  to += head;
+  from += head;
+  for (int64_t line = 0; line < lines; ++line, to += kLine, from += kLine) {
+    __m128i parts[4];
+    for (int i = 0; i < 4; ++i) {
+      parts[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
+    }
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, parts[i]);
+  }
+  // Before whoever is told of it reads it.
+  _mm_sfence();
+  bytes -= head + lines * kLine;
+#endif
+  std::memcpy(to, from, bytes);
+}
+
 }  // namespace
 
 void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to_offset,
-          int64_t bytes) {
+          int64_t bytes, Caching caching) {
   // The rows of one side, or of both, which then are as long as each other.
   const int64_t row = from.layout.is_contiguous() ? to.layout.row_bytes : from.layout.row_bytes;
   const bool same_rows = (from.layout.is_contiguous() || from.layout.row_bytes == row) &&
@@ -60,6 +87,8 @@ void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to
       const int64_t from_pitch = from.layout.is_contiguous() ? row : from.layout.pitch;
       const int64_t to_pitch = to.layout.is_contiguous() ? row : to.layout.pitch;
       if (source != target) copy_rows(source, from_pitch, target, to_pitch, row, step / row);
+    } else if (source != target && caching == Caching::kStreamed) {
+      copy_past_caches(target, source, step);
     } else if (source != target) {
       std::memcpy(target, source, step);
     }
