@@ -1,5 +1,6 @@
 #include "parallel/collectives/output_memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <list>
@@ -20,7 +21,7 @@ namespace {
 constexpr size_t kLeast = 8 << 10;
 // Above, pages that are larger and the kernel's copying win.
 constexpr size_t kMostShared = size_t{64} << 20;
-constexpr size_t kGranule = 1 << 10;
+constexpr size_t kGranule = ucx::SharedHeap::kGranule;
 constexpr size_t kDefaultCacheMiB = 256;
 
 size_t cache_limit() {
@@ -66,6 +67,11 @@ class OutputAllocator final : public c10::Allocator {
     const size_t rounded = (bytes + kGranule - 1) / kGranule * kGranule;
     std::unique_ptr<Block> block = take(rounded);
     if (block == nullptr) block = new_block(rounded);
+    {
+      MutexLock lock(mu_);
+      used_bytes_ += rounded;
+      peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+    }
     void* const data = block->data();
     return {data, block.release(), &give_back, c10::Device(c10::kCPU)};
   }
@@ -73,10 +79,15 @@ class OutputAllocator final : public c10::Allocator {
     std::memcpy(to, from, bytes);
   }
 
-  void keep_at_most(size_t limit) {
+  void release() {
     std::list<std::unique_ptr<Block>> dropped;  // freed without the lock
     MutexLock lock(mu_);
-    drop(limit, dropped);
+    drop(0, dropped);
+    peak_bytes_ = used_bytes_;
+  }
+  OutputMemory memory() {
+    MutexLock lock(mu_);
+    return {used_bytes_, peak_bytes_};
   }
 
  private:
@@ -87,6 +98,7 @@ class OutputAllocator final : public c10::Allocator {
     std::unique_ptr<Block> block(static_cast<Block*>(context));
     Blocks dropped;
     MutexLock lock(allocator.mu_);
+    allocator.used_bytes_ -= block->bytes;
     allocator.kept_bytes_ += block->bytes;
     allocator.unused_.push_front(std::move(block));
     allocator.drop(allocator.limit_, dropped);
@@ -118,6 +130,8 @@ class OutputAllocator final : public c10::Allocator {
   // The last used first.
   Blocks unused_ MESHRUN_GUARDED_BY(mu_);
   size_t kept_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+  size_t used_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+  size_t peak_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace
@@ -125,12 +139,17 @@ class OutputAllocator final : public c10::Allocator {
 at::Tensor empty_output(at::IntArrayRef shape, const at::TensorOptions& options) {
   size_t bytes = options.dtype().itemsize();
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
-  if (bytes < kLeast || !options.device().is_cpu()) return at::empty(shape, options);
+  if (!options.device().is_cpu()) return at::empty(shape, options);
+  // Without the dispatcher, which would take as long as a small transfer.
+  c10::Allocator* const allocator =
+      bytes < kLeast ? c10::GetCPUAllocator() : &OutputAllocator::get();
   return at::Tensor(at::detail::empty_generic(
-      shape, &OutputAllocator::get(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      shape, allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
       c10::typeMetaToScalarType(options.dtype()), at::MemoryFormat::Contiguous));
 }
 
-void release_output_memory() { OutputAllocator::get().keep_at_most(0); }
+void release_output_memory() { OutputAllocator::get().release(); }
+
+OutputMemory output_memory() { return OutputAllocator::get().memory(); }
 
 }  // namespace meshrun

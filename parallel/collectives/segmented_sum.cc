@@ -9,6 +9,16 @@
 namespace meshrun {
 namespace {
 
+// Rows of these lengths lie anywhere and are too short for the processor to see a stream in: so
+// many ahead are asked for. A fifth of the time of what does not fit in the caches.
+constexpr int64_t kLeastPrefetched = 256, kMostPrefetched = 4096;
+constexpr int64_t kAhead = 4;
+
+void prefetch(const std::byte* row, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
+}
+
 // Rows of one element, whose copies are a load and a store.
 template <typename Element>
 void gather_elements(std::byte* output, int64_t output_pitch, const Slices& input,
@@ -46,10 +56,14 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
   }
   const int64_t row = shape.inner * size;
   if (row == 0) return;
+  const bool is_long = row >= kLeastPrefetched && row <= kMostPrefetched;
   for (int64_t o = 0; o < shape.outer; ++o) {
     std::byte* const to = output + o * output_pitch * size;
     const std::byte* const from = input.data + o * input.pitch * size;
     for (int64_t r = begin; r < end; ++r) {
+      if (is_long && r + kAhead < end) {
+        prefetch(from + index[static_cast<size_t>(r + kAhead)] * row, row);
+      }
       std::memcpy(to + r * row, from + index[static_cast<size_t>(r)] * row,
                   static_cast<size_t>(row));
     }

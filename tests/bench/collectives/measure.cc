@@ -48,7 +48,8 @@ void verify(const Problem& problem, const Contender& contender,
   std::string wrong;
   for (int turn = 0; turn < 2; ++turn) {
     poison(contender);
-    release_output_memory();  // so that what comes next is poisoned by the allocator
+    release_output_memory();
+    const size_t before = output_memory().used_bytes;
     if (contender.prepare) contender.prepare();
     const int64_t copied = copied_bytes() + engine_copied();
     MPI_Barrier(MPI_COMM_WORLD);
@@ -58,7 +59,8 @@ void verify(const Problem& problem, const Contender& contender,
       result = contender.call();
     }
     measured.allocations = most(allocator.allocations());
-    measured.peak_bytes = most(allocator.peak_bytes());
+    measured.peak_bytes =
+        most(allocator.peak_bytes() + static_cast<int64_t>(output_memory().peak_bytes - before));
     measured.copied_bytes = most(copied_bytes() + engine_copied() - copied);
     if (!contender.has_result) return;
     if (contender.ordered && problem.expected.defined()) result = contender.ordered(result);

@@ -6,6 +6,7 @@
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/collectives/gather_v.h"
 #include "parallel/collectives/indexed_all_to_all_v.h"
+#include "parallel/collectives/output_memory.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/collectives/scatter_v.h"
 #include "parallel/comm/v_collectives.h"
@@ -18,9 +19,9 @@ namespace {
 using WorkPtr = VCollectives::WorkPtr;
 
 Contender all_reduce(const Problem& p, const Group& ucx) {
-  const at::Tensor tensor = at::empty_like(p.input);
+  const at::Tensor tensor = empty_output(p.input.sizes(), p.input.options());
   return {.name = "ours",
-          .note = "c10d::Backend's allreduce, in place",
+          .note = "c10d::Backend's allreduce, in place, in memory of empty_output()",
           .call =
               [=, backend = ucx->getBackend(c10::kCPU)] {
                 std::vector<at::Tensor> tensors = {tensor};
@@ -33,9 +34,9 @@ Contender all_reduce(const Problem& p, const Group& ucx) {
 Contender all_to_all(const Problem& p, const Group& ucx) {
   int64_t extent = 0;
   for (const int64_t e : p.received()) extent += e;
-  const at::Tensor output = at::empty(p.shape_with(extent), p.input.options());
+  const at::Tensor output = empty_output(p.shape_with(extent), p.input.options());
   return {.name = "ours",
-          .note = "c10d::Backend's alltoall_base, into memory that is there",
+          .note = "c10d::Backend's alltoall_base, into memory of empty_output()",
           .call =
               [=, &p, backend = ucx->getBackend(c10::kCPU), to = p.sent(),
                from = p.received()]() mutable {

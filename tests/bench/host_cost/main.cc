@@ -18,6 +18,7 @@
 #include "ATen/Parallel.h"
 #include "ATen/ops/add.h"
 #include "ATen/ops/arange.h"
+#include "ATen/ops/neg.h"
 #include "ATen/ops/ones.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/collectives/gather_v.h"
@@ -70,6 +71,8 @@ std::vector<Call> calls(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const IndexedAllToAllPlan plan(indices, table, kRows * kWorld, group);
   return {
       {"at::add", [=] { return at::add(plain, plain); }, {}},
+      // What LibTorch's autograd takes for the least of operators.
+      {"at::neg", [=] { return at::neg(piece); }, piece},
       {"all_gather_v", [=] { return all_gather_v(piece, sizes, 0, true, group); }, piece},
       {"reduce_scatter_v", [=] { return reduce_scatter_v(whole, sizes, 0, true, group); }, whole},
       {"gather_v", [=] { return gather_v(piece, sizes, 0, kRank, group); }, piece},
