@@ -1,7 +1,6 @@
 #include "parallel/collectives/output_memory.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
 #include "core/mutex.h"
+#include "parallel/comm/ucx/engine/process.h"
 #include "parallel/comm/ucx/engine/shared_heap.h"
 
 namespace meshrun {
@@ -24,31 +24,30 @@ constexpr size_t kMostShared = size_t{64} << 20;
 constexpr size_t kGranule = ucx::SharedHeap::kGranule;
 constexpr size_t kDefaultCacheMiB = 256;
 
-size_t cache_limit() {
-  const char* text = std::getenv("MESHRUN_OUTPUT_CACHE_MIB");
-  char* end = nullptr;
-  const long given = text == nullptr ? -1 : std::strtol(text, &end, 10);
-  const bool is_given = text != nullptr && end != text && *end == '\0' && given >= 0;
-  return (is_given ? static_cast<size_t>(given) : kDefaultCacheMiB) << 20;
-}
-
 struct Block {
-  using Shared = std::unique_ptr<void, void (*)(void*)>;
-
-  Shared shared = {nullptr, nullptr};  // of the heap, else
+  ucx::SharedHeap* heap = nullptr;  // absent: `memory`
+  void* shared = nullptr;
   c10::DataPtr memory;
   size_t bytes = 0;
 
-  void* data() const { return shared != nullptr ? shared.get() : memory.get(); }
+  Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() {
+    if (heap != nullptr) heap->free(shared);
+  }
+  void* data() const { return heap != nullptr ? shared : memory.get(); }
+  // The parent's, in a process that was forked.
+  bool is_inherited() const { return heap != nullptr && heap->is_inherited(); }
 };
 
 std::unique_ptr<Block> new_block(size_t bytes) {
   auto block = std::make_unique<Block>();
   block->bytes = bytes;
   ucx::SharedHeap* const heap = bytes <= kMostShared ? ucx::SharedHeap::of_process() : nullptr;
-  void* const shared = heap != nullptr ? heap->allocate(bytes) : nullptr;
-  if (shared != nullptr) {
-    block->shared = {shared, [](void* data) { ucx::SharedHeap::of_process()->free(data); }};
+  if (heap != nullptr) block->shared = heap->allocate(bytes);
+  if (block->shared != nullptr) {
+    block->heap = heap;
   } else {
     block->memory = c10::GetCPUAllocator()->allocate(bytes);
   }
@@ -96,6 +95,7 @@ class OutputAllocator final : public c10::Allocator {
   static void give_back(void* context) {
     OutputAllocator& allocator = get();
     std::unique_ptr<Block> block(static_cast<Block*>(context));
+    if (block->is_inherited()) return;
     Blocks dropped;
     MutexLock lock(allocator.mu_);
     allocator.used_bytes_ -= block->bytes;
@@ -108,7 +108,7 @@ class OutputAllocator final : public c10::Allocator {
   std::unique_ptr<Block> take(size_t bytes) {
     MutexLock lock(mu_);
     for (auto block = unused_.begin(); block != unused_.end(); ++block) {
-      if ((*block)->bytes != bytes) continue;
+      if ((*block)->bytes != bytes || (*block)->is_inherited()) continue;
       std::unique_ptr<Block> found = std::move(*block);
       unused_.erase(block);
       kept_bytes_ -= bytes;
@@ -125,7 +125,7 @@ class OutputAllocator final : public c10::Allocator {
     }
   }
 
-  const size_t limit_ = cache_limit();
+  const size_t limit_ = ucx::mib_of_environment("MESHRUN_OUTPUT_CACHE_MIB", kDefaultCacheMiB);
   Mutex mu_;
   // The last used first.
   Blocks unused_ MESHRUN_GUARDED_BY(mu_);

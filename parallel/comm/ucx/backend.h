@@ -113,7 +113,8 @@ class UcxBackend : public c10d::Backend, public VCollectives {
   WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
                        const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
                        VCall call) override;
-  bool takes_fill() const override { return true; }
+  // For ranks on other hosts slices are better gathered before, by all of this rank's threads.
+  bool takes_fill() const override { return options_->one_host; }
   // Nothing but the header check, for a collective that another backend is about to run: `what` in
   // words, `digest` of all that must agree. A barrier where headers are not compared.
   WorkPtr compare(std::string what, uint64_t digest, VCall call);

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <future>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "parallel/collectives/output_memory.h"
 #include "parallel/comm/collective_errors.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
@@ -552,6 +555,70 @@ MESHRUN_RANK_FUNCTION(ucx_coalesces) {
 
 TEST(UcxBackendTest, CoalescedCallsAreOneOperation) {
   expect_success(run_ranks("ucx_coalesces", env_ranks(2)));
+}
+
+// What is put together as it is sent, beside a call whose input lies in memory.
+MESHRUN_RANK_FUNCTION(ucx_coalesces_what_is_put_together) {
+  const World world;
+  UcxBackend& backend = world.backend();
+  const int64_t other = 1 - world.rank;
+  constexpr int64_t kRows = 3000;
+  const at::Tensor input = at::full({kRows}, world.rank + 1, at::kLong);
+  const at::Tensor gathered = empty_output({2 * kRows}, at::TensorOptions(at::kLong));
+  const at::Tensor exchanged = empty_output({kRows}, at::TensorOptions(at::kLong));
+  std::vector<int64_t> sizes = {0, 0};
+  sizes[static_cast<size_t>(other)] = kRows;
+  VCall call;
+  call.fill = [own = world.rank](int32_t, int64_t offset, std::span<std::byte> to) {
+    for (size_t at = 0; at < to.size(); at += 8) {
+      const int64_t value = (offset + static_cast<int64_t>(at)) / 8 * 10 + own;
+      std::memcpy(to.data() + at, &value, 8);
+    }
+  };
+  backend.startCoalescing();
+  backend.all_gather_v(gathered, input, {kRows, kRows}, 0, {});
+  backend.all_to_all_v(exchanged, sizes, 0, at::empty({kRows}, at::kLong), sizes, 0,
+                       std::move(call));
+  backend.endCoalescing()->wait();
+  EXPECT_TRUE(at::equal(gathered.slice(0, 0, kRows), at::ones({kRows}, at::kLong)));
+  EXPECT_TRUE(at::equal(gathered.slice(0, kRows), at::full({kRows}, 2, at::kLong)));
+  EXPECT_TRUE(at::equal(exchanged, at::arange(kRows) * 10 + other));
+}
+
+TEST(UcxBackendTest, WhatIsPutTogetherAsItIsSentCanBeCoalesced) {
+  expect_success(run_ranks("ucx_coalesces_what_is_put_together", env_ranks(2)));
+}
+
+// Sizes of an all-to-all are not compared: who expects other bytes than come says so, and nothing
+// is written where it does not belong.
+MESHRUN_RANK_FUNCTION(ucx_expects_other_bytes) {
+  const World world;
+  int number = 0;
+  for (const auto& [sent, expected] : {std::pair{8000, 1000}, {1000, 8000}, {8000, 7000}}) {
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>(std::to_string(number++), world.store);
+    const GroupPtr group = make_process_group(store, world.rank, world.size, "ucx", {});
+    const at::Tensor memory = empty_output({16000}, at::TensorOptions(at::kFloat)).zero_();
+    const bool receives = world.rank == 0;
+    std::vector<int64_t> to = {receives ? 0 : sent, 0}, from = {0, receives ? expected : 0};
+    at::Tensor output = receives ? memory.slice(0, 0, expected) : at::empty({0});
+    at::Tensor input = at::ones({receives ? 0 : sent});
+    const auto exchange = [&] { group->alltoall_base(output, input, from, to)->wait(); };
+    if (receives) {
+      EXPECT_THROW(exchange(), CollectiveMismatchError) << sent << " for " << expected;
+      EXPECT_EQ(memory.slice(0, expected).sum().item<float>(), 0.0f);
+    } else {
+      try {
+        exchange();  // a short message may have left before anybody knows
+      } catch (const CollectiveMismatchError&) {
+      }
+    }
+    world.group->barrier()->wait();
+  }
+}
+
+TEST(UcxBackendTest, ExpectingOtherBytesThanComeIsAnErrorAndNothingIsOverwritten) {
+  expect_success(run_ranks("ucx_expects_other_bytes", env_ranks(2)));
 }
 
 MESHRUN_RANK_FUNCTION(ucx_splits) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Home kInput{Space::kInput, 0, 0};
 constexpr Home kOutput{Space::kOutput, 0, 0};
-// Bytes of all pieces but its own.
+// Bytes of all pieces but its own, if they were all as long as the one that is looked at.
 constexpr int64_t kWrittenByRoot = 128 << 10;
 
 Home input(int piece) { return {Space::kInput, piece, 0}; }
@@ -25,7 +25,7 @@ int below(const Place& place, int distance) {
 }
 
 void broadcast_flat(ScheduleBuilder& builder, const Place& place, const Piece& tensor, int root) {
-  builder.fetch(true);
+  builder.set_offers(Offers::kNone);
   Mover mover(builder, place);
   if (place.rank != root) {
     mover.receive(root, kOutput, tensor);
@@ -215,7 +215,8 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
   // The root writes small pieces faster than the kernel fetches them; of large ones each rank
   // fetches its own while the root copies.
   const auto fetch_large = [&](const Piece& piece) {
-    builder.fetch(piece.layout.bytes() * (place.size - 1) > kWrittenByRoot);
+    const bool is_large = piece.layout.bytes() * (place.size - 1) > kWrittenByRoot;
+    builder.set_offers(is_large ? Offers::kNone : Offers::kLarge);
   };
   if (place.rank != root) {
     fetch_large(own);
@@ -233,6 +234,7 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
 Schedule plan_all_to_all(const Place& place, std::span<const Piece> to,
                          std::span<const Piece> from) {
   ScheduleBuilder builder(place.size);
+  builder.set_offers(Offers::kAll);
   Mover mover(builder, place);
   for (int d = 1; d < place.size; ++d) {
     mover.send(above(place, d), input(above(place, d)), to[above(place, d)]);

@@ -1,12 +1,10 @@
 #include "parallel/comm/ucx/engine/engine.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <fstream>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -14,9 +12,10 @@
 #include "core/log.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/comm/ucx/engine/digest.h"
 #include "parallel/comm/ucx/engine/engine_impl.h"
 #include "parallel/comm/ucx/engine/flight_recorder.h"
-#include "parallel/comm/ucx/engine/header_check.h"
+#include "parallel/comm/ucx/engine/process.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -45,22 +44,10 @@ void append(Executor::Wishes& to, Executor::Wishes&& more) {
   append(to.dumps, std::move(more.dumps));
 }
 
-// Between this process and the one that counted first.
-std::atomic<int> forks{0};
-
-int count_forks() {
-  static const bool registered [[maybe_unused]] = [] {
-    pthread_atfork(nullptr, nullptr, [] { ++forks; });
-    return true;
-  }();
-  return forks;
-}
-
 }  // namespace
 
 uint64_t this_host() {
-  std::string text;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+  std::string text = boot_id();
   std::array<char, 64> name_space{};
   const ssize_t length = readlink("/proc/self/ns/ipc", name_space.data(), name_space.size());
   if (length > 0) text.append(name_space.data(), static_cast<size_t>(length));
@@ -69,9 +56,7 @@ uint64_t this_host() {
   if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
     text.append(reinterpret_cast<const char*>(&cores), sizeof(cores));
   }
-  Digest digest;
-  for (const char c : text) digest.add(c);
-  return digest.value();
+  return digest_of(text);
 }
 
 int usable_cores() {
@@ -87,7 +72,7 @@ Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
       watch_(std::move(options.watch)),
       dump_(std::move(options.dump)),
       cores_(options.cores),
-      forks_(count_forks()),
+      forks_(fork_count()),
       executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host,
                                            options.heap)) {}
 
@@ -98,7 +83,7 @@ void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
 }
 
 // getpid() is a system call, a tenth of a small collective.
-bool Engine::Impl::is_forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
+bool Engine::Impl::is_forked() const { return fork_count() != forks_; }
 
 void Engine::Impl::stop() {
   if (watch_ != nullptr) watch_->stop();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "parallel/comm/ucx/engine/digest.h"
 #include "parallel/comm/ucx/engine/executor_impl.h"
 
 namespace meshrun::ucx {
@@ -11,19 +12,6 @@ namespace {
 
 // Longer than who moves operations forward ever sleeps (wait_policy.h).
 constexpr std::chrono::milliseconds kPause{50};
-
-uint64_t digest_of(std::string_view text) {
-  Digest digest;
-  for (const char c : text) digest.add(c);
-  return digest.value();
-}
-
-bool is_lent(const RunningOperation& operation) {
-  for (StepId id = 0; id < operation.steps.size(); ++id) {
-    if (operation.is_lent(id)) return true;
-  }
-  return false;
-}
 
 // A peer may still write into its memory: that must never be anything else's.
 void keep_for_ever(const OperationPtr& operation) {
@@ -146,6 +134,7 @@ template OperationPtr Executor::Impl::submit(uint32_t, PointToPointSpec&&);
 
 void Executor::Impl::accept(MemberGroup& g, const OperationPtr& operation) {
   operation->group = &g;
+  operation->group_number = g.number;
   operation->moved = now_;
   operation->deadline = now_ + operation->timeout;
   next_deadline_ = std::min(next_deadline_, operation->deadline);
@@ -211,9 +200,13 @@ void Executor::Impl::dispatch(Request& request) {
   } else if (!(request.step & (kHeaderSend | kOfferSend | kOfferReceive))) {
     operation.steps[request.step].phase = StepState::kBroken;
   }
-  if (!operation.is_ended()) {
-    message_done(operation, request);
-  } else if (operation.outstanding == 0) {
+  if (!operation.is_ended()) return message_done(operation, request);
+  const bool has_come =
+      request.status == MessageStatus::kOk || request.status == MessageStatus::kTruncated;
+  if (request.step <= kStepMask && has_come) {
+    operation.steps[request.step].phase = StepState::kFinished;
+  }
+  if (operation.outstanding == 0 && !operation.has_lent()) {
     const auto buried = graveyard_.find(&operation);
     wishes_.memory.push_back(buried->second);
     release(operation);
@@ -281,7 +274,7 @@ void Executor::Impl::close(const std::string& reason) {
   transport_->cancel(control_receive_);
   transport_->close();
   for (const auto& [key, operation] : graveyard_) {
-    if (is_lent(*operation)) {
+    if (operation->has_lent()) {
       keep_for_ever(operation);
       continue;
     }

@@ -17,7 +17,8 @@
 //   abort            all of the group's operations fail, the group with them
 // A group that fails here tells the members it is connected to, once (kControl); who hears of it
 // fails the group with the same sentence and passes it on. Receives are cancelled; requests that
-// cannot be, and the memory they name, are kept until they are done or the transport closes.
+// cannot be, and the memory they name, are kept until they are done or the transport closes; memory
+// that a peer may write to (shared_heap.h) until it says that it is through, or for ever.
 // A collective whose time is up first asks the members how far they are, for at most kAskFor, so
 // that the sentence names who has not called it and not who waits for that rank, too.
 #pragma once
@@ -142,8 +143,8 @@ class Executor {
   int local_ranks() const;
   Transport& transport();
 
-  // Fails everything (kAborted) and closes the transport. Memory is free afterwards. Only take()
-  // may follow, and what reads.
+  // Fails everything (kAborted) and closes the transport. Memory is free afterwards, but for what
+  // peers may still write to, which is kept for ever. Only take() may follow, and what reads.
   void close(const std::string& reason);
 
  private:

@@ -133,20 +133,26 @@ void Executor::Impl::control_done(Request& request) {
     return;
   }
   if (request.status == MessageStatus::kOk) {
-    MemberGroup* const g = find(group_of(request.tag));
-    const int sender = sender_of(request.tag);
-    if (g != nullptr && sender < g->config->size) {
-      control_received(*g, sender, std::span(control_buffer_).first(request.bytes));
-    }
+    const auto bytes = std::span<const std::byte>(control_buffer_).first(request.bytes);
+    control_received(group_of(request.tag), sender_of(request.tag), bytes);
   }
   if (request.status != MessageStatus::kCancelled) post_control_receive();
 }
 
-void Executor::Impl::control_received(MemberGroup& g, int sender,
+void Executor::Impl::control_received(uint32_t number, int sender,
                                       std::span<const std::byte> bytes) {
   ControlHead head;
   if (bytes.size() < sizeof(head)) return;
   std::memcpy(&head, bytes.data(), sizeof(head));
+  if (head.type == ControlHead::kFailure) {
+    // Also of a group that is gone here.
+    give_back_memory([&](const RunningOperation& operation, int rank) {
+      return operation.group_number == number && rank == sender;
+    });
+  }
+  MemberGroup* const found = find(number);
+  if (found == nullptr || sender >= found->config->size) return;
+  MemberGroup& g = *found;
   switch (head.type) {
     case ControlHead::kFailure:
       if (std::optional<Failure> failure = parse_failure(bytes.subspan(sizeof(head)))) {

@@ -30,7 +30,7 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
   --unfinished_;
   if (operation.drive == Drive::kThread) --unfinished_for_thread_;
   forget_ready(operation);
-  if (operation.outstanding > 0) {
+  if (operation.outstanding > 0 || operation.has_lent()) {
     graveyard_[&operation] = self;
   } else {
     release(operation);
@@ -40,13 +40,30 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
   if (!g.failure) start_queued(g);
 }
 
+// Its senders have told that they write no more, or are gone.
+void Executor::Impl::give_back_memory(const std::function<bool(const RunningOperation&, int)>& of) {
+  for (auto entry = graveyard_.begin(); entry != graveyard_.end();) {
+    const OperationPtr operation = (entry++)->second;
+    bool is_any = false;
+    for (StepId id = 0; id < operation->offers.size(); ++id) {
+      if (!operation->is_lent(id) || !of(*operation, operation->step(id).peer)) continue;
+      operation->steps[id].phase = StepState::kFinished;
+      is_any = true;
+    }
+    if (!is_any || operation->outstanding > 0 || operation->has_lent()) continue;
+    wishes_.memory.push_back(operation);
+    release(*operation);
+    graveyard_.erase(operation.get());
+  }
+}
+
 void Executor::Impl::release(RunningOperation& operation) {
   std::shared_ptr<void>& memory =
       operation.is_point_to_point ? operation.point_to_point.keep_alive : operation.spec.keep_alive;
   // Not `memory != nullptr`: an owner of something else may hold a null pointer.
   if (memory.use_count() > 0) wishes_.memory.push_back(std::exchange(memory, nullptr));
   return_scratch(std::exchange(operation.scratch, {}));
-  for (Scratch& staged : std::exchange(operation.staged, {})) return_scratch(std::move(staged));
+  operation.staged.clear();
 }
 
 void Executor::Impl::cancel_receives(RunningOperation& operation) {
@@ -62,8 +79,7 @@ void Executor::Impl::cancel_open_receives(RunningOperation& operation) {
   }
   for (StepId id = 0; id < operation.steps.size(); ++id) {
     StepState& step = operation.steps[id];
-    // What is lent to the sender is its until it says otherwise.
-    if (step.phase == StepState::kPosted && !operation.is_send(id) && !operation.is_lent(id)) {
+    if (step.phase == StepState::kPosted && !operation.is_send(id)) {
       transport_->cancel(step.request);
     }
   }
@@ -260,6 +276,12 @@ void Executor::Impl::broken(PeerId peer, const std::string& reason) {
 void Executor::Impl::gone(int world_rank, bool left, const std::string& reason) {
   const auto [entry, is_new] = gone_.try_emplace(world_rank, Gone{left, reason, now_});
   const bool is_of_connection = reason.starts_with("its connection");
+  if (!is_of_connection) {
+    give_back_memory([&](const RunningOperation& operation, int rank) {
+      const std::vector<int>& world_ranks = operation.config->world_ranks;
+      return (world_ranks.empty() ? rank : world_ranks[rank]) == world_rank;
+    });
+  }
   if (!is_new && !entry->second.left && (left || !is_of_connection)) {
     entry->second.left = left;
     entry->second.reason = reason;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -132,7 +133,7 @@ class Executor::Impl {
                     std::string_view bytes = {});
   void post_control_receive();
   void control_done(Request& request);
-  void control_received(MemberGroup& group, int sender, std::span<const std::byte> bytes);
+  void control_received(uint32_t group, int sender, std::span<const std::byte> bytes);
 
   // executor_movement.cc
   void start(const OperationPtr& operation);
@@ -162,6 +163,7 @@ class Executor::Impl {
   void prepare(RunningOperation& operation);
   // `bytes`: none where they have been written into the receiver's memory.
   void send_data(RunningOperation& operation, StepId id, std::span<const std::byte> bytes);
+  static Tag data_tag(const MemberGroup& group, const Step& step, uint64_t sequence);
   void connection_broke(RunningOperation& operation, const Request& request);
   void wrong_length(RunningOperation& operation, const Request& request);
   void finish_step(RunningOperation& operation, StepId id);
@@ -177,7 +179,9 @@ class Executor::Impl {
 
   // executor_failures.cc
   void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);
-  // Once no request is left.
+  // Of operations that have ended: what is lent to a rank of which `of` says so is lent no more.
+  void give_back_memory(const std::function<bool(const RunningOperation&, int rank)>& of);
+  // Once no request is left, and no peer writes to its memory.
   void release(RunningOperation& operation);
   // At once, or after the round's messages, some of which may be its own.
   void cancel_receives(RunningOperation& operation);

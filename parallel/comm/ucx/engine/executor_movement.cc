@@ -189,25 +189,30 @@ void Executor::Impl::post_step(RunningOperation& operation, StepId id) {
       send_step(operation, id);
     }
   } else {
-    const Tag tag =
-        collective_tag(TagKind::kData, g.number, step.peer, operation.sequence(), step.message);
-    post_receive(operation, tag, kExactly, operation.bytes_to_write(step.to), state.request);
+    post_receive(operation, data_tag(g, step, operation.sequence()), kExactly,
+                 operation.bytes_to_write(step.to), state.request);
   }
+}
+
+Tag Executor::Impl::data_tag(const MemberGroup& g, const Step& step, uint64_t sequence) {
+  const bool is_send = step.kind == StepKind::kSend;
+  return collective_tag(TagKind::kData, is_send ? g.members[step.peer].group : g.number,
+                        is_send ? g.config->rank : step.peer, sequence, step.message);
 }
 
 void Executor::Impl::send_data(RunningOperation& operation, StepId id,
                                std::span<const std::byte> bytes) {
-  const MemberGroup& g = *operation.group;
   const Step& step = operation.step(id);
-  post_send(operation, step.peer,
-            collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
-                           operation.sequence(), step.message),
-            bytes, operation.steps[id].request);
+  post_send(operation, step.peer, data_tag(*operation.group, step, operation.sequence()), bytes,
+            operation.steps[id].request);
 }
 
 bool Executor::Impl::has_offer(const MemberGroup& g, const Step& step) const {
-  return step.peer >= 0 && !step.fetched && g.members[step.peer].shares &&
-         std::max(step.from.bytes, step.to.bytes) >= g.config->least_offered;
+  // Tags have no room for more.
+  if (step.peer < 0 || !g.members[step.peer].shares || step.message >= kFirstOffer) return false;
+  return step.offers == Offers::kAll ||
+         (step.offers == Offers::kLarge &&
+          std::max(step.from.bytes, step.to.bytes) >= g.config->least_offered);
 }
 
 void Executor::Impl::exchange_offer(RunningOperation& operation, StepId id) {
@@ -221,13 +226,14 @@ void Executor::Impl::make_offer(RunningOperation& operation, StepId id) {
   const std::span<std::byte> memory = operation.bytes_to_write(step.to);
   Offer& offer = operation.offers[id];
   offer.message.sequence = operation.sequence();
+  offer.message.bytes = step.to.bytes;
   offer.message.offset =
       heap_->offset_of(memory.data(), memory.size()).value_or(OfferMessage::kNone);
   offer.request.step = kOfferSend | id;
   offer.state = Offer::kKnown;
   post_send(operation, step.peer,
             collective_tag(TagKind::kHeader, g.members[step.peer].group, g.config->rank,
-                           operation.sequence(), kFirstOffer + step.message % kFirstOffer),
+                           operation.sequence(), kFirstOffer + step.message),
             std::as_bytes(std::span(&offer.message, 1)), offer.request);
 }
 
@@ -238,7 +244,7 @@ void Executor::Impl::await_offer(RunningOperation& operation, StepId id) {
   offer.request.step = kOfferReceive | id;
   post_receive(operation,
                collective_tag(TagKind::kHeader, operation.group->number, step.peer,
-                              operation.sequence(), kFirstOffer + step.message % kFirstOffer),
+                              operation.sequence(), kFirstOffer + step.message),
                kExactly, std::as_writable_bytes(std::span(&offer.message, 1)), offer.request);
 }
 
@@ -247,13 +253,16 @@ void Executor::Impl::offer_received(RunningOperation& operation, const Request& 
   const Step& step = operation.step(id);
   Offer& offer = operation.offers[id];
   offer.state = Offer::kKnown;
-  if (request.status == MessageStatus::kCancelled) return finish_if_done(operation);
+  if (operation.explaining || request.status == MessageStatus::kCancelled) {
+    return finish_if_done(operation);
+  }
   const bool is_whole = request.status == MessageStatus::kOk &&
                         request.bytes == static_cast<int64_t>(sizeof(offer.message));
   // Of an operation that this rank has left behind.
   if (is_whole && offer.message.sequence < operation.sequence()) return await_offer(operation, id);
   const PeerHeap* const heap = operation.group->members[step.peer].heap;
-  if (is_whole && heap != nullptr) {
+  // Who expects other bytes than these is sent them, and says so.
+  if (is_whole && heap != nullptr && offer.message.bytes == step.from.bytes) {
     offer.target = heap->at(offer.message.offset, static_cast<size_t>(step.from.bytes));
   }
   if (operation.steps[id].phase == StepState::kPosted) send_step(operation, id);
@@ -270,8 +279,9 @@ void Executor::Impl::send_step(RunningOperation& operation, StepId id) {
     ready.target = operation.offers[id].target;
     counters_.sent_bytes += step.from.bytes;
   } else {
-    operation.staged.push_back(take_scratch(step.from.bytes));
-    ready.target = operation.staged.back().data.get();
+    // Not of the scratch memory, which is kept: this may be as long as the tensor.
+    operation.staged.emplace_back(new std::byte[static_cast<size_t>(step.from.bytes)]);
+    ready.target = operation.staged.back().get();
   }
   computes_.push_back(ready);
   ++operation.queued_steps;

@@ -24,6 +24,7 @@
 #include <string>
 #include <string_view>
 
+#include "parallel/comm/ucx/engine/digest.h"
 #include "parallel/comm/ucx/engine/dtype.h"
 #include "parallel/comm/ucx/engine/failure.h"
 
@@ -76,17 +77,6 @@ struct Signature {
   bool agrees_with(const Signature& other) const;
 };
 static_assert(sizeof(Signature) == 40);
-
-// 64 bits of a stream of integers; stable across builds and hosts. Not against an adversary.
-class Digest {
- public:
-  Digest& add(int64_t value);
-  Digest& add(std::span<const int64_t> values);
-  uint64_t value() const { return state_; }
-
- private:
-  uint64_t state_ = 0x9e3779b97f4a7c15;
-};
 
 // What a rank knows of the group's signatures.
 struct Knowledge {

@@ -92,6 +92,13 @@ std::span<std::byte> RunningOperation::bytes_to_write(const Region& region) cons
   return {piece.data + piece.layout.position(region.offset), static_cast<size_t>(region.bytes)};
 }
 
+bool RunningOperation::has_lent() const {
+  for (StepId id = 0; id < offers.size(); ++id) {
+    if (is_lent(id)) return true;
+  }
+  return false;
+}
+
 void RunningOperation::end(std::optional<Failure> failure, int source) {
   failure_ = std::move(failure);
   source_rank_ = source;

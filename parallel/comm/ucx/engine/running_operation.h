@@ -46,6 +46,7 @@ struct OfferMessage {
   static constexpr uint64_t kNone = ~uint64_t{0};
   uint64_t sequence = 0;
   uint64_t offset = kNone;  // in the receiver's heap; kNone: it is not in there
+  int64_t bytes = 0;        // that the receiver expects
 };
 
 // Of a step: the receiver's is sent, the sender's is received.
@@ -98,14 +99,18 @@ class RunningOperation final : public Operation,
   bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }
   const Step& step(StepId id) const { return schedule->steps[id]; }
   bool is_filled(const Region& region) const {
-    return region.space == Space::kInput && spec.fill != nullptr;
+    return region.space == Space::kInput && spec.inputs[region.piece].data == nullptr;
   }
   // A receive whose memory was offered to the sender.
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
   }
-  // And the sender may be writing to it.
-  bool is_lent(StepId id) const { return was_offered(id) && steps[id].phase == StepState::kPosted; }
+  // And the sender may write to it, until it says that it has, or that its group has failed. Where
+  // the ranks disagree, nobody writes.
+  bool is_lent(StepId id) const {
+    return !explaining && was_offered(id) && steps[id].phase != StepState::kFinished;
+  }
+  bool has_lent() const;
 
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
@@ -125,6 +130,7 @@ class RunningOperation final : public Operation,
   uint64_t ticket = 0;  // in the flight recorder
 
   MemberGroup* group = nullptr;  // until it has ended
+  uint32_t group_number = 0;
   OperationState state = OperationState::kQueued;
   Drive drive;
   SteadyNanos deadline{0};
@@ -149,8 +155,9 @@ class RunningOperation final : public Operation,
   std::vector<Offer> offers;  // by step; empty: none are exchanged
   size_t steps_left = 0;
   Scratch scratch;
-  std::vector<Scratch> staged;  // what `fill` has written for messages that are sent
-  int queued_steps = 0;         // in the executor's queues
+  // What `fill` has written for messages that are sent.
+  std::vector<std::unique_ptr<std::byte[]>> staged;
+  int queued_steps = 0;  // in the executor's queues
 
   // Requests that the transport holds.
   int outstanding = 0;

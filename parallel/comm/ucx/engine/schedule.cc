@@ -87,7 +87,7 @@ StepId ScheduleBuilder::send(int peer, Region from, std::initializer_list<StepId
   step.kind = StepKind::kSend;
   step.peer = peer;
   step.message = sent_[peer]++;
-  step.fetched = fetched_;
+  step.offers = offers_;
   step.from = from;
   return push(step, after);
 }
@@ -97,7 +97,7 @@ StepId ScheduleBuilder::receive(int peer, Region to, std::initializer_list<StepI
   step.kind = StepKind::kReceive;
   step.peer = peer;
   step.message = received_[peer]++;
-  step.fetched = fetched_;
+  step.offers = offers_;
   step.to = to;
   return push(step, after);
 }

@@ -35,13 +35,23 @@ struct Region {
 
 enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 
+// Of which messages the receiver tells the sender where they belong, so that it may write them
+// there (shared_heap.h). Alike at both ends.
+enum class Offers : uint8_t {
+  kLarge,
+  // None: one rank sends to many, which better fetch at once.
+  kNone,
+  // All: the ranks have not compared the sizes. Who expects others than come, learns of it so.
+  kAll,
+};
+
 using StepId = uint32_t;
 
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;                            // kSend, kReceive: rank in the group
   uint32_t message = 0;                         // kSend, kReceive: its number between the two ranks
-  bool fetched = false;                         // kSend, kReceive: see ScheduleBuilder::fetch()
+  Offers offers = Offers::kLarge;               // kSend, kReceive
   Region from;                                  // kSend, kCopy; contiguous but for kCopy
   Region to;                                    // kReceive, kCopy, kReduce
   uint32_t first_source = 0, source_count = 0;  // kReduce: in Schedule::sources, rank order
@@ -79,9 +89,8 @@ class ScheduleBuilder {
   // One more thing that `step` waits for; `earlier` < `step`.
   void add_dependency(StepId step, StepId earlier);
 
-  // From now on who receives moves the bytes, also where the sender could write into its memory
-  // (shared_heap.h): one rank sends to many. Alike at both ends.
-  void fetch(bool fetched) { fetched_ = fetched; }
+  // For what is sent and received from now on.
+  void set_offers(Offers offers) { offers_ = offers; }
 
   // Scratch memory, aligned to 64 bytes.
   Region scratch(int64_t bytes);
@@ -97,7 +106,7 @@ class ScheduleBuilder {
   Schedule schedule_;
   std::vector<Edge> edges_;
   std::vector<uint32_t> sent_, received_;  // by peer
-  bool fetched_ = false;
+  Offers offers_ = Offers::kLarge;
 };
 
 }  // namespace meshrun::ucx

@@ -3,29 +3,26 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "fmt/format.h"
-#include "parallel/comm/ucx/engine/header_check.h"
+#include "parallel/comm/ucx/engine/digest.h"
+#include "parallel/comm/ucx/engine/process.h"
 
 namespace meshrun::ucx {
 namespace {
 
 constexpr size_t kDefaultMiB = 1024;
-
-uint64_t this_boot() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  Digest digest;
-  for (const char c : id) digest.add(c);
-  return digest.value();
-}
+constexpr const char* kName = "meshrun";
 
 size_t round_up(size_t bytes) {
   return (bytes + SharedHeap::kGranule - 1) / SharedHeap::kGranule * SharedHeap::kGranule;
@@ -35,12 +32,19 @@ void* map_shared(int fd, size_t bytes) {
   return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 }
 
-size_t bytes_of_environment() {
-  const char* text = std::getenv("MESHRUN_SHARED_MEMORY_MIB");
-  char* end = nullptr;
-  const long given = text == nullptr ? -1 : std::strtol(text, &end, 10);
-  const bool is_given = text != nullptr && end != text && *end == '\0' && given >= 0;
-  return (is_given ? static_cast<size_t>(given) : kDefaultMiB) << 20;
+// Whoever tells UCX which transports to take, and names none over shared memory, means it.
+bool is_wanted() {
+  const char* text = std::getenv("UCX_TLS");
+  if (text == nullptr || *text == '^') return true;
+  static constexpr std::string_view kShared[] = {"all",   "shm",  "sm",  "mm",
+                                                 "posix", "sysv", "cma", "xpmem"};
+  std::string_view names = text;
+  while (!names.empty()) {
+    const size_t end = std::min(names.find(','), names.size());
+    if (std::ranges::find(kShared, names.substr(0, end)) != std::end(kShared)) return true;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return false;
 }
 
 }  // namespace
@@ -49,7 +53,10 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
   bytes = round_up(bytes);
   uint64_t token = 0;
   if (bytes <= kGranule || getrandom(&token, sizeof(token), 0) != sizeof(token)) return nullptr;
-  const int fd = memfd_create("meshrun", MFD_CLOEXEC);
+  // Growing a file past this is a signal.
+  rlimit longest{};
+  if (getrlimit(RLIMIT_FSIZE, &longest) != 0 || longest.rlim_cur < bytes) return nullptr;
+  const int fd = memfd_create(kName, MFD_CLOEXEC);
   if (fd < 0) return nullptr;
   void* const base =
       ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? map_shared(fd, bytes) : MAP_FAILED;
@@ -58,26 +65,42 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
     return nullptr;
   }
   std::unique_ptr<SharedHeap> heap(new SharedHeap(fd, static_cast<std::byte*>(base), bytes));
-  heap->address_ = {this_boot(), token, static_cast<int64_t>(bytes), getpid(), fd};
+  heap->address_ = {digest_of(boot_id()), token, static_cast<int64_t>(bytes), getpid(), fd};
   std::memcpy(base, &token, sizeof(token));
   return heap;
 }
 
 SharedHeap* SharedHeap::of_process() {
-  static SharedHeap* const heap = create(bytes_of_environment()).release();
+  static const auto make = [] {
+    return is_wanted() ? create(mib_of_environment("MESHRUN_SHARED_MEMORY_MIB", kDefaultMiB))
+                       : nullptr;
+  };
+  static std::atomic<SharedHeap*> current{make().release()};
+  SharedHeap* heap = current;
+  if (heap == nullptr || !heap->is_inherited()) return heap;
+  std::unique_ptr<SharedHeap> own = make();
+  // The parent's stays mapped: tensors that the child has inherited lie in it.
+  if (current.compare_exchange_strong(heap, own.get())) return own.release();
   return heap;
 }
 
 // The first page has the token.
 SharedHeap::SharedHeap(int fd, std::byte* base, size_t bytes)
-    : fd_(fd), base_(base), bytes_(bytes), free_{{kGranule, bytes - kGranule}} {}
+    : fd_(fd),
+      base_(base),
+      bytes_(bytes),
+      forks_(fork_count()),
+      free_{{kGranule, bytes - kGranule}} {}
 
 SharedHeap::~SharedHeap() {
   munmap(base_, bytes_);
   close(fd_);
 }
 
+bool SharedHeap::is_inherited() const { return fork_count() != forks_; }
+
 void* SharedHeap::allocate(size_t bytes) {
+  if (is_inherited()) return nullptr;
   bytes = round_up(bytes == 0 ? 1 : bytes);
   MutexLock lock(mu_);
   for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
@@ -93,13 +116,19 @@ void* SharedHeap::allocate(size_t bytes) {
 }
 
 void SharedHeap::free(void* block) {
-  auto offset = static_cast<size_t>(static_cast<std::byte*>(block) - base_);
-  MutexLock lock(mu_);
-  const auto used = used_.find(offset);
-  size_t length = used->second;
-  used_.erase(used);
-  used_bytes_ -= length;
+  if (is_inherited()) return;
+  const auto offset = static_cast<size_t>(static_cast<std::byte*>(block) - base_);
+  size_t length;
+  {
+    MutexLock lock(mu_);
+    const auto used = used_.find(offset);
+    length = used->second;
+    used_.erase(used);
+    used_bytes_ -= length;
+  }
+  // Takes as long as a large transfer.
   madvise(block, length, MADV_REMOVE);
+  MutexLock lock(mu_);
   auto after = free_.lower_bound(offset);
   if (after != free_.end() && after->first == offset + length) {
     length += after->second;
@@ -130,10 +159,16 @@ size_t SharedHeap::used_bytes() const {
 
 std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  // In another pid namespace this may be anything: do not touch what is not a memfd of ours.
+  char target[64] = {};
+  if (readlink(path.c_str(), target, sizeof(target) - 1) < 0 ||
+      !std::string_view(target).starts_with(fmt::format("/memfd:{}", kName))) {
+    return nullptr;
+  }
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return nullptr;
   const auto bytes = static_cast<size_t>(address.bytes);
-  // Another process may have this number here: look before mapping what may be too short.
+  // Of another process of ours, perhaps: look before mapping what may be too short.
   uint64_t token = 0;
   const bool is_its = pread(fd, &token, sizeof(token), 0) == sizeof(token) &&
                       token == address.token && lseek(fd, 0, SEEK_END) == address.bytes;

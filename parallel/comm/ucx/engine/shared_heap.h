@@ -7,7 +7,8 @@
 // namespace in which they see the process), and check a random number in its first bytes: nothing
 // has a name in the file system, and nothing remains when the processes are gone. Pages are taken
 // when they are first written, and given back when their block is freed. After fork() a child
-// shares these pages with its parent instead of having a copy.
+// shares these pages with its parent instead of having a copy: what it writes to them its parent
+// reads. It frees none of them, and has a heap of its own for what it makes itself.
 //
 // Threads: SharedHeap: any. PeerHeap: one at a time. Errors: create() gives null where the kernel
 // refuses, PeerHeap::open() where the heap cannot be reached; nothing is lost but speed.
@@ -44,8 +45,8 @@ class SharedHeap {
 
   // Null: the kernel has no memfd, or no such address space.
   static std::unique_ptr<SharedHeap> create(size_t bytes);
-  // Of MESHRUN_SHARED_MEMORY_MIB (1024); null where that is 0 or it cannot be made. Never
-  // destroyed.
+  // Of MESHRUN_SHARED_MEMORY_MIB (1024). Null where that is 0, where it cannot be made, and where
+  // UCX_TLS names no transport over shared memory. Never destroyed.
   static SharedHeap* of_process();
   ~SharedHeap();
 
@@ -56,6 +57,9 @@ class SharedHeap {
   void* allocate(size_t bytes) MESHRUN_EXCLUDES(mu_);
   // Gives the pages back.
   void free(void* block) MESHRUN_EXCLUDES(mu_);
+
+  // In a child of the process that made it: nothing is allocated or freed here any more.
+  bool is_inherited() const;
 
   const HeapAddress& address() const { return address_; }
   // Where [data, data + bytes) is, if it is in here.
@@ -68,6 +72,7 @@ class SharedHeap {
   const int fd_;
   std::byte* const base_;
   const size_t bytes_;
+  const int forks_;
   HeapAddress address_;
   mutable Mutex mu_;
   // Offset to length; neighbours are one.

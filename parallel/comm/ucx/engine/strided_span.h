@@ -50,14 +50,15 @@ inline StridedSpan contiguous(void* data, int64_t bytes) {
   return {static_cast<std::byte*>(data), {1, bytes, bytes}};
 }
 
-// Packed bytes [from_offset, from_offset + bytes) of `from` to those at `to_offset` of `to`. The
-// two are apart or the same bytes of the same memory: a piece that is already where it belongs.
 enum class Caching : uint8_t {
   kKept,
   // What is written goes past the caches, where the processor can: for so much that it would not
   // stay there. Saves reading it first.
   kStreamed,
 };
+
+// Packed bytes [from_offset, from_offset + bytes) of `from` to those at `to_offset` of `to`. The
+// two are apart or the same bytes of the same memory: a piece that is already where it belongs.
 void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to_offset,
           int64_t bytes, Caching caching = Caching::kKept);
 

@@ -381,8 +381,8 @@ class LentMemoryTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBytes = 1000;
 
-  LentMemoryTest() : ranks_(2, options(/*seed=*/1)) {
-    ranks_.add_world(/*check_headers=*/false);
+  explicit LentMemoryTest(bool check_headers = false) : ranks_(2, options(/*seed=*/1)) {
+    ranks_.add_world(check_headers);
     memory_ = std::make_shared<int>(1);
     watched_ = memory_;
     target_ = static_cast<std::byte*>(ranks_.heap(0)->allocate(kBytes));
@@ -397,13 +397,21 @@ class LentMemoryTest : public ::testing::Test {
     spec.keep_alive = std::move(memory_);
     return ranks_.submit(0, "world", std::move(spec));
   }
-  Simulation::Handle send() {
+  Simulation::Handle send(int64_t size = kBytes) {
     ScheduleBuilder builder(2);
-    builder.send(0, {Space::kInput, 0, 0, kBytes});
+    builder.send(0, {Space::kInput, 0, 0, size});
     OperationSpec spec = barrier_spec();
     spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
-    spec.inputs = {contiguous(sent_.data(), kBytes)};
+    spec.inputs = {contiguous(sent_.data(), size)};
     return ranks_.submit(1, "world", std::move(spec));
+  }
+  void expect_error(int64_t size) {
+    const auto received = receive(), sent = send(size);
+    ranks_.settle();
+    ASSERT_TRUE(received->is_done() && received->failure());
+    EXPECT_THAT(received->failure()->message,
+                HasSubstr("rank 0 expects 1000 bytes, and rank 1 sent"));
+    EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, 0);
   }
   bool is_kept() const { return !watched_.expired(); }
 
@@ -411,7 +419,12 @@ class LentMemoryTest : public ::testing::Test {
   std::shared_ptr<int> memory_;
   std::weak_ptr<int> watched_;
   std::byte* target_ = nullptr;
-  Bytes sent_ = bytes(kBytes, 7);
+  Bytes sent_ = bytes(2 * kBytes, 7);
+};
+
+class LentBeforeAllAgreeTest : public LentMemoryTest {
+ protected:
+  LentBeforeAllAgreeTest() : LentMemoryTest(/*check_headers=*/true) {}
 };
 
 TEST_F(LentMemoryTest, TheSenderWritesToWhereTheBytesBelong) {
@@ -419,10 +432,68 @@ TEST_F(LentMemoryTest, TheSenderWritesToWhereTheBytesBelong) {
   ranks_.settle();
   EXPECT_TRUE(received->is_done() && !received->failure());
   EXPECT_TRUE(sent->is_done() && !sent->failure());
-  EXPECT_EQ(Bytes(target_, target_ + kBytes), sent_);
+  EXPECT_EQ(Bytes(target_, target_ + kBytes), bytes(kBytes, 7));
   EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
   EXPECT_EQ(ranks_.executor(1).counters().sent_bytes, kBytes);
   EXPECT_EQ(ranks_.executor(1).counters().copied_bytes, 0);
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentMemoryTest, FewerBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes - 1); }
+TEST_F(LentMemoryTest, MoreBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes + 1); }
+
+// The sender has passed the comparison of headers, the receiver has not looked yet.
+TEST_F(LentBeforeAllAgreeTest, IsKeptUntilTheSenderIsThrough) {
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.asleep = {0};
+  const auto sent = send();
+  ranks_.settle();
+  ASSERT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
+  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks_.executor(0).take();
+  ASSERT_TRUE(received->is_done() && received->failure());
+  EXPECT_TRUE(is_kept());
+  ranks_.asleep = {};
+  ranks_.settle();
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentBeforeAllAgreeTest, IsLetGoWhenTheSenderHasHeardOfTheFailure) {
+  barrier(ranks_);  // or the sender does not know whom to tell, nor where to write
+  ranks_.settle();
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.hold(1);
+  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks_.settle();
+  ASSERT_TRUE(received->is_done() && received->failure());
+  EXPECT_TRUE(is_kept());
+  ranks_.release(1);
+  ranks_.settle();
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentBeforeAllAgreeTest, IsLetGoWhenTheSenderIsKnownToBeGone) {
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.kill(1);
+  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks_.settle();
+  EXPECT_TRUE(is_kept());
+  ranks_.tell(PeerLost{1, "killed by SIGKILL"});
+  ranks_.settle();
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentBeforeAllAgreeTest, IsLetGoWhereTheRanksDisagree) {
+  const auto received = receive();
+  OperationSpec other = barrier_spec();
+  other.signature.digest = 1;
+  const auto sent = ranks_.submit(1, "world", std::move(other));
+  ranks_.settle();
+  ASSERT_TRUE(received->is_done() && received->failure());
+  EXPECT_EQ(received->failure()->kind, FailureKind::kMismatch);
   EXPECT_FALSE(is_kept());
 }
 

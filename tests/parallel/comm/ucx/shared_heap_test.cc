@@ -63,6 +63,27 @@ TEST(PeerHeapTest, AnotherProcessWritesIntoIt) {
   EXPECT_STREQ(block, "hello");
 }
 
+TEST(SharedHeapTest, AForkedChildFreesNothingAndHasAHeapOfItsOwn) {
+  SharedHeap* const heap = SharedHeap::of_process();
+  ASSERT_NE(heap, nullptr);
+  auto* const block = static_cast<char*>(heap->allocate(kPage));
+  std::strcpy(block, "kept");
+  const pid_t child = fork();
+  if (child == 0) {
+    heap->free(block);
+    SharedHeap* const own = SharedHeap::of_process();
+    const bool is_right = heap->is_inherited() && heap->allocate(1) == nullptr && own != nullptr &&
+                          own != heap && own->address().pid == getpid() &&
+                          own->allocate(kPage) != nullptr;
+    _exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_STREQ(block, "kept");
+  heap->free(block);
+}
+
 TEST(PeerHeapTest, NothingOutsideOfItIsReached) {
   const auto heap = SharedHeap::create(4 * kPage);
   const auto peer = PeerHeap::open(heap->address());
