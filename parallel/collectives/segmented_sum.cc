@@ -30,6 +30,35 @@ void gather_elements(std::byte* output, int64_t output_pitch, const Slices& inpu
   }
 }
 
+// Slices so short that a call for each would cost more than its additions.
+constexpr int64_t kShort = 16;
+
+template <typename Element>
+void sum_short(std::byte* output, const Slices& first, const Slices& second,
+               std::span<const int64_t> offsets, std::span<const int64_t> positions,
+               const SliceShape& shape, int64_t begin, int64_t end) {
+  const int64_t inner = shape.inner;
+  const auto slices = static_cast<int64_t>(offsets.size() - 1);
+  for (int64_t o = 0; o < shape.outer; ++o) {
+    const auto* const in_first = reinterpret_cast<const Element*>(first.data) + o * first.pitch;
+    const auto* const in_second = reinterpret_cast<const Element*>(second.data) + o * second.pitch;
+    const auto source = [&](int64_t k) {
+      const int64_t p = positions[static_cast<size_t>(k)];
+      return p < first.count ? in_first + p * inner : in_second + (p - first.count) * inner;
+    };
+    for (int64_t r = begin; r < end; ++r) {
+      Element* const to = reinterpret_cast<Element*>(output) + (o * slices + r) * inner;
+      const int64_t from = offsets[static_cast<size_t>(r)];
+      const int64_t until = offsets[static_cast<size_t>(r) + 1];
+      for (int64_t i = 0; i < inner; ++i) {
+        Element sum = from < until ? source(from)[i] : Element(0);
+        for (int64_t k = from + 1; k < until; ++k) sum += source(k)[i];
+        to[i] = sum;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
@@ -97,6 +126,12 @@ void segmented_sum(std::byte* output, const Slices& first, const Slices& second,
   const int64_t row = shape.inner * size;
   const int64_t output_pitch = static_cast<int64_t>(offsets.size() - 1) * row;
   if (row == 0) return;
+  if (shape.inner <= kShort && shape.dtype == ucx::DType::kFloat32) {
+    return sum_short<float>(output, first, second, offsets, positions, shape, begin, end);
+  }
+  if (shape.inner <= kShort && shape.dtype == ucx::DType::kFloat64) {
+    return sum_short<double>(output, first, second, offsets, positions, shape, begin, end);
+  }
   const ucx::Reduction sum{ucx::ReduceOp::kSum, shape.dtype,
                            use_fp32 ? ucx::Accumulate::kWide : ucx::Accumulate::kNative};
   std::vector<const std::byte*> sources;
