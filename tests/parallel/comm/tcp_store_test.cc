@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "parallel/comm/network.h"
 #include "parallel/manager/errors.h"
+#include "tests/parallel/support/rank_processes.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
@@ -28,8 +29,6 @@ TcpStoreOptions rank_of(int rank, int world_size, int port, const std::string& i
           .identity = identity,
           .timeout = milliseconds(20000)};
 }
-
-int free_port() { return bound_port(*bind_port("127.0.0.1", 0)); }
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 

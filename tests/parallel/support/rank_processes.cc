@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <random>
 #include <string_view>
 #include <thread>
 
@@ -142,7 +143,17 @@ bool register_rank_function(const std::string& name, std::function<void()> funct
   return functions().emplace(name, std::move(function)).second;
 }
 
-int free_port() { return bound_port(*bind_port("127.0.0.1", 0)); }
+int free_port() {
+  // Of those that the kernel gives to nobody who asks for any (ip_local_port_range): between this
+  // call and its use, one of another test's connections could have it.
+  constexpr int kFirst = 10000, kLast = 32000;
+  std::random_device random;
+  std::uniform_int_distribution<int> any(kFirst, kLast);
+  while (true) {
+    const int port = any(random);
+    if (bind_port("127.0.0.1", port).ok()) return port;
+  }
+}
 
 std::vector<Variables> env_ranks(int world_size) {
   const std::string port = std::to_string(free_port());

@@ -144,17 +144,14 @@ void Executor::Impl::control_received(uint32_t number, int sender,
   ControlHead head;
   if (bytes.size() < sizeof(head)) return;
   std::memcpy(&head, bytes.data(), sizeof(head));
-  if (head.type == ControlHead::kFailure) {
-    // Also of a group that is gone here.
-    give_back_memory([&](const RunningOperation& operation, int rank) {
-      return operation.group_number == number && rank == sender;
-    });
-  }
+  // Also of a group that is gone here.
+  if (head.type == ControlHead::kFailure) give_back_memory(number, sender);
   MemberGroup* const found = find(number);
   if (found == nullptr || sender >= found->config->size) return;
   MemberGroup& g = *found;
   switch (head.type) {
     case ControlHead::kFailure:
+      g.members[sender].writes_no_more = true;
       if (std::optional<Failure> failure = parse_failure(bytes.subspan(sizeof(head)))) {
         fail_group(g, *std::move(failure));
       }

@@ -30,6 +30,9 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
   --unfinished_;
   if (operation.drive == Drive::kThread) --unfinished_for_thread_;
   forget_ready(operation);
+  for (size_t rank = 0; rank < g.members.size() && operation.has_lent(); ++rank) {
+    if (g.members[rank].writes_no_more) operation.give_back(static_cast<int>(rank));
+  }
   if (operation.outstanding > 0 || operation.has_lent()) {
     graveyard_[&operation] = self;
   } else {
@@ -40,17 +43,11 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
   if (!g.failure) start_queued(g);
 }
 
-// Its senders have told that they write no more, or are gone.
-void Executor::Impl::give_back_memory(const std::function<bool(const RunningOperation&, int)>& of) {
+void Executor::Impl::give_back_memory(uint32_t group, int sender) {
   for (auto entry = graveyard_.begin(); entry != graveyard_.end();) {
     const OperationPtr operation = (entry++)->second;
-    bool is_any = false;
-    for (StepId id = 0; id < operation->offers.size(); ++id) {
-      if (!operation->is_lent(id) || !of(*operation, operation->step(id).peer)) continue;
-      operation->steps[id].phase = StepState::kFinished;
-      is_any = true;
-    }
-    if (!is_any || operation->outstanding > 0 || operation->has_lent()) continue;
+    if (operation->group_number != group || !operation->give_back(sender)) continue;
+    if (operation->outstanding > 0 || operation->has_lent()) continue;
     wishes_.memory.push_back(operation);
     release(*operation);
     graveyard_.erase(operation.get());
@@ -276,12 +273,6 @@ void Executor::Impl::broken(PeerId peer, const std::string& reason) {
 void Executor::Impl::gone(int world_rank, bool left, const std::string& reason) {
   const auto [entry, is_new] = gone_.try_emplace(world_rank, Gone{left, reason, now_});
   const bool is_of_connection = reason.starts_with("its connection");
-  if (!is_of_connection) {
-    give_back_memory([&](const RunningOperation& operation, int rank) {
-      const std::vector<int>& world_ranks = operation.config->world_ranks;
-      return (world_ranks.empty() ? rank : world_ranks[rank]) == world_rank;
-    });
-  }
   if (!is_new && !entry->second.left && (left || !is_of_connection)) {
     entry->second.left = left;
     entry->second.reason = reason;

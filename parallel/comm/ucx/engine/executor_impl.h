@@ -7,7 +7,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -29,11 +28,12 @@ struct Member {
   State state = kUnknown;
   int world_rank = 0;
   PeerId peer = -1;
-  uint32_t group = 0;        // its number for the group
-  uint64_t last_called = 0;  // the highest collective that a header of it has told of
-  bool shares = false;       // it may offer memory, and is offered some
-  PeerHeap* heap = nullptr;  // where that can be reached
-  uint64_t asks_about = 0;   // its question, to be answered when its address is known; 0: none
+  uint32_t group = 0;           // its number for the group
+  uint64_t last_called = 0;     // the highest collective that a header of it has told of
+  bool shares = false;          // it may offer memory, and is offered some
+  PeerHeap* heap = nullptr;     // where that can be reached
+  bool writes_no_more = false;  // its group has failed
+  uint64_t asks_about = 0;      // its question, to be answered when its address is known; 0: none
 };
 
 struct MemberGroup {
@@ -179,8 +179,8 @@ class Executor::Impl {
 
   // executor_failures.cc
   void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);
-  // Of operations that have ended: what is lent to a rank of which `of` says so is lent no more.
-  void give_back_memory(const std::function<bool(const RunningOperation&, int rank)>& of);
+  // Of operations that have ended: a member of the group has said that it writes no more.
+  void give_back_memory(uint32_t group, int sender);
   // Once no request is left, and no peer writes to its memory.
   void release(RunningOperation& operation);
   // At once, or after the round's messages, some of which may be its own.

@@ -99,6 +99,15 @@ bool RunningOperation::has_lent() const {
   return false;
 }
 
+bool RunningOperation::give_back(int sender) {
+  bool is_any = false;
+  for (StepId id = 0; id < offers.size(); ++id) {
+    if (!is_lent(id) || step(id).peer != sender) continue;
+    is_any = offers[id].is_returned = true;
+  }
+  return is_any;
+}
+
 void RunningOperation::end(std::optional<Failure> failure, int source) {
   failure_ = std::move(failure);
   source_rank_ = source;

@@ -56,6 +56,7 @@ struct Offer {
   OfferMessage message;
   State state = kUnasked;       // kKnown: sent, or received
   std::byte* target = nullptr;  // where the sender writes; null: it sends
+  bool is_returned = false;     // the sender has said that it writes no more
 };
 
 struct StepState {
@@ -108,9 +109,12 @@ class RunningOperation final : public Operation,
   // And the sender may write to it, until it says that it has, or that its group has failed. Where
   // the ranks disagree, nobody writes.
   bool is_lent(StepId id) const {
-    return !explaining && was_offered(id) && steps[id].phase != StepState::kFinished;
+    return !explaining && was_offered(id) && !offers[id].is_returned &&
+           steps[id].phase != StepState::kFinished;
   }
   bool has_lent() const;
+  // What is lent to `sender`; false: nothing.
+  bool give_back(int sender);
 
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
