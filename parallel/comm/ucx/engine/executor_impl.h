@@ -3,6 +3,7 @@
 //   executor.cc              groups, submission, rounds
 //   executor_connections.cc  addresses, peers, control messages
 //   executor_movement.cc     header rounds and steps
+//   executor_offers.cc       memory of a receiver that a sender writes to
 //   executor_failures.cc     every way to end badly
 #pragma once
 
@@ -151,16 +152,6 @@ class Executor::Impl {
                     Request& request);
   // Of an operation that has not ended.
   void message_done(RunningOperation& operation, const Request& request);
-  // Whether the two ends of the message speak of memory first.
-  bool has_offer(const MemberGroup& group, const Step& step) const;
-  void exchange_offer(RunningOperation& operation, StepId id);
-  void make_offer(RunningOperation& operation, StepId id);
-  void await_offer(RunningOperation& operation, StepId id);
-  void offer_received(RunningOperation& operation, const Request& request);
-  // Of a step that is posted, and whose offer is known.
-  void send_step(RunningOperation& operation, StepId id);
-  // Its memory is there, and what can be said of it before the ranks agree is said.
-  void prepare(RunningOperation& operation);
   // `bytes`: none where they have been written into the receiver's memory.
   void send_data(RunningOperation& operation, StepId id, std::span<const std::byte> bytes);
   static Tag data_tag(const MemberGroup& group, const Step& step, uint64_t sequence);
@@ -176,6 +167,18 @@ class Executor::Impl {
   void forget_ready(RunningOperation& operation);
   Scratch take_scratch(int64_t bytes);
   void return_scratch(Scratch scratch);
+
+  // executor_offers.cc
+  // Whether the two ends of the message speak of memory first.
+  bool has_offer(const MemberGroup& group, const Step& step) const;
+  void exchange_offer(RunningOperation& operation, StepId id);
+  void make_offer(RunningOperation& operation, StepId id);
+  void await_offer(RunningOperation& operation, StepId id);
+  void offer_received(RunningOperation& operation, const Request& request);
+  // Of a step that is posted, and whose offer is known.
+  void send_step(RunningOperation& operation, StepId id);
+  // Its memory is there, and what can be said of it before the ranks agree is said.
+  void prepare(RunningOperation& operation);
 
   // executor_failures.cc
   void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);

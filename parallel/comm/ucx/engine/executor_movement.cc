@@ -44,21 +44,6 @@ void Executor::Impl::start_connected(RunningOperation& operation) {
   begin_round(operation);
 }
 
-// Offers travel beside the headers, so that nobody waits for them. Those of memory that an earlier
-// step uses come later.
-void Executor::Impl::prepare(RunningOperation& operation) {
-  if (operation.schedule == nullptr) return;
-  const MemberGroup& g = *operation.group;
-  const std::vector<Step>& steps = operation.schedule->steps;
-  operation.steps.resize(steps.size());
-  operation.scratch = take_scratch(operation.schedule->scratch_bytes);
-  if (std::ranges::none_of(steps, [&](const Step& step) { return has_offer(g, step); })) return;
-  operation.offers.resize(steps.size());
-  for (StepId id = 0; id < steps.size(); ++id) {
-    if (steps[id].dependencies == 0 && has_offer(g, steps[id])) exchange_offer(operation, id);
-  }
-}
-
 void Executor::Impl::begin_round(RunningOperation& operation) {
   if (operation.round == operation.check->rounds()) return end_rounds(operation);
   const HeaderCheck& check = *operation.check;
@@ -207,86 +192,6 @@ void Executor::Impl::send_data(RunningOperation& operation, StepId id,
             operation.steps[id].request);
 }
 
-bool Executor::Impl::has_offer(const MemberGroup& g, const Step& step) const {
-  // Tags have no room for more.
-  if (step.peer < 0 || !g.members[step.peer].shares || step.message >= kFirstOffer) return false;
-  return step.offers == Offers::kAll ||
-         (step.offers == Offers::kLarge &&
-          std::max(step.from.bytes, step.to.bytes) >= g.config->least_offered);
-}
-
-void Executor::Impl::exchange_offer(RunningOperation& operation, StepId id) {
-  if (operation.offers[id].state != Offer::kUnasked) return;
-  operation.is_send(id) ? await_offer(operation, id) : make_offer(operation, id);
-}
-
-void Executor::Impl::make_offer(RunningOperation& operation, StepId id) {
-  const MemberGroup& g = *operation.group;
-  const Step& step = operation.step(id);
-  const std::span<std::byte> memory = operation.bytes_to_write(step.to);
-  Offer& offer = operation.offers[id];
-  offer.message.sequence = operation.sequence();
-  offer.message.bytes = step.to.bytes;
-  offer.message.offset =
-      heap_->offset_of(memory.data(), memory.size()).value_or(OfferMessage::kNone);
-  offer.request.step = kOfferSend | id;
-  offer.state = Offer::kKnown;
-  post_send(operation, step.peer,
-            collective_tag(TagKind::kHeader, g.members[step.peer].group, g.config->rank,
-                           operation.sequence(), kFirstOffer + step.message),
-            std::as_bytes(std::span(&offer.message, 1)), offer.request);
-}
-
-void Executor::Impl::await_offer(RunningOperation& operation, StepId id) {
-  const Step& step = operation.step(id);
-  Offer& offer = operation.offers[id];
-  offer.state = Offer::kUnderWay;
-  offer.request.step = kOfferReceive | id;
-  post_receive(operation,
-               collective_tag(TagKind::kHeader, operation.group->number, step.peer,
-                              operation.sequence(), kFirstOffer + step.message),
-               kExactly, std::as_writable_bytes(std::span(&offer.message, 1)), offer.request);
-}
-
-void Executor::Impl::offer_received(RunningOperation& operation, const Request& request) {
-  const StepId id = request.step & kStepMask;
-  const Step& step = operation.step(id);
-  Offer& offer = operation.offers[id];
-  offer.state = Offer::kKnown;
-  if (operation.explaining || request.status == MessageStatus::kCancelled) {
-    return finish_if_done(operation);
-  }
-  const bool is_whole = request.status == MessageStatus::kOk &&
-                        request.bytes == static_cast<int64_t>(sizeof(offer.message));
-  // Of an operation that this rank has left behind.
-  if (is_whole && offer.message.sequence < operation.sequence()) return await_offer(operation, id);
-  const PeerHeap* const heap = operation.group->members[step.peer].heap;
-  // Who expects other bytes than these is sent them, and says so.
-  if (is_whole && heap != nullptr && offer.message.bytes == step.from.bytes) {
-    offer.target = heap->at(offer.message.offset, static_cast<size_t>(step.from.bytes));
-  }
-  if (operation.steps[id].phase == StepState::kPosted) send_step(operation, id);
-}
-
-void Executor::Impl::send_step(RunningOperation& operation, StepId id) {
-  const Step& step = operation.step(id);
-  const bool is_push = !operation.offers.empty() && operation.offers[id].target != nullptr;
-  if (!is_push && !operation.is_filled(step.from)) {
-    return send_data(operation, id, operation.bytes_to_read(step.from));
-  }
-  ReadyStep ready{&operation, id};
-  if (is_push) {
-    ready.target = operation.offers[id].target;
-    counters_.sent_bytes += step.from.bytes;
-  } else {
-    // Not of the scratch memory, which is kept: this may be as long as the tensor.
-    operation.staged.emplace_back(new std::byte[static_cast<size_t>(step.from.bytes)]);
-    ready.target = operation.staged.back().get();
-  }
-  computes_.push_back(ready);
-  ++operation.queued_steps;
-}
-
 void Executor::Impl::post_point_to_point(RunningOperation& operation) {
   const MemberGroup& g = *operation.group;
   const PointToPointSpec& spec = operation.point_to_point;
@@ -397,8 +302,7 @@ int64_t Executor::Impl::compute(ReadyStep ready, int64_t budget) {
   RunningOperation& operation = *ready.operation;
   const Step& step = operation.step(ready.step);
   int64_t bytes = step.to.bytes;
-  const bool is_push = step.kind == StepKind::kSend && !operation.offers.empty() &&
-                       operation.offers[ready.step].target != nullptr;
+  const bool is_push = operation.is_push(ready.step);
   if (step.kind != StepKind::kReduce) {
     bytes = std::min(step.from.bytes - ready.offset, budget);
     const int64_t offset = step.from.offset + ready.offset;

@@ -102,6 +102,8 @@ class RunningOperation final : public Operation,
   bool is_filled(const Region& region) const {
     return region.space == Space::kInput && spec.inputs[region.piece].data == nullptr;
   }
+  // A send that the sender writes into the receiver's memory.
+  bool is_push(StepId id) const { return !offers.empty() && offers[id].target != nullptr; }
   // A receive whose memory was offered to the sender.
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
