@@ -168,11 +168,10 @@ void Executor::Impl::post_step(RunningOperation& operation, StepId id) {
   StepState& state = operation.steps[id];
   state.phase = StepState::kPosted;
   state.request.step = id;
-  if (has_offer(g, step)) exchange_offer(operation, id);
+  const bool is_asked = has_offer(g, step);
+  if (is_asked) exchange_offer(operation, id);
   if (step.kind == StepKind::kSend) {
-    if (!has_offer(g, step) || operation.offers[id].state == Offer::kKnown) {
-      send_step(operation, id);
-    }
+    if (!is_asked || operation.offers[id].state == Offer::kKnown) send_step(operation, id);
   } else {
     post_receive(operation, data_tag(g, step, operation.sequence()), kExactly,
                  operation.bytes_to_write(step.to), state.request);

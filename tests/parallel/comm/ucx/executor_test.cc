@@ -413,6 +413,22 @@ class LentMemoryTest : public ::testing::Test {
                 HasSubstr("rank 0 expects 1000 bytes, and rank 1 sent"));
     EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, 0);
   }
+  // The receiver fails before it has read that the sender is.
+  void expect_kept_until_the_sender_is_through() {
+    const auto received = receive();
+    ranks_.settle();
+    ranks_.asleep = {0};
+    const auto sent = send();
+    ranks_.settle();
+    ASSERT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
+    ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+    ranks_.executor(0).take();
+    ASSERT_TRUE(received->is_done() && received->failure());
+    EXPECT_TRUE(is_kept());
+    ranks_.asleep = {};
+    ranks_.settle();
+    EXPECT_FALSE(is_kept());
+  }
   bool is_kept() const { return !watched_.expired(); }
 
   Simulation ranks_;
@@ -444,19 +460,7 @@ TEST_F(LentMemoryTest, MoreBytesThanExpectedAreAnErrorAndNotWritten) { expect_er
 
 // The sender has passed the comparison of headers, the receiver has not looked yet.
 TEST_F(LentBeforeAllAgreeTest, IsKeptUntilTheSenderIsThrough) {
-  const auto received = receive();
-  ranks_.settle();
-  ranks_.asleep = {0};
-  const auto sent = send();
-  ranks_.settle();
-  ASSERT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
-  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
-  ranks_.executor(0).take();
-  ASSERT_TRUE(received->is_done() && received->failure());
-  EXPECT_TRUE(is_kept());
-  ranks_.asleep = {};
-  ranks_.settle();
-  EXPECT_FALSE(is_kept());
+  expect_kept_until_the_sender_is_through();
 }
 
 TEST_F(LentBeforeAllAgreeTest, IsLetGoWhenTheSenderHasHeardOfTheFailure) {
@@ -498,19 +502,7 @@ TEST_F(LentBeforeAllAgreeTest, IsLetGoWhereTheRanksDisagree) {
 }
 
 TEST_F(LentMemoryTest, OfAFailedOperationIsKeptUntilTheSenderIsThrough) {
-  const auto received = receive();
-  ranks_.settle();
-  ranks_.asleep = {0};
-  const auto sent = send();
-  ranks_.settle();
-  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
-  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
-  ranks_.executor(0).take();
-  ASSERT_TRUE(received->is_done() && received->failure());
-  EXPECT_TRUE(is_kept());
-  ranks_.asleep = {};
-  ranks_.settle();
-  EXPECT_FALSE(is_kept());
+  expect_kept_until_the_sender_is_through();
 }
 
 TEST_F(LentMemoryTest, IsNobodyElsesWhereTheSenderNeverSaysThatItIsThrough) {
