@@ -37,6 +37,8 @@ class Namespaces:
             self._ip(*inside, "address", "add", f"{self.addresses[host]}/24", "dev", self.links[host])
             self._ip(*inside, "link", "set", self.links[host], "up")
             self._ip(*inside, "link", "set", "lo", "up")
+        # The kernel tells of a carrier up to a second late, and UCX leaves out an interface that does not run yet.
+        wait_until(lambda: all(self.state(host) == "up" for host in "ab"), 10, "both ends of the veth pair run")
 
     @staticmethod
     def _ip(*words):
@@ -77,9 +79,15 @@ class Namespaces:
     def submit(self, words, timeout):
         return self.run(["submit", "--follow", *words], timeout=timeout)
 
+    def state(self, host):
+        """Of the host's end of the pair: up, down, unknown."""
+        return self._interface(host, "operstate")
+
     def bytes_between(self):
         """Sent and received so far by host a."""
-        statistics = f"/sys/class/net/{self.links['a']}/statistics"
-        done = subprocess.run(self.on("a", ["sh", "-c", f"cat {statistics}/rx_bytes {statistics}/tx_bytes"]),
-                              capture_output=True, text=True)
-        return sum(int(number) for number in done.stdout.split())
+        return sum(int(self._interface("a", f"statistics/{way}_bytes")) for way in ("rx", "tx"))
+
+    def _interface(self, host, name):
+        done = subprocess.run(self.on(host, ["cat", f"/sys/class/net/{self.links[host]}/{name}"]), capture_output=True,
+                              text=True, check=True)
+        return done.stdout.strip()
