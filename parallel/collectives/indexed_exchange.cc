@@ -47,11 +47,11 @@ at::Tensor put_together_when_sent(VCall& call, const at::Tensor& tensor,
   const auto& lists = state->lists_on(tensor.device());
   RowKernels::Filler filler = kernels.filler(tensor, lists.remote, dim);
   if (!filler) return {};
-  int64_t row = static_cast<int64_t>(tensor.element_size());
-  for (int64_t d = dim + 1; d < tensor.dim(); ++d) row *= tensor.size(d);
-  call.fill = [filler = std::move(filler), state, row](int32_t piece, int64_t offset,
-                                                       std::span<std::byte> to) {
-    filler(state->sent_begin[static_cast<size_t>(piece)] * row + offset, to);
+  call.fill = [filler = std::move(filler), state](int32_t piece, int64_t offset,
+                                                  ucx::StridedSpan to, int64_t to_offset,
+                                                  int64_t bytes) {
+    const auto rank = static_cast<size_t>(piece);
+    filler(state->sent_begin[rank], state->sent[rank], offset, to, to_offset, bytes);
   };
   at::DimVector shape(tensor.sizes());
   shape[static_cast<size_t>(dim)] = lists.remote.size(0);

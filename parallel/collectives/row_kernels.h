@@ -16,10 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/DeviceType.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
 
 namespace meshrun {
 
@@ -38,10 +38,12 @@ struct RowKernels {
                         const at::Tensor& offsets, const at::Tensor& positions, int64_t dim,
                         bool use_fp32);
 
-  // Writes the packed bytes of the slices that gather_rows would, from `offset` on. Holds the
+  // Slices index[begin], ..., index[begin + count - 1] along dim, as gather_rows would put them
+  // together: their packed bytes [offset, offset + bytes) to those at `to_offset` of `to`. Holds the
   // input; `index` is the caller's to keep.
-  using Filler = std::function<void(int64_t offset, std::span<std::byte> to)>;
-  // Empty where a slice is not one run of bytes. Null: the device has none.
+  using Filler = std::function<void(int64_t begin, int64_t count, int64_t offset,
+                                    ucx::StridedSpan to, int64_t to_offset, int64_t bytes)>;
+  // Empty where the input's slices are not evenly apart. Null: the device has none.
   Filler (*filler)(const at::Tensor& input, const at::Tensor& index, int64_t dim) = nullptr;
 };
 

@@ -108,15 +108,15 @@ void sum_segments(const at::Tensor& output, const at::Tensor& first, const at::T
 RowKernels::Filler filler(const at::Tensor& input, const at::Tensor& index, int64_t dim) {
   const auto dtype = dtype_of(input.scalar_type());
   int64_t pitch = 0;
-  if (!dtype || product(input.sizes().slice(0, dim)) != 1 || !has_pitch(input, dim, pitch)) {
-    return nullptr;
-  }
+  if (!dtype || !has_pitch(input, dim, pitch)) return nullptr;
   const SliceShape shape = shape_of(input, dim, *dtype);
   const Slices from{static_cast<const std::byte*>(input.const_data_ptr()), input.size(dim), pitch};
-  return
-      [input, from, shape, longs = span_of_longs(index)](int64_t offset, std::span<std::byte> to) {
-        gather_bytes(to, from, longs, shape, offset);
-      };
+  return [input, from, shape, longs = span_of_longs(index)](
+             int64_t begin, int64_t count, int64_t offset, ucx::StridedSpan to, int64_t to_offset,
+             int64_t bytes) {
+    const auto of_piece = longs.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    gather_bytes(to, to_offset, bytes, from, of_piece, shape, offset);
+  };
 }
 
 constexpr RowKernels kKernels = {gather_rows, sum_segments, filler};

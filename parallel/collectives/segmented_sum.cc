@@ -59,6 +59,62 @@ void sum_short(std::byte* output, const Slices& first, const Slices& second,
   }
 }
 
+// Of slices of single elements: the first terms of all segments, then the second ones, and so on,
+// so that the processor need not guess how long each segment is. That list serves all rows; from
+// so many on it pays.
+constexpr int64_t kLeastRows = 8;
+
+template <typename Element>
+void sum_elements(std::byte* output, const Slices& first, const Slices& second,
+                  std::span<const int64_t> offsets, std::span<const int64_t> positions,
+                  int64_t outer, int64_t begin, int64_t end) {
+  struct Term {
+    int64_t from, to;
+  };
+  struct Turn {
+    std::vector<Term> in_first, in_second;
+  };
+  std::vector<Turn> turns(1);
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t from = offsets[static_cast<size_t>(r)];
+    const int64_t count = offsets[static_cast<size_t>(r) + 1] - from;
+    if (count > static_cast<int64_t>(turns.size())) turns.resize(static_cast<size_t>(count));
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t p = positions[static_cast<size_t>(from + k)];
+      Turn& turn = turns[static_cast<size_t>(k)];
+      if (p < first.count) {
+        turn.in_first.push_back({p, r});
+      } else {
+        turn.in_second.push_back({p - first.count, r});
+      }
+    }
+  }
+  const auto slices = static_cast<int64_t>(offsets.size() - 1);
+  for (int64_t o = 0; o < outer; ++o) {
+    Element* const to = reinterpret_cast<Element*>(output) + o * slices;
+    const auto* const in_first = reinterpret_cast<const Element*>(first.data) + o * first.pitch;
+    const auto* const in_second = reinterpret_cast<const Element*>(second.data) + o * second.pitch;
+    std::fill(to + begin, to + end, Element(0));
+    for (const Term& term : turns[0].in_first) to[term.to] = in_first[term.from];
+    for (const Term& term : turns[0].in_second) to[term.to] = in_second[term.from];
+    for (size_t k = 1; k < turns.size(); ++k) {
+      for (const Term& term : turns[k].in_first) to[term.to] += in_first[term.from];
+      for (const Term& term : turns[k].in_second) to[term.to] += in_second[term.from];
+    }
+  }
+}
+
+template <typename Element>
+void sum_of(std::byte* output, const Slices& first, const Slices& second,
+            std::span<const int64_t> offsets, std::span<const int64_t> positions,
+            const SliceShape& shape, int64_t begin, int64_t end) {
+  if (shape.inner == 1 && shape.outer >= kLeastRows) {
+    return sum_elements<Element>(output, first, second, offsets, positions, shape.outer, begin,
+                                 end);
+  }
+  sum_short<Element>(output, first, second, offsets, positions, shape, begin, end);
+}
+
 }  // namespace
 
 void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
@@ -99,10 +155,13 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
   }
 }
 
-void gather_bytes(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
-                  const SliceShape& shape, int64_t offset) {
+namespace {
+
+// Bytes [offset, offset + to.size()) of the slices of `input`, which has one row of them.
+void gather_run(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
+                SliceShape shape, int64_t offset) {
+  shape.outer = 1;
   const auto row = static_cast<size_t>(shape.inner * ucx::element_size(shape.dtype));
-  if (row == 0) return;
   size_t slice = static_cast<size_t>(offset) / row, skipped = static_cast<size_t>(offset) % row;
   const auto part = [&] {
     const size_t bytes = std::min(row - skipped, to.size());
@@ -119,6 +178,27 @@ void gather_bytes(std::span<std::byte> to, const Slices& input, std::span<const 
   if (!to.empty()) part();
 }
 
+}  // namespace
+
+void gather_bytes(ucx::StridedSpan to, int64_t to_offset, int64_t bytes, const Slices& input,
+                  std::span<const int64_t> index, const SliceShape& shape, int64_t offset) {
+  const int64_t size = ucx::element_size(shape.dtype);
+  const int64_t row = static_cast<int64_t>(index.size()) * shape.inner * size;
+  while (bytes > 0) {
+    const int64_t in_row = offset % row;
+    int64_t run = std::min(bytes, row - in_row);
+    if (!to.layout.is_contiguous()) {
+      run = std::min(run, to.layout.row_bytes - to_offset % to.layout.row_bytes);
+    }
+    const Slices one_row{input.data + offset / row * input.pitch * size, input.count, 0};
+    gather_run({to.data + to.layout.position(to_offset), static_cast<size_t>(run)}, one_row, index,
+               shape, in_row);
+    offset += run;
+    to_offset += run;
+    bytes -= run;
+  }
+}
+
 void segmented_sum(std::byte* output, const Slices& first, const Slices& second,
                    std::span<const int64_t> offsets, std::span<const int64_t> positions,
                    const SliceShape& shape, bool use_fp32, int64_t begin, int64_t end) {
@@ -127,10 +207,10 @@ void segmented_sum(std::byte* output, const Slices& first, const Slices& second,
   const int64_t output_pitch = static_cast<int64_t>(offsets.size() - 1) * row;
   if (row == 0) return;
   if (shape.inner <= kShort && shape.dtype == ucx::DType::kFloat32) {
-    return sum_short<float>(output, first, second, offsets, positions, shape, begin, end);
+    return sum_of<float>(output, first, second, offsets, positions, shape, begin, end);
   }
   if (shape.inner <= kShort && shape.dtype == ucx::DType::kFloat64) {
-    return sum_short<double>(output, first, second, offsets, positions, shape, begin, end);
+    return sum_of<double>(output, first, second, offsets, positions, shape, begin, end);
   }
   const ucx::Reduction sum{ucx::ReduceOp::kSum, shape.dtype,
                            use_fp32 ? ucx::Accumulate::kWide : ucx::Accumulate::kNative};

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "parallel/comm/ucx/engine/dtype.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
 
 namespace meshrun {
 
@@ -34,10 +35,10 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
                    std::span<const int64_t> index, const SliceShape& shape, int64_t begin,
                    int64_t end);
 
-// Bytes [offset, offset + to.size()) of the slices index[0], index[1], ... of `input` (outer is 1),
-// one after another.
-void gather_bytes(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
-                  const SliceShape& shape, int64_t offset);
+// Of what gather_slices() makes of all of `index`: packed bytes [offset, offset + bytes) to those at
+// `to_offset` of `to`.
+void gather_bytes(ucx::StridedSpan to, int64_t to_offset, int64_t bytes, const Slices& input,
+                  std::span<const int64_t> index, const SliceShape& shape, int64_t offset);
 
 // Slice r of `output` (contiguous, offsets.size() - 1 slices) = the sum of the slices
 // positions[offsets[r]] up to positions[offsets[r + 1] - 1], in this order, for begin <= r < end;

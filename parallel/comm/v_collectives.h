@@ -19,12 +19,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/ucx/engine/strided_span.h"
 #include "torch/csrc/distributed/c10d/Types.hpp"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
@@ -52,11 +52,11 @@ struct VCall {
   // Appended to this rank's side of a mismatch's sentence; called at most once, before the call
   // returns or when the ranks disagree. Must own what it reads. Absent: sizes and dims say it all.
   std::function<std::string()> details;
-  // Of all_to_all_v, where takes_fill(): puts the input together as it is sent, straight into the
-  // receiver's memory where that can be reached. Writes bytes of slice `piece` from `offset` on.
-  // The input is then looked at for its shape and dtype alone, and nothing of it stays here. Must
-  // own what it reads; called on any thread, until the Work is done.
-  std::function<void(int32_t piece, int64_t offset, std::span<std::byte> to)> fill;
+  // Of all_to_all_v, where takes_fill(): puts the input's slices together as they are sent,
+  // straight into the receiver's memory where that can be reached. The input is then looked at for
+  // its shape and dtype alone, and nothing of it stays here. Must own what it reads; called on any
+  // thread, until the Work is done.
+  ucx::Fill fill;
   // The Work is waited for later, and somebody else moves it forward meanwhile.
   bool async = false;
   // c10d's: 0 and less is the group's.

@@ -193,10 +193,11 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
   spec.keep_alive = calls;
   spec.text = [all = calls.get()] { return words_of(*all); };
   if (std::ranges::any_of(*calls, [](const Call& call) { return call.fill != nullptr; })) {
-    spec.fill = [all = calls.get()](int32_t piece, int64_t offset, std::span<std::byte> to) {
+    spec.fill = [all = calls.get()](int32_t piece, int64_t offset, ucx::StridedSpan to,
+                                    int64_t to_offset, int64_t bytes) {
       for (const Call& call : *all) {
         const auto pieces = static_cast<int32_t>(call.input_pieces.size());
-        if (piece < pieces) return call.fill(piece, offset, to);
+        if (piece < pieces) return call.fill(piece, offset, to, to_offset, bytes);
         piece -= pieces;
       }
     };

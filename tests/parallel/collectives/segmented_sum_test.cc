@@ -58,6 +58,32 @@ TEST(GatherSlicesTest, TakesSingleElementsOfEverySize) {
   check(Pair{}, ucx::DType::kComplex128);
 }
 
+// Any part of what gather_slices() makes, packed or in rows of any length.
+TEST(GatherBytesTest, ArePartsOfTheGatheredSlices) {
+  const std::vector<int64_t> index = {2, 0, 2, 1, 1};
+  std::vector<float> gathered(20);
+  gather_slices(bytes(gathered), 10, slices(kThree, 3, 6), index, kShape, 0, 5);
+  const auto* const expected = reinterpret_cast<const std::byte*>(gathered.data());
+  for (const ucx::Layout& layout : {ucx::Layout{1, 80, 80}, {2, 40, 56}, {8, 10, 13}}) {
+    for (int64_t offset = 0; offset < 80; offset += 3) {
+      for (int64_t count = 0; offset + count <= 80; count += 7) {
+        std::vector<std::byte> memory(static_cast<size_t>(layout.extent()), std::byte{0xee});
+        const ucx::StridedSpan to{memory.data(), layout};
+        gather_bytes(to, 80 - offset - count, count, slices(kThree, 3, 6), index, kShape, offset);
+        std::vector<std::byte> found(80);
+        ucx::pack(to, 0, found);
+        for (int64_t at = 0; at < 80; ++at) {
+          const int64_t from = at - (80 - offset - count);
+          const bool is_written = from >= 0 && from < count;
+          ASSERT_EQ(found[static_cast<size_t>(at)],
+                    is_written ? expected[offset + from] : std::byte{0xee})
+              << layout.rows << " rows, " << offset << " + " << count << ", at " << at;
+        }
+      }
+    }
+  }
+}
+
 TEST(SegmentedSumTest, AddsTheSlicesOfASegmentFromBothTensors) {
   const std::vector<float> two = {100, 200, 300, 400, 500, 600, 700, 800};
   std::vector<float> output(12, -1);
@@ -79,6 +105,34 @@ TEST(SegmentedSumTest, AddsInTheOrderGiven) {
   };
   EXPECT_EQ(sum({0, 1, 2}), (1e8f + 1) - 1e8f);
   EXPECT_EQ(sum({0, 2, 1}), 1);
+}
+
+// Of many rows of single elements it takes another way.
+TEST(SegmentedSumTest, AddsManyRowsToTheBitsOfEachByItself) {
+  constexpr int64_t kRows = 20, kOfFirst = 5, kOfSecond = 3, kSlices = 6;
+  const std::vector<int64_t> offsets = {0, 3, 3, 4, 8, 8, 11};
+  const std::vector<int64_t> positions = {7, 0, 2, 1, 3, 6, 4, 5, 2, 7, 7};
+  const auto check = [&]<typename T>(T, ucx::DType dtype) {
+    std::vector<T> first(kRows * kOfFirst), second(kRows * kOfSecond);
+    for (size_t i = 0; i < first.size(); ++i) first[i] = T(1) / static_cast<T>(i + 3);
+    for (size_t i = 0; i < second.size(); ++i) second[i] = T(-1e7) / static_cast<T>(i + 1);
+    std::vector<T> output(kRows * kSlices, -1), expected(kRows * kSlices, -1);
+    // Not the first slice, nor the last.
+    segmented_sum(bytes(output), slices(first, kOfFirst, kOfFirst),
+                  slices(second, kOfSecond, kOfSecond), offsets, positions, {kRows, 1, dtype}, true,
+                  1, kSlices - 1);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto row_of = [&](const std::vector<T>& values, int64_t count) {
+        return Slices{reinterpret_cast<const std::byte*>(values.data() + row * count), count, 0};
+      };
+      segmented_sum(reinterpret_cast<std::byte*>(expected.data() + row * kSlices),
+                    row_of(first, kOfFirst), row_of(second, kOfSecond), offsets, positions,
+                    {1, 1, dtype}, true, 1, kSlices - 1);
+    }
+    EXPECT_EQ(output, expected);
+  };
+  check(float{}, ucx::DType::kFloat32);
+  check(double{}, ucx::DType::kFloat64);
 }
 
 TEST(SegmentedSumTest, RoundsHalfPrecisionOnceInFloat32OrEachTime) {

@@ -569,10 +569,11 @@ MESHRUN_RANK_FUNCTION(ucx_coalesces_what_is_put_together) {
   std::vector<int64_t> sizes = {0, 0};
   sizes[static_cast<size_t>(other)] = kRows;
   VCall call;
-  call.fill = [own = world.rank](int32_t, int64_t offset, std::span<std::byte> to) {
-    for (size_t at = 0; at < to.size(); at += 8) {
-      const int64_t value = (offset + static_cast<int64_t>(at)) / 8 * 10 + own;
-      std::memcpy(to.data() + at, &value, 8);
+  call.fill = [own = world.rank](int32_t, int64_t offset, ucx::StridedSpan to, int64_t to_offset,
+                                 int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 8) {
+      const int64_t value = (offset + at) / 8 * 10 + own;
+      std::memcpy(to.data + to.layout.position(to_offset + at), &value, 8);
     }
   };
   backend.startCoalescing();

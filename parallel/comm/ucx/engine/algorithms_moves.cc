@@ -182,8 +182,9 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
     all_gather_ring(builder, place, own, pieces);
   } else {
     Mover mover(builder, place);
-    const Mover::Packed packed =
-        place.size > 1 ? mover.pack(kInput, own) : Mover::Packed{kInput, own, {}};
+    // Several hosts: once for all. On one, ranks write it where it belongs.
+    const Mover::Packed packed = place.size > 1 && !place.one_host ? mover.pack(kInput, own)
+                                                                   : Mover::Packed{kInput, own, {}};
     for (int d = 1; d < place.size; ++d) {
       mover.send(above(place, d), packed.home, packed.piece, packed.packed);
       mover.receive(below(place, d), output(below(place, d)), pieces[below(place, d)]);
@@ -212,11 +213,12 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
                       int root) {
   ScheduleBuilder builder(place.size);
   Mover mover(builder, place);
-  // The root writes small pieces faster than the kernel fetches them; of large ones each rank
-  // fetches its own while the root copies.
+  // The root writes small pieces faster than the kernel fetches them, and rows without packing
+  // them; of large ones in one run each rank fetches its own while the root copies.
   const auto fetch_large = [&](const Piece& piece) {
-    const bool is_large = piece.layout.bytes() * (place.size - 1) > kWrittenByRoot;
-    builder.set_offers(is_large ? Offers::kNone : Offers::kLarge);
+    const int64_t bytes = piece.layout.bytes();
+    const bool is_fetched = bytes * (place.size - 1) > kWrittenByRoot && piece.cut == bytes;
+    builder.set_offers(is_fetched ? Offers::kNone : Offers::kLarge);
   };
   if (place.rank != root) {
     fetch_large(own);

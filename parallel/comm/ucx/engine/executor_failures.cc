@@ -60,7 +60,7 @@ void Executor::Impl::release(RunningOperation& operation) {
   // Not `memory != nullptr`: an owner of something else may hold a null pointer.
   if (memory.use_count() > 0) wishes_.memory.push_back(std::exchange(memory, nullptr));
   return_scratch(std::exchange(operation.scratch, {}));
-  operation.staged.clear();
+  operation.filled.clear();
 }
 
 void Executor::Impl::cancel_receives(RunningOperation& operation) {

@@ -116,8 +116,11 @@ class Executor::Impl {
   struct ReadyStep {
     RunningOperation* operation;
     StepId step;
-    int64_t offset = 0;           // of a copy that a round has broken off
-    std::byte* target = nullptr;  // of a send: the receiver's memory, or what is sent then
+    int64_t done = 0;  // bytes, of a copy that a round has broken off
+    // Of what is copied: a copy's target; the receiver's memory, or what is sent then; where what
+    // was received belongs.
+    StridedSpan to = {};
+    int64_t to_offset = 0;
   };
 
   // executor.cc
@@ -155,6 +158,8 @@ class Executor::Impl {
   // `bytes`: none where they have been written into the receiver's memory.
   void send_data(RunningOperation& operation, StepId id, std::span<const std::byte> bytes);
   static Tag data_tag(const MemberGroup& group, const Step& step, uint64_t sequence);
+  // Moves what a staged receive has brought to where it belongs.
+  void unstage(RunningOperation& operation, StepId id);
   void connection_broke(RunningOperation& operation, const Request& request);
   void wrong_length(RunningOperation& operation, const Request& request);
   void finish_step(RunningOperation& operation, StepId id);
@@ -162,8 +167,11 @@ class Executor::Impl {
   // Posts what can be posted, computes within the round's bound.
   void run_ready();
   void run_posts();
+  void compute_later(const ReadyStep& ready);
   // At most `budget` bytes of a copy, or all of a reduction; returns how many.
-  int64_t compute(ReadyStep ready, int64_t budget);
+  int64_t compute(const ReadyStep& ready, int64_t budget);
+  int64_t move_bytes(ReadyStep ready, int64_t budget);
+  int64_t reduce_bytes(const ReadyStep& ready);
   void forget_ready(RunningOperation& operation);
   Scratch take_scratch(int64_t bytes);
   void return_scratch(Scratch scratch);

@@ -9,13 +9,7 @@ namespace meshrun::ucx {
 namespace {
 
 constexpr size_t kFreeScratch = 4;
-// More than caches keep until somebody reads it.
-constexpr int64_t kStreamedBytes = 4 << 20;
-
-Caching caching_of(int64_t bytes) {
-  return bytes >= kStreamedBytes ? Caching::kStreamed : Caching::kKept;
-}
-
+constexpr int64_t kMoreThanCaches = 4 << 20;
 std::string words_of(const RunningOperation& operation) {
   if (operation.spec.text) return operation.spec.text();
   return fmt::format("{} of {}", name_of(operation.record.kind), describe(operation.record));
@@ -131,9 +125,17 @@ void Executor::Impl::begin_moving(RunningOperation& operation) {
 void Executor::Impl::make_ready(RunningOperation& operation, StepId id) {
   operation.steps[id].phase = StepState::kReady;
   const StepKind kind = operation.step(id).kind;
-  const bool is_message = kind == StepKind::kSend || kind == StepKind::kReceive;
-  (is_message ? posts_ : computes_).push_back({&operation, id});
-  ++operation.queued_steps;
+  ReadyStep ready{&operation, id};
+  if (kind == StepKind::kSend || kind == StepKind::kReceive) {
+    posts_.push_back(ready);
+    ++operation.queued_steps;
+    return;
+  }
+  if (kind == StepKind::kCopy) {
+    ready.to = operation.piece_to_write(operation.step(id).to);
+    ready.to_offset = operation.step(id).to.offset;
+  }
+  compute_later(ready);
 }
 
 void Executor::Impl::run_ready() {
@@ -174,7 +176,7 @@ void Executor::Impl::post_step(RunningOperation& operation, StepId id) {
     if (!is_asked || operation.offers[id].state == Offer::kKnown) send_step(operation, id);
   } else {
     post_receive(operation, data_tag(g, step, operation.sequence()), kExactly,
-                 operation.bytes_to_write(step.to), state.request);
+                 operation.bytes_to_receive(id), state.request);
   }
 }
 
@@ -239,8 +241,17 @@ void Executor::Impl::message_done(RunningOperation& operation, const Request& re
         (request.bytes != operation.bytes_of(request.step) && !is_written)) {
       return wrong_length(operation, request);
     }
+    const bool is_staged = operation.schedule && operation.step(request.step).staging.bytes > 0;
+    if (is_staged && !is_written) return unstage(operation, request.step);
   }
   finish_step(operation, request.step);
+}
+
+void Executor::Impl::unstage(RunningOperation& operation, StepId id) {
+  // The sender has sent it instead of writing.
+  if (operation.was_offered(id)) operation.offers[id].is_returned = true;
+  const Region& to = operation.step(id).to;
+  compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
 }
 
 void Executor::Impl::connection_broke(RunningOperation& operation, const Request& request) {
@@ -297,51 +308,61 @@ void Executor::Impl::finish_if_done(RunningOperation& operation) {
   end_operation(operation, std::nullopt, source);
 }
 
-int64_t Executor::Impl::compute(ReadyStep ready, int64_t budget) {
+void Executor::Impl::compute_later(const ReadyStep& ready) {
+  computes_.push_back(ready);
+  ++ready.operation->queued_steps;
+}
+
+int64_t Executor::Impl::compute(const ReadyStep& ready, int64_t budget) {
+  return ready.operation->step(ready.step).kind == StepKind::kReduce ? reduce_bytes(ready)
+                                                                     : move_bytes(ready, budget);
+}
+
+int64_t Executor::Impl::move_bytes(ReadyStep ready, int64_t budget) {
   RunningOperation& operation = *ready.operation;
   const Step& step = operation.step(ready.step);
-  int64_t bytes = step.to.bytes;
-  const bool is_push = operation.is_push(ready.step);
-  if (step.kind != StepKind::kReduce) {
-    bytes = std::min(step.from.bytes - ready.offset, budget);
-    const int64_t offset = step.from.offset + ready.offset;
-    if (step.kind == StepKind::kCopy) {
-      const StridedSpan to = operation.piece_to_write(step.to);
-      const bool is_result = step.from.space == Space::kInput && step.to.space == Space::kOutput;
-      copy(operation.piece_to_read(step.from), offset, to, step.to.offset + ready.offset, bytes,
-           caching_of(is_result ? to.layout.bytes() : 0));
-    } else if (operation.is_filled(step.from)) {
-      operation.spec.fill(step.from.piece, offset,
-                          {ready.target + ready.offset, static_cast<size_t>(bytes)});
-    } else {
-      copy(operation.piece_to_read(step.from), offset, contiguous(ready.target, step.from.bytes),
-           ready.offset, bytes, caching_of(step.from.bytes));
-    }
-    (is_push ? counters_.pushed_bytes : counters_.copied_bytes) += bytes;
-    ready.offset += bytes;
-    if (ready.offset < step.from.bytes) {
-      computes_.push_front(ready);
-      ++operation.queued_steps;
-      return bytes;
-    }
+  const bool is_push = step.kind == StepKind::kSend && operation.is_push(ready.step);
+  const Region& from = step.kind == StepKind::kReceive ? step.staging : step.from;
+  const int64_t bytes = std::min(from.bytes - ready.done, budget);
+  const int64_t offset = from.offset + ready.done, to_offset = ready.to_offset + ready.done;
+  if (operation.is_filled(from)) {
+    operation.spec.fill(from.piece, offset, ready.to, to_offset, bytes);
   } else {
-    const Schedule& schedule = *operation.schedule;
-    const Reduction& reduction = schedule.reductions[step.reduction];
-    sources_.clear();
-    for (uint32_t i = 0; i < step.source_count; ++i) {
-      sources_.push_back(operation.bytes_to_read(schedule.sources[step.first_source + i]).data());
-    }
-    reduce(sources_, operation.bytes_to_write(step.to).data(),
-           step.to.bytes / element_size(reduction.dtype), reduction);
-    bytes *= step.source_count;
-    counters_.reduced_bytes += bytes;
+    const ConstStridedSpan piece = operation.piece_to_read(from);
+    const int64_t longer = std::max(piece.layout.bytes(), ready.to.layout.bytes());
+    copy(piece, offset, ready.to, to_offset, bytes,
+         longer >= kMoreThanCaches ? Prefetch::kAll : Prefetch::kRows);
   }
-  if (step.kind == StepKind::kSend) {
-    const auto sent = static_cast<size_t>(is_push ? 0 : step.from.bytes);
-    send_data(operation, ready.step, {ready.target, sent});
-  } else {
+  (is_push ? counters_.pushed_bytes : counters_.copied_bytes) += bytes;
+  ready.done += bytes;
+  if (ready.done < from.bytes) {
+    computes_.push_front(ready);
+    ++operation.queued_steps;
+  } else if (step.kind != StepKind::kSend) {
     finish_step(operation, ready.step);
+  } else if (is_push) {
+    send_data(operation, ready.step, {});
+  } else {
+    send_data(operation, ready.step,
+              {ready.to.data + ready.to_offset, static_cast<size_t>(from.bytes)});
   }
+  return bytes;
+}
+
+int64_t Executor::Impl::reduce_bytes(const ReadyStep& ready) {
+  RunningOperation& operation = *ready.operation;
+  const Step& step = operation.step(ready.step);
+  const Schedule& schedule = *operation.schedule;
+  const Reduction& reduction = schedule.reductions[step.reduction];
+  sources_.clear();
+  for (uint32_t i = 0; i < step.source_count; ++i) {
+    sources_.push_back(operation.bytes_to_read(schedule.sources[step.first_source + i]).data());
+  }
+  reduce(sources_, operation.bytes_to_write(step.to).data(),
+         step.to.bytes / element_size(reduction.dtype), reduction);
+  const int64_t bytes = step.to.bytes * step.source_count;
+  counters_.reduced_bytes += bytes;
+  finish_step(operation, ready.step);
   return bytes;
 }
 

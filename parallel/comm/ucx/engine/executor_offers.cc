@@ -37,12 +37,17 @@ void Executor::Impl::exchange_offer(RunningOperation& operation, StepId id) {
 void Executor::Impl::make_offer(RunningOperation& operation, StepId id) {
   const MemberGroup& g = *operation.group;
   const Step& step = operation.step(id);
-  const std::span<std::byte> memory = operation.bytes_to_write(step.to);
+  const StridedSpan piece = operation.piece_to_write(step.to);
   Offer& offer = operation.offers[id];
   offer.message.sequence = operation.sequence();
-  offer.message.bytes = step.to.bytes;
-  offer.message.offset =
-      heap_->offset_of(memory.data(), memory.size()).value_or(OfferMessage::kNone);
+  offer.message.describe(piece.layout, step.to);
+  const std::optional<Layout> rows = offer.message.layout();
+  if (rows && step.to.bytes > 0) {
+    const std::byte* const begin =
+        piece.data + piece.layout.position(step.to.offset - offer.message.skipped);
+    offer.message.offset = heap_->offset_of(begin, static_cast<size_t>(rows->extent()))
+                               .value_or(OfferMessage::kNone);
+  }
   offer.request.step = kOfferSend | id;
   offer.state = Offer::kKnown;
   post_send(operation, step.peer,
@@ -77,28 +82,33 @@ void Executor::Impl::offer_received(RunningOperation& operation, const Request& 
   const PeerHeap* const heap = operation.group->members[step.peer].heap;
   // Who expects other bytes than these is sent them, and says so.
   if (is_whole && heap != nullptr && offer.message.bytes == step.from.bytes) {
-    offer.target = heap->at(offer.message.offset, static_cast<size_t>(step.from.bytes));
+    if (const std::optional<Layout> rows = offer.message.layout()) {
+      offer.target = {heap->at(offer.message.offset, static_cast<size_t>(rows->extent())), *rows};
+    }
   }
   if (operation.steps[id].phase == StepState::kPosted) send_step(operation, id);
 }
 
 void Executor::Impl::send_step(RunningOperation& operation, StepId id) {
   const Step& step = operation.step(id);
-  const bool is_push = operation.is_push(id);
-  if (!is_push && !operation.is_filled(step.from)) {
-    return send_data(operation, id, operation.bytes_to_read(step.from));
+  const bool is_push = operation.is_push(id), is_filled = operation.is_filled(step.from);
+  if (!is_push && !is_filled && step.staging.bytes == 0) {
+    return send_data(operation, id, operation.bytes_to_send(id));
   }
   ReadyStep ready{&operation, id};
   if (is_push) {
-    ready.target = operation.offers[id].target;
+    ready.to = operation.offers[id].target;
+    ready.to_offset = operation.offers[id].message.skipped;
     counters_.sent_bytes += step.from.bytes;
+  } else if (step.staging.bytes > 0) {
+    ready.to = operation.piece_to_write(step.staging);
+    ready.to_offset = step.staging.offset;
   } else {
     // Not of the scratch memory, which is kept: this may be as long as the tensor.
-    operation.staged.emplace_back(new std::byte[static_cast<size_t>(step.from.bytes)]);
-    ready.target = operation.staged.back().get();
+    operation.filled.emplace_back(new std::byte[static_cast<size_t>(step.from.bytes)]);
+    ready.to = contiguous(operation.filled.back().get(), step.from.bytes);
   }
-  computes_.push_back(ready);
-  ++operation.queued_steps;
+  compute_later(ready);
 }
 
 }  // namespace meshrun::ucx

@@ -56,32 +56,30 @@ StepId send_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer
   StepId step;
   if (region.space == Space::kScratch || layout.is_contiguous(region.offset, region.bytes)) {
     step = builder.send(peer, region);
-    if (after) builder.add_dependency(step, *after);
   } else {
     Slots::Slot& slot = slots.take(builder, region.bytes);
-    const StepId pack = builder.copy(region, slot.region);
-    if (slot.user) builder.add_dependency(pack, *slot.user);
-    if (after) builder.add_dependency(pack, *after);
-    step = builder.send(peer, slot.region, {pack});
+    step = builder.send(peer, region, {}, slot.region);
+    if (slot.user) builder.add_dependency(step, *slot.user);
     slot.user = step;
   }
+  if (after) builder.add_dependency(step, *after);
   lane.add(builder, step);
   return step;
 }
 
 StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
                        const Layout& layout) {
+  StepId step;
   if (region.space == Space::kScratch || layout.is_contiguous(region.offset, region.bytes)) {
-    const StepId step = builder.receive(peer, region);
-    lane.add(builder, step);
-    return step;
+    step = builder.receive(peer, region);
+  } else {
+    Slots::Slot& slot = slots.take(builder, region.bytes);
+    step = builder.receive(peer, region, {}, slot.region);
+    if (slot.user) builder.add_dependency(step, *slot.user);
+    slot.user = step;
   }
-  Slots::Slot& slot = slots.take(builder, region.bytes);
-  const StepId step = builder.receive(peer, slot.region);
-  if (slot.user) builder.add_dependency(step, *slot.user);
   lane.add(builder, step);
-  slot.user = builder.copy(slot.region, region, {step});
-  return *slot.user;
+  return step;
 }
 
 Mover::Mover(ScheduleBuilder& builder, const Place& place)

@@ -90,10 +90,9 @@ struct Home {
 // lets a message be packed while another is under way.
 int slots_per_lane(const Tuning& tuning, int lanes);
 
-// Sends a message from where it lies or, where that is not contiguous, from a slot.
+// Sends a message from where it lies, in several runs by way of a slot.
 StepId send_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
                     const Layout& layout, std::optional<StepId> after = {});
-// The step after which the bytes are there: the receive, or the unpacking from a slot.
 StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
                        const Layout& layout);
 

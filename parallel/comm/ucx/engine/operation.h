@@ -58,10 +58,9 @@ struct OperationSpec {
   std::shared_ptr<const Schedule> schedule;
   InputSpans inputs;
   OutputSpans outputs;
-  // Of inputs that lie nowhere: writes the packed bytes of a piece from `offset` on. Sent pieces
-  // only. Called under the engine's lock, on whatever thread moves the operation forward, while
-  // `keep_alive` is held.
-  std::function<void(int32_t piece, int64_t offset, std::span<std::byte> to)> fill;
+  // Writes inputs that lie nowhere. Sent pieces only. Called under the engine's lock, on whatever
+  // thread moves the operation forward, while `keep_alive` is held.
+  Fill fill;
   // From submission. Never infinite: the backend turns c10d's "no timeout" into a day.
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);
   Drive drive = Drive::kThread;

@@ -47,6 +47,14 @@ struct OfferMessage {
   uint64_t sequence = 0;
   uint64_t offset = kNone;  // in the receiver's heap; kNone: it is not in there
   int64_t bytes = 0;        // that the receiver expects
+  // Where they lie in rows: of what length, how far apart, and how many bytes of the row at
+  // `offset` come before them. A row of 0 bytes: they are one run.
+  int64_t row_bytes = 0, pitch = 0, skipped = 0;
+
+  // Of a region of `piece`, but for its place in the heap.
+  void describe(const Layout& piece, const Region& region);
+  // Rows that the bytes lie in; absent: these numbers describe none.
+  std::optional<Layout> layout() const;
 };
 
 // Of a step: the receiver's is sent, the sender's is received.
@@ -54,9 +62,9 @@ struct Offer {
   enum State : uint8_t { kUnasked, kUnderWay, kKnown };
   Request request;
   OfferMessage message;
-  State state = kUnasked;       // kKnown: sent, or received
-  std::byte* target = nullptr;  // where the sender writes; null: it sends
-  bool is_returned = false;     // the sender has said that it writes no more
+  State state = kUnasked;    // kKnown: sent, or received
+  bool is_returned = false;  // the sender has said that it writes no more
+  StridedSpan target;        // where the sender writes, after `skipped` bytes; null: it sends
 };
 
 struct StepState {
@@ -103,7 +111,7 @@ class RunningOperation final : public Operation,
     return region.space == Space::kInput && spec.inputs[region.piece].data == nullptr;
   }
   // A send that the sender writes into the receiver's memory.
-  bool is_push(StepId id) const { return !offers.empty() && offers[id].target != nullptr; }
+  bool is_push(StepId id) const { return !offers.empty() && offers[id].target.data != nullptr; }
   // A receive whose memory was offered to the sender.
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
@@ -121,6 +129,9 @@ class RunningOperation final : public Operation,
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
   StridedSpan piece_to_write(const Region& region) const;
+  // Of a step: what it sends or receives, its staging where it has some.
+  std::span<const std::byte> bytes_to_send(StepId id) const;
+  std::span<std::byte> bytes_to_receive(StepId id) const;
   // Of a region that is contiguous in its piece.
   std::span<const std::byte> bytes_to_read(const Region& region) const;
   std::span<std::byte> bytes_to_write(const Region& region) const;
@@ -162,7 +173,7 @@ class RunningOperation final : public Operation,
   size_t steps_left = 0;
   Scratch scratch;
   // What `fill` has written for messages that are sent.
-  std::vector<std::unique_ptr<std::byte[]>> staged;
+  std::vector<std::unique_ptr<std::byte[]>> filled;
   int queued_steps = 0;  // in the executor's queues
 
   // Requests that the transport holds.

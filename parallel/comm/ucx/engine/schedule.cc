@@ -17,7 +17,7 @@ int64_t aligned(int64_t bytes) {
 int64_t Schedule::copied_bytes() const {
   int64_t bytes = 0;
   for (const Step& step : steps) {
-    if (step.kind == StepKind::kCopy) bytes += step.to.bytes;
+    bytes += step.kind == StepKind::kCopy ? step.to.bytes : step.staging.bytes;
   }
   return bytes;
 }
@@ -60,6 +60,7 @@ Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t ou
     if (step.kind == StepKind::kReceive) step.message += counter(received, step.peer);
     step.from = moved(step.from);
     step.to = moved(step.to);
+    step.staging = moved(step.staging);
     step.first_source += sources;
     step.first_successor += successors;
     step.reduction += reductions;
@@ -82,23 +83,29 @@ StepId ScheduleBuilder::push(const Step& step, std::span<const StepId> after) {
   return id;
 }
 
-StepId ScheduleBuilder::send(int peer, Region from, std::initializer_list<StepId> after) {
+StepId ScheduleBuilder::send(int peer, Region from, std::initializer_list<StepId> after,
+                             Region staging) {
+  assert(staging.bytes == 0 || staging.bytes == from.bytes);
   Step step;
   step.kind = StepKind::kSend;
   step.peer = peer;
   step.message = sent_[peer]++;
   step.offers = offers_;
   step.from = from;
+  step.staging = staging;
   return push(step, after);
 }
 
-StepId ScheduleBuilder::receive(int peer, Region to, std::initializer_list<StepId> after) {
+StepId ScheduleBuilder::receive(int peer, Region to, std::initializer_list<StepId> after,
+                                Region staging) {
+  assert(staging.bytes == 0 || staging.bytes == to.bytes);
   Step step;
   step.kind = StepKind::kReceive;
   step.peer = peer;
   step.message = received_[peer]++;
   step.offers = offers_;
   step.to = to;
+  step.staging = staging;
   return push(step, after);
 }
 

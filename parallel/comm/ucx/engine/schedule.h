@@ -52,8 +52,11 @@ struct Step {
   int32_t peer = -1;                            // kSend, kReceive: rank in the group
   uint32_t message = 0;                         // kSend, kReceive: its number between the two ranks
   Offers offers = Offers::kLarge;               // kSend, kReceive
-  Region from;                                  // kSend, kCopy; contiguous but for kCopy
+  Region from;                                  // kSend, kCopy
   Region to;                                    // kReceive, kCopy, kReduce
+  // kSend, kReceive, of regions in several runs: scratch memory through which the bytes go, unless
+  // the sender writes them where they belong. Else empty.
+  Region staging;
   uint32_t first_source = 0, source_count = 0;  // kReduce: in Schedule::sources, rank order
   uint32_t reduction = 0;                       // kReduce: in Schedule::reductions
   uint32_t first_successor = 0, successor_count = 0;  // in Schedule::successors
@@ -67,8 +70,8 @@ struct Schedule {
   std::vector<Reduction> reductions;  // one, but for coalesced operations
   int64_t scratch_bytes = 0;          // wanted at a multiple of 64
 
-  // Bytes that are copied within this process though nobody reduces them: packed, unpacked, or the
-  // rank's own piece moved from input to output. What "no byte copied twice" is counted by.
+  // Bytes that are copied within this process though nobody reduces them: staged, or the rank's own
+  // piece moved from input to output. What "no byte copied twice" is counted by.
   int64_t copied_bytes() const;
 };
 
@@ -76,14 +79,15 @@ struct Schedule {
 // the numbers of pieces of `first`. All ranks join the same parts in the same order.
 Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs);
 
-// Builds one. Regions of a send, a receive or a reduction must be contiguous in their piece's
-// layout; algorithms_*.cc stage those that are not. Those of a copy need not be, on either side.
+// Builds one. Regions of a reduction must be contiguous in their piece's layout, and those of a
+// send or a receive without staging; those of a copy need not be, on either side.
 class ScheduleBuilder {
  public:
   explicit ScheduleBuilder(int group_size);
 
-  StepId send(int peer, Region from, std::initializer_list<StepId> after = {});
-  StepId receive(int peer, Region to, std::initializer_list<StepId> after = {});
+  StepId send(int peer, Region from, std::initializer_list<StepId> after = {}, Region staging = {});
+  StepId receive(int peer, Region to, std::initializer_list<StepId> after = {},
+                 Region staging = {});
   StepId copy(Region from, Region to, std::initializer_list<StepId> after = {});
   StepId reduce(std::span<const Region> sources, Region to, std::span<const StepId> after);
   // One more thing that `step` waits for; `earlier` < `step`.

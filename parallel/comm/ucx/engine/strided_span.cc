@@ -4,10 +4,6 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 namespace meshrun::ucx {
 namespace {
 
@@ -15,6 +11,34 @@ namespace {
 int64_t run_at(const Layout& layout, int64_t offset) {
   return layout.is_contiguous() ? layout.bytes() - offset
                                 : layout.row_bytes - offset % layout.row_bytes;
+}
+
+// How far ahead memory is asked for, and how much at a time. The processor's own prefetchers end at
+// each page, and do not know that what comes next is written.
+constexpr int64_t kAhead = 2048, kBlock = 1024, kLine = 64;
+
+void prefetch_to_read(const std::byte* data, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(data + at);
+}
+
+// Another core may have it.
+void prefetch_to_write(const std::byte* data, int64_t bytes) {
+#ifdef __x86_64__
+  // Where a processor lacks the instruction, it does nothing.
+  for (int64_t at = 0; at < bytes; at += kLine) asm volatile("prefetchw %0" ::"m"(data[at]));
+#endif
+}
+
+void copy_run(const std::byte* from, std::byte* to, int64_t bytes, Prefetch prefetch) {
+  while (prefetch == Prefetch::kAll && bytes >= kAhead + kBlock) {
+    prefetch_to_read(from + kAhead, kBlock);
+    prefetch_to_write(to + kAhead, kBlock);
+    std::memcpy(to, from, kBlock);
+    from += kBlock;
+    to += kBlock;
+    bytes -= kBlock;
+  }
+  std::memcpy(to, from, bytes);
 }
 
 template <int64_t kBytes>
@@ -25,9 +49,9 @@ void copy_short_rows(const std::byte* from, int64_t from_pitch, std::byte* to, i
   }
 }
 
-// Rows of a few bytes: a call of memcpy for each would cost more than the bytes.
 void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t to_pitch,
-               int64_t row_bytes, int64_t rows) {
+               int64_t row_bytes, int64_t rows, Prefetch prefetch) {
+  // Rows of a few bytes: a call of memcpy for each would cost more than the bytes.
   switch (row_bytes) {
     case 4:
       return copy_short_rows<4>(from, from_pitch, to, to_pitch, rows);
@@ -38,38 +62,29 @@ void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t
     case 32:
       return copy_short_rows<32>(from, from_pitch, to, to_pitch, rows);
     default:
-      for (int64_t row = 0; row < rows; ++row) {
-        std::memcpy(to + row * to_pitch, from + row * from_pitch, row_bytes);
-      }
+      break;
   }
-}
-
-void copy_past_caches(std::byte* to, const std::byte* from, int64_t bytes) {
-#ifdef __SSE2__
-  constexpr int64_t kLine = 64;
-  const int64_t unaligned = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(to)) & (kLine - 1);
-  const int64_t head = std::min(unaligned, bytes), lines = (bytes - head) / kLine;
-  std::memcpy(to, from, head);
-  to += head;
-  from += head;
-  for (int64_t line = 0; line < lines; ++line, to += kLine, from += kLine) {
-    __m128i parts[4];
-    for (int i = 0; i < 4; ++i) {
-      parts[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
+  if (row_bytes > kAhead) {
+    for (int64_t row = 0; row < rows; ++row) {
+      copy_run(from + row * from_pitch, to + row * to_pitch, row_bytes, prefetch);
     }
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, parts[i]);
+    return;
   }
-  // Before whoever is told of it reads it.
-  _mm_sfence();
-  bytes -= head + lines * kLine;
-#endif
-  std::memcpy(to, from, bytes);
+  const bool reads_ahead = prefetch == Prefetch::kAll || from_pitch != row_bytes;
+  const int64_t ahead = (kAhead + row_bytes - 1) / row_bytes;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row_bytes >= kLine && row + ahead < rows) {
+      if (reads_ahead) prefetch_to_read(from + (row + ahead) * from_pitch, row_bytes);
+      prefetch_to_write(to + (row + ahead) * to_pitch, row_bytes);
+    }
+    std::memcpy(to + row * to_pitch, from + row * from_pitch, row_bytes);
+  }
 }
 
 }  // namespace
 
 void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to_offset,
-          int64_t bytes, Caching caching) {
+          int64_t bytes, Prefetch prefetch) {
   // The rows of one side, or of both, which then are as long as each other.
   const int64_t row = from.layout.is_contiguous() ? to.layout.row_bytes : from.layout.row_bytes;
   const bool same_rows = (from.layout.is_contiguous() || from.layout.row_bytes == row) &&
@@ -86,11 +101,11 @@ void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to
       step = bytes / row * row;
       const int64_t from_pitch = from.layout.is_contiguous() ? row : from.layout.pitch;
       const int64_t to_pitch = to.layout.is_contiguous() ? row : to.layout.pitch;
-      if (source != target) copy_rows(source, from_pitch, target, to_pitch, row, step / row);
-    } else if (source != target && caching == Caching::kStreamed) {
-      copy_past_caches(target, source, step);
+      if (source != target) {
+        copy_rows(source, from_pitch, target, to_pitch, row, step / row, prefetch);
+      }
     } else if (source != target) {
-      std::memcpy(target, source, step);
+      copy_run(source, target, step, prefetch);
     }
     from_offset += step;
     to_offset += step;

@@ -455,6 +455,62 @@ TEST_F(LentMemoryTest, TheSenderWritesToWhereTheBytesBelong) {
   EXPECT_FALSE(is_kept());
 }
 
+// Both ends have the message in rows, of different lengths, and can go through scratch memory.
+class LentRowsTest : public LentMemoryTest {
+ protected:
+  static constexpr Layout kReceived{10, 60, 90}, kSent{40, 25, 31};
+  // Not from the beginning, nor to the end.
+  static constexpr int64_t kOffset = 130, kPart = 400;
+
+  void exchange(StridedSpan output) {
+    for (size_t i = 0; i < sent_.size(); ++i) sent_[i] = static_cast<std::byte>(i % 251 + 1);
+    const auto run = [&](int rank, bool is_send) {
+      ScheduleBuilder builder(2);
+      const Region staging = builder.scratch(kPart);
+      if (is_send) {
+        builder.send(0, {Space::kInput, 0, kOffset, kPart}, {}, staging);
+      } else {
+        builder.receive(1, {Space::kOutput, 0, kOffset, kPart}, {}, staging);
+      }
+      OperationSpec spec = barrier_spec();
+      spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+      spec.inputs = {ConstStridedSpan(sent_.data(), kSent)};
+      spec.outputs = {output};
+      return ranks_.submit(rank, "world", std::move(spec));
+    };
+    const auto received = run(0, false), sent = run(1, true);
+    ranks_.settle();
+    EXPECT_TRUE(received->is_done() && !received->failure());
+    EXPECT_TRUE(sent->is_done() && !sent->failure());
+    Bytes expected(kPart), found(kPart);
+    pack(ConstStridedSpan(sent_.data(), kSent), kOffset, expected);
+    pack(output, kOffset, found);
+    EXPECT_EQ(found, expected);
+    for (int64_t at = 0; at < kReceived.extent(); ++at) {
+      const int64_t in_row = at % kReceived.pitch;
+      const int64_t packed = at / kReceived.pitch * kReceived.row_bytes + in_row;
+      if (in_row < kReceived.row_bytes && packed >= kOffset && packed < kOffset + kPart) continue;
+      ASSERT_EQ(output.data[at], std::byte{0}) << "beside what was received, at " << at;
+    }
+  }
+  int64_t copied(int rank) { return ranks_.executor(rank).counters().copied_bytes; }
+};
+
+TEST_F(LentRowsTest, TheSenderWritesRowsToWhereTheyBelong) {
+  auto* const memory = static_cast<std::byte*>(ranks_.heap(0)->allocate(kReceived.extent()));
+  exchange({memory, kReceived});
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kPart);
+  EXPECT_EQ(copied(0) + copied(1), 0);
+}
+
+TEST_F(LentRowsTest, RowsElsewhereAreStagedAtBothEnds) {
+  Bytes memory = bytes(kReceived.extent(), 0);
+  exchange({memory.data(), kReceived});
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, 0);
+  EXPECT_EQ(copied(0), kPart);
+  EXPECT_EQ(copied(1), kPart);
+}
+
 TEST_F(LentMemoryTest, FewerBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes - 1); }
 TEST_F(LentMemoryTest, MoreBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes + 1); }
 

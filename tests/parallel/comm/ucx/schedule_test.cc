@@ -158,14 +158,14 @@ TEST(StridedSpanTest, RowsOfOneShapeAreCopiedToRowsOfAnother) {
   EXPECT_THAT(std::vector(to.begin() + 20, to.begin() + 25), ElementsAre(20, 21, 25, 26, -1));
 }
 
-TEST(StridedSpanTest, ACopyPastTheCachesIsTheSame) {
-  std::vector<std::byte> from(1000);
+TEST(StridedSpanTest, ACopyThatPrefetchesIsTheSame) {
+  std::vector<std::byte> from(9000);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7);
-  const ConstStridedSpan source = contiguous(from.data(), 1000);
+  const ConstStridedSpan source = contiguous(from.data(), 9000);
   for (const int64_t at : {0, 1, 63}) {
-    for (const int64_t bytes : {0, 1, 62, 64, 129, 900}) {
-      std::vector<std::byte> to(1000, std::byte{0xee}), expected = to;
-      copy(source, 5, contiguous(to.data(), 1000), at, bytes, Caching::kStreamed);
+    for (const int64_t bytes : {0, 1, 62, 64, 3071, 3072, 4097, 8900}) {
+      std::vector<std::byte> to(9000, std::byte{0xee}), expected = to;
+      copy(source, 5, contiguous(to.data(), 9000), at, bytes, Prefetch::kAll);
       std::copy_n(from.begin() + 5, bytes, expected.begin() + at);
       EXPECT_EQ(to, expected) << at << " " << bytes;
     }
