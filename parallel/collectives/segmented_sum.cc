@@ -4,20 +4,16 @@
 #include <cstring>
 #include <vector>
 
+#include "parallel/comm/ucx/engine/prefetch.h"
 #include "parallel/comm/ucx/engine/reduce.h"
 
 namespace meshrun {
 namespace {
 
 // Rows of these lengths lie anywhere and are too short for the processor to see a stream in: so
-// many ahead are asked for. A fifth of the time of what does not fit in the caches.
+// many ahead are asked for.
 constexpr int64_t kLeastPrefetched = 256, kMostPrefetched = 4096;
 constexpr int64_t kAhead = 4;
-
-void prefetch(const std::byte* row, int64_t bytes) {
-  constexpr int64_t kLine = 64;
-  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
-}
 
 // Rows of one element, whose copies are a load and a store.
 template <typename Element>
@@ -147,7 +143,8 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
     const std::byte* const from = input.data + o * input.pitch * size;
     for (int64_t r = begin; r < end; ++r) {
       if (is_long && r + kAhead < end) {
-        prefetch(from + index[static_cast<size_t>(r + kAhead)] * row, row);
+        ucx::prefetch_to_read(from + index[static_cast<size_t>(r + kAhead)] * row, row);
+        ucx::prefetch_to_write(to + (r + kAhead) * row, row);
       }
       std::memcpy(to + r * row, from + index[static_cast<size_t>(r)] * row,
                   static_cast<size_t>(row));

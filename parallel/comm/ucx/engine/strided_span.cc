@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "parallel/comm/ucx/engine/prefetch.h"
+
 namespace meshrun::ucx {
 namespace {
 
@@ -13,21 +15,8 @@ int64_t run_at(const Layout& layout, int64_t offset) {
                                 : layout.row_bytes - offset % layout.row_bytes;
 }
 
-// How far ahead memory is asked for, and how much at a time. The processor's own prefetchers end at
-// each page, and do not know that what comes next is written.
-constexpr int64_t kAhead = 2048, kBlock = 1024, kLine = 64;
-
-void prefetch_to_read(const std::byte* data, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(data + at);
-}
-
-// Another core may have it.
-void prefetch_to_write(const std::byte* data, int64_t bytes) {
-#ifdef __x86_64__
-  // Where a processor lacks the instruction, it does nothing.
-  for (int64_t at = 0; at < bytes; at += kLine) asm volatile("prefetchw %0" ::"m"(data[at]));
-#endif
-}
+// How far ahead memory is asked for, and how much at a time.
+constexpr int64_t kAhead = 2048, kBlock = 1024;
 
 void copy_run(const std::byte* from, std::byte* to, int64_t bytes, Prefetch prefetch) {
   while (prefetch == Prefetch::kAll && bytes >= kAhead + kBlock) {
@@ -73,7 +62,7 @@ void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t
   const bool reads_ahead = prefetch == Prefetch::kAll || from_pitch != row_bytes;
   const int64_t ahead = (kAhead + row_bytes - 1) / row_bytes;
   for (int64_t row = 0; row < rows; ++row) {
-    if (row_bytes >= kLine && row + ahead < rows) {
+    if (row_bytes >= kCacheLine && row + ahead < rows) {
       if (reads_ahead) prefetch_to_read(from + (row + ahead) * from_pitch, row_bytes);
       prefetch_to_write(to + (row + ahead) * to_pitch, row_bytes);
     }
