@@ -47,8 +47,14 @@ at::Tensor indexed_all_to_all_v_wrapper_bwd(const at::Tensor& tensor,
                                             const std::vector<std::vector<int64_t>>& sizes,
                                             int64_t tensor_size_along_dim, bool use_fp32,
                                             int64_t dim, const GroupArgument& group) {
+  return indexed_all_to_all_v_wrapper_bwd(
+      tensor, IndexedAllToAllPlan(indices, sizes, tensor_size_along_dim, group), use_fp32, dim);
+}
+
+at::Tensor indexed_all_to_all_v_wrapper_bwd(const at::Tensor& tensor,
+                                            const IndexedAllToAllPlan& plan, bool use_fp32,
+                                            int64_t dim) {
   const c10::NoGradGuard no_grad;
-  const IndexedAllToAllPlan plan(indices, sizes, tensor_size_along_dim, group);
   return indexed_all_to_all_reverse(tensor, plan.state(), use_fp32, dim, /*requires_grad=*/false);
 }
 

@@ -9,6 +9,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/collectives/group_argument.h"
+#include "parallel/collectives/indexed_all_to_all_plan.h"
 #include "parallel/collectives/sizes.h"
 
 namespace meshrun {
@@ -33,5 +34,9 @@ at::Tensor indexed_all_to_all_v_wrapper_bwd(const at::Tensor& tensor,
                                             const std::vector<std::vector<int64_t>>& sizes,
                                             int64_t tensor_size_along_dim, bool use_fp32 = true,
                                             int64_t dim = 0, const GroupArgument& group = {});
+// With a plan that is kept.
+at::Tensor indexed_all_to_all_v_wrapper_bwd(const at::Tensor& tensor,
+                                            const IndexedAllToAllPlan& plan, bool use_fp32 = true,
+                                            int64_t dim = 0);
 
 }  // namespace meshrun

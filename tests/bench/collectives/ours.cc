@@ -7,6 +7,7 @@
 #include "parallel/collectives/gather_v.h"
 #include "parallel/collectives/indexed_all_to_all_v.h"
 #include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/primitives.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/collectives/scatter_v.h"
 #include "parallel/comm/v_collectives.h"
@@ -100,17 +101,24 @@ Contender public_function(const Problem& p, const Group& ucx) {
     if (name == "indexed_all_to_all_v") {
       result.call = [=, &p] { return indexed_all_to_all_v(p.input, plan, true, p.dim); };
     } else {
-      // A forward call's graph, walked again and again.
-      const at::AutoGradMode grad_mode(true);
-      const at::Tensor leaf = at::empty(p.shape, p.input.options()).zero_().requires_grad_();
-      const at::Tensor output = indexed_all_to_all_v(leaf, plan, true, p.dim);
-      result.note += "; the backward pass of autograd";
+      result.note += "; the primitive, as the others do the steps without autograd";
       result.call = [=, &p] {
-        return torch::autograd::grad({output}, {leaf}, {p.input}, /*retain_graph=*/true)[0];
+        return indexed_all_to_all_v_wrapper_bwd(p.input, plan, true, p.dim);
       };
     }
   }
   return result;
+}
+
+// A forward call's graph, walked again and again.
+Contender backward_pass(const Problem& p, const Group& ucx) {
+  const IndexedAllToAllPlan plan(p.indices, p.table, p.shape[p.dim], ucx);
+  const at::AutoGradMode grad_mode(true);
+  const at::Tensor leaf = at::empty(p.shape, p.input.options()).zero_().requires_grad_();
+  const at::Tensor output = indexed_all_to_all_v(leaf, plan, true, p.dim);
+  return {.name = "autograd", .note = "the backward pass of LibTorch's engine", .call = [=, &p] {
+            return torch::autograd::grad({output}, {leaf}, {p.input}, /*retain_graph=*/true)[0];
+          }};
 }
 
 }  // namespace
@@ -120,6 +128,7 @@ std::vector<Contender> ours(const Problem& problem, const Group& ucx) {
   if (name == "all_reduce") return {all_reduce(problem, ucx)};
   if (name == "all_to_all") return {all_to_all(problem, ucx)};
   std::vector<Contender> result = in_place(problem, ucx);
+  if (name == "indexed_all_to_all_v_backward") result.push_back(backward_pass(problem, ucx));
   result.insert(result.begin(), public_function(problem, ucx));
   return result;
 }
