@@ -39,8 +39,8 @@ struct RowKernels {
                         bool use_fp32);
 
   // Slices index[begin], ..., index[begin + count - 1] along dim, as gather_rows would put them
-  // together: their packed bytes [offset, offset + bytes) to those at `to_offset` of `to`. Holds the
-  // input; `index` is the caller's to keep.
+  // together: their packed bytes [offset, offset + bytes) to those at `to_offset` of `to`. Holds
+  // the input; `index` is the caller's to keep.
   using Filler = std::function<void(int64_t begin, int64_t count, int64_t offset,
                                     ucx::StridedSpan to, int64_t to_offset, int64_t bytes)>;
   // Empty where the input's slices are not evenly apart. Null: the device has none.

@@ -111,9 +111,9 @@ RowKernels::Filler filler(const at::Tensor& input, const at::Tensor& index, int6
   if (!dtype || !has_pitch(input, dim, pitch)) return nullptr;
   const SliceShape shape = shape_of(input, dim, *dtype);
   const Slices from{static_cast<const std::byte*>(input.const_data_ptr()), input.size(dim), pitch};
-  return [input, from, shape, longs = span_of_longs(index)](
-             int64_t begin, int64_t count, int64_t offset, ucx::StridedSpan to, int64_t to_offset,
-             int64_t bytes) {
+  return [input, from, shape, longs = span_of_longs(index)](int64_t begin, int64_t count,
+                                                            int64_t offset, ucx::StridedSpan to,
+                                                            int64_t to_offset, int64_t bytes) {
     const auto of_piece = longs.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     gather_bytes(to, to_offset, bytes, from, of_piece, shape, offset);
   };

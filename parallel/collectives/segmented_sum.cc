@@ -26,6 +26,27 @@ void gather_elements(std::byte* output, int64_t output_pitch, const Slices& inpu
   }
 }
 
+// Bytes [offset, offset + to.size()) of the slices of `input`, which has one row of them.
+void gather_run(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
+                SliceShape shape, int64_t offset) {
+  shape.outer = 1;
+  const auto row = static_cast<size_t>(shape.inner * ucx::element_size(shape.dtype));
+  size_t slice = static_cast<size_t>(offset) / row, skipped = static_cast<size_t>(offset) % row;
+  const auto part = [&] {
+    const size_t bytes = std::min(row - skipped, to.size());
+    std::memcpy(to.data(), input.data + static_cast<size_t>(index[slice]) * row + skipped, bytes);
+    to = to.subspan(bytes);
+    ++slice;
+    skipped = 0;
+  };
+  if (skipped > 0) part();
+  const auto whole = static_cast<int64_t>(to.size() / row);
+  gather_slices(to.data(), 0, input, index.subspan(slice), shape, 0, whole);
+  to = to.subspan(static_cast<size_t>(whole) * row);
+  slice += static_cast<size_t>(whole);
+  if (!to.empty()) part();
+}
+
 // Slices so short that a call for each would cost more than its additions.
 constexpr int64_t kShort = 16;
 
@@ -57,24 +78,23 @@ void sum_short(std::byte* output, const Slices& first, const Slices& second,
 
 // Of slices of single elements: the first terms of all segments, then the second ones, and so on,
 // so that the processor need not guess how long each segment is. That list serves all rows; from
-// so many on it pays.
-constexpr int64_t kLeastRows = 8;
+// so many on it pays, and where no segment is much longer than the others.
+constexpr int64_t kLeastRows = 8, kMostTurns = 64;
 
 template <typename Element>
 void sum_elements(std::byte* output, const Slices& first, const Slices& second,
                   std::span<const int64_t> offsets, std::span<const int64_t> positions,
-                  int64_t outer, int64_t begin, int64_t end) {
+                  int64_t outer, int64_t longest, int64_t begin, int64_t end) {
   struct Term {
     int64_t from, to;
   };
   struct Turn {
     std::vector<Term> in_first, in_second;
   };
-  std::vector<Turn> turns(1);
+  std::vector<Turn> turns(static_cast<size_t>(std::max<int64_t>(1, longest)));
   for (int64_t r = begin; r < end; ++r) {
     const int64_t from = offsets[static_cast<size_t>(r)];
     const int64_t count = offsets[static_cast<size_t>(r) + 1] - from;
-    if (count > static_cast<int64_t>(turns.size())) turns.resize(static_cast<size_t>(count));
     for (int64_t k = 0; k < count; ++k) {
       const int64_t p = positions[static_cast<size_t>(from + k)];
       Turn& turn = turns[static_cast<size_t>(k)];
@@ -105,8 +125,15 @@ void sum_of(std::byte* output, const Slices& first, const Slices& second,
             std::span<const int64_t> offsets, std::span<const int64_t> positions,
             const SliceShape& shape, int64_t begin, int64_t end) {
   if (shape.inner == 1 && shape.outer >= kLeastRows) {
-    return sum_elements<Element>(output, first, second, offsets, positions, shape.outer, begin,
-                                 end);
+    int64_t longest = 0;
+    for (int64_t r = begin; r < end; ++r) {
+      const auto segment = static_cast<size_t>(r);
+      longest = std::max(longest, offsets[segment + 1] - offsets[segment]);
+    }
+    if (longest <= kMostTurns) {
+      return sum_elements<Element>(output, first, second, offsets, positions, shape.outer, longest,
+                                   begin, end);
+    }
   }
   sum_short<Element>(output, first, second, offsets, positions, shape, begin, end);
 }
@@ -152,41 +179,13 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
   }
 }
 
-namespace {
-
-// Bytes [offset, offset + to.size()) of the slices of `input`, which has one row of them.
-void gather_run(std::span<std::byte> to, const Slices& input, std::span<const int64_t> index,
-                SliceShape shape, int64_t offset) {
-  shape.outer = 1;
-  const auto row = static_cast<size_t>(shape.inner * ucx::element_size(shape.dtype));
-  size_t slice = static_cast<size_t>(offset) / row, skipped = static_cast<size_t>(offset) % row;
-  const auto part = [&] {
-    const size_t bytes = std::min(row - skipped, to.size());
-    std::memcpy(to.data(), input.data + static_cast<size_t>(index[slice]) * row + skipped, bytes);
-    to = to.subspan(bytes);
-    ++slice;
-    skipped = 0;
-  };
-  if (skipped > 0) part();
-  const auto whole = static_cast<int64_t>(to.size() / row);
-  gather_slices(to.data(), 0, input, index.subspan(slice), shape, 0, whole);
-  to = to.subspan(static_cast<size_t>(whole) * row);
-  slice += static_cast<size_t>(whole);
-  if (!to.empty()) part();
-}
-
-}  // namespace
-
 void gather_bytes(ucx::StridedSpan to, int64_t to_offset, int64_t bytes, const Slices& input,
                   std::span<const int64_t> index, const SliceShape& shape, int64_t offset) {
   const int64_t size = ucx::element_size(shape.dtype);
   const int64_t row = static_cast<int64_t>(index.size()) * shape.inner * size;
   while (bytes > 0) {
     const int64_t in_row = offset % row;
-    int64_t run = std::min(bytes, row - in_row);
-    if (!to.layout.is_contiguous()) {
-      run = std::min(run, to.layout.row_bytes - to_offset % to.layout.row_bytes);
-    }
+    const int64_t run = std::min({bytes, row - in_row, to.layout.run_at(to_offset)});
     const Slices one_row{input.data + offset / row * input.pitch * size, input.count, 0};
     gather_run({to.data + to.layout.position(to_offset), static_cast<size_t>(run)}, one_row, index,
                shape, in_row);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -116,6 +117,7 @@ TEST(SegmentedSumTest, AddsManyRowsToTheBitsOfEachByItself) {
     std::vector<T> first(kRows * kOfFirst), second(kRows * kOfSecond);
     for (size_t i = 0; i < first.size(); ++i) first[i] = T(1) / static_cast<T>(i + 3);
     for (size_t i = 0; i < second.size(); ++i) second[i] = T(-1e7) / static_cast<T>(i + 1);
+    first[1] = T(-0.0);  // by itself in slice 2
     std::vector<T> output(kRows * kSlices, -1), expected(kRows * kSlices, -1);
     // Not the first slice, nor the last.
     segmented_sum(bytes(output), slices(first, kOfFirst, kOfFirst),
@@ -129,7 +131,9 @@ TEST(SegmentedSumTest, AddsManyRowsToTheBitsOfEachByItself) {
                     row_of(first, kOfFirst), row_of(second, kOfSecond), offsets, positions,
                     {1, 1, dtype}, true, 1, kSlices - 1);
     }
-    EXPECT_EQ(output, expected);
+    // Zeros of both signs are equal, and not the same.
+    EXPECT_EQ(std::memcmp(output.data(), expected.data(), output.size() * sizeof(T)), 0);
+    EXPECT_TRUE(std::signbit(output[2]));
   };
   check(float{}, ucx::DType::kFloat32);
   check(double{}, ucx::DType::kFloat64);

@@ -590,6 +590,38 @@ TEST(UcxBackendTest, WhatIsPutTogetherAsItIsSentCanBeCoalesced) {
   expect_success(run_ranks("ucx_coalesces_what_is_put_together", env_ranks(2)));
 }
 
+// Into rows of the receiver, between which its own slices lie.
+MESHRUN_RANK_FUNCTION(ucx_fills_rows_of_the_receiver) {
+  const World world;
+  UcxBackend& backend = world.backend();
+  const int64_t own = world.rank, other = 1 - world.rank;
+  constexpr int64_t kRows = 32, kSent = 200, kOwn = 100;
+  std::vector<int64_t> sent(2, 0), received(2, kOwn);
+  sent[static_cast<size_t>(other)] = received[static_cast<size_t>(other)] = kSent;
+  const at::Tensor result = empty_output({kRows, kSent + kOwn}, at::TensorOptions(at::kLong));
+  result.fill_(-1);
+  VCall call;
+  call.fill = [own](int32_t, int64_t offset, ucx::StridedSpan to, int64_t to_offset,
+                    int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 8) {
+      const int64_t value = (offset + at) / 8 * 10 + own;
+      std::memcpy(to.data + to.layout.position(to_offset + at), &value, 8);
+    }
+  };
+  backend
+      .all_to_all_v(result, received, 1, at::empty({kRows, kSent}, at::kLong), sent, 1,
+                    std::move(call))
+      ->wait();
+  const at::Tensor expected = (at::arange(kRows * kSent) * 10 + other).view({kRows, kSent});
+  EXPECT_TRUE(at::equal(result.narrow(1, other == 0 ? 0 : kOwn, kSent), expected));
+  EXPECT_TRUE(result.narrow(1, own == 0 ? 0 : kSent, kOwn).eq(-1).all().item<bool>());
+  EXPECT_EQ(backend.engine()->counters().pushed_bytes, kRows * kSent * 8);
+}
+
+TEST(UcxBackendTest, WhatIsPutTogetherIsWrittenIntoRowsOfTheReceiver) {
+  expect_success(run_ranks("ucx_fills_rows_of_the_receiver", env_ranks(2)));
+}
+
 // Sizes of an all-to-all are not compared: who expects other bytes than come says so, and nothing
 // is written where it does not belong.
 MESHRUN_RANK_FUNCTION(ucx_expects_other_bytes) {

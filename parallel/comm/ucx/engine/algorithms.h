@@ -15,6 +15,8 @@
 //   reduce_scatter   direct, in chunks: s_r (P-1) in, S - s_r out; the bound
 //   all_gather       direct: S - s_r in             several hosts and skewed: ring
 //   gather, scatter  direct with the root; what it scatters it writes itself where that is little
+//   or
+//                    lies in rows, and the rest is fetched
 //   all_to_all       direct, nearest rank above first, at most kWindow peers at a time
 //   barrier          none: the header check is one; without the check, a schedule of empty messages
 //
@@ -29,7 +31,7 @@
 
 namespace meshrun::ucx {
 
-inline constexpr uint32_t kAlgorithmVersion = 2;
+inline constexpr uint32_t kAlgorithmVersion = 3;
 
 // Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
 // them small, and by benchmarks.
@@ -42,6 +44,11 @@ struct Tuning {
   int64_t ring_message = 256 << 10;
   // What is added in one step; 0: reduce_chunk_bytes().
   int64_t reduce_chunk = 0;
+  // Of a scatter on one host: what the root writes itself of pieces that are one message each, if
+  // all were as long as the one that is looked at; and the longest piece that is in a cache when it
+  // is moved.
+  int64_t written_by_root = 96 << 10;
+  int64_t in_cache = 2 << 20;
   // The longest tensors of the algorithms for small ones; all_reduce: bytes that a rank receives.
   int64_t small_broadcast = (64 << 10) - 1;
   int64_t small_all_reduce = 32 << 10;
@@ -64,8 +71,8 @@ struct Piece {
   //   all its bytes   it lies in one run at both ends (along dim 0): one message
   //   a row           either end has it in rows of that length, or in one run
   //   1               neither end knows how it lies at the other
-  // A message that is not contiguous at one end is staged there, whole. A `cut` that does not
-  // divide the bytes counts as 1.
+  // A message that is not contiguous at one end has staging there, for all of it. A `cut` that does
+  // not divide the bytes counts as 1.
   int64_t cut = 1;
 };
 

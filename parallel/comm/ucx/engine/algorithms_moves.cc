@@ -11,8 +11,6 @@ namespace {
 
 constexpr Home kInput{Space::kInput, 0, 0};
 constexpr Home kOutput{Space::kOutput, 0, 0};
-// Bytes of all pieces but its own, if they were all as long as the one that is looked at.
-constexpr int64_t kWrittenByRoot = 128 << 10;
 
 Home input(int piece) { return {Space::kInput, piece, 0}; }
 Home output(int piece) { return {Space::kOutput, piece, 0}; }
@@ -128,6 +126,21 @@ void all_gather_ring(ScheduleBuilder& builder, const Place& place, const Piece& 
   }
 }
 
+// Bytes at the beginning of a piece that its rank does not fetch: the root of a scatter writes
+// them, where that rank's memory can be reached. Small pieces it writes faster than the kernel
+// fetches them, and rows without packing them. Of large ones that are one message each rank fetches
+// its own while the root copies; from a cache that copies faster than they fetch, and writes a part
+// meanwhile.
+int64_t written_by_root(const Place& place, const Piece& piece) {
+  const int64_t bytes = piece.layout.bytes();
+  if (!place.one_host || piece.cut < bytes ||
+      bytes * (place.size - 1) <= place.tuning.written_by_root) {
+    return bytes;
+  }
+  constexpr int64_t kUnit = 64;
+  return bytes <= place.tuning.in_cache ? bytes / (2 * place.size) / kUnit * kUnit : 0;
+}
+
 }  // namespace
 
 BroadcastAlgorithm choose_broadcast(const Place& place, int64_t bytes) {
@@ -182,9 +195,9 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
     all_gather_ring(builder, place, own, pieces);
   } else {
     Mover mover(builder, place);
-    // Several hosts: once for all. On one, ranks write it where it belongs.
-    const Mover::Packed packed = place.size > 1 && !place.one_host ? mover.pack(kInput, own)
-                                                                   : Mover::Packed{kInput, own, {}};
+    // Once for all, but for short rows on one host: they can be written where they belong.
+    const bool packs = place.size > 2 && (!place.one_host || own.cut >= own.layout.bytes());
+    const Mover::Packed packed = packs ? mover.pack(kInput, own) : Mover::Packed{kInput, own, {}};
     for (int d = 1; d < place.size; ++d) {
       mover.send(above(place, d), packed.home, packed.piece, packed.packed);
       mover.receive(below(place, d), output(below(place, d)), pieces[below(place, d)]);
@@ -212,21 +225,30 @@ Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece
 Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                       int root) {
   ScheduleBuilder builder(place.size);
-  Mover mover(builder, place);
-  // The root writes small pieces faster than the kernel fetches them, and rows without packing
-  // them; of large ones in one run each rank fetches its own while the root copies.
-  const auto fetch_large = [&](const Piece& piece) {
-    const int64_t bytes = piece.layout.bytes();
-    const bool is_fetched = bytes * (place.size - 1) > kWrittenByRoot && piece.cut == bytes;
-    builder.set_offers(is_fetched ? Offers::kNone : Offers::kLarge);
-  };
+  // Neither waits for the other.
+  Mover written(builder, place), fetched(builder, place);
   if (place.rank != root) {
-    fetch_large(own);
-    mover.receive(root, kOutput, own);
+    const int64_t bytes = own.layout.bytes(), part = written_by_root(place, own);
+    if (part == bytes) {
+      written.receive(root, kOutput, own);
+    } else {
+      written.receive(root, kOutput, own.layout, {0, part});
+      builder.set_offers(Offers::kNone);
+      fetched.receive(root, kOutput, own.layout, {part, bytes - part});
+    }
   } else {
     for (int d = 1; d < place.size; ++d) {
-      fetch_large(pieces[above(place, d)]);
-      mover.send(above(place, d), input(above(place, d)), pieces[above(place, d)]);
+      const int rank = above(place, d);
+      const Piece& piece = pieces[rank];
+      const int64_t bytes = piece.layout.bytes(), part = written_by_root(place, piece);
+      builder.set_offers(Offers::kLarge);
+      if (part == bytes) {
+        written.send(rank, input(rank), piece);
+      } else {
+        written.send(rank, input(rank), piece.layout, {0, part});
+        builder.set_offers(Offers::kNone);
+        fetched.send(rank, input(rank), piece.layout, {part, bytes - part});
+      }
     }
     copy_piece(builder, input(root), kOutput, own.layout.bytes());
   }

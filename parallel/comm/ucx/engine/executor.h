@@ -58,7 +58,7 @@ struct Counters {
   int64_t operations = 0;
   int64_t messages = 0;
   int64_t sent_bytes = 0;
-  int64_t copied_bytes = 0;  // packed, unpacked, moved from input to output
+  int64_t copied_bytes = 0;  // staged, moved from input to output
   int64_t pushed_bytes = 0;  // of the sent ones: written into the receiver's memory
   int64_t reduced_bytes = 0;
 };

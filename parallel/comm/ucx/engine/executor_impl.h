@@ -181,6 +181,8 @@ class Executor::Impl {
   bool has_offer(const MemberGroup& group, const Step& step) const;
   void exchange_offer(RunningOperation& operation, StepId id);
   void make_offer(RunningOperation& operation, StepId id);
+  // What is offered of a region; no offset: nothing.
+  OfferMessage describe_memory(const RunningOperation& operation, const Region& region) const;
   void await_offer(RunningOperation& operation, StepId id);
   void offer_received(RunningOperation& operation, const Request& request);
   // Of a step that is posted, and whose offer is known.

@@ -9,6 +9,7 @@ namespace meshrun::ucx {
 namespace {
 
 constexpr size_t kFreeScratch = 4;
+// Of a piece, so that it had better be asked for.
 constexpr int64_t kMoreThanCaches = 4 << 20;
 std::string words_of(const RunningOperation& operation) {
   if (operation.spec.text) return operation.spec.text();
@@ -176,7 +177,7 @@ void Executor::Impl::post_step(RunningOperation& operation, StepId id) {
     if (!is_asked || operation.offers[id].state == Offer::kKnown) send_step(operation, id);
   } else {
     post_receive(operation, data_tag(g, step, operation.sequence()), kExactly,
-                 operation.bytes_to_receive(id), state.request);
+                 operation.bytes_to_write(operation.receives_in(id)), state.request);
   }
 }
 
@@ -241,14 +242,16 @@ void Executor::Impl::message_done(RunningOperation& operation, const Request& re
         (request.bytes != operation.bytes_of(request.step) && !is_written)) {
       return wrong_length(operation, request);
     }
-    const bool is_staged = operation.schedule && operation.step(request.step).staging.bytes > 0;
-    if (is_staged && !is_written) return unstage(operation, request.step);
+    const bool is_staged = operation.schedule && operation.step(request.step).staging.bytes > 0 &&
+                           (!is_written || operation.offers[request.step].is_staging);
+    if (is_staged) return unstage(operation, request.step);
   }
   finish_step(operation, request.step);
 }
 
 void Executor::Impl::unstage(RunningOperation& operation, StepId id) {
-  // The sender has sent it instead of writing.
+  // Nobody else has to do with it any more.
+  operation.steps[id].phase = StepState::kReady;
   if (operation.was_offered(id)) operation.offers[id].is_returned = true;
   const Region& to = operation.step(id).to;
   compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/comm/ucx/engine/executor_impl.h"
+#include "parallel/comm/ucx/engine/prefetch.h"
 
 namespace meshrun::ucx {
 
@@ -34,19 +35,32 @@ void Executor::Impl::exchange_offer(RunningOperation& operation, StepId id) {
   operation.is_send(id) ? await_offer(operation, id) : make_offer(operation, id);
 }
 
+OfferMessage Executor::Impl::describe_memory(const RunningOperation& operation,
+                                             const Region& region) const {
+  OfferMessage message;
+  message.sequence = operation.sequence();
+  const StridedSpan piece = operation.piece_to_write(region);
+  message.describe(piece.layout, region);
+  const std::optional<Layout> rows = message.layout();
+  // Several ranks would write to each cache line of shorter rows.
+  const bool is_line = message.row_bytes == 0 || message.row_bytes >= kCacheLine;
+  if (rows && is_line && region.bytes > 0) {
+    const std::byte* const begin =
+        piece.data + piece.layout.position(region.offset - message.skipped);
+    message.offset =
+        heap_->offset_of(begin, static_cast<size_t>(rows->extent())).value_or(OfferMessage::kNone);
+  }
+  return message;
+}
+
 void Executor::Impl::make_offer(RunningOperation& operation, StepId id) {
   const MemberGroup& g = *operation.group;
   const Step& step = operation.step(id);
-  const StridedSpan piece = operation.piece_to_write(step.to);
   Offer& offer = operation.offers[id];
-  offer.message.sequence = operation.sequence();
-  offer.message.describe(piece.layout, step.to);
-  const std::optional<Layout> rows = offer.message.layout();
-  if (rows && step.to.bytes > 0) {
-    const std::byte* const begin =
-        piece.data + piece.layout.position(step.to.offset - offer.message.skipped);
-    offer.message.offset = heap_->offset_of(begin, static_cast<size_t>(rows->extent()))
-                               .value_or(OfferMessage::kNone);
+  offer.message = describe_memory(operation, step.to);
+  if (offer.message.offset == OfferMessage::kNone && step.staging.bytes > 0) {
+    offer.message = describe_memory(operation, step.staging);
+    offer.is_staging = true;
   }
   offer.request.step = kOfferSend | id;
   offer.state = Offer::kKnown;
@@ -93,7 +107,7 @@ void Executor::Impl::send_step(RunningOperation& operation, StepId id) {
   const Step& step = operation.step(id);
   const bool is_push = operation.is_push(id), is_filled = operation.is_filled(step.from);
   if (!is_push && !is_filled && step.staging.bytes == 0) {
-    return send_data(operation, id, operation.bytes_to_send(id));
+    return send_data(operation, id, operation.bytes_to_read(step.from));
   }
   ReadyStep ready{&operation, id};
   if (is_push) {

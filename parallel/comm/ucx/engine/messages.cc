@@ -133,6 +133,18 @@ std::vector<StepId> Mover::receive(int peer, Home home, const Piece& piece) {
   return arrived;
 }
 
+void Mover::send(int peer, Home home, const Layout& layout, Messages::Range part) {
+  if (part.bytes == 0) return;
+  const size_t lane = out_.next_peer();
+  send_message(builder_, out_.lanes[lane], out_.slots[lane], peer, home.region(part), layout);
+}
+
+void Mover::receive(int peer, Home home, const Layout& layout, Messages::Range part) {
+  if (part.bytes == 0) return;
+  const size_t lane = in_.next_peer();
+  receive_message(builder_, in_.lanes[lane], in_.slots[lane], peer, home.region(part), layout);
+}
+
 Mover::Packed Mover::pack(Home home, const Piece& piece) {
   Packed result = room(home, piece);
   if (result.home.space != Space::kScratch) return result;

@@ -106,6 +106,9 @@ class Mover {
   void send(int peer, Home home, const Piece& piece, std::span<const StepId> after = {});
   // By message, the step after which it is there.
   std::vector<StepId> receive(int peer, Home home, const Piece& piece);
+  // Part of a piece, as one message.
+  void send(int peer, Home home, const Layout& layout, Messages::Range part);
+  void receive(int peer, Home home, const Layout& layout, Messages::Range part);
 
   // The piece as one that needs no staging, for several sends: itself, or a packed copy. `packed`:
   // by message, the step that packs it; empty: none.

@@ -1,5 +1,5 @@
-// Asking for memory that the processor does not see coming. Its own prefetchers end at each page, and
-// do not know that what comes next is written. Any address will do.
+// Asking for memory that the processor does not see coming. Its own prefetchers end at each page,
+// and do not know that what comes next is written. Any address will do.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,8 @@ inline void prefetch_to_write(const std::byte* data, int64_t bytes) {
 #ifdef __x86_64__
   // Where a processor lacks the instruction, it does nothing.
   for (int64_t at = 0; at < bytes; at += kCacheLine) asm volatile("prefetchw %0" ::"m"(data[at]));
+#else
+  for (int64_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(data + at, 1);
 #endif
 }
 

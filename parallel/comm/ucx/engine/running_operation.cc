@@ -27,26 +27,6 @@ FlightRecord record_of(const PointToPointSpec& spec, uint64_t sequence) {
 
 }  // namespace
 
-void OfferMessage::describe(const Layout& piece, const Region& region) {
-  bytes = region.bytes;
-  if (piece.is_contiguous(region.offset, region.bytes)) return;
-  row_bytes = piece.row_bytes;
-  pitch = piece.pitch;
-  skipped = region.offset % piece.row_bytes;
-}
-
-std::optional<Layout> OfferMessage::layout() const {
-  if (row_bytes == 0) return Layout{1, bytes, bytes};
-  constexpr int64_t kMost = int64_t{1} << 47;  // an address space
-  if (bytes < 0 || bytes > kMost || row_bytes < 0 || pitch < row_bytes || pitch > kMost ||
-      skipped < 0 || skipped >= row_bytes) {
-    return std::nullopt;
-  }
-  const int64_t rows = (skipped + bytes + row_bytes - 1) / row_bytes;
-  if (rows > kMost / pitch) return std::nullopt;
-  return Layout{rows, row_bytes, pitch};
-}
-
 RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_config,
                                    OperationSpec&& s, uint64_t sequence)
     : config(std::move(group_config)),
@@ -98,14 +78,6 @@ ConstStridedSpan RunningOperation::piece_to_read(const Region& region) const {
 StridedSpan RunningOperation::piece_to_write(const Region& region) const {
   if (region.space == Space::kOutput) return spec.outputs[region.piece];
   return contiguous(scratch.data.get(), schedule->scratch_bytes);
-}
-
-std::span<const std::byte> RunningOperation::bytes_to_send(StepId id) const {
-  return bytes_to_read(step(id).staging.bytes > 0 ? step(id).staging : step(id).from);
-}
-
-std::span<std::byte> RunningOperation::bytes_to_receive(StepId id) const {
-  return bytes_to_write(step(id).staging.bytes > 0 ? step(id).staging : step(id).to);
 }
 
 std::span<const std::byte> RunningOperation::bytes_to_read(const Region& region) const {

@@ -12,6 +12,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "parallel/comm/ucx/engine/executor.h"
+#include "parallel/comm/ucx/engine/offer_message.h"
 
 namespace meshrun::ucx {
 
@@ -40,29 +41,13 @@ struct Scratch {
   int64_t capacity = 0;
 };
 
-// Before a message that the sender may write straight into the receiver's memory, the receiver
-// tells where that is. On the wire as it stands.
-struct OfferMessage {
-  static constexpr uint64_t kNone = ~uint64_t{0};
-  uint64_t sequence = 0;
-  uint64_t offset = kNone;  // in the receiver's heap; kNone: it is not in there
-  int64_t bytes = 0;        // that the receiver expects
-  // Where they lie in rows: of what length, how far apart, and how many bytes of the row at
-  // `offset` come before them. A row of 0 bytes: they are one run.
-  int64_t row_bytes = 0, pitch = 0, skipped = 0;
-
-  // Of a region of `piece`, but for its place in the heap.
-  void describe(const Layout& piece, const Region& region);
-  // Rows that the bytes lie in; absent: these numbers describe none.
-  std::optional<Layout> layout() const;
-};
-
 // Of a step: the receiver's is sent, the sender's is received.
 struct Offer {
   enum State : uint8_t { kUnasked, kUnderWay, kKnown };
   Request request;
   OfferMessage message;
   State state = kUnasked;    // kKnown: sent, or received
+  bool is_staging = false;   // what is offered is the step's staging
   bool is_returned = false;  // the sender has said that it writes no more
   StridedSpan target;        // where the sender writes, after `skipped` bytes; null: it sends
 };
@@ -129,9 +114,10 @@ class RunningOperation final : public Operation,
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
   StridedSpan piece_to_write(const Region& region) const;
-  // Of a step: what it sends or receives, its staging where it has some.
-  std::span<const std::byte> bytes_to_send(StepId id) const;
-  std::span<std::byte> bytes_to_receive(StepId id) const;
+  // Where a receive's bytes go first: to its staging, if it has some.
+  const Region& receives_in(StepId id) const {
+    return step(id).staging.bytes > 0 ? step(id).staging : step(id).to;
+  }
   // Of a region that is contiguous in its piece.
   std::span<const std::byte> bytes_to_read(const Region& region) const;
   std::span<std::byte> bytes_to_write(const Region& region) const;

@@ -49,16 +49,16 @@ using StepId = uint32_t;
 
 struct Step {
   StepKind kind = StepKind::kCopy;
-  int32_t peer = -1;                            // kSend, kReceive: rank in the group
-  uint32_t message = 0;                         // kSend, kReceive: its number between the two ranks
-  Offers offers = Offers::kLarge;               // kSend, kReceive
-  Region from;                                  // kSend, kCopy
-  Region to;                                    // kReceive, kCopy, kReduce
+  int32_t peer = -1;               // kSend, kReceive: rank in the group
+  uint32_t message = 0;            // kSend, kReceive: its number between the two ranks
+  Offers offers = Offers::kLarge;  // kSend, kReceive
+  Region from;                     // kSend, kCopy
+  Region to;                       // kReceive, kCopy, kReduce
   // kSend, kReceive, of regions in several runs: scratch memory through which the bytes go, unless
   // the sender writes them where they belong. Else empty.
   Region staging;
-  uint32_t first_source = 0, source_count = 0;  // kReduce: in Schedule::sources, rank order
-  uint32_t reduction = 0;                       // kReduce: in Schedule::reductions
+  uint32_t first_source = 0, source_count = 0;        // kReduce: in Schedule::sources, rank order
+  uint32_t reduction = 0;                             // kReduce: in Schedule::reductions
   uint32_t first_successor = 0, successor_count = 0;  // in Schedule::successors
   uint32_t dependencies = 0;
 };

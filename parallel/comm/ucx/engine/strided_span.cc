@@ -9,14 +9,10 @@
 namespace meshrun::ucx {
 namespace {
 
-// Contiguous bytes from packed byte `offset` to the end of its row, or of the span.
-int64_t run_at(const Layout& layout, int64_t offset) {
-  return layout.is_contiguous() ? layout.bytes() - offset
-                                : layout.row_bytes - offset % layout.row_bytes;
-}
-
 // How far ahead memory is asked for, and how much at a time.
 constexpr int64_t kAhead = 2048, kBlock = 1024;
+// The longest row of which the next one is asked for: both must stay in the first cache.
+constexpr int64_t kLongestAhead = 8192;
 
 void copy_run(const std::byte* from, std::byte* to, int64_t bytes, Prefetch prefetch) {
   while (prefetch == Prefetch::kAll && bytes >= kAhead + kBlock) {
@@ -53,7 +49,7 @@ void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t
     default:
       break;
   }
-  if (row_bytes > kAhead) {
+  if (row_bytes < kCacheLine || row_bytes > kLongestAhead) {
     for (int64_t row = 0; row < rows; ++row) {
       copy_run(from + row * from_pitch, to + row * to_pitch, row_bytes, prefetch);
     }
@@ -61,12 +57,15 @@ void copy_rows(const std::byte* from, int64_t from_pitch, std::byte* to, int64_t
   }
   const bool reads_ahead = prefetch == Prefetch::kAll || from_pitch != row_bytes;
   const int64_t ahead = (kAhead + row_bytes - 1) / row_bytes;
-  for (int64_t row = 0; row < rows; ++row) {
-    if (row_bytes >= kCacheLine && row + ahead < rows) {
-      if (reads_ahead) prefetch_to_read(from + (row + ahead) * from_pitch, row_bytes);
-      prefetch_to_write(to + (row + ahead) * to_pitch, row_bytes);
+  for (int64_t row = 0; row < rows; ++row, from += from_pitch, to += to_pitch) {
+    for (int64_t at = 0; at < row_bytes; at += kBlock) {
+      const int64_t bytes = std::min(kBlock, row_bytes - at);
+      if (row + ahead < rows) {
+        if (reads_ahead) prefetch_to_read(from + ahead * from_pitch + at, bytes);
+        prefetch_to_write(to + ahead * to_pitch + at, bytes);
+      }
+      std::memcpy(to + at, from + at, bytes);
     }
-    std::memcpy(to + row * to_pitch, from + row * from_pitch, row_bytes);
   }
 }
 
@@ -82,8 +81,7 @@ void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to
   while (bytes > 0) {
     const std::byte* source = from.data + from.layout.position(from_offset);
     std::byte* target = to.data + to.layout.position(to_offset);
-    int64_t step =
-        std::min({bytes, run_at(from.layout, from_offset), run_at(to.layout, to_offset)});
+    int64_t step = std::min({bytes, from.layout.run_at(from_offset), to.layout.run_at(to_offset)});
     const bool from_starts_row = from.layout.is_contiguous() || from_offset % row == 0;
     const bool to_starts_row = to.layout.is_contiguous() || to_offset % row == 0;
     if (same_rows && from_starts_row && to_starts_row && bytes >= 2 * row) {

@@ -29,6 +29,10 @@ struct Layout {
     return is_contiguous() || length == 0 ||
            offset / row_bytes == (offset + length - 1) / row_bytes;
   }
+  // Bytes side by side from packed byte `offset` on.
+  int64_t run_at(int64_t offset) const {
+    return is_contiguous() ? bytes() - offset : row_bytes - offset % row_bytes;
+  }
   // Where packed byte `offset` lies, from the start.
   int64_t position(int64_t offset) const {
     return is_contiguous() ? offset : offset / row_bytes * pitch + offset % row_bytes;

@@ -301,9 +301,16 @@ class Simulation {
 };
 
 // How pieces lie at the two ends.
-enum class Shape { kDim0, kRowsAtReceiver, kRowsAtSender, kRowsAtBoth, kUnknownToTheOther };
-constexpr Shape kShapes[] = {Shape::kDim0, Shape::kRowsAtReceiver, Shape::kRowsAtSender,
-                             Shape::kRowsAtBoth, Shape::kUnknownToTheOther};
+enum class Shape {
+  kDim0,
+  kRowsAtReceiver,
+  kRowsAtSender,
+  kRowsAtBoth,
+  kUnknownToTheOther,
+  kOneMessage,  // of rows that the other end does not have
+};
+constexpr Shape kShapes[] = {Shape::kDim0,       Shape::kRowsAtReceiver,    Shape::kRowsAtSender,
+                             Shape::kRowsAtBoth, Shape::kUnknownToTheOther, Shape::kOneMessage};
 
 enum class Pattern { kEven, kUneven, kSomeZero, kOneHasAll, kAllZero };
 constexpr Pattern kPatterns[] = {Pattern::kEven, Pattern::kUneven, Pattern::kSomeZero,
@@ -338,6 +345,8 @@ Place small_place(int rank, int size, bool one_host, uint32_t seed) {
   place.tuning.small_broadcast = 9 * kUnit;
   place.tuning.small_all_reduce = 200;
   place.tuning.small_reduce = 100;
+  place.tuning.written_by_root = 5 * kUnit;
+  place.tuning.in_cache = seed % 2 == 0 ? 20 * kUnit : 5 * kUnit;
   return place;
 }
 
@@ -369,6 +378,8 @@ struct Case {
         return {rows, row()};
       case Shape::kUnknownToTheOther:
         return {at_sender ? rows : other, 1};
+      case Shape::kOneMessage:
+        return {at_sender ? rows : other, bytes};
     }
     return {};
   }
@@ -861,6 +872,8 @@ TEST_F(AlgorithmsTest, ScratchMemoryIsBounded) {
     const std::vector<Piece> plain(static_cast<size_t>(size), contiguous);
     EXPECT_EQ(plan_all_to_all(place, plain, plain).scratch_bytes, 0);
     EXPECT_EQ(plan_all_gather(place, contiguous, plain, false).scratch_bytes, 0);
+    // Packed once for all.
+    EXPECT_LE(plan_all_gather(place, {strided.layout, bytes}, plain, false).scratch_bytes, bytes);
   }
 }
 

@@ -53,8 +53,22 @@ class CollectiveCall {
       tuning.direct_row = 128;
       tuning.ring_message = 512;
       tuning.small_broadcast = tuning.small_all_reduce = tuning.small_reduce = 200;
+      tuning.written_by_root = 500;
+      tuning.in_cache = 2000;
     }
-    return {kind, ranks, dtype, counts, static_cast<int>(random() % ranks), random(), tuning};
+    CollectiveCall call(kind, ranks, dtype, counts, static_cast<int>(random() % ranks), random(),
+                        tuning);
+    call.lay_out_in_rows(random() % 3 == 0, random() % 3 == 0);
+    return call;
+  }
+
+  // Pieces of several rows lie apart, where they are read or written. Not of tensors that are
+  // reduced whole.
+  void lay_out_in_rows(bool inputs, bool outputs) {
+    if (kind_ == OperationKind::kAllReduce || kind_ == OperationKind::kReduce) return;
+    // The root's tensor is both.
+    rows_read_ = kind_ == OperationKind::kBroadcast ? outputs : inputs;
+    rows_written_ = outputs;
   }
 
   std::string words() const {
@@ -64,9 +78,13 @@ class CollectiveCall {
 
   CallMemory memory(int rank) const {
     CallMemory memory;
-    for (const Side& side : inputs(rank)) memory.inputs.push_back(content(side.rank, side.piece));
+    for (const Side& side : inputs(rank)) {
+      memory.inputs.push_back(
+          laid_out(content(side.rank, side.piece), layout(side.piece, rows_read_)));
+    }
     for (const Side& side : outputs(rank)) {
-      memory.outputs.push_back(std::vector<std::byte>(bytes_of(side.piece), std::byte{0xee}));
+      memory.outputs.push_back(
+          std::vector<std::byte>(layout(side.piece, rows_written_).extent(), kGap));
     }
     // In place.
     if (kind_ == OperationKind::kAllReduce) memory.outputs = std::exchange(memory.inputs, {});
@@ -88,11 +106,16 @@ class CollectiveCall {
     spec.record.ndim = 1;
     spec.record.shape[0] = std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
     spec.record.bytes = spec.record.shape[0] * element_;
-    const auto view = [](std::vector<std::byte>& piece) {
-      return contiguous(piece.data(), static_cast<int64_t>(piece.size()));
-    };
-    for (auto& piece : memory.inputs) spec.inputs.push_back(view(piece));
-    for (auto& piece : memory.outputs) spec.outputs.push_back(view(piece));
+    const bool is_in_place = kind_ == OperationKind::kAllReduce ||
+                             (kind_ == OperationKind::kBroadcast && place.rank == root_);
+    const std::vector<Side> read = inputs(place.rank), written = outputs(place.rank);
+    for (size_t i = 0; i < memory.inputs.size(); ++i) {
+      spec.inputs.push_back({memory.inputs[i].data(), layout(read[i].piece, rows_read_)});
+    }
+    for (size_t i = 0; i < memory.outputs.size(); ++i) {
+      const int piece = is_in_place ? 0 : written[i].piece;
+      spec.outputs.push_back({memory.outputs[i].data(), layout(piece, rows_written_)});
+    }
     // Broadcast: what the root reads, others write.
     if (kind_ == OperationKind::kBroadcast && place.rank == root_) spec.inputs = {spec.outputs[0]};
     spec.schedule = std::make_shared<const Schedule>(plan(place));
@@ -103,13 +126,14 @@ class CollectiveCall {
   std::vector<std::vector<std::byte>> expected(int rank) const {
     std::vector<std::vector<std::byte>> pieces;
     for (const Side& side : outputs(rank)) {
+      const Layout where = layout(side.piece, rows_written_);
       if (!reduces()) {
-        pieces.push_back(content(side.rank, side.piece));
+        pieces.push_back(laid_out(content(side.rank, side.piece), where));
         continue;
       }
       std::vector<std::byte> sum = content(0, side.piece);
       for (int r = 1; r < size_; ++r) add(sum, content(r, side.piece));
-      pieces.push_back(std::move(sum));
+      pieces.push_back(laid_out(sum, where));
     }
     return pieces;
   }
@@ -140,6 +164,19 @@ class CollectiveCall {
            kind_ == OperationKind::kReduceScatter;
   }
   int64_t bytes_of(int piece) const { return counts_[piece] * element_; }
+
+  static constexpr std::byte kGap{0xee};
+  Layout layout(int piece, bool in_rows) const {
+    const int64_t bytes = bytes_of(piece), row = 4 * element_;
+    if (!in_rows || bytes % row != 0 || bytes <= row) return {1, bytes, bytes};
+    return {bytes / row, row, row + 3 * element_};
+  }
+  static std::vector<std::byte> laid_out(const std::vector<std::byte>& content,
+                                         const Layout& layout) {
+    std::vector<std::byte> memory(layout.extent(), kGap);
+    unpack({memory.data(), layout}, 0, content);
+    return memory;
+  }
 
   std::vector<Side> inputs(int rank) const {
     std::vector<Side> sides;
@@ -196,31 +233,34 @@ class CollectiveCall {
 
   Schedule plan(const Place& place) const {
     const Reduction sum{reduces() ? ReduceOp::kSum : ReduceOp::kNone, dtype_};
-    const auto piece = [&](int p) {
-      return Piece{{1, bytes_of(p), bytes_of(p)}, std::max<int64_t>(1, bytes_of(p))};
-    };
-    std::vector<Piece> all;
-    for (size_t p = 0; p < counts_.size(); ++p) all.push_back(piece(static_cast<int>(p)));
+    std::vector<Piece> read, written;
+    for (size_t p = 0; p < counts_.size(); ++p) {
+      const int piece = static_cast<int>(p);
+      const Layout rows = layout(piece, rows_read_ || rows_written_);
+      const int64_t cut = std::max<int64_t>(1, rows.row_bytes);
+      read.push_back({layout(piece, rows_read_), cut});
+      written.push_back({layout(piece, rows_written_), cut});
+    }
     switch (kind_) {
       case OperationKind::kBroadcast:
-        return plan_broadcast(place, all[0], root_);
+        return plan_broadcast(place, written[0], root_);
       case OperationKind::kAllReduce:
         return plan_all_reduce(place, counts_[0], sum);
       case OperationKind::kReduce:
         return plan_reduce(place, counts_[0], root_, sum);
       case OperationKind::kAllGather:
-        return plan_all_gather(place, all[place.rank], all, false);
+        return plan_all_gather(place, read[place.rank], written, false);
       case OperationKind::kGather:
-        return plan_gather(place, all[place.rank], all, root_);
+        return plan_gather(place, read[place.rank], written, root_);
       case OperationKind::kScatter:
-        return plan_scatter(place, all, all[place.rank], root_);
+        return plan_scatter(place, read, written[place.rank], root_);
       case OperationKind::kReduceScatter:
-        return plan_reduce_scatter(place, all, all[place.rank], sum);
+        return plan_reduce_scatter(place, read, written[place.rank], sum);
       case OperationKind::kAllToAll: {
         std::vector<Piece> to, from;
         for (int p = 0; p < size_; ++p) {
-          to.push_back(all[place.rank * size_ + p]);
-          from.push_back(all[p * size_ + place.rank]);
+          to.push_back(read[place.rank * size_ + p]);
+          from.push_back(written[p * size_ + place.rank]);
         }
         return plan_all_to_all(place, to, from);
       }
@@ -282,6 +322,7 @@ class CollectiveCall {
   int root_;
   uint64_t seed_;
   Tuning tuning_;
+  bool rows_read_ = false, rows_written_ = false;
 };
 
 }  // namespace meshrun::ucx

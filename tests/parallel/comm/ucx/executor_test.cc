@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/comm/ucx/engine/offer_message.h"
 #include "tests/parallel/comm/ucx/simulation.h"
 
 namespace meshrun::ucx {
@@ -458,7 +459,7 @@ TEST_F(LentMemoryTest, TheSenderWritesToWhereTheBytesBelong) {
 // Both ends have the message in rows, of different lengths, and can go through scratch memory.
 class LentRowsTest : public LentMemoryTest {
  protected:
-  static constexpr Layout kReceived{10, 60, 90}, kSent{40, 25, 31};
+  static constexpr Layout kReceived{10, 64, 90}, kSent{40, 25, 31};
   // Not from the beginning, nor to the end.
   static constexpr int64_t kOffset = 130, kPart = 400;
 
@@ -486,10 +487,11 @@ class LentRowsTest : public LentMemoryTest {
     pack(ConstStridedSpan(sent_.data(), kSent), kOffset, expected);
     pack(output, kOffset, found);
     EXPECT_EQ(found, expected);
-    for (int64_t at = 0; at < kReceived.extent(); ++at) {
-      const int64_t in_row = at % kReceived.pitch;
-      const int64_t packed = at / kReceived.pitch * kReceived.row_bytes + in_row;
-      if (in_row < kReceived.row_bytes && packed >= kOffset && packed < kOffset + kPart) continue;
+    const Layout& rows = output.layout;
+    for (int64_t at = 0; at < rows.extent(); ++at) {
+      const int64_t in_row = at % rows.pitch;
+      const int64_t packed = at / rows.pitch * rows.row_bytes + in_row;
+      if (in_row < rows.row_bytes && packed >= kOffset && packed < kOffset + kPart) continue;
       ASSERT_EQ(output.data[at], std::byte{0}) << "beside what was received, at " << at;
     }
   }
@@ -503,12 +505,72 @@ TEST_F(LentRowsTest, TheSenderWritesRowsToWhereTheyBelong) {
   EXPECT_EQ(copied(0) + copied(1), 0);
 }
 
-TEST_F(LentRowsTest, RowsElsewhereAreStagedAtBothEnds) {
+TEST_F(LentRowsTest, RowsElsewhereAreWrittenToTheReceiversStaging) {
   Bytes memory = bytes(kReceived.extent(), 0);
   exchange({memory.data(), kReceived});
-  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, 0);
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kPart);
   EXPECT_EQ(copied(0), kPart);
-  EXPECT_EQ(copied(1), kPart);
+  EXPECT_EQ(copied(1), 0);
+}
+
+TEST_F(LentRowsTest, RowsShorterThanACacheLineAreWrittenToTheReceiversStaging) {
+  auto* const memory = static_cast<std::byte*>(ranks_.heap(0)->allocate(4096));
+  exchange({memory, {20, 30, 45}});
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kPart);
+  EXPECT_EQ(copied(0), kPart);
+}
+
+// Ranks of other seeds have no heaps.
+TEST(ExecutorTest, RowsAreStagedAtBothEndsWhereNoMemoryIsShared) {
+  Simulation ranks(2, options(/*seed=*/0));
+  ASSERT_EQ(ranks.heap(0), nullptr);
+  ranks.add_world();
+  const Layout rows{10, 60, 90};
+  Bytes sent(rows.extent()), received = bytes(rows.extent(), 0);
+  for (size_t i = 0; i < sent.size(); ++i) {
+    sent[i] = i % 90 < 60 ? static_cast<std::byte>(i % 251 + 1) : std::byte{0};
+  }
+  for (const int rank : {0, 1}) {
+    ScheduleBuilder builder(2);
+    const Region staging = builder.scratch(rows.bytes());
+    if (rank == 1) {
+      builder.send(0, {Space::kInput, 0, 0, rows.bytes()}, {}, staging);
+    } else {
+      builder.receive(1, {Space::kOutput, 0, 0, rows.bytes()}, {}, staging);
+    }
+    OperationSpec spec = barrier_spec();
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    spec.inputs = {ConstStridedSpan(sent.data(), rows)};
+    spec.outputs = {StridedSpan{received.data(), rows}};
+    ranks.submit(rank, "world", std::move(spec));
+  }
+  ranks.settle();
+  EXPECT_EQ(received, sent);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(ranks.executor(rank).counters().copied_bytes, rows.bytes());
+  }
+}
+
+TEST(OfferMessageTest, NumbersThatDescribeNoMemoryAreRefused) {
+  OfferMessage good;
+  good.describe({10, 60, 90}, {Space::kOutput, 0, 130, 400});
+  ASSERT_TRUE(good.layout());
+  EXPECT_EQ(good.layout()->rows, 7);
+  const auto with = [&](auto change) {
+    OfferMessage message = good;
+    change(message);
+    return message.layout().has_value();
+  };
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_FALSE(with([](OfferMessage& m) { m.row_bytes = 0; })) << "skips bytes of no row";
+  EXPECT_FALSE(with([](OfferMessage& m) { m.row_bytes = -60; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.pitch = 59; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.skipped = 60; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.skipped = -1; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.bytes = -1; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.bytes = kHuge; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.pitch = kHuge; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.bytes = m.pitch = int64_t{1} << 46; }));
 }
 
 TEST_F(LentMemoryTest, FewerBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes - 1); }

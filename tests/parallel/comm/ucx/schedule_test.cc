@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -27,7 +28,8 @@ std::vector<StepId> successors(const Schedule& schedule, StepId step) {
 Schedule small_schedule() {
   ScheduleBuilder builder(3);
   const Region slot = builder.scratch(8);
-  const StepId received = builder.receive(1, slot);
+  const Region staging{Space::kScratch, 0, 8, 8};  // of the padding
+  const StepId received = builder.receive(1, slot, {}, staging);
   const StepId added = builder.reduce(std::vector{kIn, slot}, kOut, std::vector{received});
   builder.send(2, kOut, {added});
   builder.copy(kIn, kOut, {received});
@@ -53,7 +55,7 @@ TEST(ScheduleTest, StepsKnowWhatWaitsForThem) {
   EXPECT_THAT(successors(schedule, 2), ElementsAre());
   EXPECT_EQ(schedule.steps[0].dependencies, 0u);
   EXPECT_EQ(schedule.steps[3].dependencies, 1u);
-  EXPECT_EQ(schedule.copied_bytes(), 8);
+  EXPECT_EQ(schedule.copied_bytes(), 16) << "staged, and the copy";
 }
 
 TEST(ScheduleTest, ScratchIsAligned) {
@@ -77,6 +79,8 @@ TEST(ScheduleTest, JoinedSchedulesShareNothing) {
   EXPECT_EQ(joined.sources[source].piece, 1);
   EXPECT_EQ(joined.sources[source + 1].offset, 64);
   EXPECT_EQ(joined.scratch_bytes, 128);
+  EXPECT_EQ(joined.steps[0].staging.offset, 8);
+  EXPECT_EQ(joined.steps[4].staging.offset, 72);
   EXPECT_EQ(joined.reductions.size(), 2u);
 }
 
@@ -156,6 +160,24 @@ TEST(StridedSpanTest, RowsOfOneShapeAreCopiedToRowsOfAnother) {
   EXPECT_THAT(std::vector(to.begin(), to.begin() + 14),
               ElementsAre(0, 1, 5, 6, -1, -1, -1, -1, -1, -1, 10, 11, 15, 16));
   EXPECT_THAT(std::vector(to.begin() + 20, to.begin() + 25), ElementsAre(20, 21, 25, 26, -1));
+}
+
+// Rows of all lengths that are copied in a way of their own.
+TEST(StridedSpanTest, RowsArriveWhateverTheirLength) {
+  for (const int64_t row :
+       {1, 4, 8, 16, 32, 63, 64, 65, 1000, 1024, 1500, 2048, 5000, 8192, 9000}) {
+    for (const Prefetch prefetch : {Prefetch::kRows, Prefetch::kAll}) {
+      const Layout from{7, row, row + 5}, to{7, row, row + 70};
+      std::vector<std::byte> source(from.extent()), target(to.extent(), std::byte{0xee});
+      for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 7 % 251);
+      std::vector<std::byte> expected = target;
+      for (int64_t r = 0; r < from.rows; ++r) {
+        std::copy_n(source.begin() + r * from.pitch, row, expected.begin() + r * to.pitch);
+      }
+      copy({source.data(), from}, 0, {target.data(), to}, 0, from.bytes(), prefetch);
+      EXPECT_EQ(target, expected) << row;
+    }
+  }
 }
 
 TEST(StridedSpanTest, ACopyThatPrefetchesIsTheSame) {

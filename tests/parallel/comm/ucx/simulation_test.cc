@@ -79,7 +79,7 @@ class Running {
   // To where peers can write. It stays theirs while the heap lives.
   static void move_outputs(OperationSpec& spec, SharedHeap& heap, Shared& shared) {
     for (StridedSpan& output : spec.outputs) {
-      const auto bytes = static_cast<size_t>(output.layout.bytes());
+      const auto bytes = static_cast<size_t>(output.layout.extent());
       auto* const block = static_cast<std::byte*>(heap.allocate(bytes));
       ASSERT_NE(block, nullptr);
       if (bytes > 0) std::memcpy(block, output.data, bytes);
