@@ -78,7 +78,7 @@ void sum_short(std::byte* output, const Slices& first, const Slices& second,
 
 // Of slices of single elements: the first terms of all segments, then the second ones, and so on,
 // so that the processor need not guess how long each segment is. That list serves all rows; from
-// so many on it pays, and where no segment is much longer than the others.
+// so many on it pays, and where no segment has more than kMostTurns.
 constexpr int64_t kLeastRows = 8, kMostTurns = 64;
 
 template <typename Element>

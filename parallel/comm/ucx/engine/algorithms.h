@@ -14,9 +14,7 @@
 //   reduce           everyone to the root           reduce-scatter + gather at the root
 //   reduce_scatter   direct, in chunks: s_r (P-1) in, S - s_r out; the bound
 //   all_gather       direct: S - s_r in             several hosts and skewed: ring
-//   gather, scatter  direct with the root; what it scatters it writes itself where that is little
-//   or
-//                    lies in rows, and the rest is fetched
+//   gather, scatter  direct with the root; of a large scatter ranks of one host fetch their pieces
 //   all_to_all       direct, nearest rank above first, at most kWindow peers at a time
 //   barrier          none: the header check is one; without the check, a schedule of empty messages
 //
@@ -49,6 +47,8 @@ struct Tuning {
   // is moved.
   int64_t written_by_root = 96 << 10;
   int64_t in_cache = 2 << 20;
+  // The least of a fetched piece that the root writes: less is not offered.
+  int64_t least_part = 4 << 10;
   // The longest tensors of the algorithms for small ones; all_reduce: bytes that a rank receives.
   int64_t small_broadcast = (64 << 10) - 1;
   int64_t small_all_reduce = 32 << 10;
@@ -79,6 +79,7 @@ struct Piece {
 // Reductions go in chunks that stay in cache, two in flight.
 int64_t reduce_chunk_bytes(int group_size);
 // How many peers an all-to-all exchanges with at once, and how many messages are under way to one.
+// A scatter's root does as much twice: to write, and to be fetched from.
 inline constexpr int kWindow = 32;
 inline constexpr int kMessagesInFlight = 8;
 

@@ -5,6 +5,7 @@
 
 #include "parallel/comm/ucx/engine/algorithms.h"
 #include "parallel/comm/ucx/engine/messages.h"
+#include "parallel/comm/ucx/engine/prefetch.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -128,17 +129,17 @@ void all_gather_ring(ScheduleBuilder& builder, const Place& place, const Piece& 
 
 // Bytes at the beginning of a piece that its rank does not fetch: the root of a scatter writes
 // them, where that rank's memory can be reached. Small pieces it writes faster than the kernel
-// fetches them, and rows without packing them. Of large ones that are one message each rank fetches
-// its own while the root copies; from a cache that copies faster than they fetch, and writes a part
-// meanwhile.
+// fetches them, and pieces that are cut into rows without packing them. Of large ones that are one
+// message each rank fetches its own while the root copies; from a cache that copies faster than
+// they fetch, and writes a part meanwhile.
 int64_t written_by_root(const Place& place, const Piece& piece) {
   const int64_t bytes = piece.layout.bytes();
   if (!place.one_host || piece.cut < bytes ||
       bytes * (place.size - 1) <= place.tuning.written_by_root) {
     return bytes;
   }
-  constexpr int64_t kUnit = 64;
-  return bytes <= place.tuning.in_cache ? bytes / (2 * place.size) / kUnit * kUnit : 0;
+  const int64_t part = bytes / (2 * place.size) / kCacheLine * kCacheLine;
+  return bytes <= place.tuning.in_cache && part >= place.tuning.least_part ? part : 0;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kFreeScratch = 4;
 // Of a piece, so that it had better be asked for.
 constexpr int64_t kMoreThanCaches = 4 << 20;
+
 std::string words_of(const RunningOperation& operation) {
   if (operation.spec.text) return operation.spec.text();
   return fmt::format("{} of {}", name_of(operation.record.kind), describe(operation.record));
@@ -331,10 +332,10 @@ int64_t Executor::Impl::move_bytes(ReadyStep ready, int64_t budget) {
   if (operation.is_filled(from)) {
     operation.spec.fill(from.piece, offset, ready.to, to_offset, bytes);
   } else {
-    const ConstStridedSpan piece = operation.piece_to_read(from);
-    const int64_t longer = std::max(piece.layout.bytes(), ready.to.layout.bytes());
-    copy(piece, offset, ready.to, to_offset, bytes,
-         longer >= kMoreThanCaches ? Prefetch::kAll : Prefetch::kRows);
+    const ConstStridedSpan source = operation.piece_to_read(from);
+    const Layout& piece = from.space == Space::kScratch ? ready.to.layout : source.layout;
+    copy(source, offset, ready.to, to_offset, bytes,
+         piece.bytes() >= kMoreThanCaches ? Prefetch::kAll : Prefetch::kRows);
   }
   (is_push ? counters_.pushed_bytes : counters_.copied_bytes) += bytes;
   ready.done += bytes;

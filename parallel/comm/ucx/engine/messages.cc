@@ -7,6 +7,23 @@ constexpr int64_t kStagingBytes = 2 << 20;
 // As long as UCX's own steps: 40 to 100 us.
 constexpr int64_t kCopyStep = 512 << 10;
 
+// `post`: makes the step, given its staging.
+template <typename Post>
+StepId post_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, const Region& region,
+                    const Layout& layout, Post post) {
+  StepId step;
+  if (region.space == Space::kScratch || layout.is_contiguous(region.offset, region.bytes)) {
+    step = post(Region());
+  } else {
+    Slots::Slot& slot = slots.take(builder, region.bytes);
+    step = post(slot.region);
+    if (slot.user) builder.add_dependency(step, *slot.user);
+    slot.user = step;
+  }
+  lane.add(builder, step);
+  return step;
+}
+
 }  // namespace
 
 Messages::Messages(int64_t bytes, int64_t cut, const Tuning& tuning, int64_t longest, int64_t unit)
@@ -53,33 +70,17 @@ int slots_per_lane(const Tuning& tuning, int lanes) {
 
 StepId send_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
                     const Layout& layout, std::optional<StepId> after) {
-  StepId step;
-  if (region.space == Space::kScratch || layout.is_contiguous(region.offset, region.bytes)) {
-    step = builder.send(peer, region);
-  } else {
-    Slots::Slot& slot = slots.take(builder, region.bytes);
-    step = builder.send(peer, region, {}, slot.region);
-    if (slot.user) builder.add_dependency(step, *slot.user);
-    slot.user = step;
-  }
+  const StepId step = post_message(builder, lane, slots, region, layout, [&](Region staging) {
+    return builder.send(peer, region, {}, staging);
+  });
   if (after) builder.add_dependency(step, *after);
-  lane.add(builder, step);
   return step;
 }
 
 StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
                        const Layout& layout) {
-  StepId step;
-  if (region.space == Space::kScratch || layout.is_contiguous(region.offset, region.bytes)) {
-    step = builder.receive(peer, region);
-  } else {
-    Slots::Slot& slot = slots.take(builder, region.bytes);
-    step = builder.receive(peer, region, {}, slot.region);
-    if (slot.user) builder.add_dependency(step, *slot.user);
-    slot.user = step;
-  }
-  lane.add(builder, step);
-  return step;
+  return post_message(builder, lane, slots, region, layout,
+                      [&](Region staging) { return builder.receive(peer, region, {}, staging); });
 }
 
 Mover::Mover(ScheduleBuilder& builder, const Place& place)

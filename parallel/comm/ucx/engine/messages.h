@@ -96,8 +96,8 @@ StepId send_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer
 StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
                        const Layout& layout);
 
-// Moves whole pieces to and from peers, kWindow peers at a time in each direction. All ranks name
-// their peers by growing distance.
+// Moves pieces, or parts of them, to and from peers, kWindow peers at a time in each direction. All
+// ranks name their peers by growing distance.
 class Mover {
  public:
   Mover(ScheduleBuilder& builder, const Place& place);

@@ -114,7 +114,7 @@ class RunningOperation final : public Operation,
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
   StridedSpan piece_to_write(const Region& region) const;
-  // Where a receive's bytes go first: to its staging, if it has some.
+  // Where what is sent to a receive goes: to its staging, if it has some.
   const Region& receives_in(StepId id) const {
     return step(id).staging.bytes > 0 ? step(id).staging : step(id).to;
   }

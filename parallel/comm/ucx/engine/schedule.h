@@ -35,8 +35,8 @@ struct Region {
 
 enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 
-// Of which messages the receiver tells the sender where they belong, so that it may write them
-// there (shared_heap.h). Alike at both ends.
+// Of which messages the receiver tells the sender where they belong, or of its staging, so that it
+// may write them there (shared_heap.h). Alike at both ends.
 enum class Offers : uint8_t {
   kLarge,
   // None: one rank sends to many, which better fetch at once.

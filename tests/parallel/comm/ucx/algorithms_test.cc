@@ -346,6 +346,7 @@ Place small_place(int rank, int size, bool one_host, uint32_t seed) {
   place.tuning.small_all_reduce = 200;
   place.tuning.small_reduce = 100;
   place.tuning.written_by_root = 5 * kUnit;
+  place.tuning.least_part = 64;
   place.tuning.in_cache = seed % 2 == 0 ? 20 * kUnit : 5 * kUnit;
   return place;
 }

@@ -55,6 +55,7 @@ class CollectiveCall {
       tuning.small_broadcast = tuning.small_all_reduce = tuning.small_reduce = 200;
       tuning.written_by_root = 500;
       tuning.in_cache = 2000;
+      tuning.least_part = 64;
     }
     CollectiveCall call(kind, ranks, dtype, counts, static_cast<int>(random() % ranks), random(),
                         tuning);

@@ -391,10 +391,11 @@ class LentMemoryTest : public ::testing::Test {
 
   Simulation::Handle receive() {
     ScheduleBuilder builder(2);
-    builder.receive(1, {Space::kOutput, 0, 0, kBytes});
+    const Region staging = by_staging_ ? builder.scratch(kBytes) : Region();
+    builder.receive(1, {Space::kOutput, 0, 0, kBytes}, {}, staging);
     OperationSpec spec = barrier_spec();
     spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
-    spec.outputs = {contiguous(target_, kBytes)};
+    spec.outputs = {contiguous(by_staging_ ? own_.data() : target_, kBytes)};
     spec.keep_alive = std::move(memory_);
     return ranks_.submit(0, "world", std::move(spec));
   }
@@ -436,6 +437,9 @@ class LentMemoryTest : public ::testing::Test {
   std::shared_ptr<int> memory_;
   std::weak_ptr<int> watched_;
   std::byte* target_ = nullptr;
+  // The receiver's output is not in the heap, its staging is.
+  bool by_staging_ = false;
+  Bytes own_ = bytes(kBytes, 0);
   Bytes sent_ = bytes(2 * kBytes, 7);
 };
 
@@ -620,6 +624,11 @@ TEST_F(LentBeforeAllAgreeTest, IsLetGoWhereTheRanksDisagree) {
 }
 
 TEST_F(LentMemoryTest, OfAFailedOperationIsKeptUntilTheSenderIsThrough) {
+  expect_kept_until_the_sender_is_through();
+}
+
+TEST_F(LentMemoryTest, StagingOfAFailedOperationIsKeptUntilTheSenderIsThrough) {
+  by_staging_ = true;
   expect_kept_until_the_sender_is_through();
 }
 
