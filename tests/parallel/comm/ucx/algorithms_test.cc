@@ -367,7 +367,7 @@ struct Case {
   Piece piece(int64_t bytes, bool at_sender) const {
     const Layout one{1, bytes, bytes};
     const Layout rows{bytes / row(), row(), row() + 20};
-    const Layout other{bytes / 8, 8, 13};
+    const Layout other{bytes / 8, 8, 12};
     switch (shape) {
       case Shape::kDim0:
         return {one, bytes};
