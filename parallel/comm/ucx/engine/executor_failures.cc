@@ -329,7 +329,8 @@ Failure Executor::Impl::gone_failure(const RunningOperation& operation, int rank
 }
 
 void Executor::Impl::decided(const WaitVerdict& verdict) {
-  for (const auto& [number, g] : groups_) {
+  for (const auto& entry : groups_) {
+    const std::unique_ptr<MemberGroup>& g = entry.second;
     const auto is_it = [&g](const WaitVerdict::Group& concerned) {
       const auto same = [](int world_rank, const Member& m) { return world_rank == m.world_rank; };
       return concerned.name == g->config->name &&
