@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "coordinator/event_loop.h"
+#include "coordinator/event_loop/event_loop.h"
 #include "coordinator/services/cluster_service.h"
 #include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"

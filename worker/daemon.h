@@ -17,12 +17,12 @@
 #include "core/os/fd.h"
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
-#include "worker/event_loop.h"
-#include "worker/generations.h"
+#include "worker/event_loop/event_loop.h"
+#include "worker/generations/generations.h"
+#include "worker/generations/port_range.h"
+#include "worker/generations/state_dir.h"
 #include "worker/logs/log_uploads.h"
-#include "worker/port_range.h"
 #include "worker/session.h"
-#include "worker/state_dir.h"
 
 namespace meshrun::worker {
 

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "meshrun/v1/session.grpc.pb.h"
-#include "worker/event_loop.h"
+#include "worker/event_loop/event_loop.h"
 
 namespace meshrun::worker {
 

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "coordinator/event_loop.h"
-#include "coordinator/recipients.h"
+#include "coordinator/event_loop/event_loop.h"
+#include "coordinator/event_loop/recipients.h"
 #include "core/rpc/status_conversion.h"
 
 namespace meshrun::coordinator {

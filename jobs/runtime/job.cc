@@ -17,8 +17,8 @@
 #include "agent/agent.h"
 #include "jobs/runtime/error_file.h"
 #include "jobs/runtime/stop.h"
+#include "parallel/base/errors.h"
 #include "parallel/manager/distributed_manager.h"
-#include "parallel/manager/errors.h"
 
 namespace meshrun::jobs {
 namespace {

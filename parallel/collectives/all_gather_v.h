@@ -18,7 +18,7 @@
 //
 // Threads: any; the calls of one group in the same order on all its ranks. Errors: those of
 // GroupArgument; all else, wrong arguments too, on every rank that called, from the Work
-// (parallel/comm/collective_errors.h).
+// (parallel/base/collective_errors.h).
 //
 // Corresponds to physicsnemo.distributed.autograd.all_gather_v.
 #pragma once

@@ -7,9 +7,8 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/comm/collective_errors.h"
-#include "parallel/comm/ucx/backend.h"
-#include "parallel/comm/ucx_of.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/comm/interface/call_comparer.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {
@@ -35,16 +34,17 @@ c10d::AllreduceOptions options_of(const AllReduceCall& call) {
 }
 
 // With a comparison of what the all-reduce's own header does not have, in one operation.
-c10::intrusive_ptr<c10d::Work> start_on_ucx(UcxBackend& ucx, const at::Tensor& tensor,
-                                            AllReduceCall& call) {
+c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
+                                              const at::Tensor& tensor, AllReduceCall& call) {
   std::vector<at::Tensor> tensors = {tensor};
   const c10d::AllreduceOptions options = options_of(call);
-  if (call.agreed == 0) return ucx.allreduce(tensors, options);
-  ucx.startCoalescing();
-  ucx.compare(call.details ? call.details() : "an all_reduce", call.agreed,
-              VCall{.async = call.async});
-  ucx.allreduce(tensors, options);
-  return ucx.endCoalescing();
+  c10d::Backend& backend = comparer.backend();
+  if (call.agreed == 0) return backend.allreduce(tensors, options);
+  backend.startCoalescing();
+  comparer->compare(call.details ? call.details() : "an all_reduce", call.agreed,
+                    VCall{.async = call.async});
+  backend.allreduce(tensors, options);
+  return backend.endCoalescing();
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ c10::intrusive_ptr<c10d::Work> start_on_ucx(UcxBackend& ucx, const at::Tensor& t
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
                             AllReduceCall call) {
   const c10::DeviceType device = device_of(group, tensor);
-  const auto ucx = as_ucx(group->getBackend(device));
-  if (call.problem.empty() && !ucx && call.op == ReduceOp::AVG && !tensor.is_floating_point() &&
+  const ComparingBackend own(group->getBackend(device));
+  if (call.problem.empty() && !own && call.op == ReduceOp::AVG && !tensor.is_floating_point() &&
       !tensor.is_complex()) {
     call.problem = "an average needs a floating-point or complex type";
   }
@@ -61,8 +61,8 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
 
   PendingAllReduce pending;
   pending.tensor_ = tensor;
-  if (ucx) {
-    pending.work_ = start_on_ucx(*ucx, tensor, call);
+  if (own) {
+    pending.work_ = start_compared(own, tensor, call);
     return pending;
   }
   if (const auto comparer = comparer_of(*group)) {
@@ -105,9 +105,9 @@ c10::DeviceType device_of(const ProcessGroupPtr& group, const at::Tensor& tensor
 
 void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,
                         const std::string& problem) {
-  auto ucx = as_ucx(group->getBackend(device));
-  if (!ucx) ucx = comparer_of(*group);
-  if (ucx) ucx->compare("", 0, VCall{.problem = problem})->wait();
+  ComparingBackend comparer(group->getBackend(device));
+  if (!comparer) comparer = comparer_of(*group);
+  if (comparer) comparer->compare("", 0, VCall{.problem = problem})->wait();
   throw CollectiveArgumentError(problem);
 }
 

@@ -7,7 +7,7 @@
 //                MESHRUN_CHECK_COLLECTIVES=1; else a `problem` is raised here alone
 //
 // Internal. Not differentiable: mappings.h is.
-// Threads and order: those of c10d::Backend. Errors: parallel/comm/collective_errors.h, from wait()
+// Threads and order: those of c10d::Backend. Errors: parallel/base/collective_errors.h, from wait()
 // or from the call; what another backend throws.
 #pragma once
 

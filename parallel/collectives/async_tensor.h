@@ -11,7 +11,7 @@
 // dropped before. On a GPU wait() makes the current stream wait, not the host.
 //
 // Copies share the operation. Threads: any, one at a time for wait(). Errors: wait() throws the
-// Work's (parallel/comm/collective_errors.h).
+// Work's (parallel/base/collective_errors.h).
 #pragma once
 
 #include <utility>

@@ -6,8 +6,9 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "c10/util/DimVector.h"
+#include "parallel/base/collective_errors.h"
 #include "parallel/collectives/output_memory.h"
-#include "parallel/comm/collective_errors.h"
+#include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun {
 namespace {

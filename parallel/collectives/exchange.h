@@ -14,7 +14,7 @@
 #include "parallel/collectives/group_argument.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/collectives/sizes.h"
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {

@@ -9,9 +9,9 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/base/errors.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/comm/collective_errors.h"
-#include "parallel/manager/errors.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {

@@ -21,7 +21,7 @@
 //
 // Threads: any; the calls of one group in the same order on all its ranks. Errors: what is wrong
 // on one rank or differs between ranks is raised on every rank that called, in the asynchronous
-// form by the call or by wait() (parallel/comm/collective_errors.h); UndefinedGroupError.
+// form by the call or by wait() (parallel/base/collective_errors.h); UndefinedGroupError.
 //
 // Corresponds to physicsnemo.distributed.fused_all_reduce, whose asynchronous results can be read
 // too early.

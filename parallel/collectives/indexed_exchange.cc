@@ -5,7 +5,8 @@
 #include "ATen/EmptyTensor.h"
 #include "ATen/core/DimVector.h"
 #include "c10/core/Allocator.h"
-#include "parallel/collectives/row_kernels.h"
+#include "parallel/comm/v_collectives_of.h"
+#include "parallel/kernels/row_kernels.h"
 
 namespace meshrun {
 namespace {
@@ -47,9 +48,8 @@ at::Tensor put_together_when_sent(VCall& call, const at::Tensor& tensor,
   const auto& lists = state->lists_on(tensor.device());
   RowKernels::Filler filler = kernels.filler(tensor, lists.remote, dim);
   if (!filler) return {};
-  call.fill = [filler = std::move(filler), state](int32_t piece, int64_t offset,
-                                                  ucx::StridedSpan to, int64_t to_offset,
-                                                  int64_t bytes) {
+  call.fill = [filler = std::move(filler), state](int32_t piece, int64_t offset, StridedSpan to,
+                                                  int64_t to_offset, int64_t bytes) {
     const auto rank = static_cast<size_t>(piece);
     filler(state->sent_begin[rank], state->sent[rank], offset, to, to_offset, bytes);
   };

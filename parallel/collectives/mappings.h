@@ -21,7 +21,7 @@
 //
 // Threads: any; the calls of one group in the same order on all its ranks. Errors: those of
 // GroupArgument. An undefined tensor, a dim out of range, and shapes that do not fit are on every
-// rank that called (parallel/comm/collective_errors.h) where there is communication forward; in
+// rank that called (parallel/base/collective_errors.h) where there is communication forward; in
 // copy_to and scatter_to, which have none, c10::ValueError or c10::IndexError here alone.
 //
 // Corresponds to physicsnemo.distributed.mappings, where float32 inputs are summed in place.

@@ -11,8 +11,8 @@
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
 #include "core/mutex.h"
-#include "parallel/comm/ucx/engine/process.h"
-#include "parallel/comm/ucx/engine/shared_heap.h"
+#include "parallel/base/process.h"
+#include "parallel/base/shared_heap.h"
 
 namespace meshrun {
 namespace {
@@ -21,11 +21,11 @@ namespace {
 constexpr size_t kLeast = 8 << 10;
 // Above, pages that are larger and the kernel's copying win.
 constexpr size_t kMostShared = size_t{64} << 20;
-constexpr size_t kGranule = ucx::SharedHeap::kGranule;
+constexpr size_t kGranule = SharedHeap::kGranule;
 constexpr size_t kDefaultCacheMiB = 256;
 
 struct Block {
-  ucx::SharedHeap* heap = nullptr;  // absent: `memory`
+  SharedHeap* heap = nullptr;  // absent: `memory`
   void* shared = nullptr;
   c10::DataPtr memory;
   size_t bytes = 0;
@@ -44,7 +44,7 @@ struct Block {
 std::unique_ptr<Block> new_block(size_t bytes) {
   auto block = std::make_unique<Block>();
   block->bytes = bytes;
-  ucx::SharedHeap* const heap = bytes <= kMostShared ? ucx::SharedHeap::of_process() : nullptr;
+  SharedHeap* const heap = bytes <= kMostShared ? SharedHeap::of_process() : nullptr;
   if (heap != nullptr) block->shared = heap->allocate(bytes);
   if (block->shared != nullptr) {
     block->heap = heap;
@@ -125,7 +125,7 @@ class OutputAllocator final : public c10::Allocator {
     }
   }
 
-  const size_t limit_ = ucx::mib_of_environment("MESHRUN_OUTPUT_CACHE_MIB", kDefaultCacheMiB);
+  const size_t limit_ = mib_of_environment("MESHRUN_OUTPUT_CACHE_MIB", kDefaultCacheMiB);
   Mutex mu_;
   // The last used first.
   Blocks unused_ MESHRUN_GUARDED_BY(mu_);

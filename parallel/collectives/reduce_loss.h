@@ -7,7 +7,7 @@
 //
 // Threads: any; the calls of one group in the same order on all its ranks. Errors:
 // UninitializedError without DistributedManager, whatever the group; a dst_rank outside the group,
-// on every rank (parallel/comm/collective_errors.h).
+// on every rank (parallel/base/collective_errors.h).
 //
 // Corresponds to physicsnemo.distributed.utils.reduce_loss, which rounds to float32.
 #pragma once

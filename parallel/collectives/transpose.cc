@@ -12,7 +12,7 @@
 #include "parallel/collectives/output_memory.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/collectives/split.h"
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 

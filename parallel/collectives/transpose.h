@@ -19,7 +19,7 @@
 //
 // Threads: any; the calls of one group in the same order on all its ranks. Errors: those of
 // GroupArgument; all else, wrong arguments too, on every rank that called, from the call or from
-// the Work (parallel/comm/collective_errors.h).
+// the Work (parallel/base/collective_errors.h).
 //
 // Corresponds to physicsnemo.distributed.utils.distributed_transpose, which returns the pieces, of
 // equal extents only.

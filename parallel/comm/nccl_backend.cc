@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "parallel/comm/agent_store.h"
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/store/agent_store.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"

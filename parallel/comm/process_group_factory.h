@@ -23,7 +23,7 @@
 
 #include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
-#include "parallel/manager/errors.h"
+#include "parallel/base/errors.h"
 
 namespace c10d {
 class Backend;

@@ -2,11 +2,11 @@
 
 #include <utility>
 
+#include "parallel/base/errors.h"
 #include "parallel/comm/ucx/agent_watch.h"
-#include "parallel/comm/ucx/engine/engine.h"
-#include "parallel/comm/ucx/engine/hub_watch.h"
-#include "parallel/comm/ucx/engine/ucx_transport.h"
-#include "parallel/manager/errors.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
+#include "parallel/comm/ucx/engine/liveness/hub_watch.h"
+#include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace meshrun {
@@ -31,7 +31,7 @@ std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
 
 std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   ucx::Engine::Options engine;
-  engine.heap = ucx::SharedHeap::of_process();
+  engine.heap = SharedHeap::of_process();
   auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
   engine.watch = watch_of(options);
   return ucx::Engine::start(std::move(transport), std::move(engine));

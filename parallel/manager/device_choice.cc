@@ -2,8 +2,8 @@
 
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
+#include "parallel/base/errors.h"
 #include "parallel/comm/process_group_factory.h"
-#include "parallel/manager/errors.h"
 
 namespace meshrun {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "parallel/manager/errors.h"
+#include "parallel/base/errors.h"
 
 namespace meshrun {
 

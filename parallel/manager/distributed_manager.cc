@@ -12,12 +12,11 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/errors.h"
 #include "parallel/comm/process_group_factory.h"
-#include "parallel/comm/ucx/engine/engine.h"
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/device_choice.h"
 #include "parallel/manager/environment.h"
-#include "parallel/manager/errors.h"
 #include "parallel/manager/group_table.h"
 #include "parallel/manager/rendezvous.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"

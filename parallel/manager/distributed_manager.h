@@ -20,7 +20,7 @@
 // Threads: initialize, setup and cleanup from one thread, while nobody else uses the manager. All
 // other methods from any thread.
 //
-// Errors: parallel/manager/errors.h. Collectives raise those of parallel/comm/collective_errors.h
+// Errors: parallel/base/errors.h. Collectives raise those of parallel/base/collective_errors.h
 // on ucx; on other backends c10d's c10::DistError, and Gloo's own std::runtime_error where a peer
 // dies.
 //

@@ -6,7 +6,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/manager/errors.h"
+#include "parallel/base/errors.h"
 
 namespace meshrun {
 namespace {

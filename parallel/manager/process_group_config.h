@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/manager/errors.h"
+#include "parallel/base/errors.h"
 #include "parallel/manager/process_group_tree.h"
 
 namespace meshrun {

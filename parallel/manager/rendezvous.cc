@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "parallel/comm/agent_store.h"
-#include "parallel/comm/network.h"
-#include "parallel/comm/tcp_store.h"
+#include "parallel/base/errors.h"
+#include "parallel/comm/store/agent_store.h"
+#include "parallel/comm/store/network.h"
+#include "parallel/comm/store/tcp_store.h"
 #include "parallel/manager/environment.h"
-#include "parallel/manager/errors.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 
 namespace meshrun {

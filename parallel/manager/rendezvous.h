@@ -12,7 +12,7 @@
 
 #include "agent/agent.h"
 #include "c10/util/intrusive_ptr.h"
-#include "parallel/comm/tcp_store.h"
+#include "parallel/comm/store/tcp_store.h"
 #include "parallel/manager/mesh_layout.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 

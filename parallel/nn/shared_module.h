@@ -26,7 +26,7 @@
 //
 // Threads: one at a time per module, as for any LibTorch module. Errors: SharedModuleError;
 // UninitializedError and UndefinedGroupError; from the backward pass those of collectives
-// (parallel/comm/collective_errors.h).
+// (parallel/base/collective_errors.h).
 //
 // Corresponds to physicsnemo.distributed.utils.mark_module_as_shared, which sums again what earlier
 // passes have summed.

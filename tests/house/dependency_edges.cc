@@ -31,8 +31,67 @@ const std::map<std::string, std::set<std::string>, std::less<>>& AllowedRooms() 
   return *rooms;
 }
 
-bool MayUseAnything(std::string_view room) { return room == "tests" || room == "tools"; }
 std::string RoomOf(std::string_view path) { return std::string(path.substr(0, path.find('/'))); }
+
+using Siblings = std::map<std::string, std::set<std::string>, std::less<>>;
+
+// What the folders inside a folder may use of each other. A folder always may use itself, and a
+// file that lies in the outer folder may use all of them.
+const std::map<std::string, Siblings, std::less<>>& Layers() {
+  static const auto* const layers = new std::map<std::string, Siblings, std::less<>>{
+      {"parallel",
+       {{"base", {}},
+        {"kernels", {"base"}},
+        {"comm", {"base", "kernels"}},
+        {"manager", {"base", "kernels", "comm"}},
+        {"collectives", {"base", "kernels", "comm", "manager"}},
+        {"fft", {"base", "kernels", "comm", "manager", "collectives"}},
+        {"shard", {"base", "kernels", "comm", "manager", "collectives", "fft"}},
+        {"nn", {"base", "kernels", "comm", "manager", "collectives", "fft", "shard"}},
+        {"bagua", {"base", "kernels", "comm", "manager", "collectives"}},
+        {"checkpoint", {"base", "kernels", "comm", "manager", "collectives"}},
+        {"elastic",
+         {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn",
+          "checkpoint"}}}},
+      {"parallel/comm",
+       {{"interface", {}},
+        {"store", {}},
+        {"point_to_point", {"interface"}},
+        {"ucx", {"interface"}}}},
+      {"parallel/comm/ucx/engine",
+       {{"values", {}},
+        {"planning", {"values"}},
+        {"transport", {"values"}},
+        {"liveness", {"values"}},
+        {"protocol", {"values", "planning"}},
+        {"execution", {"values", "planning", "transport", "liveness", "protocol"}}}},
+  };
+  return *layers;
+}
+
+// The folder of `path` that lies directly inside `outer`; empty: `path` is not below one.
+std::string FolderInside(std::string_view outer, std::string_view path) {
+  if (!path.starts_with(outer) || path.size() <= outer.size() || path[outer.size()] != '/') {
+    return "";
+  }
+  path.remove_prefix(outer.size() + 1);
+  const size_t slash = path.find('/');
+  return slash == std::string_view::npos ? "" : std::string(path.substr(0, slash));
+}
+
+std::string FolderOf(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return std::string(path.substr(0, slash == std::string_view::npos ? 0 : slash));
+}
+
+// Where the backend `ucx` may be named: the others are the same for all backends.
+bool MayNameUcx(std::string_view path) {
+  return RoomOf(path) != "parallel" ||
+         (path.starts_with("parallel/comm/") && !path.starts_with("parallel/comm/interface/") &&
+          !path.starts_with("parallel/comm/point_to_point/"));
+}
+
+bool MayUseAnything(std::string_view room) { return room == "tests" || room == "tools"; }
 
 bool StartsWithAny(std::string_view text, std::initializer_list<std::string_view> prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
@@ -156,6 +215,7 @@ class Checker {
         CheckImports(source);
       }
     }
+    CheckCircles();
     std::sort(violations_.begin(), violations_.end(), [](const Violation& a, const Violation& b) {
       return std::tie(a.file, a.line, a.reason) < std::tie(b.file, b.line, b.reason);
     });
@@ -177,9 +237,67 @@ class Checker {
     }
   }
 
+  // `used`: a header, or a package with a slash behind it.
+  void CheckLayers(const Source& source, int line, const std::string& used) {
+    for (const auto& [outer, siblings] : Layers()) {
+      const std::string user = FolderInside(outer, source.path);
+      const std::string other = FolderInside(outer, used);
+      if (user.empty() || other.empty() || user == other) continue;
+      const auto allowed = siblings.find(user);
+      if (allowed == siblings.end()) {
+        Report(source, line, "no rule says what " + outer + "/" + user + "/ may use");
+      } else if (!allowed->second.contains(other)) {
+        Report(source, line, outer + "/" + user + "/ must not use " + outer + "/" + other + "/");
+      }
+    }
+    if (used.starts_with("parallel/comm/ucx/") && !MayNameUcx(source.path)) {
+      Report(source, line, source.path + " must not name a backend: " + used);
+    }
+  }
+
+  // Folders whose files include each other, by any number of steps. Reported once for each pair of
+  // folders in a circle, at the first include that leads from one to the other.
+  void CheckCircles() {
+    struct Place {
+      const Source* source;
+      int line;
+    };
+    std::map<std::string, std::map<std::string, Place>> uses;
+    for (const auto& [path, source] : sources_) {
+      const std::string folder = FolderOf(path);
+      for (const Include& include : source.includes) {
+        const std::string used = FolderOf(include.header);
+        if (used == folder || !sources_.contains(include.header)) continue;
+        uses[folder].try_emplace(used, Place{&source, include.line});
+      }
+    }
+    const auto reaches = [&](const std::string& from, const std::string& to) {
+      std::set<std::string> seen;
+      std::vector<std::string> open = {from};
+      while (!open.empty()) {
+        const std::string folder = std::move(open.back());
+        open.pop_back();
+        for (const auto& [used, place] : uses[folder]) {
+          if (used == to) return true;
+          if (seen.insert(used).second) open.push_back(used);
+        }
+      }
+      return false;
+    };
+    const auto edges = uses;
+    for (const auto& [folder, used_folders] : edges) {
+      for (const auto& [used, place] : used_folders) {
+        if (!reaches(used, folder)) continue;
+        Report(*place.source, place.line,
+               "a circle of folders: " + folder + "/ uses " + used + "/, which uses it in turn");
+      }
+    }
+  }
+
   void CheckIncludes(const Source& source) {
     const std::vector<Library> forbidden = ForbiddenLibraries(source.path);
     for (const Include& include : source.includes) {
+      CheckLayers(source, include.line, include.header);
       const std::string used = RoomOfHeader(include.header);
       if (AllowedRooms().contains(used) || MayUseAnything(used)) {
         CheckRoom(source, include.line, used);
@@ -246,6 +364,7 @@ class Checker {
     if (repository.empty() && (AllowedRooms().contains(used) || used == "tests")) {
       CheckRoom(source, line, used);
     }
+    if (repository.empty()) CheckLayers(source, line, package + "/");
     const bool torch = repository == "@libtorch" || package == "third_party/libtorch";
     const bool wire = package == "third_party/grpc" || package == "third_party/protobuf";
     const Library reached = torch ? Library::kLibTorch : wire ? Library::kWire : Library::kNone;

@@ -4,6 +4,17 @@
 //   proto <- core <- {coordinator, worker, client, agent}
 //   core, agent <- parallel <- jobs
 //
+// Inside parallel/ a folder uses what stands left of it:
+//
+//   base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn, bagua, checkpoint}
+//   elastic uses all of them but bagua
+//   comm:            {interface, store} <- {point_to_point, ucx}; comm's own files use all four
+//   comm/ucx/engine: values <- {planning, transport, liveness}; planning <- protocol;
+//                    execution uses all of them
+//
+// Only comm/ names a backend: the other folders do not include comm/ucx/. No two folders of the
+// tree include each other, directly or in a circle.
+//
 // Two rules look through headers: no file of parallel/ or jobs/ reaches protobuf or gRPC, and
 // nothing below parallel/ reaches LibTorch, nor does parallel/comm/ucx/engine/. Files under tests/
 // and tools/ may use anything.

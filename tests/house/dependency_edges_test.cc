@@ -129,6 +129,79 @@ TEST_F(DependencyEdgesInATempTreeTest, TheEngineDoesNotIncludeTorch) {
                           Edge(engine + "failure.cc", 1, "must not reach protobuf or gRPC")));
 }
 
+// One planted edge of each kind that the layers of parallel/ forbid.
+TEST_F(DependencyEdgesInATempTreeTest, AFolderOfParallelUsesOnlyWhatStandsLeftOfIt) {
+  const std::vector<std::string> order = {"base", "kernels", "comm", "manager", "collectives",
+                                          "fft",  "shard",   "nn",   "elastic"};
+  std::vector<testing::Matcher<Violation>> expected;
+  for (size_t user = 0; user < order.size(); ++user) {
+    for (size_t used = 0; used < order.size(); ++used) {
+      const std::string file = "parallel/" + order[user] + "/uses_" + order[used] + ".cc";
+      Write(file, "#include \"parallel/" + order[used] + "/x.h\"\n");
+      if (used <= user) continue;
+      expected.push_back(Edge(
+          file, 1, "parallel/" + order[user] + "/ must not use parallel/" + order[used] + "/"));
+    }
+  }
+  EXPECT_THAT(Find(), testing::UnorderedElementsAreArray(expected));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, BaguaAndCheckpointsStandAboveCollectivesAndAside) {
+  Write("parallel/bagua/a.cc", "#include \"parallel/collectives/x.h\"\n");
+  Write("parallel/bagua/b.cc", "#include \"parallel/nn/x.h\"\n");
+  Write("parallel/checkpoint/a.cc", "#include \"parallel/elastic/x.h\"\n");
+  Write("parallel/elastic/a.cc", "#include \"parallel/checkpoint/x.h\"\n");
+  Write("parallel/nn/a.cc", "#include \"parallel/bagua/x.h\"\n");
+  Write("parallel/attic/a.cc", "#include \"parallel/base/x.h\"\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("parallel/attic/a.cc", 1, "no rule says"),
+                                  Edge("parallel/bagua/b.cc", 1, "must not use parallel/nn/"),
+                                  Edge("parallel/checkpoint/a.cc", 1, "parallel/elastic/"),
+                                  Edge("parallel/nn/a.cc", 1, "must not use parallel/bagua/")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, OnlyCommNamesABackend) {
+  const std::string include = "#include \"parallel/comm/ucx/backend.h\"\n";
+  Write("parallel/collectives/a.cc", include);
+  Write("parallel/comm/interface/a.h", include);
+  Write("parallel/comm/point_to_point/a.h", include);
+  Write("parallel/comm/factory.cc", include);
+  Write("parallel/manager/BUILD.bazel", "deps = [\"//parallel/comm/ucx:backend\"]\n");
+  EXPECT_THAT(Find(),
+              testing::UnorderedElementsAre(
+                  Edge("parallel/collectives/a.cc", 1, "must not name a backend"),
+                  Edge("parallel/comm/interface/a.h", 1, "must not name a backend"),
+                  Edge("parallel/comm/interface/a.h", 1, "must not use parallel/comm/ucx/"),
+                  Edge("parallel/comm/point_to_point/a.h", 1, "must not name a backend"),
+                  Edge("parallel/comm/point_to_point/a.h", 1, "must not use parallel/comm/ucx/"),
+                  Edge("parallel/manager/BUILD.bazel", 1, "must not name a backend")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, TheEnginesFoldersHaveOneOrder) {
+  const std::string engine = "parallel/comm/ucx/engine/";
+  for (const std::string folder : {"planning", "transport", "liveness", "protocol", "execution"}) {
+    Write(engine + folder + "/a.cc", "#include \"" + engine + "values/x.h\"\n");
+  }
+  Write(engine + "values/b.h", "#include \"" + engine + "planning/x.h\"\n");
+  Write(engine + "planning/b.h", "#include \"" + engine + "protocol/x.h\"\n");
+  Write(engine + "transport/b.h", "#include \"" + engine + "execution/x.h\"\n");
+  Write(engine + "liveness/BUILD.bazel", "deps = [\"//" + engine + "execution:engine\"]\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge(engine + "liveness/BUILD.bazel", 1, "/execution/"),
+                                  Edge(engine + "planning/b.h", 1, "/protocol/"),
+                                  Edge(engine + "transport/b.h", 1, "/execution/"),
+                                  Edge(engine + "values/b.h", 1, "/planning/")));
+}
+
+TEST_F(DependencyEdgesInATempTreeTest, FoldersThatUseEachOtherAreACircle) {
+  Write("worker/a.h", "#include \"worker/logs/a.h\"\n");
+  Write("worker/logs/a.h", "#include \"worker/launch/a.h\"\n");
+  Write("worker/launch/a.h", "#include \"worker/b.h\"\n");
+  Write("worker/b.h", "");
+  Write("worker/inventory/a.h", "#include \"worker/b.h\"\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("worker/a.h", 1, "a circle of folders: worker/ uses"),
+                                  Edge("worker/launch/a.h", 1, "a circle of folders"),
+                                  Edge("worker/logs/a.h", 1, "a circle of folders")));
+}
+
 TEST_F(DependencyEdgesInATempTreeTest, LabelsCountAsIncludesDo) {
   Write("worker/BUILD.bazel",
         "# \"//coordinator:commented\"\n"

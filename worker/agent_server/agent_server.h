@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "worker/event_loop.h"
-#include "worker/generations.h"
+#include "worker/event_loop/event_loop.h"
+#include "worker/generations/generations.h"
 
 namespace meshrun::worker {
 

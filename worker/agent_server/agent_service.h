@@ -9,8 +9,8 @@
 
 #include "meshrun/v1/agent_service.grpc.pb.h"
 #include "meshrun/v1/session.grpc.pb.h"
-#include "worker/event_loop.h"
-#include "worker/generations.h"
+#include "worker/event_loop/event_loop.h"
+#include "worker/generations/generations.h"
 
 namespace meshrun::worker {
 

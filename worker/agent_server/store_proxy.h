@@ -10,8 +10,8 @@
 #include <string>
 
 #include "meshrun/v1/store_service.grpc.pb.h"
-#include "worker/event_loop.h"
-#include "worker/generations.h"
+#include "worker/event_loop/event_loop.h"
+#include "worker/generations/generations.h"
 
 namespace meshrun::worker {
 

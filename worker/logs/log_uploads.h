@@ -15,7 +15,7 @@
 #include <unordered_map>
 
 #include "meshrun/v1/session.grpc.pb.h"
-#include "worker/event_loop.h"
+#include "worker/event_loop/event_loop.h"
 #include "worker/logs/retention.h"
 
 namespace meshrun::worker {

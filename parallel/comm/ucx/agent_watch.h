@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "agent/agent.h"
-#include "parallel/comm/ucx/engine/peer_watch.h"
+#include "parallel/comm/ucx/engine/liveness/peer_watch.h"
 
 namespace meshrun::ucx {
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "parallel/comm/collective_errors.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/base/errors.h"
 #include "parallel/comm/ucx/backend_call.h"
-#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "parallel/comm/ucx/store_address_book.h"
 #include "parallel/comm/ucx/work.h"
-#include "parallel/manager/errors.h"
 
 namespace meshrun {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::chrono::hours kLongestTimeout{24};
 
 std::shared_ptr<ucx::Engine> own_engine() {
   ucx::Engine::Options options;
-  options.heap = ucx::SharedHeap::of_process();
+  options.heap = SharedHeap::of_process();
   return ucx::Engine::start(value_or_throw<RendezvousError>(ucx::create_ucx_transport()),
                             std::move(options));
 }
@@ -157,7 +157,7 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
   const Call& first = calls.front();
   const ucx::Place place = group_->place();
   ucx::Signature& signature = spec.signature;
-  ucx::Digest digest;
+  Digest digest;
   digest.add(ucx::kAlgorithmVersion).add(place.one_host).add(static_cast<int64_t>(calls.size()));
   std::chrono::nanoseconds timeout{0};
   spec.drive = ucx::Drive::kCaller;
@@ -172,7 +172,7 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
   spec.timeout = timeout;
   signature.digest = digest.value();
   signature.kind = calls.size() == 1 ? first.kind : ucx::OperationKind::kCoalesced;
-  signature.dtype = first.dtype.value_or(ucx::DType::kUInt8);
+  signature.dtype = first.dtype.value_or(DType::kUInt8);
   if (calls.size() > 1) return;
   signature.ndim = first.shape_agrees ? static_cast<uint8_t>(first.shape.size()) : 0;
   signature.root = first.root;
@@ -193,7 +193,7 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
   spec.keep_alive = calls;
   spec.text = [all = calls.get()] { return words_of(*all); };
   if (std::ranges::any_of(*calls, [](const Call& call) { return call.fill != nullptr; })) {
-    spec.fill = [all = calls.get()](int32_t piece, int64_t offset, ucx::StridedSpan to,
+    spec.fill = [all = calls.get()](int32_t piece, int64_t offset, StridedSpan to,
                                     int64_t to_offset, int64_t bytes) {
       for (const Call& call : *all) {
         const auto pieces = static_cast<int32_t>(call.input_pieces.size());

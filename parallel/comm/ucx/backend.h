@@ -27,9 +27,10 @@
 #include <vector>
 
 #include "core/mutex.h"
-#include "parallel/comm/ucx/engine/engine.h"
-#include "parallel/comm/ucx/engine/schedule_cache.h"
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/v_collectives.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
+#include "parallel/comm/ucx/engine/planning/schedule_cache.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -37,7 +38,7 @@ namespace meshrun {
 
 class UcxWork;
 
-class UcxBackend : public c10d::Backend, public VCollectives {
+class UcxBackend : public c10d::Backend, public VCollectives, public CallComparer {
  public:
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
@@ -117,7 +118,7 @@ class UcxBackend : public c10d::Backend, public VCollectives {
   bool takes_fill() const override { return options_->one_host; }
   // Nothing but the header check, for a collective that another backend is about to run: `what` in
   // words, `digest` of all that must agree. A barrier where headers are not compared.
-  WorkPtr compare(std::string what, uint64_t digest, VCall call);
+  WorkPtr compare(std::string what, uint64_t digest, VCall call) override;
 
   // Calls between the two are put off and start together; the Work is of all of them. Per thread.
   void startCoalescing() override;

@@ -8,7 +8,7 @@
 #include "c10/core/GradMode.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/comm/ucx/tensor_layout.h"
+#include "parallel/base/tensor_layout.h"
 
 namespace meshrun {
 namespace {
@@ -18,38 +18,38 @@ at::Tensor temporary_for(const at::Tensor& tensor) {
                                        at::MemoryFormat::Contiguous));
 }
 
-std::optional<ucx::ReduceOp> reduce_op_of(const c10d::ReduceOp& op) {
+std::optional<ReductionOp> reduce_op_of(const c10d::ReduceOp& op) {
   using c10d::ReduceOp;
   switch (op.op_) {
     case ReduceOp::SUM:
-      return ucx::ReduceOp::kSum;
+      return ReductionOp::kSum;
     case ReduceOp::AVG:
-      return ucx::ReduceOp::kAverage;
+      return ReductionOp::kAverage;
     case ReduceOp::PRODUCT:
-      return ucx::ReduceOp::kProduct;
+      return ReductionOp::kProduct;
     case ReduceOp::MIN:
-      return ucx::ReduceOp::kMin;
+      return ReductionOp::kMin;
     case ReduceOp::MAX:
-      return ucx::ReduceOp::kMax;
+      return ReductionOp::kMax;
     case ReduceOp::BAND:
-      return ucx::ReduceOp::kAnd;
+      return ReductionOp::kAnd;
     case ReduceOp::BOR:
-      return ucx::ReduceOp::kOr;
+      return ReductionOp::kOr;
     case ReduceOp::BXOR:
-      return ucx::ReduceOp::kXor;
+      return ReductionOp::kXor;
     default:
       return std::nullopt;
   }
 }
 
-bool can_be_used(const std::optional<ucx::StridedSpan>& span, UcxBackend::Call::Form form) {
+bool can_be_used(const std::optional<StridedSpan>& span, UcxBackend::Call::Form form) {
   return span && (form == UcxBackend::Call::Form::kRows || span->layout.is_contiguous());
 }
 
 void append_pieces(UcxBackend::Call::Key& key, std::span<const ucx::Piece> pieces) {
   key.push_back(static_cast<int64_t>(pieces.size()));
   for (const ucx::Piece& piece : pieces) {
-    const ucx::Layout& layout = piece.layout;
+    const Layout& layout = piece.layout;
     key.insert(key.end(), {layout.rows, layout.row_bytes, layout.pitch, piece.cut});
   }
 }
@@ -65,7 +65,7 @@ bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
                       tensor.device().str()));
     return false;
   }
-  const std::optional<ucx::DType> its = dtype_of(tensor.scalar_type());
+  const std::optional<DType> its = dtype_of(tensor.scalar_type());
   if (!its) {
     wrong(fmt::format("{} has the dtype {}, which this backend does not know", name,
                       c10::toString(tensor.scalar_type())));
@@ -73,8 +73,8 @@ bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
   }
   if (!dtype) dtype = its;
   if (*dtype != *its) {
-    wrong(fmt::format("{} has dtype {}, the other tensors of the call have {}", name,
-                      ucx::name_of(*its), ucx::name_of(*dtype)));
+    wrong(fmt::format("{} has dtype {}, the other tensors of the call have {}", name, name_of(*its),
+                      name_of(*dtype)));
     return false;
   }
   return true;
@@ -98,39 +98,39 @@ bool UcxBackend::Call::takes_root(int64_t rank, int size) {
 
 void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, bool use_fp32) {
   if (is_wrong()) return;
-  const std::optional<ucx::ReduceOp> its = reduce_op_of(op);
+  const std::optional<ReductionOp> its = reduce_op_of(op);
   if (!its) {
     return wrong(op.op_ == c10d::ReduceOp::PREMUL_SUM
                      ? "PREMUL_SUM is for NCCL alone: multiply first, then take SUM"
                      : "this reduction is unknown");
   }
-  reduction = {*its, *dtype, use_fp32 ? ucx::Accumulate::kWide : ucx::Accumulate::kNative,
-               *its == ucx::ReduceOp::kAverage ? size : 1};
-  if (std::string text = ucx::reduction_problem(*its, *dtype); !text.empty()) {
+  reduction = {*its, *dtype, use_fp32 ? Accumulate::kWide : Accumulate::kNative,
+               *its == ReductionOp::kAverage ? size : 1};
+  if (std::string text = reduction_problem(*its, *dtype); !text.empty()) {
     wrong(std::move(text));
   }
 }
 
-ucx::ConstStridedSpan UcxBackend::Call::whole_to_read(const at::Tensor& tensor, Form form) {
+ConstStridedSpan UcxBackend::Call::whole_to_read(const at::Tensor& tensor, Form form) {
   owners.push_back(tensor);
-  const std::optional<ucx::StridedSpan> span = span_of(tensor);
+  const std::optional<StridedSpan> span = span_of(tensor);
   if (can_be_used(span, form)) return *span;
   const c10::NoGradGuard no_grad;
   owners.back() = temporary_for(tensor).copy_(tensor);
   return *span_of(owners.back());
 }
 
-ucx::StridedSpan UcxBackend::Call::whole_to_write(const at::Tensor& tensor, Form form) {
+StridedSpan UcxBackend::Call::whole_to_write(const at::Tensor& tensor, Form form) {
   owners.push_back(tensor);
-  const std::optional<ucx::StridedSpan> span = span_of(tensor);
+  const std::optional<StridedSpan> span = span_of(tensor);
   if (can_be_used(span, form)) return *span;
   owners.back() = temporary_for(tensor);
   to_copy.emplace_back(tensor, owners.back());
   return *span_of(owners.back());
 }
 
-ucx::StridedSpan UcxBackend::Call::update(const at::Tensor& tensor) {
-  const ucx::StridedSpan span = whole_to_write(tensor, Form::kContiguous);
+StridedSpan UcxBackend::Call::update(const at::Tensor& tensor) {
+  const StridedSpan span = whole_to_write(tensor, Form::kContiguous);
   const c10::NoGradGuard no_grad;
   if (!owners.back().is_same(tensor)) owners.back().copy_(tensor);
   return span;
@@ -144,12 +144,12 @@ void UcxBackend::Call::write(const at::Tensor& tensor, Form form) {
   add_output(whole_to_write(tensor, form));
 }
 
-void UcxBackend::Call::add_input(const ucx::ConstStridedSpan& span, int64_t cut) {
+void UcxBackend::Call::add_input(const ConstStridedSpan& span, int64_t cut) {
   inputs.push_back(span);
   input_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
 }
 
-void UcxBackend::Call::add_output(const ucx::StridedSpan& span, int64_t cut) {
+void UcxBackend::Call::add_output(const StridedSpan& span, int64_t cut) {
   outputs.push_back(span);
   output_pieces.push_back({span.layout, cut > 0 ? cut : std::max<int64_t>(1, span.layout.bytes())});
 }
@@ -174,15 +174,15 @@ void for_slices(const UcxBackend::Call::Slices& slices, Add add) {
 
 }  // namespace
 
-void UcxBackend::Call::add_inputs(const ucx::ConstStridedSpan& whole, const Slices& slices) {
-  for_slices(slices, [&](const ucx::Layout& layout, int64_t offset, int64_t cut) {
+void UcxBackend::Call::add_inputs(const ConstStridedSpan& whole, const Slices& slices) {
+  for_slices(slices, [&](const Layout& layout, int64_t offset, int64_t cut) {
     if (layout.bytes() == 0) return add_input({});
     add_input({whole.data == nullptr ? nullptr : whole.data + offset, layout}, cut);
   });
 }
 
-void UcxBackend::Call::add_outputs(const ucx::StridedSpan& whole, const Slices& slices) {
-  for_slices(slices, [&](const ucx::Layout& layout, int64_t offset, int64_t cut) {
+void UcxBackend::Call::add_outputs(const StridedSpan& whole, const Slices& slices) {
+  for_slices(slices, [&](const Layout& layout, int64_t offset, int64_t cut) {
     layout.bytes() == 0 ? add_output({}) : add_output({whole.data + offset, layout}, cut);
   });
 }
@@ -195,7 +195,7 @@ void UcxBackend::Call::append_key(Key& key) const {
   append_pieces(key, output_pieces);
 }
 
-void UcxBackend::Call::append_agreed(ucx::Digest& digest) const {
+void UcxBackend::Call::append_agreed(Digest& digest) const {
   digest.add(static_cast<int64_t>(kind))
       .add(dtype ? static_cast<int64_t>(*dtype) : -1)
       .add(root)
@@ -213,7 +213,7 @@ void UcxBackend::Call::append_agreed(ucx::Digest& digest) const {
 ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
   using ucx::OperationKind;
   const auto elements = [&](const ucx::Piece& piece) {
-    return piece.layout.bytes() / ucx::element_size(reduction.dtype);
+    return piece.layout.bytes() / element_size(reduction.dtype);
   };
   switch (kind) {
     case OperationKind::kBroadcast:
@@ -245,7 +245,7 @@ ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
 
 std::string UcxBackend::Call::words() const {
   std::string text = ucx::name_of(kind);
-  if (dtype) text += fmt::format(" of {}", ucx::name_of(*dtype));
+  if (dtype) text += fmt::format(" of {}", name_of(*dtype));
   if (dtype && (sizes.empty() || shape_agrees)) {
     std::vector<std::string> extents;
     for (const int64_t extent : shape) {
@@ -256,9 +256,9 @@ std::string UcxBackend::Call::words() const {
   if (!sizes.empty()) text += fmt::format(", sizes [{}]", fmt::join(sizes, ", "));
   if (dim >= 0) text += fmt::format(", dim {}", dim);
   if (output_dim >= 0) text += fmt::format(" to {}", output_dim);
-  if (reduction.op != ucx::ReduceOp::kNone) {
-    text += fmt::format(", {}", ucx::name_of(reduction.op));
-    if (reduction.accumulate == ucx::Accumulate::kNative) text += " without float32";
+  if (reduction.op != ReductionOp::kNone) {
+    text += fmt::format(", {}", name_of(reduction.op));
+    if (reduction.accumulate == Accumulate::kNative) text += " without float32";
   }
   if (root >= 0) text += fmt::format(", root {}", root);
   if (requires_grad) text += ", with gradient";

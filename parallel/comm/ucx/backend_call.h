@@ -15,10 +15,10 @@
 
 #include "ATen/core/DimVector.h"
 #include "absl/container/inlined_vector.h"
+#include "parallel/base/strided_span.h"
 #include "parallel/comm/ucx/backend.h"
-#include "parallel/comm/ucx/engine/algorithms.h"
-#include "parallel/comm/ucx/engine/header_check.h"
-#include "parallel/comm/ucx/engine/strided_span.h"
+#include "parallel/comm/ucx/engine/planning/algorithms.h"
+#include "parallel/comm/ucx/engine/protocol/header_check.h"
 #include "parallel/comm/ucx/work.h"
 
 namespace meshrun {
@@ -47,7 +47,7 @@ struct UcxBackend::Call {
   }
 
   // Equal on all ranks, with kind and reduction.
-  std::optional<ucx::DType> dtype;
+  std::optional<DType> dtype;
   int root = -1;
   int64_t bytes = 0;  // all pieces together, where all ranks know them
   // Of a tensor that all have; digested where `shape_agrees`. -1: an extent of its own per rank.
@@ -58,7 +58,7 @@ struct UcxBackend::Call {
   uint64_t agreed = 0;  // whatever else
   bool shape_agrees = false;
   bool sizes_agree = false;
-  ucx::Reduction reduction;
+  Reduction reduction;
   bool requires_grad = false;
   std::function<std::string()> details;  // more words for a disagreement
 
@@ -90,13 +90,13 @@ struct UcxBackend::Call {
   void read(const at::Tensor& tensor, Form form);
   void write(const at::Tensor& tensor, Form form);
   // Read and written.
-  ucx::StridedSpan update(const at::Tensor& tensor);
+  StridedSpan update(const at::Tensor& tensor);
   // The memory of a whole tensor, of which slices are added below.
-  ucx::ConstStridedSpan whole_to_read(const at::Tensor& tensor, Form form);
-  ucx::StridedSpan whole_to_write(const at::Tensor& tensor, Form form);
+  ConstStridedSpan whole_to_read(const at::Tensor& tensor, Form form);
+  StridedSpan whole_to_write(const at::Tensor& tensor, Form form);
   // `cut` as in algorithms.h; 0: nowhere.
-  void add_input(const ucx::ConstStridedSpan& span, int64_t cut = 0);
-  void add_output(const ucx::StridedSpan& span, int64_t cut = 0);
+  void add_input(const ConstStridedSpan& span, int64_t cut = 0);
+  void add_output(const StridedSpan& span, int64_t cut = 0);
   // Slices of a contiguous tensor, one after the other along `dim`. They are cut where neither end
   // has to stage: between the rows that a slice has from `cut_dim` on, the inner one of the dims
   // that the two ends slice along.
@@ -107,8 +107,8 @@ struct UcxBackend::Call {
     at::IntArrayRef extents;
     int64_t cut_dim = 0;
   };
-  void add_inputs(const ucx::ConstStridedSpan& whole, const Slices& slices);
-  void add_outputs(const ucx::StridedSpan& whole, const Slices& slices);
+  void add_inputs(const ConstStridedSpan& whole, const Slices& slices);
+  void add_outputs(const StridedSpan& whole, const Slices& slices);
 
   bool is_point_to_point() const {
     return kind == ucx::OperationKind::kSend || kind == ucx::OperationKind::kReceive;
@@ -116,7 +116,7 @@ struct UcxBackend::Call {
   // Everything that its schedule is made from.
   using Key = absl::InlinedVector<int64_t, 64>;
   void append_key(Key& key) const;
-  void append_agreed(ucx::Digest& digest) const;
+  void append_agreed(Digest& digest) const;
   ucx::Schedule schedule(const ucx::Place& place) const;
   // "all_reduce of float32 [3, 4], sum"
   std::string words() const;

@@ -38,7 +38,7 @@ void agree_on_pieces(UcxBackend::Call& call, int64_t elements, int64_t element_s
 template <class Span>
 Span part_of(const Span& whole, int64_t offset, int64_t bytes) {
   if (bytes == 0) return {};
-  return Span{whole.data + offset, ucx::Layout{1, bytes, bytes}};
+  return Span{whole.data + offset, Layout{1, bytes, bytes}};
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ UcxBackend::WorkPtr UcxBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
   }
   if (!call.is_wrong()) {
     if (rank_ == call.root) {
-      const ucx::StridedSpan span = call.update(tensors[0]);
+      const StridedSpan span = call.update(tensors[0]);
       call.add_input(span);
       call.add_output(span);
     } else {
@@ -130,8 +130,8 @@ UcxBackend::Call UcxBackend::all_gather_base_call(const at::Tensor& output, cons
   }
   agree_on_pieces(call, input.numel(), static_cast<int64_t>(input.element_size()), size_);
   const auto bytes = static_cast<int64_t>(input.nbytes());
-  const ucx::ConstStridedSpan own = call.whole_to_read(input, Form::kRows);
-  const ucx::StridedSpan whole = call.whole_to_write(output, Form::kContiguous);
+  const ConstStridedSpan own = call.whole_to_read(input, Form::kRows);
+  const StridedSpan whole = call.whole_to_write(output, Form::kContiguous);
   call.add_input(own);
   for (int rank = 0; rank < size_; ++rank) {
     call.add_output(part_of(whole, rank * bytes, bytes));
@@ -179,7 +179,7 @@ UcxBackend::Call UcxBackend::reduce_scatter_base_call(
   call.reduces_by(options.reduceOp, size_);
   if (call.is_wrong()) return call;
   const auto bytes = static_cast<int64_t>(output.nbytes());
-  const ucx::ConstStridedSpan whole = call.whole_to_read(input, Form::kContiguous);
+  const ConstStridedSpan whole = call.whole_to_read(input, Form::kContiguous);
   for (int rank = 0; rank < size_; ++rank) call.add_input(part_of(whole, rank * bytes, bytes));
   call.write(output, Form::kRows);
   return call;

@@ -129,7 +129,7 @@ UcxBackend::Call UcxBackend::all_gather_call(const Tensors& outputs, const at::T
   }
   call.read(input, Form::kRows);
   for (const at::Tensor& output : outputs) call.write(output, Form::kRows);
-  const ucx::StridedSpan& own = call.outputs[static_cast<size_t>(rank_)];
+  const StridedSpan& own = call.outputs[static_cast<size_t>(rank_)];
   call.in_place = call.inputs[0].data == own.data && call.inputs[0].layout.is_contiguous() &&
                   own.layout.is_contiguous();
   return call;
@@ -249,8 +249,8 @@ UcxBackend::WorkPtr UcxBackend::alltoall_base(at::Tensor& output, at::Tensor& in
     const std::vector<int64_t> from = splits_of(call, output, output_splits, size_, "output");
     if (!call.is_wrong()) {
       call.shape = at::DimVector(input.sizes());
-      const ucx::ConstStridedSpan sent = call.whole_to_read(input, Form::kContiguous);
-      const ucx::StridedSpan received = call.whole_to_write(output, Form::kContiguous);
+      const ConstStridedSpan sent = call.whole_to_read(input, Form::kContiguous);
+      const StridedSpan received = call.whole_to_write(output, Form::kContiguous);
       const int64_t sent_row = row_bytes(input), received_row = row_bytes(output);
       call.require(sent.data == nullptr || sent.data != received.data,
                    [] { return std::string("input and output are the same memory"); });

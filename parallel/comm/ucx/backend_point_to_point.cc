@@ -4,7 +4,7 @@
 
 #include "fmt/format.h"
 #include "parallel/comm/ucx/backend_call.h"
-#include "parallel/comm/ucx/engine/tag.h"
+#include "parallel/comm/ucx/engine/values/tag.h"
 
 namespace meshrun {
 
@@ -69,7 +69,7 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_point_to_point(Call&& given) {
   spec.peer = call->peer;
   spec.user_tag = static_cast<uint32_t>(call->user_tag);
   if (spec.is_send) {
-    const ucx::ConstStridedSpan& memory = call->inputs[0];
+    const ConstStridedSpan& memory = call->inputs[0];
     // A send only reads it.
     spec.memory = {const_cast<std::byte*>(memory.data), memory.layout};
   } else {

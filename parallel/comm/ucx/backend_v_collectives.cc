@@ -66,7 +66,7 @@ int64_t row_of(const at::Tensor& piece, int64_t dim) {
   return row;
 }
 
-bool is_same_memory(const ucx::ConstStridedSpan& a, const ucx::ConstStridedSpan& b) {
+bool is_same_memory(const ConstStridedSpan& a, const ConstStridedSpan& b) {
   return a.data == b.data && a.layout.rows == b.layout.rows &&
          a.layout.row_bytes == b.layout.row_bytes &&
          (a.layout.rows == 1 || a.layout.pitch == b.layout.pitch);
@@ -202,9 +202,8 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
   if (output_dim != input_dim) call.output_dim = static_cast<int>(output_dim);
   const int64_t cut_dim = std::max(input_dim, output_dim);
   const int64_t bytes = input.numel() * static_cast<int64_t>(input.element_size());
-  const ucx::ConstStridedSpan sent = call.fill == nullptr
-                                         ? call.whole_to_read(input, Form::kContiguous)
-                                         : ucx::contiguous(nullptr, bytes);
+  const ConstStridedSpan sent = call.fill == nullptr ? call.whole_to_read(input, Form::kContiguous)
+                                                     : contiguous(nullptr, bytes);
   call.add_inputs(sent, slices_of(input, input_dim, input_sizes, cut_dim));
   call.add_outputs(call.whole_to_write(output, Form::kContiguous),
                    slices_of(output, output_dim, output_sizes, cut_dim));

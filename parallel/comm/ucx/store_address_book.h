@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
-#include "parallel/comm/ucx/engine/address_book.h"
+#include "parallel/comm/ucx/engine/protocol/address_book.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace meshrun {

@@ -8,7 +8,8 @@
 #include "core/log.h"
 #include "core/mutex.h"
 #include "fmt/format.h"
-#include "parallel/comm/collective_errors.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/comm/ucx/failure_exception.h"
 
 namespace meshrun {
 

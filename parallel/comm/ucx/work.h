@@ -17,7 +17,7 @@
 
 #include "ATen/core/ivalue.h"
 #include "absl/container/inlined_vector.h"
-#include "parallel/comm/ucx/engine/engine.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {

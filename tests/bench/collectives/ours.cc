@@ -10,7 +10,7 @@
 #include "parallel/collectives/primitives.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/collectives/scatter_v.h"
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/v_collectives_of.h"
 #include "tests/bench/collectives/contender.h"
 #include "torch/csrc/autograd/autograd.h"
 

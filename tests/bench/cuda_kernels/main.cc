@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/collectives/row_kernels.h"
-#include "parallel/comm/piece_kernels.h"
+#include "parallel/kernels/piece_kernels.h"
+#include "parallel/kernels/row_kernels.h"
 #include "parallel/manager/device_choice.h"
 
 namespace meshrun {

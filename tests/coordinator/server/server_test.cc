@@ -18,7 +18,7 @@
 #include <memory>
 #include <thread>
 
-#include "coordinator/event_loop.h"
+#include "coordinator/event_loop/event_loop.h"
 #include "coordinator/services/job_service.h"
 #include "coordinator/services/log_relay.h"
 #include "coordinator/services/session_service.h"

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
-#include "parallel/comm/agent_store.h"
+#include "parallel/comm/store/agent_store.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
-#include "parallel/comm/collective_errors.h"
+#include "parallel/base/collective_errors.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/collective_errors.h"
 #include "parallel/collectives/collectives.h"
-#include "parallel/collectives/row_kernels.h"
-#include "parallel/comm/collective_errors.h"
+#include "parallel/kernels/row_kernels.h"
 #include "tests/parallel/support/loopback_backend.h"
 
 namespace meshrun {

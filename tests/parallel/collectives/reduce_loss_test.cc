@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/manager/errors.h"
+#include "parallel/base/errors.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 

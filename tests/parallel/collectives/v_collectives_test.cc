@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/collective_errors.h"
 #include "parallel/collectives/collectives.h"
-#include "parallel/comm/collective_errors.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 

@@ -8,11 +8,11 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "parallel/base/errors.h"
 #include "parallel/comm/process_group_factory.h"
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/v_collectives_of.h"
 #include "parallel/manager/device_choice.h"
 #include "parallel/manager/distributed_manager.h"
-#include "parallel/manager/errors.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/fully_connected.h"
 

@@ -1,6 +1,6 @@
 // The v-collectives over sends and receives, in real rank processes over Gloo and, for the path
 // that coalesces, over ucx's own sends: worlds of 1 to 4 against what one process computes.
-#include "parallel/comm/point_to_point_v_collectives.h"
+#include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -13,11 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/collective_errors.h"
-#include "parallel/comm/piece_kernels.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/base/errors.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
-#include "parallel/manager/errors.h"
+#include "parallel/comm/v_collectives_of.h"
+#include "parallel/kernels/piece_kernels.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"

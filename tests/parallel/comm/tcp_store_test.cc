@@ -1,4 +1,4 @@
-#include "parallel/comm/tcp_store.h"
+#include "parallel/comm/store/tcp_store.h"
 
 #include <sys/socket.h>
 
@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "parallel/comm/network.h"
-#include "parallel/manager/errors.h"
+#include "parallel/base/errors.h"
+#include "parallel/comm/store/network.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"

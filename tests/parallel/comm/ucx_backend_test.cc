@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/base/collective_errors.h"
+#include "parallel/base/errors.h"
+#include "parallel/base/tensor_layout.h"
 #include "parallel/collectives/output_memory.h"
-#include "parallel/comm/collective_errors.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx/store_address_book.h"
-#include "parallel/comm/ucx/tensor_layout.h"
-#include "parallel/manager/errors.h"
 #include "tests/parallel/comm/ucx_world.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
@@ -569,7 +569,7 @@ MESHRUN_RANK_FUNCTION(ucx_coalesces_what_is_put_together) {
   std::vector<int64_t> sizes = {0, 0};
   sizes[static_cast<size_t>(other)] = kRows;
   VCall call;
-  call.fill = [own = world.rank](int32_t, int64_t offset, ucx::StridedSpan to, int64_t to_offset,
+  call.fill = [own = world.rank](int32_t, int64_t offset, StridedSpan to, int64_t to_offset,
                                  int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 8) {
       const int64_t value = (offset + at) / 8 * 10 + own;
@@ -601,8 +601,7 @@ MESHRUN_RANK_FUNCTION(ucx_fills_rows_of_the_receiver) {
   const at::Tensor result = empty_output({kRows, kSent + kOwn}, at::TensorOptions(at::kLong));
   result.fill_(-1);
   VCall call;
-  call.fill = [own](int32_t, int64_t offset, ucx::StridedSpan to, int64_t to_offset,
-                    int64_t bytes) {
+  call.fill = [own](int32_t, int64_t offset, StridedSpan to, int64_t to_offset, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 8) {
       const int64_t value = (offset + at) / 8 * 10 + own;
       std::memcpy(to.data + to.layout.position(to_offset + at), &value, 8);

@@ -2,7 +2,7 @@
 // slices taken in one process.
 #include <numeric>
 
-#include "parallel/comm/collective_errors.h"
+#include "parallel/base/collective_errors.h"
 #include "tests/parallel/comm/ucx_world.h"
 
 namespace meshrun {

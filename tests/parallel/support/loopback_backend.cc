@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "parallel/comm/collective_errors.h"
+#include "parallel/base/collective_errors.h"
 
 namespace meshrun {
 namespace {

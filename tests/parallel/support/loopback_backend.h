@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <string>
 
-#include "parallel/comm/v_collectives.h"
+#include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "c10/util/Exception.h"
-#include "parallel/comm/collective_errors.h"
+#include "parallel/base/collective_errors.h"
 #include "spdlog/fmt/fmt.h"
 
 namespace meshrun {

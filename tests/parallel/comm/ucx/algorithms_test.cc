@@ -1,6 +1,6 @@
 // All ranks' schedules carried out in one process: in random order, over memory that is poisoned,
 // with sends that end early (buffered) or late (read when the receiver is there, or after).
-#include "parallel/comm/ucx/engine/algorithms.h"
+#include "parallel/comm/ucx/engine/planning/algorithms.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -558,7 +558,7 @@ std::vector<std::byte> sum(const std::vector<std::vector<std::byte>>& contributi
   return content;
 }
 
-constexpr Reduction kSumOfFloats{ReduceOp::kSum, DType::kFloat32};
+constexpr Reduction kSumOfFloats{ReductionOp::kSum, DType::kFloat32};
 
 int64_t tensor_bytes(const Case& c) {
   return c.pattern == Pattern::kAllZero

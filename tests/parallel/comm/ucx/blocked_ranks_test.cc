@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/ucx/engine/engine.h"
-#include "parallel/comm/ucx/engine/hub_watch.h"
-#include "parallel/comm/ucx/engine/memory_transport.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
+#include "parallel/comm/ucx/engine/liveness/hub_watch.h"
+#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 
 namespace meshrun::ucx {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/ucx/engine/algorithms.h"
-#include "parallel/comm/ucx/engine/operation.h"
+#include "parallel/comm/ucx/engine/execution/operation.h"
+#include "parallel/comm/ucx/engine/planning/algorithms.h"
 
 namespace meshrun::ucx {
 
@@ -233,7 +233,7 @@ class CollectiveCall {
   }
 
   Schedule plan(const Place& place) const {
-    const Reduction sum{reduces() ? ReduceOp::kSum : ReduceOp::kNone, dtype_};
+    const Reduction sum{reduces() ? ReductionOp::kSum : ReductionOp::kNone, dtype_};
     std::vector<Piece> read, written;
     for (size_t p = 0; p < counts_.size(); ++p) {
       const int piece = static_cast<int>(p);

@@ -1,6 +1,6 @@
 // The engine's threads, over the in-memory network and, in forked ranks, over UCX. Nothing here
 // depends on how long anything takes, but for a deadline after which a test has hung.
-#include "parallel/comm/ucx/engine/engine.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/ucx/engine/memory_transport.h"
-#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 
 namespace meshrun::ucx {
 namespace {

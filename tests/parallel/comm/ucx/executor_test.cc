@@ -1,11 +1,11 @@
-#include "parallel/comm/ucx/engine/executor.h"
+#include "parallel/comm/ucx/engine/execution/executor.h"
 
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "parallel/comm/ucx/engine/offer_message.h"
+#include "parallel/comm/ucx/engine/protocol/offer_message.h"
 #include "tests/parallel/comm/ucx/simulation.h"
 
 namespace meshrun::ucx {

@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/engine/flight_recorder.h"
+#include "parallel/comm/ucx/engine/execution/flight_recorder.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

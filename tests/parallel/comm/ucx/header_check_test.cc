@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/engine/header_check.h"
+#include "parallel/comm/ucx/engine/protocol/header_check.h"
 
 #include <array>
 #include <random>

@@ -1,5 +1,5 @@
 // Over loopback. A rank that is killed is a process, forked before its test has a thread.
-#include "parallel/comm/ucx/engine/hub_watch.h"
+#include "parallel/comm/ucx/engine/liveness/hub_watch.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

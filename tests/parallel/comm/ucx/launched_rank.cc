@@ -21,8 +21,8 @@
 
 #include "agent/agent.h"
 #include "parallel/comm/ucx/agent_watch.h"
-#include "parallel/comm/ucx/engine/engine.h"
-#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
+#include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 
 namespace meshrun::ucx {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/engine/memory_transport.h"
+#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

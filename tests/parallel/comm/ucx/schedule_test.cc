@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/engine/schedule.h"
+#include "parallel/comm/ucx/engine/planning/schedule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "parallel/comm/ucx/engine/schedule_cache.h"
-#include "parallel/comm/ucx/engine/strided_span.h"
+#include "parallel/base/strided_span.h"
+#include "parallel/comm/ucx/engine/planning/schedule_cache.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -33,7 +33,7 @@ Schedule small_schedule() {
   const StepId added = builder.reduce(std::vector{kIn, slot}, kOut, std::vector{received});
   builder.send(2, kOut, {added});
   builder.copy(kIn, kOut, {received});
-  return std::move(builder).finish({ReduceOp::kSum, DType::kFloat64});
+  return std::move(builder).finish({ReductionOp::kSum, DType::kFloat64});
 }
 
 TEST(ScheduleTest, MessagesAreNumberedByPeerAndDirection) {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "parallel/comm/ucx/engine/executor.h"
-#include "parallel/comm/ucx/engine/memory_transport.h"
+#include "parallel/comm/ucx/engine/execution/executor.h"
+#include "parallel/comm/ucx/engine/transport/memory_transport.h"
 
 namespace meshrun::ucx {
 

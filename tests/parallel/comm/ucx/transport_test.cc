@@ -5,7 +5,7 @@
 // itself. Over the in-memory network they are threads. UCX reads UCX_MEM_EVENTS when it is loaded:
 // the build rule sets it to "n", without which ThreadSanitizer ends in UCX's memory hooks.
 
-#include "parallel/comm/ucx/engine/transport.h"
+#include "parallel/comm/ucx/engine/transport/transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "parallel/comm/ucx/engine/memory_transport.h"
-#include "parallel/comm/ucx/engine/ucx_transport.h"
+#include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 
 namespace meshrun::ucx {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/comm/ucx/engine/wait_policy.h"
+#include "parallel/comm/ucx/engine/execution/wait_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,83 @@
+// A handle of a communicator: what the functions of collectives.h work on.
+//
+//   const Communicator inside = group.get_intra_node_communicator();
+//   allreduce_inplace(tensor, ReduceOp::SUM, inside);
+//   allreduce_inplace(tensor);  // Communicator(): the default group's global one
+//
+// A default-constructed handle stands for the global communicator of the default process group,
+// looked up at each use. A rank that is not among a communicator's ranks holds a handle too, on
+// which every operation is a NotAMemberError: nothing is sent, and the members are not disturbed.
+// After DistributedManager::cleanup() all handles are empty shells: GroupAbortedError.
+//
+// Threads: any; the operations of one communicator are ordered by the caller, equally on all its
+// ranks. Copies share one communicator. Errors: NotAMemberError; GroupError where the default group
+// is needed and there is none.
+//
+// Corresponds to bagua_core.BaguaSingleCommunicatorPy.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "c10/core/Stream.h"
+#include "c10/util/Exception.h"
+#include "c10/util/intrusive_ptr.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace meshrun::bagua {
+
+// An operation was called on a communicator that this rank is not in.
+class NotAMemberError : public c10::ValueError {
+  using ValueError::ValueError;
+};
+
+class Communicator {
+ public:
+  Communicator() = default;
+
+  // This communicator; of an empty handle, the one that it stands for now.
+  Communicator resolved() const;
+  // This rank among the communicator's, -1 where it is not in it.
+  int rank() const;
+  int nranks() const;
+  // World ranks, by rank in the communicator.
+  const std::vector<int>& ranks() const;
+  bool is_member() const;
+  const std::string& name() const;
+  // What operations on CUDA tensors run on; absent: the current stream. Without meaning for others.
+  std::optional<c10::Stream> stream() const;
+
+  // Ends all operations under way, here and, with ucx, on the other ranks; they and all later ones
+  // raise GroupAbortedError. Other communicators live on.
+  void abort() const;
+  // Whether abort() was called on a copy of this handle.
+  bool is_aborted() const;
+  // Whether it was aborted, here or elsewhere, or has failed.
+  bool check_abort() const;
+
+  // What it is in c10d.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const;
+
+  // Of `ranks` over `group`, which is null on a rank that is not among them. BaguaProcessGroup
+  // makes those of a group.
+  Communicator(std::string name, std::vector<int> ranks,
+               c10::intrusive_ptr<c10d::ProcessGroup> group, std::optional<c10::Stream> stream);
+
+ private:
+  struct State;
+  friend class BaguaProcessGroup;
+  friend class ProcessGroups;
+  explicit Communicator(std::shared_ptr<State> state);
+  // Lets go of what it is made of, for all copies.
+  void close() const;
+  // The default group's where this handle is empty.
+  std::shared_ptr<State> state() const;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace meshrun::bagua

@@ -1,0 +1,210 @@
+#include "parallel/bagua/communicator_call.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "ATen/MemoryOverlap.h"
+#include "ATen/ops/empty.h"
+#include "c10/core/Event.h"
+#include "c10/core/GradMode.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
+#include "core/fingerprint.h"
+#include "fmt/format.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/comm/interface/call_comparer.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun::bagua::detail {
+namespace {
+
+// Puts a stream before the current one of its device, behind the work queued there.
+class StreamScope {
+ public:
+  StreamScope(const std::optional<c10::Stream>& stream, const std::optional<c10::Device>& device) {
+    if (!device || device->is_cpu()) return;
+    guard_ = std::make_unique<c10::impl::VirtualGuardImpl>(device->type());
+    const c10::Stream current = guard_->getStream(*device);
+    stream_ = stream && stream->device() == *device ? *stream : current;
+    if (*stream_ == current) return;
+    c10::Event queued(device->type());
+    queued.record(current);
+    queued.block(*stream_);
+    before_ = guard_->exchangeStream(*stream_);
+  }
+  ~StreamScope() {
+    if (before_) guard_->exchangeStream(*before_);
+  }
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+  void synchronize() const {
+    if (stream_) guard_->synchronizeStream(*stream_);
+  }
+
+ private:
+  std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
+  std::optional<c10::Stream> stream_;
+  std::optional<c10::Stream> before_;
+};
+
+}  // namespace
+
+CommunicatorCall::CommunicatorCall(const Communicator& comm, std::string_view name)
+    : comm_(comm.resolved()), name_(name), rank_(comm_.rank()), size_(comm_.nranks()) {
+  static_cast<void>(comm_.group());  // raises NotAMemberError
+  if (comm_.is_aborted()) {
+    throw GroupAbortedError(
+        fmt::format("{}: abort() was called on the communicator \"{}\" on this rank, {}", name_,
+                    comm_.name(), rank_));
+  }
+}
+
+bool CommunicatorCall::require(bool condition, const Text& problem) {
+  if (!problem_.empty()) return false;
+  if (!condition) problem_ = fmt::format("{}: {}", name_, problem());
+  return condition;
+}
+
+bool CommunicatorCall::takes(const at::Tensor& tensor, std::string_view name) {
+  if (!require(tensor.defined(), [&] { return fmt::format("{} is an undefined tensor", name); }) ||
+      !require(tensor.layout() == at::kStrided && !tensor.is_quantized(), [&] {
+        return fmt::format("{} is not a dense tensor: it is {}", name,
+                           tensor.is_quantized() ? "quantized" : c10::str(tensor.layout()));
+      })) {
+    return false;
+  }
+  const std::vector<c10::Device> devices = comm_.group()->getDeviceTypes();
+  const bool has_backend = std::any_of(devices.begin(), devices.end(), [&](const auto& device) {
+    return device.type() == tensor.device().type();
+  });
+  const c10::Device device = tensor.device();
+  if (!require(has_backend,
+               [&] {
+                 return fmt::format("{} is on {}, which the communicator \"{}\" has no backend for",
+                                    name, device.str(), comm_.name());
+               }) ||
+      !require(!device_ || *device_ == device, [&] {
+        return fmt::format("{} is on {}, the other tensor on {}", name, device.str(),
+                           device_->str());
+      })) {
+    return false;
+  }
+  device_ = device;
+  return true;
+}
+
+bool CommunicatorCall::takes_output(const at::Tensor& tensor, std::string_view name) {
+  return takes(tensor, name) &&
+         require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
+           return fmt::format("{} is expanded: several of its elements are the same memory", name);
+         });
+}
+
+bool CommunicatorCall::has_elements(const at::Tensor& tensor, std::string_view name,
+                                    int64_t count) {
+  return problem_.empty() && require(tensor.numel() == count, [&] {
+           return fmt::format("{} has {} elements and must have {} in a communicator of {} ranks",
+                              name, tensor.numel(), count, size_);
+         });
+}
+
+bool CommunicatorCall::can_be_shared_out(const at::Tensor& tensor, std::string_view name) {
+  return problem_.empty() && require(tensor.numel() % size_ == 0, [&] {
+           return fmt::format("{} has {} elements, which {} ranks cannot share equally", name,
+                              tensor.numel(), size_);
+         });
+}
+
+bool CommunicatorCall::are_alike(const at::Tensor& send, const at::Tensor& recv) {
+  return problem_.empty() && require(send.scalar_type() == recv.scalar_type(), [&] {
+           return fmt::format("send_tensor is {} and recv_tensor {}",
+                              c10::toString(send.scalar_type()), c10::toString(recv.scalar_type()));
+         });
+}
+
+bool CommunicatorCall::takes_rank(int rank, std::string_view name) {
+  return require(rank >= 0 && rank < size_, [&] {
+    return fmt::format("{} is {} in a communicator of {} ranks", name, rank, size_);
+  });
+}
+
+c10d::ReduceOp CommunicatorCall::reduction(ReduceOp op) {
+  const std::optional<c10d::ReduceOp> its = to_c10d(op);
+  require(its.has_value(), [&] { return to_string(op) + " is no reduction"; });
+  return its.value_or(c10d::ReduceOp(c10d::ReduceOp::SUM));
+}
+
+c10::intrusive_ptr<c10d::Backend> CommunicatorCall::backend_for(c10::DeviceType type) const {
+  for (const c10::Device& device : comm_.group()->getDeviceTypes()) {
+    if (device.type() == type) return comm_.group()->getBackend(type);
+  }
+  return {};
+}
+
+void CommunicatorCall::report_or_check(bool always) {
+  const bool on_cpu = !device_ || device_->is_cpu();
+  const bool has_header_of_its_own = on_cpu && !always && problem_.empty();
+  if (!is_message_ && !has_header_of_its_own) {
+    c10d::ProcessGroup& group = *comm_.group();
+    if (const auto comparer = on_cpu ? cpu_comparer_of(group) : comparer_of(group)) {
+      const std::string words = fmt::format("{} of {}", name_, words_ ? words_() : "");
+      VCall call;
+      call.problem = problem_;
+      comparer->compare(words, Fingerprint(words), std::move(call))->wait();
+    }
+  }
+  if (!problem_.empty()) {
+    throw CollectiveArgumentError(
+        fmt::format("{} (rank {} of communicator \"{}\")", problem_, rank_, comm_.name()));
+  }
+}
+
+void CommunicatorCall::compare() { report_or_check(true); }
+
+void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) {
+  report_or_check(false);
+  const auto backend = backend_for(device_ ? device_->type() : c10::DeviceType::CPU);
+  if (!backend) {
+    throw CollectiveArgumentError(
+        fmt::format("{}: the communicator \"{}\" has no backend for the CPU", name_, comm_.name()));
+  }
+  const c10::NoGradGuard no_grad;
+  const StreamScope scope(comm_.stream(), device_);
+  if (const WorkPtr work = start(*backend)) work->wait();
+  for (const auto& [to, from] : to_copy_) to.copy_(from.view(to.sizes()));
+  scope.synchronize();
+}
+
+at::Tensor CommunicatorCall::flat_to_read(const at::Tensor& tensor) const {
+  return tensor.contiguous().view(-1);
+}
+
+at::Tensor CommunicatorCall::flat_to_write(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return tensor.view(-1);
+  at::Tensor flat = at::empty({tensor.numel()}, tensor.options().requires_grad(false));
+  to_copy_.emplace_back(tensor, flat);
+  return flat;
+}
+
+at::Tensor CommunicatorCall::flat_to_update(const at::Tensor& tensor) {
+  at::Tensor flat = flat_to_write(tensor);
+  if (!tensor.is_contiguous()) flat.copy_(tensor.contiguous().view(-1));
+  return flat;
+}
+
+at::Tensor CommunicatorCall::apart(const at::Tensor& input, const at::Tensor& output) {
+  return input.is_alias_of(output) ? input.clone() : input;
+}
+
+std::vector<at::Tensor> CommunicatorCall::blocks(const at::Tensor& flat) const {
+  const int64_t count = flat.numel() / size_;
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < size_; ++rank) parts.push_back(flat.narrow(0, rank * count, count));
+  return parts;
+}
+
+bool CommunicatorCall::keeps_inputs() const {
+  return static_cast<bool>(ComparingBackend(backend_for(device_->type())));
+}
+
+}  // namespace meshrun::bagua::detail

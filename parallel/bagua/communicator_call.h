@@ -1,0 +1,92 @@
+// One call of a function of collectives.h on its way to a c10d backend. Internal to this library.
+//
+// The function checks its arguments first; what is wrong becomes a text, not an exception, since
+// the other ranks wait. run() then makes the call, or tells the others of the problem:
+//
+//   ucx, CPU tensors  the ranks' headers are compared: every rank raises the same error
+//   CUDA tensors      so with MESHRUN_CHECK_COLLECTIVES=1, where the group has ucx for the CPU
+//   else              raised on this rank alone, before anything is sent
+//
+// Tensors are handed to the backend flat: as views where their memory is contiguous, else as
+// copies, which are written back when the call has succeeded.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/bagua/communicator.h"
+#include "parallel/bagua/reduce_op.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/Types.hpp"
+#include "torch/csrc/distributed/c10d/Work.hpp"
+
+namespace meshrun::bagua::detail {
+
+class CommunicatorCall {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Text = std::function<std::string()>;
+
+  // Raises NotAMemberError, and GroupAbortedError after Communicator::abort().
+  CommunicatorCall(const Communicator& comm, std::string_view name);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // The first problem counts; after it, nothing is looked at any more.
+  bool require(bool condition, const Text& problem);
+  // A dense tensor, on a device that the communicator has a backend for.
+  bool takes(const at::Tensor& tensor, std::string_view name);
+  // Whose elements are not the same memory.
+  bool takes_output(const at::Tensor& tensor, std::string_view name);
+  bool has_elements(const at::Tensor& tensor, std::string_view name, int64_t count);
+  bool can_be_shared_out(const at::Tensor& tensor, std::string_view name);
+  bool are_alike(const at::Tensor& send, const at::Tensor& recv);
+  bool takes_rank(int rank, std::string_view name);
+  // The result is valid where nothing is wrong.
+  c10d::ReduceOp reduction(ReduceOp op);
+  // Messages between two ranks are not compared: their problems are raised here alone.
+  void is_message() { is_message_ = true; }
+  // What all ranks must say alike, beside the name; in words. For checks before CUDA collectives.
+  void agrees_on(Text words) { words_ = std::move(words); }
+
+  // Calls `start` on the communicator's stream, with gradients off, and returns when its Work is
+  // done; a null Work is done. Raises what collective_errors.h has, or what the backend raises.
+  void run(const std::function<WorkPtr(c10d::Backend&)>& start);
+  // Compares agrees_on() between the ranks, where a backend can: for what consists of several
+  // calls. Raises the problem, if there is one.
+  void compare();
+
+  // Within run():
+  at::Tensor flat_to_read(const at::Tensor& tensor) const;
+  at::Tensor flat_to_write(const at::Tensor& tensor);
+  at::Tensor flat_to_update(const at::Tensor& tensor);
+  // `input` itself, or a copy where `output` is, in part, the same memory.
+  static at::Tensor apart(const at::Tensor& input, const at::Tensor& output);
+  // The `size()` equal parts of a flat tensor.
+  std::vector<at::Tensor> blocks(const at::Tensor& flat) const;
+  // Whether the backend leaves inputs as they are in reductions in place.
+  bool keeps_inputs() const;
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_for(c10::DeviceType type) const;
+  void report_or_check(bool always);
+
+  const Communicator comm_;
+  const std::string name_;
+  int rank_;
+  int size_;
+  bool is_message_ = false;
+  std::optional<c10::Device> device_;  // of the first tensor
+  std::string problem_;
+  Text words_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> to_copy_;  // to a tensor, from a flat one
+};
+
+}  // namespace meshrun::bagua::detail

@@ -1,0 +1,23 @@
+// A number for what ranks, or processes of a host, compare. Pure; no errors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace meshrun {
+
+// 64 bits of a stream of integers; stable across builds and hosts. Not against an adversary.
+class Digest {
+ public:
+  Digest& add(int64_t value);
+  Digest& add(std::span<const int64_t> values);
+  uint64_t value() const { return state_; }
+
+ private:
+  uint64_t state_ = 0x9e3779b97f4a7c15;
+};
+
+uint64_t digest_of(std::string_view text);
+
+}  // namespace meshrun

@@ -1,0 +1,57 @@
+// Element-wise reduction of several sources in a fixed order.
+//
+//   out[i] = (((sources[0][i] op sources[1][i]) op sources[2][i]) ...)
+//
+// The same bits wherever and however often it runs: the order is the sources', never the order of
+// arrival, and no two adjacent operations are fused (the file is compiled with -ffp-contract=off).
+// Pure; the caller has checked with reduction_problem().
+//
+//   sum        +; bool: or; integers wrap; f16 and bf16 add in f32 and round once (kWide) or
+//              after each + (kNative)
+//   average    the sum, then one division by `divisor`, before the rounding of kWide
+//   product    *; bool: and; rounded as sums are
+//   min, max   NaN wins, as in LibTorch; bool: and, or
+//   and, or, xor   bitwise
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "parallel/base/dtype.h"
+
+namespace meshrun {
+
+enum class ReductionOp : uint8_t {
+  kNone = 0,  // moves only
+  kSum = 1,
+  kAverage = 2,
+  kProduct = 3,
+  kMin = 4,
+  kMax = 5,
+  kAnd = 6,
+  kOr = 7,
+  kXor = 8,
+};
+const char* name_of(ReductionOp op);
+
+enum class Accumulate : uint8_t { kWide = 0, kNative = 1 };
+
+struct Reduction {
+  ReductionOp op = ReductionOp::kNone;
+  DType dtype = DType::kFloat32;
+  Accumulate accumulate = Accumulate::kWide;
+  int64_t divisor = 1;  // kAverage: the group's size
+};
+
+// Empty where the pair is allowed, else a sentence: no average of integers or booleans, no order of
+// complex numbers, bitwise on integers and booleans only, no arithmetic on 8-bit floats.
+std::string reduction_problem(ReductionOp op, DType dtype);
+
+// `count` elements each, aligned as their type asks. `out` may be one of the sources, and overlaps
+// none otherwise.
+void reduce(std::span<const std::byte* const> sources, std::byte* out, int64_t count,
+            const Reduction& reduction);
+
+}  // namespace meshrun

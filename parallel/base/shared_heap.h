@@ -1,0 +1,103 @@
+// Memory of this process that ranks on the same host may write into: results of collectives and the
+// engine's scratch memory. A sender copies straight to where its bytes belong, which costs one pass
+// over them and no system call; through the kernel (CMA) each page is looked up and pinned as well,
+// and the receiver does all the work.
+//
+// The heap is a memfd. Peers map /proc/<pid>/fd/<fd>, where the kernel lets them (same user, a pid
+// namespace in which they see the process), and check a random number in its first bytes: nothing
+// has a name in the file system, and nothing remains when the processes are gone. Pages are taken
+// when they are first written, and given back when their block is freed. After fork() a child
+// shares these pages with its parent instead of having a copy: what it writes to them its parent
+// reads. It frees none of them, and has a heap of its own for what it makes itself.
+//
+// Threads: SharedHeap: any. PeerHeap: one at a time. Errors: create() gives null where the kernel
+// refuses, PeerHeap::open() where the heap cannot be reached; nothing is lost but speed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "core/mutex.h"
+
+namespace meshrun {
+
+// Where a process's heap is. Goes into its AddressRecord.
+struct HeapAddress {
+  uint64_t host = 0;  // digest of the boot id; only ranks with the same number try
+  uint64_t token = 0;
+  int64_t bytes = 0;  // 0: it has none
+  int32_t pid = 0;
+  int32_t fd = -1;
+};
+
+// Whether both ends of a message have heaps that they might reach. Symmetric.
+inline bool may_share(const HeapAddress& a, const HeapAddress& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.host == b.host;
+}
+
+class SharedHeap {
+ public:
+  // Blocks begin at, and take, multiples of so many bytes: a page.
+  static constexpr size_t kGranule = 4096;
+
+  // Null: the kernel has no memfd, or no such address space.
+  static std::unique_ptr<SharedHeap> create(size_t bytes);
+  // Of MESHRUN_SHARED_MEMORY_MIB (1024). Null where that is 0, where it cannot be made, and where
+  // UCX_TLS names no transport over shared memory. Never destroyed.
+  static SharedHeap* of_process();
+  ~SharedHeap();
+
+  SharedHeap(const SharedHeap&) = delete;
+  SharedHeap& operator=(const SharedHeap&) = delete;
+
+  // Null: no room.
+  void* allocate(size_t bytes) MESHRUN_EXCLUDES(mu_);
+  // Gives the pages back.
+  void free(void* block) MESHRUN_EXCLUDES(mu_);
+
+  // In a child of the process that made it: nothing is allocated or freed here any more.
+  bool is_inherited() const;
+
+  const HeapAddress& address() const { return address_; }
+  // Where [data, data + bytes) is, if it is in here.
+  std::optional<uint64_t> offset_of(const void* data, size_t bytes) const;
+  size_t used_bytes() const MESHRUN_EXCLUDES(mu_);
+
+ private:
+  SharedHeap(int fd, std::byte* base, size_t bytes);
+
+  const int fd_;
+  std::byte* const base_;
+  const size_t bytes_;
+  const int forks_;
+  HeapAddress address_;
+  mutable Mutex mu_;
+  // Offset to length; neighbours are one.
+  std::map<size_t, size_t> free_ MESHRUN_GUARDED_BY(mu_);
+  std::map<size_t, size_t> used_ MESHRUN_GUARDED_BY(mu_);
+  size_t used_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+};
+
+// Another process's heap, mapped here.
+class PeerHeap {
+ public:
+  static std::unique_ptr<PeerHeap> open(const HeapAddress& address);
+  ~PeerHeap();
+
+  PeerHeap(const PeerHeap&) = delete;
+  PeerHeap& operator=(const PeerHeap&) = delete;
+
+  // Null: outside of it.
+  std::byte* at(uint64_t offset, size_t bytes) const;
+
+ private:
+  PeerHeap(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+
+  std::byte* const base_;
+  const size_t bytes_;
+};
+
+}  // namespace meshrun

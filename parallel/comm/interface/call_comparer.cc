@@ -1,0 +1,27 @@
+#include "parallel/comm/interface/call_comparer.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+ComparingBackend::ComparingBackend(c10::intrusive_ptr<c10d::Backend> backend)
+    : backend_(std::move(backend)), comparer_(dynamic_cast<CallComparer*>(backend_.get())) {}
+
+ComparingBackend cpu_comparer_of(c10d::ProcessGroup& group) {
+  for (const c10::Device device : group.getDeviceTypes()) {
+    if (device.is_cpu()) return ComparingBackend(group.getBackend(c10::DeviceType::CPU));
+  }
+  return {};
+}
+
+ComparingBackend comparer_of(c10d::ProcessGroup& group) {
+  const char* check = std::getenv("MESHRUN_CHECK_COLLECTIVES");
+  if (check == nullptr || std::string_view(check) != "1") return {};
+  return cpu_comparer_of(group);
+}
+
+}  // namespace meshrun

@@ -1,0 +1,313 @@
+#include "parallel/comm/store/tcp_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/base/errors.h"
+#include "parallel/comm/store/network.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// The server of a run that is just ending may still hold the port.
+constexpr milliseconds kPortGrace(2000);
+// Rank 0 writes its identity within milliseconds of listening; who has none by then is no meshrun
+// store.
+constexpr milliseconds kIdentityTimeout(10000);
+constexpr milliseconds kShortestRetry(2);
+constexpr milliseconds kLongestRetry(100);
+// The others hear from rank 0 who is missing, so they wait a little longer than it does.
+constexpr milliseconds kVerdictGrace(2000);
+constexpr char kReady[] = "ready";
+constexpr char kFailed[] = "failed";
+constexpr char kRankZero[] = "rank0";
+constexpr char kNewest[] = "instance/newest";
+
+class Deadline {
+ public:
+  explicit Deadline(milliseconds timeout) : end_(Clock::now() + timeout) {}
+  milliseconds left() const {
+    return std::max(std::chrono::duration_cast<milliseconds>(end_ - Clock::now()), milliseconds(0));
+  }
+  bool passed() const { return Clock::now() >= end_; }
+
+ private:
+  Clock::time_point end_;
+};
+
+std::string seconds(milliseconds duration) {
+  return fmt::format("{:g} s", static_cast<double>(duration.count()) / 1000);
+}
+
+// IPv4 first and only: "localhost" may resolve to ::1, where rank 0 does not listen.
+std::string numeric_loopback(const std::string& host) {
+  return host == "localhost" ? "127.0.0.1" : host;
+}
+
+OwnedSocket bind_or_explain(const TcpStoreOptions& options) {
+  const Deadline deadline(std::min(kPortGrace, options.timeout));
+  while (true) {
+    absl::StatusOr<OwnedSocket> socket = bind_port(options.host, options.port);
+    if (socket.ok()) return *std::move(socket);
+    if (!absl::IsAlreadyExists(socket.status())) {
+      throw RendezvousError(fmt::format("rank 0 cannot host the store at {}:{}: {}", options.host,
+                                        options.port, std::string(socket.status().message())));
+    }
+    if (deadline.passed()) {
+      throw RendezvousError(fmt::format(
+          "port {} is taken on this host, so rank 0 cannot host the store of \"{}\": another job "
+          "or program listens "
+          "there. Set MASTER_PORT to a free port on every rank (\"ss -ltnp\" lists those in use)",
+          options.port, options.identity));
+    }
+    std::this_thread::sleep_for(kLongestRetry);
+  }
+}
+
+// c10d's client retries a refused connection only after hundreds of milliseconds; ranks that start
+// before rank 0 are the normal case, so the wait is done here.
+void await_listener(const TcpStoreOptions& options, const std::string& host,
+                    const Deadline& deadline) {
+  bool warned = false;
+  const Clock::time_point start = Clock::now();
+  for (milliseconds retry = kShortestRetry;; retry = std::min(retry * 2, kLongestRetry)) {
+    const absl::Status status =
+        probe(host, options.port,
+              std::max(std::min(deadline.left(), milliseconds(5000)), milliseconds(1)));
+    if (status.ok()) return;
+    if (deadline.passed()) {
+      throw RendezvousError(
+          fmt::format("rank {} found nobody at {}:{} within {} ({}): is rank 0 running, and do "
+                      "MASTER_ADDR and MASTER_PORT name its "
+                      "host on every rank?",
+                      options.rank, options.host, options.port, seconds(options.timeout),
+                      std::string(status.message())));
+    }
+    if (!warned && Clock::now() - start > std::chrono::seconds(10)) {
+      TORCH_WARN("rank ", options.rank, " still waits for rank 0 at ", options.host, ":",
+                 options.port, " (", std::string(status.message()), "), at most ",
+                 seconds(deadline.left()), " more");
+      warned = true;
+    }
+    std::this_thread::sleep_for(std::min(retry, deadline.left()));
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
+                                           const Deadline& deadline) {
+  const std::string host = numeric_loopback(options.host);
+  c10d::TCPStoreOptions tcp;
+  tcp.port = static_cast<uint16_t>(options.port);
+  tcp.isServer = options.rank == 0 && !options.is_hosted;
+  tcp.waitWorkers = false;
+  tcp.timeout = options.timeout;
+  if (tcp.isServer) {
+    tcp.masterListenFd = bind_or_explain(options).release();
+  } else {
+    await_listener(options, host, deadline);
+    // Somebody listens; a store answers at once, and another program perhaps never.
+    tcp.timeout = std::max(std::min(deadline.left(), kIdentityTimeout), milliseconds(1));
+  }
+  auto store = c10::make_intrusive<c10d::TCPStore>(host, tcp);
+  store->setTimeout(options.timeout);
+  return c10::make_intrusive<c10d::PrefixStore>("meshrun/" + options.prefix, std::move(store));
+}
+
+void check_identity(c10d::Store& store, const TcpStoreOptions& options, const Deadline& deadline) {
+  std::string theirs = options.identity;
+  if (options.is_hosted) {
+    // Nobody hosts for us, so the first rank to come says who we are.
+    theirs = store.compareSet("identity", std::string(), options.identity);
+  } else if (options.rank == 0) {
+    store.set("identity", options.identity);
+  } else {
+    const milliseconds patience = std::min(deadline.left(), kIdentityTimeout);
+    try {
+      store.wait({"identity"}, patience);
+    } catch (const c10::DistStoreError&) {
+      throw RendezvousError(fmt::format(
+          "rank {} of \"{}\" reached {}:{}, but the store there has not said whose it is within "
+          "{}: it belongs to another "
+          "program. Set MASTER_PORT to a free port on every rank",
+          options.rank, options.identity, options.host, options.port, seconds(patience)));
+    }
+    theirs = store.get_to_str("identity");
+  }
+  if (theirs != options.identity) {
+    throw RendezvousError(
+        fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
+                    "two jobs use one port. Set MASTER_PORT to a free port on every rank of one of "
+                    "them; if these are ranks of one job, set MESHRUN_JOB_ID to the same text on "
+                    "all of them",
+                    options.rank, options.identity, options.host, options.port, theirs));
+  }
+}
+
+std::string join_key(int rank) { return fmt::format("join/{}", rank); }
+
+std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
+
+// The store ends with rank 0, which therefore waits until the ranks that came know why it gives up.
+void await_heard(c10d::Store& store, int world_size) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < world_size; ++rank) {
+    if (store.check({join_key(rank)})) keys.push_back(heard_key(rank));
+  }
+  try {
+    if (!keys.empty()) store.wait(keys, kVerdictGrace);
+  } catch (const c10::DistError&) {
+    // Some rank is slow or gone; rank 0's own report stands.
+  }
+}
+
+// Rank 0 counts; what it finds is what every rank reports.
+void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadline& deadline) {
+  std::string verdict;
+  if (options.rank == 0) {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(join_key(rank));
+    try {
+      store.wait(keys, std::max(deadline.left(), milliseconds(1)));
+    } catch (const c10::DistStoreError&) {
+      std::vector<int> missing;
+      for (int rank = 0; rank < options.world_size; ++rank) {
+        if (!store.check({join_key(rank)})) missing.push_back(rank);
+      }
+      verdict = fmt::format("{} of {} ranks joined within {}; missing: rank {}",
+                            options.world_size - static_cast<int>(missing.size()),
+                            options.world_size, seconds(options.timeout), fmt::join(missing, ", "));
+    }
+    if (!verdict.empty()) give_up_instance(store);
+    store.set(kReady, verdict);
+    if (!verdict.empty()) await_heard(store, options.world_size);
+  } else {
+    store.wait({kReady}, deadline.left() + kVerdictGrace);
+    verdict = store.get_to_str(kReady);
+    if (!verdict.empty()) store.set(heard_key(options.rank), verdict);
+  }
+  if (!verdict.empty()) throw RendezvousError(verdict);
+}
+
+// Makes `key` say that this process is the rank.
+void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOptions& options) {
+  // The pid makes every claim its own, also where one host starts a rank twice.
+  const std::string claim = fmt::format("{} {}", host_name(), getpid());
+  const std::string owner = store.compareSet(key, std::string(), claim);
+  if (owner == claim) return;
+  throw RendezvousError(
+      fmt::format("rank {} of \"{}\" has joined at {}:{} already, from host and process {}; this "
+                  "is {}. Give every process its own "
+                  "RANK, and every job its own MASTER_PORT",
+                  options.rank, options.identity, options.host, options.port, owner, claim));
+}
+
+c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const Deadline& deadline,
+                                          InstanceHistory& history) {
+  const c10::intrusive_ptr<c10d::Store> base = open_store(options, deadline);
+  check_identity(*base, options, deadline);
+  // Before it begins an instance: a second rank 0 must not begin one of its own.
+  if (options.rank == 0) claim_rank(*base, kRankZero, options);
+  auto store =
+      enter_instance(base, options.rank, history, std::max(deadline.left(), milliseconds(1)));
+  claim_rank(*store, join_key(options.rank), options);
+  await_all(*store, options, deadline);
+  return store;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
+                                               InstanceHistory& history) {
+  const Deadline deadline(options.timeout);
+  const bool was_here = history.last > 0;
+  while (true) {
+    try {
+      return join_once(options, deadline, history);
+    } catch (const RendezvousError&) {
+      throw;
+    } catch (const c10::DistNetworkError& error) {
+      // The store that this rank left before is closing under it: its successor comes to the same
+      // port.
+      const bool retry = (was_here || history.waiting) && options.rank != 0 && !deadline.passed();
+      if (!retry) {
+        throw RendezvousError(fmt::format(
+            "rank {} lost the store at {}:{} while joining \"{}\": {}", options.rank, options.host,
+            options.port, options.identity, error.what_without_backtrace()));
+      }
+    } catch (const c10::Error& error) {
+      throw RendezvousError(fmt::format("rank {} could not join \"{}\" at {}:{} within {}: {}",
+                                        options.rank, options.identity, options.host, options.port,
+                                        seconds(options.timeout), error.what_without_backtrace()));
+    }
+  }
+}
+
+std::vector<std::string> joined_hosts(c10d::Store& store, int world_size) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_size; ++rank) keys.push_back(join_key(rank));
+  std::vector<std::string> hosts;
+  for (const std::vector<uint8_t>& value : store.multiGet(keys)) {
+    const std::string claim(value.begin(), value.end());
+    hosts.push_back(claim.substr(0, claim.find(' ')));
+  }
+  return hosts;
+}
+
+c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                               InstanceHistory& history, milliseconds timeout) {
+  const auto after = [](int64_t instance) { return fmt::format("instance/after/{}", instance); };
+  const auto newest = [&] { return std::stoll(store->get_to_str(kNewest)); };
+  if (rank == 0) {
+    const int64_t found = store->check({kNewest}) ? newest() : 0;
+    const int64_t instance = std::max(found, history.last) + 1;
+    history.last = instance;
+    store->set(kNewest, std::to_string(instance));
+    // The store may be new, and some rank may wait since any attempt that followed the last
+    // meeting.
+    for (int64_t tried = std::max<int64_t>(history.complete, 1); tried < instance; ++tried) {
+      store->set(after(tried), "");
+    }
+  } else {
+    const Deadline deadline(timeout);
+    do {
+      history.waiting = history.last > 0;
+      try {
+        store->wait({history.waiting ? after(history.last) : kNewest},
+                    std::max(deadline.left(), milliseconds(1)));
+      } catch (const c10::DistStoreError&) {
+        throw RendezvousError(fmt::format(
+            "rank {} waited {} for rank 0, which has {}: is rank 0 running, and has it called "
+            "initialize(){}?",
+            rank, seconds(timeout),
+            history.waiting ? fmt::format("not joined again since attempt {}", history.last)
+                            : "not joined",
+            history.waiting ? " again" : ""));
+      }
+      history.last = newest();
+    } while (store->check({fmt::format("instance/{}/{}", history.last, kFailed)}));
+    history.waiting = false;
+  }
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("instance/{}", history.last),
+                                                std::move(store));
+}
+
+void give_up_instance(c10d::Store& store) noexcept {
+  try {
+    store.set(kFailed, "");
+  } catch (const std::exception&) {
+    // Who comes to a store that is gone finds out by itself.
+  }
+}
+
+}  // namespace meshrun

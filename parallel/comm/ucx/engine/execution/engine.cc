@@ -1,0 +1,364 @@
+#include "parallel/comm/ucx/engine/execution/engine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/log.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/base/digest.h"
+#include "parallel/base/process.h"
+#include "parallel/comm/ucx/engine/execution/engine_impl.h"
+#include "parallel/comm/ucx/engine/execution/flight_recorder.h"
+
+namespace meshrun::ucx {
+namespace {
+
+class FailedOperation final : public Operation {
+ public:
+  FailedOperation(std::string name, Failure failure) : name_(std::move(name)) {
+    failure_ = std::move(failure);
+    done_.store(true, std::memory_order_release);
+  }
+  std::string name() const override { return name_; }
+
+ private:
+  const std::string name_;
+};
+
+template <typename Container>
+void append(Container& to, Container&& more) {
+  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+void append(Executor::Wishes& to, Executor::Wishes&& more) {
+  append(to.finished, std::move(more.finished));
+  append(to.memory, std::move(more.memory));
+  append(to.look_ups, std::move(more.look_ups));
+  append(to.dumps, std::move(more.dumps));
+}
+
+}  // namespace
+
+uint64_t this_host() {
+  std::string text = boot_id();
+  std::array<char, 64> name_space{};
+  const ssize_t length = readlink("/proc/self/ns/ipc", name_space.data(), name_space.size());
+  if (length > 0) text.append(name_space.data(), static_cast<size_t>(length));
+  // Ranks that a launcher has pinned to a core each do not share it.
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
+    text.append(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  }
+  return digest_of(text);
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  // More than 1,024 cores of the host: then there is one for each rank.
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : CPU_SETSIZE;
+}
+
+// ---- Engine::Impl
+
+Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
+    : clock_(options.clock),
+      watch_(std::move(options.watch)),
+      dump_(std::move(options.dump)),
+      cores_(options.cores),
+      forks_(fork_count()),
+      executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host,
+                                           options.heap)) {}
+
+void Engine::Impl::start(const std::shared_ptr<Impl>& impl) {
+  impl->thread_ = std::thread([impl] { impl->run_thread(); });
+  if (impl->watch_ == nullptr) return;
+  impl->watch_->start([raw = impl.get()](const PeerNews& news) { raw->heard(news); });
+}
+
+// getpid() is a system call, a tenth of a small collective.
+bool Engine::Impl::is_forked() const { return fork_count() != forks_; }
+
+void Engine::Impl::stop() {
+  if (watch_ != nullptr) watch_->stop();
+  mu_.Lock();
+  stopping_ = true;
+  thread_cv_.NotifyOne();
+  if (thread_sleeps_) executor_->transport().wake();
+  mu_.Unlock();
+  if (std::this_thread::get_id() == thread_.get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+  mu_.Lock();
+  executor_->close("the engine ended");
+  Chores chores = collect();
+  // The progress thread may end later; the transport must not.
+  executor_ = nullptr;
+  mu_.Unlock();
+  run(std::move(chores));
+}
+
+uint32_t Engine::Impl::add_group(const GroupConfig& config, AddressBook* book,
+                                 AddressRecord* record) {
+  lock_beside();
+  const uint32_t group = executor_->add_group(config);
+  groups_[group] = {book};
+  *record = executor_->address_record(group);
+  mu_.Unlock();
+  return group;
+}
+
+void Engine::Impl::remove_group(uint32_t group) {
+  lock_beside();
+  executor_->remove_group(group);
+  while (groups_[group].look_ups > 0) look_ups_cv_.Wait(mu_);
+  groups_.erase(group);
+  Chores chores = collect();
+  notice();
+  mu_.Unlock();
+  run(std::move(chores));
+}
+
+template <typename Spec>
+std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
+  lock_beside();
+  note_submitter();
+  called();
+  std::shared_ptr<Operation> operation = executor_->submit(group, std::move(spec));
+  Chores chores = collect();
+  if (!operation->is_done()) notice();
+  mu_.Unlock();
+  run(std::move(chores));
+  return operation;
+}
+
+void Engine::Impl::hand_over(Operation& operation) {
+  if (operation.is_done() || is_forked()) return;
+  lock_beside();
+  executor_->set_drive(operation, Drive::kThread);
+  notice();
+  mu_.Unlock();
+}
+
+void Engine::Impl::on_done(const std::shared_ptr<Operation>& operation, Callback callback) {
+  if (!operation->is_done()) {
+    lock_beside();
+    if (!operation->is_done()) {
+      callbacks_[operation.get()].push_back(std::move(callback));
+      executor_->set_drive(*operation, Drive::kThread);
+      notice();
+      mu_.Unlock();
+      return;
+    }
+    mu_.Unlock();
+  }
+  callback();
+}
+
+void Engine::Impl::abort(uint32_t group, const Failure& failure) {
+  lock_beside();
+  executor_->abort(group, failure);
+  Chores chores = collect();
+  notice();
+  mu_.Unlock();
+  run(std::move(chores));
+}
+
+void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
+                         const std::string& reason) {
+  lock_beside();
+  executor_->found(group, rank, record, reason);
+  local_ranks_ = executor_->local_ranks();
+  defer();
+  mu_.Unlock();
+}
+
+std::string Engine::Impl::flight_records() {
+  // Written as text without the lock.
+  std::vector<std::string> groups;
+  for (const auto& [name, records] :
+       locked([](const Executor& executor) { return executor.flight_records(); })) {
+    groups.push_back(to_json(name, records));
+  }
+  return fmt::format("{{\"now_ms\":{},\"groups\":[{}]}}",
+                     static_cast<double>(clock_.SteadyNow().count()) / 1e6, fmt::join(groups, ","));
+}
+
+void Engine::Impl::heard(const PeerNews& news) {
+  if (const auto* wanted = std::get_if<RecordWanted>(&news)) return wanted->tell(flight_records());
+  lock_beside();
+  executor_->heard(news);
+  defer();
+  mu_.Unlock();
+}
+
+void Engine::Impl::defer() {
+  const size_t ended = deferred_.finished.size();
+  append(deferred_, executor_->take());
+  has_deferred_ = has_deferred_ || !deferred_.empty();
+  if (deferred_.finished.size() > ended) callers_cv_.NotifyAll();
+  notice();
+}
+
+Engine::Impl::Chores Engine::Impl::collect() {
+  if (!has_deferred_ && !executor_->has_wishes()) return {};
+  Executor::Wishes wishes = executor_->take();
+  if (!wishes.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
+  if (std::exchange(has_deferred_, false)) append(wishes, std::exchange(deferred_, {}));
+  Chores chores;
+  for (Executor::Wishes::LookUp& wish : wishes.look_ups) {
+    const auto found = groups_.find(wish.group);
+    if (found == groups_.end()) continue;
+    ++found->second.look_ups;
+    chores.look_ups.push_back({wish.group, found->second.book, std::move(wish.ranks)});
+  }
+  chores.dumps = std::move(wishes.dumps);
+  chores.memory = std::move(wishes.memory);
+  for (std::shared_ptr<Operation>& operation : wishes.finished) {
+    if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
+    const auto found = callbacks_.find(operation.get());
+    if (found != callbacks_.end()) {
+      append(chores.callbacks, std::move(found->second));
+      callbacks_.erase(found);
+    }
+    // What the operation holds of its caller's may end with it.
+    chores.memory.push_back(std::move(operation));
+  }
+  return chores;
+}
+
+void Engine::Impl::run(Chores chores) {
+  for (const Chores::LookUp& wish : chores.look_ups) {
+    wish.book->look_up(wish.ranks,
+                       [this, group = wish.group](int rank, std::optional<AddressRecord> record,
+                                                  const std::string& reason) {
+                         found(group, rank, record, reason);
+                       });
+    lock_beside();
+    --groups_[wish.group].look_ups;
+    look_ups_cv_.NotifyAll();
+    mu_.Unlock();
+  }
+  for (const std::string& json : chores.dumps) {
+    if (dump_) {
+      dump_(json);
+    } else {
+      log::Warning("flight record of a group that failed", {{"record", json}});
+    }
+  }
+  chores.memory.clear();
+  for (Callback& callback : chores.callbacks) std::exchange(callback, nullptr)();
+}
+
+// ---- Engine
+
+Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::shared_ptr<Engine> Engine::start(std::unique_ptr<Transport> transport, Options options) {
+  auto impl = std::make_shared<Impl>(std::move(transport), std::move(options));
+  Impl::start(impl);
+  return std::shared_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::~Engine() {
+  if (impl_->is_forked()) {
+    // UCX and the thread are the parent's: kept for ever.
+    new std::shared_ptr<Impl>(std::move(impl_));
+  } else {
+    impl_->stop();
+  }
+}
+
+std::optional<std::string> Engine::join(const GroupConfig& config,
+                                        std::unique_ptr<AddressBook> book,
+                                        std::shared_ptr<Group>* group) {
+  AddressRecord record;
+  const uint32_t id = impl_->add_group(config, book.get(), &record);
+  if (std::optional<std::string> error = book->publish(config.rank, record)) {
+    impl_->remove_group(id);
+    return error;
+  }
+  group->reset(new Group(shared_from_this(), id, config, std::move(book)));
+  return std::nullopt;
+}
+
+Counters Engine::counters() const {
+  return impl_->locked([](const Executor& executor) { return executor.counters(); });
+}
+
+std::string Engine::flight_records() const { return impl_->flight_records(); }
+
+// ---- Group
+
+Group::Group(std::shared_ptr<Engine> engine, uint32_t id, const GroupConfig& config,
+             std::unique_ptr<AddressBook> book)
+    : engine_(std::move(engine)), id_(id), config_(config), book_(std::move(book)) {}
+
+Group::~Group() {
+  if (engine_->impl_->is_forked()) {
+    // Its thread is the parent's.
+    static_cast<void>(book_.release());
+    return;
+  }
+  engine_->impl_->remove_group(id_);
+  book_->stop();
+}
+
+template <typename Spec>
+std::shared_ptr<Operation> Group::submit_any(Spec&& spec) {
+  Engine::Impl& impl = *engine_->impl_;
+  if (!impl.is_forked()) return impl.submit(id_, std::move(spec));
+  std::string name = fmt::format("an operation of group \"{}\"", config_.name);
+  std::string message = fmt::format(
+      "{} was not started: process {} was forked from the rank's, and UCX does not survive that. "
+      "Fork before the first process group is made.",
+      name, getpid());
+  return std::make_shared<FailedOperation>(
+      std::move(name), Failure{FailureKind::kAborted, std::move(message), {config_.rank}});
+}
+
+std::shared_ptr<Operation> Group::submit(OperationSpec&& spec) {
+  return submit_any(std::move(spec));
+}
+std::shared_ptr<Operation> Group::submit(PointToPointSpec&& spec) {
+  return submit_any(std::move(spec));
+}
+
+bool Group::wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout) {
+  return engine_->impl_->wait(operation, timeout);
+}
+void Group::poll() { engine_->impl_->poll(); }
+void Group::hand_over(Operation& operation) { engine_->impl_->hand_over(operation); }
+void Group::on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback) {
+  engine_->impl_->on_done(operation, std::move(callback));
+}
+
+void Group::abort(const std::string& reason) {
+  if (engine_->impl_->is_forked()) return;
+  engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});
+}
+
+std::vector<std::shared_ptr<Operation>> Group::unfinished() const {
+  if (engine_->impl_->is_forked()) return {};
+  return engine_->impl_->locked([&](const Executor& e) { return e.unfinished(id_); });
+}
+std::optional<Failure> Group::failure() const {
+  return engine_->impl_->locked([&](const Executor& e) { return e.group_failure(id_); });
+}
+uint64_t Group::sequence() const {
+  return engine_->impl_->locked([&](const Executor& e) { return e.sequence(id_); });
+}
+std::string Group::flight_record() const {
+  return engine_->impl_->locked(
+      [&](const Executor& e) { return e.flight_recorder(id_).to_json(); });
+}
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,132 @@
+// The engine of a process: its one UCX worker, its groups, and who moves operations forward.
+//
+// Thread model. One mutex guards the Executor. At any time at most one thread has the ROLE of
+// progressing it:
+//   a caller in wait() polls, yields, sleeps (wait_policy.h), and takes the role from the progress
+//   thread, at once where that sleeps; with several callers waiting, one has it and the others
+//   sleep until they are done or it is theirs;
+//   the progress thread has it while operations with Drive::kThread are under way and nobody waits,
+//   and for a while after a failure, which others are to be told of; else it sleeps without a
+//   timeout.
+// Only who has the role polls the transport and sleeps on its event descriptor; who submits while
+// it sleeps there, wakes it, unless the transport can be armed again: then nothing is to be done.
+// (A progress thread left armed beside a polling caller costs a wake-up and a fight for the mutex
+// per message: 17 instead of 10 us for 64 KiB, 400 on average.) The mutex is given up between two
+// rounds where somebody wants it, and a round moves at most 512 KiB, so submitting never waits for
+// a long transfer.
+//
+// Callbacks and destructors of the caller's memory run without the lock and without the role, on a
+// thread that waits, submits or polls, or on the progress thread: never on a thread of the address
+// book or of the watch. They may call anything here, wait() too.
+//
+// A rank whose one caller has been in wait(), without a timeout of its own, for
+// WaitBoard::kReportAfter tells the watch what it is blocked in; nothing where another thread of it
+// that has begun operations lives on and might begin the one that is missing.
+//
+// submit never waits, not even for a peer to exist. wait() has the operation's deadline.
+// After fork() a child gets failed operations; nothing of its parent's engine is touched.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/clock.h"
+#include "parallel/comm/ucx/engine/execution/executor.h"
+
+namespace meshrun::ucx {
+
+class Engine;
+
+// A group in this process. Thread-safe. Destroying it ends its operations (kAborted).
+class Group {
+ public:
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  const GroupConfig& config() const { return config_; }
+  Place place() const { return {config_.rank, config_.size, config_.one_host}; }
+
+  // On a failed group: an operation that has failed already. Who submits with Drive::kCaller waits
+  // for it next, or calls hand_over().
+  std::shared_ptr<Operation> submit(OperationSpec&& spec);
+  std::shared_ptr<Operation> submit(PointToPointSpec&& spec);
+
+  // Until it is done. Whoever calls it may move any operation forward meanwhile. With a timeout:
+  // false when that passes first; the operation goes on, driven by the progress thread.
+  bool wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  // One round without sleeping, for callers that poll is_done().
+  void poll();
+  // From now on the progress thread drives the operation: for who does not wait for it after all.
+  void hand_over(Operation& operation);
+  // Runs `callback` once when it is done, perhaps now. It must not throw. Hands over, too.
+  void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
+
+  // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
+  // sentence, the failure's.
+  void abort(const std::string& reason);
+  // Of this process, in the order of submission, sends and receives last.
+  std::vector<std::shared_ptr<Operation>> unfinished() const;
+  std::optional<Failure> failure() const;
+  uint64_t sequence() const;
+  std::string flight_record() const;
+
+  const std::shared_ptr<Engine>& engine() const { return engine_; }
+
+ private:
+  friend class Engine;
+  Group(std::shared_ptr<Engine> engine, uint32_t id, const GroupConfig& config,
+        std::unique_ptr<AddressBook> book);
+  template <typename Spec>
+  std::shared_ptr<Operation> submit_any(Spec&& spec);
+
+  const std::shared_ptr<Engine> engine_;
+  const uint32_t id_;
+  const GroupConfig config_;
+  std::unique_ptr<AddressBook> book_;
+};
+
+// Of this host, IPC namespace and set of cores, as in AddressRecord: ranks with the same number
+// share cores.
+uint64_t this_host();
+// On which this process may run.
+int usable_cores();
+
+class Engine : public std::enable_shared_from_this<Engine> {
+ public:
+  struct Options {
+    const Clock& clock = Clock::Real();
+    // Absent: nobody tells of deaths; connections and timeouts alone do.
+    std::unique_ptr<PeerWatch> watch = nullptr;
+    // Where a flight record goes when something fails; absent: the log.
+    std::function<void(const std::string& json)> dump = nullptr;
+    uint64_t host = this_host();
+    int cores = usable_cores();
+    // Where peers on this host may write; outlives the engine. Null: nowhere.
+    SharedHeap* heap = nullptr;
+  };
+
+  static std::shared_ptr<Engine> start(std::unique_ptr<Transport> transport, Options options);
+  // After the last group, on any thread: leaves the watch, joins the thread, closes the transport.
+  ~Engine();
+
+  // Publishes this rank's record; does not wait for the others'. Errors: publish's text.
+  std::optional<std::string> join(const GroupConfig& config, std::unique_ptr<AddressBook> book,
+                                  std::shared_ptr<Group>* group);
+
+  Counters counters() const;
+  // {"now_ms": ..., "groups": [what Group::flight_record() gives, ...]}
+  std::string flight_records() const;
+
+ private:
+  friend class Group;
+  class Impl;
+  explicit Engine(std::shared_ptr<Impl> impl);
+  // Shared with the progress thread, on which the engine may end.
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,171 @@
+// What engine.cc and engine_progress.cc share: the state behind the one mutex.
+//
+//   engine.cc            groups, submission, events from outside, the end
+//   engine_progress.cc   who has the role, rounds, sleeping, the progress thread
+//   engine_waiting.cc    what the watch is told of a rank that is blocked
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/mutex.h"
+#include "parallel/comm/ucx/engine/execution/engine.h"
+#include "parallel/comm/ucx/engine/execution/wait_policy.h"
+
+namespace meshrun::ucx {
+
+class Engine::Impl {
+ public:
+  using Callback = std::function<void()>;
+
+  Impl(std::unique_ptr<Transport> transport, Options options);
+
+  // engine.cc
+  static void start(const std::shared_ptr<Impl>& impl);
+  // No group is left.
+  void stop() MESHRUN_EXCLUDES(mu_);
+  uint32_t add_group(const GroupConfig& config, AddressBook* book, AddressRecord* record)
+      MESHRUN_EXCLUDES(mu_);
+  // Its book is not used any more, but may call found() until it is stopped.
+  void remove_group(uint32_t group) MESHRUN_EXCLUDES(mu_);
+  template <typename Spec>
+  std::shared_ptr<Operation> submit(uint32_t group, Spec&& spec) MESHRUN_EXCLUDES(mu_);
+  void hand_over(Operation& operation) MESHRUN_EXCLUDES(mu_);
+  void on_done(const std::shared_ptr<Operation>& operation, Callback callback)
+      MESHRUN_EXCLUDES(mu_);
+  void abort(uint32_t group, const Failure& failure) MESHRUN_EXCLUDES(mu_);
+  void found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
+             const std::string& reason) MESHRUN_EXCLUDES(mu_);
+  void heard(const PeerNews& news) MESHRUN_EXCLUDES(mu_);
+  std::string flight_records() MESHRUN_EXCLUDES(mu_);
+  // `read` is given the executor.
+  template <typename Read>
+  auto locked(Read read) MESHRUN_EXCLUDES(mu_) {
+    lock_beside();
+    auto value = read(std::as_const(*executor_));
+    mu_.Unlock();
+    return value;
+  }
+  bool is_forked() const;
+
+  // engine_progress.cc
+  bool wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout)
+      MESHRUN_EXCLUDES(mu_);
+  void poll() MESHRUN_EXCLUDES(mu_);
+
+ private:
+  // After a failure the progress thread goes on for so many sleeps: cancelled receives end, and
+  // what tells the other members may still wait for a connection.
+  static constexpr int kSleepsAfterFailure = 10;
+
+  enum class Holder : uint8_t { kNobody, kCaller, kThread };
+  struct GroupState {
+    AddressBook* book;
+    int look_ups = 0;  // calls of the book under way
+  };
+  // What is done without the lock.
+  struct Chores {
+    struct LookUp {
+      uint32_t group;
+      AddressBook* book;
+      std::vector<int> ranks;
+    };
+    std::vector<LookUp> look_ups;
+    std::vector<std::string> dumps;
+    absl::InlinedVector<std::shared_ptr<void>, 2> memory;
+    std::vector<Callback> callbacks;
+
+    bool empty() const {
+      return look_ups.empty() && dumps.empty() && memory.empty() && callbacks.empty();
+    }
+  };
+
+  // engine.cc
+  // What has come up, of this call and of threads that must not do it themselves. Before each
+  // unlocking that follows a call which moves the executor.
+  Chores collect() MESHRUN_REQUIRES(mu_);
+  // On a thread of the book or of the watch: the chores are for others.
+  void defer() MESHRUN_REQUIRES(mu_);
+  void run(Chores chores) MESHRUN_EXCLUDES(mu_);
+
+  // engine_waiting.cc
+  // A thread begins an operation, or waits, or stops waiting: this rank is not blocked as it was.
+  void called() MESHRUN_REQUIRES(mu_);
+  void note_submitter() MESHRUN_REQUIRES(mu_);
+  // The only caller sleeps until `operation` is done, whenever that is: tells the watch, once that
+  // has lasted long enough.
+  void blocked_in(const Operation& operation) MESHRUN_REQUIRES(mu_);
+  void withdraw() MESHRUN_REQUIRES(mu_);
+  // Whether another thread, which does not wait here, may begin an operation.
+  bool others_may_call() MESHRUN_REQUIRES(mu_);
+
+  // engine_progress.cc
+  // Instead of Lock() where another thread may have the role: it gives the lock up.
+  void lock_beside() MESHRUN_TSA(acquire_capability(mu_));
+  void give_way() MESHRUN_REQUIRES(mu_);
+  bool needs_thread() const MESHRUN_REQUIRES(mu_);
+  // Has the role, until there are chores or `must_stop`.
+  // `operation`: until that is done, and no other end; else null.
+  template <typename Stop>
+  Chores drive(Holder self, const Operation* operation, SteadyNanos deadline, Stop must_stop)
+      MESHRUN_REQUIRES(mu_);
+  void sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
+  // The role is nobody's: gives it to who wants it.
+  void hand_on() MESHRUN_REQUIRES(mu_);
+  void call_thread() MESHRUN_REQUIRES(mu_);
+  // Something was posted, or chores are waiting: whoever is to see it does.
+  void notice() MESHRUN_REQUIRES(mu_);
+  void run_thread() MESHRUN_EXCLUDES(mu_);
+
+  const Clock& clock_;
+  const std::unique_ptr<PeerWatch> watch_;
+  const std::function<void(const std::string&)> dump_;
+  const int cores_;
+  const int forks_;
+  std::thread thread_;
+  // Threads that want the lock beside who has the role.
+  std::atomic<int> arriving_{0};
+
+  Mutex mu_;
+  std::unique_ptr<Executor> executor_ MESHRUN_GUARDED_BY(mu_);  // until stop()
+  std::map<uint32_t, GroupState> groups_ MESHRUN_GUARDED_BY(mu_);
+  std::unordered_map<const Operation*, std::vector<Callback>> callbacks_ MESHRUN_GUARDED_BY(mu_);
+  Executor::Wishes deferred_ MESHRUN_GUARDED_BY(mu_);
+  bool has_deferred_ MESHRUN_GUARDED_BY(mu_) = false;
+  int local_ranks_ MESHRUN_GUARDED_BY(mu_) = 1;
+
+  Holder holder_ MESHRUN_GUARDED_BY(mu_) = Holder::kNobody;
+  // In wait(), but for those that run chores; of them, those that sleep on callers_cv_.
+  int callers_ MESHRUN_GUARDED_BY(mu_) = 0;
+  int parked_callers_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // In sleep(). The thread may lose the role there.
+  bool caller_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool thread_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
+  int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // For the watch.
+  int callbacks_running_ MESHRUN_GUARDED_BY(mu_) = 0;  // on the progress thread
+  uint64_t calls_ MESHRUN_GUARDED_BY(mu_) = 0;
+  uint64_t calls_seen_ MESHRUN_GUARDED_BY(mu_) = 0;
+  SteadyNanos next_report_ MESHRUN_GUARDED_BY(mu_){0};
+  std::optional<WaitReport> reported_ MESHRUN_GUARDED_BY(mu_);
+  std::set<pid_t> submitters_ MESHRUN_GUARDED_BY(mu_);
+  pid_t last_submitter_ MESHRUN_GUARDED_BY(mu_) = -1;
+  pid_t thread_id_ MESHRUN_GUARDED_BY(mu_) = -1;
+  CondVar callers_cv_;
+  CondVar thread_cv_;
+  CondVar look_ups_cv_;
+};
+
+}  // namespace meshrun::ucx

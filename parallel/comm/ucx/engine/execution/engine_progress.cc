@@ -1,0 +1,212 @@
+// Who has the role, rounds, sleeping, the progress thread.
+#include <poll.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "parallel/comm/ucx/engine/execution/engine_impl.h"
+
+namespace meshrun::ucx {
+namespace {
+
+// Enough for a thread that is woken for the lock; then others' arriving does not stop progress.
+constexpr int kYieldsForTheLock = 100;
+
+timespec timespec_of(SteadyNanos time) {
+  return {time.count() / 1'000'000'000, time.count() % 1'000'000'000};
+}
+
+}  // namespace
+
+void Engine::Impl::lock_beside() {
+  arriving_.fetch_add(1, std::memory_order_relaxed);
+  mu_.Lock();
+  arriving_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// A std::mutex is not fair: whoever unlocks and locks again at once has it again.
+void Engine::Impl::give_way() {
+  if (arriving_.load(std::memory_order_relaxed) == 0) return;
+  mu_.Unlock();
+  for (int i = 0; i < kYieldsForTheLock && arriving_.load(std::memory_order_relaxed) > 0; ++i) {
+    sched_yield();
+  }
+  mu_.Lock();
+}
+
+bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout) {
+  if (operation.is_done()) return true;
+  if (is_forked()) return false;
+  const SteadyNanos deadline = timeout ? clock_.SteadyNow() + *timeout : SteadyNanos::max();
+  const auto is_over = [&] {
+    return operation.is_done() || (timeout && clock_.SteadyNow() >= deadline);
+  };
+  lock_beside();
+  ++callers_;
+  called();
+  Chores chores;
+  while (!is_over()) {
+    const bool is_free =
+        holder_ == Holder::kNobody || (holder_ == Holder::kThread && thread_sleeps_);
+    if (!is_free) {
+      ++parked_callers_;
+      if (timeout) {
+        callers_cv_.WaitUntil(mu_,
+                              std::chrono::steady_clock::now() + (deadline - clock_.SteadyNow()));
+      } else {
+        callers_cv_.Wait(mu_);
+      }
+      --parked_callers_;
+      continue;
+    }
+    holder_ = Holder::kCaller;
+    chores = drive(Holder::kCaller, timeout ? nullptr : &operation, deadline, is_over);
+    holder_ = Holder::kNobody;
+    if (chores.empty() || is_over()) continue;
+    --callers_;
+    // Callbacks may take their time, and may wait themselves.
+    if (!chores.callbacks.empty()) {
+      called();
+      hand_on();
+    }
+    mu_.Unlock();
+    run(std::exchange(chores, {}));
+    lock_beside();
+    ++callers_;
+  }
+  --callers_;
+  called();
+  const bool is_done = operation.is_done();
+  if (!is_done) executor_->set_drive(operation, Drive::kThread);
+  if (holder_ == Holder::kNobody) hand_on();
+  mu_.Unlock();
+  run(std::move(chores));
+  return is_done;
+}
+
+void Engine::Impl::poll() {
+  if (is_forked()) return;
+  lock_beside();
+  if (holder_ == Holder::kNobody) executor_->progress();
+  Chores chores = collect();
+  mu_.Unlock();
+  run(std::move(chores));
+}
+
+template <typename Stop>
+Engine::Impl::Chores Engine::Impl::drive(Holder self, const Operation* operation,
+                                         SteadyNanos deadline, Stop must_stop) {
+  WaitPolicy policy(cores_, local_ranks_, self == Holder::kThread);
+  while (true) {
+    const bool moved = executor_->progress();
+    Chores chores = collect();
+    if (!chores.empty() || must_stop()) return chores;
+    if (moved) {
+      policy.reset();
+      give_way();
+    } else {
+      switch (policy.next(clock_.SteadyNow())) {
+        case WaitPolicy::Move::kPoll:
+          give_way();
+          break;
+        case WaitPolicy::Move::kYield:
+          mu_.Unlock();
+          sched_yield();
+          mu_.Lock();
+          break;
+        case WaitPolicy::Move::kSleep:
+          if (operation != nullptr) blocked_in(*operation);
+          sleep(self, policy, deadline);
+          break;
+      }
+    }
+    // Others had the lock.
+    if (must_stop()) return {};
+  }
+}
+
+void Engine::Impl::sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) {
+  const bool armed = executor_->transport().arm();
+  if (!policy.may_sleep(armed)) return give_way();
+  if (sleeps_left_ > 0) --sleeps_left_;
+  SteadyNanos time = armed ? WaitPolicy::kLongestSleep : WaitPolicy::kSleepUnarmed;
+  deadline = std::min(deadline, executor_->next_deadline().value_or(SteadyNanos::max()));
+  if (deadline != SteadyNanos::max()) {
+    time = std::clamp(deadline - clock_.SteadyNow(), SteadyNanos(0), time);
+  }
+  const timespec limit = timespec_of(time);
+  pollfd event{executor_->transport().event_fd(), POLLIN, 0};
+  bool& sleeps = self == Holder::kThread ? thread_sleeps_ : caller_sleeps_;
+  sleeps = true;
+  mu_.Unlock();
+  if (armed) {
+    ppoll(&event, 1, &limit, nullptr);
+  } else {
+    nanosleep(&limit, nullptr);
+  }
+  mu_.Lock();
+  sleeps = false;
+}
+
+bool Engine::Impl::needs_thread() const {
+  return executor_->has_unfinished_for_thread() || sleeps_left_ > 0 || has_deferred_;
+}
+
+void Engine::Impl::hand_on() {
+  if (parked_callers_ > 0) {
+    callers_cv_.NotifyOne();
+  } else if (callers_ == 0 && needs_thread()) {
+    call_thread();
+  }
+}
+
+void Engine::Impl::call_thread() {
+  if (!thread_sleeps_) return thread_cv_.NotifyOne();
+  // A caller took the role from it while it slept. It sleeps on, with the role.
+  holder_ = Holder::kThread;
+  notice();
+}
+
+void Engine::Impl::notice() {
+  if (holder_ == Holder::kNobody) {
+    if (callers_ == 0 && needs_thread()) call_thread();
+    return;
+  }
+  const bool sleeps = holder_ == Holder::kThread ? thread_sleeps_ : caller_sleeps_;
+  // Arming tells, for a tenth of what waking costs, whether there is anything to wake for.
+  Transport& transport = executor_->transport();
+  if (sleeps && (has_deferred_ || !transport.arm())) transport.wake();
+}
+
+void Engine::Impl::run_thread() {
+  mu_.Lock();
+  thread_id_ = gettid();
+  const auto must_stop = [this]() MESHRUN_REQUIRES(mu_) {
+    return stopping_ || holder_ != Holder::kThread || callers_ > 0 || !needs_thread();
+  };
+  while (!stopping_) {
+    if (holder_ != Holder::kNobody || callers_ > 0 || !needs_thread()) {
+      thread_cv_.Wait(mu_);
+      continue;
+    }
+    holder_ = Holder::kThread;
+    Chores chores = drive(Holder::kThread, nullptr, SteadyNanos::max(), must_stop);
+    if (holder_ == Holder::kThread) {
+      holder_ = Holder::kNobody;
+      if (parked_callers_ > 0) callers_cv_.NotifyOne();
+    }
+    if (chores.empty()) continue;
+    const int callbacks = static_cast<int>(chores.callbacks.size());
+    callbacks_running_ += callbacks;
+    mu_.Unlock();
+    run(std::move(chores));
+    mu_.Lock();
+    callbacks_running_ -= callbacks;
+  }
+  mu_.Unlock();
+}
+
+}  // namespace meshrun::ucx

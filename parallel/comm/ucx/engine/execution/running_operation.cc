@@ -1,0 +1,117 @@
+#include "parallel/comm/ucx/engine/execution/running_operation.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace meshrun::ucx {
+namespace {
+
+FlightRecord record_of(const OperationSpec& spec, uint64_t sequence) {
+  FlightRecord record = spec.record;
+  record.sequence = sequence;
+  record.kind = spec.signature.kind;
+  record.dtype = spec.signature.dtype;
+  record.peer = spec.signature.root;
+  return record;
+}
+
+FlightRecord record_of(const PointToPointSpec& spec, uint64_t sequence) {
+  FlightRecord record = spec.record;
+  record.sequence = sequence;
+  record.kind = spec.is_send ? OperationKind::kSend : OperationKind::kReceive;
+  record.peer = spec.peer;
+  record.bytes = spec.memory.layout.bytes();
+  return record;
+}
+
+}  // namespace
+
+RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_config,
+                                   OperationSpec&& s, uint64_t sequence)
+    : config(std::move(group_config)),
+      is_point_to_point(false),
+      spec(std::move(s)),
+      record(record_of(spec, sequence)),
+      drive(spec.drive),
+      timeout(spec.timeout),
+      schedule(spec.schedule) {
+  sequence_ = sequence;
+  spec.signature.sequence = sequence;
+}
+
+RunningOperation::RunningOperation(std::shared_ptr<const GroupConfig> group_config,
+                                   PointToPointSpec&& s, uint64_t sequence)
+    : config(std::move(group_config)),
+      is_point_to_point(true),
+      point_to_point(std::move(s)),
+      record(record_of(point_to_point, sequence)),
+      drive(point_to_point.drive),
+      timeout(point_to_point.timeout) {
+  sequence_ = sequence;
+}
+
+std::string RunningOperation::name() const {
+  std::string peer;
+  if (is_point_to_point) {
+    peer = fmt::format(
+        " {} {}", point_to_point.is_send ? "to" : "from",
+        point_to_point.peer < 0 ? "any rank" : fmt::format("rank {}", point_to_point.peer));
+  }
+  const std::string what = record.kind == OperationKind::kBarrier
+                               ? std::string()
+                               : fmt::format(" ({})", describe(record));
+  return fmt::format("{} number {}{} of group \"{}\"{}", name_of(record.kind), sequence(), peer,
+                     config->name, what);
+}
+
+int64_t RunningOperation::bytes_of(StepId id) const {
+  if (is_point_to_point) return point_to_point.memory.layout.bytes();
+  return is_send(id) ? step(id).from.bytes : step(id).to.bytes;
+}
+
+ConstStridedSpan RunningOperation::piece_to_read(const Region& region) const {
+  if (region.space == Space::kInput) return spec.inputs[region.piece];
+  return piece_to_write(region);
+}
+
+StridedSpan RunningOperation::piece_to_write(const Region& region) const {
+  if (region.space == Space::kOutput) return spec.outputs[region.piece];
+  return contiguous(scratch.data.get(), schedule->scratch_bytes);
+}
+
+std::span<const std::byte> RunningOperation::bytes_to_read(const Region& region) const {
+  if (region.bytes == 0) return {};
+  const ConstStridedSpan piece = piece_to_read(region);
+  return {piece.data + piece.layout.position(region.offset), static_cast<size_t>(region.bytes)};
+}
+
+std::span<std::byte> RunningOperation::bytes_to_write(const Region& region) const {
+  if (region.bytes == 0) return {};
+  const StridedSpan piece = piece_to_write(region);
+  return {piece.data + piece.layout.position(region.offset), static_cast<size_t>(region.bytes)};
+}
+
+bool RunningOperation::has_lent() const {
+  for (StepId id = 0; id < offers.size(); ++id) {
+    if (is_lent(id)) return true;
+  }
+  return false;
+}
+
+bool RunningOperation::give_back(int sender) {
+  bool is_any = false;
+  for (StepId id = 0; id < offers.size(); ++id) {
+    if (!is_lent(id) || step(id).peer != sender) continue;
+    is_any = offers[id].is_returned = true;
+  }
+  return is_any;
+}
+
+void RunningOperation::end(std::optional<Failure> failure, int source) {
+  failure_ = std::move(failure);
+  source_rank_ = source;
+  done_.store(true, std::memory_order_release);
+}
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,173 @@
+// An operation as the executor sees it: the handle of operation.h and what it takes to move it
+// forward. Owned by the executor and its submitter; but for name(), only under the engine's lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "parallel/comm/ucx/engine/execution/executor.h"
+#include "parallel/comm/ucx/engine/protocol/offer_message.h"
+
+namespace meshrun::ucx {
+
+struct MemberGroup;
+
+// One message each way of the header check. Lives as long as the operation: a send may outlast its
+// round.
+struct HeaderRound {
+  Request send, receive;
+  bool is_receiving = false;
+  std::array<std::byte, HeaderCheck::kMessageBytes> out, in;
+  // While explaining.
+  std::unique_ptr<std::byte[]> long_out, long_in;
+};
+
+struct ScratchDelete {
+  SharedHeap* heap = nullptr;  // absent: the process's own memory
+  void operator()(std::byte* data) const {
+    heap != nullptr ? heap->free(data) : ::operator delete[](data, std::align_val_t{64});
+  }
+};
+
+// Memory that schedules stage in, aligned to cache lines. Kept by the executor for the next one.
+struct Scratch {
+  std::unique_ptr<std::byte[], ScratchDelete> data;
+  int64_t capacity = 0;
+};
+
+// Of a step: the receiver's is sent, the sender's is received.
+struct Offer {
+  enum State : uint8_t { kUnasked, kUnderWay, kKnown };
+  Request request;
+  OfferMessage message;
+  State state = kUnasked;    // kKnown: sent, or received
+  bool is_staging = false;   // what is offered is the step's staging
+  bool is_returned = false;  // the sender has said that it writes no more
+  StridedSpan target;        // where the sender writes, after `skipped` bytes; null: it sends
+};
+
+struct StepState {
+  // kBroken: the transport is through with it, but not as it should be; it stays open until the
+  // operation fails.
+  enum Phase : uint8_t { kWaiting, kReady, kPosted, kBroken, kFinished };
+  Request request;
+  uint32_t waits_for = 0;
+  Phase phase = kWaiting;
+};
+
+// What a request of an operation is for, in Request::step: a step of the schedule, or one of these
+// plus the round.
+inline constexpr uint32_t kHeaderSend = 1u << 31;
+inline constexpr uint32_t kHeaderReceive = 1u << 30;
+// And one of these plus the step.
+inline constexpr uint32_t kOfferSend = 1u << 29;
+inline constexpr uint32_t kOfferReceive = 1u << 28;
+inline constexpr uint32_t kStepMask = kOfferReceive - 1;
+
+class RunningOperation final : public Operation,
+                               public std::enable_shared_from_this<RunningOperation> {
+ public:
+  RunningOperation(std::shared_ptr<const GroupConfig> config, OperationSpec&& spec,
+                   uint64_t sequence);
+  RunningOperation(std::shared_ptr<const GroupConfig> config, PointToPointSpec&& spec,
+                   uint64_t sequence);
+
+  std::string name() const override;
+
+  bool is_ended() const { return state >= OperationState::kDone; }
+  bool is_send(StepId id) const {
+    return is_point_to_point ? point_to_point.is_send : step(id).kind == StepKind::kSend;
+  }
+  // Of a message of its schedule, or of the one that it is: the other rank, -1: any; its bytes.
+  int peer_of(StepId id) const { return is_point_to_point ? point_to_point.peer : step(id).peer; }
+  int64_t bytes_of(StepId id) const;
+  // Of the round under way.
+  HeaderRound& header() { return explaining ? explaining_rounds[round] : rounds[round]; }
+  bool is_send() const { return is_point_to_point && point_to_point.is_send; }
+  bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }
+  const Step& step(StepId id) const { return schedule->steps[id]; }
+  bool is_filled(const Region& region) const {
+    return region.space == Space::kInput && spec.inputs[region.piece].data == nullptr;
+  }
+  // A send that the sender writes into the receiver's memory.
+  bool is_push(StepId id) const { return !offers.empty() && offers[id].target.data != nullptr; }
+  // A receive whose memory was offered to the sender.
+  bool was_offered(StepId id) const {
+    return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
+  }
+  // And the sender may write to it, until it says that it has, or that its group has failed. Where
+  // the ranks disagree, nobody writes.
+  bool is_lent(StepId id) const {
+    return !explaining && was_offered(id) && !offers[id].is_returned &&
+           steps[id].phase != StepState::kFinished;
+  }
+  bool has_lent() const;
+  // What is lent to `sender`; false: nothing.
+  bool give_back(int sender);
+
+  // Where a region of it lies; StridedSpan for outputs and scratch only.
+  ConstStridedSpan piece_to_read(const Region& region) const;
+  StridedSpan piece_to_write(const Region& region) const;
+  // Where what is sent to a receive goes: to its staging, if it has some.
+  const Region& receives_in(StepId id) const {
+    return step(id).staging.bytes > 0 ? step(id).staging : step(id).to;
+  }
+  // Of a region that is contiguous in its piece.
+  std::span<const std::byte> bytes_to_read(const Region& region) const;
+  std::span<std::byte> bytes_to_write(const Region& region) const;
+
+  // The handle's end: nothing of it changes afterwards but the executor's own fields.
+  void end(std::optional<Failure> failure, int source);
+
+  const std::shared_ptr<const GroupConfig> config;
+  const bool is_point_to_point;
+  OperationSpec spec;               // a collective
+  PointToPointSpec point_to_point;  // else
+  const FlightRecord record;
+  uint64_t ticket = 0;  // in the flight recorder
+
+  MemberGroup* group = nullptr;  // until it has ended
+  uint32_t group_number = 0;
+  OperationState state = OperationState::kQueued;
+  Drive drive;
+  SteadyNanos deadline{0};
+  std::chrono::nanoseconds timeout;
+
+  // kConnecting: whose addresses are missing.
+  std::vector<int> unknown;
+
+  // kChecking.
+  std::optional<HeaderCheck> check;
+  bool explaining = false;
+  int round = 0;
+  // Not resized while a message is under way: the transport has pointers into them, as into steps.
+  absl::InlinedVector<HeaderRound, 2> rounds;
+  std::unique_ptr<HeaderRound[]> explaining_rounds;
+  // What it ends with when its last request is done.
+  std::optional<Failure> disagreement;
+
+  // kMoving. A point-to-point operation has one state, and no step.
+  std::shared_ptr<const Schedule> schedule;
+  absl::InlinedVector<StepState, 4> steps;
+  std::vector<Offer> offers;  // by step; empty: none are exchanged
+  size_t steps_left = 0;
+  Scratch scratch;
+  // What `fill` has written for messages that are sent.
+  std::vector<std::unique_ptr<std::byte[]>> filled;
+  int queued_steps = 0;  // in the executor's queues
+
+  // Requests that the transport holds.
+  int outstanding = 0;
+  // When one of them was done last, or the operation was submitted.
+  SteadyNanos moved{0};
+  // After its deadline: what members answer (collectives they have called), by rank; -1: nothing.
+  std::vector<int64_t> answers;
+};
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,112 @@
+#include "parallel/comm/ucx/engine/liveness/hub_connection.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace meshrun::ucx {
+namespace {
+
+// Of a stranger.
+constexpr size_t kLongestHello = 1000;
+constexpr size_t kReadAtOnce = 64 << 10;
+// Bytes in front of a frame.
+constexpr size_t kCount = 4;
+constexpr const char* kEnded = "its process ended";
+
+void watch_peer(int fd) {
+  const auto set = [fd](int level, int option, int value) {
+    setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+}  // namespace
+
+std::vector<std::string_view> words(std::string_view text, size_t most) {
+  std::vector<std::string_view> found;
+  while (!text.empty() && found.size() + 1 < most) {
+    const size_t end = text.find(' ');
+    found.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  if (!text.empty()) found.push_back(text);
+  return found;
+}
+
+HubConnection::HubConnection(os::UniqueFd fd) : fd_(std::move(fd)) { watch_peer(fd_.get()); }
+
+void HubConnection::write(std::string_view frame) {
+  frame = frame.substr(0, kLongestFrame);
+  for (size_t byte = 0; byte < kCount; ++byte) {
+    out_.push_back(static_cast<char>(frame.size() >> (8 * byte)));
+  }
+  out_.append(frame);
+  flush();
+}
+
+void HubConnection::flush() {
+  while (!out_.empty()) {
+    const ssize_t sent = send(fd(), out_.data(), out_.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    // What is wrong is found by reading.
+    if (sent < 0) return;
+    out_.erase(0, static_cast<size_t>(sent));
+  }
+  if (is_ending_) shutdown(fd(), SHUT_WR);
+}
+
+void HubConnection::end() {
+  is_ending_ = true;
+  flush();
+}
+
+bool HubConnection::read(std::string* reason) {
+  std::array<char, 4096> part;
+  for (size_t left = kReadAtOnce; left > 0;) {
+    const ssize_t got = recv(fd(), part.data(), std::min(part.size(), left), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return true;
+    if (got <= 0) {
+      *reason = got < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH)
+                    ? "its host does not answer"
+                    : kEnded;
+      return false;
+    }
+    in_.append(part.data(), static_cast<size_t>(got));
+    left -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+std::optional<std::string> HubConnection::next() {
+  if (in_.size() < kCount || is_garbled()) return std::nullopt;
+  const size_t length = next_length();
+  if (in_.size() < kCount + length) return std::nullopt;
+  std::string frame = in_.substr(kCount, length);
+  in_.erase(0, kCount + length);
+  return frame;
+}
+
+bool HubConnection::is_garbled() const {
+  return in_.size() >= kCount && next_length() > (rank < 0 ? kLongestHello : kLongestFrame);
+}
+
+size_t HubConnection::next_length() const {
+  size_t length = 0;
+  for (size_t byte = 0; byte < kCount; ++byte) {
+    length |= size_t{static_cast<unsigned char>(in_[byte])} << (8 * byte);
+  }
+  return length;
+}
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,183 @@
+#include "parallel/comm/ucx/engine/planning/messages.h"
+
+namespace meshrun::ucx {
+namespace {
+
+constexpr int64_t kStagingBytes = 2 << 20;
+// As long as UCX's own steps: 40 to 100 us.
+constexpr int64_t kCopyStep = 512 << 10;
+
+// `post`: makes the step, given its staging.
+template <typename Post>
+StepId post_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, const Region& region,
+                    const Layout& layout, Post post) {
+  StepId step;
+  if (region.space == Space::kScratch || layout.is_contiguous(region.offset, region.bytes)) {
+    step = post(Region());
+  } else {
+    Slots::Slot& slot = slots.take(builder, region.bytes);
+    step = post(slot.region);
+    if (slot.user) builder.add_dependency(step, *slot.user);
+    slot.user = step;
+  }
+  lane.add(builder, step);
+  return step;
+}
+
+}  // namespace
+
+Messages::Messages(int64_t bytes, int64_t cut, const Tuning& tuning, int64_t longest, int64_t unit)
+    : bytes_(bytes) {
+  if (bytes <= 0) return;
+  if (cut >= bytes) cut = bytes;
+  if (cut <= 0 || bytes % cut != 0 || cut % unit != 0) cut = unit;
+  longest = std::max(longest / unit * unit, unit);
+  if (cut == bytes || cut >= std::min(tuning.direct_row, longest)) {
+    row_ = cut;
+    part_ = std::min(cut, longest);
+    per_row_ = (row_ + part_ - 1) / part_;
+  } else {
+    row_ = part_ = std::max(std::min(tuning.staged_message, longest) / cut * cut, cut);
+  }
+  count_ = (bytes_ + row_ - 1) / row_ * per_row_;
+}
+
+void Lane::add(ScheduleBuilder& builder, StepId step) {
+  if (wait_for_last_) builder.add_dependency(step, recent_[(count_ - 1) % kMessagesInFlight]);
+  if (count_ >= kMessagesInFlight) {
+    builder.add_dependency(step, recent_[count_ % kMessagesInFlight]);
+  }
+  wait_for_last_ = false;
+  recent_[count_++ % kMessagesInFlight] = step;
+}
+
+Slots::Slot& Slots::take(ScheduleBuilder& builder, int64_t bytes) {
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % slots_.size();
+  if (slot.capacity < bytes) {
+    slot.region = builder.scratch(bytes);
+    slot.capacity = bytes;
+    slot.user.reset();
+  }
+  slot.region.bytes = bytes;
+  return slot;
+}
+
+int slots_per_lane(const Tuning& tuning, int lanes) {
+  return static_cast<int>(std::clamp<int64_t>(
+      kStagingBytes / (tuning.staged_message * std::max(lanes, 1)), 2, kMessagesInFlight));
+}
+
+StepId send_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
+                    const Layout& layout, std::optional<StepId> after) {
+  const StepId step = post_message(builder, lane, slots, region, layout, [&](Region staging) {
+    return builder.send(peer, region, {}, staging);
+  });
+  if (after) builder.add_dependency(step, *after);
+  return step;
+}
+
+StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int peer, Region region,
+                       const Layout& layout) {
+  return post_message(builder, lane, slots, region, layout,
+                      [&](Region staging) { return builder.receive(peer, region, {}, staging); });
+}
+
+Mover::Mover(ScheduleBuilder& builder, const Place& place)
+    : builder_(builder), tuning_(place.tuning) {
+  const int lanes = std::clamp(place.size - 1, 1, kWindow);
+  const int slots = slots_per_lane(tuning_, lanes);
+  for (Way* way : {&out_, &in_}) {
+    way->lanes.resize(static_cast<size_t>(lanes));
+    way->slots.assign(static_cast<size_t>(lanes), Slots(slots));
+  }
+}
+
+size_t Mover::Way::next_peer() {
+  const size_t lane = static_cast<size_t>(peers++) % lanes.size();
+  lanes[lane].next_peer();
+  return lane;
+}
+
+Messages Mover::messages(const Piece& piece) const {
+  return Messages(piece.layout.bytes(), piece.cut, tuning_);
+}
+
+bool Mover::is_staged(const Piece& piece) const {
+  if (piece.layout.is_contiguous()) return false;
+  const Messages cut = messages(piece);
+  for (int64_t k = 0; k < cut.count(); ++k) {
+    if (!piece.layout.is_contiguous(cut.at(k).offset, cut.at(k).bytes)) return true;
+  }
+  return false;
+}
+
+void Mover::send(int peer, Home home, const Piece& piece, std::span<const StepId> after) {
+  const Messages cut = messages(piece);
+  if (cut.count() == 0) return;
+  const size_t lane = out_.next_peer();
+  for (int64_t k = 0; k < cut.count(); ++k) {
+    send_message(builder_, out_.lanes[lane], out_.slots[lane], peer, home.region(cut.at(k)),
+                 piece.layout, after.empty() ? std::nullopt : std::optional(after[k]));
+  }
+}
+
+std::vector<StepId> Mover::receive(int peer, Home home, const Piece& piece) {
+  const Messages cut = messages(piece);
+  std::vector<StepId> arrived;
+  if (cut.count() == 0) return arrived;
+  const size_t lane = in_.next_peer();
+  for (int64_t k = 0; k < cut.count(); ++k) {
+    arrived.push_back(receive_message(builder_, in_.lanes[lane], in_.slots[lane], peer,
+                                      home.region(cut.at(k)), piece.layout));
+  }
+  return arrived;
+}
+
+void Mover::send(int peer, Home home, const Layout& layout, Messages::Range part) {
+  if (part.bytes == 0) return;
+  const size_t lane = out_.next_peer();
+  send_message(builder_, out_.lanes[lane], out_.slots[lane], peer, home.region(part), layout);
+}
+
+void Mover::receive(int peer, Home home, const Layout& layout, Messages::Range part) {
+  if (part.bytes == 0) return;
+  const size_t lane = in_.next_peer();
+  receive_message(builder_, in_.lanes[lane], in_.slots[lane], peer, home.region(part), layout);
+}
+
+Mover::Packed Mover::pack(Home home, const Piece& piece) {
+  Packed result = room(home, piece);
+  if (result.home.space != Space::kScratch) return result;
+  const Messages cut = messages(piece);
+  for (int64_t k = 0; k < cut.count(); ++k) {
+    result.packed.push_back(builder_.copy(home.region(cut.at(k)), result.home.region(cut.at(k))));
+  }
+  return result;
+}
+
+Mover::Packed Mover::room(Home home, const Piece& piece) {
+  if (!is_staged(piece)) return {home, piece, {}};
+  const int64_t bytes = piece.layout.bytes();
+  return {{Space::kScratch, 0, builder_.scratch(bytes).offset}, {{1, bytes, bytes}, piece.cut}, {}};
+}
+
+void Mover::unpack(const Packed& from, Home home, std::span<const StepId> after) {
+  if (from.home.space != Space::kScratch) return;
+  const Messages cut = messages(from.piece);
+  for (int64_t k = 0; k < cut.count(); ++k) {
+    builder_.copy(from.home.region(cut.at(k)), home.region(cut.at(k)), {after[k]});
+  }
+}
+
+void copy_piece(ScheduleBuilder& builder, Home from, Home to, int64_t bytes) {
+  std::optional<StepId> last;
+  for (int64_t offset = 0; offset < bytes; offset += kCopyStep) {
+    const Messages::Range range{offset, std::min(kCopyStep, bytes - offset)};
+    const StepId step = builder.copy(from.region(range), to.region(range));
+    if (last) builder.add_dependency(step, *last);
+    last = step;
+  }
+}
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,116 @@
+// One rank's part of an operation as data: sends, receives, copies and reductions, and which of
+// them waits for which.
+//
+// A schedule is a pure function of what all ranks know and of this rank's number (algorithms.h):
+// it can be checked, drawn and run against other ranks' schedules without a network. The executor
+// carries it out; it holds no pointers, so one schedule serves any memory of its layout.
+//
+// A step depends only on earlier ones, so there is no cycle. Sends to one peer, and receives from
+// one, are numbered in the order of the list, and those numbers are in their tags: the n-th send of
+// rank a to rank b meets the n-th receive of b from a, whatever completes first.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "parallel/base/reduce.h"
+
+namespace meshrun::ucx {
+
+enum class Space : uint8_t {
+  kInput,    // the caller's pieces to read
+  kOutput,   // the caller's pieces to write
+  kScratch,  // the operation's own memory, one piece
+};
+
+// Packed bytes [offset, offset + bytes) of a piece.
+struct Region {
+  Space space = Space::kScratch;
+  int32_t piece = 0;
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
+
+// Of which messages the receiver tells the sender where they belong, or of its staging, so that it
+// may write them there (shared_heap.h). Alike at both ends.
+enum class Offers : uint8_t {
+  kLarge,
+  // None: one rank sends to many, which better fetch at once.
+  kNone,
+  // All: the ranks have not compared the sizes. Who expects others than come, learns of it so.
+  kAll,
+};
+
+using StepId = uint32_t;
+
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  int32_t peer = -1;               // kSend, kReceive: rank in the group
+  uint32_t message = 0;            // kSend, kReceive: its number between the two ranks
+  Offers offers = Offers::kLarge;  // kSend, kReceive
+  Region from;                     // kSend, kCopy
+  Region to;                       // kReceive, kCopy, kReduce
+  // kSend, kReceive, of regions in several runs: scratch memory through which the bytes go, unless
+  // the sender writes them where they belong. Else empty.
+  Region staging;
+  uint32_t first_source = 0, source_count = 0;        // kReduce: in Schedule::sources, rank order
+  uint32_t reduction = 0;                             // kReduce: in Schedule::reductions
+  uint32_t first_successor = 0, successor_count = 0;  // in Schedule::successors
+  uint32_t dependencies = 0;
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<StepId> successors;
+  std::vector<Region> sources;
+  std::vector<Reduction> reductions;  // one, but for coalesced operations
+  int64_t scratch_bytes = 0;          // wanted at a multiple of 64
+
+  // Bytes that are copied within this process though nobody reduces them: staged, or the rank's own
+  // piece moved from input to output. What "no byte copied twice" is counted by.
+  int64_t copied_bytes() const;
+};
+
+// Both in one operation, at once: what coalescing makes of its parts. `inputs` and `outputs` are
+// the numbers of pieces of `first`. All ranks join the same parts in the same order.
+Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs);
+
+// Builds one. Regions of a reduction must be contiguous in their piece's layout, and those of a
+// send or a receive without staging; those of a copy need not be, on either side.
+class ScheduleBuilder {
+ public:
+  explicit ScheduleBuilder(int group_size);
+
+  StepId send(int peer, Region from, std::initializer_list<StepId> after = {}, Region staging = {});
+  StepId receive(int peer, Region to, std::initializer_list<StepId> after = {},
+                 Region staging = {});
+  StepId copy(Region from, Region to, std::initializer_list<StepId> after = {});
+  StepId reduce(std::span<const Region> sources, Region to, std::span<const StepId> after);
+  // One more thing that `step` waits for; `earlier` < `step`.
+  void add_dependency(StepId step, StepId earlier);
+
+  // For what is sent and received from now on.
+  void set_offers(Offers offers) { offers_ = offers; }
+
+  // Scratch memory, aligned to 64 bytes.
+  Region scratch(int64_t bytes);
+
+  Schedule finish(const Reduction& reduction = {}) &&;
+
+ private:
+  struct Edge {
+    StepId earlier, later;
+  };
+  StepId push(const Step& step, std::span<const StepId> after);
+
+  Schedule schedule_;
+  std::vector<Edge> edges_;
+  std::vector<uint32_t> sent_, received_;  // by peer
+  Offers offers_ = Offers::kLarge;
+};
+
+}  // namespace meshrun::ucx

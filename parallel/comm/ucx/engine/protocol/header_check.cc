@@ -1,0 +1,186 @@
+#include "parallel/comm/ucx/engine/protocol/header_check.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace meshrun::ucx {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "signatures travel as they stand");
+static_assert(std::is_trivially_copyable_v<Signature>);
+
+int rounds_of(int size) { return std::bit_width(static_cast<unsigned>(size - 1)); }
+
+int32_t lower(int32_t a, int32_t b) {
+  if (a < 0 || b < 0) return std::max(a, b);
+  return std::min(a, b);
+}
+
+// On the wire in front of the two texts.
+struct ExplanationHead {
+  uint8_t reference_known, other_known, other_flags, other_kind;
+  uint16_t reference_bytes, other_bytes;
+};
+static_assert(sizeof(ExplanationHead) + 2 * HeaderCheck::kMaxText ==
+              HeaderCheck::kExplanationBytes);
+
+}  // namespace
+
+const char* name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kBarrier:
+      return "barrier";
+    case OperationKind::kBroadcast:
+      return "broadcast";
+    case OperationKind::kAllReduce:
+      return "all_reduce";
+    case OperationKind::kReduce:
+      return "reduce";
+    case OperationKind::kAllGather:
+      return "all_gather";
+    case OperationKind::kGather:
+      return "gather";
+    case OperationKind::kScatter:
+      return "scatter";
+    case OperationKind::kReduceScatter:
+      return "reduce_scatter";
+    case OperationKind::kAllToAll:
+      return "all_to_all";
+    case OperationKind::kSend:
+      return "send";
+    case OperationKind::kReceive:
+      return "recv";
+    case OperationKind::kCoalesced:
+      return "coalesced operations";
+    case OperationKind::kAllGatherV:
+      return "all_gather_v";
+    case OperationKind::kReduceScatterV:
+      return "reduce_scatter_v";
+    case OperationKind::kGatherV:
+      return "gather_v";
+    case OperationKind::kScatterV:
+      return "scatter_v";
+    case OperationKind::kAllToAllV:
+      return "all_to_all_v";
+    case OperationKind::kCompare:
+      return "comparison";
+  }
+  return "unknown operation";
+}
+
+bool Signature::agrees_with(const Signature& other) const {
+  return (flags & kHasProblem) == 0 && std::memcmp(this, &other, sizeof(*this)) == 0;
+}
+
+Knowledge join(const Knowledge& a, const Knowledge& b) {
+  if (a.reference < 0) return b;
+  if (b.reference < 0) return a;
+  const bool in_order = a.reference <= b.reference;
+  Knowledge joined = in_order ? a : b;
+  const Knowledge& above = in_order ? b : a;
+  const bool alike =
+      above.reference == joined.reference || joined.signature.agrees_with(above.signature);
+  // Who disagrees with the upper reference disagrees with the lower one, or the upper one does.
+  joined.other = lower(joined.other, alike ? above.other : above.reference);
+  return joined;
+}
+
+HeaderCheck::HeaderCheck(int rank, int size, const Signature& own)
+    : rank_(rank), size_(size), rounds_(rounds_of(size)), own_(own) {
+  knowledge_.reference = rank;
+  knowledge_.signature = own;
+  if (own.flags & kHasProblem) knowledge_.other = rank;
+}
+
+size_t HeaderCheck::message(std::span<std::byte> out) const {
+  if (!explaining_) {
+    std::memcpy(out.data(), &knowledge_.signature, sizeof(Signature));
+    std::memcpy(out.data() + sizeof(Signature), &knowledge_.other, sizeof(int32_t));
+    return kMessageBytes;
+  }
+  const ExplanationHead head{reference_.known,
+                             other_.known,
+                             other_.flags,
+                             static_cast<uint8_t>(other_.kind),
+                             static_cast<uint16_t>(reference_.text.size()),
+                             static_cast<uint16_t>(other_.text.size())};
+  std::memcpy(out.data(), &head, sizeof(head));
+  std::memcpy(out.data() + sizeof(head), reference_.text.data(), reference_.text.size());
+  std::memcpy(out.data() + sizeof(head) + reference_.text.size(), other_.text.data(),
+              other_.text.size());
+  return sizeof(head) + reference_.text.size() + other_.text.size();
+}
+
+bool HeaderCheck::receive(std::span<const std::byte> message) {
+  if (explaining_) return receive_explanation(message);
+  const int sender = receive_from(round_);
+  Knowledge heard;
+  // In round k a rank knows of itself and the 2^k - 1 ranks below it, so what it says needs no
+  // number of its lowest; past rank 0 that is rank 0.
+  heard.reference = std::max(0, sender - ((1 << round_) - 1));
+  if (message.size() == kMessageBytes) {
+    std::memcpy(&heard.signature, message.data(), sizeof(Signature));
+    std::memcpy(&heard.other, message.data() + sizeof(Signature), sizeof(int32_t));
+    if (heard.signature.sequence < own_.sequence) return false;
+    if (heard.other < -1 || heard.other >= size_) heard.other = sender;
+  } else {
+    heard.signature = own_;
+    heard.other = sender;
+  }
+  knowledge_ = join(knowledge_, heard);
+  ++round_;
+  return true;
+}
+
+void HeaderCheck::begin_explaining(std::string_view text) {
+  explaining_ = true;
+  round_ = 0;
+  const Side mine{true, own_.flags, own_.kind, std::string(text.substr(0, kMaxText))};
+  if (rank_ == knowledge_.reference) reference_ = mine;
+  if (rank_ == knowledge_.other) other_ = mine;
+}
+
+bool HeaderCheck::receive_explanation(std::span<const std::byte> message) {
+  ++round_;
+  ExplanationHead head;
+  if (message.size() < sizeof(head)) return true;
+  std::memcpy(&head, message.data(), sizeof(head));
+  if (message.size() != sizeof(head) + head.reference_bytes + head.other_bytes) return true;
+  const char* texts = reinterpret_cast<const char*>(message.data()) + sizeof(head);
+  if (head.reference_known && !reference_.known) {
+    reference_ = {true, 0, OperationKind::kBarrier, std::string(texts, head.reference_bytes)};
+  }
+  if (head.other_known && !other_.known) {
+    other_ = {true, head.other_flags, static_cast<OperationKind>(head.other_kind),
+              std::string(texts + head.reference_bytes, head.other_bytes)};
+  }
+  return true;
+}
+
+Failure HeaderCheck::failure(std::string_view group_name) const {
+  Failure failure;
+  failure.group_survives = true;
+  const uint64_t sequence = own_.sequence;
+  if (other_.flags & kHasProblem) {
+    failure.kind = FailureKind::kInvalidArgument;
+    failure.ranks = {knowledge_.other};
+    failure.message =
+        fmt::format("{} number {} of group \"{}\" has wrong arguments on rank {}: {}",
+                    name_of(other_.kind), sequence, group_name, knowledge_.other, other_.text);
+  } else {
+    failure.kind = FailureKind::kMismatch;
+    failure.ranks = {knowledge_.reference, knowledge_.other};
+    failure.message = fmt::format(
+        "Ranks disagree on operation number {} of group \"{}\": rank {} called {}; rank {} called "
+        "{}. Nothing was sent, and the group can still be used.",
+        sequence, group_name, knowledge_.reference, reference_.text, knowledge_.other, other_.text);
+  }
+  return failure;
+}
+
+}  // namespace meshrun::ucx

@@ -1,0 +1,138 @@
+// Do all ranks of the group mean the same operation? Asked before any data moves.
+//
+// A dissemination over ceil(log2 P) rounds: in round k a rank sends what it knows to rank + 2^k and
+// hears from rank - 2^k. What it knows is the signature of the lowest rank heard of and, where some
+// rank differs from that, the lowest rank that does. Joining two such facts is associative,
+// commutative and idempotent, so after the last round every rank holds the same pair: the lowest
+// rank of the group, and the lowest rank that disagrees with it. Where nobody disagrees, the
+// operation starts. Where somebody does, as many rounds more carry the two ranks' own words, and
+// every rank raises the same sentence. Nobody has sent data by then: the group stays usable.
+//
+//   agree:     ceil(log2 P) messages of 44 bytes a rank
+//   disagree:  twice the rounds; texts of at most kMaxText bytes
+//
+// A rank whose own arguments are wrong takes part with kHasProblem set and its text: that counts as
+// a disagreement, with itself alone. So a local error is everybody's error.
+//
+// Pure: the executor sends and receives. No errors; malformed bytes count as a disagreement.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "parallel/base/digest.h"
+#include "parallel/base/dtype.h"
+#include "parallel/comm/ucx/engine/values/failure.h"
+
+namespace meshrun::ucx {
+
+enum class OperationKind : uint8_t {
+  kBarrier = 0,
+  kBroadcast = 1,
+  kAllReduce = 2,
+  kReduce = 3,
+  kAllGather = 4,
+  kGather = 5,
+  kScatter = 6,
+  kReduceScatter = 7,
+  kAllToAll = 8,
+  kSend = 9,      // never compared
+  kReceive = 10,  // never compared
+  kCoalesced = 11,
+  // On pieces of uneven size, along any dimension.
+  kAllGatherV = 12,
+  kReduceScatterV = 13,
+  kGatherV = 14,
+  kScatterV = 15,
+  kAllToAllV = 16,
+  kCompare = 17,  // a header alone
+};
+const char* name_of(OperationKind kind);  // "all_reduce"
+
+enum SignatureFlag : uint8_t {
+  kRequiresGrad = 1,
+  kHasProblem = 2,
+};
+
+// What must be equal on all ranks, in 40 bytes. On the wire as it stands (little-endian hosts).
+struct Signature {
+  uint64_t sequence = 0;
+  // digest_of() everything else that must agree: sizes of all ranks' pieces, dim, root, reduction,
+  // accumulation, kAlgorithmVersion and what the algorithms know of the group's hosts.
+  uint64_t digest = 0;
+  // Of what all ranks agree on: the tensor, or all pieces together.
+  int64_t bytes = 0;
+  OperationKind kind = OperationKind::kBarrier;
+  DType dtype = DType::kUInt8;
+  uint8_t ndim = 0;
+  uint8_t flags = 0;
+  int32_t root = -1;
+  uint64_t reserved = 0;
+
+  // kHasProblem never agrees, not even with itself.
+  bool agrees_with(const Signature& other) const;
+};
+static_assert(sizeof(Signature) == 40);
+
+// What a rank knows of the group's signatures.
+struct Knowledge {
+  int32_t reference = -1;  // the lowest rank heard of
+  Signature signature;
+  int32_t other = -1;  // the lowest rank that disagrees with it, or has a problem; -1: none
+};
+Knowledge join(const Knowledge& a, const Knowledge& b);
+
+class HeaderCheck {
+ public:
+  static constexpr size_t kMaxText = 400;
+  static constexpr size_t kMessageBytes = sizeof(Signature) + sizeof(int32_t);
+  static constexpr size_t kExplanationBytes = 8 + 2 * kMaxText;
+
+  HeaderCheck(int rank, int size, const Signature& own);
+
+  // Rounds of the phase under way. In round k: send message() to send_to(k), give what comes from
+  // receive_from(k) to receive(). One round after the other.
+  int rounds() const { return rounds_; }
+  int send_to(int round) const { return (rank_ + (1 << round)) % size_; }
+  int receive_from(int round) const { return ((rank_ - (1 << round)) % size_ + size_) % size_; }
+  // Writes what this rank says in the round under way; returns its length. `out` has room for
+  // kMessageBytes, while explaining for kExplanationBytes.
+  size_t message(std::span<std::byte> out) const;
+  // False: a header of an operation that this rank has left behind (a verdict skipped it); post the
+  // receive again.
+  bool receive(std::span<const std::byte> message);
+
+  // After the last round. True: all agree. Else the explanation follows: begin_explaining() with
+  // this rank's text, the rounds again, then failure().
+  bool agree() const { return knowledge_.other < 0; }
+  // Whether `text` is wanted of this rank.
+  bool is_named() const { return rank_ == knowledge_.reference || rank_ == knowledge_.other; }
+  // `text` is this rank's side of the sentence ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"),
+  // or its problem; cut at kMaxText.
+  void begin_explaining(std::string_view text);
+  Failure failure(std::string_view group_name) const;
+
+ private:
+  struct Side {
+    bool known = false;
+    uint8_t flags = 0;
+    OperationKind kind = OperationKind::kBarrier;
+    std::string text;
+  };
+  bool receive_explanation(std::span<const std::byte> message);
+
+  const int rank_;
+  const int size_;
+  const int rounds_;
+  const Signature own_;
+  int round_ = 0;
+  Knowledge knowledge_;
+  bool explaining_ = false;
+  Side reference_, other_;
+};
+
+}  // namespace meshrun::ucx

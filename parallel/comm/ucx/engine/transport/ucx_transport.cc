@@ -1,0 +1,274 @@
+#include "parallel/comm/ucx/engine/transport/ucx_transport.h"
+
+#include <fmt/format.h>
+#include <ucp/api/ucp.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace meshrun::ucx {
+namespace {
+
+MessageStatus status_of(ucs_status_t status) {
+  switch (status) {
+    case UCS_OK:
+      return MessageStatus::kOk;
+    case UCS_ERR_CANCELED:
+      return MessageStatus::kCancelled;
+    case UCS_ERR_MESSAGE_TRUNCATED:
+      return MessageStatus::kTruncated;
+    default:
+      return MessageStatus::kFailed;
+  }
+}
+
+class UcxTransport final : public Transport {
+ public:
+  UcxTransport() = default;
+  ~UcxTransport() override { close(); }
+
+  UcxTransport(const UcxTransport&) = delete;
+  UcxTransport& operator=(const UcxTransport&) = delete;
+
+  absl::Status start();
+
+  const std::string& address() const override { return address_; }
+  PeerId connect(std::string_view address) override;
+  bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override;
+  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override;
+  void cancel(Request& receive) override;
+  bool progress(Happened& happened) override;
+  bool arm() override;
+  int event_fd() const override { return event_fd_; }
+  void wake() override { ucp_worker_signal(worker_); }
+  void close() override;
+
+ private:
+  struct Peer {
+    UcxTransport* transport;
+    PeerId id;
+    ucp_ep_h endpoint = nullptr;
+    bool broken = false;
+  };
+
+  static void on_sent(void* handle, ucs_status_t status, void* request);
+  static void on_received(void* handle, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                          void* request);
+  static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+
+  void end(Request& request, ucs_status_t status);
+  void mark_broken(Peer& peer, std::string reason);
+  absl::Status error(const char* call, ucs_status_t status) const;
+
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int event_fd_ = -1;
+  std::string address_;
+  std::string devices_;  // UCX_TLS in force
+  // By address. UCX keeps pointers to the peers.
+  std::map<std::string, std::unique_ptr<Peer>, std::less<>> peers_;
+  std::vector<Peer*> peers_by_id_;
+  // UCX calls back from within any call; what it said waits here for progress().
+  Happened pending_;
+};
+
+// UCX has no call that reads one variable of a configuration.
+std::string devices_of(const ucp_config_t* config) {
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* const stream = open_memstream(&text, &size);
+  if (stream == nullptr) return {};
+  ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
+  std::fclose(stream);
+  const std::string all(text, size);
+  std::free(text);
+  static constexpr std::string_view kName = "UCX_TLS=";
+  const size_t start = all.find(kName);
+  if (start == std::string::npos) return {};
+  return all.substr(start, all.find('\n', start) - start);
+}
+
+absl::Status UcxTransport::error(const char* call, ucs_status_t status) const {
+  return absl::UnavailableError(fmt::format(
+      "{}: {} ({}); `ucx_info -d` lists what UCX finds on this host, and UCX_LOG_LEVEL=info says "
+      "what it chooses",
+      call, ucs_status_string(status), devices_));
+}
+
+absl::Status UcxTransport::start() {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return error("ucp_config_read", status);
+  devices_ = devices_of(config);
+  status = ucp_config_modify(config, "RNDV_SCHEME", "get_zcopy");
+  const char* call = "ucp_config_modify(RNDV_SCHEME)";
+  if (status == UCS_OK) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES;
+    params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+    call = "ucp_init";
+    status = ucp_init(&params, config, &context_);
+  }
+  ucp_config_release(config);
+  if (status != UCS_OK) return error(call, status);
+
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucp_worker_create(context_, &params, &worker_);
+  if (status != UCS_OK) return error("ucp_worker_create", status);
+  status = ucp_worker_get_efd(worker_, &event_fd_);
+  if (status != UCS_OK) return error("ucp_worker_get_efd", status);
+  ucp_address_t* address = nullptr;
+  size_t length = 0;
+  status = ucp_worker_get_address(worker_, &address, &length);
+  if (status != UCS_OK) return error("ucp_worker_get_address", status);
+  address_.assign(reinterpret_cast<const char*>(address), length);
+  ucp_worker_release_address(worker_, address);
+  return absl::OkStatus();
+}
+
+PeerId UcxTransport::connect(std::string_view address) {
+  const auto known = peers_.find(address);
+  if (known != peers_.end()) return known->second->id;
+  const auto id = static_cast<PeerId>(peers_by_id_.size());
+  const auto [entry, inserted] = peers_.emplace(std::string(address), std::make_unique<Peer>());
+  Peer& peer = *entry->second;
+  peer.transport = this;
+  peer.id = id;
+  peers_by_id_.push_back(&peer);
+
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(entry->first.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+  params.err_handler.cb = &UcxTransport::on_error;
+  params.err_handler.arg = &peer;
+  const ucs_status_t status = ucp_ep_create(worker_, &params, &peer.endpoint);
+  if (status != UCS_OK) {
+    peer.endpoint = nullptr;
+    mark_broken(peer, error("ucp_ep_create", status).ToString());
+  }
+  return id;
+}
+
+bool UcxTransport::send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) {
+  request.status = MessageStatus::kOk;
+  request.transport = this;
+  request.handle = nullptr;
+  const Peer& peer = *peers_by_id_[static_cast<size_t>(to)];
+  if (peer.broken) {
+    request.status = MessageStatus::kFailed;
+    return true;
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = &UcxTransport::on_sent;
+  param.user_data = &request;
+  const ucs_status_ptr_t handle =
+      ucp_tag_send_nbx(peer.endpoint, bytes.data(), bytes.size(), tag, &param);
+  if (handle == nullptr) return true;
+  if (UCS_PTR_IS_ERR(handle)) {
+    request.status = status_of(UCS_PTR_STATUS(handle));
+    return true;
+  }
+  request.handle = handle;
+  return false;
+}
+
+void UcxTransport::receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) {
+  request.status = MessageStatus::kOk;
+  request.transport = this;
+  request.handle = nullptr;
+  ucp_request_param_t param{};
+  // A receive that UCX 1.13 completes at once leaves tag and length unset where it is asked for
+  // them by UCP_OP_ATTR_FIELD_RECV_INFO; the callback has them.
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.cb.recv = &UcxTransport::on_received;
+  param.user_data = &request;
+  const ucs_status_ptr_t handle =
+      ucp_tag_recv_nbx(worker_, bytes.data(), bytes.size(), tag, mask, &param);
+  if (request.transport == nullptr) return;  // called back already
+  if (UCS_PTR_IS_ERR(handle)) {
+    end(request, UCS_PTR_STATUS(handle));
+  } else {
+    request.handle = handle;
+  }
+}
+
+void UcxTransport::cancel(Request& receive) {
+  if (receive.handle != nullptr) ucp_request_cancel(worker_, receive.handle);
+}
+
+bool UcxTransport::progress(Happened& happened) {
+  const bool moved = ucp_worker_progress(worker_) != 0;
+  if (pending_.done.empty() && pending_.broken.empty()) return moved;
+  happened.done.insert(happened.done.end(), pending_.done.begin(), pending_.done.end());
+  pending_.done.clear();
+  for (BrokenPeer& broken : pending_.broken) happened.broken.push_back(std::move(broken));
+  pending_.broken.clear();
+  return true;
+}
+
+bool UcxTransport::arm() {
+  return pending_.done.empty() && pending_.broken.empty() && ucp_worker_arm(worker_) == UCS_OK;
+}
+
+void UcxTransport::close() {
+  // It calls back for every send that is pending.
+  if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
+  if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
+  pending_ = {};
+}
+
+void UcxTransport::on_sent(void* handle, ucs_status_t status, void* request) {
+  auto& sent = *static_cast<Request*>(request);
+  static_cast<UcxTransport*>(sent.transport)->end(sent, status);
+  ucp_request_free(handle);
+}
+
+void UcxTransport::on_received(void* handle, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                               void* request) {
+  auto& received = *static_cast<Request*>(request);
+  if (status == UCS_OK) {
+    received.bytes = static_cast<int64_t>(info->length);
+    received.tag = info->sender_tag;
+  }
+  static_cast<UcxTransport*>(received.transport)->end(received, status);
+  ucp_request_free(handle);
+}
+
+void UcxTransport::on_error(void* peer, ucp_ep_h, ucs_status_t status) {
+  auto& broken = *static_cast<Peer*>(peer);
+  broken.transport->mark_broken(broken, ucs_status_string(status));
+}
+
+void UcxTransport::end(Request& request, ucs_status_t status) {
+  request.status = status_of(status);
+  request.transport = nullptr;
+  request.handle = nullptr;
+  pending_.done.push_back(&request);
+}
+
+void UcxTransport::mark_broken(Peer& peer, std::string reason) {
+  if (std::exchange(peer.broken, true)) return;
+  pending_.broken.push_back({peer.id, std::move(reason)});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport() {
+  auto transport = std::make_unique<UcxTransport>();
+  absl::Status status = transport->start();
+  if (!status.ok()) return status;
+  return transport;
+}
+
+}  // namespace meshrun::ucx

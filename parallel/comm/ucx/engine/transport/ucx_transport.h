@@ -1,0 +1,23 @@
+// The Transport over UCX: shared memory and CMA within a host, TCP or RDMA between hosts.
+//
+// What UCX is told, and why (docs/decisions/, "How the ucx backend uses UCX"):
+//   UCP_ERR_HANDLING_MODE_NONE with an error handler: MODE_PEER would give up shared memory.
+//   RNDV_SCHEME=get_zcopy, whatever UCX_RNDV_SCHEME says: a late peer never writes into our memory.
+//   UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP; endpoints are never closed alone, only with the worker.
+// All else is left to UCX's own variables (UCX_TLS=tcp,self forces TCP), which are only read.
+//
+// Requests are released inside their completion callback, so that close() leaves none behind.
+// UCX does not survive fork(): the child must not touch the parent's transport.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "parallel/comm/ucx/engine/transport/transport.h"
+
+namespace meshrun::ucx {
+
+// UNAVAILABLE: UCX finds no usable device; the text has UCX's status and the UCX_TLS in force.
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport();
+
+}  // namespace meshrun::ucx

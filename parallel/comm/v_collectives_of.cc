@@ -1,0 +1,35 @@
+#include "parallel/comm/v_collectives_of.h"
+
+#include <utility>
+
+#include "parallel/base/errors.h"
+#include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                               c10::DeviceType device) {
+  try {
+    backend_ = group->getBackend(device);
+  } catch (const c10::Error&) {
+    throw BackendError("the process group \"" + group->getGroupName() + "\" has no backend for " +
+                       c10::DeviceTypeName(device, /*lower_case=*/true) + " tensors");
+  }
+  collectives_ = dynamic_cast<VCollectives*>(backend_.get());
+  if (collectives_ != nullptr) return;
+  PointToPointVCollectives::Compare compare;
+  if (auto comparer = comparer_of(*group)) {
+    compare = [comparer](std::string what, uint64_t digest, VCall call) {
+      return comparer->compare(std::move(what), digest, std::move(call));
+    };
+  }
+  adapter_ = std::make_unique<PointToPointVCollectives>(backend_, std::move(compare));
+  collectives_ = adapter_.get();
+}
+
+VCollectivesOf::~VCollectivesOf() = default;
+VCollectivesOf::VCollectivesOf(VCollectivesOf&&) noexcept = default;
+
+}  // namespace meshrun

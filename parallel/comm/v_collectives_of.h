@@ -1,0 +1,37 @@
+// The v-collectives of a process group, whatever its backend.
+//
+// Threads and order: those of c10d::Backend.
+#pragma once
+
+#include <memory>
+
+#include "c10/core/DeviceType.h"
+#include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/interface/v_collectives.h"
+
+namespace c10d {
+class Backend;
+class ProcessGroup;
+}  // namespace c10d
+
+namespace meshrun {
+
+// The v-collectives of a group for tensors on `device`: its backend's own, or those put together
+// from c10d's. Holds the backend. Made per call: costs two look-ups.
+class VCollectivesOf {
+ public:
+  // Raises BackendError where the group has no backend for the device.
+  VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::DeviceType device);
+  ~VCollectivesOf();
+  VCollectivesOf(VCollectivesOf&&) noexcept;
+
+  VCollectives* operator->() const { return collectives_; }
+  VCollectives& operator*() const { return *collectives_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::unique_ptr<VCollectives> adapter_;  // absent where the backend has its own
+  VCollectives* collectives_ = nullptr;
+};
+
+}  // namespace meshrun

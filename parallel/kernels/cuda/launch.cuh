@@ -1,0 +1,38 @@
+// Runs bodies as kernels.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "parallel/kernels/cuda/dispatch.h"
+#include "parallel/kernels/cuda/threads.h"
+
+namespace meshrun::cuda {
+
+template <int kLoads, typename Body>
+__global__ void __launch_bounds__(kBlock) body_kernel(const __grid_constant__ Body body) {
+  run_body<kLoads>(body, blockIdx.x, gridDim.x, threadIdx.x);
+}
+
+template <int kLoads, typename Body>
+__global__ void __launch_bounds__(kBlock) pieces_kernel(const __grid_constant__ Body body) {
+  run_piece<kLoads>(body, static_cast<int>(blockIdx.y), blockIdx.x, gridDim.x, threadIdx.x);
+}
+
+template <int kLoads>
+struct CudaLaunch {
+  cudaStream_t stream;
+
+  template <typename Body>
+  void operator()(const Body& body) const {
+    body_kernel<kLoads><<<blocks_for<kLoads>(body.count), kBlock, 0, stream>>>(body);
+  }
+  template <typename Body>
+  void pieces(const Body& body, int number) const {
+    const dim3 grid(blocks_for<kLoads>(most_threads(body, number)), static_cast<unsigned>(number));
+    pieces_kernel<kLoads><<<grid, kBlock, 0, stream>>>(body);
+  }
+};
+
+}  // namespace meshrun::cuda

@@ -1,0 +1,14 @@
+#include "parallel/kernels/cuda/launch.cuh"
+
+namespace meshrun::cuda {
+
+// A thread's loads of one sum are under way together already.
+bool launch(const SegmentedSum& call, CUstream_st* stream) {
+  return dispatch(call, CudaLaunch<1>{stream});
+}
+
+bool launch(const SumInOrder& call, CUstream_st* stream) {
+  return dispatch(call, CudaLaunch<1>{stream});
+}
+
+}  // namespace meshrun::cuda

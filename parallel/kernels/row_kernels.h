@@ -1,0 +1,56 @@
+// The seam between the indexed exchange and a device's kernels that move and add slices.
+//
+// A slice is tensor.select(dim, i): for a tensor (outer, extent, inner), `outer` rows of `inner`
+// elements. A device type registers one table; where it has not, ATen's operators do the same
+// (row_kernels.cc). The CPU's is ours.
+//
+// What all kernels may rely on: tensors of one device, `dim` in range and not negative, output
+// contiguous (but for gather_rows) and of the right shape, indices in range, of int64, contiguous,
+// on the tensors' device; extents of 0 occur. Inputs have any strides. They run on the current
+// stream, allocate from the caching allocator at most, never synchronise, and can be captured in a
+// CUDA graph. Nothing here sees autograd.
+//
+// Threads: register before main; the rest from any. Errors: c10::Error for a dtype without kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "ATen/core/Tensor.h"
+#include "c10/core/DeviceType.h"
+#include "parallel/base/strided_span.h"
+
+namespace meshrun {
+
+struct RowKernels {
+  // output.select(dim, i) = input.select(dim, index[i]), converted where the dtypes differ.
+  // `output` is a slice along dim of a contiguous tensor, so at dim 0 contiguous.
+  void (*gather_rows)(const at::Tensor& output, const at::Tensor& input, const at::Tensor& index,
+                      int64_t dim);
+
+  // output.select(dim, r) = the sum, in this order, of the slices positions[offsets[r]] up to
+  // positions[offsets[r + 1] - 1]; zero where there are none. Position p is slice p of `first`
+  // where p < first.size(dim), else slice p - first.size(dim) of `second`. `offsets` has
+  // output.size(dim) + 1 entries. float16 and bfloat16 are added in float32 and rounded once; with
+  // `use_fp32` false after each addition. No atomics: the same bits in every run.
+  void (*segmented_sum)(const at::Tensor& output, const at::Tensor& first, const at::Tensor& second,
+                        const at::Tensor& offsets, const at::Tensor& positions, int64_t dim,
+                        bool use_fp32);
+
+  // Slices index[begin], ..., index[begin + count - 1] along dim, as gather_rows would put them
+  // together: their packed bytes [offset, offset + bytes) to those at `to_offset` of `to`. Holds
+  // the input; `index` is the caller's to keep.
+  using Filler = std::function<void(int64_t begin, int64_t count, int64_t offset, StridedSpan to,
+                                    int64_t to_offset, int64_t bytes)>;
+  // Empty where the input's slices are not evenly apart. Null: the device has none.
+  Filler (*filler)(const at::Tensor& input, const at::Tensor& index, int64_t dim) = nullptr;
+};
+
+// `kernels` lives as long as the process. True, for a static initialiser.
+bool register_row_kernels(c10::DeviceType device, const RowKernels* kernels);
+const RowKernels& row_kernels(c10::DeviceType device);
+// Of any device, by ATen's operators; its sum synchronises.
+const RowKernels& aten_row_kernels();
+
+}  // namespace meshrun

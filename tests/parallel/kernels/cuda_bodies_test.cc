@@ -1,0 +1,370 @@
+// What the CUDA kernels compute, without a GPU: every thread of a launch run in a loop on the host,
+// over the same choice of access widths, types and index arithmetic, against ATen.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "parallel/kernels/cuda/calls.h"
+#include "parallel/kernels/cuda/dispatch.h"
+#include "parallel/kernels/cuda/threads.h"
+
+namespace meshrun::cuda {
+namespace {
+
+using at::Tensor;
+
+// A launch, thread by thread; remembers the width of its accesses.
+template <int kLoads>
+struct HostLaunch {
+  size_t* width;
+
+  template <typename Body>
+  void operator()(const Body& body) const {
+    *width = sizeof(typename Body::Value);
+    const unsigned blocks = blocks_for<kLoads>(body.count);
+    for (unsigned block = 0; block < blocks; ++block) {
+      for (unsigned thread = 0; thread < kBlock; ++thread) {
+        run_body<kLoads>(body, block, blocks, thread);
+      }
+    }
+  }
+  template <typename Body>
+  void pieces(const Body& body, int number) const {
+    *width = sizeof(typename Body::Value);
+    const unsigned blocks = blocks_for<kLoads>(most_threads(body, number));
+    for (int piece = 0; piece < number; ++piece) {
+      for (unsigned block = 0; block < blocks; ++block) {
+        for (unsigned thread = 0; thread < kBlock; ++thread) {
+          run_piece<kLoads>(body, piece, block, blocks, thread);
+        }
+      }
+    }
+  }
+};
+
+// Runs a call; the bytes that an access had.
+template <int kLoads, typename Call>
+size_t run_on_host(const Call& call) {
+  size_t width = 0;
+  EXPECT_TRUE(dispatch(call, HostLaunch<kLoads>{&width}));
+  return width;
+}
+
+// Uninitialised memory between two guards, `shift` elements behind an aligned address.
+class Guarded {
+ public:
+  Guarded(int64_t elements, at::ScalarType type, int64_t shift)
+      : elements_(elements),
+        shift_(shift),
+        memory_(at::full({elements + 2 * kGuard + shift}, 77, at::TensorOptions().dtype(type))) {}
+  Tensor tensor() const { return memory_.narrow(0, kGuard + shift_, elements_); }
+  void expect_guards() const {
+    EXPECT_TRUE((memory_.narrow(0, 0, kGuard + shift_) == kept()).all().item<bool>());
+    EXPECT_TRUE(
+        (memory_.narrow(0, kGuard + shift_ + elements_, kGuard) == kept()).all().item<bool>());
+  }
+
+ private:
+  static constexpr int64_t kGuard = 64;
+  Tensor kept() const {
+    return at::full({1}, 77, at::TensorOptions().dtype(memory_.scalar_type()));
+  }
+
+  int64_t elements_;
+  int64_t shift_;
+  Tensor memory_;
+};
+
+Tensor values(at::IntArrayRef shape, at::ScalarType type) {
+  return at::randint(-9, 10, shape).to(type);
+}
+
+// The same values, `shift` elements behind an aligned address.
+Tensor shifted(const Tensor& tensor, int64_t shift) {
+  const Tensor memory = at::empty({tensor.numel() + shift}, tensor.options());
+  return memory.narrow(0, shift, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+}
+
+Strided around(const Tensor& tensor) {  // (outer, extent, inner)
+  return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1)};
+}
+
+std::string described(at::ScalarType type, int64_t outer, int64_t inner, int64_t shift) {
+  return std::string(c10::toString(type)) + " outer " + std::to_string(outer) + " inner " +
+         std::to_string(inner) + " shift " + std::to_string(shift);
+}
+
+const std::vector<at::ScalarType> kTypes = {
+    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kByte,         at::kChar,
+    at::kInt,  at::kShort,    at::kLong,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
+
+TEST(CudaBodiesTest, DividersDivide) {
+  std::mt19937_64 random(1);
+  const uint32_t most = (1u << 31) - 1;
+  std::vector<uint32_t> numbers = {1, 2, 3, 5, 7, 255, 256, 257, 65535, 1u << 30, most - 1, most};
+  for (int i = 0; i < 300; ++i) numbers.push_back(1 + static_cast<uint32_t>(random() % most));
+  for (const uint32_t divisor : numbers) {
+    const Divider<uint32_t> narrow(divisor);
+    const Divider<uint64_t> wide(divisor);
+    std::vector<uint32_t> tried = numbers;
+    tried.insert(tried.end(), {0, divisor - 1, most / divisor * divisor,
+                               most / divisor * divisor == 0 ? 0 : most / divisor * divisor - 1});
+    for (const uint32_t value : tried) {
+      EXPECT_EQ(narrow.divide(value).quotient, value / divisor) << value << " / " << divisor;
+      EXPECT_EQ(narrow.divide(value).remainder, value % divisor) << value << " / " << divisor;
+      EXPECT_EQ(wide.divide(value).quotient, value / divisor);
+      EXPECT_EQ(wide.divide(value).remainder, value % divisor);
+    }
+  }
+}
+
+TEST(CudaBodiesTest, EveryThreadOfEveryGridHasItsShareAndNoOther) {
+  for (const uint32_t count : {1u, 255u, 256u, 257u, 1023u, 1024u, 1025u, 5000u}) {
+    for (const unsigned blocks : {1u, 2u, 5u, blocks_for<4>(count)}) {
+      std::vector<int> times(count, 0);
+      for (unsigned block = 0; block < blocks; ++block) {
+        for (unsigned thread = 0; thread < kBlock; ++thread) {
+          run_threads<4, uint32_t>(
+              block, blocks, thread, count, [](uint32_t at) { return at; },
+              [&](uint32_t at, uint32_t value) { times[at] += value == at ? 1 : 100; });
+        }
+      }
+      EXPECT_EQ(times, std::vector<int>(count, 1)) << count << " in " << blocks << " blocks";
+    }
+  }
+}
+
+TEST(CudaBodiesTest, GatheredRowsAreThoseOfTheIndex) {
+  const Tensor index = at::tensor({3, 0, 0, 4, 2, 4, 1}, at::kLong);
+  for (const at::ScalarType type : kTypes) {
+    for (const int64_t outer : {1, 3}) {
+      for (const int64_t inner : {1, 2, 3, 8, 16, 17, 200}) {
+        for (const int64_t shift : {0, 1}) {
+          SCOPED_TRACE(described(type, outer, inner, shift));
+          const Tensor input = shifted(values({outer, 5, inner}, type), shift);
+          Guarded output(outer * 7 * inner, type, shift);
+          const Tensor gathered = output.tensor().view({outer, 7, inner});
+          const size_t width =
+              run_on_host<4>(GatherRows{around(gathered), type, around(input), type,
+                                        index.data_ptr<int64_t>(), outer, 7, inner});
+          EXPECT_TRUE(at::equal(gathered, input.index_select(1, index)));
+          output.expect_guards();
+          if (shift == 0 && inner % 16 == 0) {
+            EXPECT_EQ(width, 16);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaBodiesTest, GatheredRowsMayBeConvertedAndLieApart) {
+  const Tensor index = at::tensor({1, 3, 3}, at::kLong);
+  const std::vector<at::ScalarType> floats = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
+  for (const at::ScalarType from : floats) {
+    for (const at::ScalarType to : floats) {
+      for (const int64_t inner : {3, 8, 16}) {
+        for (const int64_t shift : {0, 1}) {
+          SCOPED_TRACE(described(from, 2, inner, shift) + " to " + c10::toString(to));
+          const Tensor input = shifted(at::randn({2, 4, inner}).to(from), shift);
+          // Slices 2 to 4 of six.
+          const Tensor whole = shifted(at::full({2, 6, inner}, 5, at::kFloat).to(to), shift);
+          const Tensor output = whole.narrow(1, 2, 3);
+          run_on_host<4>(GatherRows{around(output), to, around(input), from,
+                                    index.data_ptr<int64_t>(), 2, 3, inner});
+          EXPECT_TRUE(at::equal(output, input.index_select(1, index).to(to)));
+          EXPECT_TRUE((whole.narrow(1, 0, 2) == 5).all().item<bool>());
+          EXPECT_TRUE((whole.narrow(1, 5, 1) == 5).all().item<bool>());
+        }
+      }
+    }
+  }
+  size_t width = 0;
+  const GatherRows call{{}, at::kLong, {}, at::kInt, nullptr, 1, 1, 1};
+  EXPECT_FALSE(dispatch(call, HostLaunch<4>{&width}));
+}
+
+TEST(CudaBodiesTest, IndicesBeyond32BitsAreCountedIn64) {
+  const Tensor index = at::tensor({2, 0}, at::kLong);
+  const Tensor input = values({2, 3, 6}, at::kFloat);
+  const Tensor output = at::zeros({2, 2, 6});
+  size_t width = 0;
+  gather_with<float, float, 2, uint64_t>(GatherRows{around(output), at::kFloat, around(input),
+                                                    at::kFloat, index.data_ptr<int64_t>(), 2, 2, 6},
+                                         2, 2, 3, HostLaunch<4>{&width});
+  EXPECT_TRUE(at::equal(output, input.index_select(1, index)));
+  EXPECT_TRUE(is_small((int64_t{1} << 31) - 1));
+  EXPECT_FALSE(is_small(int64_t{1} << 31));
+
+  const Tensor positions = at::tensor({2, 0, 1}, at::kLong);
+  const Tensor offsets = at::tensor({0, 3}, at::kLong);
+  const Tensor sum = at::zeros({2, 1, 6});
+  SegmentedSum call{around(sum),
+                    around(input),
+                    {},
+                    3,
+                    offsets.data_ptr<int64_t>(),
+                    positions.data_ptr<int64_t>(),
+                    at::kFloat,
+                    true,
+                    2,
+                    1,
+                    6};
+  segmented_sum_with<float, float, 2, uint64_t>(call, HostLaunch<1>{&width});
+  EXPECT_TRUE(at::equal(sum, input.sum(1, true)));
+}
+
+// One addition after another, as the kernels promise.
+Tensor summed(const std::vector<Tensor>& slices, const Tensor& like, bool use_fp32) {
+  if (slices.empty()) return at::zeros_like(like);
+  const bool is_half = like.scalar_type() == at::kHalf || like.scalar_type() == at::kBFloat16;
+  Tensor sum = slices[0].to(is_half && use_fp32 ? at::kFloat : like.scalar_type(), false, true);
+  for (size_t i = 1; i < slices.size(); ++i) sum.add_(slices[i]);
+  return sum.to(like.scalar_type());
+}
+
+TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
+  // Segments: none, one, a hot one of 23, none, six of both tensors, none.
+  std::vector<int64_t> positions = {4};
+  for (int64_t i = 0; i < 23; ++i) positions.push_back(i * 5 % 9);
+  positions.insert(positions.end(), {8, 0, 7, 1, 6, 6});
+  const Tensor offsets = at::tensor({0, 0, 1, 24, 24, 30, 30}, at::kLong);
+  const auto* offset = offsets.const_data_ptr<int64_t>();
+  for (const at::ScalarType type : kTypes) {
+    for (const bool use_fp32 : {true, false}) {
+      for (const int64_t outer : {1, 2}) {
+        for (const int64_t inner : {1, 3, 8, 17, 32}) {
+          for (const int64_t shift : {0, 1}) {
+            SCOPED_TRACE(described(type, outer, inner, shift) + (use_fp32 ? "" : " narrow"));
+            const bool is_integral = at::isIntegralType(type, true);
+            const auto some = [&](int64_t extent) {
+              return shifted(is_integral ? at::randint(0, 4, {outer, extent, inner}).to(type)
+                                         : at::randn({outer, extent, inner}).to(type),
+                             shift);
+            };
+            const Tensor first = some(5), second = some(4);
+            const Tensor both = at::cat({first, second}, 1);
+            Guarded memory(outer * 6 * inner, type, shift);
+            const Tensor output = memory.tensor().view({outer, 6, inner});
+            const size_t width = run_on_host<1>(
+                SegmentedSum{around(output), around(first), around(second), 5, offset,
+                             positions.data(), type, use_fp32, outer, 6, inner});
+            for (int64_t segment = 0; segment < 6; ++segment) {
+              std::vector<Tensor> slices;
+              for (int64_t i = offset[segment]; i < offset[segment + 1]; ++i) {
+                slices.push_back(both.select(1, positions[static_cast<size_t>(i)]));
+              }
+              const Tensor actual = output.select(1, segment);
+              EXPECT_TRUE(at::equal(actual, summed(slices, actual, use_fp32))) << segment;
+            }
+            memory.expect_guards();
+            if (shift == 0 && inner == 32) {
+              EXPECT_EQ(width, 16);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaBodiesTest, PartsAreAddedInRankOrder) {
+  for (const at::ScalarType type : kTypes) {
+    for (const bool use_fp32 : {true, false}) {
+      for (const int64_t number : {1, 2, 5, 8, 13}) {
+        for (const int64_t elements : {1, 16, 1000, 1040}) {
+          for (const int64_t shift : {0, 1}) {
+            SCOPED_TRACE(described(type, number, elements, shift));
+            const int64_t pitch = (elements + 15) / 16 * 16;
+            const Tensor all =
+                shifted(at::isIntegralType(type, true) ? at::randint(0, 9, {number, pitch}).to(type)
+                                                       : at::randn({number, pitch}).to(type),
+                        shift);
+            const Tensor parts = all.narrow(1, 0, elements);
+            Guarded memory(elements, type, shift);
+            const Tensor output = memory.tensor();
+            const size_t width = run_on_host<1>(SumInOrder{
+                output.data_ptr(), parts.data_ptr(), pitch, number, elements, type, use_fp32});
+            EXPECT_TRUE(at::equal(output, summed(parts.unbind(0), output, use_fp32)));
+            memory.expect_guards();
+            if (shift == 0 && elements == 1040) {
+              EXPECT_EQ(width, 16);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaBodiesTest, HalvesAddedInFloat32AreRoundedOnce) {
+  const Tensor parts = at::tensor({2048.0f, 1.0f, 1.0f, 1.0f, 1.0f}).to(at::kHalf).view({5, 1});
+  const Tensor output = at::zeros({1}, at::kHalf);
+  SumInOrder call{output.data_ptr(), parts.data_ptr(), 1, 5, 1, at::kHalf, true};
+  run_on_host<1>(call);
+  EXPECT_EQ(output.item<float>(), 2052);
+  call.use_fp32 = false;
+  run_on_host<1>(call);
+  EXPECT_EQ(output.item<float>(), 2048);
+}
+
+TEST(CudaBodiesTest, SlicesAreMovedBetweenTensorAndBuffer) {
+  // More than go into one launch, too.
+  std::vector<int64_t> many(70);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<int64_t>(i * 7 % 5);
+  const std::vector<std::vector<int64_t>> patterns = {{5, 0, 3, 1}, {16}, {8, 8, 16}, many};
+  for (const at::ScalarType type : kTypes) {
+    for (const auto& sizes : patterns) {
+      for (const int64_t outer : {1, 3}) {
+        for (const int64_t inner : {1, 4, 16}) {
+          for (const int64_t shift : {0, 1}) {
+            SCOPED_TRACE(described(type, outer, inner, shift));
+            std::vector<Permute::Piece> pieces;
+            int64_t extent = 0, elements = 3 * shift;  // a buffer may begin anywhere
+            for (const int64_t size : sizes) {
+              pieces.push_back({extent, size, elements});
+              extent += size;
+              elements += outer * size * inner;
+            }
+            const Tensor tensor = shifted(values({outer, extent, inner}, type), shift);
+            Guarded buffer(elements - 3 * shift, type, 3 * shift);
+            const auto size = static_cast<int64_t>(tensor.element_size());
+            Permute call{true,
+                         static_cast<char*>(buffer.tensor().data_ptr()) - 3 * shift * size,
+                         tensor.data_ptr(),
+                         size,
+                         outer,
+                         extent,
+                         inner,
+                         pieces};
+            const size_t width = run_on_host<4>(call);
+            int64_t offset = 0;
+            for (const Permute::Piece& piece : pieces) {
+              const Tensor expected = tensor.narrow(1, piece.begin, piece.size).reshape({-1});
+              EXPECT_TRUE(at::equal(buffer.tensor().narrow(0, offset, expected.numel()), expected));
+              offset += expected.numel();
+            }
+            buffer.expect_guards();
+            if (shift == 0 && inner == 16) {
+              EXPECT_EQ(width, 16);
+            }
+
+            Guarded back(tensor.numel(), type, shift);
+            call.packs = false;
+            call.tensor = back.tensor().data_ptr();
+            run_on_host<4>(call);
+            EXPECT_TRUE(at::equal(back.tensor().view(tensor.sizes()), tensor));
+            back.expect_guards();
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshrun::cuda

@@ -1,0 +1,360 @@
+#include "worker/generations/generation.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/os/files.h"
+#include "core/os/process.h"
+#include "core/proto_time.h"
+#include "core/status.h"
+#include "worker/supervisor/process_tree.h"
+#include "worker/supervisor/report.h"
+#include "worker/supervisor/unix_socket.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr std::chrono::seconds kDefaultKillGrace(5);
+// What a dead supervisor has left is looked for again after a moment, then more rarely, for about
+// ten seconds.
+constexpr std::chrono::milliseconds kKillAgain(20);
+constexpr std::chrono::milliseconds kKillAgainAtMost(1000);
+constexpr int kKillPasses = 15;
+constexpr char kSelf[] = "/proc/self/exe";
+
+// The program that runs, by its name where that still is the same file. It may have been removed or
+// replaced since the daemon started: a supervisor of another version would read our launch file.
+// The kernel still has the one that runs.
+std::string ProgramPath(const std::string& path) {
+  struct stat running, named;
+  const bool same = ::stat(kSelf, &running) == 0 && ::stat(path.c_str(), &named) == 0 &&
+                    running.st_dev == named.st_dev && running.st_ino == named.st_ino;
+  return same ? path : kSelf;
+}
+
+absl::Status WritePrivate(const std::string& path, const google::protobuf::MessageLite& message) {
+  return os::WriteFileAtomically(path, message.SerializeAsString(), 0600, /*sync=*/false);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(
+    EventLoop& loop, v1::GenerationRecord record, const v1::SupervisorLaunch& launch,
+    const GenerationPaths& paths, const SupervisorProgram& program, Handler handler) {
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.directory, 0700));
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.logs, 0700));
+  MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/launch", launch));
+  MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/record", record));
+  // Made here and handed over: a connection can be made before the supervisor has started.
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd listener, ListenUnix(paths.directory + "/sup.sock"));
+
+  os::SpawnOptions spawn;
+  spawn.argv = {ProgramPath(program.path),   "supervise",   "--launch",
+                paths.directory + "/launch", "--listen-fd", std::to_string(listener.get())};
+  spawn.keep_fds = {listener.get()};
+  if (program.lifeline_fd >= 0) {
+    spawn.argv.insert(spawn.argv.end(), {"--lifeline-fd", std::to_string(program.lifeline_fd)});
+    spawn.keep_fds.push_back(program.lifeline_fd);
+  }
+  if (program.end_with_daemon) spawn.argv.push_back("--end-with-daemon");
+  MESHRUN_ASSIGN_OR_RETURN(const pid_t pid, os::Spawn(spawn));
+
+  std::unique_ptr<Generation> generation(
+      new Generation(loop, std::move(record), paths.directory, std::move(handler)));
+  generation->WatchChild(pid);
+  MESHRUN_RETURN_IF_ERROR(generation->Connect());
+  return generation;
+}
+
+absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop,
+                                                              const std::string& directory,
+                                                              Handler handler) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string content, os::ReadFile(directory + "/record"));
+  v1::GenerationRecord record;
+  if (!record.ParseFromString(content)) {
+    return absl::DataLossError(fmt::format("{}/record is damaged", directory));
+  }
+  std::unique_ptr<Generation> generation(
+      new Generation(loop, std::move(record), directory, std::move(handler)));
+  generation->started_ = generation->record_.has_start();
+  if (!generation->Connect().ok()) {
+    // The table knows the generation before it hears of its end.
+    loop.Post([g = generation.get(), alive = std::weak_ptr<bool>(generation->alive_)] {
+      if (!alive.expired()) g->OnSupervisorGone();
+    });
+  }
+  return generation;
+}
+
+Generation::Generation(EventLoop& loop, v1::GenerationRecord record, std::string directory,
+                       Handler handler)
+    : loop_(loop),
+      record_(std::move(record)),
+      directory_(std::move(directory)),
+      handler_(std::move(handler)) {}
+
+Generation::~Generation() = default;
+
+absl::Status Generation::Connect() {
+  MESHRUN_ASSIGN_OR_RETURN(
+      link_,
+      SupervisorLink::Connect(
+          loop_, directory_ + "/sup.sock",
+          {.on_message = [this](const v1::SupervisorResponse& response) { OnMessage(response); },
+           .on_closed = [this] { OnSupervisorGone(); }}));
+  return absl::OkStatus();
+}
+
+void Generation::WatchChild(pid_t pid) {
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return;
+  // Collected whether or not this generation is still known.
+  auto owned = std::make_shared<os::UniqueFd>(fd);
+  loop_.Watch(fd, POLLIN, [&loop = loop_, pid, owned](short) {
+    if (::waitpid(pid, nullptr, WNOHANG) == 0) return;
+    loop.Unwatch(owned->get());
+  });
+}
+
+void Generation::Start(const v1::Start& start) {
+  if (started_ || ended_) return;
+  started_ = true;
+  *record_.mutable_start() = start;
+  // Before the ranks can ask for it through a daemon that was started again.
+  WriteRecord();
+  SendStart();
+}
+
+void Generation::SendStart() {
+  v1::SupervisorRequest request;
+  auto& env = *request.mutable_start()->mutable_env();
+  env["MASTER_ADDR"] = record_.start().master_addr();
+  env["MASTER_PORT"] = std::to_string(record_.start().master_port());
+  if (link_) link_->Send(request);
+}
+
+void Generation::Stop(std::chrono::nanoseconds grace, const std::string& reason) {
+  if (ended_) return;
+  if (!stopping_) {
+    stopping_ = true;
+    stop_reason_ = reason;
+    const auto watchers = watchers_;
+    for (GenerationWatcher* const watcher : watchers) watcher->OnStopping(reason);
+  }
+  v1::SupervisorRequest request;
+  *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+  if (link_) link_->Send(request);
+}
+
+void Generation::Ping() {
+  v1::SupervisorRequest request;
+  request.mutable_ping();
+  if (link_ && !ended_) link_->Send(request);
+}
+
+void Generation::OnMessage(const v1::SupervisorResponse& response) {
+  switch (response.message_case()) {
+    case v1::SupervisorResponse::kState:
+      TakeState(response.state());
+      break;
+    case v1::SupervisorResponse::kStarted:
+      pids_ = {response.started().pids().begin(), response.started().pids().end()};
+      handler_.on_started();
+      break;
+    case v1::SupervisorResponse::kRankExit:
+      TakeExit(response.rank_exit());
+      break;
+    case v1::SupervisorResponse::kProgress:
+      for (const auto& [rank, progress] : response.progress().progress())
+        MergeRankProgress(rank, progress);
+      break;
+    case v1::SupervisorResponse::kEnded:
+      End();
+      break;
+    default:
+      break;
+  }
+}
+
+void Generation::TakeState(const v1::SupervisorState& state) {
+  started_ |= state.started();
+  pids_ = {state.pids().begin(), state.pids().end()};
+  for (const v1::RankExit& exit : state.exits()) exits_.emplace(exit.rank(), exit);
+  // The daemon that wrote the record was gone before its supervisor heard of the start.
+  if (!state.started() && record_.has_start()) SendStart();
+  if (!prepared_) {
+    prepared_ = true;
+    handler_.on_prepared();
+  }
+  if (state.ended()) End();
+}
+
+void Generation::TakeExit(const v1::RankExit& exit) {
+  if (!exits_.emplace(exit.rank(), exit).second) return;
+  ClearWaiting(exit.rank());
+  handler_.on_exit(exit);
+  // The coordinator tells all; its own ranks hear of it even while there is none.
+  v1::PeerNews news;
+  if (exit.signal() == 0 && exit.exit_code() == 0) {
+    news.add_left(exit.rank());
+  } else {
+    v1::RankLost& lost = *news.add_lost();
+    lost.set_rank(exit.rank());
+    lost.set_reason(exit.signal() != 0 ? "it was killed by " + os::SignalName(exit.signal())
+                                       : fmt::format("it exited with code {}", exit.exit_code()));
+  }
+  Tell(news);
+}
+
+void Generation::Tell(const v1::PeerNews& news) {
+  for (const v1::RankLost& lost : news.lost()) lost_[lost.rank()] = lost;
+  left_.insert(news.left().begin(), news.left().end());
+  const auto watchers = watchers_;
+  for (GenerationWatcher* const watcher : watchers) watcher->OnNews(news);
+}
+
+void Generation::AskForFlightRecords(uint64_t request) {
+  const auto watchers = watchers_;
+  for (GenerationWatcher* const watcher : watchers) watcher->OnFlightRecordWanted(request);
+}
+
+void Generation::OnSupervisorGone() {
+  if (ended_) return;
+  link_.reset();
+  v1::SupervisorState last;
+  const auto final = os::ReadFile(directory_ + "/final");
+  if (final.ok() && last.ParseFromString(*final)) {
+    EndWithoutSupervisor(last);
+    return;
+  }
+  log::Warning("the supervisor is gone: kills what it has left",
+               {{"job", fence().job_id()}, {"generation", fence().generation()}});
+  KillLeftBehind(0);
+}
+
+void Generation::KillLeftBehind(int pass) {
+  const int killed = KillByEnvironment("MESHRUN_TOKEN=" + record_.token());
+  // Once more after a pass that found nothing: a process shows no environment while it becomes
+  // another program.
+  if (pass == 0 || (killed > 0 && pass < kKillPasses)) {
+    const auto pause = std::min(kKillAgain * (1 << pass), kKillAgainAtMost);
+    loop_.After(pause, [this, pass, alive = std::weak_ptr<bool>(alive_)] {
+      if (!alive.expired()) KillLeftBehind(pass + 1);
+    });
+    return;
+  }
+  if (killed > 0) {
+    log::Warning(
+        "what a dead supervisor has left cannot be killed",
+        {{"job", fence().job_id()}, {"generation", fence().generation()}, {"processes", killed}});
+  }
+  EndWithoutSupervisor({});
+}
+
+void Generation::EndWithoutSupervisor(const v1::SupervisorState& last) {
+  if (ended_) return;
+  for (const v1::RankExit& exit : last.exits()) TakeExit(exit);
+  if (started_) {
+    for (const v1::RankAssignment& rank : record_.prepare().ranks()) {
+      if (exits_.contains(rank.rank())) continue;
+      v1::RankExit exit;
+      exit.set_rank(rank.rank());
+      exit.set_signal(SIGKILL);
+      exit.set_teardown(stopping_);
+      exit.set_error_message("the supervisor of this rank died, and the rank with it");
+      exit.set_at_unix_nanos(Clock::Real().WallNow().count());
+      TakeExit(exit);
+    }
+  }
+  End();
+}
+
+void Generation::End() {
+  if (ended_) return;
+  ended_ = true;
+  // Nothing runs, and "final" says how it ended: the supervisor may go.
+  v1::SupervisorRequest request;
+  request.mutable_release();
+  if (link_) link_->Send(request);
+  const auto watchers = watchers_;
+  for (GenerationWatcher* const watcher : watchers) watcher->OnEnded();
+  handler_.on_ended();
+}
+
+void Generation::WriteRecord() {
+  if (const absl::Status written = WritePrivate(directory_ + "/record", record_); !written.ok()) {
+    log::Warning("cannot write a generation's record: a restarted daemon would not find it",
+                 {{"error", written}});
+  }
+}
+
+std::chrono::nanoseconds Generation::kill_grace() const {
+  const v1::JobSpec& spec = record_.prepare().spec();
+  return spec.has_kill_grace() ? FromProto(spec.kill_grace())
+                               : std::chrono::nanoseconds(kDefaultKillGrace);
+}
+
+bool Generation::RankMayWrite(int rank) const {
+  return !ended_ && FindRank(rank) != nullptr && !exits_.contains(rank);
+}
+
+const v1::RankAssignment* Generation::FindRank(int rank) const {
+  for (const v1::RankAssignment& assignment : record_.prepare().ranks()) {
+    if (assignment.rank() == rank) return &assignment;
+  }
+  return nullptr;
+}
+
+v1::RunningGeneration Generation::Running() const {
+  v1::RunningGeneration out;
+  out.set_job_id(fence().job_id());
+  out.set_generation(fence().generation());
+  out.set_ended(ended_);
+  for (const auto& [rank, pid] : pids_) {
+    if (!exits_.contains(rank)) out.add_running_ranks(rank);
+  }
+  for (const auto& [rank, exit] : exits_) *out.add_exits() = exit;
+  return out;
+}
+
+void Generation::MergeRankProgress(int rank, const v1::Progress& progress) {
+  MergeProgress(progress, &progress_[rank]);
+  progress_changed_.insert(rank);
+  handler_.on_progress();
+}
+
+std::optional<v1::ProgressReport> Generation::TakeProgress() {
+  if (progress_changed_.empty()) return std::nullopt;
+  v1::ProgressReport report;
+  for (const int rank : progress_changed_) (*report.mutable_progress())[rank] = progress_[rank];
+  progress_changed_.clear();
+  return report;
+}
+
+void Generation::OfferProgressAgain() {
+  for (const auto& [rank, progress] : progress_) progress_changed_.insert(rank);
+}
+
+void Generation::AddWatcher(GenerationWatcher* watcher) {
+  watchers_.insert(watcher);
+  if (!lost_.empty() || !left_.empty()) {
+    v1::PeerNews gone;
+    for (const auto& [rank, lost] : lost_) *gone.add_lost() = lost;
+    gone.mutable_left()->Add(left_.begin(), left_.end());
+    watcher->OnNews(gone);
+  }
+  if (stopping_) watcher->OnStopping(stop_reason_);
+  if (ended_) watcher->OnEnded();
+}
+
+}  // namespace meshrun::worker

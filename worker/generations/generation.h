@@ -1,0 +1,153 @@
+// One generation of one job on this host, as its daemon sees it: its record, its supervisor, what
+// its ranks said and how they ended. Lives on the event loop's thread.
+//
+//   Prepare: files written, supervisor spawned  -> its first state arrives: on_prepared
+//   Start -> on_started(pids) -> on_exit per rank -> on_ended
+//   The supervisor gone before it said "ended": whatever is left of the ranks is killed, exits that
+//   nobody saw are made up (SIGKILL), on_ended, after a moment.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "meshrun/v1/session.pb.h"
+#include "meshrun/v1/store_service.pb.h"
+#include "meshrun/v1/supervisor.pb.h"
+#include "worker/event_loop/event_loop.h"
+#include "worker/generations/supervisor_link.h"
+#include "worker/launch/launch_plan.h"
+
+namespace meshrun::worker {
+
+// How supervisors are started on this host.
+struct SupervisorProgram {
+  // Of the running program: supervisors are the same program.
+  std::string path;
+  // Read end of the daemon's own lifeline, -1 when it has none: handed down.
+  int lifeline_fd = -1;
+  bool end_with_daemon = false;
+};
+
+// Hears that its generation is being stopped, what became of other ranks, what people ask, and that
+// it has ended.
+class GenerationWatcher {
+ public:
+  virtual ~GenerationWatcher() = default;
+  virtual void OnStopping(const std::string& reason) = 0;
+  virtual void OnNews(const v1::PeerNews& news) = 0;
+  virtual void OnFlightRecordWanted(uint64_t request) = 0;
+  virtual void OnEnded() = 0;
+};
+
+class Generation {
+ public:
+  struct Handler {
+    std::function<void()> on_prepared;
+    std::function<void()> on_started;
+    std::function<void(const v1::RankExit&)> on_exit;
+    std::function<void()> on_ended;
+    // Some rank's progress changed; take it with TakeProgress.
+    std::function<void()> on_progress;
+  };
+
+  // Writes the files of a new generation and spawns its supervisor. Errors: file system, spawn.
+  static absl::StatusOr<std::unique_ptr<Generation>> Create(
+      EventLoop& loop, v1::GenerationRecord record, const v1::SupervisorLaunch& launch,
+      const GenerationPaths& paths, const SupervisorProgram& program, Handler handler);
+  // Takes over what an earlier incarnation left in `directory`. on_prepared is called when its
+  // state is known; where the supervisor is gone, on_ended instead, later. Errors: no readable
+  // record.
+  static absl::StatusOr<std::unique_ptr<Generation>> Adopt(EventLoop& loop,
+                                                           const std::string& directory,
+                                                           Handler handler);
+  ~Generation();
+
+  // A second start is ignored.
+  void Start(const v1::Start& start);
+  // SIGTERM, and SIGKILL after the grace; a second one can only shorten it.
+  void Stop(std::chrono::nanoseconds grace, const std::string& reason);
+  // Renews the supervisor's lease.
+  void Ping();
+  // From the coordinator, for the ranks here.
+  void Tell(const v1::PeerNews& news);
+  void AskForFlightRecords(uint64_t request);
+
+  const v1::GenerationRecord& record() const { return record_; }
+  const v1::Fence& fence() const { return record_.fence(); }
+  const std::string& directory() const { return directory_; }
+  const std::map<int, int64_t>& pids() const { return pids_; }
+  const std::map<int, v1::RankExit>& exits() const { return exits_; }
+  std::chrono::nanoseconds kill_grace() const;
+  bool prepared() const { return prepared_; }
+  bool started() const { return started_; }
+  bool ended() const { return ended_; }
+  bool RankMayWrite(int rank) const;
+  const v1::RankAssignment* FindRank(int rank) const;
+  v1::RunningGeneration Running() const;
+
+  void MergeRankProgress(int rank, const v1::Progress& progress);
+  // What changed since the last call; absent when nothing did.
+  std::optional<v1::ProgressReport> TakeProgress();
+  // Everything known counts as changed: for a coordinator that may have missed it.
+  void OfferProgressAgain();
+
+  // What this host's ranks are blocked in, by rank: for a coordinator that may have missed it.
+  void SetWaiting(const v1::WaitReport& report) { waiting_[report.rank()] = report; }
+  void ClearWaiting(int rank) { waiting_.erase(rank); }
+  const std::map<int, v1::WaitReport>& waiting() const { return waiting_; }
+
+  // Until RemoveWatcher. Told at once what has happened already.
+  void AddWatcher(GenerationWatcher* watcher);
+  void RemoveWatcher(GenerationWatcher* watcher) { watchers_.erase(watcher); }
+
+  // The world table, once a rank has asked for it.
+  std::optional<v1::GetWorldResponse> world;
+
+ private:
+  Generation(EventLoop& loop, v1::GenerationRecord record, std::string directory, Handler handler);
+  absl::Status Connect();
+  void OnMessage(const v1::SupervisorResponse& response);
+  void TakeState(const v1::SupervisorState& state);
+  void TakeExit(const v1::RankExit& exit);
+  void SendStart();
+  void OnSupervisorGone();
+  // Kills what the environment shows to be this generation's, until nothing is left; then it has
+  // ended.
+  void KillLeftBehind(int pass);
+  void EndWithoutSupervisor(const v1::SupervisorState& last);
+  void End();
+  void WatchChild(pid_t pid);
+  void WriteRecord();
+
+  EventLoop& loop_;
+  v1::GenerationRecord record_;
+  const std::string directory_;
+  Handler handler_;
+  std::unique_ptr<SupervisorLink> link_;
+  // Expires with this object.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  bool prepared_ = false;
+  bool started_ = false;
+  bool stopping_ = false;
+  bool ended_ = false;
+  std::string stop_reason_;
+  std::map<int, int64_t> pids_;
+  std::map<int, v1::RankExit> exits_;
+  std::map<int, v1::Progress> progress_;
+  std::set<int> progress_changed_;
+  std::map<int, v1::WaitReport> waiting_;
+  // Of whom the watchers were told.
+  std::map<int, v1::RankLost> lost_;
+  std::set<int> left_;
+  std::set<GenerationWatcher*> watchers_;
+};
+
+}  // namespace meshrun::worker

@@ -1,0 +1,130 @@
+// Every generation that this host runs or has not yet been able to report: carries out what the
+// coordinator commands, tells it what happened, and answers for the ranks that call. Lives on the
+// event loop's thread.
+//
+// What is told is told at once where there is a session. What could not be told stands in the next
+// Hello (Running). A generation that has ended stays, with its directory, until the coordinator
+// answers Forget; its log files stay after that.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/ids.h"
+#include "meshrun/v1/session.pb.h"
+#include "worker/event_loop/event_loop.h"
+#include "worker/generations/generation.h"
+#include "worker/generations/port_range.h"
+#include "worker/generations/state_dir.h"
+#include "worker/launch/rank_environment.h"
+
+namespace meshrun::worker {
+
+class Generations {
+ public:
+  // What they stand on; all of it outlives them.
+  struct Host {
+    EventLoop& loop;
+    StateDir& state_dir;
+    PortRange& ports;
+    IdSource& ids;
+    HostFacts facts;
+    Environment environment;
+    std::string jobs_dir;
+    SupervisorProgram supervisor;
+  };
+  struct Handler {
+    // To the coordinator; dropped where there is no session.
+    std::function<void(v1::OpenSessionRequest)> send;
+    // This rank's output is complete.
+    std::function<void(const std::string& job_id, uint64_t generation, int rank)> on_rank_ended;
+    // Nothing of it is left on this host. Must not drop it.
+    std::function<void(const std::string& job_id, uint64_t generation)> on_generation_ended;
+  };
+
+  Generations(Host host, Handler handler) : host_(std::move(host)), handler_(std::move(handler)) {}
+
+  // Takes over what an earlier incarnation left; `on_done` is called when the state of all is
+  // known, or after two seconds.
+  void Adopt(std::function<void()> on_done);
+
+  // A session has begun: what may have been missed is said again.
+  void OnSession(std::chrono::nanoseconds lease);
+  // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords.
+  void Handle(const v1::OpenSessionResponse& message);
+  std::vector<v1::RunningGeneration> Running() const;
+
+  // Renews every supervisor's lease.
+  void PingAll();
+  // With each job's own grace, or `grace`.
+  void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
+  bool AllEnded() const;
+  // Of those that have not ended; 0 without any.
+  std::chrono::nanoseconds LongestKillGrace() const;
+  // For people: what has not ended.
+  std::string DescribeRunning() const;
+  std::set<std::string> LogDirectoriesInUse() const;
+  // The worker is draining: nothing is prepared from now on.
+  void Refuse(const std::string& reason) { refusal_ = reason; }
+
+  // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
+  absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
+                                           int rank = -1);
+  // A rank of it is blocked, or is so no longer: told to the coordinator, and again to a new
+  // session.
+  void ReportWait(Generation& generation, const v1::WaitReport& report);
+  void WithdrawWait(Generation& generation, int rank);
+  // True while this rank may add to its output.
+  bool RankMayWrite(const std::string& job_id, uint64_t generation, int rank) const;
+  const HostFacts& facts() const { return host_.facts; }
+
+ private:
+  using Key = std::pair<std::string, uint64_t>;
+  struct Entry {
+    std::unique_ptr<Generation> generation;
+    // Prepare was answered, or needs no answer.
+    bool announced = false;
+    // The coordinator does not know it: say nothing of it.
+    bool forgotten = false;
+  };
+
+  void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
+  absl::StatusOr<std::unique_ptr<Generation>> Create(const v1::Fence& fence,
+                                                     const v1::Prepare& prepare, bool* bad_command);
+  void AnswerPrepare(const Key& key);
+  void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
+  Generation::Handler HandlerFor(const Key& key);
+  void OnPrepared(const Key& key);
+  void OnStarted(const Key& key);
+  void OnExit(const Key& key, const v1::RankExit& exit);
+  void OnEnded(const Key& key);
+  void SendExit(const Key& key, const v1::RankExit& exit);
+  void SendEnded(const Key& key);
+  void SendWaiting(const Key& key, const v1::WaitReport& report);
+  void ScheduleProgress();
+  void SendProgress();
+  void Drop(const Key& key);
+  Entry* Find(const Key& key);
+  void Send(const Key& key, v1::OpenSessionRequest message);
+  void FinishAdoption();
+
+  Host host_;
+  Handler handler_;
+  std::map<Key, Entry> entries_;
+  std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
+  bool progress_scheduled_ = false;
+  std::string refusal_;
+  std::function<void()> on_adopted_;
+};
+
+}  // namespace meshrun::worker

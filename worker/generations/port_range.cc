@@ -1,0 +1,175 @@
+#include "worker/generations/port_range.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <sstream>
+
+#include "core/os/files.h"
+#include "core/status.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr int kBlockSize = 64;
+// A line has 17 bytes.
+constexpr size_t kLongestFile = kBlockSize * 32;
+
+// True when one could listen there, on every address of the host.
+bool CanListen(uint16_t port) {
+  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int one = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(port);
+  return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+         ::listen(fd.get(), 1) == 0;
+}
+
+// The ports that the kernel gives to outgoing connections.
+PortInterval EphemeralPorts() {
+  PortInterval out{32768, 60999};
+  if (const auto content = os::ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); content.ok()) {
+    unsigned first = 0, last = 0;
+    if (std::sscanf(content->c_str(), "%u %u", &first, &last) == 2 && last <= 65535) {
+      out = {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<PortInterval> ParsePortInterval(const std::string& text) {
+  unsigned first = 0, last = 0;
+  int end = 0;
+  if (std::sscanf(text.c_str(), "%u-%u%n", &first, &last, &end) != 2 ||
+      end != static_cast<int>(text.size()) || first < 1024 || last > 65535 || first > last) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is no range of ports from 1024 to 65535: write 20000-29999", text));
+  }
+  return PortInterval{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+}
+
+absl::StatusOr<uint16_t> PortRange::Take() {
+  for (const Block& block : blocks_) {
+    if (auto port = TakeFrom(block); port.ok()) return port;
+  }
+  MESHRUN_RETURN_IF_ERROR(ClaimBlock());
+  return TakeFrom(blocks_.back());
+}
+
+void PortRange::GiveBack(uint16_t port) {
+  if (taken_.erase(port) == 0) return;
+  resting_until_[port] = clock_.SteadyNow() + kRest;
+  WriteRests(port);
+}
+
+void PortRange::ReadRests(const Block& block) {
+  const SteadyNanos now = clock_.SteadyNow();
+  const auto wall = std::chrono::floor<std::chrono::seconds>(clock_.WallNow());
+  char content[kLongestFile];
+  const ssize_t size = ::pread(block.lock.get(), content, sizeof(content), 0);
+  std::istringstream lines(std::string(content, std::max<ssize_t>(size, 0)));
+  unsigned port = 0;
+  int64_t free_at = 0;
+  while (lines >> port >> free_at) {
+    if (port < block.first || port > block.last) continue;
+    // In use when its holder went: the ranks that it had may still be ending.
+    const auto rest = free_at == 0 ? kRest
+                                   : std::clamp(std::chrono::seconds(free_at) - wall,
+                                                std::chrono::seconds(0), kRest);
+    SteadyNanos& until = resting_until_[static_cast<uint16_t>(port)];
+    until = std::max<SteadyNanos>(until, now + rest);
+  }
+}
+
+void PortRange::WriteRests(uint16_t changed) const {
+  const auto block = std::find_if(blocks_.begin(), blocks_.end(), [changed](const Block& b) {
+    return b.first <= changed && changed <= b.last;
+  });
+  // Kept from an earlier incarnation, whose block is not claimed yet.
+  if (block == blocks_.end()) return;
+  const SteadyNanos now = clock_.SteadyNow();
+  std::string content;
+  for (int port = block->first; port <= block->last; ++port) {
+    if (taken_.contains(static_cast<uint16_t>(port))) {
+      content += fmt::format("{} 0\n", port);
+    } else if (const auto rest = resting_until_.find(static_cast<uint16_t>(port));
+               rest != resting_until_.end() && rest->second > now) {
+      const auto free_at =
+          std::chrono::ceil<std::chrono::seconds>(clock_.WallNow() + (rest->second - now));
+      content += fmt::format("{} {}\n", port, free_at.count());
+    }
+  }
+  // Where it cannot be written, the next holder knows less: the kernel still keeps it off a port on
+  // which somebody listens.
+  (void)!::ftruncate(block->lock.get(), 0);
+  (void)!::pwrite(block->lock.get(), content.data(), content.size(), 0);
+}
+
+absl::StatusOr<uint16_t> PortRange::TakeFrom(const Block& block) {
+  const SteadyNanos now = clock_.SteadyNow();
+  std::erase_if(resting_until_, [now](const auto& entry) { return entry.second <= now; });
+  const int size = block.last - block.first + 1;
+  const int start = next_ >= block.first && next_ <= block.last ? next_ - block.first : 0;
+  for (int i = 0; i < size; ++i) {
+    const auto port = static_cast<uint16_t>(block.first + (start + i) % size);
+    if (taken_.contains(port) || resting_until_.contains(port) || !CanListen(port)) continue;
+    taken_.insert(port);
+    next_ = static_cast<uint16_t>(port + 1);
+    WriteRests(port);
+    return port;
+  }
+  return absl::ResourceExhaustedError(fmt::format(
+      "no free port from {} to {} for MASTER_PORT: {} in use, {} used in the last minute, by this "
+      "worker or the one before it",
+      block.first, block.last, taken_.size(), resting_until_.size()));
+}
+
+absl::Status PortRange::ClaimBlock() {
+  const std::string dir = options_.lock_dir.empty()
+                              ? fmt::format("/tmp/meshrun-ports-{}", ::geteuid())
+                              : options_.lock_dir;
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(dir, 0700));
+  struct stat info;
+  if (::lstat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
+    return absl::PermissionDeniedError(fmt::format("{} is not this user's own directory", dir));
+  }
+  const PortInterval& all = options_.interval;
+  const int count = std::max(1, (all.last - all.first + 1) / kBlockSize);
+  const PortInterval ephemeral = EphemeralPorts();
+  // First the blocks that no outgoing connection can be on; where there are none, the others.
+  for (const bool overlapping : {false, true}) {
+    for (int i = 0; i < count; ++i) {
+      const int index = static_cast<int>((options_.seed + i) % count);
+      const int first = all.first + index * kBlockSize;
+      const int last = std::min<int>(first + kBlockSize - 1, all.last);
+      if (overlapping != (first <= ephemeral.last && last >= ephemeral.first)) continue;
+      const std::string path = fmt::format("{}/{}-{}", dir, first, last);
+      os::UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+      if (!lock) return os::ErrnoStatus(errno, path);
+      if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
+      blocks_.push_back(
+          {static_cast<uint16_t>(first), static_cast<uint16_t>(last), std::move(lock)});
+      ReadRests(blocks_.back());
+      return absl::OkStatus();
+    }
+  }
+  return absl::ResourceExhaustedError(fmt::format(
+      "every block of ports from {} to {} belongs to a worker of this host: pass another "
+      "--port-range",
+      all.first, all.last));
+}
+
+}  // namespace meshrun::worker
