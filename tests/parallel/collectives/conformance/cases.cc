@@ -20,7 +20,8 @@ using Tensors = std::vector<Tensor>;
 
 constexpr Pattern kPatterns[] = {Pattern::kEven, Pattern::kUneven, Pattern::kSomeZero,
                                  Pattern::kAllOnOne, Pattern::kAllZero};
-constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kSliced, Layout::kTransposed};
+constexpr MemoryLayout kLayouts[] = {MemoryLayout::kContiguous, MemoryLayout::kSliced,
+                                     MemoryLayout::kTransposed};
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kHalf,         at::kBFloat16, at::kDouble,
                                      at::kLong,  at::kComplexFloat, at::kBool};
 
@@ -45,11 +46,11 @@ std::vector<Setting> matrix(bool is_whole) {
     for (const int64_t dim : {0, 1, 2, -1}) {
       if (!is_whole && dim != 0 && dim != -1) continue;
       for (const Pattern pattern : kPatterns) {
-        for (const Layout layout : kLayouts) {
+        for (const MemoryLayout layout : kLayouts) {
           for (const SizesForm form :
                {SizesForm::kExtents, SizesForm::kFullShapes, SizesForm::kAbsent}) {
             // How sizes are given has nothing to do with where memory lies.
-            if (form != SizesForm::kExtents && layout != Layout::kContiguous) continue;
+            if (form != SizesForm::kExtents && layout != MemoryLayout::kContiguous) continue;
             if (form == SizesForm::kAbsent && pattern != Pattern::kEven &&
                 pattern != Pattern::kAllZero) {
               continue;
@@ -238,7 +239,8 @@ void check_results(const RankWorld& world) {
   }
   for (const NamedMembers& group : groups_of(world)) {
     for (const Setting& setting : matrix(/*is_whole=*/false)) {
-      if (setting.layout == Layout::kTransposed || setting.form == SizesForm::kFullShapes) continue;
+      if (setting.layout == MemoryLayout::kTransposed || setting.form == SizesForm::kFullShapes)
+        continue;
       for (const Operation& operation : operations(group.members, setting)) {
         check_result(world, group, operation, setting);
       }
@@ -251,7 +253,7 @@ void check_gradients(const RankWorld& world) {
   for (const Setting& setting : matrix(/*is_whole=*/true)) {
     if (setting.type == at::kLong || setting.type == at::kBool) continue;
     if (setting.dim != 0 && setting.dim != -1) continue;
-    if (setting.layout == Layout::kSliced) continue;
+    if (setting.layout == MemoryLayout::kSliced) continue;
     for (const Operation& operation : operations(all.members, setting)) {
       const bool is_async = operation.name.find("_async") != std::string::npos;
       if (operation.is_differentiable && (!is_async || setting.type == at::kFloat)) {

@@ -374,7 +374,8 @@ std::vector<Operation> operations(const Members& members, const Setting& setting
     if (setting.type != at::kBool) all.push_back(maker.indexed_backward());
   }
   // Thin forms of the same calls: on a part of the matrix.
-  if (setting.layout != Layout::kContiguous || (setting.dim != 0 && setting.dim != -1)) return all;
+  if (setting.layout != MemoryLayout::kContiguous || (setting.dim != 0 && setting.dim != -1))
+    return all;
   for (const auto& more : {maker.primitives(), maker.asynchronous()}) {
     for (const Operation& operation : more) {
       if (once || operation.name.find("indexed") != 0) all.push_back(operation);
@@ -383,9 +384,9 @@ std::vector<Operation> operations(const Members& members, const Setting& setting
   return all;
 }
 
-Tensor laid_out(const Tensor& tensor, Layout layout) {
-  if (layout == Layout::kContiguous || tensor.dim() == 0) return tensor.contiguous();
-  if (layout == Layout::kTransposed) {
+Tensor laid_out(const Tensor& tensor, MemoryLayout layout) {
+  if (layout == MemoryLayout::kContiguous || tensor.dim() == 0) return tensor.contiguous();
+  if (layout == MemoryLayout::kTransposed) {
     return tensor.transpose(0, -1).contiguous().transpose(0, -1);
   }
   Counts around = tensor.sizes().vec();

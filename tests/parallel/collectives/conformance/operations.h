@@ -19,7 +19,7 @@ class ProcessGroup;
 namespace meshrun {
 
 enum class Pattern { kEven, kUneven, kSomeZero, kAllOnOne, kAllZero };
-enum class Layout { kContiguous, kSliced, kTransposed };
+enum class MemoryLayout { kContiguous, kSliced, kTransposed };
 enum class SizesForm { kAbsent, kExtents, kFullShapes };
 
 // One point of the matrix.
@@ -29,7 +29,7 @@ struct Setting {
   Pattern pattern = Pattern::kUneven;
   // The members' extents; empty: those of the pattern.
   std::vector<int64_t> extents;
-  Layout layout = Layout::kContiguous;
+  MemoryLayout layout = MemoryLayout::kContiguous;
   SizesForm form = SizesForm::kExtents;
   bool use_fp32 = true;
   // Of gather_v and scatter_v, modulo the group's size.
@@ -70,6 +70,6 @@ struct Operation {
 std::vector<Operation> operations(const Members& members, const Setting& setting);
 
 // The same values elsewhere in memory.
-at::Tensor laid_out(const at::Tensor& tensor, Layout layout);
+at::Tensor laid_out(const at::Tensor& tensor, MemoryLayout layout);
 
 }  // namespace meshrun

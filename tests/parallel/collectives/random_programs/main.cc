@@ -96,7 +96,7 @@ class Program {
     Setting setting{.type = kTypes[random_.below(std::size(kTypes))],
                     .dim = random_.below(3),
                     .extents = extents(size),
-                    .layout = static_cast<Layout>(random_.below(3)),
+                    .layout = static_cast<MemoryLayout>(random_.below(3)),
                     .form = static_cast<SizesForm>(1 + random_.below(2)),
                     .use_fp32 = !random_.one_in(3),
                     .root = static_cast<int>(random_.below(size))};
