@@ -123,4 +123,13 @@ GtxGrid read_gtx(const std::string& path) {
   return grid;
 }
 
+std::string find_egm96(const std::filesystem::path& program) {
+  std::error_code ignored;
+  for (auto above = program.parent_path(); above.has_relative_path(); above = above.parent_path()) {
+    const std::filesystem::path file = above / "share/meshrun/egm96_15.gtx";
+    if (std::filesystem::is_regular_file(file, ignored)) return file.string();
+  }
+  return "/usr/share/proj/egm96_15.gtx";
+}
+
 }  // namespace meshrun::geoid

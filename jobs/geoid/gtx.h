@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -39,5 +40,9 @@ class GtxError : public std::runtime_error {
 // the Earth (latitudes beyond the poles), visits a longitude twice, or holds a value that is not a
 // height.
 GtxGrid read_gtx(const std::string& path);
+
+// Where EGM96 is for a program: share/meshrun/egm96_15.gtx in a directory above it, as tools/bundle
+// lays it out; else where Debian's proj-data has it.
+std::string find_egm96(const std::filesystem::path& program);
 
 }  // namespace meshrun::geoid

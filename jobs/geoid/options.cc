@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "jobs/geoid/gtx.h"
 #include "jobs/runtime/job.h"
 
 namespace meshrun::geoid {
@@ -33,6 +34,8 @@ std::string check_directory(const std::string& path) {
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options options;
+  std::error_code ignored;
+  options.data = find_egm96(std::filesystem::read_symlink("/proc/self/exe", ignored));
   CLI::App app(kDescription, "geoid");
   app.footer(kExamples);
   app.option_defaults()->always_capture_default();

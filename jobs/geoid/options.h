@@ -8,7 +8,8 @@
 namespace meshrun::geoid {
 
 struct Options {
-  std::string data = "/usr/share/proj/egm96_15.gtx";
+  // Of this program, by find_egm96.
+  std::string data;
   int64_t steps = 3000;
   // Of all ranks together.
   int64_t batch = 2048;

@@ -93,6 +93,20 @@ TEST(GtxTest, AnAbsentFileSaysWhatToInstall) {
               ThrowsMessage<GtxError>(HasSubstr("is a directory")));
 }
 
+TEST(GtxTest, Egm96OfABundleIsFoundFromItsPrograms) {
+  namespace fs = std::filesystem;
+  const fs::path bundle = fs::path(temporary("bundle"));
+  const fs::path program = bundle / "libexec/meshrun/jobs/geoid/program/geoid";
+  fs::create_directories(bundle / "share/meshrun/egm96_15.gtx");
+  EXPECT_EQ(find_egm96(program), "/usr/share/proj/egm96_15.gtx") << "a directory is no file";
+  fs::remove(bundle / "share/meshrun/egm96_15.gtx");
+  write((bundle / "share/meshrun/egm96_15.gtx").string(), "");
+  EXPECT_EQ(find_egm96(program), (bundle / "share/meshrun/egm96_15.gtx").string());
+  fs::remove_all(bundle);
+  EXPECT_EQ(find_egm96(program), "/usr/share/proj/egm96_15.gtx");
+  EXPECT_EQ(find_egm96(""), "/usr/share/proj/egm96_15.gtx");
+}
+
 TEST(GtxTest, ATruncatedFileIsNamedWithBytesExpectedAndFound) {
   const std::string path = temporary("short.gtx");
   const std::string whole = gtx_bytes({.rows = 3, .columns = 4});
