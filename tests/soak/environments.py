@@ -65,9 +65,9 @@ def _call(command):
         raise Missing(f"{' '.join(map(str, command[:3]))} ... failed: {last_line(done.stderr)}")
 
 
-def need_packages():
-    """Installs tests/soak/packages.txt where something of it is missing. Raises Missing."""
-    names = (ROOT / "tests/soak/packages.txt").read_text().split()
+def need_packages(*names):
+    """Installs these, or tests/soak/packages.txt, where something of them is missing. Raises Missing."""
+    names = names or (ROOT / "tests/soak/packages.txt").read_text().split()
     listed = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
                             capture_output=True, text=True)
     present = {line.split()[0] for line in listed.stdout.splitlines() if line.endswith(" installed")}
@@ -81,6 +81,28 @@ def need_packages():
                           text=True, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
     if done.returncode:
         raise Missing(f"apt-get install {' '.join(missing)} failed: {last_line(done.stderr)}")
+
+
+def debian(release):
+    """A minimal Debian as a tar file in the user's cache, made once by debootstrap from the mirror that this machine's apt
+    uses. Raises Missing."""
+    tar = CACHE / f"images/debian-{release}.tar"
+    if tar.exists():
+        return tar
+    need_root("for debootstrap")
+    need_packages("debootstrap")
+    mirrors = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Component: main",
+                              "Codename: bookworm"],
+                             capture_output=True, text=True).stdout.split()
+    if not mirrors:
+        raise Missing("apt has no source of packages: a mirror of Debian is needed for debootstrap")
+    tar.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tar.parent) as directory:
+        print(f"a minimal Debian {release} by debootstrap", file=sys.stderr, flush=True)
+        _call(["debootstrap", "--variant=minbase", release, f"{directory}/root", mirrors[0]])
+        _call(["tar", "-C", f"{directory}/root", "--numeric-owner", "-cf", f"{directory}/tar", "."])
+        os.replace(f"{directory}/tar", tar)
+    return tar
 
 
 def need_root(purpose):
