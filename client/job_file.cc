@@ -11,6 +11,7 @@
 
 #include "client/job_spec.h"
 #include "client/suggest.h"
+#include "core/job_spec.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -84,7 +85,7 @@ Setter DurationField(google::protobuf::Duration* (v1::JobSpec::*mutable_field)()
 
 absl::Status SetName(const Value& value, v1::JobSpec* spec) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text("write for example name: geoid"));
-  if (const absl::Status status = CheckName(text); !status.ok())
+  if (const absl::Status status = CheckJobName(text); !status.ok())
     return value.WrongAt(value.node, status);
   spec->set_name(text);
   return absl::OkStatus();

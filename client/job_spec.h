@@ -1,5 +1,5 @@
-// Parts of a job as people write them, on the command line and in job.yaml, and the checks that
-// need no coordinator. Pure. INVALID_ARGUMENT everywhere: what is wrong and what to write.
+// Parts of a job as people write them, on the command line and in job.yaml; core/job_spec.h has the
+// rules of the whole. Pure. INVALID_ARGUMENT everywhere: what is wrong and what to write.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,6 @@ absl::StatusOr<NodeRange> ParseNodeRange(std::string_view text);
 absl::StatusOr<v1::ProcsPerNode> ParseProcsPerNode(std::string_view text, bool has_gpu);
 // "dp=-1,spatial=2" into spec->mesh.
 absl::Status SetMesh(std::string_view text, v1::JobSpec* spec);
-
-// "./Train_UNet.py" -> "train-unet"; "job" where nothing is left.
-std::string NameFromCommand(std::string_view command);
-// [a-z0-9-], at most 40 characters, neither end a '-'.
-absl::Status CheckName(std::string_view name);
-
-// What no cluster could make right: no command or two, a wrong name, a mesh that fits no world of
-// the asked nodes.
-absl::Status CheckJobSpec(const v1::JobSpec& spec);
 
 // torchrun's habit: a script that is no program itself is run by python3. `argv0_is_executable`: as
 // found on this host. $PYTHON_EXEC names another interpreter.

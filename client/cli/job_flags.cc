@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "client/job_spec.h"
+#include "core/job_spec.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -94,7 +95,9 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
   flags.Switch("--no-python", &f->no_python, "Never run a .py by python3");
   flags.Section("When things go wrong");
   flags.Text("--max-restarts", &f->max_restarts, "N", "Restarts after failures (default 0)");
-  flags.Text("--kill-grace", &f->kill_grace, "TIME", "From SIGTERM to SIGKILL (default 5s)");
+  flags.Text(
+      "--kill-grace", &f->kill_grace, "TIME",
+      fmt::format("From SIGTERM to SIGKILL (default {})", FormatDuration(kDefaultKillGrace)));
   flags.Text("--queue-timeout", &f->queue_timeout, "TIME",
              "Give up when it has not started by then");
   flags.Text("--priority", &f->priority, "N", "Higher runs first (default 0)");
@@ -187,21 +190,16 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
     spec->set_working_dir(context.working_dir);
   }
   if (!flags.name.empty()) {
-    MESHRUN_RETURN_IF_ERROR(Annotate(CheckName(flags.name), "--name"));
+    MESHRUN_RETURN_IF_ERROR(Annotate(CheckJobName(flags.name), "--name"));
     spec->set_name(flags.name);
   } else if (spec->name().empty()) {
     // The program that the user named, not the interpreter put before it.
-    spec->set_name(NameFromCommand(!spec->shipped_job().empty() ? spec->shipped_job()
-                                   : !command.empty()           ? command[0]
-                                   : spec->command().empty()    ? ""
-                                                                : spec->command(0)));
+    spec->set_name(JobNameFromCommand(!spec->shipped_job().empty() ? spec->shipped_job()
+                                      : !command.empty()           ? command[0]
+                                      : spec->command().empty()    ? ""
+                                                                   : spec->command(0)));
   }
-  if (spec->min_nodes() == 0) spec->set_min_nodes(1);
-  if (spec->max_nodes() < spec->min_nodes()) spec->set_max_nodes(spec->min_nodes());
-  if (spec->procs_per_node().kind_case() == v1::ProcsPerNode::KIND_NOT_SET) {
-    spec->mutable_procs_per_node()->set_count(1);
-  }
-  return CheckJobSpec(*spec);
+  return NormalizeJobSpec(*spec);
 }
 
 void AddIgnoredTorchrunFlags(FlagSet& flags, std::vector<std::string>* used) {

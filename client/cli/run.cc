@@ -12,6 +12,7 @@
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
 #include "core/exit_codes.h"
+#include "core/job_spec.h"
 #include "core/os/process.h"
 #include "core/status.h"
 
@@ -38,7 +39,7 @@ absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slo
   if (spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu) return absl::OkStatus();
   const bool per_core = spec.procs_per_node().kind_case() == v1::ProcsPerNode::kCpu;
   const uint64_t ranks = per_core ? cores : std::max<uint32_t>(spec.procs_per_node().count(), 1);
-  const uint64_t each = std::max<uint32_t>(spec.cpus_per_proc(), 1);
+  const uint64_t each = CpusPerProc(spec);
   if (ranks * each <= slots) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("{} x {} need {} slots, and this host offers {} ({}): start fewer, or let them "

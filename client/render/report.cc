@@ -10,8 +10,9 @@
 #include "client/job_spec.h"
 #include "client/render/table.h"
 #include "core/exit_codes.h"
-#include "core/mesh.h"
+#include "core/mesh_messages.h"
 #include "core/proto_time.h"
+#include "core/rank_exit.h"
 #include "core/text.h"
 
 namespace meshrun::client {
@@ -29,12 +30,6 @@ std::string LastWord(const std::string& name, std::string_view prefix) {
 nanoseconds RunTime(const v1::Job& job, nanoseconds now) {
   if (!job.has_started_at()) return nanoseconds(0);
   return (job.has_finished_at() ? FromProto(job.finished_at()) : now) - FromProto(job.started_at());
-}
-
-std::string MeshText(const google::protobuf::RepeatedPtrField<v1::MeshAxis>& mesh) {
-  std::vector<Axis> axes;
-  for (const v1::MeshAxis& axis : mesh) axes.push_back({axis.name(), axis.size()});
-  return FormatMesh(axes);
 }
 
 // Quoted where a shell would need it.
@@ -90,25 +85,24 @@ std::string_view SignalMeaning(int signal) {
 
 bool EndedBadly(const v1::RankStatus& rank) {
   if (rank.state() == v1::RANK_STATE_LOST) return true;
-  return rank.state() == v1::RANK_STATE_EXITED &&
-         (rank.exit().signal() != 0 || rank.exit().exit_code() != 0);
+  return rank.state() == v1::RANK_STATE_EXITED && !ExitedCleanly(rank.exit());
 }
 
-// "1 other rank ended as a consequence: 0 (SIGTERM)"; ranks of one fate together.
+// "1 other rank ended as a consequence: rank 0 killed by signal 15 (SIGTERM)"; ranks of one fate
+// together.
 std::string Consequences(const v1::Job& job) {
   std::map<std::string, std::vector<int>> by_fate;
   size_t count = 0;
   for (const v1::RankStatus& rank : job.ranks()) {
     const int number = rank.assignment().rank();
     if (number == job.failure().rank() || !EndedBadly(rank)) continue;
-    by_fate[rank.state() == v1::RANK_STATE_LOST ? "lost with its node" : DescribeExit(rank.exit())]
-        .push_back(number);
+    by_fate[rank.end()].push_back(number);
     ++count;
   }
   if (count == 0) return "";
   std::string fates;
   for (const auto& [fate, ranks] : by_fate) {
-    fates += fmt::format("{}{} {} ({})", fates.empty() ? "" : ", ",
+    fates += fmt::format("{}{} {} {}", fates.empty() ? "" : ", ",
                          ranks.size() == 1 ? "rank" : "ranks", FormatRanks(ranks), fate);
   }
   return fmt::format("{}{} ended as a consequence: {}", count,
@@ -117,21 +111,8 @@ std::string Consequences(const v1::Job& job) {
                      fates);
 }
 
-// "rank 1 on node-a was killed by SIGKILL".
-std::string FailureSentence(const v1::Job& job) {
-  const v1::Failure& failure = job.failure();
-  const std::string where =
-      failure.node_name().empty() ? "" : fmt::format(" on {}", failure.node_name());
-  switch (failure.cause()) {
-    case v1::FAILURE_CAUSE_RANK_EXITED:
-      return fmt::format("rank {}{} ended with exit code {}", failure.rank(), where,
-                         failure.exit().exit_code());
-    case v1::FAILURE_CAUSE_RANK_SIGNALED:
-      return fmt::format("rank {}{} was ended by {}", failure.rank(), where,
-                         DescribeExit(failure.exit()));
-    default:
-      return failure.message().empty() ? job.reason() : failure.message();
-  }
+const std::string& FailureSentence(const v1::Job& job) {
+  return job.failure().message().empty() ? job.reason() : job.failure().message();
 }
 
 // One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each,
@@ -230,7 +211,8 @@ std::string FailureReport(const v1::Job& job, const Style& style) {
   if (const auto meaning = SignalMeaning(failure.exit().signal()); !meaning.empty()) {
     out += fmt::format("                 {}\n", meaning);
   }
-  if (!failure.exit().error_message().empty()) {
+  // The sentence above has its first line.
+  if (failure.exit().error_message().find('\n') != std::string::npos) {
     out += fmt::format("  {}          {}\n", Paint(style, Colour::kBold, "error"),
                        failure.exit().error_message());
   }
@@ -257,11 +239,11 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   };
   field("command", CommandText(spec));
   field("directory", spec.working_dir());
-  field("asked for",
-        DescribeShape(spec) + (spec.mesh().empty() ? "" : ", mesh " + MeshText(spec.mesh())));
+  field("asked for", DescribeShape(spec) +
+                         (spec.mesh().empty() ? "" : ", mesh " + FormatMesh(AxesOf(spec.mesh()))));
   if (job.world_size() > 0) {
     field("has", Count(job.world_size(), "rank") +
-                     (job.mesh().empty() ? "" : ", mesh " + MeshText(job.mesh())));
+                     (job.mesh().empty() ? "" : ", mesh " + FormatMesh(AxesOf(job.mesh()))));
   }
   field("submitted", Ago(now, FromProto(job.submitted_at())));
   if (job.generation() > 0) field("generation", fmt::format("{}", job.generation()));
@@ -277,17 +259,14 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   Table ranks({">RANK", "NODE", ">LOCAL", "MESH", "GPUS", "STATE", ">PID", "ENDED", "PROGRESS"});
   for (const v1::RankStatus& rank : job.ranks()) {
     const v1::RankAssignment& place = rank.assignment();
-    std::string exit;
-    if (rank.state() == v1::RANK_STATE_EXITED) {
-      exit = DescribeExit(rank.exit());
-      if (rank.exit().teardown()) exit += ", as a consequence";
-    }
+    std::string end = rank.end();
+    if (rank.exit().teardown()) end += ", as a consequence";
     ranks.Add({fmt::format("{}", place.rank()),
                rank.node_name().empty() ? place.node_id() : rank.node_name(),
                fmt::format("{}", place.local_rank()),
                fmt::format("{}", fmt::join(place.mesh_coordinates(), ",")),
                fmt::format("{}", fmt::join(place.gpus(), ",")), StateName(rank.state()),
-               rank.pid() == 0 ? "" : fmt::format("{}", rank.pid()), exit,
+               rank.pid() == 0 ? "" : fmt::format("{}", rank.pid()), end,
                ProgressText(rank.progress())});
   }
   if (!ranks.empty()) out += "\n" + ranks.Render(2);

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "core/os/process.h"
-
 namespace meshrun::client {
 
 std::string Paint(const Style& style, Colour colour, std::string_view text) {
@@ -37,11 +35,6 @@ std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then) {
 
 std::string Count(uint64_t n, std::string_view noun) {
   return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
-}
-
-std::string DescribeExit(const v1::RankExit& exit) {
-  return exit.signal() != 0 ? os::SignalName(exit.signal())
-                            : fmt::format("exit code {}", exit.exit_code());
 }
 
 size_t DisplayWidth(std::string_view text) {

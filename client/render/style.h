@@ -30,8 +30,6 @@ std::string Age(std::chrono::nanoseconds age);
 std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then);
 // "1 rank", "2 ranks".
 std::string Count(uint64_t n, std::string_view noun);
-// "exit code 1", "SIGKILL".
-std::string DescribeExit(const v1::RankExit& exit);
 
 // Code points, which is columns for what meshrun prints.
 size_t DisplayWidth(std::string_view text);

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/rank_exit.h"
 #include "core/wait_messages.h"
 
 namespace meshrun::coordinator {
@@ -29,12 +30,13 @@ BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
   // After a restart.
   for (const v1::RankStatus& status : job.view.ranks()) {
     const int rank = status.assignment().rank();
-    if (status.state() == v1::RANK_STATE_EXITED && status.exit().exit_code() == 0 &&
-        status.exit().signal() == 0) {
+    if (status.state() == v1::RANK_STATE_EXITED && ExitedCleanly(status.exit())) {
       board.waiting.Left(rank, context_.now);
       board.left.insert(rank);
-    } else if (status.state() == v1::RANK_STATE_EXITED || status.state() == v1::RANK_STATE_LOST) {
-      board.lost[rank] = "it ended earlier";
+    } else if (status.state() == v1::RANK_STATE_EXITED) {
+      board.lost[rank] = PeerEndSentence(status.exit(), status.node_name());
+    } else if (status.state() == v1::RANK_STATE_LOST) {
+      board.lost[rank] = fmt::format("its host {} was lost", status.node_name());
     }
   }
   return board;

@@ -8,33 +8,13 @@
 
 #include "core/exit_codes.h"
 #include "core/hash.h"
+#include "core/mesh_messages.h"
 #include "core/proto_time.h"
+#include "core/rank_exit.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
 namespace {
-
-// "was killed by signal 9 (SIGKILL)", "exited with code 3: no such file"
-std::string DescribeEnd(const v1::RankExit& exit) {
-  std::string text;
-  if (exit.signal() != 0) {
-    const char* name = sigabbrev_np(exit.signal());
-    text = fmt::format("was killed by signal {}{}", exit.signal(),
-                       name == nullptr ? "" : fmt::format(" (SIG{})", name));
-  } else {
-    text = fmt::format("exited with code {}", exit.exit_code());
-  }
-  if (!exit.error_message().empty()) {
-    text += ": " + exit.error_message().substr(0, exit.error_message().find('\n'));
-  }
-  return text;
-}
-
-std::string DescribeExit(const v1::RankExit& exit, const std::string& node_name) {
-  return fmt::format("rank {} on {} {}", exit.rank(), node_name, DescribeEnd(exit));
-}
-
-bool IsClean(const v1::RankExit& exit) { return exit.exit_code() == 0 && exit.signal() == 0; }
 
 // Maps in a fixed order: the same table has the same digest on every host.
 std::string Digest(const v1::World& world) {
@@ -68,7 +48,6 @@ void Generations::Begin(Job& job, const Placement& placement) {
   view.set_generation(previous + 1);
   view.set_world_size(placement.world_size);
   view.clear_ranks();
-  view.clear_mesh();
   view.clear_groups();
   view.clear_master_addr();
   view.clear_master_port();
@@ -76,11 +55,7 @@ void Generations::Begin(Job& job, const Placement& placement) {
   job.member_by_node.clear();
   job.members_alive = placement.nodes.size();
   job.members_prepared = 0;
-  for (const Axis& axis : placement.mesh) {
-    v1::MeshAxis& out = *view.add_mesh();
-    out.set_name(axis.name);
-    out.set_size(axis.size);
-  }
+  SetAxes(placement.mesh, view.mutable_mesh());
   auto world = std::make_shared<v1::World>();
   *world->mutable_mesh() = view.mesh();
   for (const PlacedNode& placed : placement.nodes) {
@@ -303,19 +278,20 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   status.set_state(v1::RANK_STATE_EXITED);
   *status.mutable_exit() = exit;
   // After the first failure or a cancel every death is a consequence, whoever brought it about.
-  if (job.view.state() == v1::JOB_STATE_QUIESCING && !IsClean(exit)) {
+  if (job.view.state() == v1::JOB_STATE_QUIESCING && !ExitedCleanly(exit)) {
     status.mutable_exit()->set_teardown(true);
   }
-  const std::string text = DescribeExit(exit, node.record.name());
+  status.set_end(DescribeEnd(exit));
+  const std::string text = RankEndSentence(exit, node.record.name());
   store_.OnRankGone(job, exit.rank(), text);
-  if (IsClean(exit)) {
+  if (ExitedCleanly(exit)) {
     blocked_.OnRankLeft(job, exit.rank());
   } else {
-    blocked_.OnRankLost(job, exit.rank(),
-                        fmt::format("it {} on {}", DescribeEnd(exit), node.record.name()));
+    blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
   }
   // A rank that its worker stopped has not finished, however it ended.
-  if (job.view.state() != v1::JOB_STATE_RUNNING || (IsClean(exit) && !exit.teardown())) return;
+  if (job.view.state() != v1::JOB_STATE_RUNNING || (ExitedCleanly(exit) && !exit.teardown()))
+    return;
   if (exit.teardown()) {
     Fail(job, v1::FAILURE_CAUSE_NODE_LOST,
          fmt::format("the worker on {} stopped its ranks", node.record.name()), &node, &exit);
@@ -408,9 +384,9 @@ void Generations::EndMember(Job& job, Member& member, bool lost) {
     v1::RankStatus& status = *job.view.mutable_ranks(member.first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
     status.set_state(v1::RANK_STATE_LOST);
-    store_.OnRankGone(
-        job, member.first_rank + i,
-        fmt::format("rank {} is lost with {}", member.first_rank + i, status.node_name()));
+    status.set_end(fmt::format("lost with {}", status.node_name()));
+    store_.OnRankGone(job, member.first_rank + i,
+                      fmt::format("rank {} was {}", member.first_rank + i, status.end()));
     blocked_.OnRankLost(job, member.first_rank + i,
                         fmt::format("its host {} was lost", status.node_name()));
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/ids.h"
+#include "core/job_spec.h"
 #include "core/proto_time.h"
 
 namespace meshrun::coordinator {
@@ -20,10 +21,7 @@ std::string_view StateName(v1::JobState state) {
   return name;
 }
 
-std::chrono::nanoseconds Job::kill_grace() const {
-  if (!view.spec().has_kill_grace()) return std::chrono::seconds(5);
-  return FromProto(view.spec().kill_grace());
-}
+std::chrono::nanoseconds Job::kill_grace() const { return KillGrace(view.spec()); }
 
 Member* Job::FindMember(const std::string& node_id) {
   const auto it = member_by_node.find(node_id);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "core/job_spec.h"
+#include "core/mesh_messages.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
@@ -68,7 +70,7 @@ std::string Lack(const v1::JobSpec& spec, const Offer& offer, uint32_t gpus_per_
     return fmt::format("{}, and {} of {} are free", Count(gpus, "GPU"), offer.free_gpus.size(),
                        all.gpus_size());
   }
-  const uint64_t slots = uint64_t{offer.procs} * std::max(spec.cpus_per_proc(), 1u);
+  const uint64_t slots = uint64_t{offer.procs} * CpusPerProc(spec);
   if (slots > offer.free_slots) {
     return fmt::format("{}, and {} of {} are free", Count(slots, "slot"), offer.free_slots,
                        all.slots());
@@ -79,12 +81,6 @@ std::string Lack(const v1::JobSpec& spec, const Offer& offer, uint32_t gpus_per_
                        FormatBytes(offer.free_memory), FormatBytes(all.memory_bytes()));
   }
   return "";
-}
-
-std::vector<Axis> MeshOf(const v1::JobSpec& spec) {
-  std::vector<Axis> axes;
-  for (const v1::MeshAxis& axis : spec.mesh()) axes.push_back({axis.name(), axis.size()});
-  return axes;
 }
 
 // Previous nodes at their old places, spares in the holes, then the remaining ones.
@@ -125,7 +121,7 @@ Placement Build(const v1::JobSpec& spec, const std::vector<Offer>& offers, size_
     PlacedNode& placed = placement.nodes.emplace_back();
     placed.node_id = offer.node->node_id();
     placed.procs = offer.procs;
-    placed.slots = offer.procs * std::max(spec.cpus_per_proc(), 1u);
+    placed.slots = offer.procs * CpusPerProc(spec);
     placed.memory_bytes = offer.procs * spec.memory_bytes();
     for (uint32_t rank = 0; gpus_per_proc > 0 && rank < offer.procs; ++rank) {
       const auto first = offer.free_gpus.begin() + rank * gpus_per_proc;
@@ -138,8 +134,8 @@ Placement Build(const v1::JobSpec& spec, const std::vector<Offer>& offers, size_
 
 PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_proc) {
   const v1::JobSpec& spec = request.spec;
-  const uint32_t min_nodes = std::max(spec.min_nodes(), 1u);
-  const uint32_t max_nodes = std::max(spec.max_nodes(), min_nodes);
+  const uint32_t min_nodes = MinNodes(spec);
+  const uint32_t max_nodes = MaxNodes(spec);
   PlacementResult result;
   std::vector<Offer> fitting;
   // The node that comes nearest, for the reason.
@@ -173,7 +169,7 @@ PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_pro
     return result;
   }
   fitting = Order(std::move(fitting), request.previous);
-  const std::vector<Axis> mesh = MeshOf(spec);
+  const std::vector<Axis> mesh = AxesOf(spec.mesh());
   absl::Status misfit;
   for (size_t nodes = std::min<size_t>(max_nodes, fitting.size()); nodes >= min_nodes; --nodes) {
     int64_t world = 0;

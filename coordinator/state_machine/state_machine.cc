@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "coordinator/state_machine/job_spec.h"
+#include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 

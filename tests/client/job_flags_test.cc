@@ -150,16 +150,6 @@ TEST(JobFlagsTest, AMeshThatFitsNoWorldIsRefusedWithBothNumbers) {
   Apply(flags, {"./train"});
 }
 
-TEST(JobSpecTest, NamesComeFromPrograms) {
-  EXPECT_EQ(NameFromCommand("/usr/bin/Train_UNet.py"), "train-unet");
-  EXPECT_EQ(NameFromCommand("../--x--"), "x");
-  EXPECT_EQ(NameFromCommand("___"), "job");
-  EXPECT_EQ(NameFromCommand(std::string(60, 'a')).size(), 40u);
-  for (const char* command : {"a.b.c", "/x/..", "-", "Ärger", "a-"}) {
-    EXPECT_TRUE(CheckName(NameFromCommand(command)).ok()) << NameFromCommand(command);
-  }
-}
-
 TEST(JobSpecTest, AutoIsGpusWhereThereAreSome) {
   EXPECT_TRUE(ParseProcsPerNode("auto", true)->gpu());
   EXPECT_TRUE(ParseProcsPerNode("auto", false)->cpu());

@@ -39,13 +39,17 @@ v1::Job FailedJob() {
     status->mutable_exit()->set_rank(rank);
   }
   job.mutable_ranks(0)->mutable_exit()->set_signal(SIGTERM);
+  job.mutable_ranks(0)->set_end("killed by signal 15 (SIGTERM)");
   job.mutable_ranks(0)->mutable_exit()->set_teardown(true);
   job.mutable_ranks(1)->mutable_exit()->set_signal(SIGKILL);
+  job.mutable_ranks(1)->set_end("killed by signal 9 (SIGKILL)");
   job.mutable_ranks(2)->mutable_exit()->set_exit_code(1);
+  job.mutable_ranks(2)->set_end("ended with exit code 1");
   v1::Failure* failure = job.mutable_failure();
   failure->set_cause(v1::FAILURE_CAUSE_RANK_SIGNALED);
   failure->set_rank(1);
   failure->set_node_name("n2");
+  failure->set_message("rank 1 on n2 was killed by signal 9 (SIGKILL)");
   *failure->mutable_exit() = job.ranks(1).exit();
   failure->mutable_exit()->add_last_lines("step 12");
   failure->mutable_exit()->add_last_lines("about to fail");
@@ -55,14 +59,14 @@ v1::Job FailedJob() {
 TEST(ReportTest, AFailureNamesTheFirstRankItsSignalItsLinesAndTheConsequences) {
   EXPECT_EQ(
       Verdict(FailedJob(), true, Style()),
-      "meshrun: geoid-k3x9w2 failed after 12s: rank 1 on n2 was ended by SIGKILL\n"
-      "  first failure  rank 1 on n2 was ended by SIGKILL\n"
+      "meshrun: geoid-k3x9w2 failed after 12s: rank 1 on n2 was killed by signal 9 (SIGKILL)\n"
+      "  first failure  rank 1 on n2 was killed by signal 9 (SIGKILL)\n"
       "                 killed from outside; without enough memory the system does that\n"
       "  its last lines\n"
       "    | step 12\n"
       "    | about to fail\n"
-      "  others         2 other ranks ended as a consequence: rank 0 (SIGTERM), rank 2 (exit code "
-      "1)\n"
+      "  others         2 other ranks ended as a consequence: rank 2 ended with exit code 1, rank "
+      "0 killed by signal 15 (SIGTERM)\n"
       "  more           meshrun logs geoid-k3x9w2 --ranks 1; meshrun describe geoid-k3x9w2\n");
   EXPECT_EQ(ExitCodeOf(FailedJob()), 1);
 }
@@ -72,10 +76,11 @@ TEST(ReportTest, AnExitCodeAndItsErrorFileAreShown) {
   job.mutable_failure()->set_cause(v1::FAILURE_CAUSE_RANK_EXITED);
   job.mutable_failure()->mutable_exit()->set_signal(0);
   job.mutable_failure()->mutable_exit()->set_exit_code(3);
-  job.mutable_failure()->mutable_exit()->set_error_message("ValueError: no data");
+  job.mutable_failure()->mutable_exit()->set_error_message("ValueError: no data\nin shard 7");
+  job.mutable_failure()->set_message("rank 1 on n2 ended with exit code 3: ValueError: no data");
   const std::string text = Verdict(job, false, Style());
-  EXPECT_THAT(text, HasSubstr("rank 1 on n2 ended with exit code 3"));
-  EXPECT_THAT(text, HasSubstr("ValueError: no data"));
+  EXPECT_THAT(text, HasSubstr("rank 1 on n2 ended with exit code 3: ValueError: no data\n"));
+  EXPECT_THAT(text, HasSubstr("error          ValueError: no data\nin shard 7\n"));
   EXPECT_THAT(text, Not(HasSubstr("meshrun logs")));
 }
 
@@ -117,13 +122,13 @@ TEST(ReportTest, DescribeListsTheGenerations) {
   add(110, "JobRestarting", "restart 1 of 2");
   add(100, "JobAdmitted", "");
   add(99, "GenerationStarted", "");
-  add(95, "RankFailed", "rank 1 on n2 exited with code 3");
+  add(95, "RankFailed", "rank 1 on n2 ended with exit code 3");
   add(94, "JobRestarting", "restart 2 of 2");
   add(93, "JobAdmitted", "");
   add(92, "GenerationStarted", "");
   EXPECT_THAT(DescribeJob(response, kNow, Style()),
               HasSubstr("  GENERATION  BEGAN     RUNTIME  ENDED\n"
-                        "           2  100s ago  5s       rank 1 on n2 exited with code 3\n"
+                        "           2  100s ago  5s       rank 1 on n2 ended with exit code 3\n"
                         "           3  93s ago   1m32s\n"));
   EXPECT_THAT(DescribeJob(response, kNow, Style()), HasSubstr("  generation    3\n"));
   add(90, "RankFailed", "rank 0 on n1 was killed");
@@ -173,7 +178,7 @@ TEST(ReportTest, DescribeTellsRanksConsequencesAndEvents) {
   const std::string text = DescribeJob(response, kNow, Style());
   EXPECT_THAT(text, HasSubstr("geoid-k3x9w2  FAILED\n"));
   EXPECT_THAT(text, HasSubstr("command       --job geoid --title 'it'\\''s two words'\n"));
-  EXPECT_THAT(text, HasSubstr("SIGTERM, as a consequence"));
+  EXPECT_THAT(text, HasSubstr("killed by signal 15 (SIGTERM), as a consequence"));
   EXPECT_THAT(text, HasSubstr("about to fail"));
   EXPECT_THAT(text, HasSubstr("88s ago  RankExited  rank 1: SIGKILL"));
 }

@@ -12,10 +12,12 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/job_spec.h"
 #include "core/log.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
+#include "core/rank_exit.h"
 #include "core/status.h"
 #include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/report.h"
@@ -24,7 +26,6 @@
 namespace meshrun::worker {
 namespace {
 
-constexpr std::chrono::seconds kDefaultKillGrace(5);
 // What a dead supervisor has left is looked for again after a moment, then more rarely, for about
 // ten seconds.
 constexpr std::chrono::milliseconds kKillAgain(20);
@@ -205,13 +206,12 @@ void Generation::TakeExit(const v1::RankExit& exit) {
   handler_.on_exit(exit);
   // The coordinator tells all; its own ranks hear of it even while there is none.
   v1::PeerNews news;
-  if (exit.signal() == 0 && exit.exit_code() == 0) {
+  if (ExitedCleanly(exit)) {
     news.add_left(exit.rank());
   } else {
     v1::RankLost& lost = *news.add_lost();
     lost.set_rank(exit.rank());
-    lost.set_reason(exit.signal() != 0 ? "it was killed by " + os::SignalName(exit.signal())
-                                       : fmt::format("it exited with code {}", exit.exit_code()));
+    lost.set_reason(PeerEndSentence(exit, /*node_name=*/""));
   }
   Tell(news);
 }
@@ -299,9 +299,7 @@ void Generation::WriteRecord() {
 }
 
 std::chrono::nanoseconds Generation::kill_grace() const {
-  const v1::JobSpec& spec = record_.prepare().spec();
-  return spec.has_kill_grace() ? FromProto(spec.kill_grace())
-                               : std::chrono::nanoseconds(kDefaultKillGrace);
+  return KillGrace(record_.prepare().spec());
 }
 
 bool Generation::RankMayWrite(int rank) const {

@@ -7,8 +7,8 @@
 
 #include "core/log.h"
 #include "core/os/files.h"
-#include "core/os/process.h"
 #include "core/proto_time.h"
+#include "core/rank_exit.h"
 #include "core/status.h"
 
 namespace meshrun::worker {
@@ -239,13 +239,11 @@ void Generations::OnStarted(const Key& key) {
 }
 
 void Generations::OnExit(const Key& key, const v1::RankExit& exit) {
-  log::Info("a rank has ended",
-            {{"job", key.first},
-             {"generation", key.second},
-             {"rank", exit.rank()},
-             {"how", exit.signal() != 0 ? os::SignalName(exit.signal())
-                                        : fmt::format("exit code {}", exit.exit_code())},
-             {"teardown", exit.teardown()}});
+  log::Info("a rank has ended", {{"job", key.first},
+                                 {"generation", key.second},
+                                 {"rank", exit.rank()},
+                                 {"end", DescribeEnd(exit)},
+                                 {"teardown", exit.teardown()}});
   // What it said last is known before its end.
   SendProgress();
   SendExit(key, exit);

@@ -4,17 +4,12 @@
 
 #include <filesystem>
 
+#include "core/job_spec.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "worker/launch/shipped_jobs.h"
 
 namespace meshrun::worker {
-namespace {
-
-constexpr std::chrono::seconds kDefaultKillGrace(5);
-
-}  // namespace
-
 v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
                                 const std::string& working_dir, const Environment& inherited,
                                 const HostFacts& host, const GenerationPaths& paths,
@@ -23,9 +18,7 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
   v1::SupervisorLaunch launch;
   *launch.mutable_fence() = record.fence();
   *launch.mutable_lease() = ToProtoDuration(lease);
-  *launch.mutable_kill_grace() = prepare.spec().has_kill_grace()
-                                     ? prepare.spec().kill_grace()
-                                     : ToProtoDuration(kDefaultKillGrace);
+  *launch.mutable_kill_grace() = ToProtoDuration(KillGrace(prepare.spec()));
   for (int i = 0; i < prepare.ranks_size(); ++i) {
     const int rank = prepare.ranks(i).rank();
     v1::RankLaunch& out = *launch.add_ranks();

@@ -7,7 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/mesh.h"
+#include "core/job_spec.h"
+#include "core/mesh_messages.h"
 
 namespace meshrun::worker {
 namespace {
@@ -16,12 +17,6 @@ namespace {
 constexpr std::string_view kDaemonsOwn[] = {"MESHRUN_TLS_CERT", "MESHRUN_TLS_KEY", "MESHRUN_TLS_CA",
                                             "NOTIFY_SOCKET",    "LISTEN_FDS",      "LISTEN_PID",
                                             "LISTEN_FDNAMES",   "WATCHDOG_USEC",   "WATCHDOG_PID"};
-
-std::string Mesh(const v1::Prepare& prepare) {
-  std::vector<Axis> axes;
-  for (const v1::MeshAxis& axis : prepare.mesh()) axes.push_back({axis.name(), axis.size()});
-  return FormatMesh(axes);
-}
 
 }  // namespace
 
@@ -48,7 +43,7 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   // A thread for each slot; a rank that is alone and did not ask has all cores of the host, of
   // which OpenMP does not know that a cgroup or --cores limits them.
-  uint32_t threads = std::max(prepare.spec().cpus_per_proc(), 1u);
+  uint32_t threads = CpusPerProc(prepare.spec());
   if (local_world_size == 1 && threads == 1) threads = host.cores;
   env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
   // A script's output belongs into its log when it is printed, not when a buffer is full.
@@ -80,7 +75,7 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   set("MESHRUN_REPORT", launch.report_socket());
   set("MESHRUN_NODE_NAME", host.node_name);
   env.erase("MESHRUN_MESH");
-  if (prepare.mesh_size() > 0) set("MESHRUN_MESH", Mesh(prepare));
+  if (prepare.mesh_size() > 0) set("MESHRUN_MESH", FormatMesh(AxesOf(prepare.mesh())));
 
   env.erase("MESHRUN_GPUS");
   if (host.has_gpus) {

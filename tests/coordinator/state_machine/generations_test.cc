@@ -76,7 +76,7 @@ TEST_F(GenerationTest, AFailedRankStopsItsPeersAtOnce) {
   h.Say(first, first.Exit(id, 0, 3));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
   EXPECT_EQ(LastStop(second).grace().seconds(), 5);
-  EXPECT_THAT(LastStop(second).reason(), HasSubstr("rank 0 on node1 exited with code 3"));
+  EXPECT_THAT(LastStop(second).reason(), HasSubstr("rank 0 on node1 ended with exit code 3"));
 }
 
 TEST_F(GenerationTest, KeepsTheFirstFailureAndMarksTheOthersAsConsequences) {

@@ -5,8 +5,6 @@
 
 #include <deque>
 
-#include "coordinator/state_machine/job_spec.h"
-
 namespace meshrun::coordinator {
 namespace {
 
@@ -153,38 +151,6 @@ TEST_F(PlacementTest, GoesOnlyWhereTheShippedJobIs) {
   v1::JobSpec spec = Spec(1, 2, 1);
   spec.set_shipped_job("geoid");
   EXPECT_THAT(Names(Run(spec)), ElementsAre("node2"));
-}
-
-TEST(JobSpecTest, FillsInDefaults) {
-  v1::JobSpec spec;
-  spec.add_command("./train");
-  ASSERT_TRUE(NormalizeJobSpec(spec).ok());
-  EXPECT_EQ(spec.name(), "job");
-  EXPECT_EQ(spec.min_nodes(), 1u);
-  EXPECT_EQ(spec.max_nodes(), 1u);
-  EXPECT_EQ(spec.procs_per_node().count(), 1u);
-}
-
-TEST(JobSpecTest, RefusesAMeshThatNoWorldFits) {
-  v1::JobSpec spec;
-  spec.add_command("./train");
-  spec.mutable_procs_per_node()->set_count(4);
-  for (const auto& [name, size] : {std::pair("dp", 3), std::pair("tp", 2)}) {
-    v1::MeshAxis& axis = *spec.add_mesh();
-    axis.set_name(name);
-    axis.set_size(size);
-  }
-  const absl::Status status = NormalizeJobSpec(spec);
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 6 ranks, but the job has 4"));
-}
-
-TEST(JobSpecTest, NamesTheFieldThatIsWrong) {
-  v1::JobSpec spec;
-  EXPECT_THAT(std::string(NormalizeJobSpec(spec).message()), HasSubstr("command"));
-  spec.add_command("./train");
-  spec.set_name("My Job");
-  EXPECT_THAT(std::string(NormalizeJobSpec(spec).message()), HasSubstr("name: 'My Job'"));
 }
 
 }  // namespace

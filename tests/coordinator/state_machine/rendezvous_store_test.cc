@@ -268,7 +268,7 @@ TEST_F(RendezvousStoreTest, AnExitedMemberAbortsTheBarrierForAll) {
   const uint64_t call = Enter(0);
   h.Say(worker_, worker_.Exit(id_, 2, 0));
   EXPECT_TRUE(absl::IsAborted(h.answer(call).status));
-  EXPECT_THAT(Message(call), HasSubstr("rank 2 on node1 exited with code 0"));
+  EXPECT_THAT(Message(call), HasSubstr("rank 2 on node1 ended with exit code 0"));
   EXPECT_TRUE(absl::IsAborted(h.answer(Enter(1)).status));
   EXPECT_FALSE(h.answer(Enter(1, {0, 1})).done);
 }

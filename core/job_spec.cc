@@ -1,0 +1,150 @@
+#include "core/job_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/mesh.h"
+#include "core/mesh_messages.h"
+#include "core/proto_time.h"
+#include "core/status.h"
+
+namespace meshrun {
+namespace {
+
+constexpr uint32_t kMostNodes = 100'000;
+constexpr uint32_t kMostProcs = 4096;
+constexpr int64_t kLargestWorld = 1'000'000;
+constexpr uint64_t kMostMemory = uint64_t{1} << 50;
+constexpr int64_t kLongestSeconds = 3650LL * 86400;
+
+absl::Status CheckMeshAgainstNodes(const v1::JobSpec& spec) {
+  const std::vector<Axis> mesh = AxesOf(spec.mesh());
+  if (mesh.empty()) return absl::OkStatus();
+  MESHRUN_RETURN_IF_ERROR(Annotate(CheckMesh(mesh), "mesh"));
+  // The number of ranks is known only for a count; on GPUs and cores the placement decides.
+  if (spec.procs_per_node().kind_case() != v1::ProcsPerNode::kCount) return absl::OkStatus();
+  const int64_t procs = spec.procs_per_node().count();
+  if (spec.min_nodes() == spec.max_nodes()) {
+    return ResolveMesh(mesh, procs * spec.min_nodes()).status();
+  }
+  if (LargestMeshWorld(mesh, procs * spec.max_nodes(), procs) < procs * spec.min_nodes()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "mesh {} fits no number of ranks that {}-{} nodes with {} rank{} each can have: change the "
+        "mesh, the number of nodes or the ranks per node",
+        FormatMesh(mesh), spec.min_nodes(), spec.max_nodes(), procs, procs == 1 ? "" : "s"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDuration(std::string_view field, const google::protobuf::Duration& duration) {
+  if (FromProto(duration) >= std::chrono::nanoseconds(0) && duration.seconds() < kLongestSeconds) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{}: {} s is not between 0 and ten years", field, duration.seconds()));
+}
+
+absl::Status CheckSizes(const v1::JobSpec& spec) {
+  const uint32_t procs = spec.procs_per_node().count();
+  if (spec.max_nodes() > kMostNodes) {
+    return absl::InvalidArgumentError(
+        fmt::format("max_nodes: {} is above {}", spec.max_nodes(), kMostNodes));
+  }
+  if (procs > kMostProcs || spec.cpus_per_proc() > kMostProcs ||
+      spec.gpus_per_proc() > kMostProcs) {
+    return absl::InvalidArgumentError(
+        fmt::format("procs_per_node {}, cpus_per_proc {}, gpus_per_proc {}: none may be above {}",
+                    procs, spec.cpus_per_proc(), spec.gpus_per_proc(), kMostProcs));
+  }
+  if (int64_t{procs} * spec.max_nodes() > kLargestWorld) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} nodes with {} ranks each are more than {} "
+                    "ranks",
+                    spec.max_nodes(), procs, kLargestWorld));
+  }
+  if (spec.memory_bytes() > kMostMemory) {
+    return absl::InvalidArgumentError(
+        fmt::format("memory_bytes: {} per rank is above 1 PiB", spec.memory_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string JobNameFromCommand(std::string_view command) {
+  std::string_view base = command.substr(command.rfind('/') + 1);
+  if (const size_t dot = base.rfind('.'); dot != std::string_view::npos && dot > 0)
+    base = base.substr(0, dot);
+  std::string name;
+  for (const char c : base) {
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) {
+      name += c;
+    } else if (c >= 'A' && c <= 'Z') {
+      name += static_cast<char>(c - 'A' + 'a');
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+    if (name.size() == kLongestJobName) break;
+  }
+  while (!name.empty() && name.back() == '-') name.pop_back();
+  return name.empty() ? "job" : name;
+}
+
+absl::Status CheckJobName(std::string_view name) {
+  const bool right = !name.empty() && name.size() <= kLongestJobName && name.front() != '-' &&
+                     name.back() != '-' && std::all_of(name.begin(), name.end(), [](char c) {
+                       return c == '-' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+                     });
+  if (right) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "'{}' is not a job name: use a-z, 0-9 and, between them, '-', at most {} characters, for "
+      "example {}",
+      name, kLongestJobName, JobNameFromCommand(name)));
+}
+
+absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
+  if (spec.name().empty()) {
+    spec.set_name(JobNameFromCommand(!spec.shipped_job().empty() ? spec.shipped_job()
+                                     : spec.command().empty()    ? std::string()
+                                                                 : spec.command(0)));
+  }
+  MESHRUN_RETURN_IF_ERROR(Annotate(CheckJobName(spec.name()), "name"));
+  if (spec.shipped_job().empty() && (spec.command().empty() || spec.command(0).empty())) {
+    return absl::InvalidArgumentError(
+        "command: there is nothing to run: give a program after --, for example -- ./train, or a "
+        "shipped job with --job geoid");
+  }
+  spec.set_min_nodes(MinNodes(spec));
+  spec.set_max_nodes(MaxNodes(spec));
+  spec.set_cpus_per_proc(CpusPerProc(spec));
+  v1::ProcsPerNode& procs = *spec.mutable_procs_per_node();
+  if (procs.kind_case() == v1::ProcsPerNode::KIND_NOT_SET ||
+      (procs.kind_case() == v1::ProcsPerNode::kCount && procs.count() == 0)) {
+    procs.set_count(1);
+  }
+  MESHRUN_RETURN_IF_ERROR(CheckSizes(spec));
+  MESHRUN_RETURN_IF_ERROR(CheckDuration("kill_grace", spec.kill_grace()));
+  MESHRUN_RETURN_IF_ERROR(CheckDuration("queue_timeout", spec.queue_timeout()));
+  for (const auto& [name, value] : spec.env()) {
+    if (name.empty() || name.find('=') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          fmt::format("env: '{}' is not the name of an environment variable", name));
+    }
+  }
+  return CheckMeshAgainstNodes(spec);
+}
+
+uint32_t MinNodes(const v1::JobSpec& spec) { return std::max(spec.min_nodes(), 1u); }
+
+uint32_t MaxNodes(const v1::JobSpec& spec) { return std::max(spec.max_nodes(), MinNodes(spec)); }
+
+std::chrono::nanoseconds KillGrace(const v1::JobSpec& spec) {
+  return spec.has_kill_grace() ? FromProto(spec.kill_grace()) : kDefaultKillGrace;
+}
+
+uint32_t CpusPerProc(const v1::JobSpec& spec) { return std::max(spec.cpus_per_proc(), 1u); }
+
+}  // namespace meshrun
