@@ -37,26 +37,11 @@ std::string ShortReason(const std::string& text) {
   return reason;
 }
 
-// gRPC's own troubles on the way, as opposed to what a coordinator says.
-bool IsTransport(const grpc::Status& status) {
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return false;
-  for (const char* sign :
-       {"failed to connect", "Failed to connect", "Socket closed", "DNS resolution", "GOAWAY",
-        "reset by peer", "Broken pipe", "ndpoint", "Stream removed"}) {
-    if (status.error_message().find(sign) != std::string::npos) return true;
-  }
-  return false;
-}
-
-// True where nobody was reached: the time that it took is time without a coordinator.
-bool NeverConnected(const grpc::Status& status) {
-  return status.error_message().find("ailed to connect") != std::string::npos ||
-         status.error_message().find("DNS resolution") != std::string::npos;
-}
-
 absl::Status Explain(const grpc::Status& status, const std::string& address) {
-  if (status.ok()) return absl::OkStatus();
-  if (IsTransport(status)) {
+  // What the coordinator says stands as it is; the rest is gRPC's own.
+  if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED)
+    return rpc::FromGrpc(status);
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     return absl::UnavailableError(fmt::format(
         "no coordinator answers at {} ({}): start one with 'meshrun dev up', or name another with "
         "--coordinator or MESHRUN_COORDINATOR",
@@ -71,8 +56,8 @@ absl::Status Explain(const grpc::Status& status, const std::string& address) {
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnavailableError(
-        fmt::format("what answers at {} does not know this call: it is no meshrun coordinator, or "
-                    "one of another version",
+        fmt::format("what answers at {} does not know this call: it is not a meshrun coordinator, "
+                    "or one of another version",
                     address));
   }
   return rpc::FromGrpc(status);
@@ -121,7 +106,7 @@ absl::Status Persist(const StreamOptions& options,
 absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
   if (text.starts_with("unix:")) return std::string(text);
   const absl::Status wrong =
-      absl::InvalidArgumentError(fmt::format("'{}' is no address of a coordinator: write "
+      absl::InvalidArgumentError(fmt::format("'{}' is not the address of a coordinator: write "
                                              "host:port, for example 127.0.0.1:{}, or unix:/path",
                                              text, kDefaultPort));
   if (text.empty() || text.find("//") != std::string_view::npos ||
@@ -176,10 +161,15 @@ class Client::Impl {
     const std::stop_callback cancel(stop, [&] { context.TryCancel(); });
     const auto reader = (jobs.get()->*method)(&context, request);
     Response response;
-    while (reader->Read(&response)) *alive |= on_response(response);
+    bool reached = false;
+    while (reader->Read(&response)) {
+      reached = true;
+      *alive |= on_response(response);
+    }
+    // A job may have nothing to say for hours; time spent on connecting in vain is no such silence.
+    reached |= context.GetServerInitialMetadata().count(rpc::kReachedKey) != 0;
     const grpc::Status status = reader->Finish();
-    // A job may have nothing to say for hours.
-    *alive |= !NeverConnected(status) && std::chrono::steady_clock::now() - begun >= kSettled;
+    *alive |= reached && std::chrono::steady_clock::now() - begun >= kSettled;
     return Explain(status, options.address);
   }
 

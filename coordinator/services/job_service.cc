@@ -18,11 +18,15 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
  public:
   explicit StreamCall(Shell shell) : shell_(shell), call_id_(shell.loop.NewId()) {}
 
-  grpc::ServerWriteReactor<Response>* Begin(v1::StateEvent event) {
+  grpc::ServerWriteReactor<Response>* Begin(grpc::CallbackServerContext& context,
+                                            v1::StateEvent event) {
+    context.AddInitialMetadata(rpc::kReachedKey, "1");
+    this->StartSendInitialMetadata();
     event.set_call_id(call_id_);
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
-    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) this->Finish(rpc::ToGrpc(status));
+    if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
+      this->Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
     return this;
   }
 
@@ -85,23 +89,25 @@ grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext*,
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
-    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+    grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   v1::StateEvent event;
   *event.mutable_watch_job() = *request;
-  return (new StreamCall<v1::WatchJobResponse, Sends::kNewest>(shell_))->Begin(std::move(event));
+  return (new StreamCall<v1::WatchJobResponse, Sends::kNewest>(shell_))
+      ->Begin(*context, std::move(event));
 }
 
 grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
-    grpc::CallbackServerContext*, const v1::ReadLogsRequest* request) {
+    grpc::CallbackServerContext* context, const v1::ReadLogsRequest* request) {
+  context->AddInitialMetadata(rpc::kReachedKey, "1");
   return relay_.Read(*request);
 }
 
 grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRecords(
-    grpc::CallbackServerContext*, const v1::GetFlightRecordsRequest* request) {
+    grpc::CallbackServerContext* context, const v1::GetFlightRecordsRequest* request) {
   v1::StateEvent event;
   *event.mutable_get_flight_records() = *request;
   return (new StreamCall<v1::GetFlightRecordsResponse, Sends::kAll>(shell_))
-      ->Begin(std::move(event));
+      ->Begin(*context, std::move(event));
 }
 
 }  // namespace meshrun::coordinator

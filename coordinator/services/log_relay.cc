@@ -33,7 +33,9 @@ class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
     StartRead(&request_);
   }
   // The reader is gone.
-  void End(const absl::Status& status) { Finish(rpc::ToGrpc(status)); }
+  void End(const absl::Status& status) {
+    Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
+  }
   // The peer is gone, and will never say so.
   void Cancel() { context_->TryCancel(); }
 
@@ -58,6 +60,7 @@ class LogReader
 
   void Begin(const v1::ReadLogsRequest& request) {
     self_ = shared_from_this();
+    StartSendInitialMetadata();
     v1::StateEvent event;
     event.set_call_id(call_id_);
     *event.mutable_read_logs() = request;

@@ -31,7 +31,7 @@ class OutgoingStream : public Reactor {
         write = queue_.front().get();
       } else if (end_) {
         finished_ = true;
-        end = rpc::ToGrpc(*end_);
+        end = rpc::ToGrpc(*end_, v1::ERROR_ORIGIN_COORDINATOR);
       } else {
         return;
       }

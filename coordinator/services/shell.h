@@ -28,14 +28,15 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
     event.set_call_id(call_id_);
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
-    if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) Finish(rpc::ToGrpc(status));
+    if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
+      Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
     return this;
   }
 
   void Reply(const absl::Status& status, const MessagePtr& response) override {
     if (response != nullptr) response_->CopyFrom(*response);
     if (status.ok()) BeforeFinish(*response_);
-    Finish(rpc::ToGrpc(status));
+    Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
   }
   void OnCancel() override {
     v1::StateEvent event;

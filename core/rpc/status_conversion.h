@@ -1,20 +1,27 @@
-// Between absl::Status and grpc::Status: same codes, same text.
+// Between absl::Status and grpc::Status: same codes, same text, and the typed detail that tells an
+// answer of a meshrun server from an error that gRPC made on the way. Nothing here reads messages.
 #pragma once
 
 #include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
+#include "meshrun/v1/error.pb.h"
 
 namespace meshrun::rpc {
 
-inline grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
+// The answer of a server. A status that another server answered with (it is passed on) keeps that
+// server's origin.
+grpc::Status ToGrpc(const absl::Status& status, v1::ErrorOrigin origin);
 
-inline absl::Status FromGrpc(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
+absl::Status FromGrpc(const grpc::Status& status);
+
+// Which server answered with this error; ERROR_ORIGIN_UNSPECIFIED where gRPC made it: there is no
+// server, the connection broke, or the deadline passed.
+v1::ErrorOrigin OriginOf(const absl::Status& status);
+v1::ErrorOrigin OriginOf(const grpc::Status& status);
+
+// Initial metadata that a server sends at once on a stream: its reader learns that it was reached,
+// though nothing may be said for hours.
+inline constexpr char kReachedKey[] = "meshrun-reached";
 
 }  // namespace meshrun::rpc

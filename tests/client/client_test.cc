@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "core/rpc/status_conversion.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "meshrun/v1/job_service.grpc.pb.h"
 
@@ -28,7 +29,11 @@ v1::WatchJobResponse At(v1::JobState state, uint64_t revision) {
   return response;
 }
 
-const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "restarting");
+// The coordinator's own words.
+grpc::Status Answer(const absl::Status& status) {
+  return rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR);
+}
+const grpc::Status kGone = Answer(absl::UnavailableError("restarting"));
 
 // Answers as its functions say; remembers the requests.
 class FakeServer : public v1::JobService::Service, public v1::ClusterService::Service {
@@ -50,7 +55,7 @@ class FakeServer : public v1::JobService::Service, public v1::ClusterService::Se
   }
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::CancelJobResponse*) override {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job " + request->job_id());
+    return Answer(absl::NotFoundError("no job " + request->job_id()));
   }
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest*,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
@@ -145,6 +150,35 @@ TEST_F(ClientTest, ErrorsKeepTheCoordinatorsCodeAndWords) {
   EXPECT_EQ(std::string(job.status().message()), "no job y");
 }
 
+// The detail decides, never the words: both sides of each case would be misread by them.
+TEST_F(ClientTest, WhoSaysUnavailableIsToldByTheDetail) {
+  StreamOptions once;
+  once.patience = milliseconds(0);
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*, int call) {
+    const absl::Status status =
+        absl::UnavailableError(call == 0 ? "failed to connect to all addresses" : "read-only");
+    return call == 0 ? Answer(status)
+                     : grpc::Status(grpc::StatusCode::UNAVAILABLE, std::string(status.message()));
+  };
+  const auto ignore = [](const v1::Job&) {};
+  EXPECT_EQ(client_->Watch("j-1", ignore, once).message(), "failed to connect to all addresses");
+  EXPECT_THAT(std::string(client_->Watch("j-1", ignore, once).message()),
+              HasSubstr("no coordinator answers at unix:"));
+}
+
+TEST(StatusConversionTest, AnAnswerKeepsItsOriginWhenItIsPassedOn) {
+  const absl::Status said =
+      rpc::FromGrpc(rpc::ToGrpc(absl::NotFoundError("no job"), v1::ERROR_ORIGIN_COORDINATOR));
+  EXPECT_EQ(said.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(said.message(), "no job");
+  EXPECT_EQ(rpc::OriginOf(said), v1::ERROR_ORIGIN_COORDINATOR);
+  EXPECT_EQ(rpc::OriginOf(rpc::ToGrpc(said, v1::ERROR_ORIGIN_WORKER)),
+            v1::ERROR_ORIGIN_COORDINATOR);
+  EXPECT_EQ(rpc::OriginOf(grpc::Status(grpc::StatusCode::UNAVAILABLE, "x", "no message")),
+            v1::ERROR_ORIGIN_UNSPECIFIED);
+  EXPECT_TRUE(rpc::ToGrpc(absl::OkStatus(), v1::ERROR_ORIGIN_WORKER).ok());
+}
+
 TEST_F(ClientTest, WatchResumesAndTellsEachRevisionOnce) {
   fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,
                    int call) {
@@ -178,7 +212,7 @@ TEST_F(ClientTest, AnAnswerWithoutNewsEndsNoInterruption) {
   fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,
                    int call) {
     writer->Write(At(v1::JOB_STATE_RUNNING, 7));
-    return call < 50 ? kGone : grpc::Status(grpc::StatusCode::NOT_FOUND, "patience has no end");
+    return call < 50 ? kGone : Answer(absl::NotFoundError("patience has no end"));
   };
   int interruptions = 0;
   int changes = 0;
@@ -195,7 +229,7 @@ TEST_F(ClientTest, AnAnswerWithoutNewsEndsNoInterruption) {
 TEST_F(ClientTest, LogsWithoutNewBytesEndNoInterruption) {
   fake_.logs = [](grpc::ServerWriter<v1::ReadLogsResponse>* writer, int call) {
     Send(writer, 0, 0, "hello");
-    return call < 50 ? kGone : grpc::Status(grpc::StatusCode::NOT_FOUND, "patience has no end");
+    return call < 50 ? kGone : Answer(absl::NotFoundError("patience has no end"));
   };
   LogQuery query;
   query.job_id = "j-1";
@@ -220,7 +254,7 @@ TEST_F(ClientTest, WatchTellsTheEndAlsoAtARevisionSeenBefore) {
 
 TEST_F(ClientTest, WatchEndsWhenItsJobIsUnknown) {
   fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>*, int) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such job");
+    return Answer(absl::NotFoundError("no such job"));
   };
   EXPECT_TRUE(absl::IsNotFound(client_->Watch("j-1", [](const v1::Job&) {})));
   EXPECT_EQ(fake_.watches, 1);

@@ -71,13 +71,14 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
     if (const auto generation = Find(); generation.ok()) {
       (*generation)->AddWatcher(this);
     } else {
-      Complete(rpc::ToGrpc(generation.status()));
+      Complete(rpc::ToGrpc(generation.status(), v1::ERROR_ORIGIN_WORKER));
     }
   }
   void Write(v1::WatchGenerationResponse event) {
     if (finished_ || completed_) return;
     if (queue_.size() >= kMaxQueued) {
-      Complete({grpc::StatusCode::UNAVAILABLE, "the rank does not take its events"});
+      Complete(rpc::ToGrpc(absl::UnavailableError("the rank does not take its events"),
+                           v1::ERROR_ORIGIN_WORKER));
       return;
     }
     queue_.push_back(std::move(event));
@@ -127,7 +128,7 @@ class FlightRecordUpload : public grpc::ServerUnaryReactor {
     const auto found =
         generations_.Authenticate(request_.fence(), request_.token(), request_.record().rank());
     if (!found.ok()) {
-      Finish(rpc::ToGrpc(found.status()));
+      Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;
     }
     request_.clear_token();
@@ -152,7 +153,7 @@ grpc::ServerUnaryReactor* AgentService::RegisterRank(grpc::CallbackServerContext
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (!found.ok()) {
-      reactor->Finish(rpc::ToGrpc(found.status()));
+      reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;
     }
     const v1::GenerationRecord& record = (*found)->record();
@@ -180,7 +181,7 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (found.ok()) (*found)->MergeRankProgress(request->rank(), request->progress());
-    reactor->Finish(rpc::ToGrpc(found.status()));
+    reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;
 }
@@ -193,7 +194,7 @@ grpc::ServerUnaryReactor* AgentService::ReportWait(grpc::CallbackServerContext* 
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->report().rank());
     if (found.ok()) generations_.ReportWait(**found, request->report());
-    reactor->Finish(rpc::ToGrpc(found.status()));
+    reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;
 }
@@ -206,7 +207,7 @@ grpc::ServerUnaryReactor* AgentService::WithdrawWait(grpc::CallbackServerContext
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (found.ok()) generations_.WithdrawWait(**found, request->rank());
-    reactor->Finish(rpc::ToGrpc(found.status()));
+    reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;
 }

@@ -34,7 +34,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
   void Forward() {
     const auto generation = proxy_.generations().Authenticate(request_.fence(), token_);
     if (!generation.ok()) {
-      Finish(rpc::ToGrpc(OverNotUnknown(generation.status())));
+      Finish(rpc::ToGrpc(OverNotUnknown(generation.status()), v1::ERROR_ORIGIN_WORKER));
       return;
     }
     if constexpr (std::is_same_v<Request, v1::GetWorldRequest>) {
