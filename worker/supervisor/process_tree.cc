@@ -5,12 +5,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
-#include <set>
 #include <string>
+#include <utility>
 
 #include "core/os/fd.h"
 #include "core/os/files.h"
@@ -21,92 +21,138 @@ namespace {
 // A process that forks as fast as it is stopped gets no more rounds than this before the kill.
 constexpr int kFreezeRounds = 64;
 
-std::vector<pid_t> AllProcesses() {
-  std::vector<pid_t> pids;
-  DIR* const proc = ::opendir("/proc");
-  if (proc == nullptr) return pids;
-  while (const dirent* entry = ::readdir(proc)) {
-    if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
-    pids.push_back(static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10)));
+class ProcFs : public ProcessTable {
+ public:
+  std::vector<pid_t> Pids() override {
+    std::vector<pid_t> pids;
+    DIR* const proc = ::opendir("/proc");
+    if (proc == nullptr) return pids;
+    while (const dirent* entry = ::readdir(proc)) {
+      if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
+      pids.push_back(static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10)));
+    }
+    ::closedir(proc);
+    return pids;
   }
-  ::closedir(proc);
-  return pids;
-}
 
-// Parent of `pid`, -1 when it is gone or a zombie.
-pid_t ParentOf(pid_t pid) {
-  char path[32];
-  std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-  const os::UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!fd) return -1;
-  char buffer[512];
-  const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer) - 1);
-  if (n <= 0) return -1;
-  buffer[n] = '\0';
-  // "pid (name) state ppid ...": the name may hold anything, also ") ".
-  const char* const end_of_name = std::strrchr(buffer, ')');
-  if (end_of_name == nullptr) return -1;
-  char state = 0;
-  int parent = -1;
-  if (std::sscanf(end_of_name + 1, " %c %d", &state, &parent) != 2) return -1;
-  return state == 'Z' || state == 'X' ? -1 : parent;
-}
+  std::optional<Process> Read(pid_t pid) override {
+    char path[32];
+    std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    const os::UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
+    if (!fd) return std::nullopt;
+    char buffer[1024];
+    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    return n <= 0 ? std::nullopt : ParseStat(std::string_view(buffer, n));
+  }
+
+  std::string Environment(pid_t pid) override {
+    auto environment = os::ReadFile("/proc/" + std::to_string(pid) + "/environ");
+    return environment.ok() ? *std::move(environment) : std::string();
+  }
+
+  bool Signal(pid_t pid, int signal) override { return ::kill(pid, signal) == 0; }
+};
 
 // Stops what `find` finds until it finds nothing new, then kills it all: who is stopped forks
 // nobody.
 template <typename Find>
-int FreezeAndKill(const Find& find) {
-  std::set<pid_t> stopped;
+int FreezeAndKill(ProcessTable& table, const Find& find) {
+  std::map<pid_t, uint64_t> stopped;
+  const auto signal = [&table](pid_t pid, uint64_t start, int number) {
+    const auto now = table.Read(pid);
+    return now.has_value() && now->start == start && table.Signal(pid, number);
+  };
   for (int round = 0; round < kFreezeRounds; ++round) {
     bool grew = false;
-    for (const pid_t pid : find()) {
-      if (!stopped.insert(pid).second) continue;
-      ::kill(pid, SIGSTOP);
+    for (const auto& [pid, start] : find()) {
+      const auto known = stopped.find(pid);
+      if (known != stopped.end() && known->second == start) continue;
+      stopped[pid] = start;
+      signal(pid, start, SIGSTOP);
       grew = true;
     }
     if (!grew) break;
   }
   int killed = 0;
-  for (const pid_t pid : stopped) killed += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
+  for (const auto& [pid, start] : stopped) killed += signal(pid, start, SIGKILL) ? 1 : 0;
   return killed;
 }
 
-}  // namespace
-
-std::vector<pid_t> Descendants(pid_t root) {
-  std::multimap<pid_t, pid_t> children;
-  for (const pid_t pid : AllProcesses()) {
-    if (const pid_t parent = ParentOf(pid); parent > 0) children.emplace(parent, pid);
+std::vector<Process> ReadDescendants(pid_t root, ProcessTable& table) {
+  std::multimap<pid_t, Process> children;
+  for (const pid_t pid : table.Pids()) {
+    if (const auto process = table.Read(pid); process && process->parent > 0)
+      children.emplace(process->parent, *process);
   }
-  std::vector<pid_t> found;
+  std::vector<Process> found;
   std::vector<pid_t> open = {root};
   while (!open.empty()) {
     const pid_t parent = open.back();
     open.pop_back();
     for (auto [it, end] = children.equal_range(parent); it != end; ++it) {
       found.push_back(it->second);
-      open.push_back(it->second);
+      open.push_back(it->second.pid);
     }
+    // Numbers taken over while /proc was read may close a circle.
+    children.erase(parent);
   }
   return found;
 }
 
-int KillDescendants(pid_t root) {
-  return FreezeAndKill([root] { return Descendants(root); });
+std::vector<std::pair<pid_t, uint64_t>> Names(const std::vector<Process>& processes) {
+  std::vector<std::pair<pid_t, uint64_t>> names;
+  for (const Process& process : processes) names.emplace_back(process.pid, process.start);
+  return names;
 }
 
-int KillByEnvironment(std::string_view entry) {
+}  // namespace
+
+ProcessTable& ProcessTable::Real() {
+  static ProcFs proc;
+  return proc;
+}
+
+std::optional<Process> ParseStat(std::string_view line) {
+  // "pid (name) state ppid ...": the name may hold anything, also ") ".
+  const size_t end_of_name = line.rfind(')');
+  if (end_of_name == std::string_view::npos) return std::nullopt;
+  const std::string rest(line.substr(end_of_name + 1));
+  Process process;
+  char state = 0;
+  process.pid = static_cast<pid_t>(std::strtol(std::string(line).c_str(), nullptr, 10));
+  // Fields 3 (state), 4 (parent) and 22 (start time).
+  if (std::sscanf(rest.c_str(),
+                  " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
+                  "%" SCNu64,
+                  &state, &process.parent, &process.start) != 3) {
+    return std::nullopt;
+  }
+  if (state == 'Z' || state == 'X') return std::nullopt;
+  return process;
+}
+
+std::vector<pid_t> Descendants(pid_t root, ProcessTable& table) {
+  std::vector<pid_t> pids;
+  for (const Process& process : ReadDescendants(root, table)) pids.push_back(process.pid);
+  return pids;
+}
+
+int KillDescendants(pid_t root, ProcessTable& table) {
+  return FreezeAndKill(table, [&] { return Names(ReadDescendants(root, table)); });
+}
+
+int KillByEnvironment(std::string_view entry, ProcessTable& table) {
   const std::string needle = '\0' + std::string(entry) + '\0';
-  return FreezeAndKill([&needle] {
-    std::vector<pid_t> found;
-    for (const pid_t pid : AllProcesses()) {
+  return FreezeAndKill(table, [&] {
+    std::vector<Process> found;
+    for (const pid_t pid : table.Pids()) {
       if (pid == ::getpid()) continue;
-      const auto environment = os::ReadFile("/proc/" + std::to_string(pid) + "/environ");
-      if (environment.ok() && ('\0' + *environment).find(needle) != std::string::npos) {
-        found.push_back(pid);
-      }
+      // Before the environment: a number that is taken over in between has another start time.
+      const auto process = table.Read(pid);
+      if (process && ('\0' + table.Environment(pid)).find(needle) != std::string::npos)
+        found.push_back(*process);
     }
-    return found;
+    return Names(found);
   });
 }
 

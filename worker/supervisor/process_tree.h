@@ -1,27 +1,59 @@
 // The processes below a process, as /proc shows them: what a rank started, and what that started.
 //
-// Linux. Nothing here blocks. Processes that end while /proc is read are left out.
+// Linux. Nothing here blocks. Processes that end while /proc is read are left out. A number that
+// another process has taken over since the reading is never signalled: its start time differs.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace meshrun::worker {
 
+struct Process {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  // Clock ticks since boot: with the pid it names one process for ever.
+  uint64_t start = 0;
+};
+
+// What the operating system offers; a test puts its own processes here.
+class ProcessTable {
+ public:
+  virtual ~ProcessTable() = default;
+  // All numbers in use, those of zombies among them.
+  virtual std::vector<pid_t> Pids() = 0;
+  // Absent when the process is gone or a zombie.
+  virtual std::optional<Process> Read(pid_t pid) = 0;
+  // "NAME=value" entries, each ended by a NUL, as they were when the program started; empty when
+  // the process is gone or is another user's.
+  virtual std::string Environment(pid_t pid) = 0;
+  // False when there is no such process, or it is another user's.
+  virtual bool Signal(pid_t pid, int signal) = 0;
+
+  // /proc and kill(2).
+  static ProcessTable& Real();
+};
+
+// A line of /proc/PID/stat. Absent for a zombie, and for what is not such a line. Pure.
+std::optional<Process> ParseStat(std::string_view line);
+
 // Every live descendant of `root` (zombies left out), parents before children. A descendant whose
 // parent has ended is found through the nearest subreaper above it: call it for a subreaper.
-std::vector<pid_t> Descendants(pid_t root);
+std::vector<pid_t> Descendants(pid_t root, ProcessTable& table = ProcessTable::Real());
 
 // Kills every descendant of `root`: all of them are stopped first, until no new one appears, so
 // that none can fork away from its kill. Returns how many were sent SIGKILL. Collect them with
 // waitpid and call again while any is left: the kernel may take its time.
-int KillDescendants(pid_t root);
+int KillDescendants(pid_t root, ProcessTable& table = ProcessTable::Real());
 
 // Kills, in the same way, every process of this user whose environment holds `entry` ("NAME=value")
 // since its start; never the caller. For what is left when the subreaper itself is gone. Returns
 // how many. Call again after a moment: a process that becomes another program shows no environment.
-int KillByEnvironment(std::string_view entry);
+int KillByEnvironment(std::string_view entry, ProcessTable& table = ProcessTable::Real());
 
 }  // namespace meshrun::worker
