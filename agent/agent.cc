@@ -8,11 +8,6 @@
 
 namespace meshrun::agent {
 
-bool Agent::InEnvironment() {
-  const char* const address = std::getenv("MESHRUN_AGENT");
-  return address != nullptr && *address != '\0';
-}
-
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Connect(Milliseconds timeout) {
   MESHRUN_ASSIGN_OR_RETURN(const AgentEnvironment environment, ReadAgentEnvironment(std::getenv));
   return DaemonAgent::Connect(environment, timeout);

@@ -79,9 +79,6 @@ struct GenerationListener {
 
 class Agent {
  public:
-  // True when the environment names a daemon (MESHRUN_AGENT).
-  static bool InEnvironment();
-
   // Connects to the daemon named by MESHRUN_AGENT and registers this process as the rank named by
   // MESHRUN_JOB_ID, MESHRUN_GENERATION, RANK and MESHRUN_TOKEN.
   // Errors: INVALID_ARGUMENT (a variable is missing or malformed, named), NOT_FOUND (the daemon
