@@ -1,4 +1,4 @@
-// What meshrun's programs return to the shell; documented in docs/troubleshooting.md.
+// What meshrun's programs return to the shell: the one list, explained in docs/errors.md.
 #pragma once
 
 namespace meshrun {
@@ -6,12 +6,15 @@ namespace meshrun {
 enum ExitCode : int {
   kExitOk = 0,
   kExitJobFailed = 1,
-  // The call was wrong: trying it again unchanged is no use.
+  // The call was wrong: the same call fails again.
   kExitUsage = 2,
   // EX_TEMPFAIL: the same call may work later (coordinator away, queue timeout).
   kExitTryAgain = 75,
   kExitDoNotRequeue = 93,
   kExitDeadline = 124,
+  // As a shell: a rank's program that is there and cannot be started, and one that is not there.
+  kExitNotExecutable = 126,
+  kExitNotFound = 127,
   // + signal number.
   kExitSignalBase = 128,
 };

@@ -12,6 +12,18 @@
 #include "core/os/fd.h"
 
 namespace meshrun::os {
+namespace {
+
+// A rename must reach the disk, too.
+absl::Status SyncDirectoryOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string directory = parent.empty() ? "." : parent;
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, directory);
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status ErrnoStatus(int error, std::string_view what) {
   absl::StatusCode code = absl::StatusCode::kInternal;
@@ -72,7 +84,7 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
   if (sync && ::fsync(fd.get()) != 0) return fail();
   fd.reset();
   if (::rename(temporary.c_str(), path.c_str()) != 0) return fail();
-  return absl::OkStatus();
+  return sync ? SyncDirectoryOf(path) : absl::OkStatus();
 }
 
 absl::Status MakeDirectories(const std::string& path, int mode) {

@@ -14,8 +14,9 @@ namespace meshrun::os {
 absl::Status ErrnoStatus(int error, std::string_view what);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-// Written beside `path`, synced, renamed: a reader sees the old content or the new one. Without
-// `sync` it may be lost when the host fails, which is right for what describes running processes.
+// Written beside `path`, synced, renamed, and the directory synced: a reader sees the old content or
+// the new one, also after the host has failed. Without `sync` it may be lost then, which is right
+// for what describes running processes.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode = 0644,
                                  bool sync = true);
 // mkdir -p.

@@ -13,13 +13,18 @@
 #include <memory>
 #include <string>
 
+#include "core/exit_codes.h"
 #include "deploy/probe/health.grpc.pb.h"
 
 namespace {
 
 namespace health = grpc::health::v1;
 
-enum ExitCode { kServing = 0, kNotServing = 1, kUsage = 2, kNoAnswer = 75 };
+using meshrun::ExitCode;
+constexpr ExitCode kServing = meshrun::kExitOk;
+constexpr ExitCode kNotServing = meshrun::kExitJobFailed;
+constexpr ExitCode kUsage = meshrun::kExitUsage;
+constexpr ExitCode kNoAnswer = meshrun::kExitTryAgain;
 
 struct Options {
   std::string address;

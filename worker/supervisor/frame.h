@@ -1,10 +1,11 @@
-// Messages on a stream socket: each one after its length, a 32-bit little-endian integer. Both ends
-// of the supervisor's socket use it. Nothing here blocks.
+// Messages in frames (core/framing.h) on a stream socket: both ends of the supervisor's socket use
+// it. Nothing here blocks.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "core/framing.h"
 #include "google/protobuf/message_lite.h"
 
 namespace meshrun::worker {
@@ -20,7 +21,7 @@ class FrameReader {
   std::optional<std::string> Next();
 
  private:
-  std::string buffer_;
+  FrameBuffer buffer_;
 };
 
 class FrameWriter {

@@ -11,6 +11,7 @@
 #include <map>
 #include <vector>
 
+#include "core/exit_codes.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
 
@@ -28,7 +29,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   const std::string line =
       fmt::format("meshrun: cannot start {}: {}\n", what, std::strerror(error));
   (void)!::write(STDERR_FILENO, line.data(), line.size());
-  ::_exit(error == ENOENT || error == ENOTDIR ? 127 : 126);
+  ::_exit(error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable);
 }
 
 }  // namespace
@@ -59,7 +60,7 @@ absl::StatusOr<pid_t> StartRank(
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // It may have died before that took effect.
-  if (::getppid() != supervisor) ::_exit(126);
+  if (::getppid() != supervisor) ::_exit(kExitNotExecutable);
   for (const int signal : {SIGPIPE, SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

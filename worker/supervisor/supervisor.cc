@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "core/clock.h"
+#include "core/exit_codes.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -200,7 +201,7 @@ void Supervisor::Start(const v1::SupervisorStart& start) {
       ++running_;
       (*response.mutable_started()->mutable_pids())[rank.launch->rank()] = *pid;
     } else {
-      rank.exit.set_exit_code(126);
+      rank.exit.set_exit_code(kExitNotExecutable);
       rank.exit.set_error_message("cannot start: " + std::string(pid.status().message()));
     }
   }
