@@ -63,17 +63,17 @@ struct Progress {
   std::string note;
 };
 
-// News of the generation, on a thread of the agent, one at a time. What has happened before comes
-// first, verdicts but for, and may come again.
+// News of the generation. The agent calls these on a thread of its own, one at a time. Past events,
+// except verdicts, are replayed first and may repeat.
 struct GenerationListener {
   std::function<void(int rank, const std::string& reason)> on_lost;
   // Exited with code 0.
   std::function<void(int rank)> on_left;
   // The generation is being stopped.
   std::function<void(const std::string& reason)> on_stopping;
-  // Ranks wait in vain.
+  // Ranks wait for each other, or for one that has left, and would wait for ever.
   std::function<void(const WaitVerdict& verdict)> on_verdict;
-  // Somebody asks for this rank's flight record, in JSON. Empty: there is none.
+  // A person asks for this rank's flight record. Returns JSON; an empty text: there is none.
   std::function<std::string()> flight_record;
 };
 
@@ -99,10 +99,10 @@ class Agent {
                                                             Milliseconds timeout) = 0;
   virtual absl::Status Wait(const std::vector<std::string>& keys, Milliseconds timeout) = 0;
   virtual absl::StatusOr<bool> Check(const std::vector<std::string>& keys) = 0;
-  // INVALID_ARGUMENT where the value is no decimal integer.
+  // INVALID_ARGUMENT: the stored value is not a decimal integer.
   virtual absl::StatusOr<int64_t> Add(std::string_view key, int64_t amount) = 0;
-  // The value afterwards. Where the key is missing and `expected` is not empty: `expected`, as
-  // c10d's stores do.
+  // Returns the value afterwards. Where the key is missing and `expected` is not empty it returns
+  // `expected`, as c10d's stores do.
   virtual absl::StatusOr<std::string> CompareSet(std::string_view key, std::string_view expected,
                                                  std::string_view desired) = 0;
   virtual absl::Status Append(std::string_view key, std::string_view value) = 0;
@@ -134,12 +134,13 @@ class Agent {
   // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.
   virtual void OnStop(std::function<void(std::string)> on_stop) = 0;
 
-  // Calls `listener` until the generation, or the agent, ends.
+  // Calls `listener` until the generation or the agent ends.
   virtual void Watch(GenerationListener listener) = 0;
-  // This rank has been blocked in an operation for WaitBoard::kReportAfter. In place of its last
-  // report. The coordinator compares: Watch.
+  // Says that this rank has been blocked in an operation for WaitBoard::kReportAfter; replaces its
+  // last report. The coordinator compares the reports of all ranks and sends its verdict to the
+  // listener of Watch.
   virtual absl::Status ReportWait(const WaitReport& report, Milliseconds timeout) = 0;
-  // It no longer is.
+  // Says that this rank is no longer blocked.
   virtual absl::Status WithdrawWait(Milliseconds timeout) = 0;
 };
 

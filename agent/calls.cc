@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFirstPause(10);
 constexpr std::chrono::milliseconds kLongestPause(250);
-// The server's own answer to a timeout names what was missing: leave it the time to come.
+// The server's own answer to a timeout names what was missing: wait a little longer for it.
 constexpr std::chrono::seconds kAnswerTime(5);
 
 }  // namespace
@@ -33,7 +33,7 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
     if (!Enter(&*context)) return absl::CancelledError("this agent is being destroyed");
     const grpc::Status status = attempt(*context, remaining);
     Forget(&*context);
-    // Before CancelAll may return: it holds on to the channel.
+    // The context holds the channel, so it ends before CancelAll may return.
     context.reset();
     Leave();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return rpc::FromGrpc(status);

@@ -25,7 +25,7 @@ class Calls {
   // `peer` is named in errors. `token` goes with every call as metadata.
   Calls(std::string peer, std::string token) : peer_(std::move(peer)), token_(std::move(token)) {}
 
-  // Tries until the answer is another than UNAVAILABLE, or `deadline`. Errors: the answer's;
+  // Repeats the call while the answer is UNAVAILABLE, until `deadline`. Errors: the answer's;
   // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll.
   absl::Status Run(Deadline deadline, const Attempt& attempt) MESHRUN_EXCLUDES(mu_);
 

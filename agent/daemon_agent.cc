@@ -266,7 +266,7 @@ absl::Status DaemonAgent::RegisterGroup(std::string_view name, const std::vector
 }
 
 absl::Status DaemonAgent::ReportReliably(const Progress& progress) {
-  // By datagram too: what earlier datagrams said must not be merged over it.
+  // Sent by datagram too: else an older datagram could overwrite this report.
   Report(progress);
   v1::ReportProgressRequest request;
   *request.mutable_fence() = Fence();
@@ -343,7 +343,7 @@ void DaemonAgent::Upload(uint64_t request, std::string flight_record) {
     upload.mutable_record()->set_json(std::move(flight_record));
   }
   v1::UploadFlightRecordResponse response;
-  // Who asked may be gone; the coordinator names who did not answer.
+  // The person who asked may be gone. The coordinator names the ranks that did not answer.
   static_cast<void>(calls_.Run(After(kUploadTimeout), [&](grpc::ClientContext& context, auto) {
     return agent_->UploadFlightRecord(&context, upload, &response);
   }));

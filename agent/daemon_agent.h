@@ -55,7 +55,7 @@ class DaemonAgent : public Agent {
  private:
   DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel);
   absl::Status Register(Milliseconds timeout);
-  // Each event goes to `listener`, until that says that it wants no more.
+  // Passes each event to `listener` until it returns false.
   void ReadEvents(const std::function<bool(const v1::WatchGenerationResponse&)>& listener);
   void Upload(uint64_t request, std::string flight_record);
   v1::Fence Fence() const;

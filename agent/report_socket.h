@@ -1,4 +1,4 @@
-// Reports of a rank as datagrams: docs/protocol.md, "Ranks". Never blocks, never fails aloud.
+// Reports of a rank as datagrams: docs/protocol.md, "Ranks". Never blocks; errors are dropped.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ class ReportSocket {
  public:
   // An empty or unreachable path: reports go nowhere.
   explicit ReportSocket(const std::string& path);
-  // Dropped when the supervisor's buffer is full, or it is gone. Thread-safe.
+  // The report is dropped when the supervisor's buffer is full or the supervisor is gone.
+  // Thread-safe.
   void Send(const Progress& progress) const;
 
  private:

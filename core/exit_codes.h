@@ -6,7 +6,7 @@ namespace meshrun {
 enum ExitCode : int {
   kExitOk = 0,
   kExitJobFailed = 1,
-  // The call was wrong: the same call fails again.
+  // The call is wrong: it fails again unless it is changed.
   kExitUsage = 2,
   // EX_TEMPFAIL: the same call may work later (coordinator away, queue timeout).
   kExitTryAgain = 75,

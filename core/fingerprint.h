@@ -1,5 +1,5 @@
-// A short name for a text that is the same on every host and standard library, which std::hash is
-// not. Not for secrets.
+// A hash of a text that is the same on every host and with every standard library, unlike
+// std::hash. Not for secrets.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Names that nobody else has.
+// Unique names.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ class SeededIdSource : public IdSource {
   std::mt19937_64 engine_;
 };
 
-// "geoid" -> "geoid-k3x9w2": readable, short enough to type, 30 bits of chance.
+// "geoid" -> "geoid-k3x9w2": readable, short enough to type, 30 random bits.
 std::string NewJobId(IdSource& ids, std::string_view name);
 
-// For idempotent calls: 100 bits of chance.
+// For idempotent calls: 100 random bits.
 std::string NewRequestId(IdSource& ids);
 
 }  // namespace meshrun

@@ -84,7 +84,7 @@ absl::Status ParseLevel(std::string_view text, Level* level) {
     }
   }
   return absl::InvalidArgumentError(
-      fmt::format("log level '{}' is none of debug, info, warning, error", text));
+      fmt::format("log level '{}' is unknown: write debug, info, warning or error", text));
 }
 
 void Debug(std::string_view message, Fields fields) {

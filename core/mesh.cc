@@ -46,8 +46,8 @@ absl::StatusOr<std::vector<Axis>> ParseMesh(std::string_view text) {
     const std::string_view size = part.substr(equals + 1);
     const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), axis.size);
     if (error != std::errc{} || end != size.data() + size.size() || size.empty()) {
-      return absl::InvalidArgumentError(
-          fmt::format("size '{}' of mesh axis '{}' is no integer: {}", size, axis.name, kExample));
+      return absl::InvalidArgumentError(fmt::format(
+          "size '{}' of mesh axis '{}' is not an integer: {}", size, axis.name, kExample));
     }
     axes.push_back(std::move(axis));
     if (comma == std::string_view::npos) break;

@@ -41,8 +41,8 @@ class MESHRUN_TSA(scoped_lockable) MutexLock {
   Mutex& mu_;
 };
 
-// Every wait has a deadline; `Wait` without one is for threads whose only other work is to be
-// woken.
+// Every wait has a deadline; `Wait` without one is for threads that have nothing else to do until
+// they are woken.
 class CondVar {
  public:
   void Wait(Mutex& mu) MESHRUN_REQUIRES(mu) {

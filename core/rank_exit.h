@@ -15,9 +15,9 @@ bool ExitedCleanly(const v1::RankExit& exit);
 // "killed by signal 9 (SIGKILL)", "ended with exit code 3".
 std::string DescribeEnd(const v1::RankExit& exit);
 
-// A sentence about `subject`, on `node_name` where that is not empty, with the first line of the
-// rank's error file: "rank 1 on node-a was killed by signal 9 (SIGKILL)",
-// "it ended with exit code 3 on node-a: ValueError: no data".
+// Sentences with the node, where `node_name` is not empty, and the first line of the rank's error
+// file: "rank 1 on node-a was killed by signal 9 (SIGKILL)", "it ended with exit code 3 on node-a:
+// ValueError: no data".
 std::string RankEndSentence(const v1::RankExit& exit, std::string_view node_name);
 std::string PeerEndSentence(const v1::RankExit& exit, std::string_view node_name);
 

@@ -23,7 +23,7 @@ bool TakeNumber(std::string_view& text, uint64_t* value) {
 
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text) {
   const absl::Status wrong = absl::InvalidArgumentError(
-      fmt::format("'{}' is no duration: write for example 5s, 250ms, 2m or 1h30m", text));
+      fmt::format("'{}' is not a duration: write for example 5s, 250ms, 2m or 1h30m", text));
   static constexpr uint64_t kMaxMillis = uint64_t{1000} * 3600 * 24 * 3650;
   uint64_t total = 0;
   if (text.empty()) return wrong;
@@ -77,7 +77,7 @@ std::string FormatDuration(std::chrono::nanoseconds duration) {
 
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   const absl::Status wrong = absl::InvalidArgumentError(
-      fmt::format("'{}' is no amount of memory: write for example 512M, 4G or 1048576", text));
+      fmt::format("'{}' is not an amount of memory: write for example 512M, 4G or 1048576", text));
   uint64_t value = 0;
   if (!TakeNumber(text, &value)) return wrong;
   int shift = 0;
@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<int>> ParseRanks(std::string_view text) {
     const size_t comma = text.find(',');
     std::string_view part = text.substr(0, comma);
     const absl::Status wrong = absl::InvalidArgumentError(
-        fmt::format("'{}' is no rank or range of ranks: write for example 0,4-7", part));
+        fmt::format("'{}' is not a rank or a range of ranks: write for example 0,4-7", part));
     uint64_t first = 0;
     if (!TakeNumber(part, &first)) return wrong;
     uint64_t last = first;

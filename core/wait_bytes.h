@@ -1,5 +1,5 @@
-// Reports and verdicts of a WaitBoard as bytes, for who carries them over a connection of its own.
-// The messages of proto/meshrun/v1/waiting.proto, without naming them.
+// Reports and verdicts of a WaitBoard as bytes, for code that sends them over its own connections
+// and may not include protobuf. The bytes are the messages of proto/meshrun/v1/waiting.proto.
 #pragma once
 
 #include <optional>

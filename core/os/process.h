@@ -1,4 +1,4 @@
-// Programs: where ours are, how a command is found, how a child starts and how we are told to end.
+// Finding programs, starting children, and waiting for the signal to stop.
 #pragma once
 
 #include <sys/types.h>
@@ -18,9 +18,8 @@ namespace meshrun::os {
 // Absolute path of the running program.
 std::string SelfPath();
 
-// A program of meshrun's own ("meshrun-worker"): beside the running one, in the source tree's
-// output
-// (../worker/), in ../libexec/meshrun, or in $PATH. NOT_FOUND lists where it was looked for.
+// Finds a program of meshrun's own ("meshrun-worker"): beside the running one, in Bazel's output
+// (../worker/), in ../libexec/meshrun, or in $PATH. NOT_FOUND lists the places that were tried.
 absl::StatusOr<std::string> FindOwnProgram(std::string_view name);
 
 // What execvp would run: with a slash relative to `working_dir`, else along `path_variable`.
@@ -46,8 +45,8 @@ struct SpawnOptions {
 // Safe in a process with threads. argv[0] is a path.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
-// Calls `on_end` once, on a thread of its own, when the other end of a pipe closes: how a child
-// learns that the process it works for is gone, however it went.
+// Calls `on_end` once, on a thread of its own, when the other end of a pipe closes: by it a child
+// learns that the process it works for is gone, however that process ended.
 class Lifeline {
  public:
   Lifeline(UniqueFd read_end, std::function<void()> on_end);

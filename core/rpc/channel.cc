@@ -28,15 +28,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
   MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
-  // Despite its name the time that one attempt may take: a busy host needs more than the backoff.
+  // Despite its name, this is how long one attempt may take: a busy host needs more than the
+  // backoff.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // An HTTP proxy has no business between meshrun's processes.
+  // meshrun's processes never talk through an HTTP proxy.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels of one process do not share subchannels, so that a stuck stream stalls nobody else.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   if (!address.starts_with("unix:")) {
-    // Only while there is a call: the next one on an idle connection finds out soon enough.
+    // Ping only while there is a call: on an idle connection the next call finds out early enough.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(keepalive.time.count()));
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(keepalive.timeout.count()));
     // A stream may say nothing for hours.

@@ -17,17 +17,17 @@ namespace meshrun::rpc {
 
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-// How a peer that went without a word (power, cable, a firewall that forgot) is noticed: a
-// connection with a call on it is pinged after `time` without a byte, and given up `timeout` later.
-// gRPC's client sends no more than one ping in a second.
+// Notices a peer that vanished silently (power, cable, a firewall that dropped its state): after
+// `time` without a byte a connection with a call on it is pinged, and it is closed when no answer
+// comes within `timeout`. gRPC's client sends at most one ping a second.
 struct Keepalive {
   std::chrono::milliseconds time{5000};
   std::chrono::milliseconds timeout{5000};
 };
 
-// A channel that reconnects within 20 ms to 1 s: meshrun's servers are near, and restart fast. Unix
-// sockets get no keepalive: the kernel tells when their peer is gone, and one that is held up is
-// not. Errors: as ChannelCredentials.
+// A channel that reconnects after 20 ms to 1 s: meshrun's servers are near, and restart fast. Unix
+// sockets get no keepalive: the kernel tells when their peer is gone, and a peer that is only slow
+// must not be given up. Errors: as ChannelCredentials.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
                                                            const std::string& address,
                                                            const TlsFiles& tls,
