@@ -48,7 +48,7 @@ class RunningServer : public Server {
     builder.RegisterService(&jobs_);
     builder.RegisterService(&cluster_);
     builder.RegisterService(&store_service_);
-    // The loop first: who connects is served.
+    // The loop starts first: whoever connects is served.
     MESHRUN_RETURN_IF_ERROR(loop_.Start());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {

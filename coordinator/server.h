@@ -40,7 +40,7 @@ class Server {
   // 0 on a Unix socket.
   virtual int port() const = 0;
   virtual uint64_t term() const = 0;
-  // Ends calls and sessions with UNAVAILABLE; returns when none is left. Idempotent.
+  // Ends calls and sessions with UNAVAILABLE; returns when all have ended. Idempotent.
   virtual void Stop() = 0;
 };
 

@@ -49,8 +49,8 @@ absl::Status EventLoop::Start() {
     const char* const end = row.value().data() + row.value().size();
     const auto [stop, error] = std::from_chars(row.value().data(), end, term_);
     if (error != std::errc{} || stop != end) {
-      return absl::DataLossError(
-          fmt::format("the state is damaged: the term is '{}', which is no number", row.value()));
+      return absl::DataLossError(fmt::format(
+          "the state is damaged: the term is '{}', which is not a number", row.value()));
     }
   }
   ++term_;
@@ -122,7 +122,7 @@ std::string EventLoop::read_only_reason() const {
 
 std::vector<v1::StateEvent> EventLoop::TakeBatch() {
   auto deadline = read_only_ ? std::optional<SteadyNanos>(next_attempt_) : machine_.NextDeadline();
-  // Every wait ends some time, whatever the clock does.
+  // Every wait has an end, whatever the clock does.
   const SteadyNanos now = options_.clock.SteadyNow();
   const SteadyNanos wake = std::min(deadline.value_or(now + std::chrono::seconds(1)),
                                     now + SteadyNanos(std::chrono::seconds(1)));
@@ -224,7 +224,8 @@ void EventLoop::EnterReadOnly(const absl::Status& why) {
   options_.recipients.EndCalls(absl::UnavailableError("the coordinator is read-only: " + reason));
   read_only_ = true;
   next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
-  // What was stepped and not written never happened. The rows of this restore stay unwritten.
+  // Events that were stepped but not written never happened. The rows of this restore stay
+  // unwritten.
   const auto rows = options_.store.Load();
   v1::StateEvent event;
   *event.mutable_restore() = RestoreEvent();

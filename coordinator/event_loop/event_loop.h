@@ -4,9 +4,9 @@
 // has arrived as one batch, steps it, commits its rows in one transaction, and only then releases
 // its actions. When a commit fails the actions are dropped, every call ends with UNAVAILABLE and
 // the state is rebuilt from disk: from then on the coordinator is read-only, and tries once a
-// second whether the disk can be written again. Meanwhile it answers reads; and Hello and
-// heartbeats, since a worker that hears nobody stops its ranks. What else workers say is dropped:
-// once the disk is back their sessions end with UNAVAILABLE, and their next Hello says it all.
+// second to write the disk again. Meanwhile it answers reads, Hello and heartbeats (a worker that
+// gets no answer stops its ranks). All other messages of workers are dropped: once the disk can be
+// written, their sessions end with UNAVAILABLE, and their next Hello repeats everything.
 #pragma once
 
 #include <atomic>
@@ -37,9 +37,9 @@ class EventLoop {
     // Events waiting, and their bytes; more are refused.
     size_t queue_limit = 65'536;
     size_t queue_bytes_limit = 256u << 20;
-    // Events that are one batch at most.
+    // The most events of one batch.
     size_t batch_limit = 4096;
-    // Each stepped event goes there, each after its length; empty: none.
+    // File that each stepped event is written to, after its length; empty: none.
     std::string record_path;
   };
 
@@ -54,8 +54,8 @@ class EventLoop {
 
   // RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: stopping.
   absl::Status Post(v1::StateEvent event);
-  // For what must not be lost: that a call or session has ended. Never refused for a full queue;
-  // there are at most as many of them as calls and sessions.
+  // For events that must not be lost: a call or a session has ended. Never refused, even when the
+  // queue is full: there are at most as many of them as calls and sessions.
   void PostEnd(v1::StateEvent event);
 
   // Of a call or session; unique in this process.
@@ -86,7 +86,7 @@ class EventLoop {
   std::atomic<uint64_t> next_id_{1};
   std::thread thread_;
 
-  // Loop's thread alone.
+  // Only on the loop's thread.
   bool read_only_ = false;
   bool readable_ = true;
   int64_t frozen_now_nanos_ = 0;

@@ -13,13 +13,13 @@
 
 namespace meshrun::coordinator {
 
-// A call that waits for its answer. It lives at least until Reply, which comes exactly once, from
-// the loop's thread (OpenRelay instead of it for a call that reads logs).
+// A call that waits for its answer. It lives at least until Reply, which the loop's thread calls
+// exactly once (for a call that reads logs, OpenRelay instead).
 class PendingCall {
  public:
   virtual ~PendingCall() = default;
   virtual void Reply(const absl::Status& status, const MessagePtr& response) = 0;
-  // Streaming calls alone.
+  // Only streaming calls.
   virtual void Item(const MessagePtr&) {}
   virtual void OpenRelay(OpenLogRelay) {}
 };
@@ -37,11 +37,11 @@ class Session {
 class Recipients {
  public:
   void AddCall(uint64_t call_id, PendingCall* call);
-  // False when its Reply has been or is being given.
+  // False when Reply was called already, or is being called.
   bool RemoveCall(uint64_t call_id);
   void AddSession(uint64_t session_id, std::shared_ptr<Session> session);
 
-  // Who ends a lost node's uploads; null: nobody.
+  // Ends the uploads of a lost node; null: nothing does.
   using EndUploadsOf = std::function<void(const std::string& node_id, const absl::Status& why)>;
   void SetUploads(EndUploadsOf end_uploads);
 
@@ -49,7 +49,7 @@ class Recipients {
   void Send(uint64_t session_id, v1::OpenSessionResponse message);
   void Close(uint64_t session_id, const absl::Status& status);
 
-  // Carries out what a batch asks for. The loop's thread alone.
+  // Carries out the actions of a batch. Only on the loop's thread.
   void Deliver(std::vector<Action> actions);
   // Ends every call, every session, with `why`.
   void EndCalls(const absl::Status& why);

@@ -5,13 +5,13 @@
 namespace meshrun::coordinator {
 namespace {
 
-// What is sent to a reader that is slower than the news.
+// Which items a slow reader gets.
 enum class Sends {
   kAll,
   kNewest,  // the last one is always delivered
 };
 
-// Begins with an event; what the core answers to its call_id is written in order.
+// Begins with an event. The answers of the state machine to its call_id are written in order.
 template <typename Response, Sends kSends>
 class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Response>,
                    public PendingCall {

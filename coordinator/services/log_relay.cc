@@ -11,7 +11,7 @@
 namespace meshrun::coordinator {
 namespace {
 
-// From OpenLog to the first bytes of its file, or to the word that there are none.
+// From OpenLog to the first bytes of the file, or to the message that it has none.
 constexpr std::chrono::seconds kUploadStart(10);
 
 }  // namespace
@@ -36,7 +36,7 @@ class LogUpload : public grpc::ServerReadReactor<v1::UploadLogRequest> {
   void End(const absl::Status& status) {
     Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
   }
-  // The peer is gone, and will never say so.
+  // The peer is gone without ending the call.
   void Cancel() { context_->TryCancel(); }
 
  private:
@@ -105,7 +105,7 @@ class LogReader
     Advance([&]() MESHRUN_REQUIRES(mu_) { EndAfterLastSource(); });
   }
 
-  // Takes an upload's bytes. kPause: Resume comes later. kEnd: nobody wants them any more.
+  // Takes an upload's bytes. kPause: stop reading until Resume. kEnd: the reader has gone.
   enum class Answer { kGoOn, kPause, kEnd };
   Answer Take(LogUpload* upload, v1::UploadLogRequest& chunk) {
     Answer answer = Answer::kGoOn;
@@ -134,7 +134,7 @@ class LogReader
     return answer;
   }
 
-  // The last that is heard of an upload.
+  // The upload has ended.
   void UploadEnded(const std::string& stream_id, const absl::Status& status) {
     {
       MutexLock lock(mu_);
@@ -180,7 +180,7 @@ class LogReader
         return true;
       });
       if (lost.empty()) return;
-      // Before the uploads end, with less to say.
+      // First: the uploads that end now would give a less precise reason.
       if (outcome_.ok()) outcome_ = why;
       for (const std::string& id : lost) {
         // Under the lock: an upload that is here has not ended.

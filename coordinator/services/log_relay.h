@@ -4,10 +4,11 @@
 //                        OpenLog to each, on its session
 //   worker --UploadLog--> relay --> reader
 //
-// A reader that is slow slows its own uploads down: each holds at most kBufferBytes here, and then
-// its stream is not read. A call ends when every file is read to its end, with UNAVAILABLE when one
-// broke off. An upload outlives the session on which it was asked for, but not its node: a host
-// that has lost power never ends it. Thread-safe.
+// A slow reader slows down only its own uploads: the relay buffers at most kBufferBytes for each,
+// and then stops reading its stream. A call ends when every file is read to its end, and with
+// UNAVAILABLE when an upload broke off. An upload outlives the session that asked for it, but not
+// its node: the relay ends it when the node is lost, since a host without power never does.
+// Thread-safe.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -31,7 +32,7 @@ class LogRelay {
  public:
   static constexpr size_t kBufferBytes = 1 << 20;
 
-  // The event loop must have stopped before it goes.
+  // The event loop must stop before this object is destroyed.
   explicit LogRelay(Shell shell);
   ~LogRelay();
 
@@ -39,11 +40,12 @@ class LogRelay {
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const v1::ReadLogsRequest& request);
   grpc::ServerReadReactor<v1::UploadLogRequest>* Upload(grpc::CallbackServerContext* context);
 
-  // Files that were asked for on this session and are not being uploaded will not come.
+  // This session has ended: the files that it was asked for, and whose upload has not begun, will
+  // not come.
   void OnSessionEnded(uint64_t session_id);
   // Ends all readers with UNAVAILABLE.
   void Stop();
-  // Those that something still refers to: for tests.
+  // Readers that are still referred to: for tests.
   size_t readers_alive() const { return token_.use_count() - 1; }
 
  private:
@@ -51,7 +53,7 @@ class LogRelay {
   friend class LogUpload;
   void Add(const std::string& stream_id, std::shared_ptr<LogReader> reader);
   void Remove(const std::string& stream_id);
-  // Null when nobody waits for it.
+  // Null when no reader waits for it.
   std::shared_ptr<LogReader> Find(const std::string& stream_id);
   std::set<std::shared_ptr<LogReader>> Readers();
 

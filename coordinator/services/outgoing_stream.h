@@ -1,6 +1,6 @@
-// The half of a streaming call that speaks: messages in order, then the status that ends it. gRPC
-// takes one operation at a time, and whoever starts Finish is the last to touch the call; so a
-// change and the choice of the operation that follows from it are one step under the lock.
+// Write side of a streaming call: messages in order, then the final status. gRPC takes one
+// operation at a time, and no thread may touch the call after one has started Finish. So each
+// change, and the choice of the next operation, is one step under the lock.
 #pragma once
 
 #include <deque>
@@ -55,7 +55,7 @@ class OutgoingStream : public Reactor {
   }
   // Forgets what is not being written.
   void Drop() MESHRUN_REQUIRES(mu_) { queue_.resize(writing_ ? 1 : 0); }
-  // Ends the call once all is said. A later status replaces an earlier one.
+  // Ends the call after the messages in the queue. A later status replaces an earlier one.
   void EndWith(absl::Status status) MESHRUN_REQUIRES(mu_) { end_ = std::move(status); }
 
   bool writing() const MESHRUN_REQUIRES(mu_) { return writing_; }

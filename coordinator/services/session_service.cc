@@ -5,8 +5,8 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Commands that a worker has not taken yet. A worker that is so far behind is not well: its session
-// ends, and it starts anew with what it has.
+// The most commands that wait for a worker. A worker that is so far behind is ill: its session
+// ends, and its next Hello tells what it has.
 constexpr size_t kMaxQueued = 4096;
 
 using Reactor = grpc::ServerBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse>;
@@ -30,7 +30,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
       event.mutable_session_closed()->set_session_id(session_id_);
       shell_.loop.PostEnd(std::move(event));
       relay_.OnSessionEnded(session_id_);
-      // Without a loop nobody else would end it.
+      // The loop has stopped: nothing else would end the call.
       Close(absl::OkStatus());
       return;
     }
@@ -64,7 +64,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     Advance([&]() MESHRUN_REQUIRES(mu_) {
       if (ending()) return;
       EndWith(status);
-      // To a peer that was silent for its lease the write under way may never end.
+      // The peer was silent for its lease: the write under way may never end.
       if (writing() && absl::IsDeadlineExceeded(status)) context_->TryCancel();
     });
   }

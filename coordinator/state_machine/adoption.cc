@@ -1,5 +1,5 @@
-// Nodes that come back, nodes that do not, and a coordinator that starts again: what becomes of the
-// generations they carry.
+// What becomes of running generations when a node returns, when a node is lost, and when the
+// coordinator restarts.
 #include <fmt/format.h>
 
 #include <set>
@@ -66,7 +66,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       SendStart(*job, *member);
     }
   }
-  // What it should carry and does not.
+  // Generations that the node should run and does not name.
   const std::set<std::string> jobs = node.jobs;
   for (const std::string& job_id : jobs) {
     if (carried.contains(job_id)) continue;

@@ -27,7 +27,7 @@ BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
   if (board.generation == job.view.generation()) return board;
   board = Board();
   board.generation = job.view.generation();
-  // After a restart.
+  // After a restart of the coordinator the job says which ranks are gone.
   for (const v1::RankStatus& status : job.view.ranks()) {
     const int rank = status.assignment().rank();
     if (status.state() == v1::RANK_STATE_EXITED && ExitedCleanly(status.exit())) {

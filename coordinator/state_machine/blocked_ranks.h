@@ -1,8 +1,8 @@
-// Ranks that wait, by running generation: who reports to be blocked, who is gone, and what every
-// rank of the generation is told of it. core/wait_board.h decides.
+// Blocked ranks of each running generation: which ranks report that they are blocked, which are
+// gone, and what all ranks of the generation are told. core/wait_board.h decides.
 //
-// Nothing of it is durable: after a restart of the coordinator workers report again, and who is
-// gone stands in the job.
+// None of this is durable: after a restart of the coordinator the workers report again, and the
+// job's record says which ranks are gone.
 #pragma once
 
 #include <map>
@@ -22,17 +22,18 @@ class BlockedRanks {
   BlockedRanks(Context& context, NodeTable& nodes, JobTable& jobs)
       : context_(context), nodes_(nodes), jobs_(jobs) {}
 
-  // Of a rank of `member`; one of another is ignored with a line in the log.
+  // A report about a rank that does not live on `member` is logged and ignored.
   void Report(const Job& job, const Member& member, const v1::WaitReport& report);
   void Withdraw(const Job& job, const Member& member, const v1::WaitWithdrawn& withdrawn);
 
-  // Told to all at the end of the batch, or by Tell().
+  // All ranks are told at the end of the batch, or by Tell().
   void OnRankLeft(const Job& job, int rank);
   void OnRankLost(const Job& job, int rank, const std::string& reason);
-  // Before what follows from it: ranks that are told to stop know why.
+  // Sends the news now, before the stop that follows from it: ranks that are told to stop then know
+  // why.
   void Tell(const Job& job);
   void TellAll();
-  // The node has come back and may have missed who is gone.
+  // The node has come back and may have missed news: sends all of it again.
   void OnNodeReturned(const Job& job, const Node& node);
   void EndGeneration(const Job& job);
 
@@ -45,7 +46,7 @@ class BlockedRanks {
     WaitBoard waiting;
     SteadyNanos changed{0};
     std::optional<SteadyNanos> decide_at;
-    // Who is gone.
+    // Ranks that are gone.
     std::set<int> left;
     std::map<int, std::string> lost;
     v1::PeerNews untold;
@@ -60,7 +61,7 @@ class BlockedRanks {
   NodeTable& nodes_;
   JobTable& jobs_;
   std::map<std::string, Board> boards_;
-  // Jobs of whom something is.
+  // Jobs with unsent peer news.
   std::set<std::string> untold_;
 };
 

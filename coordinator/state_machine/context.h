@@ -1,5 +1,5 @@
-// What the parts of the state machine share while one event is stepped: the time, the actions being
-// collected, the event list that people see.
+// Shared by the parts of the state machine while one event is stepped: the time, the actions
+// collected so far, the list of events that people see.
 #pragma once
 
 #include <deque>
@@ -45,7 +45,7 @@ class Context {
   // A row of the durable state cannot be read. The first one is the event's `damage`.
   void Damaged(const v1::StateRow& row);
 
-  // Appends to the events, of which the last kMaxEvents are kept.
+  // Appends to the list of events, which keeps the last kMaxEvents.
   void Record(std::string_view kind, std::string_view job_id, std::string_view node_id,
               std::string message);
   const std::deque<v1::ClusterEvent>& events() const { return events_; }

@@ -72,7 +72,7 @@ void FlightRecords::Upload(uint64_t call_id, const v1::UploadFlightRecordRequest
       found->second.generation != request.fence().generation() ||
       found->second.missing.erase(request.record().rank()) == 0) {
     context_.Reply(call_id, absl::NotFoundError(fmt::format(
-                                "nobody waits for the flight record of rank {} any more",
+                                "the client that asked for the flight record of rank {} has gone",
                                 request.record().rank())));
     return;
   }

@@ -1,5 +1,5 @@
-// Flight records that people ask for: one question to every rank of a running generation, one
-// answer of each to the call, and an error in place of what does not come in time.
+// Flight records that people ask for. Every rank of a running generation is asked once; each answer
+// is passed on to the call, and an error takes the place of an answer that does not come in time.
 #pragma once
 
 #include <map>
@@ -42,7 +42,7 @@ class FlightRecords {
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
-  // By the call, whose number is the question's.
+  // By call_id, which is also the number of the request.
   std::map<uint64_t, Collection> collections_;
 };
 

@@ -241,7 +241,7 @@ void Generations::Abandon(Job& job) {
   EndGeneration(job, "the generation was not started");
 }
 
-// After what was no fault of the job's, nor of a host that it avoids.
+// After a failure that neither the job nor a host that it avoids has caused.
 void Generations::Requeue(Job& job, std::string reason) {
   job.avoided_nodes.clear();
   jobs_.SetState(job, job.state_in_queue(), "to be placed again: " + std::move(reason));
@@ -277,7 +277,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   if (status.state() == v1::RANK_STATE_EXITED) return;
   status.set_state(v1::RANK_STATE_EXITED);
   *status.mutable_exit() = exit;
-  // After the first failure or a cancel every death is a consequence, whoever brought it about.
+  // After the first failure or a cancel every further death is a consequence, whatever its cause.
   if (job.view.state() == v1::JOB_STATE_QUIESCING && !ExitedCleanly(exit)) {
     status.mutable_exit()->set_teardown(true);
   }
@@ -400,11 +400,11 @@ void Generations::EndMember(Job& job, Member& member, bool lost) {
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
   EndGeneration(job, "the generation has ended");
-  // A planned end is free for a job that restarts at all. One with max_restarts 0 fails: its user
-  // asked that it never runs twice.
+  // A planned end costs no restart, but a job with max_restarts 0 fails: its user asked that it
+  // never runs twice.
   const uint32_t budget = job.view.spec().max_restarts();
   const bool planned = job.failed() && job.view.failure().planned();
-  // A rank that knows that another run would end alike says so by its exit code.
+  // By this exit code a rank says that another run would end in the same way.
   const bool hopeless = job.view.failure().cause() == v1::FAILURE_CAUSE_RANK_EXITED &&
                         job.view.failure().exit().exit_code() == kExitDoNotRequeue;
   const bool may_restart = !hopeless && (planned ? budget > 0 : job.view.restarts() < budget);

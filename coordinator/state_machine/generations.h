@@ -34,8 +34,8 @@ class Generations {
   // Phase one of the next generation.
   void Begin(Job& job, const Placement& placement);
 
-  // Messages of a node's session, with their fences. Those of another generation are ignored with a
-  // line in the log.
+  // Messages of a node's session, with their fences. Messages of another generation are logged and
+  // ignored.
   void OnPrepareResult(Node& node, const v1::Fence& fence, const v1::PrepareResult& result);
   void OnRanksStarted(Node& node, const v1::Fence& fence, const v1::RanksStarted& started);
   void OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit);
@@ -44,13 +44,13 @@ class Generations {
   void OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report);
   void OnWaitWithdrawn(Node& node, const v1::Fence& fence, const v1::WaitWithdrawn& withdrawn);
 
-  // The node has said Hello: adopts what it runs, says Forget to what is not known, repeats
-  // commands that may have been lost with the old session.
+  // The node has said Hello: adopts the generations that it runs, answers Forget for unknown ones,
+  // and repeats commands that may have been lost with the old session.
   void OnNodeReturned(Node& node, const v1::Hello& hello);
   // The node is LOST: so are its ranks.
   void OnNodeLost(Node& node, const std::string& why);
 
-  // Idempotent. `now` ends the grace of a stop that is under way, too.
+  // Idempotent. `now` also ends the grace of a stop that is under way.
   void Cancel(Job& job, bool now, const std::string& reason);
   // The deadline of the job's state has passed.
   void OnDeadline(Job& job);

@@ -10,7 +10,7 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kPrepareTimeout(30);
-// After the grace, for SIGKILL to do its work and for the worker to say so.
+// Time after the grace for SIGKILL to take effect and for the worker to report it.
 constexpr std::chrono::seconds kStopSlack(30);
 
 }  // namespace

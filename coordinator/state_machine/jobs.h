@@ -1,4 +1,4 @@
-// Jobs, how they are found, and what of them changed in this batch.
+// The jobs, the indexes that find them, and the set of those that changed in this batch.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ struct Member {
   std::vector<uint32_t> gpus;
   bool prepared = false;
   uint32_t master_port = 0;
-  // Nothing of the generation is left there, as far as anyone can know.
+  // Nothing of the generation runs there any more, as far as the coordinator can know.
   bool ended = false;
 };
 
@@ -76,7 +76,7 @@ struct Job {
     return view.has_failure() && view.failure().generation() == view.generation();
   }
   std::chrono::nanoseconds kill_grace() const;
-  // Of a stop that is due now: none once the job was cancelled so.
+  // Grace of a stop that is sent now: zero once the job was cancelled without grace.
   std::chrono::nanoseconds stop_grace() const {
     return cancel_now ? std::chrono::nanoseconds(0) : kill_grace();
   }
@@ -87,11 +87,11 @@ class JobTable {
  public:
   explicit JobTable(Context& context) : context_(context) {}
 
-  // A new job, QUEUED. Its id comes from the event's chance.
+  // A new job, QUEUED. Its id is derived from the event's random number.
   Job& Add(v1::JobSpec spec, std::string request_id);
   Job* Find(const std::string& job_id);
   Job* FindRequest(const std::string& request_id);
-  // By whole id or by a prefix that one job alone has. NOT_FOUND says how many match.
+  // By whole id, or by a prefix that only one job has. NOT_FOUND says how many jobs match.
   absl::StatusOr<Job*> Lookup(const std::string& id_or_prefix);
 
   // Changes state and reason; starts the deadline that the state has, if any.

@@ -199,8 +199,8 @@ void NodeTable::WriteChanged() {
   }
 }
 
-// A worker that lost its state directory comes back under a new id: its old self would stay LOST
-// forever.
+// A worker that lost its state directory comes back under a new id. Without this its old record
+// would stay LOST for ever.
 void NodeTable::DropReplaced(const Node& by) {
   for (auto it = nodes_.begin(); it != nodes_.end();) {
     const Node& node = it->second;

@@ -27,8 +27,8 @@ struct Node {
   uint64_t session_id = 0;
   // Jobs with a member here that has not ended.
   std::set<std::string> jobs;
-  // Its worker is stopping. Outlives the session: what is lost with the node then was to end
-  // anyway.
+  // Its worker is stopping. Outlives the session: the ranks that are lost with the node then were
+  // ending anyway.
   bool draining = false;
 
   const std::string& id() const { return record.node_id(); }
@@ -55,7 +55,7 @@ class NodeTable {
   // A node whose lease is over at context.now, made LOST; null when there is none.
   Node* ExpireNext();
   std::optional<SteadyNanos> NextDeadline() const { return leases_.Next(); }
-  // The coordinator itself stood still: nobody could have renewed a lease.
+  // The coordinator itself stood still: no node could renew its lease meanwhile.
   void PostponeLeases() { leases_.PostponeTo(context_.now + context_.lease); }
 
   Node* Find(const std::string& node_id);

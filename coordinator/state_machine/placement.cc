@@ -138,7 +138,7 @@ PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_pro
   const uint32_t max_nodes = MaxNodes(spec);
   PlacementResult result;
   std::vector<Offer> fitting;
-  // The node that comes nearest, for the reason.
+  // The node that comes nearest, named in the reason.
   const v1::Node* nearest = nullptr;
   uint32_t nearest_free = 0;
   std::string lack;
@@ -197,7 +197,7 @@ PlacementResult Place(const PlacementRequest& request) {
   if (request.spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu) {
     return PlaceWith(request, 1);
   }
-  // Not said: GPUs where that costs no rank.
+  // The job does not say: use GPUs where that costs no rank.
   PlacementResult without = PlaceWith(request, 0);
   if (!without.placement.has_value()) return without;
   PlacementResult with = PlaceWith(request, 1);

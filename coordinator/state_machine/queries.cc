@@ -1,4 +1,4 @@
-// What clients ask: nothing here changes the state, but for the list of watchers.
+// Queries of clients. Nothing here changes the state, except the list of watchers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request
   const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), before);
   if (!token.empty() &&
       (error != std::errc{} || end != token.data() + token.size() || before == 0)) {
-    context.Reply(call_id, absl::InvalidArgumentError(fmt::format(
-                               "page_token: '{}' was not given out by ListJobs", token)));
+    context.Reply(call_id, absl::InvalidArgumentError(
+                               fmt::format("page_token: '{}' does not come from ListJobs", token)));
     return;
   }
   const size_t limit = request.page_size() == 0 ? 100 : std::min(request.page_size(), 1000u);
@@ -100,7 +100,7 @@ void StateMachine::DescribeCluster(uint64_t call_id, const v1::DescribeClusterRe
   context.Reply(call_id, std::move(response));
 }
 
-// Finds which node holds which file. The bytes never pass through here.
+// Finds which node holds which file. The bytes themselves never pass through the state machine.
 void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request) {
   Context& context = parts_->context;
   auto found = parts_->jobs.Lookup(request.job_id());
@@ -119,8 +119,8 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
             ? absl::FailedPreconditionError(fmt::format(
                   "job {} has not started yet: it is {}{}{}", job.id(), StateName(job.view.state()),
                   job.view.reason().empty() ? "" : ", ", job.view.reason()))
-            : absl::NotFoundError(fmt::format("job {} has generations 1 to {}, and {} is wanted",
-                                              job.id(), job.view.generation(), generation)));
+            : absl::NotFoundError(fmt::format("job {} has generations 1 to {}, not {}", job.id(),
+                                              job.view.generation(), generation)));
     return;
   }
   std::vector<int> ranks(request.ranks().begin(), request.ranks().end());
@@ -134,9 +134,8 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
   relay.call_id = call_id;
   for (const int rank : ranks) {
     if (rank < 0 || rank >= world_size) {
-      context.Reply(call_id,
-                    absl::NotFoundError(fmt::format("job {} has ranks 0 to {}, and {} is wanted",
-                                                    job.id(), world_size - 1, rank)));
+      context.Reply(call_id, absl::NotFoundError(fmt::format("job {} has ranks 0 to {}, not {}",
+                                                             job.id(), world_size - 1, rank)));
       return;
     }
     Node* node = parts_->nodes.Find(world->second->ranks(rank).node_id());

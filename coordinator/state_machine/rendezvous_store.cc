@@ -91,7 +91,8 @@ Job* RendezvousStore::Admit(uint64_t call_id, const v1::Fence& fence, int rank) 
                       job->id(), StateName(job->view.state()));
   } else if (fence.incarnation() != 0 && node != nullptr &&
              fence.incarnation() < node->record.incarnation()) {
-    // A higher one is a restarted daemon whose Hello is still on its way: its ranks live on.
+    // A higher incarnation belongs to a restarted daemon whose Hello is still on its way: its ranks
+    // live on.
     why = fmt::format("incarnation {} of node {} is over: {} has registered since",
                       fence.incarnation(), node->record.name(), node->record.incarnation());
   } else {
@@ -306,9 +307,9 @@ void RendezvousStore::AddTo(uint64_t call_id, const v1::AddValueRequest& request
     const std::string& text = it->second;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || end != text.data() + text.size()) {
-      context_.Reply(call_id, absl::InvalidArgumentError(
-                                  fmt::format("value of key '{}' ({} bytes) is no decimal integer",
-                                              request.key(), text.size())));
+      context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                  "value of key '{}' ({} bytes) is not a decimal integer",
+                                  request.key(), text.size())));
       return;
     }
   }

@@ -2,8 +2,8 @@
 //
 // Everything belongs to the current generation of one job and goes when that generation is over. A
 // call that waits is answered later: when what it waits for is there, at its deadline, or when the
-// generation ends. A mutating call with a request_id is answered from the record of the first when
-// it is repeated.
+// generation ends. A repeated mutating call with the same request_id gets the recorded answer of
+// the first.
 #pragma once
 
 #include <deque>

@@ -11,8 +11,8 @@
 namespace meshrun::coordinator {
 namespace {
 
-// The shell sends an event at least once a second: a longer silence means that the coordinator
-// itself stood still, and heard nobody meanwhile.
+// The shell sends an event at least once a second: a longer pause means that the coordinator itself
+// stood still, and received nothing meanwhile.
 constexpr std::chrono::seconds kStandstill(2);
 
 absl::Status TakenOver(uint64_t own_term, const std::string& worker, uint64_t its_term) {
@@ -252,8 +252,8 @@ void StateMachine::PlaceJobs() {
   Context& context = parts_->context;
   context.placement_due = false;
   const std::vector<const v1::Node*> healthy = parts_->nodes.Present(/*healthy_only=*/true);
-  // A job that waits for what others hold keeps those behind it from overtaking, else a large job
-  // would never start. One that could not run here even alone holds nobody up.
+  // A job that waits for resources of running jobs is not overtaken, else a large job would never
+  // start. A job that could not run here even alone holds up no other job.
   const Job* blocking = nullptr;
   for (Job* job : parts_->jobs.Queue()) {
     if (parts_->nodes.recovering() > 0) {
@@ -278,7 +278,7 @@ void StateMachine::PlaceJobs() {
     for (const Member& member : job->members) request.previous.push_back(member.node_id);
     PlacementResult result = Place(request);
     if (!result.placement.has_value() && !job->avoided_nodes.empty()) {
-      // What kept a node from preparing may be over, and nobody else can take the job.
+      // No other node can take the job, and the reason why this one could not prepare may be gone.
       request.nodes = healthy;
       result = Place(request);
     }
@@ -336,7 +336,7 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
     }
   }
   Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
-  // At once and not at the end of the batch: the answer says whether and why it waits.
+  // Placed now and not at the end of the batch: the answer says whether the job waits, and why.
   PlaceJobs();
   *response.mutable_job() = job.view;
   context.Reply(call_id, std::move(response));

@@ -6,8 +6,8 @@
 //   Actions actions = machine.Step(event);   // ... commit actions.rows, then carry out
 //   actions.list
 //
-// Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Only there are
-// jobs placed and rows handed out, so that a thousand messages cost one transaction.
+// Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Jobs are placed
+// and rows handed out only there, so that a thousand messages cost one transaction.
 //
 // Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.*
 // (which nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
@@ -33,7 +33,7 @@ class StateMachine {
  public:
   Actions Step(const v1::StateEvent& event);
 
-  // When something falls due: the shell sends an event (a tick, if nothing else) then.
+  // The next deadline: the shell sends an event then, at least a tick.
   std::optional<SteadyNanos> NextDeadline() const;
 
   // For tests and invariants.

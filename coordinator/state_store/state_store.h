@@ -18,8 +18,8 @@ class StateStore {
   // Every row, in the order of tables and of keys. Errors: INTERNAL, RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<std::vector<v1::StateRow>> Load() = 0;
 
-  // All changes or none; durable when it returns OK. Later rows of one key win. After an error
-  // nobody can say what is on disk: Load says it. Errors: INTERNAL, RESOURCE_EXHAUSTED (disk full).
+  // All changes or none; durable when it returns OK. Later rows of one key win. After an error only
+  // Load tells what is on disk. Errors: INTERNAL, RESOURCE_EXHAUSTED (disk full).
   virtual absl::Status Commit(const std::vector<v1::StateRow>& rows) = 0;
 };
 
