@@ -31,7 +31,7 @@ namespace {
 
 constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::seconds kFarewell(1);
-// What was killed at once is waited for no longer than this.
+// The longest wait for processes that were killed at once.
 constexpr std::chrono::seconds kKillTime(2);
 
 }  // namespace
@@ -47,7 +47,7 @@ Daemon::~Daemon() {
 }
 
 absl::Status Daemon::Init() {
-  // Three channels: a value or a log never waits before a heartbeat.
+  // Three channels: values and logs never delay a heartbeat.
   std::shared_ptr<grpc::Channel> channels[3];
   for (auto& channel : channels) {
     MESHRUN_ASSIGN_OR_RETURN(channel, rpc::MakeChannel(kRole, options_.coordinator, options_.tls));
@@ -178,13 +178,13 @@ void Daemon::OnWelcome(const v1::Welcome& welcome) {
 void Daemon::OnMessage(const v1::OpenSessionResponse& message) {
   const v1::Fence& fence = message.fence();
   if (fence.incarnation() != 0 && fence.incarnation() != state_dir_->incarnation()) {
-    log::Warning("ignores a command for another incarnation",
+    log::Warning("ignored a command for another incarnation",
                  {{"its", fence.incarnation()}, {"own", state_dir_->incarnation()}});
     return;
   }
   if (message.has_open_log()) {
     const v1::OpenLog& open = message.open_log();
-    // Names of ours hold no slash; anything else would leave the directory.
+    // Our names hold no slash; a name with one could leave the directory.
     if (open.job_id().empty() || open.job_id()[0] == '.' ||
         open.job_id().find('/') != std::string::npos) {
       return;
@@ -215,7 +215,7 @@ void Daemon::OnTick() {
   generations_->PingAll();
   const bool orphaned = session_->Silence() > options_.orphan_timeout;
   if (orphaned && !std::exchange(orphaned_, true) && !generations_->AllEnded()) {
-    log::Error("no coordinator for longer than --orphan-timeout: stops the ranks");
+    log::Error("no coordinator for longer than --orphan-timeout: stopping the ranks");
     generations_->StopAll(std::nullopt, fmt::format("{} has lost its coordinator", options_.name));
   }
   orphaned_ = orphaned;
@@ -224,7 +224,7 @@ void Daemon::OnTick() {
 void Daemon::Stop(const std::string& reason, bool at_once) {
   log::Info("stops", {{"reason", reason}});
   stopping_ = true;
-  // First of all: slots that become free while the last rank ends must not be filled.
+  // This comes first: no job may take the slots that become free while the last rank ends.
   session_->Drain();
   generations_->Refuse(reason);
   const auto deadline = at_once
@@ -235,7 +235,7 @@ void Daemon::Stop(const std::string& reason, bool at_once) {
   // A rank in an uninterruptible sleep (a dead NFS server) outlives every signal.
   loop_.After(deadline, [this] {
     if (ending_) return;
-    log::Warning("ends, although something that it has killed is still there",
+    log::Warning("stopping, although some killed processes have not ended",
                  {{"left", generations_->DescribeRunning()}});
     End();
   });

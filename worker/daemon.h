@@ -40,30 +40,30 @@ struct DaemonOptions {
   // Empty: DefaultJobsDirectory().
   std::string jobs_dir;
   rpc::TlsFiles tls;
-  // Without a coordinator for so long, ranks are stopped.
+  // Ranks are stopped after this long without a coordinator.
   std::chrono::nanoseconds orphan_timeout = std::chrono::seconds(15);
-  // When stopped, what does not end is waited for so long after the last job's grace.
+  // When stopping: how long to wait, after the last job's grace, for ranks that do not end.
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);
-  // Logs of generations that have ended: the oldest are removed beyond so many bytes.
+  // Logs of ended generations: beyond this many bytes the oldest are removed.
   uint64_t keep_logs_bytes = uint64_t{1} << 30;
-  // Supervisors do not wait for their lease when this daemon is gone.
+  // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.
   bool kill_at_once = false;
-  // One JSON line goes there when the coordinator has welcomed this daemon.
+  // Descriptor that gets one JSON line when the coordinator has welcomed this daemon.
   os::UniqueFd ready_fd;
-  // Its end is the end of everything, at once.
+  // EOF stops the daemon immediately.
   os::UniqueFd lifeline_fd;
 };
 
 class Daemon {
  public:
-  // Errors: of the state directory, TLS, and a name or address that cannot be found out.
+  // Errors: of the state directory and of TLS, and a name or address that cannot be determined.
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
   ~Daemon();
 
-  // Until SIGTERM, SIGINT or SIGHUP (which the caller has blocked): then nothing new is taken, all
-  // ranks are stopped with each job's grace, at once when a second signal comes, and the
-  // coordinator hears goodbye. What cannot be killed is left to its supervisor after a while. Not
-  // OK: the coordinator refused this daemon.
+  // Runs until SIGTERM, SIGINT or SIGHUP (which the caller has blocked). Then the daemon takes
+  // nothing new, stops all ranks with each job's grace (at once after a second signal), and says
+  // Goodbye to the coordinator. Ranks that cannot be killed are left to their supervisor after a
+  // while. An error: the coordinator refused this daemon.
   absl::Status Run();
 
   const std::string& node_id() const { return state_dir_->node_id(); }

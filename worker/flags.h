@@ -7,8 +7,8 @@
 
 namespace meshrun::worker {
 
-// Reads the flags and configures logging. Absent: the program is to end with `exit_code` (--help,
-// --version, or a wrong flag, said on stderr).
+// Reads the flags and configures logging. Absent: exit with `exit_code` (after --help or --version,
+// or a wrong flag that was reported on stderr).
 std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code);
 
 }  // namespace meshrun::worker

@@ -50,7 +50,7 @@ absl::StatusOr<std::string> AddressFacing(const std::string& coordinator) {
     }
   }
   return absl::NotFoundError(
-      fmt::format("this host has no way to the coordinator's {}: pass --address", host));
+      fmt::format("this host has no route to the coordinator's {}: pass --address", host));
 }
 
 }  // namespace meshrun::worker

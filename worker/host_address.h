@@ -11,7 +11,7 @@ std::string HostName();
 
 // The address of this host on the way to `coordinator` ("host:port"): what its peers on that
 // network can use too. 127.0.0.1 where the coordinator is on this host (loopback, Unix socket).
-// Sends nothing. Errors: NOT_FOUND (the name does not resolve, or there is no way to it; pass
+// Sends nothing. Errors: NOT_FOUND (the name does not resolve, or there is no route to it; pass
 // --address).
 absl::StatusOr<std::string> AddressFacing(const std::string& coordinator);
 

@@ -31,7 +31,7 @@ int Say(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // First of all, so that a supervisor pays for nothing that only the daemon needs.
+  // Before anything else, so that a supervisor's start does not pay for what only the daemon needs.
   if (argc > 1 && std::string_view(argv[1]) == "supervise") {
     return meshrun::worker::SuperviseMain(argc, argv);
   }

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
-// Beyond this the coordinator does not read: the session is given up, and the next Hello says it
-// all.
+// With more messages in the queue the coordinator is not reading: the session is given up, and the
+// next Hello repeats everything.
 constexpr size_t kMostQueued = 4096;
 
 }  // namespace
@@ -28,7 +28,7 @@ class SessionStream
 
   void Begin(v1::SessionService::Stub& stub) {
     stub.async()->OpenSession(&context_, this);
-    // Writes start from outside the reactions until reading has ended.
+    // This hold lets writes start outside of gRPC's reactions until reading has ended.
     AddHold();
     StartRead(&incoming_);
     StartCall();
@@ -139,7 +139,7 @@ std::chrono::nanoseconds Session::Silence() const {
 
 void Session::OnMessage(v1::OpenSessionResponse message) {
   if (message.fence().term() < term_) {
-    log::Warning("ignores a message of an older coordinator",
+    log::Warning("ignored a message of an older coordinator",
                  {{"its_term", message.fence().term()}, {"known_term", term_}});
     stream_->Cancel();
     return;
@@ -148,7 +148,7 @@ void Session::OnMessage(v1::OpenSessionResponse message) {
   if (message.has_welcome()) {
     OnWelcome(message);
   } else if (!open_) {
-    log::Warning("the coordinator's first message is no Welcome");
+    log::Warning("the coordinator's first message is not a Welcome");
     stream_->Cancel();
   } else if (!message.has_heartbeat_reply()) {
     handler_.on_message(message);
@@ -176,7 +176,7 @@ void Session::OnTick() {
   if (!stream_) return;
   const auto now = std::chrono::steady_clock::now();
   if (now - std::max(last_heard_, stream_began_) > lease_) {
-    if (open_) log::Warning("the coordinator is silent: connects again");
+    if (open_) log::Warning("the coordinator is silent: connecting again");
     stream_->Cancel();
     return;
   }
@@ -205,10 +205,10 @@ void Session::OnDone(const absl::Status& status) {
       status.code() == absl::StatusCode::kInvalidArgument) {
     if (handler_.on_refused(status)) return;
   }
-  // Once per kind of trouble, not once per attempt.
+  // Logged once per kind of error, not once per attempt.
   if (const std::string error(status.message()); was_open || error != last_error_) {
     last_error_ = error;
-    log::Warning("no session with the coordinator: tries again", {{"error", status}});
+    log::Warning("no session with the coordinator: trying again", {{"error", status}});
   }
   backoff_ = std::clamp<std::chrono::nanoseconds>(backoff_ * 3 / 2, kFirstBackoff, kLongestBackoff);
   loop_.After(backoff_, [this] { Connect(); });

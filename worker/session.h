@@ -2,10 +2,11 @@
 // side, and connects again (after 20 ms, growing to 1 s) when it breaks. Lives on the event loop's
 // thread; the stream's own callbacks come from gRPC's threads and are posted there.
 //
-//   CONNECTING --Welcome--> OPEN --silence longer than the lease, or the stream ends--> WAITING -->
-//   CONNECTING
+//   CONNECTING --Welcome--> OPEN --no message for a lease, or the stream ends--> WAITING
+//       ^                                                                           |
+//       +-------------------------------- pause over -------------------------------+
 //
-// Nothing is kept for a session that is not open: the next Hello says what matters.
+// No messages are kept while the session is not open: the next Hello carries the whole state.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -41,14 +42,14 @@ class Session {
   ~Session();
 
   void Start();
-  // Every heartbeat says from now on that this worker is stopping; one says so at once.
+  // From now on every heartbeat says that this worker is stopping; the first one is sent at once.
   void Drain();
   // Dropped while the session is not open. The fence's term and incarnation are filled in.
   void Send(v1::OpenSessionRequest message);
   bool open() const { return open_; }
   // The highest term seen.
   uint64_t term() const { return term_; }
-  // How long no message has come; since Start where none ever came.
+  // Time since the last message; since Start where none has come.
   std::chrono::nanoseconds Silence() const;
 
   // Sends what is queued and Goodbye, ends the stream, and calls `on_closed`, at the latest after

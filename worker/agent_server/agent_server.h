@@ -1,5 +1,6 @@
-// What the ranks of this host reach at MESHRUN_AGENT: AgentService, answered from the daemon's own
-// state, and StoreService, passed on to the coordinator. Every call shows the generation's token.
+// The server that ranks of this host reach at MESHRUN_AGENT: it answers AgentService from the
+// daemon's own state, and passes StoreService on to the coordinator. Every call carries the
+// generation's token.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -16,15 +17,15 @@ namespace meshrun::worker {
 
 class AgentServer {
  public:
-  // `generations` is asked on `loop` alone; both outlive the server, and the loop runs until Stop
-  // returned. `coordinator` is a channel of its own, so that no value waits before a heartbeat.
+  // `generations` is used only on `loop`; both outlive the server, and the loop runs until Stop has
+  // returned. `coordinator` is a separate channel, so that large values do not delay heartbeats.
   AgentServer(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
               const std::string& node_id, uint64_t incarnation);
   ~AgentServer();
 
   // Serves on a Unix socket that only this user can open. Errors: the socket's path.
   absl::Status Start(const std::string& socket_path);
-  // Cancels what is under way and waits for it. Not from the loop's thread.
+  // Cancels all calls under way and waits for them. Not from the loop's thread.
   void Stop();
 
  private:

@@ -10,11 +10,11 @@
 namespace meshrun::worker {
 namespace {
 
-// A rank that takes no more than this is not well: its watch ends, and the next one begins with
-// what matters.
+// The most events that wait for a rank. A rank so far behind is ill: its watch ends, and the next
+// one begins with the state as it is then.
 constexpr size_t kMaxQueued = 1024;
 
-// One WatchGeneration call. On the loop but for the reactions.
+// One WatchGeneration call. Runs on the loop, except gRPC's reactions.
 class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
               public GenerationWatcher {
  public:
@@ -104,8 +104,8 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   bool finished_ = false;
 };
 
-// One record on its way to the coordinator. It ends by Finish exactly once: refused on the loop, or
-// with the coordinator's answer, which a cancelled call gets too.
+// One record on its way to the coordinator. Finish is called exactly once: on the loop with a
+// refusal, or with the coordinator's answer, which a cancelled call gets too.
 class FlightRecordUpload : public grpc::ServerUnaryReactor {
  public:
   FlightRecordUpload(EventLoop& loop, Generations& generations,

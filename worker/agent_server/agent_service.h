@@ -1,4 +1,4 @@
-// AgentService of this host's daemon: who a rank is, what it says, and what it is told.
+// AgentService of this host's daemon: ranks register, report, and are told news.
 #pragma once
 
 #include <grpcpp/channel.h>

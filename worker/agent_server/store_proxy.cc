@@ -8,7 +8,7 @@
 namespace meshrun::worker {
 namespace {
 
-// One call on its way. It ends by Finish exactly once: refused on the loop, or with the
+// One call on its way. Finish is called exactly once: on the loop with a refusal, or with the
 // coordinator's answer, which a cancelled call gets too.
 template <typename Request, typename Response>
 class ForwardedCall : public grpc::ServerUnaryReactor {
@@ -46,7 +46,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
     }
     request_.mutable_fence()->set_node_id(proxy_.node_id());
     request_.mutable_fence()->set_incarnation(proxy_.incarnation());
-    // Ranks live through a coordinator's restart: its term is no business of theirs.
+    // Ranks survive a restart of the coordinator: their calls carry no term.
     request_.mutable_fence()->set_term(0);
     start_(&client_, &request_, response_,
            [this](const grpc::Status& status) { OnAnswer(status); });
@@ -65,7 +65,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
     Finish(status);
   }
 
-  // A rank that calls ran here: a generation that is not here any more is over.
+  // The calling rank ran here: if its generation is no longer here, it is over.
   static absl::Status OverNotUnknown(const absl::Status& status) {
     return absl::IsNotFound(status) ? absl::FailedPreconditionError(status.message()) : status;
   }

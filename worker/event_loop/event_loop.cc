@@ -9,7 +9,8 @@ namespace meshrun::worker {
 
 EventLoop::EventLoop() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-// The wake-up is under the lock: whoever sees the task may be about to destroy the loop.
+// The wake-up happens under the lock: the thread that sees the task may destroy the loop right
+// after.
 void EventLoop::Post(Task task) {
   MutexLock lock(mu_);
   const bool first = posted_.empty();
@@ -99,7 +100,7 @@ void EventLoop::PollOnce() {
   if (fds[0].revents != 0) ::eventfd_read(wake_.get(), &value);
   for (size_t i = 1; i < fds.size(); ++i) {
     if (fds[i].revents == 0) continue;
-    // The watch may be gone, or the descriptor another's, by the work of one before it.
+    // An earlier callback of this round may have removed the watch or reused the descriptor.
     const auto it = watches_.find(fds[i].fd);
     if (it == watches_.end() || it->second.id != ids[i]) continue;
     const auto on_ready = it->second.on_ready;

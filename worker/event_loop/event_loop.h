@@ -1,8 +1,8 @@
 // The one thread on which the daemon's state lives: posted tasks, timers and descriptors.
 //
 // Post and Stop may be called from any thread; everything else on the loop's own thread, or before
-// Run. Tasks are run in the order they were posted. The queue of tasks has no bound of its own:
-// whoever posts has one (calls in flight, messages of a stream).
+// Run. Tasks are run in the order they were posted. The queue of tasks has no bound of its own: its
+// users have one (calls in flight, messages of a stream).
 #pragma once
 
 #include <chrono>
@@ -29,10 +29,10 @@ class EventLoop {
   void Stop() MESHRUN_EXCLUDES(mu_);
 
   TimerId After(std::chrono::nanoseconds delay, Task task);
-  // A timer that has fired, or never was (0), is no error.
+  // Cancelling a timer that has fired, or 0, is not an error.
   void Cancel(TimerId id);
 
-  // Calls `on_ready(revents)` whenever one of `events` (poll.h), an error or a hangup is there. One
+  // Calls `on_ready(revents)` whenever poll() reports one of `events`, an error or a hangup. One
   // watch per descriptor; a new one replaces it.
   void Watch(int fd, short events, std::function<void(short)> on_ready);
   void Unwatch(int fd);

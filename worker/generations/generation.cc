@@ -26,16 +26,16 @@
 namespace meshrun::worker {
 namespace {
 
-// What a dead supervisor has left is looked for again after a moment, then more rarely, for about
-// ten seconds.
+// Pauses between searches for processes that a dead supervisor has left: short at first, then
+// longer, about ten seconds in all.
 constexpr std::chrono::milliseconds kKillAgain(20);
 constexpr std::chrono::milliseconds kKillAgainAtMost(1000);
 constexpr int kKillPasses = 15;
 constexpr char kSelf[] = "/proc/self/exe";
 
-// The program that runs, by its name where that still is the same file. It may have been removed or
-// replaced since the daemon started: a supervisor of another version would read our launch file.
-// The kernel still has the one that runs.
+// Path of the running program. By name where that is still the same file; else through
+// /proc/self/exe: after an upgrade the name would start a supervisor of another version, which
+// would read our launch file.
 std::string ProgramPath(const std::string& path) {
   struct stat running, named;
   const bool same = ::stat(kSelf, &running) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.logs, 0700));
   MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/launch", launch));
   MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/record", record));
-  // Made here and handed over: a connection can be made before the supervisor has started.
+  // The socket is made here and handed over, so that a connection can be made before the supervisor
+  // has started.
   MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd listener, ListenUnix(paths.directory + "/sup.sock"));
 
   os::SpawnOptions spawn;
@@ -89,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop,
       new Generation(loop, std::move(record), directory, std::move(handler)));
   generation->started_ = generation->record_.has_start();
   if (!generation->Connect().ok()) {
-    // The table knows the generation before it hears of its end.
+    // Later: the table must know the generation before it is told of its end.
     loop.Post([g = generation.get(), alive = std::weak_ptr<bool>(generation->alive_)] {
       if (!alive.expired()) g->OnSupervisorGone();
     });
@@ -119,7 +120,7 @@ absl::Status Generation::Connect() {
 void Generation::WatchChild(pid_t pid) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return;
-  // Collected whether or not this generation is still known.
+  // The child is waited for, whether or not this generation is still known.
   auto owned = std::make_shared<os::UniqueFd>(fd);
   loop_.Watch(fd, POLLIN, [&loop = loop_, pid, owned](short) {
     if (::waitpid(pid, nullptr, WNOHANG) == 0) return;
@@ -131,7 +132,7 @@ void Generation::Start(const v1::Start& start) {
   if (started_ || ended_) return;
   started_ = true;
   *record_.mutable_start() = start;
-  // Before the ranks can ask for it through a daemon that was started again.
+  // Written first: the ranks may ask a restarted daemon for it.
   WriteRecord();
   SendStart();
 }
@@ -191,7 +192,7 @@ void Generation::TakeState(const v1::SupervisorState& state) {
   started_ |= state.started();
   pids_ = {state.pids().begin(), state.pids().end()};
   for (const v1::RankExit& exit : state.exits()) exits_.emplace(exit.rank(), exit);
-  // The daemon that wrote the record was gone before its supervisor heard of the start.
+  // The daemon that wrote the record ended before its supervisor got the start.
   if (!state.started() && record_.has_start()) SendStart();
   if (!prepared_) {
     prepared_ = true;
@@ -204,7 +205,8 @@ void Generation::TakeExit(const v1::RankExit& exit) {
   if (!exits_.emplace(exit.rank(), exit).second) return;
   ClearWaiting(exit.rank());
   handler_.on_exit(exit);
-  // The coordinator tells all; its own ranks hear of it even while there is none.
+  // The coordinator tells all ranks of the job. This host's ranks are told here, even while there
+  // is no coordinator.
   v1::PeerNews news;
   if (ExitedCleanly(exit)) {
     news.add_left(exit.rank());
@@ -237,7 +239,7 @@ void Generation::OnSupervisorGone() {
     EndWithoutSupervisor(last);
     return;
   }
-  log::Warning("the supervisor is gone: kills what it has left",
+  log::Warning("the supervisor is gone: killing what it has left",
                {{"job", fence().job_id()}, {"generation", fence().generation()}});
   KillLeftBehind(0);
 }
@@ -255,7 +257,7 @@ void Generation::KillLeftBehind(int pass) {
   }
   if (killed > 0) {
     log::Warning(
-        "what a dead supervisor has left cannot be killed",
+        "processes that a dead supervisor has left cannot be killed",
         {{"job", fence().job_id()}, {"generation", fence().generation()}, {"processes", killed}});
   }
   EndWithoutSupervisor({});
@@ -282,7 +284,7 @@ void Generation::EndWithoutSupervisor(const v1::SupervisorState& last) {
 void Generation::End() {
   if (ended_) return;
   ended_ = true;
-  // Nothing runs, and "final" says how it ended: the supervisor may go.
+  // Nothing runs, and the file "final" has the exits: the supervisor may end.
   v1::SupervisorRequest request;
   request.mutable_release();
   if (link_) link_->Send(request);

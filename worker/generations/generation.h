@@ -1,5 +1,5 @@
-// One generation of one job on this host, as its daemon sees it: its record, its supervisor, what
-// its ranks said and how they ended. Lives on the event loop's thread.
+// One generation of one job on this host, as its daemon sees it: its record, its supervisor, the
+// reports and exits of its ranks. Lives on the event loop's thread.
 //
 //   Prepare: files written, supervisor spawned  -> its first state arrives: on_prepared
 //   Start -> on_started(pids) -> on_exit per rank -> on_ended
@@ -35,8 +35,8 @@ struct SupervisorProgram {
   bool end_with_daemon = false;
 };
 
-// Hears that its generation is being stopped, what became of other ranks, what people ask, and that
-// it has ended.
+// Is told when the generation is being stopped, news of other ranks, requests for flight records,
+// and the end.
 class GenerationWatcher {
  public:
   virtual ~GenerationWatcher() = default;
@@ -95,15 +95,16 @@ class Generation {
   void MergeRankProgress(int rank, const v1::Progress& progress);
   // What changed since the last call; absent when nothing did.
   std::optional<v1::ProgressReport> TakeProgress();
-  // Everything known counts as changed: for a coordinator that may have missed it.
+  // Marks everything as changed: for a coordinator that may have missed it.
   void OfferProgressAgain();
 
-  // What this host's ranks are blocked in, by rank: for a coordinator that may have missed it.
+  // Wait reports of this host's blocked ranks, by rank: for a coordinator that may have missed
+  // them.
   void SetWaiting(const v1::WaitReport& report) { waiting_[report.rank()] = report; }
   void ClearWaiting(int rank) { waiting_.erase(rank); }
   const std::map<int, v1::WaitReport>& waiting() const { return waiting_; }
 
-  // Until RemoveWatcher. Told at once what has happened already.
+  // Until RemoveWatcher. Past events are replayed at once.
   void AddWatcher(GenerationWatcher* watcher);
   void RemoveWatcher(GenerationWatcher* watcher) { watchers_.erase(watcher); }
 
@@ -118,8 +119,8 @@ class Generation {
   void TakeExit(const v1::RankExit& exit);
   void SendStart();
   void OnSupervisorGone();
-  // Kills what the environment shows to be this generation's, until nothing is left; then it has
-  // ended.
+  // Kills the processes that have this generation's token in their environment, until none is left;
+  // then the generation has ended.
   void KillLeftBehind(int pass);
   void EndWithoutSupervisor(const v1::SupervisorState& last);
   void End();
@@ -144,7 +145,7 @@ class Generation {
   std::map<int, v1::Progress> progress_;
   std::set<int> progress_changed_;
   std::map<int, v1::WaitReport> waiting_;
-  // Of whom the watchers were told.
+  // Ranks that the watchers were told of.
   std::map<int, v1::RankLost> lost_;
   std::set<int> left_;
   std::set<GenerationWatcher*> watchers_;

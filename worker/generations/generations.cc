@@ -14,7 +14,7 @@
 namespace meshrun::worker {
 namespace {
 
-// The coordinator and everybody who watches hear of progress five times a second.
+// Progress is passed on at most five times a second.
 constexpr std::chrono::milliseconds kProgressInterval(200);
 constexpr std::chrono::seconds kAdoptionTimeout(2);
 constexpr int kTokenLength = 26;
@@ -35,7 +35,7 @@ void Generations::Adopt(std::function<void()> on_done) {
     };
     auto generation = Generation::Adopt(host_.loop, directory, std::move(handler));
     if (!generation.ok()) {
-      log::Warning("removes what is left of a generation",
+      log::Warning("removing what is left of a generation",
                    {{"directory", directory}, {"error", generation.status()}});
       (void)os::RemoveTree(directory);
       continue;
@@ -43,7 +43,7 @@ void Generations::Adopt(std::function<void()> on_done) {
     *key = {(*generation)->fence().job_id(), (*generation)->fence().generation()};
     const uint32_t port = (*generation)->record().master_port();
     if (port != 0) host_.ports.Keep(static_cast<uint16_t>(port));
-    log::Info("adopts a generation", {{"job", key->first}, {"generation", key->second}});
+    log::Info("adopting a generation", {{"job", key->first}, {"generation", key->second}});
     entries_[*key] = {.generation = *std::move(generation), .announced = true};
   }
   host_.loop.After(kAdoptionTimeout, [this] {
@@ -63,14 +63,14 @@ void Generations::FinishAdoption() {
 void Generations::OnSession(std::chrono::nanoseconds lease) {
   lease_ = lease;
   for (auto& [key, entry] : entries_) {
-    // The pids and the progress did not stand in Hello.
+    // Hello does not carry pids and progress.
     if (!entry.generation->pids().empty() && !entry.generation->ended()) OnStarted(key);
     entry.generation->OfferProgressAgain();
     for (const auto& [rank, report] : entry.generation->waiting()) SendWaiting(key, report);
   }
   SendProgress();
-  // What ended after Hello was written stands neither there nor in a message: there was no session
-  // yet. The coordinator passes over what it knows.
+  // Exits after Hello was written are neither in it nor in a message, since there was no session
+  // yet. The coordinator ignores the ones that it knows.
   for (const auto& [key, entry] : entries_) {
     for (const auto& [rank, exit] : entry.generation->exits()) SendExit(key, exit);
     if (entry.generation->ended()) SendEnded(key);
@@ -104,7 +104,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     }
   } else if (message.has_stop()) {
     log::Info(
-        "stops a generation",
+        "stopping a generation",
         {{"job", key.first}, {"generation", key.second}, {"reason", message.stop().reason()}});
     generation.Stop(FromProto(message.stop().grace()), message.stop().reason());
   } else if (message.has_peer_news()) {
@@ -116,7 +116,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     if (generation.ended()) {
       Drop(key);
     } else {
-      log::Info("kills a generation that the coordinator does not know",
+      log::Info("killing a generation that the coordinator does not know",
                 {{"job", key.first}, {"generation", key.second}});
       generation.Stop(std::chrono::nanoseconds(0), "the coordinator does not know this job");
     }
@@ -244,7 +244,7 @@ void Generations::OnExit(const Key& key, const v1::RankExit& exit) {
                                  {"rank", exit.rank()},
                                  {"end", DescribeEnd(exit)},
                                  {"teardown", exit.teardown()}});
-  // What it said last is known before its end.
+  // Its last progress is sent before its end.
   SendProgress();
   SendExit(key, exit);
   handler_.on_rank_ended(key.first, key.second, exit.rank());
@@ -364,7 +364,7 @@ std::string Generations::DescribeRunning() const {
       ranks.push_back(fmt::format("rank {} (pid {})", rank, entry.generation->pids().at(rank)));
     }
     running.push_back(fmt::format("generation {} of {}: {}", key.second, key.first,
-                                  ranks.empty() ? "no rank, but something that one of them started"
+                                  ranks.empty() ? "no rank, but a process that one of them started"
                                                 : fmt::to_string(fmt::join(ranks, ", "))));
   }
   return fmt::to_string(fmt::join(running, "; "));

@@ -1,10 +1,10 @@
-// Every generation that this host runs or has not yet been able to report: carries out what the
-// coordinator commands, tells it what happened, and answers for the ranks that call. Lives on the
-// event loop's thread.
+// All generations that run on this host, or whose end is not reported yet. Carries out the
+// coordinator's commands, reports to it, and checks the ranks that call. Lives on the event loop's
+// thread.
 //
-// What is told is told at once where there is a session. What could not be told stands in the next
-// Hello (Running). A generation that has ended stays, with its directory, until the coordinator
-// answers Forget; its log files stay after that.
+// While there is a session everything is reported at once; the rest is part of the next Hello
+// (Running). A generation that has ended stays, with its directory, until the coordinator answers
+// Forget; its log files stay after that.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ namespace meshrun::worker {
 
 class Generations {
  public:
-  // What they stand on; all of it outlives them.
+  // What the generations need; all of it outlives them.
   struct Host {
     EventLoop& loop;
     StateDir& state_dir;
@@ -48,7 +48,7 @@ class Generations {
     std::function<void(v1::OpenSessionRequest)> send;
     // This rank's output is complete.
     std::function<void(const std::string& job_id, uint64_t generation, int rank)> on_rank_ended;
-    // Nothing of it is left on this host. Must not drop it.
+    // Nothing of the generation is left on this host. The handler must not remove it.
     std::function<void(const std::string& job_id, uint64_t generation)> on_generation_ended;
   };
 
@@ -58,7 +58,7 @@ class Generations {
   // known, or after two seconds.
   void Adopt(std::function<void()> on_done);
 
-  // A session has begun: what may have been missed is said again.
+  // A session has begun: repeats what the coordinator may have missed.
   void OnSession(std::chrono::nanoseconds lease);
   // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords.
   void Handle(const v1::OpenSessionResponse& message);
@@ -66,12 +66,12 @@ class Generations {
 
   // Renews every supervisor's lease.
   void PingAll();
-  // With each job's own grace, or `grace`.
+  // Stops all: with each job's own grace, or with `grace`.
   void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
   bool AllEnded() const;
-  // Of those that have not ended; 0 without any.
+  // Longest grace of the generations that have not ended; 0 without any.
   std::chrono::nanoseconds LongestKillGrace() const;
-  // For people: what has not ended.
+  // For people: which ranks have not ended.
   std::string DescribeRunning() const;
   std::set<std::string> LogDirectoriesInUse() const;
   // The worker is draining: nothing is prepared from now on.
@@ -80,8 +80,7 @@ class Generations {
   // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
   absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
                                            int rank = -1);
-  // A rank of it is blocked, or is so no longer: told to the coordinator, and again to a new
-  // session.
+  // A rank is blocked, or no longer: reported to the coordinator, and again in a new session.
   void ReportWait(Generation& generation, const v1::WaitReport& report);
   void WithdrawWait(Generation& generation, int rank);
   // True while this rank may add to its output.
@@ -94,7 +93,7 @@ class Generations {
     std::unique_ptr<Generation> generation;
     // Prepare was answered, or needs no answer.
     bool announced = false;
-    // The coordinator does not know it: say nothing of it.
+    // The coordinator does not know it: report nothing about it.
     bool forgotten = false;
   };
 

@@ -56,7 +56,7 @@ absl::StatusOr<PortInterval> ParsePortInterval(const std::string& text) {
   if (std::sscanf(text.c_str(), "%u-%u%n", &first, &last, &end) != 2 ||
       end != static_cast<int>(text.size()) || first < 1024 || last > 65535 || first > last) {
     return absl::InvalidArgumentError(
-        fmt::format("'{}' is no range of ports from 1024 to 65535: write 20000-29999", text));
+        fmt::format("'{}' is not a range of ports from 1024 to 65535: write 20000-29999", text));
   }
   return PortInterval{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
 }
@@ -85,7 +85,7 @@ void PortRange::ReadRests(const Block& block) {
   int64_t free_at = 0;
   while (lines >> port >> free_at) {
     if (port < block.first || port > block.last) continue;
-    // In use when its holder went: the ranks that it had may still be ending.
+    // In use when its holder ended: the holder's ranks may still be ending.
     const auto rest = free_at == 0 ? kRest
                                    : std::clamp(std::chrono::seconds(free_at) - wall,
                                                 std::chrono::seconds(0), kRest);
@@ -112,8 +112,8 @@ void PortRange::WriteRests(uint16_t changed) const {
       content += fmt::format("{} {}\n", port, free_at.count());
     }
   }
-  // Where it cannot be written, the next holder knows less: the kernel still keeps it off a port on
-  // which somebody listens.
+  // If this fails, the next holder knows less; the kernel still keeps it off a port that is
+  // listened on.
   (void)!::ftruncate(block->lock.get(), 0);
   (void)!::pwrite(block->lock.get(), content.data(), content.size(), 0);
 }

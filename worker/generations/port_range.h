@@ -2,9 +2,9 @@
 // a lock on a file below /tmp/meshrun-ports-<uid>/, outside the range that the kernel gives to
 // connections.
 //
-// The file says which ports are in use or rest, for whoever holds the block next: a line each, the
-// port and the wall clock's seconds from which it is free, 0 while it is in use. A wall clock that
-// is stepped makes a rest shorter, or at most kRest long.
+// The file lists, for the next holder of the block, the ports in use or at rest: one line each,
+// with the port and the time (wall clock, seconds) from which it is free, 0 while it is in use. A
+// wall clock that is stepped makes a rest shorter, or at most kRest long.
 #pragma once
 
 #include <chrono>
@@ -37,13 +37,13 @@ class PortRange {
     // Where the search for a free block starts: the same daemon finds the same block again.
     uint64_t seed = 0;
   };
-  // A given-back port rests so long: a rank of the old generation may still connect to it.
+  // How long a returned port rests: a rank of the old generation may still connect to it.
   static constexpr std::chrono::seconds kRest{60};
 
   PortRange(Options options, const Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // A port on which nobody listens now. RESOURCE_EXHAUSTED: the interval is used up, says by whom
-  // to ask.
+  // A port that no process listens on now. RESOURCE_EXHAUSTED: the block is used up; the message
+  // says what holds it.
   absl::StatusOr<uint16_t> Take();
   // Taken by an earlier incarnation of this daemon, and still in use.
   void Keep(uint16_t port) { taken_.insert(port); }

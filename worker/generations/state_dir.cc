@@ -25,7 +25,7 @@ constexpr size_t kSocketPathLimit = 107;
 
 std::string ShortHash(std::string_view text) { return HexEncode(Sha256(text)).substr(0, 10); }
 
-// Made by us, or ours already; in /tmp anybody could have made it.
+// Creates the directory or checks that it is ours: in /tmp any user could have made it.
 absl::Status MakePrivateDirectory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return os::ErrnoStatus(errno, path);
   struct stat info;

@@ -3,9 +3,10 @@
 //   lock                                   held while the daemon runs
 //   node.json                              node_id, incarnation
 //   agent.sock                             where ranks reach the daemon
-//   g/<short>/                             one generation: record, launch, sup.sock, r<rank>.sock,
-//   final logs/<job_id>/<generation>/            <rank>.stdout.log, <rank>.stderr.log,
-//   <rank>.error.json
+//   g/<short>/                             one generation: record, launch, sup.sock,
+//                                          r<rank>.sock, final
+//   logs/<job_id>/<generation>/            <rank>.stdout.log, <rank>.stderr.log,
+//                                          <rank>.error.json
 //
 // Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock and g/ lie
 // in a short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.

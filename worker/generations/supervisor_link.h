@@ -17,7 +17,7 @@ class SupervisorLink {
  public:
   struct Handler {
     std::function<void(const v1::SupervisorResponse&)> on_message;
-    // The supervisor is gone, or dropped this connection for a newer one. Called once.
+    // The supervisor is gone, or has replaced this connection by a newer one. Called once.
     std::function<void()> on_closed;
   };
 

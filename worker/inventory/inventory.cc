@@ -84,7 +84,7 @@ std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::st
       return name == std::to_string(g.index()) ||
              (name.starts_with("GPU-") && g.uuid().starts_with(name));
     });
-    // As CUDA does: the first name that is no device ends the list.
+    // As CUDA does: the first name that is not a device ends the list.
     if (gpu == gpus.end()) break;
     out.push_back(*gpu);
   }

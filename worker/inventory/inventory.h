@@ -26,8 +26,8 @@ struct InventoryOverrides {
 // Slots default to the cores, but at least 8: small ranks share cores well.
 v1::Resources TakeInventory(const InventoryOverrides& overrides);
 
-// Of `gpus` those that CUDA_VISIBLE_DEVICES = `visible` names, by index or by (the beginning of a)
-// UUID. Pure.
+// The GPUs of `gpus` that CUDA_VISIBLE_DEVICES = `visible` names, by index or by (the beginning of
+// a) UUID. Pure.
 std::vector<v1::Gpu> VisibleGpus(const std::vector<v1::Gpu>& gpus, const std::string& visible);
 
 }  // namespace meshrun::worker

@@ -1,4 +1,4 @@
-// From what the coordinator asks (Prepare) to what a supervisor runs (SupervisorLaunch).
+// Turns the coordinator's Prepare into a SupervisorLaunch.
 #pragma once
 
 #include <string>
@@ -24,10 +24,10 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
                                 const HostFacts& host, const GenerationPaths& paths,
                                 std::chrono::nanoseconds lease);
 
-// What stands in a generation's way on this host.
+// Why a generation cannot run on this host.
 struct CommandError {
   absl::Status status;
-  // It would stand in its way on any host.
+  // It could not run on any other host either.
   bool bad_command = false;
 };
 

@@ -13,7 +13,7 @@
 namespace meshrun::worker {
 namespace {
 
-// Secrets' paths, and what systemd says to the daemon alone.
+// Variables that only concern the daemon: paths of secrets, and systemd's.
 constexpr std::string_view kDaemonsOwn[] = {"MESHRUN_TLS_CERT", "MESHRUN_TLS_KEY", "MESHRUN_TLS_CA",
                                             "NOTIFY_SOCKET",    "LISTEN_FDS",      "LISTEN_PID",
                                             "LISTEN_FDNAMES",   "WATCHDOG_USEC",   "WATCHDOG_PID"};
@@ -41,12 +41,12 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   Environment env = inherited;
   for (const auto& [name, value] : prepare.spec().env()) env[name] = value;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  // A thread for each slot; a rank that is alone and did not ask has all cores of the host, of
-  // which OpenMP does not know that a cgroup or --cores limits them.
+  // One thread per slot. A rank that is alone on its host, and whose job asks for no number of
+  // CPUs, gets all cores: OpenMP itself does not see the limits of a cgroup or of --cores.
   uint32_t threads = CpusPerProc(prepare.spec());
   if (local_world_size == 1 && threads == 1) threads = host.cores;
   env.emplace("OMP_NUM_THREADS", fmt::format("{}", threads));
-  // A script's output belongs into its log when it is printed, not when a buffer is full.
+  // A script's output must reach its log when it is printed, not when a buffer is full.
   env.emplace("PYTHONUNBUFFERED", "1");
 
   const auto set = [&env](const char* name, const auto& value) {
@@ -79,16 +79,16 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
 
   env.erase("MESHRUN_GPUS");
   if (host.has_gpus) {
-    // All of the job's GPUs here, so that with one GPU for each rank LOCAL_RANK is the index that
-    // scripts expect. Both lists have the host's numbers: where a rank's own GPUs stand in the
-    // first is what CUDA calls them.
+    // All GPUs of the job on this host, so that with one GPU for each rank LOCAL_RANK is the index
+    // that scripts expect. Both lists have the host's numbers; the index that CUDA gives a GPU is
+    // its position in the first list.
     std::vector<uint32_t> gpus;
     for (const v1::RankAssignment& rank : prepare.ranks()) {
       gpus.insert(gpus.end(), rank.gpus().begin(), rank.gpus().end());
     }
     set("CUDA_VISIBLE_DEVICES", fmt::to_string(fmt::join(gpus, ",")));
     set("MESHRUN_GPUS", fmt::to_string(fmt::join(self.gpus(), ",")));
-    // The order in which the inventory counts: in any other the numbers would name other GPUs.
+    // The order of the inventory: in any other order the numbers would name other GPUs.
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
   }
   return env;

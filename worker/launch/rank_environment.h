@@ -11,11 +11,10 @@ namespace meshrun::worker {
 
 using Environment = std::map<std::string, std::string>;
 
-// The daemon's environment as a map; what only concerns the daemon itself is left out of it for
-// ranks.
+// The daemon's environment as a map, without the variables that only concern the daemon.
 Environment InheritedEnvironment(const char* const* environ);
 
-// What of this host the ranks are told.
+// Facts about this host that ranks are told.
 struct HostFacts {
   std::string node_name;
   // "unix:/path" of the daemon's agent socket.
@@ -24,10 +23,10 @@ struct HostFacts {
   bool has_gpus = false;
 };
 
-// The whole environment of rank `local_rank` of `record` but for MASTER_ADDR and MASTER_PORT, which
-// are known at Start. `inherited` is below the job's own variables, and both are below what meshrun
-// sets; only TORCH_NCCL_ASYNC_ERROR_HANDLING, OMP_NUM_THREADS, PYTHONUNBUFFERED and
-// CUDA_DEVICE_ORDER yield.
+// The whole environment of rank `local_rank` of `record`, except MASTER_ADDR and MASTER_PORT, which
+// are known only at Start. The job's own variables replace `inherited` ones, and meshrun's replace
+// both; only TORCH_NCCL_ASYNC_ERROR_HANDLING, OMP_NUM_THREADS, PYTHONUNBUFFERED and
+// CUDA_DEVICE_ORDER keep the job's or the inherited value.
 Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record,
                             int local_rank, const HostFacts& host, const v1::RankLaunch& launch);
 

@@ -54,7 +54,7 @@ std::vector<std::string> ListShippedJobs(const std::string& jobs_dir) {
 
 absl::StatusOr<std::string> FindShippedJob(const std::string& jobs_dir, const std::string& name,
                                            bool gpus) {
-  // A name, never a path out of the directory.
+  // Only a plain name: a path could lead out of the directory.
   const bool plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
   if (plain && !jobs_dir.empty()) {
     if (std::string path = ProgramOf(jobs_dir, name); !path.empty()) {
@@ -64,9 +64,10 @@ absl::StatusOr<std::string> FindShippedJob(const std::string& jobs_dir, const st
   }
   const std::vector<std::string> names = ListShippedJobs(jobs_dir);
   return absl::NotFoundError(
-      names.empty() ? fmt::format("no shipped job {}: this host has none (looked in {})", name,
+      names.empty() ? fmt::format("there is no shipped job {}: this host has none in {}", name,
                                   jobs_dir.empty() ? "../jobs" : jobs_dir)
-                    : fmt::format("no shipped job {}: there are {}", name, fmt::join(names, ", ")));
+                    : fmt::format("there is no shipped job {}: this host has {}", name,
+                                  fmt::join(names, ", ")));
 }
 
 }  // namespace meshrun::worker

@@ -20,14 +20,15 @@ namespace meshrun::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAgain(50);
-// A reader that left while its session was broken shows when something is sent: every 5 s.
+// A reader that left while its session was broken is noticed only by sending: something is sent
+// every 5 s.
 constexpr int kLooksPerSign = 100;
 constexpr size_t kChunk = 1 << 16;
 
 }  // namespace
 
-// One stream. Everything but the reactions runs on the loop; OnDone's task is the last one of an
-// upload.
+// One stream. Everything runs on the loop, except gRPC's reactions; OnDone's task is the last one
+// of an upload.
 class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
  public:
   LogUpload(LogUploads& owner, v1::OpenLog request, std::string path, bool growing)
@@ -41,7 +42,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     Send("");
   }
 
-  // A followed file that is silent has no write that would fail.
+  // While a followed file is silent there is no write that could fail.
   void Cancel() {
     context_.TryCancel();
     if (!writing_) End();
@@ -101,7 +102,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   void Pump() {
     if (ended_ || writing_) return;
     if (failed_) return End();
-    // Looked at before the file is read: what was written before the rank's end is not missed.
+    // Read before the file: output that was written before the rank's end is not missed.
     const bool growing = growing_ && request_.follow();
     if (!file_ && !OpenFile(growing)) return;
     std::string data(std::min<uint64_t>(kChunk, limit_ - std::min(limit_, offset_)), '\0');
@@ -136,7 +137,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     struct stat info = {};
     ::fstat(file_.get(), &info);
     const uint64_t size = static_cast<uint64_t>(info.st_size);
-    // Without follow: what is there now, and not what a busy rank adds while it is read.
+    // Without follow: only what the file holds now, not what a busy rank adds meanwhile.
     if (!request_.follow()) limit_ = size;
     offset_ = request_.offset();
     if (request_.tail_lines() > 0) {
@@ -191,7 +192,7 @@ void LogUploads::Open(const v1::OpenLog& request, std::string path, bool growing
   loop_.Post([this, request, path = std::move(path), growing]() mutable {
     if (ending_ || uploads_.contains(request.stream_id())) return;
     if (uploads_.size() >= kMostStreams) {
-      log::Warning("too many log streams: refuses one", {{"streams", uploads_.size()}});
+      log::Warning("too many log streams: refused one", {{"streams", uploads_.size()}});
       return;
     }
     auto upload = std::make_unique<LogUpload>(*this, request, std::move(path), growing);

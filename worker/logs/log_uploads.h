@@ -1,9 +1,9 @@
-// Log streams that the coordinator asked for: each reads one file from an offset and sends it by a
-// call of its own (UploadLog), as fast as the reader takes it. A followed file is looked at 20
-// times a second until its rank has ended and its end was read.
+// Log streams that the coordinator asked for: each reads one file from an offset and sends it by
+// its own UploadLog call, as fast as the reader takes it. A followed file is polled 20 times a
+// second until its rank has ended and the file is read to its end.
 //
 // Has its own event loop and thread: a slow disk delays no heartbeat. Methods may be called from
-// any thread; what is asked for in order is done in order.
+// any thread; calls are carried out in order.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -34,7 +34,7 @@ class LogUploads {
   // `growing`: the rank that writes `path` has not ended.
   void Open(const v1::OpenLog& request, std::string path, bool growing);
   void Close(const std::string& stream_id);
-  // This rank writes no more.
+  // This rank has ended: its files no longer grow.
   void RankEnded(const std::string& job_id, uint64_t generation, int rank);
   // PruneLogs, on the loop: removing many files takes its time.
   void Prune(LogRetention retention);

@@ -17,7 +17,7 @@ uint64_t TailOffset(uint64_t end, int64_t lines, const ReadAt& read_at) {
     const std::string block = read_at(block_begin, block_end - block_begin);
     for (size_t i = block.size(); i-- > 0;) {
       const uint64_t after = block_begin + i + 1;
-      // The newline that ends the last line begins none.
+      // The newline at the end closes the last line and begins no other.
       if (block[i] != '\n' || after == end) continue;
       if (--lines == 0) return after;
     }

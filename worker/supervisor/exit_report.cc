@@ -39,7 +39,7 @@ std::vector<std::string> LastLines(std::string_view tail, bool cut) {
     const bool first_of_tail = newline == std::string_view::npos;
     std::string_view line = first_of_tail ? tail : tail.substr(newline + 1);
     tail = first_of_tail ? std::string_view() : tail.substr(0, newline);
-    // A line without its beginning says little, unless it is all there is.
+    // A line without its beginning is left out, unless it is the only one.
     if (first_of_tail && cut && !lines.empty()) break;
     while (line.ends_with('\r')) line.remove_suffix(1);
     if (const size_t rewritten = line.rfind('\r'); rewritten != std::string_view::npos) {

@@ -19,9 +19,8 @@ inline constexpr size_t kMostLastBytes = 4096;
 // carriage returns (a progress bar) the last form counts. Always UTF-8. Pure.
 std::vector<std::string> LastLines(std::string_view tail, bool cut);
 
-// The message of an error file, in both of its shapes: {"message": {"message": "Type: text", ...}}
-// and
-// {"message": "text", "timestamp": 1}. Empty when there is none. Pure.
+// The message of an error file, in both of its shapes, {"message": {"message": "Type: text", ...}}
+// and {"message": "text", "timestamp": 1}. Empty when there is none. Pure.
 std::string ErrorFileMessage(std::string_view json);
 
 // Fills last_lines (of stderr; of stdout where stderr is empty) and error_message of a rank that

@@ -12,9 +12,9 @@ namespace meshrun::worker {
 
 class FrameReader {
  public:
-  // Takes in what the socket holds now. False when the peer closed it, on an error, and when a
-  // length is beyond any message of ours: the connection is of no further use, frames already whole
-  // still are.
+  // Reads what the socket holds now. False when the peer closed it, on an error, and when a length
+  // is beyond any message of ours: the connection is useless then, but Next still returns the
+  // frames that are whole.
   bool ReadAvailable(int fd);
 
   // The next whole message's bytes.

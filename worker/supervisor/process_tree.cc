@@ -18,7 +18,8 @@
 namespace meshrun::worker {
 namespace {
 
-// A process that forks as fast as it is stopped gets no more rounds than this before the kill.
+// The most rounds of stopping before the kill, against a process that forks as fast as it is
+// stopped.
 constexpr int kFreezeRounds = 64;
 
 class ProcFs : public ProcessTable {
@@ -53,8 +54,8 @@ class ProcFs : public ProcessTable {
   bool Signal(pid_t pid, int signal) override { return ::kill(pid, signal) == 0; }
 };
 
-// Stops what `find` finds until it finds nothing new, then kills it all: who is stopped forks
-// nobody.
+// Stops what `find` finds until it finds nothing new, then kills it all: a stopped process cannot
+// fork.
 template <typename Find>
 int FreezeAndKill(ProcessTable& table, const Find& find) {
   std::map<pid_t, uint64_t> stopped;
@@ -93,7 +94,7 @@ std::vector<Process> ReadDescendants(pid_t root, ProcessTable& table) {
       found.push_back(it->second);
       open.push_back(it->second.pid);
     }
-    // Numbers taken over while /proc was read may close a circle.
+    // Pids that were reused while /proc was read may form a cycle.
     children.erase(parent);
   }
   return found;
@@ -147,7 +148,7 @@ int KillByEnvironment(std::string_view entry, ProcessTable& table) {
     std::vector<Process> found;
     for (const pid_t pid : table.Pids()) {
       if (pid == ::getpid()) continue;
-      // Before the environment: a number that is taken over in between has another start time.
+      // Read before the environment: a pid that is reused in between has another start time.
       const auto process = table.Read(pid);
       if (process && ('\0' + table.Environment(pid)).find(needle) != std::string::npos)
         found.push_back(*process);

@@ -1,7 +1,7 @@
 // The processes below a process, as /proc shows them: what a rank started, and what that started.
 //
-// Linux. Nothing here blocks. Processes that end while /proc is read are left out. A number that
-// another process has taken over since the reading is never signalled: its start time differs.
+// Linux. Nothing here blocks. Processes that end while /proc is read are left out. A pid that was
+// reused since the reading is not signalled: its start time differs.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +25,7 @@ struct Process {
 class ProcessTable {
  public:
   virtual ~ProcessTable() = default;
-  // All numbers in use, those of zombies among them.
+  // All pids, zombies included.
   virtual std::vector<pid_t> Pids() = 0;
   // Absent when the process is gone or a zombie.
   virtual std::optional<Process> Read(pid_t pid) = 0;

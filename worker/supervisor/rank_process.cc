@@ -59,7 +59,7 @@ absl::StatusOr<pid_t> StartRank(
 
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // It may have died before that took effect.
+  // The supervisor may have died before PDEATHSIG was set.
   if (::getppid() != supervisor) ::_exit(kExitNotExecutable);
   for (const int signal : {SIGPIPE, SIGTERM, SIGINT}) ::signal(signal, SIG_DFL);
   sigset_t none;
@@ -72,7 +72,7 @@ absl::StatusOr<pid_t> StartRank(
   }
   ::execve(argv[0], argv.data(), envp.data());
   if (errno == ENOEXEC) {
-    // A script without "#!": /bin/sh reads it, as execvp would have it.
+    // A script without "#!": /bin/sh runs it, as with execvp.
     std::vector<char*> shell = {const_cast<char*>("/bin/sh")};
     shell.insert(shell.end(), argv.begin(), argv.end());
     ::execve(shell[0], shell.data(), envp.data());

@@ -9,14 +9,15 @@
 
 namespace meshrun::worker {
 
-// Writes what the datagram says over `progress`; what it does not name stays. NaN and Infinity as
-// Python's json writes them are taken. False, with `progress` unchanged, when it is no JSON object.
+// Writes the values of the datagram over `progress`; other values stay. NaN and Infinity are
+// accepted as Python's json writes them. False, with `progress` unchanged, when the datagram is not
+// a JSON object.
 bool MergeReport(std::string_view datagram, v1::Progress* progress);
 
 // The values that `update` has, over those of `progress`.
 void MergeProgress(const v1::Progress& update, v1::Progress* progress);
 
-// `text` with every byte that is not UTF-8 replaced: what protobuf's strings demand.
+// `text` with every byte that is not UTF-8 replaced, as protobuf's strings require.
 std::string ToUtf8(std::string_view text);
 
 }  // namespace meshrun::worker

@@ -20,7 +20,7 @@ int Fail(const std::string& text) {
   return kExitUsage;
 }
 
-// Whatever the daemon had open is no business of the ranks.
+// Ranks must not inherit the daemon's open files.
 void CloseOnExecAbove(unsigned first) {
 #ifdef SYS_close_range
   constexpr unsigned kCloseRangeCloexec = 1u << 2;
@@ -32,8 +32,7 @@ void CloseOnExecAbove(unsigned first) {
 
 }  // namespace
 
-// Flags are few and come from the daemon: no parser, which would cost as much as the rest of the
-// start.
+// The few flags come from the daemon: a parser would cost as much time as the rest of the start.
 int SuperviseMain(int argc, char** argv) {
   SupervisorOptions options;
   std::string launch_file;
@@ -43,7 +42,7 @@ int SuperviseMain(int argc, char** argv) {
     if (flag == "--end-with-daemon") {
       options.end_with_daemon = true;
     } else if (value == nullptr) {
-      return Fail(fmt::format("{} is no flag, or its value is missing", flag));
+      return Fail(fmt::format("{} is not a flag, or its value is missing", flag));
     } else if (flag == "--launch") {
       launch_file = value, ++i;
     } else if (flag == "--listen-fd") {
@@ -51,7 +50,7 @@ int SuperviseMain(int argc, char** argv) {
     } else if (flag == "--lifeline-fd") {
       options.lifeline.reset(std::atoi(value)), ++i;
     } else {
-      return Fail(fmt::format("{} is no flag", flag));
+      return Fail(fmt::format("{} is not a flag", flag));
     }
   }
   if (launch_file.empty())
@@ -59,7 +58,7 @@ int SuperviseMain(int argc, char** argv) {
   CloseOnExecAbove(3);
   const auto content = os::ReadFile(launch_file);
   if (!content.ok()) return Fail(std::string(content.status().message()));
-  if (!options.launch.ParseFromString(*content)) return Fail(launch_file + " is no launch file");
+  if (!options.launch.ParseFromString(*content)) return Fail(launch_file + " is not a launch file");
   options.directory = std::filesystem::path(launch_file).parent_path().string();
   auto supervisor = Supervisor::Create(std::move(options));
   if (!supervisor.ok()) return Fail(std::string(supervisor.status().message()));

@@ -27,9 +27,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What remains when all ranks have exited may still be tidying up after its rank.
+// Time for the processes that remain when all ranks have exited: they may still be tidying up.
 constexpr milliseconds kLinger(200);
-// What is killed ends in a moment, or not soon: an uninterruptible sleep. Each attempt reads /proc.
+// A killed process ends within a moment, or, in an uninterruptible sleep, not soon. Each attempt
+// reads /proc, so the pauses grow.
 constexpr milliseconds kKillAgain(20);
 constexpr milliseconds kKillAgainAtMost(1000);
 // At most ten progress messages a second.
@@ -129,8 +130,8 @@ void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
 
 void Supervisor::AtTime(Time now) {
   if (now >= progress_at_) SendProgress(now);
-  // Judged after everything that had arrived was read: a supervisor that was itself held up blames
-  // nobody.
+  // Judged only after all that had arrived was read: a supervisor that was itself held up must not
+  // blame its daemon.
   if (now >= lease_end_) {
     lease_end_ = Time::max();
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
@@ -213,7 +214,7 @@ void Supervisor::Start(const v1::SupervisorStart& start) {
 }
 
 void Supervisor::Stop(std::chrono::nanoseconds grace) {
-  // An exit that happened before this stop is no consequence of it.
+  // An exit that happened before this stop is not a consequence of it.
   Reap();
   if (phase_ == Phase::kPrepared) {
     phase_ = Phase::kStopping;
@@ -225,8 +226,8 @@ void Supervisor::Stop(std::chrono::nanoseconds grace) {
   if (phase_ == Phase::kRunning && grace.count() > 0) {
     for (const Rank& rank : ranks_) {
       if (rank.pid <= 0 || rank.exited) continue;
-      // Its group: a shell between us and the program passes nothing on. The group is not there yet
-      // when the rank was forked a moment ago.
+      // To the rank's process group: a shell between us and the program passes no signal on. Right
+      // after the fork the group does not exist yet.
       if (::kill(-rank.pid, SIGTERM) != 0) ::kill(rank.pid, SIGTERM);
     }
   }
@@ -239,7 +240,7 @@ void Supervisor::Abandon(const char* why) {
   Reap();
   abandoned_ = true;
   if (phase_ == Phase::kEnded) return;
-  if (running_ > 0) Say(options_.launch.fence(), fmt::format("kills its ranks: {}", why));
+  if (running_ > 0) Say(options_.launch.fence(), fmt::format("killing its ranks: {}", why));
   stop_sent_ = true;
   if (phase_ == Phase::kPrepared) phase_ = Phase::kRunning;
   Kill();
@@ -298,7 +299,7 @@ void Supervisor::RecordExit(Rank& rank, int wait_status) {
 void Supervisor::FinishExit(Rank& rank) {
   rank.exited = true;
   rank.exit.set_at_unix_nanos(Clock::Real().WallNow().count());
-  // What it reported last is known before it is known to have ended.
+  // Its last reports are passed on before its end.
   ReadReports(rank);
   SendProgress(Now());
   v1::SupervisorResponse response;
@@ -318,7 +319,7 @@ void Supervisor::ReadSignals() {
 
 void Supervisor::ReadReports(Rank& rank) {
   static char buffer[kLargestReport];
-  // Bounded: a rank that floods its socket loses reports, and holds nobody up.
+  // Bounded: a rank that floods its socket loses reports and does not hold up the others.
   for (int i = 0; i < kReportsPerTurn; ++i) {
     const ssize_t n = ::recv(rank.reports.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0) break;
@@ -326,7 +327,7 @@ void Supervisor::ReadReports(Rank& rank) {
       rank.progress_unsent = true;
     } else if (++malformed_reports_ == 1) {
       Say(options_.launch.fence(),
-          fmt::format("rank {} sends reports that are no JSON object: {} bytes ignored",
+          fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
                       rank.launch->rank(), n));
     }
   }

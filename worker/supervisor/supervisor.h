@@ -1,20 +1,16 @@
 // The supervisor of one generation on one host: a small process of its own, parent of the ranks,
 // that outlives its daemon for the length of the lease. docs/architecture.md, "Rank processes".
 //
-//   PREPARED --start--> RUNNING --stop--> STOPPING --grace over--> KILLING --no child is left-->
-//   ENDED
-//      |                   |                  |                       ^ ^ |                   +--
-//      all ranks have exited, something else is left (after a moment) -----+ | +-- all ranks have
-//      exited, nothing is left -----------------------------+
-//      +-- stop
-//      -----------------------------------------------------------------------------------+
-//   The lease over, or the lifeline broken: KILLING from wherever it is, and the process ends with
-//   it.
+//   PREPARED --start--> RUNNING --stop--> STOPPING --grace over--> KILLING --no child left--> ENDED
+//
+//   PREPARED           --stop--> ENDED
+//   RUNNING, STOPPING  --all ranks have exited, no child is left--> ENDED
+//   RUNNING, STOPPING  --all ranks have exited, some child is left for a moment--> KILLING
+//   any but ENDED      --lease over or lifeline broken--> KILLING; the process exits after ENDED
 //
 // One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the
-// generation's directory; one daemon at a time, the newest counts. What it knows is never lost
-// while it runs: each new connection is told everything, and at the end it stands in the file
-// "final".
+// generation's directory; one daemon at a time, the newest counts. No exit is lost while it runs:
+// each new connection gets the whole state, and the last state is written to the file "final".
 #pragma once
 
 #include <poll.h>
@@ -33,17 +29,17 @@ namespace meshrun::worker {
 
 struct SupervisorOptions {
   v1::SupervisorLaunch launch;
-  // Of the generation: sup.sock and final lie here.
+  // Directory of the generation, with sup.sock and final.
   std::string directory;
   // Listening already, where the daemon made the socket; else the supervisor binds sup.sock itself.
   os::UniqueFd listener;
-  // Read end of a pipe: its end is the end of everything, at once.
+  // Read end of a pipe: EOF kills everything at once.
   os::UniqueFd lifeline;
   // Kill when the daemon's connection breaks, instead of waiting for the lease.
   bool end_with_daemon = false;
 };
 
-// Calls that need the process for themselves: signal mask, child subreaper, waitpid(-1).
+// One per process: it owns the signal mask, the child subreaper and waitpid(-1).
 class Supervisor {
  public:
   // Binds the sockets. Errors: of the sockets' paths.
@@ -100,7 +96,7 @@ class Supervisor {
   size_t running_ = 0;
   bool stop_sent_ = false;
   bool released_ = false;
-  // Nobody will come for the exits: end with the ranks.
+  // No daemon will ask for the exits: end with the ranks.
   bool abandoned_ = false;
   os::UniqueFd signals_;
   os::UniqueFd listener_;

@@ -50,7 +50,8 @@ absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path) {
   os::UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return os::ErrnoStatus(errno, "socket");
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    if (errno == ECONNREFUSED) return absl::NotFoundError(fmt::format("{}: nobody listens", path));
+    if (errno == ECONNREFUSED)
+      return absl::NotFoundError(fmt::format("{}: no process listens there", path));
     return os::ErrnoStatus(errno, path);
   }
   return fd;

@@ -1,4 +1,4 @@
-// Unix sockets at paths of ours. All are non-blocking and closed on exec. Errors carry the path.
+// Unix sockets at our own paths. All are non-blocking and closed on exec. Errors carry the path.
 #pragma once
 
 #include <string>
