@@ -24,7 +24,7 @@ using google::protobuf::util::MessageDifferencer;
 using std::chrono::nanoseconds;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// A stream that held for so long was no interruption, whatever came through it.
+// A stream that lasted this long ends an interruption, even if nothing came through it.
 constexpr std::chrono::seconds kSettled(5);
 
 // "…: Failed to connect to remote host: Connection refused" -> "connection refused".
@@ -38,7 +38,7 @@ std::string ShortReason(const std::string& text) {
 }
 
 absl::Status Explain(const grpc::Status& status, const std::string& address) {
-  // What the coordinator says stands as it is; the rest is gRPC's own.
+  // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
   if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED)
     return rpc::FromGrpc(status);
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
@@ -76,8 +76,8 @@ bool Pause(const std::stop_token& stop, nanoseconds time) {
 }
 
 // Runs `attempt` until it succeeds, fails for good, is stopped, or the coordinator has been away
-// for the whole patience. `attempt` sets *alive when it got on: an answer that says nothing new, as
-// a read-only coordinator gives before it turns us away, ends no interruption.
+// for the whole patience. `attempt` sets *alive when there was progress: an answer without news
+// does not end an interruption (a read-only coordinator gives one, and then ends the call).
 absl::Status Persist(const StreamOptions& options,
                      const std::function<absl::Status(bool* alive)>& attempt) {
   auto backoff = std::chrono::milliseconds(20);
@@ -150,7 +150,8 @@ class Client::Impl {
     return Call(stub, method, request, response, options.timeout);
   }
 
-  // One stream of answers, until it ends or breaks. `on_response` returns whether it was news.
+  // One stream of answers, until it ends or breaks. `on_response` returns whether the answer was
+  // news.
   template <typename Method, typename Request, typename Response>
   absl::Status Stream(Method method, const Request& request, const std::stop_token& stop,
                       bool* alive, const std::function<bool(Response&)>& on_response) {
@@ -166,7 +167,7 @@ class Client::Impl {
       reached = true;
       *alive |= on_response(response);
     }
-    // A job may have nothing to say for hours; time spent on connecting in vain is no such silence.
+    // A job may be silent for hours. Time that was spent on connecting in vain does not count.
     reached |= context.GetServerInitialMetadata().count(rpc::kReachedKey) != 0;
     const grpc::Status status = reader->Finish();
     *alive |= reached && std::chrono::steady_clock::now() - begun >= kSettled;

@@ -1,4 +1,4 @@
-// The client library: what a person's command or another program says to a coordinator.
+// The client library: the calls of a command or of another program to a coordinator.
 //
 //   auto client = Client::Connect({.address = "127.0.0.1:7480"});
 //   auto job = (*client)->Submit(spec);
@@ -34,21 +34,21 @@ struct Options {
   // host:port, host (the default port), or unix:/path.
   std::string address;
   rpc::TlsFiles tls;
-  // Of each call that does not stream.
+  // Timeout of each call that does not stream.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);
-  // Of the check in Connect.
+  // Timeout of the check in Connect.
   std::chrono::nanoseconds connect_timeout = std::chrono::seconds(3);
-  // False: Connect does not ask whether somebody answers; the first call finds out.
+  // False: Connect does not check that a coordinator answers; the first call finds out.
   bool check = true;
 };
 
-// For the calls that last.
+// Options of streaming calls.
 struct StreamOptions {
   // Ends the call with CANCELLED.
   std::stop_token stop;
   // How long to go on trying while the coordinator is away.
   std::chrono::nanoseconds patience = std::chrono::seconds(60);
-  // Told once at the start of each interruption; the next one begins only after news.
+  // Called once at the start of each interruption. The next interruption can begin only after news.
   std::function<void(const absl::Status&)> on_interruption;
 };
 
@@ -64,7 +64,7 @@ struct LogQuery {
   uint64_t generation = 0;
 };
 
-// "host" -> "host:7480". INVALID_ARGUMENT for what cannot be an address.
+// "host" -> "host:7480". INVALID_ARGUMENT: the text cannot be an address.
 absl::StatusOr<std::string> NormalizeAddress(std::string_view text);
 
 // True for SUCCEEDED, FAILED and CANCELLED.
@@ -82,8 +82,8 @@ class Client {
   absl::StatusOr<v1::GetJobResponse> Get(const std::string& job_id);
   // Newest first.
   absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000);
-  // What each rank's collectives have been doing, with an error where a rank has ended or does not
-  // answer within `wait`. FAILED_PRECONDITION: no generation of it runs.
+  // The recent collectives of each rank, or an error where a rank has ended or does not answer
+  // within `wait`. FAILED_PRECONDITION: no generation of the job runs.
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
                                                                  std::chrono::nanoseconds wait);
   absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason);

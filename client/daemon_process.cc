@@ -92,7 +92,7 @@ absl::StatusOr<std::string> DaemonProcess::WaitReady(std::chrono::nanoseconds ti
     const bool said = !line.empty();
     ready_.reset();
     if (said) return line.substr(0, line.find('\n'));
-    // It closed the pipe without a word: it is ending.
+    // It closed the pipe and wrote nothing: it is ending.
     WaitEnded(std::chrono::seconds(2));
     return absl::UnavailableError(DescribeEnd());
   }

@@ -1,5 +1,5 @@
-// A daemon of meshrun's own, started by this process. It says on a pipe when it serves; what it
-// logs goes to a file, whose end is part of the error when it does not come up.
+// One of meshrun's daemons, started by this process. It writes a line to a pipe when it serves. It
+// logs to a file; when it does not start, the error shows the end of that file.
 #pragma once
 
 #include <sys/types.h>
@@ -27,8 +27,8 @@ class DaemonProcess {
   // NOT_FOUND: not installed. Returns before the daemon serves.
   static absl::StatusOr<DaemonProcess> Start(const Options& options);
 
-  // The line that the daemon says once it serves: one JSON object. UNAVAILABLE when it ends before,
-  // DEADLINE_EXCEEDED when it says nothing; both with the end of its log.
+  // The line that the daemon writes once it serves: one JSON object. UNAVAILABLE: it ended before.
+  // DEADLINE_EXCEEDED: it wrote nothing. Both show the end of its log.
   absl::StatusOr<std::string> WaitReady(std::chrono::nanoseconds timeout);
 
   pid_t pid() const { return pid_; }
@@ -55,7 +55,7 @@ class DaemonProcess {
 // The last `lines` lines of a log, for an error; empty when there are none.
 std::string LogTail(const std::string& path, int lines);
 
-// A pidfd for any process, to wait for the end of one that is no child.
+// A pidfd for any process, to wait for the end of one that is not a child.
 os::UniqueFd OpenPid(pid_t pid);
 // Waits for a descriptor to become readable. False after `timeout`.
 bool WaitReadable(int fd, std::chrono::nanoseconds timeout);

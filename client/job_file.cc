@@ -20,7 +20,7 @@
 namespace meshrun::client {
 namespace {
 
-// One value of the file, with what is needed to say where it is.
+// One value of the file, with its position for errors.
 struct Value {
   std::string_view file;
   std::string field;
@@ -46,7 +46,7 @@ struct Value {
     const std::string text = node.IsScalar() ? node.Scalar() : std::string();
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || end != text.data() + text.size() || text.empty() || value < min) {
-      return Wrong(fmt::format("{} is no whole number from {} up: write for example {}: {}",
+      return Wrong(fmt::format("{} is not a whole number from {} up: write for example {}: {}",
                                node.IsScalar() ? "'" + text + "'" : "this", min, field, example));
     }
     return value;
@@ -294,11 +294,11 @@ absl::StatusOr<std::vector<std::string>> SplitCommandLine(std::string_view line)
 }
 
 absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_view name) {
-  // yaml-cpp reports by exceptions; none leaves this function.
+  // yaml-cpp throws; no exception leaves this function.
   try {
     return ParseFields(YAML::Load(text), name);
   } catch (const YAML::Exception& e) {
-    return absl::InvalidArgumentError(fmt::format("{}:{}:{}: this is no YAML: {}", name,
+    return absl::InvalidArgumentError(fmt::format("{}:{}:{}: this is not YAML: {}", name,
                                                   e.mark.line + 1, e.mark.column + 1, e.msg));
   }
 }

@@ -31,7 +31,7 @@
 
 namespace meshrun::client {
 
-// `name` stands for the file in errors. Fields that the file does not set stay unset.
+// `name` names the file in errors. Fields that the file does not set stay unset.
 absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_view name);
 
 // "-" reads standard input.

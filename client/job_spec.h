@@ -24,7 +24,7 @@ absl::StatusOr<v1::ProcsPerNode> ParseProcsPerNode(std::string_view text, bool h
 // "dp=-1,spatial=2" into spec->mesh.
 absl::Status SetMesh(std::string_view text, v1::JobSpec* spec);
 
-// torchrun's habit: a script that is no program itself is run by python3. `argv0_is_executable`: as
+// As torchrun does: a script that is not executable is run by python3. `argv0_is_executable`: as
 // found on this host. $PYTHON_EXEC names another interpreter.
 bool NeedsPython(std::string_view argv0, bool argv0_is_executable);
 

@@ -39,8 +39,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options&
            .arguments = {"--listen", cluster->address_, "--ephemeral", "--log-level", "warning"},
            .log_path = path + "/coordinator.log",
            .lifeline_fd = lifeline_read.get()}));
-  // One after the other: a worker that finds nobody has to wait for gRPC, which tries again after
-  // 100 ms at the earliest; the coordinator is there after 10.
+  // The coordinator first: it serves after 10 ms, while gRPC retries a connection that failed only
+  // after 100 ms.
   MESHRUN_RETURN_IF_ERROR(cluster->coordinator_->WaitReady(kStartTimeout).status());
   cluster->options_.trace("coordinator serves");
   MESHRUN_ASSIGN_OR_RETURN(

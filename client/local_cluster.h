@@ -17,14 +17,14 @@
 
 namespace meshrun::client {
 
-// What this host offers when nobody says otherwise: small ranks share cores well.
+// The slots that this host offers by default: small ranks share cores well.
 uint32_t DefaultSlots(uint32_t cores);
 
 class LocalCluster {
  public:
   struct Options {
     uint32_t slots = 1;
-    // Told the name of each phase when it ends.
+    // Called with the name of each phase when it ends.
     std::function<void(const char* phase)> trace;
   };
 
@@ -34,7 +34,7 @@ class LocalCluster {
   ~LocalCluster();
 
   const std::string& address() const { return address_; }
-  // Returns when the worker is registered: what fits is known from then on.
+  // Returns when the worker is registered: from then on the coordinator knows what fits.
   absl::Status WaitForWorker();
   DaemonProcess& coordinator() { return *coordinator_; }
   DaemonProcess& worker() { return *worker_; }

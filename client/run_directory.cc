@@ -24,8 +24,8 @@ constexpr int kAttempts = 10;
 
 std::string LockPath(const std::string& directory) { return directory + "/lock"; }
 
-// Empty when another process holds it, or when it was removed on the way: a lock on a file without
-// a name keeps nobody away.
+// Empty when another process holds the lock, or when the file was removed meanwhile: a lock on a
+// removed file has no effect.
 os::UniqueFd TryLock(const std::string& directory, int flags) {
   const std::string path = LockPath(directory);
   os::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | flags, 0600));
@@ -61,7 +61,7 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& parent) {
     if (::mkdtemp(path.data()) == nullptr) return os::ErrnoStatus(errno, path);
     RunDirectory directory;
     directory.lock_ = TryLock(path, O_CREAT);
-    // Not ours: whoever took it removes it.
+    // Another process took the directory, and removes it.
     if (!directory.lock_) continue;
     directory.path_ = std::move(path);
     return directory;

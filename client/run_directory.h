@@ -1,5 +1,5 @@
-// The private directory of a `meshrun run`. It is locked for as long as its process lives: what
-// lies there unlocked was left by a run that was killed, and the next one removes it.
+// The private directory of a `meshrun run`. It is locked as long as its process lives. An unlocked
+// one was left by a run that was killed, and the next run removes it.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ namespace meshrun::client {
 
 class RunDirectory {
  public:
-  // A directory is not locked from the start, so a young one is never taken for abandoned.
+  // A new directory is not locked for a moment, so a young one is never taken for abandoned.
   static constexpr std::chrono::seconds kYoung{10};
 
   // Below $TMPDIR where socket paths still fit, else below /tmp.

@@ -40,7 +40,7 @@ std::string Nearest(std::string_view typed, const std::vector<std::string>& word
     }
   }
   if (!best.empty()) return best;
-  // "node" for "nodes-per-host" is no typing error, but an unfinished word.
+  // "node" for "nodes-per-host" is an unfinished word, not a typing error.
   for (const std::string& word : words) {
     if (typed.size() >= 3 && word.starts_with(typed)) return word;
   }

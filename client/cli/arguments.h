@@ -17,12 +17,13 @@ namespace meshrun::client {
 struct Arguments {
   // "--name=value" or "--name": each flag in its long form.
   std::vector<std::string> flags;
-  // What is no flag; for a command that runs programs: the program and everything after it.
+  // Words that are not flags; for a command that runs programs: the program and everything after
+  // it.
   std::vector<std::string> rest;
   bool help = false;
 };
 
-// `rest_is_command`: the first word that is no flag begins the user's command, with or without
+// `rest_is_command`: the first word that is not a flag begins the user's command, with or without
 // "--". INVALID_ARGUMENT: a flag that `app` does not have (with the nearest one), or one without
 // its value.
 absl::StatusOr<Arguments> SplitArguments(const CLI::App& app, const std::vector<std::string>& words,

@@ -1,4 +1,4 @@
-// meshrun completion: the script for a shell.
+// meshrun completion: prints the completion script of a shell.
 #include <fmt/format.h>
 
 #include <memory>

@@ -23,7 +23,7 @@ bool EventQueue::Push(Event event, const std::stop_token& stop) {
     MutexLock lock(mu_);
     while (bytes > 0 && output_bytes_ > kMaxOutputBytes) {
       if (stop.stop_requested()) return false;
-      // Woken by TakeAll; the deadline is for a stop that nobody else announces.
+      // TakeAll wakes it; the deadline is for a stop, which wakes nothing.
       room_.WaitUntil(mu_, std::chrono::steady_clock::now() + std::chrono::milliseconds(100));
     }
     output_bytes_ += bytes;

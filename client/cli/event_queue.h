@@ -1,4 +1,4 @@
-// What the threads of a follower hand to the one that draws.
+// Events that a follower's threads hand to the thread that draws.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ struct CancelAnswered {
 using Event =
     std::variant<JobChanged, WatchEnded, Output, OutputEnded, Interrupted, CancelAnswered>;
 
-// Bounded by the bytes of output in it: Push waits while there are more, unless told to stop.
-// Thread-safe.
+// The bytes of output in the queue are bounded: Push waits while there are too many, unless told to
+// stop. Thread-safe.
 class EventQueue {
  public:
   static constexpr size_t kMaxOutputBytes = 4 << 20;

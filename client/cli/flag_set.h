@@ -1,6 +1,5 @@
-// How a command declares itself: a thin face of CLI11, which is costly to include, so that few
-// files do. Values are written when the command line is parsed; what they point to must live until
-// then.
+// Declares a command and its flags. A thin layer over CLI11, which is costly to include. Values are
+// written when the command line is parsed; the variables must live until then.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +38,9 @@ class FlagSet {
   void Switch(const std::string& names, bool* value, const std::string& help);
   // Accepted without effect; its name is added to *used.
   void Ignored(const std::string& name, std::vector<std::string>* used);
-  // What follows the flags is a command of the user's own.
+  // The words after the flags are the user's own command.
   void TakesCommand();
-  // Words that are no flags.
+  // Words that are not flags.
   void Argument(const std::string& name, std::string* value, bool required,
                 const std::string& help);
   void Arguments(const std::string& name, std::vector<std::string>* values,

@@ -27,11 +27,11 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// On a terminal equal lines of several ranks become one; a file or a pipe gets each as it came.
+// On a terminal equal lines of several ranks become one; a file or a pipe gets every line.
 constexpr std::chrono::milliseconds kMergeWindow(60);
 constexpr std::chrono::milliseconds kRedraw(100);
-// After the job has ended: how long its last output may take, and where a node is lost with its
-// files.
+// How long to wait for the last output after the job has ended, and how long where a node is lost
+// with its files.
 constexpr std::chrono::seconds kDrain(10);
 constexpr std::chrono::seconds kDrainWithoutNode(1);
 
@@ -206,7 +206,7 @@ void Follower::StartReader() {
 void Follower::Handle(const Output& event) {
   const auto reader = readers_.find(event.chunk.generation());
   if (reader != readers_.end()) reader->second.pipe->Append(event.chunk);
-  // A slow end is no broken one: as long as output comes, wait for the rest.
+  // A slow end is not a broken one: as long as output comes, wait for the rest.
   if (drain_until_.count() != 0) drain_until_ = SteadyNow() + DrainTime(job_);
 }
 
@@ -226,7 +226,7 @@ void Follower::Handle(const WatchEnded& event) {
   watch_ended_ = true;
   if (HasEnded(job_.state())) return;
   if (event.status.ok()) {
-    // Nothing more would come: better an open question than a wait without end.
+    // Nothing more would come: leave the question open instead of waiting for ever.
     screen_.Say(fmt::format("the coordinator says no more about {}, which was {}", job_.job_id(),
                             StateName(job_.state())));
     leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitTryAgain;
@@ -263,7 +263,7 @@ void Follower::OnSignal(int signal) {
     screen_.Say(fmt::format("killing {}", job_.job_id()));
     Cancel(true, "by a second " + os::SignalName(signal));
   } else {
-    // Without waiting for anything: what a cluster of ours must stop, it stops when we are gone.
+    // Without waiting: a cluster of this command stops its ranks when this process is gone.
     screen_.EraseBar();
     screen_.Flush();
     std::_Exit(kExitSignalBase + first_signal_);
@@ -280,7 +280,7 @@ void Follower::Draw() {
   for (auto& [generation, reader] : readers_) reader.pipe->Release();
   if (!HasEnded(job_.state())) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
   screen_.Flush();
-  // Nobody reads our standard output any more: go, as a shell pipeline expects.
+  // The reader of our standard output is gone: exit, as a shell pipeline expects.
   if (!screen_.alive() && leave_with_ < 0) leave_with_ = kExitSignalBase + SIGPIPE;
 }
 
@@ -321,7 +321,7 @@ absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_t
     if (stop.stop_requested()) return absl::CancelledError("stopped");
     if (!watched.ok() && !absl::IsCancelled(watched)) return watched;
     if (!HasRun(job) || job.generation() <= last) return absl::OkStatus();
-    // The first one is the current one; later none is left out.
+    // Begin with the current one; after that leave none out.
     query.generation = last == 0 ? job.generation() : last + 1;
     last = query.generation;
     StreamOptions read;
@@ -340,7 +340,7 @@ int Follow(Client& client, const v1::Job& job, const FollowOptions& options) {
 
 int ShowLogs(Client& client, const LogQuery& query, int world_size) {
   Screen screen;
-  // One rank alone is shown as it wrote: its output can go to a file.
+  // A single rank's output is shown unchanged: it can go to a file.
   OutputPipe pipe(screen, query.ranks.size() == 1 ? 1 : world_size);
   const os::UniqueFd signals = TerminationSignalFd();
   EventQueue queue;

@@ -1,8 +1,8 @@
-// Shows a job until it has ended: the lines of its ranks, its progress, and the last word on it.
+// Shows a job until it has ended: the lines of its ranks, its progress, and how it ended.
 //
-// One thread draws; one watches the job and one reads each generation's output, both through the
-// client, and hand what they get to a bounded queue (a flood of output waits in the ranks' files).
-// Ctrl-C cancels the job, a second one kills it, a third one leaves.
+// One thread draws. Another watches the job, and one for each generation reads its output; they put
+// what they get into a bounded queue (a flood of output waits in the ranks' files). Ctrl-C cancels
+// the job, a second one kills it, a third one leaves.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ struct FollowOptions {
   // On SIGHUP: leave the job alone and go (true), or cancel it as on Ctrl-C.
   bool detach_on_hangup = true;
   std::chrono::nanoseconds patience = std::chrono::seconds(60);
-  // Processes without which there is nothing to follow: a descriptor readable at their end, and
-  // what to say then.
+  // Processes that the job needs: a descriptor that is readable once the process has ended, and a
+  // sentence for that case.
   struct Needed {
     int ended_fd = -1;
     std::function<std::string()> describe_end;

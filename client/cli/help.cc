@@ -32,7 +32,7 @@ class HelpFormatter : public CLI::Formatter {
     }
     groups.clear();
     for (const CLI::Option* option : app->get_options()) Remember(&groups, option->get_group());
-    // What is particular to a command comes before what all have.
+    // A command's own flags come before the flags that all commands have.
     std::stable_partition(groups.begin(), groups.end(), [](const std::string& g) {
       return g != "Flags" && g != "Coordinator" && g != "Options";
     });

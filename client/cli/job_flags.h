@@ -36,7 +36,7 @@ struct JobFlags {
 
 void AddJobFlags(FlagSet& flags, JobFlags* values);
 
-// Where the flags are read: a value, so that a test needs no environment.
+// The surroundings in which flags are read, as a value: a test needs no environment.
 struct JobContext {
   std::string working_dir;
   bool has_gpu = false;

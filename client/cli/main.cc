@@ -1,4 +1,4 @@
-// The meshrun command: which command is meant, its flags, and what it returns to the shell.
+// The meshrun program: finds the command, parses its flags, and returns its exit code to the shell.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -42,9 +42,9 @@ int UnknownCommand(CLI::App* app, const std::string& typed) {
   if (nearest.empty() && app->get_parent() == nullptr &&
       (typed.find('/') != std::string::npos || typed.ends_with(".py"))) {
     return Usage(
-        app,
-        fmt::format("'{}' is no command of meshrun: to run that program write 'meshrun run -- {}'",
-                    typed, typed));
+        app, fmt::format(
+                 "'{}' is not a command of meshrun: to run that program write 'meshrun run -- {}'",
+                 typed, typed));
   }
   return Usage(app, fmt::format("there is no command '{}'{}", typed, nearest));
 }

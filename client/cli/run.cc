@@ -27,7 +27,7 @@ struct RunFlags {
   std::vector<std::string> command;
 };
 
-// What can be known before anything is started: the clearest errors are the early ones.
+// Checks before anything is started: early errors are the clearest.
 absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots,
                            bool slots_given) {
   if (spec.min_nodes() > 1) {
@@ -53,7 +53,7 @@ absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slo
 int Run(const RunFlags& flags) {
   if (flags.trace) ::setenv("MESHRUN_TRACE", "1", 1);
   Trace("main");
-  // Before any thread starts: Ctrl-C is a message to the follower, not the end of this process.
+  // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
   os::BlockTerminationSignals();
   const JobContext context = RealJobContext();
   v1::JobSpec spec;
@@ -62,7 +62,7 @@ int Run(const RunFlags& flags) {
     return Fail(status);
   }
   for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
-  // Ranks see the same path as we do, so what we cannot find they cannot.
+  // Ranks have the same path: a program that is not found here is not found by them.
   if (!spec.command().empty() && spec.shipped_job().empty()) {
     const auto variable = context.variable("PATH");
     const auto found = spec.env().find("PATH");

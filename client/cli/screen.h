@@ -21,11 +21,11 @@ class Screen {
   void Say(std::string_view text);
   // Several lines on standard error, as they are.
   void Write(std::string_view text);
-  // Draws the bar, or says a line where there is no terminal and one is due.
+  // Draws the bar. Without a terminal: prints a line when one is due.
   void ShowProgress(const std::string& name, ProgressMeter& meter, std::chrono::nanoseconds now);
   void EraseBar();
   void Flush();
-  // False once standard output is closed: nobody reads any more.
+  // False once the reader of standard output is gone.
   bool alive() const { return alive_; }
   const Style& error_style() const { return error_style_; }
   bool terminal() const { return error_style_.terminal; }

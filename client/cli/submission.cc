@@ -17,9 +17,10 @@ absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool mus
   for (const v1::Node& node : *nodes)
     shipped.insert(node.shipped_jobs().begin(), node.shipped_jobs().end());
   if (shipped.empty()) {
-    return absl::NotFoundError(fmt::format(
-        "no job '{}' ships with meshrun here: the workers have found none beside their own program",
-        spec.shipped_job()));
+    return absl::NotFoundError(
+        fmt::format("no job '{}' ships with meshrun here: the workers found no shipped jobs beside "
+                    "their program",
+                    spec.shipped_job()));
   }
   const std::vector<std::string> names(shipped.begin(), shipped.end());
   const std::string nearest = Nearest(spec.shipped_job(), names);

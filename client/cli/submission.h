@@ -1,4 +1,4 @@
-// Submitting, with the errors that need more than one answer of the coordinator.
+// Submits jobs and finds them by id; its errors need several answers of the coordinator.
 #pragma once
 
 #include "absl/status/statusor.h"

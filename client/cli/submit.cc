@@ -33,7 +33,7 @@ int Run(const SubmitFlags& flags) {
     return Fail(absl::InvalidArgumentError(
         "--follow and -o json exclude each other: follow with 'meshrun logs -f'"));
   }
-  // Before any thread starts: Ctrl-C is a message to the follower, not the end of this process.
+  // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
   if (flags.follow) os::BlockTerminationSignals();
   v1::JobSpec spec;
   if (!flags.file.empty()) {

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of each group; more are in the JSON.
+// The most operations of each group that are shown; the JSON has more.
 constexpr size_t kShown = 16;
 
 void Sort(std::vector<v1::FlightRecord>* records) {
@@ -21,7 +21,7 @@ void Sort(std::vector<v1::FlightRecord>* records) {
             [](const auto& a, const auto& b) { return a.rank() < b.rank(); });
 }
 
-// What a rank sent may be of another version: what is missing is empty.
+// A rank may be of another version: missing fields are empty.
 Json Member(const Json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return object.is_object() && found != object.end() ? *found : Json();
@@ -80,7 +80,7 @@ std::string DescribeFlightRecords(std::vector<v1::FlightRecord> records) {
     const Json json = Json::parse(record.json(), nullptr, /*allow_exceptions=*/false);
     const Json groups = Member(json, "groups");
     if (!groups.is_array()) {
-      out += "  what it sent is not understood: is it of another version?\n";
+      out += "  its record cannot be read: is the rank of another version?\n";
     } else if (groups.empty()) {
       out += "  no process group on ucx\n";
     } else {
@@ -100,7 +100,7 @@ std::string FlightRecordsJson(std::vector<v1::FlightRecord> records) {
     if (!record.error().empty()) {
       entry["error"] = record.error();
     } else if (!json.is_object()) {
-      entry["error"] = "what it sent is not understood";
+      entry["error"] = "its record cannot be read";
     } else {
       entry.update(json);
     }

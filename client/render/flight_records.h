@@ -1,4 +1,4 @@
-// What ranks' collectives have been doing, as text and as JSON. Pure.
+// Flight records of ranks, as text and as JSON. Pure.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace meshrun::client {
 
-// In the order of ranks. Of each group the last operations and all that have not ended.
+// In the order of ranks: for each group the last operations, and all that have not ended.
 std::string DescribeFlightRecords(std::vector<v1::FlightRecord> records);
 
-// One array: {"rank": 0, "now_ms": ..., "groups": [...]} of each rank, {"rank": 1, "error": ...} of
-// one that has none. A line.
+// One array in one line: {"rank": 0, "now_ms": ..., "groups": [...]} for each rank, {"rank": 1,
+// "error": ...} for a rank without a record.
 std::string FlightRecordsJson(std::vector<v1::FlightRecord> records);
 
 }  // namespace meshrun::client

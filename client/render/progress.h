@@ -1,4 +1,4 @@
-// What a job says of its progress, as a bar or as a line. Pure: time is passed in.
+// A job's progress as a bar or as a line. Pure: time is passed in.
 #pragma once
 
 #include <chrono>

@@ -65,7 +65,7 @@ void LineMerger::Add(const RankLine& line, std::chrono::nanoseconds now) {
   const auto has_rank = [&](const Pending& p) {
     return std::find(p.line.ranks.begin(), p.line.ranks.end(), rank) != p.line.ranks.end();
   };
-  // Only behind this rank's latest line: its own order must stay.
+  // Only after this rank's latest line: its own order must stay.
   auto from = pending_.end();
   while (from != pending_.begin() && !has_rank(*std::prev(from))) --from;
   const auto equal = std::find_if(from, pending_.end(), [&](const Pending& p) {

@@ -28,7 +28,7 @@ class LineAssembler {
  public:
   explicit LineAssembler(LineSink sink) : sink_(std::move(sink)) {}
   void Append(int rank, bool is_stderr, std::string_view data);
-  // What is left without an end.
+  // Passes on the lines that have no end yet.
   void Flush();
 
  private:
@@ -49,7 +49,7 @@ class LineMerger {
       : world_size_(world_size), window_(window), sink_(std::move(sink)) {}
 
   void Add(const RankLine& line, std::chrono::nanoseconds now);
-  // Lets go what has waited long enough, or everything.
+  // Passes on the lines that have waited long enough, or all lines.
   void Release(std::chrono::nanoseconds now);
   void ReleaseAll();
   bool empty() const { return pending_.empty(); }

@@ -69,11 +69,11 @@ std::string_view SignalMeaning(int signal) {
     case SIGKILL:
       return "killed from outside; without enough memory the system does that";
     case SIGSEGV:
-      return "it used memory that is not its own";
+      return "it accessed memory that it does not own";
     case SIGBUS:
       return "bad memory access; a file it maps may have been cut, or /dev/shm is full";
     case SIGABRT:
-      return "it gave up by itself: an assertion or an exception nobody caught";
+      return "it aborted: a failed assertion, or an exception that was not caught";
     case SIGFPE:
       return "a division by zero or an overflow of integers";
     case SIGILL:
@@ -353,7 +353,7 @@ std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style) 
   }
   std::string out = fmt::format("meshrun: {} {}{}: {}\n", id, Paint(style, Colour::kRed, "failed"),
                                 after, job.has_failure() ? FailureSentence(job) : job.reason());
-  // A failure that no rank caused is said in that sentence.
+  // If no rank caused the failure, that sentence says everything.
   if (job.has_failure() && job.failure().rank() >= 0 &&
       (job.failure().cause() == v1::FAILURE_CAUSE_RANK_EXITED ||
        job.failure().cause() == v1::FAILURE_CAUSE_RANK_SIGNALED)) {
@@ -390,7 +390,7 @@ int ExitCodeOf(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_SUCCEEDED) return kExitOk;
   switch (job.failure().cause()) {
     case v1::FAILURE_CAUSE_RANK_EXITED:
-      // What the rank says of itself reaches the shell.
+      // The rank's own exit code reaches the shell.
       return job.failure().exit().exit_code() == kExitDoNotRequeue ? kExitDoNotRequeue
                                                                    : kExitJobFailed;
     case v1::FAILURE_CAUSE_BAD_COMMAND:

@@ -1,4 +1,4 @@
-// Jobs and nodes as text for people: tables, descriptions, and the last word on a job. Pure.
+// Jobs and nodes as text for people: tables, descriptions, and the report at a job's end. Pure.
 #pragma once
 
 #include <chrono>
@@ -27,9 +27,9 @@ std::string DescribeNode(const v1::Node& node, std::chrono::nanoseconds now);
 std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
                             std::chrono::nanoseconds now);
 
-// What the follower says at the end: one line for success and cancellation; for failure who failed
-// first, how, its last lines, and who ended as a consequence. `can_ask_later`: the job can still be
-// described.
+// The report at a job's end. Success and cancellation: one line. Failure: the rank that failed
+// first, how it ended, its last lines, and the ranks that ended as a consequence. `can_ask_later`:
+// the job can still be described.
 std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style);
 
 // The failure alone, indented, as in Verdict and DescribeJob. Empty where the job has none.
@@ -38,7 +38,7 @@ std::string FailureReport(const v1::Job& job, const Style& style);
 // One sentence for a job that does not run yet; empty where there is nothing to wait for.
 std::string WaitingLine(const v1::Job& job);
 
-// What the shell gets for a job that has ended.
+// Exit code for a job that has ended.
 int ExitCodeOf(const v1::Job& job);
 
 }  // namespace meshrun::client

@@ -1,4 +1,4 @@
-// How text may look where it goes, and small forms of values for people. Pure.
+// What an output can show (colour, width), and short forms of values for people. Pure.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ std::string Count(uint64_t n, std::string_view noun);
 size_t DisplayWidth(std::string_view text);
 // At most `width` columns, the last one an ellipsis where something was cut.
 std::string Shorten(std::string_view text, size_t width);
-// What ranks and people wrote, fit for a table or the last line of a terminal: its first line
+// Makes text of ranks and people fit for a table or the last line of a terminal: the first line,
 // without control characters, shortened.
 std::string OneLine(std::string_view text, size_t width);
 // Of a progress note.

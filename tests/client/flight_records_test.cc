@@ -54,7 +54,7 @@ TEST(FlightRecordsTest, ShowsTheLastOfManyAndAllThatHaveNotEnded) {
 
 TEST(FlightRecordsTest, WhatIsNotUnderstoodIsSaidSo) {
   for (const char* json : {"", "[", "{}", "[1]", R"({"groups":{"a":1}})"}) {
-    EXPECT_THAT(DescribeFlightRecords({Record(0, json)}), HasSubstr("not understood")) << json;
+    EXPECT_THAT(DescribeFlightRecords({Record(0, json)}), HasSubstr("cannot be read")) << json;
   }
   EXPECT_EQ(DescribeFlightRecords({Record(0, R"({"groups":[]})")}),
             "rank 0\n  no process group on ucx\n");

@@ -100,7 +100,7 @@ TEST(JobFileTest, EachErrorNamesLineColumnFieldAndRemedy) {
       {"job: geoid\ncommand: a\n", "job.yaml:2:1: command:", "only one of them"},
       {"args: [a]\n", "job.yaml:1:1: args:", "command:"},
       {"min_nodes: 3\nmax_nodes: 2\n", "job.yaml:2:1: max_nodes:", "less than min_nodes, 3"},
-      {"name: [a\n", "job.yaml:", "no YAML"},
+      {"name: [a\n", "job.yaml:", "not YAML"},
   };
   for (const auto& c : cases) {
     const std::string error = ErrorOf(c.text);
