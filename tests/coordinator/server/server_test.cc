@@ -29,6 +29,7 @@
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
+#include "core/rpc/status_conversion.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "meshrun/v1/job_service.grpc.pb.h"
 #include "meshrun/v1/store_service.grpc.pb.h"
@@ -576,6 +577,20 @@ TEST_F(LogRelayTest, DeliversEachFileInOrderAlsoOfAnEndedJob) {
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(got[0], "0" + content);
   EXPECT_EQ(got[1], "1" + content);
+}
+
+// The worker never sends the file, so nothing but the metadata comes.
+TEST_F(LogRelayTest, AReaderKnowsAtOnceThatItWasReached) {
+  Start();
+  GrpcWorker worker(channel_, {.name = "node1"}, EndWell);
+  const std::string id = Run(worker, 1);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto reader = jobs_->ReadLogs(&context, Stdout(id));
+  reader->WaitForInitialMetadata();
+  EXPECT_EQ(context.GetServerInitialMetadata().count(rpc::kReachedKey), 1u);
+  context.TryCancel();
+  reader->Finish();
 }
 
 TEST_F(LogRelayTest, AReaderThatDoesNotReadHoldsTheUploadBack) {
