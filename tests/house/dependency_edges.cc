@@ -21,6 +21,7 @@ const std::map<std::string, std::set<std::string>, std::less<>>& AllowedRooms() 
   static const auto* const rooms = new std::map<std::string, std::set<std::string>, std::less<>>{
       {"proto", {}},
       {"core", {"proto"}},
+      {"deploy", {"core"}},
       {"coordinator", {"core", "proto"}},
       {"worker", {"core", "proto"}},
       {"client", {"core", "proto"}},
