@@ -210,12 +210,22 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
   if ((spec.signature.flags & ucx::kHasProblem) == 0 && !is_header_alone) {
     Call::Key key;
     for (const Call& call : *calls) call.append_key(key);
+    // By sizes that all ranks know, so that both ends of a message cut alike.
+    std::vector<int64_t> shares;  // empty: all of one call
+    if (calls->size() > 1) {
+      std::vector<int64_t> bytes;
+      for (const Call& call : *calls) bytes.push_back(call.bytes);
+      shares = ucx::share_messages(ucx::kMaxMessages, bytes);
+      key.insert(key.end(), shares.begin(), shares.end());
+    }
     spec.schedule = schedules_.get(key, [&] {
-      const ucx::Place place = group_->place();
+      ucx::Place place = group_->place();
+      if (!shares.empty()) place.tuning.messages = shares[0];
       ucx::Schedule all = calls->front().schedule(place);
       auto inputs = static_cast<int32_t>(calls->front().inputs.size());
       auto outputs = static_cast<int32_t>(calls->front().outputs.size());
       for (size_t i = 1; i < calls->size(); ++i) {
+        place.tuning.messages = shares[i];
         all = ucx::join(std::move(all), (*calls)[i].schedule(place), inputs, outputs);
         inputs += static_cast<int32_t>((*calls)[i].inputs.size());
         outputs += static_cast<int32_t>((*calls)[i].outputs.size());

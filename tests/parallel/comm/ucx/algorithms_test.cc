@@ -348,6 +348,7 @@ Place small_place(int rank, int size, bool one_host, uint32_t seed) {
   place.tuning.written_by_root = 5 * kUnit;
   place.tuning.least_part = 64;
   place.tuning.in_cache = seed % 2 == 0 ? 20 * kUnit : 5 * kUnit;
+  place.tuning.messages = std::array<int64_t, 4>{4, 9, 40, kMaxMessages}[seed / 3 % 4];
   return place;
 }
 
@@ -402,6 +403,7 @@ class Runner {
   Result run(const std::vector<Rank>& ranks) {
     Result result;
     for (const Rank& rank : ranks) {
+      EXPECT_LE(rank.schedule.most_messages, case_.tuning.messages);
       result.copied.push_back(rank.schedule.copied_bytes());
       result.sent_bytes.push_back(0);
       result.messages.push_back(0);

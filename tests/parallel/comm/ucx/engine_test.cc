@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +27,8 @@
 
 #include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
+#include "tests/parallel/comm/ucx/forked_ranks.h"
+#include "tests/parallel/comm/ucx/large_sums.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -487,6 +488,43 @@ TEST_F(EngineTest, ABookThatRefusesIsTheErrorOfJoining) {
   EXPECT_EQ(none, nullptr);
 }
 
+TEST_F(EngineTest, AGroupOfMoreRanksThanTagsNumberIsRefused) {
+  start(1);
+  std::shared_ptr<Group> none;
+  const auto error = ranks_[0].engine->join(config_of("crowd", 7, kMaxRanks + 1),
+                                            std::make_unique<StoreBook>(store_, "crowd"), &none);
+  EXPECT_EQ(error, "group \"crowd\" has 16385 ranks, and messages can name 16384");
+  EXPECT_EQ(none, nullptr);
+}
+
+TEST_F(EngineTest, MoreGroupsThanTagsNumberAreRefusedOnAllRanks) {
+  class LastBook final : public AddressBook {
+   public:
+    explicit LastBook(AddressRecord& last) : last_(last) {}
+    std::optional<std::string> publish(int, const AddressRecord& record) override {
+      last_ = record;
+      return std::nullopt;
+    }
+    void look_up(const std::vector<int>&, Found) override {}
+    void stop() override {}
+
+   private:
+    AddressRecord& last_;
+  };
+  start(1);  // its world is the first group
+  AddressRecord last;
+  std::optional<std::string> error;
+  for (int64_t groups = 1; groups < kMaxGroups; ++groups) {
+    std::shared_ptr<Group> group;
+    ASSERT_EQ(error, std::nullopt) << groups;
+    error =
+        ranks_[0].engine->join(config_of("again", 0, 1), std::make_unique<LastBook>(last), &group);
+  }
+  EXPECT_EQ(error, too_many_groups("again", 0));
+  EXPECT_THAT(*error, HasSubstr("its process has made 262143 groups"));
+  EXPECT_EQ(last.group, 0u) << "and so says its record";
+}
+
 // News from outside reach a caller that sleeps.
 class TestWatch final : public PeerWatch {
  public:
@@ -576,56 +614,6 @@ TEST_F(EngineTest, EightRanksDoAThousandBarriers) {
 
 // ---- Over UCX: each rank a process, forked before any call of UCX.
 
-// The store, in memory that the processes share.
-struct Board {
-  struct Record {
-    std::array<char, 1024> bytes = {};
-    std::atomic<size_t> length = 0;
-  };
-  std::array<Record, 8> records;
-};
-
-class BoardBook final : public AddressBook {
- public:
-  explicit BoardBook(Board& board) : board_(board) {}
-  ~BoardBook() override { stop(); }
-
-  std::optional<std::string> publish(int rank, const AddressRecord& record) override {
-    const std::string bytes = serialize(record);
-    Board::Record& own = board_.records[rank];
-    if (bytes.size() > own.bytes.size()) return "too long";
-    std::memcpy(own.bytes.data(), bytes.data(), bytes.size());
-    own.length = bytes.size();
-    return std::nullopt;
-  }
-  void look_up(const std::vector<int>& ranks, Found found) override {
-    const std::lock_guard lock(mu_);
-    threads_.emplace_back([this, ranks, found] {
-      for (const int rank : ranks) {
-        const Board::Record& other = board_.records[rank];
-        while (other.length == 0 && !stopped_) std::this_thread::yield();
-        if (stopped_) return;
-        found(rank, parse_address_record({other.bytes.data(), other.length}), "");
-      }
-    });
-  }
-  void stop() override {
-    stopped_ = true;
-    std::vector<std::thread> threads;
-    {
-      const std::lock_guard lock(mu_);
-      threads.swap(threads_);
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
- private:
-  Board& board_;
-  std::atomic<bool> stopped_{false};
-  std::mutex mu_;
-  std::vector<std::thread> threads_;
-};
-
 // What a rank does; the text of what is wrong.
 using RankMain = std::function<std::string(int rank, const std::shared_ptr<Group>& group,
                                            const CountingTransport::Counts& counts)>;
@@ -644,36 +632,9 @@ std::string run_rank(Board& board, int rank, int size, const RankMain& rank_main
   return error ? *error : rank_main(rank, group, counts);
 }
 
-// What all ranks have to say, on stderr too: UCX warns there of what it was left with.
 std::string run_ranks(int size, const RankMain& rank_main) {
-  void* const shared =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  Board& board = *new (shared) Board;
-  int output[2];
-  EXPECT_EQ(pipe(output), 0);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < size; ++rank) {
-    children.push_back(fork());
-    if (children.back() != 0) continue;
-    dup2(output[1], STDERR_FILENO);
-    close(output[0]);
-    alarm(kDeadline.count());
-    const std::string problem = run_rank(board, rank, size, rank_main);
-    dprintf(STDERR_FILENO, "%s", problem.c_str());
-    _exit(0);
-  }
-  close(output[1]);
-  std::string said;
-  std::array<char, 4096> part;
-  for (ssize_t n; (n = read(output[0], part.data(), part.size())) > 0;) said.append(part.data(), n);
-  close(output[0]);
-  for (const pid_t child : children) {
-    int status = -1;
-    waitpid(child, &status, 0);
-    if (status != 0) said += "ended with " + std::to_string(status) + "; ";
-  }
-  munmap(shared, sizeof(Board));
-  return said;
+  return run_forked(size, kDeadline,
+                    [&](Board& board, int rank) { return run_rank(board, rank, size, rank_main); });
 }
 
 TEST(EngineOverUcxTest, EightRanksDoAThousandBarriers) {
@@ -703,6 +664,17 @@ TEST(EngineOverUcxTest, LargeMessagesArriveThoughNobodyWaits) {
     return "";
   };
   EXPECT_EQ(run_ranks(2, rank_main), "");
+}
+
+// 32,768 chunks of 64 bytes each way, were they not longer: more than tags number.
+TEST(EngineOverUcxTest, AnAllReduceOfMoreChunksThanTagsNumberIsRight) {
+  LargeSums sums;
+  sums.count = 1 << 19;
+  sums.tuning.reduce_chunk = 64;
+  for (const int64_t heap : {0, 16 << 20}) {
+    sums.heap_bytes = heap;
+    EXPECT_EQ(run_forked(2, kDeadline, sums), "") << heap;
+  }
 }
 
 TEST(EngineOverUcxTest, OperationsUnderWayEndInOrder) {

@@ -172,6 +172,129 @@ TEST(ExecutorTest, AProgramThatNeverWaitsIsStopped) {
   EXPECT_FALSE(ranks.executor(0).has_unfinished());
 }
 
+// Bytes from rank 0 to rank 1, one message each, all offered.
+struct ManyMessages {
+  ManyMessages(Simulation& ranks, int count) : sent(count), received(count) {
+    ScheduleBuilder sender(3), receiver(3);
+    sender.set_offers(Offers::kAll);
+    receiver.set_offers(Offers::kAll);
+    for (int i = 0; i < count; ++i) {
+      sent[i] = static_cast<std::byte>(i * 31 >> 3);
+      sender.send(1, {Space::kInput, 0, i, 1});
+      receiver.receive(0, {Space::kOutput, 0, i, 1});
+    }
+    std::vector<OperationSpec> specs(3);
+    specs[0].inputs = {ConstStridedSpan(contiguous(sent.data(), count))};
+    specs[0].schedule = std::make_shared<const Schedule>(std::move(sender).finish());
+    specs[1].outputs = {contiguous(received.data(), count)};
+    specs[1].schedule = std::make_shared<const Schedule>(std::move(receiver).finish());
+    for (int rank = 0; rank < 3; ++rank) {
+      specs[rank].signature.kind = OperationKind::kCoalesced;
+      specs[rank].text = [] { return std::string("many things"); };
+      handles.push_back(ranks.submit(rank, "world", std::move(specs[rank])));
+    }
+    ranks.settle();
+  }
+
+  Bytes sent, received;
+  std::vector<Simulation::Handle> handles;
+};
+
+TEST(ExecutorTest, MoreMessagesThanTagsNumberAreRefusedOnAllRanks) {
+  for (const bool check_headers : {true, false}) {
+    Simulation ranks(3, options(1));
+    ranks.add_world(check_headers);
+    // Rank 2 has no part in it.
+    const ManyMessages call(ranks, kMaxMessages + 1);
+    for (const auto& handle : call.handles) {
+      // Without headers rank 2 hears nothing of it.
+      if (!check_headers && handle == call.handles[2]) continue;
+      ASSERT_TRUE(handle->failure().has_value());
+      EXPECT_EQ(handle->failure()->kind, FailureKind::kInvalidArgument);
+      EXPECT_EQ(handle->failure()->group_survives, check_headers);
+      if (check_headers) {
+        EXPECT_EQ(handle->failure()->message, call.handles[0]->failure()->message);
+      }
+      EXPECT_THAT(handle->failure()->message,
+                  AllOf(HasSubstr("8193 messages, and tags number 8192"), HasSubstr("many things"),
+                        HasSubstr("wrong arguments on rank")));
+    }
+    EXPECT_EQ(call.received, Bytes(kMaxMessages + 1));
+    if (!check_headers) continue;
+    const auto next = barrier(ranks);
+    ranks.settle();
+    for (const auto& handle : next) EXPECT_TRUE(handle->is_done() && !handle->failure());
+  }
+}
+
+TEST(ExecutorTest, AsManyMessagesAsTagsNumberArrive) {
+  for (const uint64_t seed : {1, 3}) {
+    Simulation ranks(3, options(seed));
+    ranks.add_world();
+    const ManyMessages call(ranks, kMaxMessages);
+    for (const auto& handle : call.handles) EXPECT_TRUE(handle->is_done() && !handle->failure());
+    EXPECT_EQ(call.received, call.sent) << seed;
+  }
+}
+
+// Rank 0 passes on to rank 1 what comes late from rank 2, and 2^16 operations later it sends
+// something of its own, with the same tag.
+TEST(ExecutorTest, AnOperationWaitsForAnOlderOneWithTheSameTags) {
+  Simulation ranks(3, options(1));
+  ranks.add_world(/*check_headers=*/false);
+  Bytes late = bytes(8, 1), own = bytes(8, 2), passed(8), first(8), second(8);
+  const auto submit = [&](int rank, Schedule schedule, Bytes& memory) {
+    OperationSpec spec;
+    spec.schedule = std::make_shared<const Schedule>(std::move(schedule));
+    spec.inputs = {ConstStridedSpan(contiguous(memory.data(), 8))};
+    spec.outputs = {contiguous(memory.data(), 8)};
+    return ranks.submit(rank, "world", std::move(spec));
+  };
+  constexpr Region kIn{Space::kInput, 0, 0, 8}, kOut{Space::kOutput, 0, 0, 8};
+  const auto sends = [&](int peer) {
+    ScheduleBuilder builder(3);
+    builder.send(peer, kIn);
+    return std::move(builder).finish();
+  };
+  const auto receives = [&](int peer) {
+    ScheduleBuilder builder(3);
+    builder.receive(peer, kOut);
+    return std::move(builder).finish();
+  };
+  ScheduleBuilder relay(3);
+  const StepId received = relay.receive(2, kOut);
+  relay.send(1, kOut, {received});
+  submit(0, std::move(relay).finish(), passed);
+  const auto older = submit(1, receives(0), first);
+  Simulation::Handle last;
+  for (uint64_t i = 1; i < kSequences; ++i) {
+    for (int rank = 0; rank < 2; ++rank) last = ranks.submit(rank, "world", OperationSpec());
+  }
+  ASSERT_TRUE(last->is_done());
+  submit(0, sends(1), own);
+  const auto newer = submit(1, receives(0), second);
+  EXPECT_EQ(newer->sequence() - older->sequence(), kSequences);
+  ranks.settle();
+  EXPECT_FALSE(older->is_done() || newer->is_done());
+  submit(2, sends(0), late);
+  ranks.settle();
+  ASSERT_TRUE(older->is_done() && newer->is_done());
+  EXPECT_EQ(first, late);
+  EXPECT_EQ(second, own);
+}
+
+TEST(ExecutorTest, ARankThatHasMadeTooManyGroupsIsNamedByTheOthers) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  const auto waiting = ranks.submit(0, "world", barrier_spec());
+  AddressRecord refused;
+  refused.group = 0;
+  ranks.executor(0).found(ranks.number(0, "world"), 1, refused, "");
+  ASSERT_TRUE(waiting->failure().has_value());
+  EXPECT_EQ(waiting->failure()->kind, FailureKind::kInvalidArgument);
+  EXPECT_EQ(waiting->failure()->message, too_many_groups("world", 1));
+}
+
 TEST(ExecutorTest, GroupsOfTheSamePeersShareOneConnectionAndNeverMix) {
   Simulation ranks(3, options());
   ranks.add_group("a", {0, 1});

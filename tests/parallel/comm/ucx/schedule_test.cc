@@ -46,6 +46,9 @@ TEST(ScheduleTest, MessagesAreNumberedByPeerAndDirection) {
   std::vector<uint32_t> numbers;
   for (const Step& step : schedule.steps) numbers.push_back(step.message);
   EXPECT_THAT(numbers, ElementsAre(0, 0, 1, 0));
+  EXPECT_THAT(schedule.sent, ElementsAre(0, 2, 1));
+  EXPECT_THAT(schedule.received, ElementsAre(0, 1, 0));
+  EXPECT_EQ(schedule.most_messages, 2u);
 }
 
 TEST(ScheduleTest, StepsKnowWhatWaitsForThem) {
@@ -82,6 +85,9 @@ TEST(ScheduleTest, JoinedSchedulesShareNothing) {
   EXPECT_EQ(joined.steps[0].staging.offset, 8);
   EXPECT_EQ(joined.steps[4].staging.offset, 72);
   EXPECT_EQ(joined.reductions.size(), 2u);
+  EXPECT_THAT(joined.sent, ElementsAre(0, 0, 2));
+  EXPECT_THAT(joined.received, ElementsAre(0, 2, 0));
+  EXPECT_EQ(joined.most_messages, 2u);
 }
 
 using Key = std::vector<int64_t>;

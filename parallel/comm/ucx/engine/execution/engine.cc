@@ -110,8 +110,10 @@ uint32_t Engine::Impl::add_group(const GroupConfig& config, AddressBook* book,
                                  AddressRecord* record) {
   lock_beside();
   const uint32_t group = executor_->add_group(config);
-  groups_[group] = {book};
-  *record = executor_->address_record(group);
+  if (group != 0) {
+    groups_[group] = {book};
+    *record = executor_->address_record(group);
+  }
   mu_.Unlock();
   return group;
 }
@@ -280,8 +282,17 @@ Engine::~Engine() {
 std::optional<std::string> Engine::join(const GroupConfig& config,
                                         std::unique_ptr<AddressBook> book,
                                         std::shared_ptr<Group>* group) {
+  if (config.size > kMaxRanks) {
+    return fmt::format("group \"{}\" has {} ranks, and messages can name {}", config.name,
+                       config.size, kMaxRanks);
+  }
   AddressRecord record;
   const uint32_t id = impl_->add_group(config, book.get(), &record);
+  if (id == 0) {
+    // The others are told, if the book can.
+    static_cast<void>(book->publish(config.rank, record));
+    return too_many_groups(config.name, config.rank);
+  }
   if (std::optional<std::string> error = book->publish(config.rank, record)) {
     impl_->remove_group(id);
     return error;

@@ -113,7 +113,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // After the last group, on any thread: leaves the watch, joins the thread, closes the transport.
   ~Engine();
 
-  // Publishes this rank's record; does not wait for the others'. Errors: publish's text.
+  // Publishes this rank's record; does not wait for the others'. Errors: publish's text; a group of
+  // more than kMaxRanks, on all ranks; this process has made kMaxGroups - 1 groups: the other
+  // members' operations fail with the same sentence.
   std::optional<std::string> join(const GroupConfig& config, std::unique_ptr<AddressBook> book,
                                   std::shared_ptr<Group>* group);
 

@@ -21,6 +21,20 @@ void keep_for_ever(const OperationPtr& operation) {
   kept.push_back(operation);
 }
 
+// All ranks are told, through the header. A schedule that is too long for this rank may be none for
+// another one, which sends less.
+void refuse_if_too_long(OperationSpec& spec) {
+  if (spec.schedule == nullptr || spec.schedule->most_messages <= kMaxMessages) return;
+  spec.text = [text = std::move(spec.text), messages = spec.schedule->most_messages] {
+    return fmt::format(
+        "between two ranks it has {} messages, and tags number {}: divide it into several calls{}",
+        messages, kMaxMessages, text ? " (" + text() + ")" : std::string());
+  };
+  spec.signature.flags |= kHasProblem;
+  spec.schedule = nullptr;
+}
+void refuse_if_too_long(const PointToPointSpec&) {}
+
 const RunningOperation& running(const Operation& operation) {
   return static_cast<const RunningOperation&>(operation);
 }
@@ -48,6 +62,7 @@ Executor::Impl::Impl(std::unique_ptr<Transport> transport, const Clock& clock, u
 }
 
 uint32_t Executor::Impl::add_group(const GroupConfig& config) {
+  if (last_group_ == kMaxGroups - 1) return 0;
   const uint32_t number = ++last_group_;
   auto group = std::make_unique<MemberGroup>(config, number);
   for (int rank = 0; rank < config.size; ++rank) {
@@ -111,6 +126,7 @@ OperationPtr Executor::Impl::submit(uint32_t number, Spec&& spec) {
                                g.config->name, rank, waiting),
                    {rank}});
   }
+  refuse_if_too_long(spec);
   const auto operation = std::make_shared<RunningOperation>(g.config, std::move(spec), last + 1);
   if (g.failure) {
     operation->state = OperationState::kFailed;
@@ -157,7 +173,13 @@ void Executor::Impl::accept(MemberGroup& g, const OperationPtr& operation) {
 void Executor::Impl::start_queued(MemberGroup& g) {
   // An operation that ends while it starts comes back here.
   if (std::exchange(g.is_starting, true)) return;
-  while (!g.queued.empty() && g.collectives.size() < kMaxActive) {
+  // Tags tell kSequences operations apart (tag.h).
+  const auto may_start = [&](const OperationPtr& next) {
+    return g.collectives.empty() ||
+           (g.collectives.size() < kMaxActive &&
+            next->sequence() - g.collectives.front()->sequence() < kSequences);
+  };
+  while (!g.queued.empty() && may_start(g.queued.front())) {
     const OperationPtr operation = std::move(g.queued.front());
     g.queued.pop_front();
     g.collectives.push_back(operation);

@@ -4,12 +4,14 @@
 // over one MemoryNetwork in seeded orders.
 //
 // Order: collectives of a group start in the order of their sequence numbers and end in any. At
-// most kMaxActive of a group run at once; kMaxQueued more wait, then the group fails (kAborted,
-// "too many operations outstanding": a program that never waits). Sends and receives start at once,
-// since two ranks may post them in any order; receives are matched in the order of submission.
+// most kMaxActive of a group run at once, and none beside one that is 2^16 older (tag.h);
+// kMaxQueued more wait, then the group fails (kAborted, "too many operations outstanding": a
+// program that never waits). Sends and receives start at once, since two ranks may post them in any
+// order; receives are matched in the order of submission.
 //
 // When something ends badly:
-//   disagreement     the operation fails, on all ranks; the group goes on: no data had moved
+//   disagreement     the operation fails, on all ranks; the group goes on: no data had moved. So
+//                    does one whose schedule has more messages than tags number, on any rank
 //   verdict          the operations it names fail; the group goes on at the verdict's number
 //   timeout          the operation fails, the group with it
 //   peer lost, left  operations that still need it fail kGrace later (what it sent before may be on
@@ -96,7 +98,8 @@ class Executor {
            SharedHeap* heap = nullptr);
   ~Executor();
 
-  // The number under which peers address this group; goes into its AddressRecord.
+  // The number under which peers address this group; goes into its AddressRecord. 0: this process
+  // has made as many groups as tags can number.
   uint32_t add_group(const GroupConfig& config);
   // Its unfinished operations fail (kAborted), here and on the other ranks.
   void remove_group(uint32_t group);

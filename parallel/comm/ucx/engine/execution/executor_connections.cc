@@ -67,6 +67,10 @@ void Executor::Impl::found(uint32_t number, int rank, const std::optional<Addres
                                        rank, g->config->name, g->config->rank, reason),
                            {rank}});
   }
+  if (record->group == 0 || record->group >= kMaxGroups) {
+    return fail_group(
+        *g, {FailureKind::kInvalidArgument, too_many_groups(g->config->name, rank), {rank}});
+  }
   const AddressRecord own = address_record(number);
   if (member.state != Member::kKnown) ++g->known;
   member.state = Member::kKnown;

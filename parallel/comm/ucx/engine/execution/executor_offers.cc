@@ -8,8 +8,7 @@
 namespace meshrun::ucx {
 
 bool Executor::Impl::has_offer(const MemberGroup& g, const Step& step) const {
-  // Tags have no room for more.
-  if (step.peer < 0 || !g.members[step.peer].shares || step.message >= kFirstOffer) return false;
+  if (step.peer < 0 || !g.members[step.peer].shares) return false;
   return step.offers == Offers::kAll ||
          (step.offers == Offers::kLarge &&
           std::max(step.from.bytes, step.to.bytes) >= g.config->least_offered);

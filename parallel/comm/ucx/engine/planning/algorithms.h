@@ -18,18 +18,23 @@
 //   all_to_all       direct, nearest rank above first, at most kWindow peers at a time
 //   barrier          none: the header check is one; without the check, a schedule of empty messages
 //
+// Chunks and messages grow with the pieces, so a schedule has at most about a million steps, and
+// a number for each message (tag.h). Slots grow with them, to at most 1/128 of the tensor.
+//
 // Errors: none; callers have checked sizes. Empty pieces send nothing, on both sides.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "parallel/base/strided_span.h"
 #include "parallel/comm/ucx/engine/planning/schedule.h"
+#include "parallel/comm/ucx/engine/values/tag.h"
 
 namespace meshrun::ucx {
 
-inline constexpr uint32_t kAlgorithmVersion = 3;
+inline constexpr uint32_t kAlgorithmVersion = 4;
 
 // Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
 // them small, and by benchmarks.
@@ -53,7 +58,14 @@ struct Tuning {
   int64_t small_broadcast = (64 << 10) - 1;
   int64_t small_all_reduce = 32 << 10;
   int64_t small_reduce = 16 << 10;
+  // The most from one rank to another in one operation. Pieces that would be cut into more are cut
+  // into longer ones: twice, four times, ... as long. A part of a coalesced call has its share.
+  int64_t messages = kMaxMessages;
 };
+
+// How many of `messages` each of several parts gets, given their bytes: half equally, half by size,
+// at least one. Their sum exceeds `messages` only where there are more than messages / 2 parts.
+std::vector<int64_t> share_messages(int64_t messages, std::span<const int64_t> bytes);
 
 // Who takes part; equal on all ranks but for `rank`.
 struct Place {
@@ -76,7 +88,8 @@ struct Piece {
   int64_t cut = 1;
 };
 
-// Reductions go in chunks that stay in cache, two in flight.
+// Reductions go in chunks that stay in cache, two in flight; longer ones of longer slices
+// (Tuning::messages).
 int64_t reduce_chunk_bytes(int group_size);
 // How many peers an all-to-all exchanges with at once, and how many messages are under way to one.
 // A scatter's root does as much twice: to write, and to be fetched from.

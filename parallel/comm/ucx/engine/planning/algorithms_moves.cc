@@ -68,7 +68,10 @@ void broadcast_scatter_all_gather(ScheduleBuilder& builder, const Place& place, 
                                   int root) {
   const int64_t bytes = tensor.layout.bytes();
   const int64_t share = (bytes + place.size - 1) / place.size;
-  const Messages cut(bytes, tensor.cut, place.tuning, std::min(share, place.tuning.staged_message));
+  // From the root to another rank go the messages of both.
+  const int64_t most = std::max<int64_t>(1, most_messages(place) / 2) * place.size;
+  const Messages cut(bytes, tensor.cut, place.tuning, most,
+                     std::min(share, place.tuning.staged_message));
   const bool is_root = place.rank == root;
   const Home home = is_root ? kInput : kOutput;
   const bool staged = !tensor.layout.is_contiguous();
@@ -104,21 +107,26 @@ void all_gather_ring(ScheduleBuilder& builder, const Place& place, const Piece& 
                      std::span<const Piece> pieces) {
   Lane out, in;
   Slots out_slots(kMessagesInFlight), in_slots(kMessagesInFlight);
-  const auto cut_of = [&](const Piece& piece) {
-    return Messages(piece.layout.bytes(), piece.cut, place.tuning, place.tuning.ring_message);
+  // All pieces but one go from each rank to the next.
+  std::vector<int64_t> bytes;
+  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  const std::vector<int64_t> most = share_messages(place.tuning.messages, bytes);
+  const auto cut_of = [&](const Piece& piece, int rank) {
+    return Messages(piece.layout.bytes(), piece.cut, place.tuning, most[rank],
+                    place.tuning.ring_message);
   };
   std::vector<StepId> there;  // of the piece that is sent next
   for (int step = 0; step + 1 < place.size; ++step) {
     const int sent = below(place, step), received = below(place, step + 1);
     const Piece& piece = step == 0 ? own : pieces[sent];
     const Home home = step == 0 ? kInput : output(sent);
-    const Messages outgoing = cut_of(piece);
+    const Messages outgoing = cut_of(piece, sent);
     for (int64_t k = 0; k < outgoing.count(); ++k) {
       send_message(builder, out, out_slots, above(place, 1), home.region(outgoing.at(k)),
                    piece.layout, step == 0 ? std::nullopt : std::optional(there[k]));
     }
     there.clear();
-    const Messages incoming = cut_of(pieces[received]);
+    const Messages incoming = cut_of(pieces[received], received);
     for (int64_t k = 0; k < incoming.count(); ++k) {
       there.push_back(receive_message(builder, in, in_slots, below(place, 1),
                                       output(received).region(incoming.at(k)),
@@ -152,6 +160,8 @@ BroadcastAlgorithm choose_broadcast(const Place& place, int64_t bytes) {
 
 AllGatherAlgorithm choose_all_gather(const Place& place, std::span<const int64_t> piece_bytes) {
   if (place.size <= 2 || place.one_host) return AllGatherAlgorithm::kDirect;
+  // A ring has a message at least for each piece.
+  if (place.size > place.tuning.messages / 2) return AllGatherAlgorithm::kDirect;
   const auto [least, most] = std::minmax_element(piece_bytes.begin(), piece_bytes.end());
   const int64_t all = std::accumulate(piece_bytes.begin(), piece_bytes.end(), int64_t{0});
   // Direct, the busiest sender sends (P - 1) s_max; no rank can receive less than S - s_min.

@@ -29,6 +29,8 @@ int64_t chunk_bytes(const Place& place) {
 
 // A contiguous tensor's elements, shared out as evenly as they can be.
 std::vector<Slice> slices_of(const Place& place, Home home, int64_t count, int64_t element) {
+  // Contributions to a slice go one way, and results of another the same way.
+  const int64_t most = most_messages(place) / 2;
   const Layout layout{1, count * element, count * element};
   const auto begin = [&](int rank) {
     return count / place.size * rank + count % place.size * rank / place.size;
@@ -39,7 +41,7 @@ std::vector<Slice> slices_of(const Place& place, Home home, int64_t count, int64
     const int64_t bytes = begin(rank + 1) * element - offset;
     slices.push_back({{home.space, home.piece, home.base + offset},
                       layout,
-                      Messages(bytes, bytes, place.tuning, chunk_bytes(place), element)});
+                      Messages(bytes, bytes, place.tuning, most, chunk_bytes(place), element)});
   }
   return slices;
 }
@@ -280,10 +282,10 @@ Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, 
   std::vector<Slice> slices;
   for (int rank = 0; rank < place.size; ++rank) {
     const Piece& piece = pieces[static_cast<size_t>(rank)];
-    slices.push_back(
-        {{Space::kInput, rank, 0},
-         piece.layout,
-         Messages(piece.layout.bytes(), piece.cut, place.tuning, chunk_bytes(place), element)});
+    slices.push_back({{Space::kInput, rank, 0},
+                      piece.layout,
+                      Messages(piece.layout.bytes(), piece.cut, place.tuning, most_messages(place),
+                               chunk_bytes(place), element)});
   }
   SliceReduction reducing(builder, place, std::move(slices));
   reducing.send_contributions();

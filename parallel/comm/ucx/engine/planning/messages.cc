@@ -1,9 +1,10 @@
 #include "parallel/comm/ucx/engine/planning/messages.h"
 
+#include <numeric>
+
 namespace meshrun::ucx {
 namespace {
 
-constexpr int64_t kStagingBytes = 2 << 20;
 // As long as UCX's own steps: 40 to 100 us.
 constexpr int64_t kCopyStep = 512 << 10;
 
@@ -26,18 +27,47 @@ StepId post_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, const Re
 
 }  // namespace
 
-Messages::Messages(int64_t bytes, int64_t cut, const Tuning& tuning, int64_t longest, int64_t unit)
+std::vector<int64_t> share_messages(int64_t messages, std::span<const int64_t> bytes) {
+  const auto parts = static_cast<int64_t>(bytes.size());
+  const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  const int64_t by_size = all == 0 ? 0 : parts == 1 ? messages : messages / 2;
+  std::vector<int64_t> shares;
+  for (const int64_t own : bytes) {
+    const int64_t more = all == 0 ? 0 : by_size * own / all;
+    shares.push_back(std::max<int64_t>(1, (messages - by_size) / parts + more));
+  }
+  return shares;
+}
+
+int64_t most_messages(const Place& place) {
+  const int64_t windows = (std::max(place.size - 1, 1) + kWindow - 1) / kWindow;
+  return std::max<int64_t>(1, place.tuning.messages / windows);
+}
+
+Messages::Messages(int64_t bytes, int64_t cut, const Tuning& tuning, int64_t most, int64_t longest,
+                   int64_t unit)
     : bytes_(bytes) {
   if (bytes <= 0) return;
   if (cut >= bytes) cut = bytes;
   if (cut <= 0 || bytes % cut != 0 || cut % unit != 0) cut = unit;
   longest = std::max(longest / unit * unit, unit);
-  if (cut == bytes || cut >= std::min(tuning.direct_row, longest)) {
+  for (int64_t growth = 1;; growth *= 2) {
+    const auto grown = [&](int64_t length) {
+      return length > kUnlimited / growth ? kUnlimited : length * growth;
+    };
+    lay_out(cut, grown(tuning.direct_row), grown(tuning.staged_message), grown(longest));
+    if (count_ <= std::max<int64_t>(most, 1)) return;
+  }
+}
+
+void Messages::lay_out(int64_t cut, int64_t direct_row, int64_t block, int64_t longest) {
+  if (cut == bytes_ || cut >= std::min(direct_row, longest)) {
     row_ = cut;
     part_ = std::min(cut, longest);
     per_row_ = (row_ + part_ - 1) / part_;
   } else {
-    row_ = part_ = std::max(std::min(tuning.staged_message, longest) / cut * cut, cut);
+    row_ = part_ = std::max(std::min(block, longest) / cut * cut, cut);
+    per_row_ = 1;
   }
   count_ = (bytes_ + row_ - 1) / row_ * per_row_;
 }
@@ -52,6 +82,8 @@ void Lane::add(ScheduleBuilder& builder, StepId step) {
 }
 
 Slots::Slot& Slots::take(ScheduleBuilder& builder, int64_t bytes) {
+  const auto in_use = std::max<int64_t>(2, kStagingBytes / std::max<int64_t>(bytes, 1));
+  if (static_cast<int64_t>(next_) >= in_use) next_ = 0;
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();
   if (slot.capacity < bytes) {
@@ -84,7 +116,7 @@ StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int p
 }
 
 Mover::Mover(ScheduleBuilder& builder, const Place& place)
-    : builder_(builder), tuning_(place.tuning) {
+    : builder_(builder), tuning_(place.tuning), most_messages_(most_messages(place)) {
   const int lanes = std::clamp(place.size - 1, 1, kWindow);
   const int slots = slots_per_lane(tuning_, lanes);
   for (Way* way : {&out_, &in_}) {
@@ -100,7 +132,7 @@ size_t Mover::Way::next_peer() {
 }
 
 Messages Mover::messages(const Piece& piece) const {
-  return Messages(piece.layout.bytes(), piece.cut, tuning_);
+  return Messages(piece.layout.bytes(), piece.cut, tuning_, most_messages_);
 }
 
 bool Mover::is_staged(const Piece& piece) const {

@@ -19,9 +19,14 @@
 
 namespace meshrun::ucx {
 
+// How many messages of a piece one rank sends to another at most. More peers than a window share
+// them, so that a schedule has at most about 4 kWindow kMaxMessages steps, whatever the group.
+int64_t most_messages(const Place& place);
+
 // The messages of a piece, equal at both ends: a function of bytes, cut and the group's tuning.
-//   long rows (`cut` >= direct_row, or the whole): each row by itself, in parts of at most
-//   `longest` short rows: as many whole ones as fit into `block`
+//   long rows   (`cut` >= direct_row, or the whole) each row by itself, in parts of at most
+//   `longest` short rows  as many whole ones as fit into staged_message, and into `longest`
+// Where that makes more than `most`, all three lengths are doubled until it does not.
 class Messages {
  public:
   struct Range {
@@ -30,8 +35,8 @@ class Messages {
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
   // Offsets are multiples of `unit`, the element size.
-  Messages(int64_t bytes, int64_t cut, const Tuning& tuning, int64_t longest = kUnlimited,
-           int64_t unit = 1);
+  Messages(int64_t bytes, int64_t cut, const Tuning& tuning, int64_t most,
+           int64_t longest = kUnlimited, int64_t unit = 1);
 
   int64_t count() const { return count_; }
   Range at(int64_t k) const {
@@ -41,6 +46,8 @@ class Messages {
   }
 
  private:
+  void lay_out(int64_t cut, int64_t direct_row, int64_t block, int64_t longest);
+
   int64_t bytes_, row_ = 1, part_ = 1, per_row_ = 1, count_ = 0;
 };
 
@@ -58,7 +65,8 @@ class Lane {
 };
 
 // Scratch memory used again and again. Whoever takes a slot lets its first writer wait for the
-// users of the last time, and names its own.
+// users of the last time, and names its own. Of long messages only two are in use, so that the
+// slots are not longer than kStagingBytes together, or than two messages.
 class Slots {
  public:
   explicit Slots(int count) : slots_(static_cast<size_t>(count)) {}
@@ -85,6 +93,8 @@ struct Home {
     return {space, piece, base + range.offset, range.bytes};
   }
 };
+
+inline constexpr int64_t kStagingBytes = 2 << 20;
 
 // Slots of 128 KiB for each of `lanes` lanes, such that a direction has 2 MiB of them where that
 // lets a message be packed while another is under way.
@@ -136,6 +146,7 @@ class Mover {
 
   ScheduleBuilder& builder_;
   const Tuning tuning_;
+  const int64_t most_messages_;
   Way out_, in_;
 };
 

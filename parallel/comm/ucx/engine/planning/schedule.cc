@@ -1,5 +1,6 @@
 #include "parallel/comm/ucx/engine/planning/schedule.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -44,20 +45,9 @@ Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t ou
     return region;
   };
 
-  std::vector<uint32_t> sent, received;  // of `first`, by peer
-  const auto counter = [](std::vector<uint32_t>& by_peer, int32_t peer) -> uint32_t& {
-    if (peer >= static_cast<int32_t>(by_peer.size())) by_peer.resize(peer + 1);
-    return by_peer[peer];
-  };
-  for (const Step& step : first.steps) {
-    if (step.kind == StepKind::kSend) ++counter(sent, step.peer);
-    if (step.kind == StepKind::kReceive) ++counter(received, step.peer);
-  }
-
-  first.steps.reserve(first.steps.size() + second.steps.size());
   for (Step step : second.steps) {
-    if (step.kind == StepKind::kSend) step.message += counter(sent, step.peer);
-    if (step.kind == StepKind::kReceive) step.message += counter(received, step.peer);
+    if (step.kind == StepKind::kSend) step.message += first.sent[step.peer];
+    if (step.kind == StepKind::kReceive) step.message += first.received[step.peer];
     step.from = moved(step.from);
     step.to = moved(step.to);
     step.staging = moved(step.staging);
@@ -66,6 +56,14 @@ Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t ou
     step.reduction += reductions;
     first.steps.push_back(step);
   }
+  const auto add = [&](std::vector<uint32_t>& to, const std::vector<uint32_t>& more) {
+    for (size_t peer = 0; peer < more.size(); ++peer) {
+      to[peer] += more[peer];
+      first.most_messages = std::max(first.most_messages, to[peer]);
+    }
+  };
+  add(first.sent, second.sent);
+  add(first.received, second.received);
   for (StepId successor : second.successors) first.successors.push_back(successor + steps);
   for (const Region& source : second.sources) first.sources.push_back(moved(source));
   first.reductions.insert(first.reductions.end(), second.reductions.begin(),
@@ -74,7 +72,10 @@ Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t ou
   return first;
 }
 
-ScheduleBuilder::ScheduleBuilder(int group_size) : sent_(group_size), received_(group_size) {}
+ScheduleBuilder::ScheduleBuilder(int group_size) {
+  schedule_.sent.resize(group_size);
+  schedule_.received.resize(group_size);
+}
 
 StepId ScheduleBuilder::push(const Step& step, std::span<const StepId> after) {
   const auto id = static_cast<StepId>(schedule_.steps.size());
@@ -89,7 +90,7 @@ StepId ScheduleBuilder::send(int peer, Region from, std::initializer_list<StepId
   Step step;
   step.kind = StepKind::kSend;
   step.peer = peer;
-  step.message = sent_[peer]++;
+  step.message = schedule_.sent[peer]++;
   step.offers = offers_;
   step.from = from;
   step.staging = staging;
@@ -102,7 +103,7 @@ StepId ScheduleBuilder::receive(int peer, Region to, std::initializer_list<StepI
   Step step;
   step.kind = StepKind::kReceive;
   step.peer = peer;
-  step.message = received_[peer]++;
+  step.message = schedule_.received[peer]++;
   step.offers = offers_;
   step.to = to;
   step.staging = staging;
@@ -157,6 +158,11 @@ Schedule ScheduleBuilder::finish(const Reduction& reduction) && {
     schedule_.successors[step.first_successor + step.successor_count++] = edge.later;
   }
   schedule_.reductions = {reduction};
+  for (const auto* counts : {&schedule_.sent, &schedule_.received}) {
+    for (const uint32_t count : *counts) {
+      schedule_.most_messages = std::max(schedule_.most_messages, count);
+    }
+  }
   return std::move(schedule_);
 }
 

@@ -69,6 +69,9 @@ struct Schedule {
   std::vector<Region> sources;
   std::vector<Reduction> reductions;  // one, but for coalesced operations
   int64_t scratch_bytes = 0;          // wanted at a multiple of 64
+  // How many, by peer; all of them are numbered below most_messages.
+  std::vector<uint32_t> sent, received;
+  uint32_t most_messages = 0;
 
   // Bytes that are copied within this process though nobody reduces them: staged, or the rank's own
   // piece moved from input to output. What "no byte copied twice" is counted by.
@@ -109,7 +112,6 @@ class ScheduleBuilder {
 
   Schedule schedule_;
   std::vector<Edge> edges_;
-  std::vector<uint32_t> sent_, received_;  // by peer
   Offers offers_ = Offers::kLarge;
 };
 

@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "fmt/format.h"
+#include "parallel/comm/ucx/engine/values/tag.h"
+
 namespace meshrun::ucx {
 namespace {
 
@@ -43,6 +46,14 @@ std::optional<AddressRecord> parse_address_record(std::string_view bytes) {
   record.heap = head.heap;
   record.transport_address = bytes.substr(sizeof(head));
   return record;
+}
+
+std::string too_many_groups(std::string_view group_name, int rank) {
+  return fmt::format(
+      "rank {} cannot be a member of group \"{}\": its process has made {} groups, and messages "
+      "can "
+      "name no more. Use groups again instead of making new ones.",
+      rank, group_name, kMaxGroups - 1);
 }
 
 }  // namespace meshrun::ucx

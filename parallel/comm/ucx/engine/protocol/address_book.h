@@ -19,7 +19,8 @@ struct AddressRecord {
   uint64_t process = 0;
   // The rank in the job, which liveness speaks of.
   int32_t world_rank = 0;
-  // The peer's number for this group: what our tags to it carry.
+  // The peer's number for this group: what our tags to it carry. 0: it cannot be a member, since it
+  // has made as many groups as tags can number.
   uint32_t group = 0;
   // Equal where ranks share cores (boot id, IPC namespace, the cores that a process may run on;
   // sets that overlap count as apart): for WaitPolicy, never for the choice of an algorithm, which
@@ -36,6 +37,9 @@ struct AddressRecord {
 std::string serialize(const AddressRecord& record);
 // Absent: not one of ours, or of another version.
 std::optional<AddressRecord> parse_address_record(std::string_view bytes);
+
+// What every member says of a `rank` whose record has the group 0.
+std::string too_many_groups(std::string_view group_name, int rank);
 
 class AddressBook {
  public:

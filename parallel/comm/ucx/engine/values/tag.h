@@ -8,13 +8,20 @@
 // group     the RECEIVER's number for the group, told to the sender in the address record
 //           (address_book.h). Each process counts its own, from 1, and never reuses one: no two
 //           groups of a process can meet, whatever they are called, and a message for a group that
-//           is gone matches nothing. 2^18 groups in a process's life.
-// sender    rank in the group; 2^14 ranks.
-// sequence  low bits of the operation's number in the group. UCX matches equal tags of one sender
-//           in order, and a header carries the whole number, so wrapping is harmless.
+//           is gone matches nothing. kMaxGroups - 1 groups in a process's life; the next one is
+//           refused (Engine::join).
+// sender    rank in the group; a group of more than kMaxRanks is refused (Engine::join).
+// sequence  low bits of the operation's number in the group. A rank starts an operation only when
+//           those that are kSequences or more before it have ended there. So of two with the same
+//           tags each rank has posted all messages of the first before any of the second, and UCX
+//           matches equal tags of one sender in order.
 // message   kHeader: the round; rounds of the explanation follow at kExplainRound. kData: counts
 //           the messages of one operation from one rank to another, as the schedule lists them;
-//           the receiver's offer of memory for it is kHeader, from kFirstOffer on.
+//           the receiver's offer of memory for it is kHeader, from kFirstOffer on. At most
+//           kMaxMessages, so no two messages of an operation share a tag: planning cuts large
+//           pieces into longer messages, and the executor refuses a schedule of more. (Wrapping
+//           would need equal tags posted in one order at both ends, which steps that run as soon as
+//           they can do not promise.)
 //
 // kControl carries a group's failure (failure.h) to ranks that have not seen it. One receive for
 // all groups is always posted, the only one beside receive-from-any that is matched by a mask: UCX
@@ -45,6 +52,9 @@ inline constexpr Tag kAnySender = ~(((Tag{1} << kSenderBits) - 1) << kUserTagBit
 inline constexpr Tag kAnyControl = Tag{3} << 62;
 inline constexpr uint32_t kExplainRound = 64;
 inline constexpr uint32_t kFirstOffer = 1 << 13;
+inline constexpr int64_t kMaxMessages = (int64_t{1} << kMessageBits) - kFirstOffer;
+inline constexpr uint64_t kSequences = uint64_t{1} << kSequenceBits;
+static_assert(kMaxMessages <= kFirstOffer, "data messages have a number each, too");
 
 constexpr Tag prefix(TagKind kind, uint32_t group, int sender) {
   return Tag{static_cast<uint8_t>(kind)} << 62 | Tag{group} << (kSenderBits + kUserTagBits) |
@@ -52,8 +62,7 @@ constexpr Tag prefix(TagKind kind, uint32_t group, int sender) {
 }
 constexpr Tag collective_tag(TagKind kind, uint32_t group, int sender, uint64_t sequence,
                              uint32_t message) {
-  return prefix(kind, group, sender) |
-         (sequence & ((uint64_t{1} << kSequenceBits) - 1)) << kMessageBits |
+  return prefix(kind, group, sender) | (sequence & (kSequences - 1)) << kMessageBits |
          (message & ((uint32_t{1} << kMessageBits) - 1));
 }
 // `user_tag` is at most kMaxUserTag; the caller checks.

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Item 2 of the foundation, its first part: no message of a large operation can be taken for another one.
+
+run(site) checks schedules of 2^31 and 2^33 elements on 2 to 8 ranks, an operation that is too large for its tags, and, over
+UCX, a small all_reduce of more chunks than tags number. In the soak run a real all_reduce of 2^31 float32 follows.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import ROOT, binary, check, passed, skip_soak
+
+ENGINE = "//tests/parallel/comm/ucx:engine_test"
+SOAK = "//tests/parallel/comm/ucx:large_sums_test"
+SOAK_GIB = 19
+PLANS = "*LargeSchedules*"
+CHECKS = (
+    "ExecutorTest.MoreMessagesThanTagsNumberAreRefusedOnAllRanks",
+    "ExecutorTest.AsManyMessagesAsTagsNumberArrive",
+    "ExecutorTest.AnOperationWaitsForAnOlderOneWithTheSameTags",
+    "ExecutorTest.ARankThatHasMadeTooManyGroupsIsNamedByTheOthers",
+    "EngineTest.AGroupOfMoreRanksThanTagsNumberIsRefused",
+    "EngineTest.MoreGroupsThanTagsNumberAreRefusedOnAllRanks",
+    "EngineOverUcxTest.AnAllReduceOfMoreChunksThanTagsNumberIsRight",
+)
+
+
+def tests(label, chosen, at_least, timeout):
+    """Runs GoogleTests; returns what they print. at_least: so many, or a name is wrong."""
+    done = subprocess.run([binary(label), f"--gtest_filter={chosen}"], cwd=ROOT, capture_output=True, text=True,
+                          timeout=timeout, stdin=subprocess.DEVNULL)
+    failed = re.findall(r"^\[  FAILED  \] (\S+)", done.stdout, re.M)
+    check(done.returncode == 0, f"{label} exited {done.returncode}: {', '.join(sorted(set(failed))) or done.stderr[-300:]}")
+    ran = int(re.search(r"^\[  PASSED  \] (\d+) test", done.stdout, re.M).group(1))
+    check(ran >= at_least, f"{label} has {ran} tests {chosen}, at least {at_least} were expected")
+    return done.stdout
+
+
+def available_gib():
+    text = pathlib.Path("/proc/meminfo").read_text()
+    return int(re.search(r"^MemAvailable:\s+(\d+) kB", text, re.M).group(1)) >> 20
+
+
+def run(site):
+    plans = tests(ENGINE, PLANS, at_least=11, timeout=600)
+    steps = max(int(n) for n in re.findall(r"at most (\d+) steps a rank", plans))
+    messages = max(int(n) for n in re.findall(r"(\d+) messages between two ranks of", plans))
+    tests(ENGINE, ":".join(CHECKS), at_least=len(CHECKS), timeout=600)
+    figures = (f"schedules of 2^31 and 2^33 elements: at most {steps} steps, {messages} messages between two ranks, no tag "
+               f"twice; an oversized operation, 2^18 groups and 2^14 + 1 ranks are refused on all ranks")
+    if skip_soak():
+        return passed(figures, left_out="an all_reduce of 2^31 float32 on 2 ranks")
+    if available_gib() < SOAK_GIB:
+        return passed(figures, left_out=f"an all_reduce of 2^31 float32 on 2 ranks, for which {available_gib()} of "
+                                        f"{SOAK_GIB} GiB are free here")
+    said = tests(SOAK, "*", at_least=1, timeout=1200)
+    lines = re.findall(r"^(?:all_reduce|broadcast) of .*$", said, re.M)
+    check(len(lines) == 2 and all(" 0 wrong elements" in line for line in lines), f"the soak test said {lines}")
+    return passed("; ".join([figures, *lines]))
+
+
+if __name__ == "__main__":
+    print(*run(None))
