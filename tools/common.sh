@@ -1,4 +1,4 @@
-# For the scripts in tools/: `root`, `run_bazel` and `sources`.
+# For the scripts in tools/: `root`, `run_bazel`, `progress`, `heartbeat`, `announce` and `sources`.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -24,3 +24,42 @@ run_bazel() {
 
 # The sources of this repository that match the patterns: tracked, or new and not ignored.
 sources() { git -C "$root" ls-files --cached --others --exclude-standard --deduplicate -- "$@"; }
+
+# Bazel's own progress: redrawn on a terminal, else a line every 20 s.
+if [[ -t 2 ]]; then
+  progress=(--show_progress)
+else
+  progress=(--show_progress --curses=no --color=no --show_progress_rate_limit=20)
+fi
+
+# heartbeat <what>: copies its input, line by line. When nothing comes for 20 s (5 s on a terminal) it says how long <what>
+# has been running.
+heartbeat() {
+  local what=$1 line partial="" pause=20 start="" end=$'\n' status
+  if [[ -t 1 ]]; then pause=5 start=$'\r\e[K' end=""; fi
+  local started=$SECONDS beating=""
+  while true; do
+    status=0
+    IFS= read -r -t "$pause" line || status=$?
+    if ((status == 0)); then
+      printf '%s%s\n' "$beating" "$partial$line"
+      partial="" beating=""
+    elif ((status > 128)); then
+      # What was read of an unfinished line is kept.
+      partial+=$line
+      printf '%s... %s: %d min %02d s%s' "$start" "$what" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "$end"
+      beating=$start
+    else
+      printf '%s%s' "$beating" "$partial$line"
+      return 0
+    fi
+  done
+}
+
+# announce <what> <CPU seconds>: how long it takes here at most, and at least.
+announce() {
+  local cores minutes
+  cores=$(nproc)
+  minutes=$((($2 / cores + 59) / 60))
+  echo "$1: about $minutes min on $cores cores when the caches are empty ($2 CPU seconds), seconds when they are full"
+}

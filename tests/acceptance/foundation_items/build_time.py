@@ -1,0 +1,127 @@
+"""Item 5: what a first build costs, how long tools/test takes, and that both are seen to move.
+
+By default only the progress lines are checked, on a build of one action that takes a minute. The soak run measures the
+builds from empty caches (tests/bench/build/build_cost) and calls tools/test twice in a clone."""
+
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import subprocess
+import time
+
+from harness import ROOT, check, passed, short, skip_soak
+
+TERMINAL_SECONDS = 10
+PIPED_SECONDS = 30
+COLD_MINUTES = 30
+WARM_MINUTES = 8
+ACTION_SECONDS = 65
+
+
+def slowly_built(directory, script):
+    """A workspace whose one action takes ACTION_SECONDS, and the script that builds it as tools/ does."""
+    tree = directory / "slow"
+    (tree / "tools").mkdir(parents=True)
+    shutil.copy(ROOT / "tools/common.sh", tree / "tools")
+    (tree / "WORKSPACE").write_text("")
+    (tree / "BUILD.bazel").write_text(
+        f'genrule(name = "slow", outs = ["slow.txt"], cmd = "sleep {ACTION_SECONDS}; echo done >$@")\n')
+    (tree / "tools/call").write_text(f"set -euo pipefail\nsource {tree}/tools/common.sh\n{script}\n")
+    return ["bash", str(tree / "tools/call")]
+
+
+def longest_pause(command, env, terminal):
+    """(seconds between two changes of what is shown, lines or redraws, exit code) of a command."""
+    if terminal:
+        ours, its = pty.openpty()
+    else:
+        ours, its = os.pipe()
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+    pause, last, shown, before = 0.0, time.monotonic(), 0, ""
+    while True:
+        readable, _, _ = select.select([ours], [], [], 1)
+        now = time.monotonic()
+        pause = max(pause, now - last)
+        if not readable:
+            continue
+        try:
+            text = os.read(ours, 65536).decode(errors="replace")
+        except OSError:  # a terminal that nobody holds any more
+            break
+        if not text:
+            break
+        # The moving of the cursor alone is no change.
+        said = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text).strip()
+        if said and said != before:
+            last, before, shown = now, said, shown + 1
+    os.close(ours)
+    return pause, shown, process.wait(timeout=60)
+
+
+def progress(context):
+    """How long a terminal and a pipe stay unchanged, for Bazel and for a suite that says nothing."""
+    output = context.directory / "slow-output"
+    env = dict(context.env, MESHRUN_BAZEL=f"bazel --output_base={output} --max_idle_secs=60", TERM="xterm")
+    scripts = {"bazel": 'run_bazel "" build "${progress[@]}" //:slow', "suite": "(sleep 45; echo end) | heartbeat suite"}
+    figures = []
+    for name, script in scripts.items():
+        for terminal, limit in ((True, TERMINAL_SECONDS), (False, PIPED_SECONDS)):
+            directory = context.directory / f"{name}-{terminal}"
+            command = slowly_built(directory, script)
+            # Starting Bazel's server is not what is looked at.
+            subprocess.run([*env["MESHRUN_BAZEL"].split(), "info"], cwd=directory / "slow", env=env, capture_output=True)
+            pause, shown, code = longest_pause(command, env, terminal)
+            where = "terminal" if terminal else "pipe"
+            check(code == 0, f"{name} on a {where} exited {code}")
+            check(pause <= limit, f"{name} on a {where}: unchanged for {pause:.0f} s, {shown} changes (target {limit} s)")
+            figures.append(f"{name} on a {where}: at most {pause:.0f} s unchanged")
+        subprocess.run([*env["MESHRUN_BAZEL"].split(), "shutdown"], cwd=context.directory / f"{name}-False/slow", env=env,
+                       capture_output=True)
+    subprocess.run(["chmod", "-R", "u+w", output], capture_output=True)
+    return "; ".join(figures)
+
+
+def builds():
+    """(within their bounds, figures) of builds from empty caches."""
+    done = subprocess.run([ROOT / "tests/bench/build/build_cost"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    check(done.stdout, f"build_cost exited {done.returncode}: {done.stderr[-300:]}")
+    return done.returncode == 0, "; ".join(done.stdout.splitlines())
+
+
+def tools_test(context):
+    """(within their bounds, figures) of tools/test in a clone, cold and warm."""
+    tree = context.directory / "clone"
+    subprocess.run(["git", "clone", "--quiet", ROOT, tree], check=True)
+    # Not a file of tools/setup's: it stays.
+    (tree / "user.bazelrc").write_text(f"build --disk_cache={context.directory}/disk-cache\n")
+    env = dict(os.environ, MESHRUN_BAZEL=f"bazel --output_base={context.directory}/clone-output")
+    within, figures = True, []
+    try:
+        for name, limit in (("cold", COLD_MINUTES), ("warm", WARM_MINUTES)):
+            started = time.monotonic()
+            done = subprocess.run(["tools/test"], cwd=tree, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            minutes = (time.monotonic() - started) / 60
+            check(done.returncode == 0, f"tools/test {name} exited {done.returncode}: {done.stdout[-300:]}")
+            within = within and minutes <= limit
+            figures.append(f"tools/test {name}: {minutes:.1f} min (target {limit})")
+    finally:
+        subprocess.run([*env["MESHRUN_BAZEL"].split(), "shutdown"], cwd=tree, capture_output=True)
+        subprocess.run(["chmod", "-R", "u+w", context.directory], capture_output=True)
+    return within, "; ".join(figures)
+
+
+def run(context):
+    """context: the item's Site. Returns (verdict, figures)."""
+    figures = [progress(context)]
+    if skip_soak() or os.environ.get("MESHRUN_TOOLS_TEST"):
+        return passed(figures[0], left_out="the builds from empty caches, and tools/test cold and warm")
+    in_time, text = builds()
+    figures.append(text)
+    tested, text = tools_test(context)
+    figures.append(text)
+    figures = "; ".join(figures)
+    return passed(figures) if in_time and tested else short(figures, "the bounds named")
