@@ -5,8 +5,8 @@
 // a little-endian u64, the header as JSON ({"name": {"dtype", "shape", "data_offsets"},
 // "__metadata__": {...}}), the bytes. https://github.com/huggingface/safetensors#format
 //
-// Errors: SafetensorsError names the file and what is wrong with it; std::system_error for the
-// disk.
+// Errors: SafetensorsError names the file and what is wrong with it; std::runtime_error where the
+// disk fails.
 #pragma once
 
 #include <cstdint>

@@ -49,10 +49,6 @@ int open_socket(int family, int type) { return socket(family, type | SOCK_CLOEXE
 
 }  // namespace
 
-OwnedSocket::~OwnedSocket() {
-  if (fd_ >= 0) close(fd_);
-}
-
 bool is_loopback(const std::string& host) {
   in_addr v4{};
   in6_addr v6{};
@@ -61,45 +57,45 @@ bool is_loopback(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port) {
+absl::StatusOr<os::UniqueFd> bind_port(const std::string& host, int port) {
   if (is_loopback(host)) {
     const absl::StatusOr<AddressList> addresses =
         resolve(host == "localhost" ? "127.0.0.1" : host, port, SOCK_STREAM);
     if (!addresses.ok()) return addresses.status();
     const addrinfo& address = **addresses;
-    OwnedSocket socket(open_socket(address.ai_family, SOCK_STREAM));
+    os::UniqueFd socket(open_socket(address.ai_family, SOCK_STREAM));
     const absl::Status status =
-        bind_to(socket.fd(), address.ai_addr, address.ai_addrlen, host, port);
+        bind_to(socket.get(), address.ai_addr, address.ai_addrlen, host, port);
     if (!status.ok()) return status;
     return socket;
   }
-  OwnedSocket dual(open_socket(AF_INET6, SOCK_STREAM));
-  if (dual.fd() >= 0) {
+  os::UniqueFd dual(open_socket(AF_INET6, SOCK_STREAM));
+  if (dual.get() >= 0) {
     const int off = 0;
-    setsockopt(dual.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    setsockopt(dual.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(static_cast<uint16_t>(port));
     const absl::Status status =
-        bind_to(dual.fd(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
+        bind_to(dual.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
     if (status.ok()) return dual;
     if (absl::IsAlreadyExists(status)) return status;
   }
   // A kernel without IPv6.
-  OwnedSocket socket(open_socket(AF_INET, SOCK_STREAM));
+  os::UniqueFd socket(open_socket(AF_INET, SOCK_STREAM));
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_port = htons(static_cast<uint16_t>(port));
   const absl::Status status =
-      bind_to(socket.fd(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
+      bind_to(socket.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any), host, port);
   if (!status.ok()) return status;
   return socket;
 }
 
-int bound_port(const OwnedSocket& socket) {
+int bound_port(const os::UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
-  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
@@ -109,16 +105,16 @@ absl::Status probe(const std::string& host, int port, std::chrono::milliseconds 
   if (!addresses.ok()) return addresses.status();
   int error = ETIMEDOUT;
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
-    OwnedSocket socket(open_socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK));
-    if (socket.fd() < 0) continue;
-    if (connect(socket.fd(), address->ai_addr, address->ai_addrlen) == 0) return absl::OkStatus();
+    os::UniqueFd socket(open_socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK));
+    if (socket.get() < 0) continue;
+    if (connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return absl::OkStatus();
     error = errno;
     if (error != EINPROGRESS) continue;
-    pollfd waiting{socket.fd(), POLLOUT, 0};
+    pollfd waiting{socket.get(), POLLOUT, 0};
     error = ETIMEDOUT;
     if (poll(&waiting, 1, static_cast<int>(timeout.count())) != 1) continue;
     socklen_t length = sizeof(error);
-    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
     if (error == 0) return absl::OkStatus();
   }
   return absl::UnavailableError(std::strerror(error));
@@ -129,13 +125,13 @@ absl::StatusOr<std::string> local_address_towards(const std::string& host) {
   const absl::StatusOr<AddressList> addresses = resolve(host, 9, SOCK_DGRAM);
   if (!addresses.ok()) return addresses.status();
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
-    OwnedSocket socket(open_socket(address->ai_family, SOCK_DGRAM));
-    if (socket.fd() < 0 || connect(socket.fd(), address->ai_addr, address->ai_addrlen) != 0)
+    os::UniqueFd socket(open_socket(address->ai_family, SOCK_DGRAM));
+    if (socket.get() < 0 || connect(socket.get(), address->ai_addr, address->ai_addrlen) != 0)
       continue;
     sockaddr_storage local{};
     socklen_t length = sizeof(local);
     char text[NI_MAXHOST];
-    if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
+    if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
         getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0,
                     NI_NUMERICHOST) == 0) {
       return std::string(text);

@@ -9,35 +9,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/os/fd.h"
 
 namespace meshrun {
-
-// A socket that is closed unless released.
-class OwnedSocket {
- public:
-  explicit OwnedSocket(int fd) : fd_(fd) {}
-  OwnedSocket(OwnedSocket&& other) noexcept : fd_(other.release()) {}
-  OwnedSocket& operator=(OwnedSocket&&) = delete;
-  ~OwnedSocket();
-
-  int fd() const { return fd_; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-
- private:
-  int fd_;
-};
 
 // "localhost" and loopback addresses, without asking a resolver.
 bool is_loopback(const std::string& host);
 
 // Binds, without listening: to the loopback address where `host` is one, so that nobody outside
 // reaches it, else to every address of this machine. Port 0 takes a free one.
-absl::StatusOr<OwnedSocket> bind_port(const std::string& host, int port);
-int bound_port(const OwnedSocket& socket);
+absl::StatusOr<os::UniqueFd> bind_port(const std::string& host, int port);
+int bound_port(const os::UniqueFd& socket);
 
 // One attempt to connect; the connection is closed again.
 absl::Status probe(const std::string& host, int port, std::chrono::milliseconds timeout);

@@ -55,10 +55,10 @@ std::string numeric_loopback(const std::string& host) {
   return host == "localhost" ? "127.0.0.1" : host;
 }
 
-OwnedSocket bind_or_explain(const TcpStoreOptions& options) {
+os::UniqueFd bind_or_explain(const TcpStoreOptions& options) {
   const Deadline deadline(std::min(kPortGrace, options.timeout));
   while (true) {
-    absl::StatusOr<OwnedSocket> socket = bind_port(options.host, options.port);
+    absl::StatusOr<os::UniqueFd> socket = bind_port(options.host, options.port);
     if (socket.ok()) return *std::move(socket);
     if (!absl::IsAlreadyExists(socket.status())) {
       throw RendezvousError(fmt::format("rank 0 cannot host the store at {}:{}: {}", options.host,

@@ -32,7 +32,7 @@ std::shared_ptr<FakeAgent> fake_agent() {
 }
 
 c10::intrusive_ptr<c10d::Store> make_tcp_store() {
-  OwnedSocket socket = *bind_port("127.0.0.1", 0);
+  os::UniqueFd socket = *bind_port("127.0.0.1", 0);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(bound_port(socket));
   options.masterListenFd = socket.release();

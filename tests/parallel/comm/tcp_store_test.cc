@@ -223,8 +223,8 @@ TEST(NetworkTest, KnowsLoopbackByName) {
 }
 
 TEST(NetworkTest, ATakenPortIsAlreadyExists) {
-  const OwnedSocket first = *bind_port("127.0.0.1", 0);
-  EXPECT_EQ(listen(first.fd(), 1), 0);
+  const os::UniqueFd first = *bind_port("127.0.0.1", 0);
+  EXPECT_EQ(listen(first.get(), 1), 0);
   EXPECT_TRUE(absl::IsAlreadyExists(bind_port("127.0.0.1", bound_port(first)).status()));
   EXPECT_TRUE(absl::IsAlreadyExists(bind_port("any-host", bound_port(first)).status()));
 }
