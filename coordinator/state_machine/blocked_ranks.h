@@ -1,8 +1,8 @@
-// Ranks that wait, by running generation: who reports to be blocked, who is gone, and what every
+// Ranks that wait, by running generation: which report to be blocked, which are gone, and what every
 // rank of the generation is told of it. core/wait_board.h decides.
 //
-// Nothing of it is durable: after a restart of the coordinator workers report again, and who is
-// gone stands in the job.
+// Nothing here is durable: after a restart of the coordinator workers report again, and the job says
+// which ranks are gone.
 #pragma once
 
 #include <map>
@@ -43,9 +43,7 @@ class BlockedRanks {
   struct Board {
     uint64_t generation = 0;
     WaitBoard waiting;
-    SteadyNanos changed{0};
-    std::optional<SteadyNanos> decide_at;
-    // Who is gone.
+    // The ranks that are gone, and why those of `lost` are.
     std::set<int> left;
     std::map<int, std::string> lost;
     v1::PeerNews untold;
@@ -53,14 +51,13 @@ class BlockedRanks {
 
   // Of the current generation.
   Board& BoardOf(const Job& job);
-  void Changed(Board& board);
   void Send(const Job& job, const Node& node, const v1::PeerNews& news);
 
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
   std::map<std::string, Board> boards_;
-  // Jobs of whom something is.
+  // Jobs with unsent peer news.
   std::set<std::string> untold_;
 };
 

@@ -472,12 +472,12 @@ TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {
   Agent& agent = Connect();
   WaitReport report;
   report.rank = 3;
-  report.group = "world";
-  report.members = {0, 1, 2, 3};
-  report.sequence = 17;
-  report.operation = "barrier number 17";
+  report.calls = {{"world", {0, 1, 2, 3}, 17, {}, "barrier number 17", true},
+                  {"pair", {3, 1}, 4, {1}, "receive number 4", false}};
   report.called = {{"world", 17}};
   report.sending_to = {1};
+  report.other_threads = 2;
+  report.deadlock_after = std::chrono::milliseconds(4500);
   ASSERT_TRUE(agent.ReportWait(report, kLong).ok());
   ASSERT_TRUE(daemon_.waiting());
   EXPECT_EQ(FromProto(*daemon_.waiting()), report);
