@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -483,6 +485,23 @@ TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {
   EXPECT_EQ(FromProto(*daemon_.waiting()), report);
   EXPECT_TRUE(agent.WithdrawWait(kLong).ok());
   EXPECT_FALSE(daemon_.waiting());
+}
+
+// As exit() does in a child of a rank: gRPC's threads are not there.
+TEST_F(AgentTest, AForkedChildLeavesTheConnectionAlone) {
+  Agent& agent = Connect();
+  agent.Watch({});
+  ASSERT_TRUE(agent.Set("key", "before").ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    agent_.reset();
+    _exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(agent.Set("key", "after").ok());
 }
 
 TEST_F(AgentTest, AFlightRecordIsUploadedUnderTheNumberOfItsQuestion) {
