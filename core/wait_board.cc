@@ -171,9 +171,9 @@ WaitBoard::Moment::Moment(const WaitBoard& board, SteadyNanos now) : board_(boar
 
 bool WaitBoard::Moment::MayBeCalled(const Collective& collective) const {
   if (!board_.Silent(collective.call->members).empty()) return true;
-  return std::any_of(
-      collective.uncalled.begin(), collective.uncalled.end(),
-      [this](int rank) { return IsWaiting(rank) && ReportOf(rank).other_threads > 0; });
+  return std::any_of(collective.uncalled.begin(), collective.uncalled.end(), [this](int rank) {
+    return IsWaiting(rank) && ReportOf(rank).other_threads > 0;
+  });
 }
 
 // A rank that has left may have called the operation before, as long as it can have finished it.
@@ -212,7 +212,8 @@ std::optional<WaitVerdict> WaitBoard::Moment::DecideDeadlock() const {
     }
   }
   verdict.message = fmt::format(
-      "{} wait for each other in vain: {}. All ranks must call what they share in one order. Such a "
+      "{} wait for each other in vain: {}. All ranks must call what they share in one order. Such "
+      "a "
       "wait is an error after {:g} s: MESHRUN_DEADLOCK_SECONDS sets this time (0: only the timeout "
       "of the operations ends them).",
       RanksInWords(verdict.ranks), CycleInWords(verdict.ranks), Seconds(limit));

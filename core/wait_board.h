@@ -1,5 +1,6 @@
 // Do ranks wait for each other in vain? Decides from what blocked ranks report: in which operations
-// of which groups their threads are blocked, and how many operations of each group they have called.
+// of which groups their threads are blocked, and how many operations of each group they have
+// called.
 //
 // Used by the coordinator for its jobs and, without one, by rank 0 (HubWatch). Pure; one clock, the
 // caller's. Only blocked ranks report; a rank that computes is slow, which is not an error, so
@@ -10,7 +11,8 @@
 //   suspicion  Each of several blocked ranks waits for one that has not called its operation and is
 //              itself blocked in another: a cycle. A sentence for the log; it ends nothing.
 //   deadlock   A suspicion that has not changed for WaitReport::deadlock_after, on ranks all of
-//              whose threads that have ever called an operation are blocked. It ends the operations.
+//              whose threads that have ever called an operation are blocked. It ends the
+//              operations.
 //
 // A mismatch within one group is found by the ranks' own header check; a send or receive whose peer
 // has left, by the rank itself.

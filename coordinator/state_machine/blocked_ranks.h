@@ -1,8 +1,8 @@
-// Ranks that wait, by running generation: which report to be blocked, which are gone, and what every
-// rank of the generation is told of it. core/wait_board.h decides.
+// Ranks that wait, by running generation: which report to be blocked, which are gone, and what
+// every rank of the generation is told of it. core/wait_board.h decides.
 //
-// Nothing here is durable: after a restart of the coordinator workers report again, and the job says
-// which ranks are gone.
+// Nothing here is durable: after a restart of the coordinator workers report again, and the job
+// says which ranks are gone.
 #pragma once
 
 #include <map>

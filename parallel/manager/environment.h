@@ -90,8 +90,8 @@ std::string job_identity(const EnvironmentLookup& lookup, const std::string& unn
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
     const EnvironmentLookup& lookup);
 
-// MESHRUN_DEADLOCK_SECONDS: after how long ranks that wait for each other in vain fail. 0: never. At
-// least 3, since such ranks report after 2 s and reports settle for 1 s.
+// MESHRUN_DEADLOCK_SECONDS: after how long ranks that wait for each other in vain fail. 0: never.
+// At least 3, since such ranks report after 2 s and reports settle for 1 s.
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
     const EnvironmentLookup& lookup);
 

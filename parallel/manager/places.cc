@@ -59,9 +59,8 @@ NodeLayout lay_out_nodes(const std::vector<RankPlace>& places, int rank) {
 std::optional<std::string> address_to_ask_the_way_to(const std::vector<RankPlace>& places,
                                                      int rank) {
   if (!places[static_cast<size_t>(rank)].address.empty()) return std::nullopt;
-  const auto found =
-      std::find_if(places.begin(), places.end(),
-                   [](const RankPlace& place) { return !place.address.empty(); });
+  const auto found = std::find_if(places.begin(), places.end(),
+                                  [](const RankPlace& place) { return !place.address.empty(); });
   return found == places.end() ? std::nullopt : std::optional(found->address);
 }
 

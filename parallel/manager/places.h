@@ -15,8 +15,8 @@
 namespace meshrun {
 
 struct RankPlace {
-  std::string node;       // node_identity()
-  int node_rank = -1;     // as the launcher numbers its nodes; -1: it does not say
+  std::string node;    // node_identity()
+  int node_rank = -1;  // as the launcher numbers its nodes; -1: it does not say
   // The address at which the host of rank 0 reaches this rank; empty on that host itself, where the
   // way to rank 0 is a loopback.
   std::string address;

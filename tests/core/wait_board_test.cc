@@ -117,7 +117,8 @@ TEST(WaitBoardTest, ASettingOfZeroLeavesTheEndToTheTimeout) {
   ReportAll(board, reports);
   EXPECT_THAT(board.Decide(1000 * kSettle), IsEmpty());
   EXPECT_EQ(board.NextDecision(), std::nullopt);
-  EXPECT_THAT(board.Suspect(1000 * kSettle), ElementsAre(HasSubstr("MESHRUN_DEADLOCK_SECONDS is 0")));
+  EXPECT_THAT(board.Suspect(1000 * kSettle),
+              ElementsAre(HasSubstr("MESHRUN_DEADLOCK_SECONDS is 0")));
 }
 
 // Rank 0's second thread waits for rank 2, and goes on when that calls.

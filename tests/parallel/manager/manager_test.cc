@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -324,6 +325,27 @@ TEST(ManagerTest, CleanupReturnsWhenAPeerIsGone) {
   const std::vector<RankResult> results = run_ranks("peer_gone", env_ranks(3));
   expect_success(results);
   EXPECT_THAT(results[0].output, HasSubstr("a peer is gone"));
+}
+
+// For tests/acceptance, which starts it on two hosts.
+const bool kPlaces = register_rank_function("places", [] {
+  DistributedManager::initialize();
+  const float total = sum_of_ranks(manager().world());
+  std::string nodes;
+  for (const int node : manager().node_ranks()) nodes += " " + std::to_string(node);
+  std::printf("rank %d: nodes%s, local rank %d of %d, on node %d, sum %g\n", manager().rank(),
+              nodes.c_str(), manager().local_rank(), manager().local_world_size(),
+              manager().node_rank(), total);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, RanksOfOneHostAreOneNode) {
+  std::vector<Variables> ranks = env_ranks(2);
+  for (Variables& variables : ranks) variables.erase("LOCAL_RANK");
+  const std::vector<RankResult> results = run_ranks("places", ranks);
+  expect_success(results);
+  EXPECT_THAT(results[1].output,
+              HasSubstr("rank 1: nodes 0 0, local rank 1 of 2, on node 0, sum 1"));
 }
 
 // A child may exit, come back from the rank's main(), or become another program: the job goes on,

@@ -241,8 +241,8 @@ WaitReport Executor::Impl::wait_report(const std::vector<const Operation*>& oper
     const RunningOperation& operation = running(*blocked);
     report.rank = operation.config->world_rank(operation.config->rank);
     WaitCall call = wait_call(operation);
-    const bool is_told = std::find(report.calls.begin(), report.calls.end(), call) !=
-                         report.calls.end();
+    const bool is_told =
+        std::find(report.calls.begin(), report.calls.end(), call) != report.calls.end();
     if (!is_told) report.calls.push_back(std::move(call));
   }
   for (const auto& [number, g] : groups_) {

@@ -113,8 +113,8 @@ absl::StatusOr<os::UniqueFd> connect_to(const HubEndpoint& hub, Time deadline) {
     if (fd.ok()) return fd;
     reasons.push_back(fmt::format("{}: {}", address, std::string(fd.status().message())));
   }
-  return absl::UnavailableError(fmt::format("rank 0 cannot be reached at {} ({})", hub.name(),
-                                            fmt::join(reasons, "; ")));
+  return absl::UnavailableError(
+      fmt::format("rank 0 cannot be reached at {} ({})", hub.name(), fmt::join(reasons, "; ")));
 }
 
 }  // namespace meshrun::ucx

@@ -29,8 +29,8 @@ struct HubEndpoint {
   std::string name() const;
 };
 
-// On a port of the system's choice, which it tells. At all of this host's addresses, since peers may
-// come by any network; `is_local`: at 127.0.0.1 alone.
+// On a port of the system's choice, which it tells. At all of this host's addresses, since peers
+// may come by any network; `is_local`: at 127.0.0.1 alone.
 absl::StatusOr<os::UniqueFd> listen_at_any_port(bool is_local, int backlog, std::string* port);
 
 // Tries one address after the other, each for at most 5 s, and waits for the first that answers.
