@@ -64,6 +64,13 @@ DaemonAgent::DaemonAgent(const AgentEnvironment& environment,
       calls_(fmt::format("the worker daemon at {}", environment.address), environment.token) {}
 
 DaemonAgent::~DaemonAgent() {
+  if (::getpid() != process_) {
+    // The connection and the threads are the parent's: never released here.
+    static_cast<void>(agent_.release());
+    static_cast<void>(store_.release());
+    new std::vector<std::thread>(std::move(watchers_));
+    return;
+  }
   calls_.CancelAll();
   std::vector<std::thread> watchers;
   {

@@ -77,8 +77,10 @@ class DaemonAgent : public Agent {
 
   const AgentEnvironment environment_;
   Assignment assignment_;
-  const std::unique_ptr<v1::AgentService::Stub> agent_;
-  const std::unique_ptr<v1::StoreService::Stub> store_;
+  // That connected. In a forked child gRPC's threads are missing and the destructor does nothing.
+  const pid_t process_ = ::getpid();
+  std::unique_ptr<v1::AgentService::Stub> agent_;
+  std::unique_ptr<v1::StoreService::Stub> store_;
   ReportSocket reports_;
   RandomIdSource ids_;
   Calls calls_;

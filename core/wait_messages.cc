@@ -1,5 +1,6 @@
 #include "core/wait_messages.h"
 
+#include "core/proto_time.h"
 #include "core/wait_bytes.h"
 
 namespace meshrun {
@@ -7,15 +8,20 @@ namespace meshrun {
 v1::WaitReport ToProto(const WaitReport& report) {
   v1::WaitReport out;
   out.set_rank(report.rank);
-  out.set_group(report.group);
-  out.mutable_members()->Add(report.members.begin(), report.members.end());
-  out.set_sequence(report.sequence);
-  out.mutable_peers()->Add(report.peers.begin(), report.peers.end());
-  out.set_operation(report.operation);
-  out.set_moving(report.is_moving);
+  for (const WaitCall& call : report.calls) {
+    v1::WaitCall& added = *out.add_calls();
+    added.set_group(call.group);
+    added.mutable_members()->Add(call.members.begin(), call.members.end());
+    added.set_sequence(call.sequence);
+    added.mutable_peers()->Add(call.peers.begin(), call.peers.end());
+    added.set_operation(call.operation);
+    added.set_moving(call.is_moving);
+  }
   out.mutable_called()->insert(report.called.begin(), report.called.end());
   out.mutable_sending_to()->Add(report.sending_to.begin(), report.sending_to.end());
   out.mutable_receiving_from()->Add(report.receiving_from.begin(), report.receiving_from.end());
+  out.set_other_threads(static_cast<uint32_t>(report.other_threads));
+  *out.mutable_deadlock_after() = ToProtoDuration(report.deadlock_after);
   return out;
 }
 
@@ -36,15 +42,19 @@ v1::WaitVerdict ToProto(const WaitVerdict& verdict) {
 WaitReport FromProto(const v1::WaitReport& report) {
   WaitReport out;
   out.rank = report.rank();
-  out.group = report.group();
-  out.members.assign(report.members().begin(), report.members().end());
-  out.sequence = report.sequence();
-  out.peers.assign(report.peers().begin(), report.peers().end());
-  out.operation = report.operation();
-  out.is_moving = report.moving();
+  for (const v1::WaitCall& call : report.calls()) {
+    out.calls.push_back({call.group(),
+                         {call.members().begin(), call.members().end()},
+                         call.sequence(),
+                         {call.peers().begin(), call.peers().end()},
+                         call.operation(),
+                         call.moving()});
+  }
   out.called.insert(report.called().begin(), report.called().end());
   out.sending_to.insert(report.sending_to().begin(), report.sending_to().end());
   out.receiving_from.insert(report.receiving_from().begin(), report.receiving_from().end());
+  out.other_threads = static_cast<int>(report.other_threads());
+  out.deadlock_after = FromProto(report.deadlock_after());
   return out;
 }
 

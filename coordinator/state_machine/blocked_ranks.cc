@@ -42,11 +42,6 @@ BlockedRanks::Board& BlockedRanks::BoardOf(const Job& job) {
   return board;
 }
 
-void BlockedRanks::Changed(Board& board) {
-  board.changed = context_.now;
-  if (!board.decide_at) board.decide_at = context_.now + WaitBoard::kSettle;
-}
-
 void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitReport& report) {
   if (!LivesOn(member, report.rank())) {
     context_.Warn(fmt::format("WaitReport ignored: rank {} of job {} does not live on {}",
@@ -54,9 +49,7 @@ void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitRe
     return;
   }
   if (job.view.ranks(report.rank()).state() == v1::RANK_STATE_EXITED) return;
-  Board& board = BoardOf(job);
-  board.waiting.Report(FromProto(report), context_.now);
-  Changed(board);
+  BoardOf(job).waiting.Report(FromProto(report), context_.now);
 }
 
 void BlockedRanks::Withdraw(const Job& job, const Member& member,
@@ -67,7 +60,6 @@ void BlockedRanks::Withdraw(const Job& job, const Member& member,
 void BlockedRanks::OnRankLeft(const Job& job, int rank) {
   Board& board = BoardOf(job);
   board.waiting.Left(rank, context_.now);
-  Changed(board);
   board.left.insert(rank);
   board.untold.add_left(rank);
   untold_.insert(job.id());
@@ -125,18 +117,19 @@ void BlockedRanks::Send(const Job& job, const Node& node, const v1::PeerNews& ne
 std::optional<SteadyNanos> BlockedRanks::NextDeadline() const {
   std::optional<SteadyNanos> next;
   for (const auto& [job_id, board] : boards_) {
-    if (board.decide_at && (!next || *board.decide_at < *next)) next = board.decide_at;
+    const std::optional<SteadyNanos> due = board.waiting.NextDecision();
+    if (due && (!next || *due < *next)) next = due;
   }
   return next;
 }
 
 void BlockedRanks::ExpireDue() {
   for (auto& [job_id, board] : boards_) {
-    if (!board.decide_at || *board.decide_at > context_.now) continue;
-    const SteadyNanos again = board.changed + WaitBoard::kSettle;
-    board.decide_at = again > context_.now ? std::optional(again) : std::nullopt;
-    const Job* const job = jobs_.Find(job_id);
-    if (job == nullptr) continue;
+    const std::optional<SteadyNanos> due = board.waiting.NextDecision();
+    if (!due || *due > context_.now) continue;
+    for (const std::string& sentence : board.waiting.Suspect(context_.now)) {
+      context_.Record("RanksMayWaitInVain", job_id, "", sentence);
+    }
     for (const WaitVerdict& verdict : board.waiting.Decide(context_.now)) {
       context_.Record("RanksWaitInVain", job_id, "", verdict.message);
       *board.untold.add_verdicts() = ToProto(verdict);

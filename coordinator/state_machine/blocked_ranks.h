@@ -44,9 +44,7 @@ class BlockedRanks {
   struct Board {
     uint64_t generation = 0;
     WaitBoard waiting;
-    SteadyNanos changed{0};
-    std::optional<SteadyNanos> decide_at;
-    // Ranks that are gone.
+    // The ranks that are gone, and why those of `lost` are.
     std::set<int> left;
     std::map<int, std::string> lost;
     v1::PeerNews untold;
@@ -54,7 +52,6 @@ class BlockedRanks {
 
   // Of the current generation.
   Board& BoardOf(const Job& job);
-  void Changed(Board& board);
   void Send(const Job& job, const Node& node, const v1::PeerNews& news);
 
   Context& context_;

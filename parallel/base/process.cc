@@ -1,10 +1,16 @@
 #include "parallel/base/process.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdlib>
 #include <fstream>
+
+#include "fmt/format.h"
+#include "parallel/base/digest.h"
 
 namespace meshrun {
 namespace {
@@ -25,6 +31,29 @@ std::string boot_id() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
   return id;
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
+NodeFacts node_facts() {
+  NodeFacts facts{.host_name = host_name(), .boot_id = boot_id()};
+  struct stat shm {};
+  if (stat("/dev/shm", &shm) == 0) facts.shm_device = shm.st_dev;
+  char name_space[64] = {};
+  if (readlink("/proc/self/ns/ipc", name_space, sizeof(name_space) - 1) > 0) {
+    facts.ipc_namespace = name_space;
+  }
+  return facts;
+}
+
+std::string node_identity(const NodeFacts& facts) {
+  return fmt::format("{:016x}",
+                     digest_of(fmt::format("{}\n{}\n{}\n{}", facts.host_name, facts.boot_id,
+                                           facts.shm_device, facts.ipc_namespace)));
 }
 
 size_t mib_of_environment(const char* name, size_t default_mib) {

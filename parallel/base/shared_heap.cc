@@ -65,7 +65,8 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
     return nullptr;
   }
   std::unique_ptr<SharedHeap> heap(new SharedHeap(fd, static_cast<std::byte*>(base), bytes));
-  heap->address_ = {digest_of(boot_id()), token, static_cast<int64_t>(bytes), getpid(), fd};
+  heap->address_ = {digest_of(node_identity(node_facts())), token, static_cast<int64_t>(bytes),
+                    getpid(), fd};
   std::memcpy(base, &token, sizeof(token));
   return heap;
 }

@@ -26,7 +26,7 @@ namespace meshrun {
 
 // Where a process's heap is. Goes into its AddressRecord.
 struct HeapAddress {
-  uint64_t host = 0;  // digest of the boot id; only ranks with the same number try
+  uint64_t host = 0;  // digest of node_identity(); only ranks with the same number try
   uint64_t token = 0;
   int64_t bytes = 0;  // 0: it has none
   int32_t pid = 0;

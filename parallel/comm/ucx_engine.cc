@@ -20,7 +20,7 @@ std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
   ucx::HubWatchOptions hub;
   hub.world_rank = options.world_rank;
   hub.world_size = options.world_size;
-  hub.address = options.address;
+  hub.addresses = options.addresses;
   hub.timeout = options.timeout;
   hub.set_endpoint = [&](const std::string& endpoint) { options.store->set(kEndpoint, endpoint); };
   hub.get_endpoint = [&] { return options.store->get_to_str(kEndpoint); };
@@ -34,6 +34,7 @@ std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   engine.heap = SharedHeap::of_process();
   auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
   engine.watch = watch_of(options);
+  if (options.deadlock_after) engine.deadlock_after = *options.deadlock_after;
   return ucx::Engine::start(std::move(transport), std::move(engine));
 }
 

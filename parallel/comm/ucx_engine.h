@@ -7,7 +7,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "c10/util/intrusive_ptr.h"
 
@@ -27,14 +29,16 @@ class Engine;
 struct UcxEngineOptions {
   int world_rank = 0;
   int world_size = 1;
-  // This host's address for its peers.
-  std::string address = "127.0.0.1";
+  // Where peers may reach this host, the likeliest first (HubWatchOptions::addresses).
+  std::vector<std::string> addresses = {"127.0.0.1"};
   // Where the ranks meet; not needed for a world of one, nor with an agent.
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // Of a rank that meshrun launched: its daemon tells of deaths and of ranks that wait in vain, and
   // asks for flight records. Absent: the ranks tell each other (ucx/engine/hub_watch.h).
   std::shared_ptr<agent::Agent> agent = nullptr;
+  // How long ranks may wait for each other in vain (WaitReport::deadlock_after); absent: 3 s.
+  std::optional<std::chrono::milliseconds> deadlock_after = std::nullopt;
 };
 
 // Called by all ranks of the world.

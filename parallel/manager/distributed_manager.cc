@@ -13,6 +13,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/process.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/device_choice.h"
@@ -95,6 +96,7 @@ void print_partition(const std::string& name, const Partition& partition) {
 
 struct DistributedManager::State {
   World world;
+  const int forks = fork_count();
   std::string backend;
   c10::Device device{c10::DeviceType::CPU};
   std::atomic<bool> broadcast_buffers{false};
@@ -119,11 +121,15 @@ struct DistributedManager::State {
     const std::optional<BackendChoice> choice = parse_backend(backend);
     if (!choice || choice->cpu != "ucx") return nullptr;
     std::call_once(engine_once, [&] {
-      engine = start_ucx_engine({world.rank, world.world_size, world.address, world.store,
-                                 world.rendezvous_timeout, world.agent});
+      engine =
+          start_ucx_engine({world.rank, world.world_size, world.addresses_of_rank_zero, world.store,
+                            world.rendezvous_timeout, world.agent, world.deadlock_after});
     });
     return engine;
   }
+
+  // Whether this process is a child of the one that joined.
+  bool is_forked() const { return fork_count() != forks; }
 
   bool are_on_one_node(const std::vector<int>& ranks) const {
     return world.nodes.empty() || std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
@@ -265,6 +271,11 @@ struct DistributedManager::State {
 DistributedManager::DistributedManager(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 DistributedManager::~DistributedManager() {
+  if (state_->is_forked()) {
+    // The groups, the store and the line to the daemon are the parent's: never released here.
+    static_cast<void>(state_.release());
+    return;
+  }
   state_->wait_for_others_to_leave();
   // Groups before the store that they met at, and the store before the line to the daemon.
   std::vector<ProcessGroupPtr> groups;
@@ -341,7 +352,7 @@ DistributedManager& DistributedManager::get() {
 
 void DistributedManager::cleanup(bool barrier) {
   if (!instance()) return;
-  if (barrier && instance()->world_size() > 1) {
+  if (barrier && instance()->world_size() > 1 && !instance()->state_->is_forked()) {
     try {
       instance()->world()->barrier()->wait();
     } catch (const std::exception& error) {  // Gloo has exceptions of its own

@@ -291,6 +291,24 @@ absl::StatusOr<LaunchEnvironment> read(const EnvironmentLookup& lookup, LaunchMe
       .local_rank = 0, .local_world_size = 1, .node_rank = 0, .identity = "single process"};
 }
 
+absl::StatusOr<std::optional<std::chrono::milliseconds>> read_seconds(
+    const EnvironmentLookup& lookup, const char* name, double minimum, bool or_zero) {
+  const std::optional<std::string> text = lookup(name);
+  if (!text) return std::optional<std::chrono::milliseconds>();
+  char* end = nullptr;
+  const double seconds = std::strtod(text->c_str(), &end);
+  // Gloo and NCCL count milliseconds in an int.
+  constexpr double kMaximum = std::numeric_limits<int32_t>::max() / 1000;
+  const bool is_zero = or_zero && seconds == 0;
+  if (end == text->c_str() || *end != '\0' || !std::isfinite(seconds) ||
+      (!is_zero && (seconds < minimum || seconds > kMaximum))) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}=\"{}\" is not a number of seconds between {:g} and {:.0f}{}", name, *text,
+                    minimum, kMaximum, or_zero ? ", nor 0" : ""));
+  }
+  return std::optional(std::chrono::milliseconds(std::llround(seconds * 1000)));
+}
+
 }  // namespace
 
 const char* to_string(LaunchMethod method) {
@@ -327,23 +345,20 @@ absl::StatusOr<LaunchEnvironment> detect_environment(const EnvironmentLookup& lo
   const auto timeout = read_timeout(lookup);
   if (!timeout.ok()) return timeout.status();
   environment->timeout = *timeout;
+  const auto deadlock_after = read_deadlock_after(lookup);
+  if (!deadlock_after.ok()) return deadlock_after.status();
+  environment->deadlock_after = *deadlock_after;
   return environment;
 }
 
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
     const EnvironmentLookup& lookup) {
-  const std::optional<std::string> text = lookup("MESHRUN_TIMEOUT_SECONDS");
-  if (!text) return std::optional<std::chrono::milliseconds>();
-  char* end = nullptr;
-  const double seconds = std::strtod(text->c_str(), &end);
-  // An int of milliseconds is what Gloo and NCCL count with.
-  constexpr double kMaximum = std::numeric_limits<int32_t>::max() / 1000;
-  if (*end != '\0' || !std::isfinite(seconds) || seconds < 0.001 || seconds > kMaximum) {
-    return absl::InvalidArgumentError(fmt::format(
-        "MESHRUN_TIMEOUT_SECONDS=\"{}\" is not a number of seconds between 0.001 and {:.0f}", *text,
-        kMaximum));
-  }
-  return std::optional(std::chrono::milliseconds(std::llround(seconds * 1000)));
+  return read_seconds(lookup, "MESHRUN_TIMEOUT_SECONDS", 0.001, /*or_zero=*/false);
+}
+
+absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
+    const EnvironmentLookup& lookup) {
+  return read_seconds(lookup, "MESHRUN_DEADLOCK_SECONDS", 3, /*or_zero=*/true);
 }
 
 std::string this_process() {

@@ -64,6 +64,8 @@ struct LaunchEnvironment {
   std::string identity;
   // MESHRUN_TIMEOUT_SECONDS.
   std::optional<std::chrono::milliseconds> timeout;
+  // MESHRUN_DEADLOCK_SECONDS.
+  std::optional<std::chrono::milliseconds> deadlock_after;
 };
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
@@ -86,6 +88,11 @@ std::string job_identity(const EnvironmentLookup& lookup, const std::string& unn
 
 // MESHRUN_TIMEOUT_SECONDS.
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
+    const EnvironmentLookup& lookup);
+
+// MESHRUN_DEADLOCK_SECONDS: after how long ranks that wait for each other in vain fail. 0: never.
+// At least 3, since such ranks report after 2 s and reports settle for 1 s.
+absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
     const EnvironmentLookup& lookup);
 
 // The place of this rank's first GPU (MESHRUN_GPUS) among those that the process sees

@@ -1,15 +1,16 @@
 #include "parallel/manager/rendezvous.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/process.h"
 #include "parallel/comm/store/agent_store.h"
 #include "parallel/comm/store/network.h"
 #include "parallel/comm/store/tcp_store.h"
 #include "parallel/manager/environment.h"
+#include "parallel/manager/places.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 
 namespace meshrun {
@@ -29,38 +30,53 @@ void take_assignment(World& world) {
   world.mesh = value_or_throw<MeshError>(make_mesh_layout(assignment.mesh, world.world_size));
 }
 
-// What the launcher left out, from the hosts that the ranks told in joining.
-void fill_locality(World& world, const std::vector<std::string>& hosts) {
-  const std::string& mine = hosts[static_cast<size_t>(world.rank)];
-  std::vector<std::string> nodes;
-  int before_me = 0;
-  int on_my_host = 0;
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    if (std::find(nodes.begin(), nodes.end(), hosts[rank]) == nodes.end())
-      nodes.push_back(hosts[rank]);
-    if (hosts[rank] != mine) continue;
-    ++on_my_host;
-    if (static_cast<int>(rank) < world.rank) ++before_me;
-  }
-  if (world.local_rank < 0) world.local_rank = before_me;
-  if (world.local_world_size < 0) world.local_world_size = on_my_host;
-  if (world.node_rank < 0) {
-    world.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), mine) - nodes.begin());
-  }
+// Of this process.
+RankPlace own_place(const World& world) {
+  const auto address = local_address_towards(world.master_addr);
+  const bool is_elsewhere = address.ok() && !is_loopback(*address);
+  return {node_identity(node_facts()), world.node_rank, is_elsewhere ? *address : ""};
 }
 
-// Ranks tell each other their nodes, where there are several.
-void fill_nodes(World& world) {
-  if (world.local_world_size >= world.world_size) return;
-  const auto key = [](int rank) { return fmt::format("node_rank/{}", rank); };
+std::vector<RankPlace> places_of(const std::vector<std::string>& introductions) {
+  std::vector<RankPlace> places;
+  for (const std::string& text : introductions) {
+    const std::optional<RankPlace> place = parse_place(text);
+    if (!place) {
+      throw RendezvousError(fmt::format(
+          "rank {} said \"{}\" of where it is, which this version of meshrun does not understand: "
+          "start all ranks from one build",
+          places.size(), text));
+    }
+    places.push_back(*place);
+  }
+  return places;
+}
+
+// What the launcher left out, and what it does not know.
+void fill_locality(World& world, const std::vector<RankPlace>& places) {
+  const NodeLayout layout = lay_out_nodes(places, world.rank);
+  if (world.local_rank < 0) world.local_rank = layout.local_rank;
+  if (world.local_world_size < 0) world.local_world_size = layout.local_world_size;
+  world.node_rank = layout.nodes[static_cast<size_t>(world.rank)];
+  if (layout.count > 1) world.nodes = layout.nodes;
+}
+
+// Where a daemon brings the ranks together: they tell each other their places, if they are on
+// several nodes.
+std::vector<RankPlace> exchange_places(World& world) {
+  const RankPlace own = own_place(world);
+  if (world.local_world_size >= world.world_size) {
+    return std::vector<RankPlace>(static_cast<size_t>(world.world_size), own);
+  }
+  const auto key = [](int rank) { return fmt::format("place/{}", rank); };
   std::vector<std::string> keys;
   for (int rank = 0; rank < world.world_size; ++rank) keys.push_back(key(rank));
-  world.store->set(key(world.rank), std::to_string(world.node_rank));
+  world.store->set(key(world.rank), serialize(own));
   try {
     world.store->wait(keys, world.rendezvous_timeout);
-    for (const std::string& of_rank : keys) {
-      world.nodes.push_back(std::stoi(world.store->get_to_str(of_rank)));
-    }
+    std::vector<std::string> said;
+    for (const std::string& of_rank : keys) said.push_back(world.store->get_to_str(of_rank));
+    return places_of(said);
   } catch (const c10::DistError& error) {
     throw RendezvousError(fmt::format(
         "rank {} waited in vain for the other ranks to say which node they are on; its own "
@@ -69,11 +85,26 @@ void fill_nodes(World& world) {
   }
 }
 
-std::string peer_address(const std::string& master_addr) {
-  if (is_loopback(master_addr)) return "127.0.0.1";
-  // A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it; the route
-  // to rank 0 does not lie.
-  return value_or_throw<RendezvousError>(local_address_towards(master_addr));
+// A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it. So rank 0's
+// own host asks the way to another rank's address instead.
+std::string peer_address(const World& world, const std::vector<RankPlace>& places) {
+  constexpr const char* kLoopback = "127.0.0.1";
+  if (is_loopback(world.master_addr)) return kLoopback;
+  const RankPlace& own = places[static_cast<size_t>(world.rank)];
+  if (!own.address.empty()) return own.address;
+  if (const auto other = address_to_ask_the_way_to(places, world.rank)) {
+    const auto address = local_address_towards(*other);
+    if (address.ok() && !is_loopback(*address)) return *address;
+  }
+  // Either all ranks are on this host, or each host believes that rank 0 is on it.
+  const std::vector<std::string> interfaces = interface_addresses();
+  return world.nodes.empty() || interfaces.empty() ? kLoopback : interfaces.front();
+}
+
+void fill_addresses(World& world, const std::vector<RankPlace>& places) {
+  world.address = peer_address(world, places);
+  world.addresses_of_rank_zero = addresses_of_rank_zero(world.master_addr, world.store_is_hosted,
+                                                        world.address, interface_addresses());
 }
 
 }  // namespace
@@ -92,6 +123,7 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
   world.method = to_string(environment.method);
   world.distributed = environment.method != LaunchMethod::kSingle;
   world.timeout = timeout ? timeout : environment.timeout;
+  world.deadlock_after = environment.deadlock_after;
   world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
   if (environment.method == LaunchMethod::kCoordinator) {
     world.agent = std::move(agent);
@@ -128,6 +160,7 @@ World given_world(int rank, int world_size, std::optional<int> local_rank, const
   World world;
   world.method = method;
   world.timeout = value_or_throw<EnvironmentError>(read_timeout(lookup));
+  world.deadlock_after = value_or_throw<EnvironmentError>(read_deadlock_after(lookup));
   world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
   world.distributed = true;
   world.rank = rank;
@@ -164,13 +197,15 @@ void join(World& world, InstanceHistory& history) {
       throw RendezvousError(fmt::format("rank {} could not join {}: {}", world.rank,
                                         meeting_place(world), error.what_without_backtrace()));
     }
-    if (world.world_size > 1) world.address = peer_address(world.master_addr);
-    fill_nodes(world);
+    if (world.world_size == 1) return;
+    const std::vector<RankPlace> places = exchange_places(world);
+    fill_locality(world, places);
+    fill_addresses(world, places);
     return;
   }
   if (world.world_size == 1) {
     world.store = c10::make_intrusive<c10d::HashStore>();
-    fill_locality(world, {host_name()});
+    fill_locality(world, {own_place(world)});
     return;
   }
   TcpStoreOptions options;
@@ -182,12 +217,11 @@ void join(World& world, InstanceHistory& history) {
   options.prefix = world.store_prefix;
   options.identity = world.identity;
   options.timeout = world.rendezvous_timeout;
+  options.introduction = [&] { return serialize(own_place(world)); };
   world.store = join_tcp_store(options, history);
-  world.address = peer_address(world.master_addr);
-  if (world.local_rank < 0 || world.local_world_size < 0 || world.node_rank < 0) {
-    fill_locality(world, joined_hosts(*world.store, world.world_size));
-  }
-  fill_nodes(world);
+  const std::vector<RankPlace> places = places_of(introductions(*world.store, world.world_size));
+  fill_locality(world, places);
+  fill_addresses(world, places);
 }
 
 }  // namespace meshrun

@@ -27,6 +27,8 @@ struct World {
   std::chrono::milliseconds rendezvous_timeout = c10d::Store::kDefaultTimeout;
   // Of collectives; absent: the backend's own.
   std::optional<std::chrono::milliseconds> timeout;
+  // MESHRUN_DEADLOCK_SECONDS.
+  std::optional<std::chrono::milliseconds> deadlock_after;
   std::shared_ptr<agent::Agent> agent;
   // Empty without --mesh.
   MeshLayout mesh;
@@ -46,6 +48,8 @@ struct World {
   std::vector<int> nodes;
   // This host's address for its peers.
   std::string address = "127.0.0.1";
+  // Rank 0's: where peers may reach what it listens at, the likeliest first.
+  std::vector<std::string> addresses_of_rank_zero = {"127.0.0.1"};
   c10::intrusive_ptr<c10d::Store> store;
 };
 

@@ -1,7 +1,9 @@
-"""Two hosts in one: network namespaces joined by a veth pair, a coordinator and two workers in them with TLS."""
+"""Two hosts in one: network namespaces joined by a veth pair. Either with a coordinator and two workers in them, with TLS;
+or, as Hosts, with a name, /etc/hosts, /dev/shm and IPC of their own."""
 
 import os
 import shutil
+import signal
 import subprocess
 
 from harness import ROOT, binary, check, meshrun, wait_until
@@ -27,9 +29,10 @@ class Namespaces:
         self.addresses = {"a": f"{SUBNET}.1", "b": f"{SUBNET}.2"}
         # An interface's name has at most 15 bytes.
         self.links = {host: f"mrt{host}{os.getpid() % 1000000}" for host in "ab"}
+        self.is_removed = False
         for host in "ab":
             self._ip("netns", "add", self.names[host])
-            site.cleanup.callback(self._ip, "netns", "del", self.names[host])
+        site.cleanup.callback(self.remove)
         self._ip("link", "add", self.links["a"], "netns", self.names["a"], "type", "veth", "peer", "name",
                  self.links["b"], "netns", self.names["b"])
         for host in "ab":
@@ -39,6 +42,13 @@ class Namespaces:
             self._ip(*inside, "link", "set", "lo", "up")
         # The kernel tells of a carrier up to a second late, and UCX leaves out an interface that does not run yet.
         wait_until(lambda: all(self.state(host) == "up" for host in "ab"), 10, "both ends of the veth pair run")
+
+    def remove(self):
+        """Before the end of the site, to make others of its kind."""
+        if not self.is_removed:
+            self.is_removed = True
+            for host in "ab":
+                self._ip("netns", "del", self.names[host])
 
     @staticmethod
     def _ip(*words):
@@ -91,3 +101,40 @@ class Namespaces:
         done = subprocess.run(self.on(host, ["cat", f"/sys/class/net/{self.links[host]}/{name}"]), capture_output=True,
                               text=True, check=True)
         return done.stdout.strip()
+
+
+class Hosts(Namespaces):
+    """Two hosts as Debian and Ubuntu install them: each has its own name at 127.0.1.1. `names` are the hosts' names; other
+    hosts find host "a" as `master`, which on host "a" itself leads to 127.0.1.1, too."""
+
+    def __init__(self, site, names, master):
+        self.keepers = {}
+        super().__init__(site)
+        for command in ("unshare", "nsenter", "hostname"):
+            if not shutil.which(command):
+                raise NotPermitted(f"the command {command} is missing")
+        for host in "ab":
+            lines = ["127.0.0.1 localhost", f"127.0.1.1 {names[host]}"]
+            lines.append(f"{'127.0.1.1' if host == 'a' else self.addresses['a']} {master}")
+            hosts = site.directory / f"hosts-{host}"
+            hosts.write_text("\n".join(lines) + "\n")
+            # It holds the namespaces of the host.
+            keeper = site.start(
+                ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "--ipc", "--mount", "sh", "-c",
+                 f"hostname {names[host]} && mount --bind {hosts} /etc/hosts && mount -t tmpfs tmpfs /dev/shm && "
+                 "echo ready && exec sleep infinity"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            said = keeper.stdout.readline()
+            if said != "ready\n":
+                raise NotPermitted(f"host {host}: {said.strip()}")
+            self.keepers[host] = keeper.pid
+
+    def remove(self):
+        for pid in self.keepers.values():
+            os.kill(pid, signal.SIGKILL)
+        self.keepers = {}
+        super().remove()
+
+    def on(self, host, command):
+        if host not in self.keepers:
+            return super().on(host, command)
+        return ["nsenter", f"--target={self.keepers[host]}", "--net", "--uts", "--ipc", "--mount", *command]

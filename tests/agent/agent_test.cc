@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -472,17 +474,34 @@ TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {
   Agent& agent = Connect();
   WaitReport report;
   report.rank = 3;
-  report.group = "world";
-  report.members = {0, 1, 2, 3};
-  report.sequence = 17;
-  report.operation = "barrier number 17";
+  report.calls = {{"world", {0, 1, 2, 3}, 17, {}, "barrier number 17", true},
+                  {"pair", {3, 1}, 4, {1}, "receive number 4", false}};
   report.called = {{"world", 17}};
   report.sending_to = {1};
+  report.other_threads = 2;
+  report.deadlock_after = std::chrono::milliseconds(4500);
   ASSERT_TRUE(agent.ReportWait(report, kLong).ok());
   ASSERT_TRUE(daemon_.waiting());
   EXPECT_EQ(FromProto(*daemon_.waiting()), report);
   EXPECT_TRUE(agent.WithdrawWait(kLong).ok());
   EXPECT_FALSE(daemon_.waiting());
+}
+
+// As exit() does in a child of a rank: gRPC's threads are not there.
+TEST_F(AgentTest, AForkedChildLeavesTheConnectionAlone) {
+  Agent& agent = Connect();
+  agent.Watch({});
+  ASSERT_TRUE(agent.Set("key", "before").ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    agent_.reset();
+    _exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(agent.Set("key", "after").ok());
 }
 
 TEST_F(AgentTest, AFlightRecordIsUploadedUnderTheNumberOfItsQuestion) {

@@ -22,22 +22,15 @@ WaitReport InCollective(int rank, const std::string& group, const Members& membe
                         const Called& called) {
   WaitReport report;
   report.rank = rank;
-  report.group = group;
-  report.members = members;
+  report.calls = {{group, members, called.at(group), {}, "all_reduce of " + group, false}};
   report.called = called;
-  report.sequence = called.at(group);
-  report.operation = "all_reduce of " + group;
   return report;
 }
 
 WaitReport Receiving(int rank, const Members& peers, const Members& members) {
   WaitReport report;
   report.rank = rank;
-  report.group = "world";
-  report.members = members;
-  report.sequence = 1;
-  report.peers = peers;
-  report.operation = "receive";
+  report.calls = {{"world", members, 1, peers, "receive", false}};
   report.called = {{"world", 3}};
   report.receiving_from.insert(peers.begin(), peers.end());
   return report;
@@ -45,7 +38,7 @@ WaitReport Receiving(int rank, const Members& peers, const Members& members) {
 
 WaitReport Sending(int rank, int peer, const Members& members) {
   WaitReport report = Receiving(rank, {peer}, members);
-  report.operation = "send";
+  report.calls[0].operation = "send";
   std::swap(report.sending_to, report.receiving_from);
   return report;
 }
@@ -71,7 +64,94 @@ TEST(WaitBoardTest, TwoGroupsInOppositeOrderAreADeadlock) {
   EXPECT_EQ(verdicts[0].message,
             "ranks 0 and 1 wait for each other in vain: rank 0 is in all_reduce of a, which rank 1 "
             "has not called; rank 1 is in all_reduce of b, which rank 0 has not called. All ranks "
-            "must call what they share in one order.");
+            "must call what they share in one order. Such a wait is an error after 3 s: "
+            "MESHRUN_DEADLOCK_SECONDS sets this time (0: only the timeout of the operations ends "
+            "them).");
+}
+
+TEST(WaitBoardTest, ACycleIsSaidOnceBeforeItIsAnError) {
+  WaitBoard board;
+  ReportAll(board, OppositeOrder());
+  EXPECT_EQ(board.NextDecision(), WaitBoard::kGather);
+  EXPECT_THAT(board.Suspect(WaitBoard::kGather),
+              ElementsAre("ranks 0 and 1 seem to wait for each other in vain: rank 0 is in "
+                          "all_reduce of a, which rank 1 has not called; rank 1 is in all_reduce "
+                          "of b, which rank 0 has not called. That is an error after 3 s "
+                          "(MESHRUN_DEADLOCK_SECONDS)."));
+  EXPECT_THAT(board.Suspect(WaitBoard::kGather), IsEmpty());
+  EXPECT_THAT(board.Decide(WaitBoard::kGather), IsEmpty());
+  EXPECT_EQ(board.NextDecision(), kSettle);
+}
+
+// A thread that has called before may come late.
+TEST(WaitBoardTest, ACycleIsNoErrorWhileAnotherThreadMayCall) {
+  WaitBoard board;
+  std::vector<WaitReport> reports = OppositeOrder();
+  reports[1].other_threads = 1;
+  ReportAll(board, reports);
+  EXPECT_THAT(board.Suspect(kSettle),
+              ElementsAre(HasSubstr("No error follows, since rank 1 has another thread")));
+  EXPECT_THAT(board.Decide(1000 * kSettle), IsEmpty());
+  // It is blocked, too, or has ended.
+  reports[1].other_threads = 0;
+  ReportAll(board, reports, 1000 * kSettle);
+  EXPECT_THAT(board.Decide(1001 * kSettle), SizeIs(1));
+}
+
+TEST(WaitBoardTest, TheLongestSettingOfTheCycleCounts) {
+  WaitBoard board;
+  std::vector<WaitReport> reports = OppositeOrder();
+  reports[1].deadlock_after = 30 * kSettle;
+  ReportAll(board, reports);
+  EXPECT_THAT(board.Decide(28 * kSettle - kMoment), IsEmpty());
+  EXPECT_EQ(board.NextDecision(), 28 * kSettle - kMoment + WaitBoard::kGather);
+  const auto verdicts = board.Decide(28 * kSettle);
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_THAT(verdicts[0].message, HasSubstr("an error after 30 s"));
+}
+
+TEST(WaitBoardTest, ASettingOfZeroLeavesTheEndToTheTimeout) {
+  WaitBoard board;
+  std::vector<WaitReport> reports = OppositeOrder();
+  reports[0].deadlock_after = SteadyNanos::zero();
+  ReportAll(board, reports);
+  EXPECT_THAT(board.Decide(1000 * kSettle), IsEmpty());
+  EXPECT_EQ(board.NextDecision(), std::nullopt);
+  EXPECT_THAT(board.Suspect(1000 * kSettle),
+              ElementsAre(HasSubstr("MESHRUN_DEADLOCK_SECONDS is 0")));
+}
+
+// Rank 0's second thread waits for rank 2, and goes on when that calls.
+TEST(WaitBoardTest, ARankIsStuckOnlyWhereEachOfItsThreadsIs) {
+  WaitBoard board;
+  std::vector<WaitReport> reports = OppositeOrder();
+  reports[0].called["c"] = 1;
+  reports[0].calls.push_back({"c", {0, 2}, 1, {}, "barrier of c", false});
+  ReportAll(board, reports);
+  EXPECT_THAT(board.Suspect(10 * kSettle), IsEmpty());
+  EXPECT_THAT(board.Decide(10 * kSettle), IsEmpty());
+  // Rank 2 waits for rank 1.
+  board.Report(InCollective(2, "d", {1, 2}, {{"d", 1}}), 10 * kSettle);
+  EXPECT_THAT(board.Suspect(10 * kSettle), SizeIs(1));
+  const auto verdicts = board.Decide(11 * kSettle);
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(0, 1, 2));
+  EXPECT_THAT(verdicts[0].message,
+              AllOf(HasSubstr("rank 0 is in barrier of c, which rank 2 has not called"),
+                    HasSubstr("rank 2 is in all_reduce of d, which rank 1 has not called")));
+  EXPECT_THAT(verdicts[0].groups, SizeIs(4));
+}
+
+TEST(WaitBoardTest, ARankThatLeftIsNotNamedWhileAnotherThreadMayCall) {
+  WaitBoard board;
+  WaitReport late = InCollective(1, "b", {1, 3}, {{"b", 1}});
+  late.other_threads = 1;
+  ReportAll(board, {InCollective(0, "a", {0, 1, 2}, {{"a", 7}}), late});
+  board.Left(2, SteadyNanos{0});
+  EXPECT_THAT(board.Decide(10 * kSettle), IsEmpty());
+  late.other_threads = 0;
+  board.Report(late, 10 * kSettle);
+  EXPECT_THAT(board.Decide(11 * kSettle), SizeIs(1));
 }
 
 // Rank 1 computes, or waits for one that computes, or waits for what all have called.
@@ -129,7 +209,7 @@ TEST(WaitBoardTest, ARankThatLeftJustNowIsNotNamedYet) {
 TEST(WaitBoardTest, ARankMayLeaveWhileTheDataOfOthersMoves) {
   WaitBoard board;
   WaitReport receiver = InCollective(0, "a", {0, 1, 2}, {{"a", 7}});
-  receiver.is_moving = true;
+  receiver.calls[0].is_moving = true;
   ReportAll(board, {receiver, InCollective(1, "a", {0, 1, 2}, {{"a", 7}})});
   board.Left(2, SteadyNanos{0});
   EXPECT_THAT(board.Decide(100 * kSettle), IsEmpty());

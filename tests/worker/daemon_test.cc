@@ -400,12 +400,12 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     v1::ReportWaitRequest report;
     *report.mutable_fence() = request.fence();
     report.set_token(token);
-    report.mutable_report()->set_sequence(17);
+    report.mutable_report()->add_calls()->set_sequence(17);
     v1::ReportWaitResponse ignored;
     EXPECT_TRUE(agent->ReportWait(&call, report, &ignored).ok());
     const auto reported = coordinator_->AwaitKind(Request::kWaitReport);
     ASSERT_TRUE(reported);
-    EXPECT_EQ(reported->wait_report().sequence(), 17u);
+    EXPECT_EQ(reported->wait_report().calls(0).sequence(), 17u);
     EXPECT_EQ(reported->fence().generation(), 1u);
     grpc::ClientContext wrong;
     report.mutable_report()->set_rank(1);

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,9 +25,13 @@ int bound_port(const os::UniqueFd& socket);
 // One attempt to connect; the connection is closed again.
 absl::Status probe(const std::string& host, int port, std::chrono::milliseconds timeout);
 
-// This machine's address on the way to `host`: what peers reach it by. Sends nothing.
+// This machine's address on the way to `host`: where that host reaches it. Sends nothing. On the
+// way to this machine's own name or address it is a loopback one, of no use to others: Debian has
+// the name at 127.0.1.1.
 absl::StatusOr<std::string> local_address_towards(const std::string& host);
 
-std::string host_name();
+// The addresses of this machine's interfaces that run, without loopback and link-local ones, IPv4
+// first; at most 16.
+std::vector<std::string> interface_addresses();
 
 }  // namespace meshrun

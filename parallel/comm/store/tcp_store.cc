@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/process.h"
 #include "parallel/comm/store/network.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
@@ -199,17 +200,24 @@ void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadlin
   if (!verdict.empty()) throw RendezvousError(verdict);
 }
 
-// Makes `key` say that this process is the rank.
+// Host and process of a claim.
+std::string without_introduction(const std::string& claim) {
+  return claim.substr(0, claim.find(' ', claim.find(' ') + 1));
+}
+
+// Makes `key` say that this process is the rank, and adds its introduction.
 void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOptions& options) {
-  // The pid makes every claim its own, also where one host starts a rank twice.
-  const std::string claim = fmt::format("{} {}", host_name(), getpid());
+  // The pid makes every claim unique, also if one host starts a rank twice.
+  const std::string introduction = options.introduction ? options.introduction() : "";
+  const std::string claim = fmt::format("{} {} {}", host_name(), getpid(), introduction);
   const std::string owner = store.compareSet(key, std::string(), claim);
   if (owner == claim) return;
   throw RendezvousError(
       fmt::format("rank {} of \"{}\" has joined at {}:{} already, from host and process {}; this "
                   "is {}. Give every process its own "
                   "RANK, and every job its own MASTER_PORT",
-                  options.rank, options.identity, options.host, options.port, owner, claim));
+                  options.rank, options.identity, options.host, options.port,
+                  without_introduction(owner), without_introduction(claim)));
 }
 
 c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const Deadline& deadline,
@@ -253,15 +261,15 @@ c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
   }
 }
 
-std::vector<std::string> joined_hosts(c10d::Store& store, int world_size) {
+std::vector<std::string> introductions(c10d::Store& store, int world_size) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(join_key(rank));
-  std::vector<std::string> hosts;
+  std::vector<std::string> said;
   for (const std::vector<uint8_t>& value : store.multiGet(keys)) {
     const std::string claim(value.begin(), value.end());
-    hosts.push_back(claim.substr(0, claim.find(' ')));
+    said.push_back(claim.substr(without_introduction(claim).size() + 1));
   }
-  return hosts;
+  return said;
 }
 
 c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> store, int rank,

@@ -20,6 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct TcpStoreOptions {
   // Compared between ranks; equal within a job.
   std::string identity;
   std::chrono::milliseconds timeout = c10d::Store::kDefaultTimeout;
+  // What this rank tells the others of itself in joining: one line. Called when the store has been
+  // reached.
+  std::function<std::string()> introduction = nullptr;
 };
 
 // What one process remembers of a meeting place between its attempts to meet the others there. An
@@ -57,8 +61,8 @@ struct InstanceHistory {
 c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
                                                InstanceHistory& history);
 
-// The host name of every rank, in rank order, as told in joining.
-std::vector<std::string> joined_hosts(c10d::Store& store, int world_size);
+// The introduction of every rank, in rank order.
+std::vector<std::string> introductions(c10d::Store& store, int world_size);
 
 // Agrees on the next instance over a store that may outlive it, and returns its part of the store.
 // Rank 0 begins it; the others wait for one that they have not tried and nobody gave up, and take

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/mutex.h"
+#include "parallel/base/process.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -43,7 +44,11 @@ class Outlet {
 class AgentWatch final : public PeerWatch {
  public:
   explicit AgentWatch(std::shared_ptr<agent::Agent> agent) : agent_(std::move(agent)) {}
-  ~AgentWatch() override { stop(); }
+  ~AgentWatch() override {
+    stop();
+    // A thread that is the parent's cannot be joined here.
+    if (is_forked()) new std::thread(std::move(thread_));
+  }
 
   void start(Listener listener) override {
     const int self = agent_->assignment().rank;
@@ -70,6 +75,7 @@ class AgentWatch final : public PeerWatch {
   void withdraw(int) override { set_blocked(std::nullopt); }
 
   void stop() override {
+    if (is_forked()) return;
     outlet_->close();
     {
       const MutexLock lock(mu_);
@@ -80,6 +86,8 @@ class AgentWatch final : public PeerWatch {
   }
 
  private:
+  bool is_forked() const { return fork_count() != forks_; }
+
   void set_blocked(std::optional<WaitReport> report) {
     const MutexLock lock(mu_);
     blocked_ = std::move(report);
@@ -118,6 +126,7 @@ class AgentWatch final : public PeerWatch {
     return agent_->WithdrawWait(kCallWithin);
   }
 
+  const int forks_ = fork_count();
   const std::shared_ptr<agent::Agent> agent_;
   const std::shared_ptr<Outlet> outlet_ = std::make_shared<Outlet>();
   std::thread thread_;

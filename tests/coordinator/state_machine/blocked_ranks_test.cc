@@ -25,16 +25,20 @@ class BlockedRanksTest : public ::testing::Test {
     message.clear_heartbeat();
     return message;
   }
-  // Blocked in the first barrier of `group`, which has `members`.
-  void Report(FakeWorker& worker, int rank, const std::string& group, std::vector<int> members) {
+  // Blocked in the first barrier of `group`, which has `members`; an error after 3 s.
+  void Report(FakeWorker& worker, int rank, const std::string& group, std::vector<int> members,
+              int other_threads = 0) {
     v1::OpenSessionRequest message = Of(worker);
     v1::WaitReport& report = *message.mutable_wait_report();
     report.set_rank(rank);
-    report.set_group(group);
-    for (const int member : members) report.add_members(member);
-    report.set_sequence(1);
-    report.set_operation("barrier number 1 of group \"" + group + "\"");
+    v1::WaitCall& call = *report.add_calls();
+    call.set_group(group);
+    for (const int member : members) call.add_members(member);
+    call.set_sequence(1);
+    call.set_operation("barrier number 1 of group \"" + group + "\"");
     (*report.mutable_called())[group] = 1;
+    report.set_other_threads(other_threads);
+    report.mutable_deadlock_after()->set_seconds(3);
     h.Say(worker, {message});
   }
   void Withdraw(FakeWorker& worker, int rank) {
@@ -73,6 +77,17 @@ TEST_F(BlockedRanksTest, RanksThatWaitForEachOtherMakeOneVerdictForAll) {
   EXPECT_EQ(h.state(id_), v1::JOB_STATE_RUNNING);
   h.Advance(seconds(10));
   EXPECT_THAT(NewsOf(first).verdicts(), SizeIs(1));
+}
+
+TEST_F(BlockedRanksTest, ACycleIsAnEventWhereAThreadMayStillEndIt) {
+  RunFour();
+  Report(first, 1, "a", {1, 2}, /*other_threads=*/1);
+  Report(second, 2, "b", {1, 2});
+  h.Advance(std::chrono::milliseconds(100));
+  EXPECT_TRUE(h.HasEvent("RanksMayWaitInVain"));
+  h.Advance(std::chrono::hours(1));
+  EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
+  EXPECT_FALSE(h.HasEvent("RanksWaitInVain"));
 }
 
 TEST_F(BlockedRanksTest, ARankThatRunsOnMakesNoVerdict) {

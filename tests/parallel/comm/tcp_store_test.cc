@@ -118,16 +118,21 @@ TEST(TcpStoreTest, ARankNeverMeetsTheInstanceThatItLeft) {
   const int port = free_port();
   InstanceHistory host_history;
   InstanceHistory client_history;
+  const auto introduced = [&](int rank) {
+    TcpStoreOptions options = rank_of(rank, 2, port);
+    options.introduction = [rank] { return "I am rank " + std::to_string(rank); };
+    return options;
+  };
   StorePtr old_host = join_tcp_store(rank_of(0, 1, port), host_history);
   client_history.last = host_history.last;
-  std::future<StorePtr> client = std::async(
-      std::launch::async, [&] { return join_tcp_store(rank_of(1, 2, port), client_history); });
+  std::future<StorePtr> client =
+      std::async(std::launch::async, [&] { return join_tcp_store(introduced(1), client_history); });
   old_host.reset();
-  const StorePtr host = join_tcp_store(rank_of(0, 2, port), host_history);
+  const StorePtr host = join_tcp_store(introduced(0), host_history);
   const StorePtr met = client.get();
   EXPECT_EQ(client_history.last, 2);
   EXPECT_EQ(host_history.last, 2);
-  EXPECT_EQ(joined_hosts(*met, 2), (std::vector<std::string>{host_name(), host_name()}));
+  EXPECT_EQ(introductions(*met, 2), (std::vector<std::string>{"I am rank 0", "I am rank 1"}));
 }
 
 StorePtr launchers_store() {

@@ -297,6 +297,17 @@ TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   }
 }
 
+TEST(EnvironmentTest, TheTimeOfADeadlockIsInSecondsOrZero) {
+  EXPECT_EQ(detect(kEnv)->deadlock_after, std::nullopt);
+  EXPECT_EQ(detect(with(kEnv, "MESHRUN_DEADLOCK_SECONDS", "3.5"))->deadlock_after,
+            milliseconds(3500));
+  EXPECT_EQ(detect(with(kEnv, "MESHRUN_DEADLOCK_SECONDS", "0"))->deadlock_after, milliseconds(0));
+  for (const char* value : {"2.9", "-1", "soon", "5s", "nan", "inf", "1e12"}) {
+    EXPECT_THAT(error(with(kEnv, "MESHRUN_DEADLOCK_SECONDS", value)),
+                HasSubstr("is not a number of seconds between 3 and 2147483, nor 0"));
+  }
+}
+
 TEST(HostlistTest, GivesTheFirstHost) {
   EXPECT_EQ(*first_host("login1"), "login1");
   EXPECT_EQ(*first_host("a,b"), "a");

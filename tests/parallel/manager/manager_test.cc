@@ -1,6 +1,8 @@
 // DistributedManager in real rank processes, over Gloo on the loopback interface.
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -323,6 +325,69 @@ TEST(ManagerTest, CleanupReturnsWhenAPeerIsGone) {
   const std::vector<RankResult> results = run_ranks("peer_gone", env_ranks(3));
   expect_success(results);
   EXPECT_THAT(results[0].output, HasSubstr("a peer is gone"));
+}
+
+// For tests/acceptance, which starts it on two hosts.
+const bool kPlaces = register_rank_function("places", [] {
+  DistributedManager::initialize();
+  const float total = sum_of_ranks(manager().world());
+  std::string nodes;
+  for (const int node : manager().node_ranks()) nodes += " " + std::to_string(node);
+  std::printf("rank %d: nodes%s, local rank %d of %d, on node %d, sum %g\n", manager().rank(),
+              nodes.c_str(), manager().local_rank(), manager().local_world_size(),
+              manager().node_rank(), total);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, RanksOfOneHostAreOneNode) {
+  std::vector<Variables> ranks = env_ranks(2);
+  for (Variables& variables : ranks) variables.erase("LOCAL_RANK");
+  const std::vector<RankResult> results = run_ranks("places", ranks);
+  expect_success(results);
+  EXPECT_THAT(results[1].output,
+              HasSubstr("rank 1: nodes 0 0, local rank 1 of 2, on node 0, sum 1"));
+}
+
+// A child may exit, come back from the rank's main(), or become another program: the job goes on,
+// and neither the store nor the other ranks hear that its parent has left.
+const bool kForks = register_rank_function("forks", [] {
+  DistributedManager::initialize();
+  const ProcessGroupPtr world = manager().world();
+  const auto n = static_cast<float>(manager().world_size());
+  const std::vector<int> pair = {0, 1};
+  const ProcessGroupPtr unnamed = manager().make_group("pair", pair);
+  EXPECT_FLOAT_EQ(sum(world, 1), n);
+  EXPECT_FLOAT_EQ(sum(unnamed, 1), n);
+  for (const char* end : {"exit", "return", "exec", "cleanup"}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      if (std::string(end) == "exit") std::exit(0);
+      if (std::string(end) == "return") return;
+      if (std::string(end) == "exec") execl("/bin/true", "true", nullptr);
+      DistributedManager::cleanup(true);
+      _exit(DistributedManager::is_initialized() ? 1 : 0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << end;
+    manager().world()->barrier()->wait();
+    EXPECT_FLOAT_EQ(sum(world, 1), n) << end;
+    EXPECT_FLOAT_EQ(sum(unnamed, 1), n) << end;
+    EXPECT_EQ(manager().store()->add("left", 0), 0) << end;
+  }
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, AForkedChildDoesNotLeaveTheJobOfItsParent) {
+  expect_success(run_ranks("forks", env_ranks(2)));
+}
+
+TEST(ManagerTest, TheTimeOfADeadlockIsCheckedByEveryRank) {
+  const auto results = run_ranks("world", with(env_ranks(2), "MESHRUN_DEADLOCK_SECONDS", "1"));
+  for (const RankResult& result : results) {
+    EXPECT_THAT(result.output, HasSubstr("MESHRUN_DEADLOCK_SECONDS=\"1\" is not"));
+  }
 }
 
 const bool kSetup = register_rank_function("setup", [] {

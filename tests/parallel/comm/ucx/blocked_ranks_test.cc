@@ -6,6 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
+#include <future>
+#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -153,12 +156,11 @@ TEST_F(BlockedRanksTest, ARankThatIsBlockedForTwoSecondsSaysSo) {
   ASSERT_TRUE(told.wait_for(1, 0));
   const WaitReport report = told.reports[0];
   EXPECT_EQ(report.rank, 0);
-  EXPECT_EQ(report.group, "a");
-  EXPECT_EQ(report.members, (std::vector{0, 1}));
-  EXPECT_EQ(report.sequence, 1u);
-  EXPECT_EQ(report.operation, "barrier number 1 of group \"a\"");
-  EXPECT_FALSE(report.is_moving);
+  const WaitCall expected{"a", {0, 1}, 1, {}, "barrier number 1 of group \"a\"", false};
+  EXPECT_EQ(report.calls, std::vector{expected});
   EXPECT_EQ(report.called, (std::map<std::string, uint64_t>{{"a", 1}, {"b", 0}}));
+  EXPECT_EQ(report.other_threads, 0);
+  EXPECT_EQ(report.deadlock_after, WaitReport::kDeadlockAfter);
   // Once is enough.
   clock_.jump(2);
   clock_.wait_until_read();
@@ -185,7 +187,7 @@ TEST_F(BlockedRanksTest, ARankWhoseWaitHasATimeoutIsNotBlocked) {
   EXPECT_EQ(told.count(), 0u);
 }
 
-TEST_F(BlockedRanksTest, ARankWithAnotherThreadThatCallsIsNotBlocked) {
+TEST_F(BlockedRanksTest, AThreadThatHasCalledAndIsNotBlockedIsCounted) {
   Told told;
   const auto first = engine(std::make_unique<TellingWatch>(told));
   const auto second = engine(nullptr);
@@ -195,10 +197,50 @@ TEST_F(BlockedRanksTest, ARankWithAnotherThreadThatCallsIsNotBlocked) {
   std::thread waits([&] { EXPECT_TRUE(group->wait(*operation)); });
   clock_.wait_until_read();
   clock_.jump(3);
-  clock_.wait_until_read();
-  EXPECT_EQ(told.count(), 0u);
+  ASSERT_TRUE(told.wait_for(1, 0));
+  EXPECT_EQ(told.reports[0].calls.size(), 1u);
+  EXPECT_EQ(told.reports[0].other_threads, 1);
   EXPECT_TRUE(other->wait(*other->submit(barrier())));
   waits.join();
+}
+
+TEST_F(BlockedRanksTest, AllOperationsThatThreadsAreBlockedInAreReported) {
+  Told told;
+  const auto first = engine(std::make_unique<TellingWatch>(told));
+  const auto second = engine(nullptr);
+  const auto a = join(first, "a", 0), other_a = join(second, "a", 1);
+  const auto b = join(first, "b", 0), other_b = join(second, "b", 1);
+  // It has called, and has ended.
+  std::thread([&] {
+    const auto early = a->submit(barrier());
+    EXPECT_TRUE(other_a->wait(*other_a->submit(barrier())));
+    EXPECT_TRUE(a->wait(*early));
+  }).join();
+  std::latch submitted(2);
+  std::vector<std::thread> threads;
+  for (const auto& group : {a, b}) {
+    threads.emplace_back([&, group] {
+      const auto operation = group->submit(barrier());
+      submitted.count_down();
+      EXPECT_TRUE(group->wait(*operation));
+    });
+  }
+  submitted.wait();
+  // One may begin to wait later than the other: until it counts it is another thread.
+  size_t count = 0;
+  WaitReport report;
+  do {
+    clock_.jump(2);
+    ASSERT_TRUE(told.wait_for(++count, 0));
+    const std::lock_guard lock(told.mu);
+    count = told.reports.size();
+    report = told.reports.back();
+  } while (report.other_threads > 0);
+  ASSERT_EQ(report.calls.size(), 2u);
+  EXPECT_NE(report.calls[0].group, report.calls[1].group);
+  EXPECT_TRUE(other_a->wait(*other_a->submit(barrier())));
+  EXPECT_TRUE(other_b->wait(*other_b->submit(barrier())));
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(BlockedRanksTest, ACallOnAnotherThreadTakesTheReportBack) {
@@ -246,13 +288,15 @@ TEST_F(BlockedRanksTest, WhoAsksGetsTheRecordsOfAllGroups) {
 // Each rank a thread, with a watch of its own.
 class WatchedRanksTest : public BlockedRanksTest {
  protected:
-  std::shared_ptr<Engine> watched(int rank, int size) {
+  std::shared_ptr<Engine> watched(int rank, int size,
+                                  std::function<void(const std::string&)> suspect = nullptr) {
     HubWatchOptions options;
     options.world_rank = rank;
     options.world_size = size;
     options.set_endpoint = [this](const std::string& value) { endpoint_ = value; };
     options.get_endpoint = [this] { return endpoint_; };
     options.timeout = kDeadline;
+    if (suspect) options.suspect = std::move(suspect);
     absl::StatusOr<std::unique_ptr<PeerWatch>> watch = create_hub_watch(options);
     EXPECT_TRUE(watch.ok()) << watch.status();
     return watch.ok() ? engine(*std::move(watch)) : nullptr;
@@ -296,6 +340,44 @@ TEST_F(WatchedRanksTest, TwoGroupsInOppositeOrderFailOnBothRanksAndGoOn) {
   EXPECT_THAT(said[0], HasSubstr("ranks 0 and 1 wait for each other in vain: rank 0 is in barrier "
                                  "number 1 of group \"a\", which rank 1 has not called; rank 1 is "
                                  "in barrier number 1 of group \"b\""));
+}
+
+// Rank 0 has a second thread, which has used group "b" before and comes late to it.
+TEST_F(WatchedRanksTest, AThreadThatComesLateToASecondGroupIsNoDeadlock) {
+  std::promise<std::string> suspicion;
+  const auto suspect = [&](const std::string& sentence) { suspicion.set_value(sentence); };
+  std::vector<std::shared_ptr<Engine>> engines = {watched(0, 2, suspect), watched(1, 2)};
+  std::vector<std::shared_ptr<Group>> a, b;
+  for (int rank = 0; rank < 2; ++rank) {
+    a.push_back(join(engines[rank], "a", rank));
+    b.push_back(join(engines[rank], "b", rank));
+  }
+  const auto call = [](Group& group) {
+    const auto operation = group.submit(barrier());
+    EXPECT_TRUE(group.wait(*operation));
+    EXPECT_FALSE(operation->failure()) << operation->failure()->message;
+  };
+  std::promise<void> has_called, may_call;
+  std::thread late([&] {
+    call(*b[0]);
+    has_called.set_value();
+    may_call.get_future().wait();
+    call(*b[0]);
+  });
+  std::thread first([&] {
+    has_called.get_future().wait();
+    call(*a[0]);
+  });
+  std::thread other([&] {
+    call(*b[1]);
+    call(*b[1]);
+    call(*a[1]);
+  });
+  auto said = suspicion.get_future();
+  while (said.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready) clock_.jump(1);
+  EXPECT_THAT(said.get(), HasSubstr("No error follows, since rank 0 has another thread"));
+  may_call.set_value();
+  for (std::thread* thread : {&late, &first, &other}) thread->join();
 }
 
 // Rank 2 waits for rank 1, which is in the other group for good: there it is not waited for in a

@@ -25,6 +25,7 @@
 namespace meshrun::ucx {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr std::chrono::seconds kDeadline(60);
@@ -245,10 +246,7 @@ WaitReport report_of(int rank, const std::string& group, const std::vector<int>&
                      const std::string& operation = "barrier number 1") {
   WaitReport report;
   report.rank = rank;
-  report.group = group;
-  report.members = members;
-  report.sequence = 1;
-  report.operation = operation + " of group \"" + group + "\"";
+  report.calls = {{group, members, 1, {}, operation + " of group \"" + group + "\"", false}};
   report.called[group] = 1;
   return report;
 }
@@ -379,18 +377,98 @@ TEST(HubWatchTest, AnEndpointThatDoesNotAnswerIsAnErrorThatNamesIt) {
   watch_of(0, store, zero)->stop();
   const auto watch = create_hub_watch(options_of(1, store));
   EXPECT_EQ(watch.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(watch.status().message(), HasSubstr("127.0.0.1 port "));
+  EXPECT_THAT(watch.status().message(), HasSubstr("cannot be reached at 127.0.0.1 port "));
   store.set("nonsense");
   EXPECT_THAT(create_hub_watch(options_of(1, store)).status().message(), HasSubstr("nonsense"));
 }
 
-TEST(HubWatchTest, AnAddressThatIsNotThisHostsIsAnError) {
+// What of a host's addresses leads there depends on who asks.
+TEST(HubWatchTest, APeerTriesAllAddresses) {
   Store store;
+  News zero, one;
   HubWatchOptions options = options_of(0, store);
-  options.address = "no such host.invalid";
-  const auto watch = create_hub_watch(options);
+  options.addresses = {"no-such-host.invalid", "127.0.0.1"};
+  const auto hub = create_hub_watch(options);
+  ASSERT_TRUE(hub.ok()) << hub.status();
+  (*hub)->start(zero.listener());
+  watch_of(1, store, one)->stop();
+  EXPECT_EQ(zero.next(), "left 1");
+}
+
+TEST(HubWatchTest, AHubThatNoAddressLeadsToIsAnErrorThatNamesThemAll) {
+  Store store;
+  store.set("token 1 no-such-host.invalid 127.0.0.1");
+  const auto watch = create_hub_watch(options_of(1, store));
   EXPECT_EQ(watch.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(watch.status().message(), HasSubstr("no such host.invalid"));
+  EXPECT_THAT(watch.status().message(),
+              AllOf(HasSubstr("at no-such-host.invalid or 127.0.0.1 port 1 ("),
+                    HasSubstr("127.0.0.1: Connection refused")));
+}
+
+// Rank 0's own name is 127.0.1.1 on Debian: what it resolves to says nothing of where peers come
+// from.
+TEST(HubWatchTest, AHubThatIsFoundByANameListensAtAllAddresses) {
+  for (const auto& [first, reachable] :
+       {std::pair("localhost", false), std::pair("127.0.1.1", false), std::pair("node-a", true)}) {
+    Store store;
+    HubWatchOptions options = options_of(0, store);
+    options.addresses = {first, "127.0.0.1"};
+    const auto hub = create_hub_watch(options);
+    ASSERT_TRUE(hub.ok()) << hub.status();
+    // Any address of this host but that one.
+    store.set(store.endpoint().substr(0, store.endpoint().find(first)) + "127.0.0.2");
+    EXPECT_EQ(create_hub_watch(options_of(1, store)).ok(), reachable) << first;
+  }
+}
+
+// The child ends the objects that it has inherited, as exit() does with globals.
+TEST(HubWatchTest, AForkedChildLeavesNothing) {
+  for (const int forking : {0, 1}) {
+    Store store;
+    News zero, one;
+    auto hub = watch_of(0, store, zero);
+    auto watch = watch_of(1, store, one);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(kDeadline.count());
+      (forking == 0 ? hub : watch) = nullptr;
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    // Of what the child had said, this would be heard after it.
+    watch->stop();
+    EXPECT_EQ(zero.next(), "left 1");
+    EXPECT_TRUE(one.is_empty());
+    EXPECT_TRUE(zero.is_empty());
+  }
+}
+
+TEST(HubWatchTest, ACycleIsSaidOnTheHubBeforeItIsAnError) {
+  Store store;
+  News zero, one;
+  std::mutex mu;
+  std::condition_variable changed;
+  std::string said;
+  HubWatchOptions options = options_of(0, store);
+  options.suspect = [&](const std::string& sentence) {
+    const std::lock_guard lock(mu);
+    said = sentence;
+    changed.notify_all();
+  };
+  const auto hub = create_hub_watch(options);
+  ASSERT_TRUE(hub.ok());
+  (*hub)->start(zero.listener());
+  const auto watch = watch_of(1, store, one);
+  (*hub)->report(report_of(0, "a", {0, 1}));
+  WaitReport report = report_of(1, "b", {0, 1});
+  report.other_threads = 1;
+  watch->report(report);
+  std::unique_lock lock(mu);
+  ASSERT_TRUE(changed.wait_for(lock, kDeadline, [&] { return !said.empty(); }));
+  EXPECT_THAT(said, HasSubstr("ranks 0 and 1 seem to wait for each other in vain"));
+  EXPECT_TRUE(one.is_empty());
 }
 
 }  // namespace

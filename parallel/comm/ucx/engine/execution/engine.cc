@@ -71,6 +71,7 @@ Engine::Impl::Impl(std::unique_ptr<Transport> transport, Options options)
     : clock_(options.clock),
       watch_(std::move(options.watch)),
       dump_(std::move(options.dump)),
+      deadlock_after_(options.deadlock_after),
       cores_(options.cores),
       forks_(fork_count()),
       executor_(std::make_unique<Executor>(std::move(transport), options.clock, options.host,

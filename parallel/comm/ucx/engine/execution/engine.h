@@ -101,6 +101,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     const Clock& clock = Clock::Real();
     // Absent: nobody tells of deaths; connections and timeouts alone do.
     std::unique_ptr<PeerWatch> watch = nullptr;
+    // What the watch is told: WaitReport::deadlock_after.
+    SteadyNanos deadlock_after = WaitReport::kDeadlockAfter;
     // Where a flight record goes when something fails; absent: the log.
     std::function<void(const std::string& json)> dump = nullptr;
     uint64_t host = this_host();

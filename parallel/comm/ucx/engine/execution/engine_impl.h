@@ -74,6 +74,15 @@ class Engine::Impl {
     AddressBook* book;
     int look_ups = 0;  // calls of the book under way
   };
+  // A thread in wait() without a timeout. While it sleeps it is in the list that begins at
+  // blocked_threads_.
+  struct BlockedThread {
+    const Operation& operation;
+    pid_t id = 0;
+    SteadyNanos since{0};
+    bool is_listed = false;
+    BlockedThread* next = nullptr;
+  };
   // What is done without the lock.
   struct Chores {
     struct LookUp {
@@ -103,22 +112,24 @@ class Engine::Impl {
   // A thread begins an operation, or waits, or stops waiting: this rank is not blocked as it was.
   void called() MESHRUN_REQUIRES(mu_);
   void note_submitter() MESHRUN_REQUIRES(mu_);
-  // The only caller sleeps until `operation` is done, whenever that is: tells the watch, once that
-  // has lasted long enough.
-  void blocked_in(const Operation& operation) MESHRUN_REQUIRES(mu_);
+  // The calling thread sleeps from now on, or does so no longer. Both may be called again.
+  void begin_blocking(BlockedThread& thread) MESHRUN_REQUIRES(mu_);
+  void end_blocking(BlockedThread& thread) MESHRUN_REQUIRES(mu_);
+  // Called before each sleep of a caller: tells the watch of threads that are blocked long enough.
+  void tell_watch() MESHRUN_REQUIRES(mu_);
   void withdraw() MESHRUN_REQUIRES(mu_);
-  // Whether another thread, which does not wait here, may begin an operation.
-  bool others_may_call() MESHRUN_REQUIRES(mu_);
+  // Threads, other than `blocked` ones, that have called operations and may call more.
+  int other_threads(const std::vector<pid_t>& blocked) MESHRUN_REQUIRES(mu_);
 
   // engine_progress.cc
   // Instead of Lock() where another thread may have the role: it gives the lock up.
   void lock_beside() MESHRUN_TSA(acquire_capability(mu_));
   void give_way() MESHRUN_REQUIRES(mu_);
   bool needs_thread() const MESHRUN_REQUIRES(mu_);
-  // Has the role, until there are chores or `must_stop`.
-  // `operation`: until that is done, and no other end; else null.
+  // Has the role, until there are chores or `must_stop`. `thread`: null unless the calling thread
+  // waits until its operation is done, however long that takes.
   template <typename Stop>
-  Chores drive(Holder self, const Operation* operation, SteadyNanos deadline, Stop must_stop)
+  Chores drive(Holder self, BlockedThread* thread, SteadyNanos deadline, Stop must_stop)
       MESHRUN_REQUIRES(mu_);
   void sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
   // The role is nobody's: gives it to who wants it.
@@ -131,6 +142,7 @@ class Engine::Impl {
   const Clock& clock_;
   const std::unique_ptr<PeerWatch> watch_;
   const std::function<void(const std::string&)> dump_;
+  const SteadyNanos deadlock_after_;
   const int cores_;
   const int forks_;
   std::thread thread_;
@@ -156,8 +168,7 @@ class Engine::Impl {
   int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;
   // For the watch.
   int callbacks_running_ MESHRUN_GUARDED_BY(mu_) = 0;  // on the progress thread
-  uint64_t calls_ MESHRUN_GUARDED_BY(mu_) = 0;
-  uint64_t calls_seen_ MESHRUN_GUARDED_BY(mu_) = 0;
+  BlockedThread* blocked_threads_ MESHRUN_GUARDED_BY(mu_) = nullptr;
   SteadyNanos next_report_ MESHRUN_GUARDED_BY(mu_){0};
   std::optional<WaitReport> reported_ MESHRUN_GUARDED_BY(mu_);
   std::set<pid_t> submitters_ MESHRUN_GUARDED_BY(mu_);

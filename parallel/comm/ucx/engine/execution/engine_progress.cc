@@ -41,6 +41,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   if (operation.is_done()) return true;
   if (is_forked()) return false;
   const SteadyNanos deadline = timeout ? clock_.SteadyNow() + *timeout : SteadyNanos::max();
+  BlockedThread thread{operation};
   const auto is_over = [&] {
     return operation.is_done() || (timeout && clock_.SteadyNow() >= deadline);
   };
@@ -57,16 +58,18 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
         callers_cv_.WaitUntil(mu_,
                               std::chrono::steady_clock::now() + (deadline - clock_.SteadyNow()));
       } else {
+        begin_blocking(thread);
         callers_cv_.Wait(mu_);
       }
       --parked_callers_;
       continue;
     }
     holder_ = Holder::kCaller;
-    chores = drive(Holder::kCaller, timeout ? nullptr : &operation, deadline, is_over);
+    chores = drive(Holder::kCaller, timeout ? nullptr : &thread, deadline, is_over);
     holder_ = Holder::kNobody;
     if (chores.empty() || is_over()) continue;
     --callers_;
+    end_blocking(thread);
     // Callbacks may take their time, and may wait themselves.
     if (!chores.callbacks.empty()) {
       called();
@@ -78,6 +81,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
     ++callers_;
   }
   --callers_;
+  end_blocking(thread);
   called();
   const bool is_done = operation.is_done();
   if (!is_done) executor_->set_drive(operation, Drive::kThread);
@@ -97,8 +101,8 @@ void Engine::Impl::poll() {
 }
 
 template <typename Stop>
-Engine::Impl::Chores Engine::Impl::drive(Holder self, const Operation* operation,
-                                         SteadyNanos deadline, Stop must_stop) {
+Engine::Impl::Chores Engine::Impl::drive(Holder self, BlockedThread* thread, SteadyNanos deadline,
+                                         Stop must_stop) {
   WaitPolicy policy(cores_, local_ranks_, self == Holder::kThread);
   while (true) {
     const bool moved = executor_->progress();
@@ -118,7 +122,8 @@ Engine::Impl::Chores Engine::Impl::drive(Holder self, const Operation* operation
           mu_.Lock();
           break;
         case WaitPolicy::Move::kSleep:
-          if (operation != nullptr) blocked_in(*operation);
+          if (thread != nullptr) begin_blocking(*thread);
+          tell_watch();
           sleep(self, policy, deadline);
           break;
       }

@@ -1,13 +1,15 @@
-// What the watch is told of a rank that is blocked.
+// What the watch is told of the threads that are blocked.
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "parallel/comm/ucx/engine/execution/engine_impl.h"
 
 namespace meshrun::ucx {
 namespace {
 
-// How often a rank that is blocked looks whether what it has reported has changed.
+// How often a blocked rank compares its state with its last report.
 constexpr std::chrono::milliseconds kLookAgain{200};
 
 bool is_alive(pid_t thread) {
@@ -17,7 +19,6 @@ bool is_alive(pid_t thread) {
 }  // namespace
 
 void Engine::Impl::called() {
-  ++calls_;
   if (reported_) withdraw();
 }
 
@@ -28,34 +29,60 @@ void Engine::Impl::note_submitter() {
   submitters_.insert(self);
 }
 
-void Engine::Impl::blocked_in(const Operation& operation) {
-  if (watch_ == nullptr || operation.is_done()) return;
+void Engine::Impl::begin_blocking(BlockedThread& thread) {
+  if (watch_ == nullptr || thread.is_listed) return;
+  thread.id = gettid();
+  thread.since = clock_.SteadyNow();
+  thread.is_listed = true;
+  thread.next = std::exchange(blocked_threads_, &thread);
+}
+
+void Engine::Impl::end_blocking(BlockedThread& thread) {
+  if (!thread.is_listed) return;
+  BlockedThread** link = &blocked_threads_;
+  while (*link != &thread) link = &(*link)->next;
+  *link = thread.next;
+  thread.is_listed = false;
+}
+
+void Engine::Impl::tell_watch() {
+  if (blocked_threads_ == nullptr) return;
   const SteadyNanos now = clock_.SteadyNow();
-  if (calls_seen_ != calls_) {
-    calls_seen_ = calls_;
-    next_report_ = now + WaitBoard::kReportAfter;
-  }
   if (now < next_report_) return;
+  std::vector<const Operation*> operations;
+  std::vector<pid_t> threads;
+  for (BlockedThread* thread = blocked_threads_; thread != nullptr; thread = thread->next) {
+    // Whose operation is done wakes up soon.
+    if (thread->since + WaitBoard::kReportAfter > now || thread->operation.is_done()) continue;
+    operations.push_back(&thread->operation);
+    threads.push_back(thread->id);
+  }
+  if (operations.empty()) return;
   next_report_ = now + kLookAgain;
-  if (callers_ > 1 || callbacks_running_ > 0 || others_may_call()) return withdraw();
-  WaitReport report = executor_->wait_report(operation);
+  WaitReport report = executor_->wait_report(operations);
+  report.other_threads = other_threads(threads);
+  report.deadlock_after = deadlock_after_;
   if (reported_ == report) return;
   watch_->report(report);
   reported_ = std::move(report);
 }
 
 void Engine::Impl::withdraw() {
-  if (!reported_) return;
   watch_->withdraw(reported_->rank);
   reported_.reset();
+  // A thread that calls all the time must not make the others report all the time.
+  next_report_ = clock_.SteadyNow() + WaitBoard::kReportAfter;
 }
 
-bool Engine::Impl::others_may_call() {
+int Engine::Impl::other_threads(const std::vector<pid_t>& blocked) {
   std::erase_if(submitters_, [](pid_t thread) { return !is_alive(thread); });
+  // The progress thread calls only in callbacks.
+  int others = callbacks_running_ > 0 ? 1 : 0;
   for (const pid_t thread : submitters_) {
-    if (thread != gettid() && thread != thread_id_) return true;
+    const bool is_blocked = std::find(blocked.begin(), blocked.end(), thread) != blocked.end();
+    if (thread != thread_id_ && !is_blocked) ++others;
   }
-  return false;
+  return others;
 }
 
 }  // namespace meshrun::ucx

@@ -67,7 +67,7 @@ uint32_t Executor::Impl::add_group(const GroupConfig& config) {
   auto group = std::make_unique<MemberGroup>(config, number);
   for (int rank = 0; rank < config.size; ++rank) {
     Member member;
-    member.world_rank = config.world_ranks.empty() ? rank : config.world_ranks[rank];
+    member.world_rank = config.world_rank(rank);
     group->members.push_back(member);
   }
   group->members[config.rank].state = Member::kKnown;
@@ -243,21 +243,30 @@ std::optional<SteadyNanos> Executor::Impl::next_deadline() const {
   return next;
 }
 
-WaitReport Executor::Impl::wait_report(const RunningOperation& operation) const {
-  WaitReport report;
+WaitCall Executor::Impl::wait_call(const RunningOperation& operation) const {
+  WaitCall call;
   const GroupConfig& config = *operation.config;
-  const auto world_rank = [&](int rank) {
-    return config.world_ranks.empty() ? rank : config.world_ranks[rank];
-  };
-  report.rank = world_rank(config.rank);
-  report.group = config.name;
-  for (int rank = 0; rank < config.size; ++rank) report.members.push_back(world_rank(rank));
-  report.sequence = operation.sequence();
+  call.group = config.name;
+  for (int rank = 0; rank < config.size; ++rank) call.members.push_back(config.world_rank(rank));
+  call.sequence = operation.sequence();
   if (operation.is_point_to_point) {
-    for (const int rank : missing_ranks(operation)) report.peers.push_back(world_rank(rank));
+    for (const int rank : missing_ranks(operation)) call.peers.push_back(config.world_rank(rank));
   }
-  report.operation = operation.name();
-  report.is_moving = operation.state == OperationState::kMoving || !config.check_headers;
+  call.operation = operation.name();
+  call.is_moving = operation.state == OperationState::kMoving || !config.check_headers;
+  return call;
+}
+
+WaitReport Executor::Impl::wait_report(const std::vector<const Operation*>& operations) const {
+  WaitReport report;
+  for (const Operation* blocked : operations) {
+    const RunningOperation& operation = running(*blocked);
+    report.rank = operation.config->world_rank(operation.config->rank);
+    WaitCall call = wait_call(operation);
+    const bool is_told =
+        std::find(report.calls.begin(), report.calls.end(), call) != report.calls.end();
+    if (!is_told) report.calls.push_back(std::move(call));
+  }
   for (const auto& [number, g] : groups_) {
     uint64_t& called = report.called[g->config->name];
     // Of two groups with one name, which cannot be told apart: what makes no verdict.
@@ -343,8 +352,8 @@ void Executor::set_drive(Operation& operation, Drive drive) {
   impl_->unfinished_for_thread_ += drive == Drive::kThread ? 1 : -1;
   op.drive = drive;
 }
-WaitReport Executor::wait_report(const Operation& operation) const {
-  return impl_->wait_report(running(operation));
+WaitReport Executor::wait_report(const std::vector<const Operation*>& operations) const {
+  return impl_->wait_report(operations);
 }
 std::vector<int> Executor::missing_ranks(const Operation& operation) const {
   return impl_->missing_ranks(running(operation));

@@ -48,6 +48,7 @@ struct GroupConfig {
   int rank = 0;
   int size = 1;
   std::vector<int> world_ranks;  // by rank in the group; absent: the same numbers
+  int world_rank(int of) const { return world_ranks.empty() ? of : world_ranks[of]; }
   // Told by the launcher, equal on all ranks; algorithms depend on it.
   bool one_host = true;
   bool check_headers = true;
@@ -128,7 +129,9 @@ class Executor {
   bool has_unfinished_for_thread() const;
   void set_drive(Operation& operation, Drive drive);
   // What this rank is blocked in, were it waiting for `operation`.
-  WaitReport wait_report(const Operation& operation) const;
+  // Of a rank that is blocked in these, without what the executor does not know: other_threads and
+  // deadlock_after.
+  WaitReport wait_report(const std::vector<const Operation*>& operations) const;
   // Ranks of the group that `operation` still waits for: with an open receive or send, or, before
   // anything moves, in the round of the header check.
   std::vector<int> missing_ranks(const Operation& operation) const;

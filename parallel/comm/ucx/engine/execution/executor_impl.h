@@ -70,7 +70,8 @@ class Executor::Impl {
   OperationPtr submit(uint32_t number, Spec&& spec);
   bool progress();
   std::optional<SteadyNanos> next_deadline() const;
-  WaitReport wait_report(const RunningOperation& operation) const;
+  WaitReport wait_report(const std::vector<const Operation*>& operations) const;
+  WaitCall wait_call(const RunningOperation& operation) const;
   std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records() const;
   void close(const std::string& reason);
   MemberGroup* find(uint32_t number) const;

@@ -1,33 +1,39 @@
-// How the other ranks find the hub of a HubWatch. None of the sockets blocks; names are looked up,
-// and connections waited for, by the caller.
+// How the other ranks find the hub of a HubWatch. No socket blocks; the caller looks names up and
+// waits for connections.
 //
-// Threads: any. Errors: UNAVAILABLE, with the address and the system's reason.
+// Threads: any. Errors: UNAVAILABLE, with the addresses and the system's reason.
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
-#include "fmt/format.h"
 
 namespace meshrun::ucx {
 
-// Where the hub listens, and what a rank must say to be let in. text() is its form in the store.
+// Where the hub listens, and what a rank must say to be let in.
 struct HubEndpoint {
   std::string token;
   std::string port;
-  std::string address;
+  // Names or numbers, the likeliest first: which of them leads to the hub depends on who asks.
+  std::vector<std::string> addresses;
 
-  std::string text() const { return fmt::format("{} {} {}", token, port, address); }
-  std::string name() const { return fmt::format("{} port {}", address, port); }
+  // Its form in the store.
+  std::string text() const;
+  static std::optional<HubEndpoint> parse(std::string_view text);
+  // "10.0.0.1 or node-a port 4711".
+  std::string name() const;
 };
 
 // On a port of the system's choice, which it tells. At all of this host's addresses, since peers
-// may come by another network; a loopback address at that one alone.
-absl::StatusOr<os::UniqueFd> listen_at(const std::string& address, int backlog, std::string* port);
+// may come by any network; `is_local`: at 127.0.0.1 alone.
+absl::StatusOr<os::UniqueFd> listen_at_any_port(bool is_local, int backlog, std::string* port);
 
-// Waits for it.
+// Tries one address after the other, each for at most 5 s, and waits for the first that answers.
 absl::StatusOr<os::UniqueFd> connect_to(const HubEndpoint& hub,
                                         std::chrono::steady_clock::time_point deadline);
 

@@ -17,11 +17,14 @@
 
 #include "absl/status/status.h"
 #include "core/ids.h"
+#include "core/log.h"
 #include "core/mutex.h"
 #include "core/os/fd.h"
 #include "core/secret.h"
 #include "core/wait_bytes.h"
 #include "fmt/format.h"
+#include "parallel/base/process.h"
+#include "parallel/comm/store/network.h"
 #include "parallel/comm/ucx/engine/liveness/hub_connection.h"
 #include "parallel/comm/ucx/engine/liveness/hub_sockets.h"
 
@@ -52,13 +55,18 @@ class HubWatch final : public PeerWatch {
         size_(options.world_size),
         token_(std::move(token)),
         listener_fd_(std::move(listener)),
-        wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+        wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        suspect_(options.suspect) {
     if (!hub) return;
     HubConnection& connection = connections_.emplace_back(std::move(hub));
     connection.rank = kHub;
     connection.write(fmt::format("hello {} {}", token_, rank_));
   }
-  ~HubWatch() override { stop(); }
+  ~HubWatch() override {
+    stop();
+    // A thread that is the parent's cannot be joined here.
+    if (is_forked()) new std::thread(std::move(thread_));
+  }
 
   void start(Listener listener) override {
     const MutexLock lock(starting_);
@@ -69,7 +77,7 @@ class HubWatch final : public PeerWatch {
   void withdraw(int) override { set_blocked(std::nullopt); }
 
   void stop() override {
-    if (is_stopping_.exchange(true)) return;
+    if (is_forked() || is_stopping_.exchange(true)) return;
     if (!thread_.joinable()) return leave();
     eventfd_write(wake_fd_.get(), 1);
     thread_.join();
@@ -77,12 +85,13 @@ class HubWatch final : public PeerWatch {
 
  private:
   bool is_hub() const { return rank_ == kHub; }
+  bool is_forked() const { return fork_count() != forks_; }
 
   void run() {
     { const MutexLock started(starting_); }
     while (!is_stopping_) {
       tell_blocked();
-      if (Time::clock::now() >= decide_at_) decide();
+      if (Time::clock::now() >= decide_at()) decide();
       step(next_deadline());
     }
     leave();
@@ -92,7 +101,7 @@ class HubWatch final : public PeerWatch {
   // due.
   Time next_deadline() const {
     Time next = accepts_after_ > Time::clock::now() ? accepts_after_ : Time::max();
-    next = std::min(next, decide_at_);
+    next = std::min(next, decide_at());
     for (const HubConnection& connection : connections_) {
       if (connection.rank < 0) next = std::min(next, connection.since + kHelloWithin);
     }
@@ -227,8 +236,6 @@ class HubWatch final : public PeerWatch {
     const std::vector<std::string_view> said = words(news, 3);
     if (said[0] == "left") {
       board_.Left(rank, steady_now());
-      changed_ = Time::clock::now();
-      decide_at_ = std::min(decide_at_, changed_ + WaitBoard::kSettle);
       listener_(PeerLeft{rank});
     } else {
       blocked(rank, std::nullopt);
@@ -269,13 +276,15 @@ class HubWatch final : public PeerWatch {
     } else {
       board_.Withdraw(rank);
     }
-    changed_ = Time::clock::now();
-    decide_at_ = std::min(decide_at_, changed_ + WaitBoard::kSettle);
+  }
+
+  Time decide_at() const {
+    const std::optional<SteadyNanos> next = board_.NextDecision();
+    return next ? Time(*next) : Time::max();
   }
 
   void decide() {
-    decide_at_ = changed_ + WaitBoard::kSettle;
-    if (decide_at_ <= Time::clock::now()) decide_at_ = Time::max();
+    for (const std::string& sentence : board_.Suspect(steady_now())) suspect_(sentence);
     for (const WaitVerdict& verdict : board_.Decide(steady_now())) {
       const std::string frame = std::string(kVerdict) + Serialize(verdict);
       if (frame.size() > kLongestFrame) continue;
@@ -308,6 +317,7 @@ class HubWatch final : public PeerWatch {
 
   const int rank_;
   const int size_;
+  const int forks_ = fork_count();
   const std::string token_;
   UniqueFd listener_fd_;
   const UniqueFd wake_fd_;
@@ -322,8 +332,7 @@ class HubWatch final : public PeerWatch {
   std::map<int, std::string> gone_;  // what was told of them
   // The hub's.
   WaitBoard board_;
-  Time changed_ = Time::min();
-  Time decide_at_ = Time::max();
+  const std::function<void(const std::string&)> suspect_;
 
   Mutex blocked_mu_;
   std::optional<WaitReport> blocked_ MESHRUN_GUARDED_BY(blocked_mu_);
@@ -332,25 +341,28 @@ class HubWatch final : public PeerWatch {
 
 }  // namespace
 
+void log_suspicion(const std::string& sentence) { log::Warning(sentence); }
+
 absl::StatusOr<std::unique_ptr<PeerWatch>> create_hub_watch(const HubWatchOptions& options) {
   HubEndpoint endpoint;
   UniqueFd listener, hub;
   if (options.world_rank == kHub) {
     RandomIdSource ids;
     endpoint.token = NewRequestId(ids);
-    endpoint.address = options.address;
-    absl::StatusOr<UniqueFd> fd = listen_at(options.address, options.world_size, &endpoint.port);
+    endpoint.addresses = options.addresses;
+    absl::StatusOr<UniqueFd> fd = listen_at_any_port(is_loopback(options.addresses.front()),
+                                                     options.world_size, &endpoint.port);
     if (!fd.ok()) return fd.status();
     listener = *std::move(fd);
     options.set_endpoint(endpoint.text());
   } else {
     const std::string text = options.get_endpoint();
-    const std::vector<std::string_view> said = words(text, 3);
-    if (said.size() != 3) {
+    std::optional<HubEndpoint> parsed = HubEndpoint::parse(text);
+    if (!parsed) {
       return absl::UnavailableError(
-          fmt::format("\"{}\" in the store is no endpoint of rank 0's watch", text));
+          fmt::format("\"{}\" in the store is not an endpoint of rank 0's watch", text));
     }
-    endpoint = {std::string(said[0]), std::string(said[1]), std::string(said[2])};
+    endpoint = *std::move(parsed);
     absl::StatusOr<UniqueFd> fd = connect_to(endpoint, Time::clock::now() + options.timeout);
     if (!fd.ok()) return fd.status();
     hub = *std::move(fd);

@@ -41,11 +41,11 @@ class PeerWatch {
   // Once. `listener` is called from a thread of the watch, never before this returns, and no more
   // after stop().
   virtual void start(Listener listener) = 0;
-  // This rank has been blocked in an operation for WaitBoard::kReportAfter; again when that
-  // changes. Never waits, not for a lock that is held while `listener` runs either: it is called
-  // with the engine's.
+  // A thread of this rank has been blocked in an operation for WaitBoard::kReportAfter; again when
+  // the report changes. Never waits, not even for a lock that is held while `listener` runs: the
+  // engine calls it under its own lock.
   virtual void report(const WaitReport& report) = 0;
-  // It no longer is. As report().
+  // The last report does not hold any more. As report().
   virtual void withdraw(int world_rank) = 0;
   // Tells the others that this rank leaves by its own will. Waits at most a second.
   virtual void stop() = 0;

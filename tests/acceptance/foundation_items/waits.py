@@ -1,0 +1,24 @@
+"""A child that forks and exits, a fork during allocation, a thread that comes late to a second group, a small /dev/shm."""
+
+from harness import check, passed
+from programs import tested
+
+# What is tested, and by which program.
+RULES = (
+    ("a child that exits, returns, execs or cleans up", "//tests/parallel:ranks_test",
+     "ManagerTest.AForkedChildDoesNotLeaveTheJobOfItsParent"),
+    ("a child of a rank under a daemon", "//tests/agent:agent_test", "AgentTest.AForkedChildLeavesTheConnectionAlone"),
+    ("a child of rank 0, and of another", "//tests/parallel/comm/ucx:engine_test", "HubWatchTest.AForkedChildLeavesNothing"),
+    ("a thread that has called before and comes late", "//tests/parallel/comm/ucx:engine_test",
+     "WatchedRanksTest.AThreadThatComesLateToASecondGroupIsNoDeadlock"),
+    ("the verdicts", "//tests/core:core_test", "WaitBoardTest.*"),
+)
+
+
+def run(site):
+    figures = []
+    for rule, label, chosen in RULES:
+        ok, _ = tested(label, chosen, by_bazel=True)
+        check(ok, f"{rule}: no test ran")
+        figures.append(f"{rule}: {len(ok)} test{'s' if len(ok) > 1 else ''}")
+    return passed("; ".join(figures))
