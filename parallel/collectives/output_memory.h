@@ -4,7 +4,7 @@
 // Pages that the kernel has to map and clear anew for each result cost about as much as the
 // transfer itself. So CPU tensors from 8 KiB on take a block that an earlier result has given back,
 // of the same size to within 4 KiB. Up to 64 MiB, blocks come from the process's shared heap
-// (comm/ucx/engine/shared_heap.h), into which senders write without the kernel's help, as long as
+// (base/shared_heap.h), into which senders write without the kernel's help, as long as
 // there is room in its MESHRUN_SHARED_MEMORY_MIB (1024); else from c10's CPU allocator. Blocks that
 // nobody uses are kept up to MESHRUN_OUTPUT_CACHE_MIB (256), the longest unused ones are let go
 // first. 0: none are kept.
@@ -12,7 +12,8 @@
 // All results of this room come from here. Outputs that are passed to a backend's own methods may:
 // it is what makes them as fast.
 //
-// Threads: any. Errors: c10's allocator's.
+// Threads: any. A thread may fork while others allocate; the child may, too. Errors: c10's
+// allocator's.
 #pragma once
 
 #include <cstddef>
