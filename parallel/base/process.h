@@ -7,8 +7,8 @@
 
 namespace meshrun {
 
-// How often this process, or one it descends from, has forked since the first call, as the child
-// sees it: an object whose number differs from when it was made is the parent's. A load.
+// How many forks lie between this process and the program's first, as far as they happened in this
+// program: an object whose number differs from when it was made is the parent's. A load.
 int fork_count();
 
 // Of the running kernel; empty where /proc does not have it.

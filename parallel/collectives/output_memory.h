@@ -12,7 +12,8 @@
 // All results of this room come from here. Outputs that are passed to a backend's own methods may:
 // it is what makes them as fast.
 //
-// Threads: any. Errors: c10's allocator's.
+// Threads: any. A thread may fork while others allocate; the child may, too. Errors: c10's
+// allocator's.
 #pragma once
 
 #include <cstddef>

@@ -107,6 +107,8 @@ class Engine::Impl {
   // On a thread of the book or of the watch: the chores are for others.
   void defer() MESHRUN_REQUIRES(mu_);
   void run(Chores chores) MESHRUN_EXCLUDES(mu_);
+  // Whether this thread is in run(): in a callback or a destructor of the caller's.
+  static bool is_running();
 
   // engine_waiting.cc
   // A thread begins an operation, or waits, or stops waiting: this rank is not blocked as it was.
@@ -126,8 +128,16 @@ class Engine::Impl {
   void lock_beside() MESHRUN_TSA(acquire_capability(mu_));
   void give_way() MESHRUN_REQUIRES(mu_);
   bool needs_thread() const MESHRUN_REQUIRES(mu_);
-  // Has the role, until there are chores or `must_stop`. `thread`: null unless the calling thread
-  // waits until its operation is done, however long that takes.
+  // Has the role, or sleeps while another caller has it, until `is_over`. What is left to be run.
+  // `operation`: what the calling thread is blocked in meanwhile; null: the watch is not told.
+  template <typename Over>
+  Chores wait_until(SteadyNanos deadline, const Operation* operation, Over is_over)
+      MESHRUN_REQUIRES(mu_);
+  // Until the group is not full, or `deadline`. Gives the lock up.
+  void wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline)
+      MESHRUN_REQUIRES(mu_);
+  // Has the role, until there are chores or `must_stop`. `thread`: the calling thread, where it
+  // waits until its operation is done; else null.
   template <typename Stop>
   Chores drive(Holder self, BlockedThread* thread, SteadyNanos deadline, Stop must_stop)
       MESHRUN_REQUIRES(mu_);
