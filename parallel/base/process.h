@@ -6,15 +6,14 @@
 
 namespace meshrun {
 
-// How often this process, or one it descends from, has forked since the first call, as the child
-// sees it: an object whose number differs from when it was made is the parent's. A load.
+// Counts the forks between the first caller and this process: a child has a higher number than its
+// parent, so an object made under another number belongs to the parent. Costs one load.
 int fork_count();
 
-// Of the kernel that runs; empty where /proc has it not.
+// Of the running kernel; empty if /proc does not have it.
 std::string boot_id();
 
-// Bytes of the environment variable `name`, which is in MiB; `default_mib` where it is not a
-// number.
+// The environment variable `name`, given in MiB, in bytes; `default_mib` if it is not a number.
 size_t mib_of_environment(const char* name, size_t default_mib);
 
 }  // namespace meshrun
