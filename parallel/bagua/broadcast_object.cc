@@ -34,7 +34,7 @@ Packet packet_of(const c10::IValue& obj) {
 
 }  // namespace
 
-c10::IValue broadcast_object(const c10::IValue& obj, int src, const Communicator& comm) {
+c10::IValue broadcast_object(const c10::IValue& obj, IntArgument src, const Communicator& comm) {
   const bool is_src = comm.rank() == src;
   Packet packet;
   if (is_src) packet = packet_of(obj);
@@ -49,10 +49,10 @@ c10::IValue broadcast_object(const c10::IValue& obj, int src, const Communicator
   broadcast(at::from_blob(packet.bytes.data(), {numbers[0]}, at::kByte), src, comm);
 
   if (!packet.is_object) {
-    throw ObjectError(
-        fmt::format("broadcast_object: rank {} of the communicator \"{}\" cannot "
-                    "write its object as bytes: {}",
-                    src, comm.name(), std::string(packet.bytes.begin(), packet.bytes.end())));
+    throw ObjectError(fmt::format(
+        "broadcast_object: rank {} of the communicator \"{}\" cannot "
+        "write its object as bytes: {}",
+        int64_t{src}, comm.name(), std::string(packet.bytes.begin(), packet.bytes.end())));
   }
   if (is_src) return obj;
   try {
@@ -61,7 +61,7 @@ c10::IValue broadcast_object(const c10::IValue& obj, int src, const Communicator
     throw ObjectError(
         fmt::format("broadcast_object: rank {} of the communicator \"{}\" cannot read "
                     "the {} bytes of rank {}'s object: {}",
-                    comm.rank(), comm.name(), packet.bytes.size(), src, text_of(error)));
+                    comm.rank(), comm.name(), packet.bytes.size(), int64_t{src}, text_of(error)));
   }
 }
 

@@ -43,7 +43,7 @@ void agree(CommunicatorCall& call, const at::Tensor& tensor, int64_t count, std:
   });
 }
 
-std::string root_text(int root) { return fmt::format(", root {}", root); }
+std::string root_text(int64_t root) { return fmt::format(", root {}", root); }
 
 WorkPtr reduce_to(CommunicatorCall& call, c10d::Backend& backend, at::Tensor tensor, int dst,
                   c10d::ReduceOp op) {
@@ -183,8 +183,8 @@ void allreduce_coalesced_inplace(const Tensors& tensors, ReduceOp op, const Comm
   });
 }
 
-void reduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, int dst, ReduceOp op,
-            const Communicator& comm) {
+void reduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArgument dst,
+            ReduceOp op, const Communicator& comm) {
   CommunicatorCall call(comm, "reduce");
   const c10d::ReduceOp reduction = call.reduction(op);
   const bool is_dst = call.rank() == dst;
@@ -203,7 +203,8 @@ void reduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, int ds
   });
 }
 
-void reduce_inplace(const at::Tensor& tensor, int dst, ReduceOp op, const Communicator& comm) {
+void reduce_inplace(const at::Tensor& tensor, IntArgument dst, ReduceOp op,
+                    const Communicator& comm) {
   CommunicatorCall call(comm, "reduce_inplace");
   const c10d::ReduceOp reduction = call.reduction(op);
   if (call.takes_rank(dst, "dst")) call.takes_output(tensor, "tensor");
@@ -215,7 +216,7 @@ void reduce_inplace(const at::Tensor& tensor, int dst, ReduceOp op, const Commun
   });
 }
 
-void broadcast(const at::Tensor& tensor, int src, const Communicator& comm) {
+void broadcast(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
   CommunicatorCall call(comm, "broadcast");
   if (call.takes_rank(src, "src")) call.takes_output(tensor, "tensor");
   agree(call, tensor, tensor.numel(), root_text(src));
@@ -225,7 +226,7 @@ void broadcast(const at::Tensor& tensor, int src, const Communicator& comm) {
   });
 }
 
-void broadcast_coalesced(const Tensors& tensors, int src, const Communicator& comm) {
+void broadcast_coalesced(const Tensors& tensors, IntArgument src, const Communicator& comm) {
   CommunicatorCall call(comm, "broadcast_coalesced");
   if (call.takes_rank(src, "src")) takes_list(call, tensors);
   call.run([&](c10d::Backend& backend) -> WorkPtr {
@@ -266,7 +267,7 @@ void allgather_inplace(const at::Tensor& tensor, const Communicator& comm) {
   });
 }
 
-void gather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, int dst,
+void gather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArgument dst,
             const Communicator& comm) {
   CommunicatorCall call(comm, "gather");
   const bool is_dst = call.rank() == dst;
@@ -283,11 +284,12 @@ void gather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, int ds
   });
 }
 
-void gather_inplace(const at::Tensor& tensor, int64_t count, int dst, const Communicator& comm) {
+void gather_inplace(const at::Tensor& tensor, IntArgument count, IntArgument dst,
+                    const Communicator& comm) {
   CommunicatorCall call(comm, "gather_inplace");
   const bool is_dst = call.rank() == dst;
   if (call.takes_rank(dst, "dst") && call.takes_output(tensor, "tensor")) {
-    call.has_elements(tensor, "tensor", is_dst ? count * call.size() : count);
+    call.has_elements(tensor, "tensor", count * (is_dst ? call.size() : 1));
   }
   agree(call, tensor, count, root_text(dst));
   call.run([&](c10d::Backend& backend) {
@@ -297,7 +299,7 @@ void gather_inplace(const at::Tensor& tensor, int64_t count, int dst, const Comm
   });
 }
 
-void scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, int src,
+void scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArgument src,
              const Communicator& comm) {
   CommunicatorCall call(comm, "scatter");
   const bool is_src = call.rank() == src;
@@ -313,11 +315,12 @@ void scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, int s
   });
 }
 
-void scatter_inplace(const at::Tensor& tensor, int64_t count, int src, const Communicator& comm) {
+void scatter_inplace(const at::Tensor& tensor, IntArgument count, IntArgument src,
+                     const Communicator& comm) {
   CommunicatorCall call(comm, "scatter_inplace");
   const bool is_src = call.rank() == src;
   if (call.takes_rank(src, "src") && call.takes_output(tensor, "tensor")) {
-    call.has_elements(tensor, "tensor", is_src ? count * call.size() : count);
+    call.has_elements(tensor, "tensor", count * (is_src ? call.size() : 1));
   }
   agree(call, tensor, count, root_text(src));
   call.run([&](c10d::Backend& backend) {
@@ -408,7 +411,7 @@ void alltoall_v_inplace(const at::Tensor& tensor, const std::vector<int64_t>& se
   alltoall_v(tensor, send_counts, send_displs, tensor, recv_counts, recv_displs, comm);
 }
 
-void send(const at::Tensor& tensor, int dst, const Communicator& comm) {
+void send(const at::Tensor& tensor, IntArgument dst, const Communicator& comm) {
   CommunicatorCall call(comm, "send");
   call.is_message();
   call.takes_rank(dst, "dst");
@@ -420,7 +423,7 @@ void send(const at::Tensor& tensor, int dst, const Communicator& comm) {
   });
 }
 
-void recv(const at::Tensor& tensor, int src, const Communicator& comm) {
+void recv(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
   CommunicatorCall call(comm, "recv");
   call.is_message();
   call.takes_rank(src, "src");

@@ -1,17 +1,17 @@
-// A handle of a communicator: what the functions of collectives.h work on.
+// A handle of a communicator, which the functions of collectives.h take.
 //
 //   const Communicator inside = group.get_intra_node_communicator();
 //   allreduce_inplace(tensor, ReduceOp::SUM, inside);
 //   allreduce_inplace(tensor);  // Communicator(): the default group's global one
 //
 // A default-constructed handle stands for the global communicator of the default process group,
-// looked up at each use. A rank that is not among a communicator's ranks holds a handle too, on
-// which every operation is a NotAMemberError: nothing is sent, and the members are not disturbed.
-// After DistributedManager::cleanup() all handles are empty shells: GroupAbortedError.
+// looked up at each use. A rank outside the communicator has a handle too; every operation on it
+// raises NotAMemberError, sends nothing and does not disturb the members. After
+// DistributedManager::cleanup() every operation raises GroupAbortedError.
 //
-// Threads: any; the operations of one communicator are ordered by the caller, equally on all its
-// ranks. Copies share one communicator. Errors: NotAMemberError; GroupError where the default group
-// is needed and there is none.
+// Threads: any; all ranks of a communicator make its operations in the same order. Copies share one
+// communicator. Errors: NotAMemberError; GroupError if the default group is needed and does not
+// exist.
 //
 // Corresponds to bagua_core.BaguaSingleCommunicatorPy.
 #pragma once
@@ -40,27 +40,27 @@ class Communicator {
  public:
   Communicator() = default;
 
-  // This communicator; of an empty handle, the one that it stands for now.
+  // This communicator; for an empty handle, the one that it stands for now.
   Communicator resolved() const;
-  // This rank among the communicator's, -1 where it is not in it.
+  // This rank's number in the communicator; -1 outside it.
   int rank() const;
   int nranks() const;
   // World ranks, by rank in the communicator.
   const std::vector<int>& ranks() const;
   bool is_member() const;
   const std::string& name() const;
-  // What operations on CUDA tensors run on; absent: the current stream. Without meaning for others.
+  // The stream of operations on CUDA tensors; absent: the current one. Not used for CPU tensors.
   std::optional<c10::Stream> stream() const;
 
-  // Ends all operations under way, here and, with ucx, on the other ranks; they and all later ones
-  // raise GroupAbortedError. Other communicators live on.
+  // Ends all operations under way, here and, with ucx, on the other ranks; these and all later ones
+  // raise GroupAbortedError. Other communicators stay usable.
   void abort() const;
   // Whether abort() was called on a copy of this handle.
   bool is_aborted() const;
   // Whether it was aborted, here or elsewhere, or has failed.
   bool check_abort() const;
 
-  // What it is in c10d.
+  // The c10d group behind it.
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const;
 
   // Of `ranks` over `group`, which is null on a rank that is not among them. BaguaProcessGroup

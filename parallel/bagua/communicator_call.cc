@@ -122,7 +122,7 @@ bool CommunicatorCall::are_alike(const at::Tensor& send, const at::Tensor& recv)
          });
 }
 
-bool CommunicatorCall::takes_rank(int rank, std::string_view name) {
+bool CommunicatorCall::takes_rank(int64_t rank, std::string_view name) {
   return require(rank >= 0 && rank < size_, [&] {
     return fmt::format("{} is {} in a communicator of {} ranks", name, rank, size_);
   });

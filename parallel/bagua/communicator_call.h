@@ -1,14 +1,14 @@
 // One call of a function of collectives.h on its way to a c10d backend. Internal to this library.
 //
-// The function checks its arguments first; what is wrong becomes a text, not an exception, since
-// the other ranks wait. run() then makes the call, or tells the others of the problem:
+// The function checks its arguments first; a problem becomes a text, not an exception, since the
+// other ranks wait. run() then makes the call, or tells the others of the problem:
 //
 //   ucx, CPU tensors  the ranks' headers are compared: every rank raises the same error
-//   CUDA tensors      so with MESHRUN_CHECK_COLLECTIVES=1, where the group has ucx for the CPU
-//   else              raised on this rank alone, before anything is sent
+//   CUDA tensors      the same with MESHRUN_CHECK_COLLECTIVES=1, if the group has ucx for the CPU
+//   otherwise         raised on this rank alone, before anything is sent
 //
-// Tensors are handed to the backend flat: as views where their memory is contiguous, else as
-// copies, which are written back when the call has succeeded.
+// The backend gets flat tensors: views of contiguous memory, copies of any other. Copies are
+// written back when the call has succeeded.
 #pragma once
 
 #include <cstdint>
@@ -39,17 +39,17 @@ class CommunicatorCall {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // The first problem counts; after it, nothing is looked at any more.
+  // Only the first problem is kept; after it nothing more is checked.
   bool require(bool condition, const Text& problem);
   // A dense tensor, on a device that the communicator has a backend for.
   bool takes(const at::Tensor& tensor, std::string_view name);
-  // Whose elements are not the same memory.
+  // Its elements must not share memory.
   bool takes_output(const at::Tensor& tensor, std::string_view name);
   bool has_elements(const at::Tensor& tensor, std::string_view name, int64_t count);
   bool can_be_shared_out(const at::Tensor& tensor, std::string_view name);
   bool are_alike(const at::Tensor& send, const at::Tensor& recv);
-  bool takes_rank(int rank, std::string_view name);
-  // The result is valid where nothing is wrong.
+  bool takes_rank(int64_t rank, std::string_view name);
+  // The result is valid if nothing is wrong.
   c10d::ReduceOp reduction(ReduceOp op);
   // Messages between two ranks are not compared: their problems are raised here alone.
   void is_message() { is_message_ = true; }

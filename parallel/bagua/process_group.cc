@@ -319,9 +319,9 @@ Communicator BaguaProcessGroup::get_intra_node_communicator() const {
   return state_->communicator("intra", mine);
 }
 
-Communicator BaguaProcessGroup::get_place_communicator(size_t place) const {
-  return state_->communicator(place == 0 ? "inter" : fmt::format("place/{}", place),
-                              members_at_place(state_->nodes, place));
+Communicator BaguaProcessGroup::get_place_communicator(IntArgument place) const {
+  return state_->communicator(place == 0 ? "inter" : fmt::format("place/{}", int64_t{place}),
+                              members_at_place(state_->nodes, static_cast<size_t>(place)));
 }
 
 const std::string& BaguaProcessGroup::group_name() const { return state_->name; }

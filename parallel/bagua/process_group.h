@@ -13,24 +13,24 @@
 //   intra   the members on this rank's node, in the order of the group; its own on every node
 //   inter   the leaders, that is the first member of each node that has any
 //
-// Who calls what. init_process_group() and new_group(): every rank of the job, members or not, in
-// the same order. from_torch_group(): every member of the c10d group. A communicator is made when
-// it is first asked for: global by all members, intra by all members on the node, inter by all
-// leaders. With ucx that waits for nobody; Gloo and NCCL connect, so ranks must ask for
-// communicators in one order. Others get one on which every operation is a NotAMemberError, without
-// any exchange. Which node a rank is on is the launcher's word (DistributedManager::node_rank()),
-// exchanged once by init_process_group().
+// Callers: every rank of the job, member or not, calls init_process_group() and new_group(), in the
+// same order. Every member of the c10d group calls from_torch_group(). The first request makes a
+// communicator: all members request the global one, all members on the node the intra one, all
+// leaders the inter one. With ucx a request waits for no other rank; Gloo and NCCL connect, so
+// ranks must request communicators in the same order. Other ranks get, without any exchange, a
+// handle on which every operation is a NotAMemberError. The launcher says which node a rank is on
+// (DistributedManager::node_rank()); init_process_group() exchanges that once.
 //
-// Streams: collectives on CUDA tensors run on the group's, after the work that is queued on the
-// caller's current one, and return when they are done; absent, the default group's, which is of
-// high priority. On the CPU a stream has no meaning, and none is used.
+// Streams: collectives on CUDA tensors run on the group's stream, after the work queued on the
+// caller's current one, and return when they are done. Without a stream of its own a group uses the
+// default group's, which has high priority. On the CPU no stream is used.
 //
-// Threads: init_process_group() from one; all else from any. Everything ends with
-// DistributedManager::cleanup(), also what handles are kept of. Errors: GroupError, on all ranks
-// that called, with both sides' values; UninitializedError; RendezvousError.
+// Threads: init_process_group() from one; all else from any. DistributedManager::cleanup() ends
+// everything, even if handles are kept. Errors: GroupError, on all ranks that called, with both
+// sides' values; UninitializedError; RendezvousError.
 //
-// Corresponds to bagua.torch_api.communication, whose collectives silently return on ranks that are
-// not members and whose inter communicator needs a leader of equal local rank on every node.
+// Corresponds to bagua.torch_api.communication. There, collectives silently return on ranks that
+// are not members, and the inter communicator needs leaders of equal local rank on all nodes.
 #pragma once
 
 #include <memory>
@@ -42,6 +42,7 @@
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/bagua/communicator.h"
 #include "parallel/bagua/node_map.h"
+#include "parallel/base/arguments.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -53,22 +54,22 @@ namespace meshrun::bagua {
 class BaguaProcessGroup {
  public:
   // new_group() without its check that all ranks name the same group: `ranks` are sorted, all of
-  // them construct it, and `group_name` was given to no other group. GroupError where a rank is out
-  // of range or named twice, where there is none, or where the name is taken.
+  // them construct it, and no other group has `group_name`. GroupError: a rank is out of range or
+  // named twice, there is none, or the name is taken.
   BaguaProcessGroup(std::vector<int> ranks, std::optional<c10::Stream> stream,
                     std::string group_name);
 
   Communicator get_global_communicator() const;
   Communicator get_inter_node_communicator() const;
   Communicator get_intra_node_communicator() const;
-  // The members at `place` on their nodes, as the leaders are those at place 0: for collectives in
-  // several levels. Asked for by all of them; `place` is less than fewest_members(nodes()).
-  Communicator get_place_communicator(size_t place) const;
+  // The members at `place` on their nodes (the leaders are at place 0), for collectives in several
+  // levels. All of them request it; `place` is less than fewest_members(nodes()).
+  Communicator get_place_communicator(IntArgument place) const;
 
   const std::string& group_name() const;
   // World ranks of all members.
   const std::vector<int>& ranks() const;
-  // Of the members on this rank's node; empty where this rank is no member.
+  // World ranks of the members on this rank's node; empty if this rank is not a member.
   std::vector<int> intra_ranks() const;
   std::vector<int> inter_ranks() const;
   // The members, node by node.

@@ -1,8 +1,8 @@
 // The reductions of Bagua's surface, with its numbers, and what they are in c10d.
 //
-// SUM and PRODUCT take numbers of any dtype (bool: or, and), AVG floating-point and complex ones,
-// MIN and MAX all but complex ones, BOR, BAND and BXOR integers and bool. Another pair of reduction
-// and dtype is an error of the collective, on all ranks.
+// SUM and PRODUCT take any dtype (bool: or, and); AVG takes floating-point and complex numbers; MIN
+// and MAX all numbers except complex ones; BOR, BAND and BXOR integers and bool. Any other pair of
+// reduction and dtype is an error of the collective, on all ranks.
 //
 // Corresponds to bagua.torch_api.communication.ReduceOp; a type of its own beside c10d::ReduceOp,
 // whose numbers differ. Pure.
@@ -26,10 +26,10 @@ enum class ReduceOp : int {
   AVG = 10,
 };
 
-// "SUM"; "ReduceOp(5)" for a number that is none.
+// "SUM"; "ReduceOp(5)" for an unknown number.
 std::string to_string(ReduceOp op);
 
-// Absent: the number is none of the above.
+// Absent: the number is unknown.
 std::optional<c10d::ReduceOp> to_c10d(ReduceOp op);
 
 }  // namespace meshrun::bagua

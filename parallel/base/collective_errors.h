@@ -1,20 +1,20 @@
-// The exceptions that collectives raise, on whatever backend.
+// The exceptions that collectives raise, whatever the backend.
 //
-// All derive from c10::Error. Those that all ranks decide together carry the same sentence on every
-// rank. None carries a C++ backtrace.
+// All derive from c10::Error. Errors that the ranks find by comparing their calls have the same
+// sentence on every rank. None carries a C++ backtrace.
 #pragma once
 
 #include "c10/util/Exception.h"
 
 namespace meshrun {
 
-// An argument is wrong in itself, here or on another rank, which the text names.
+// An argument is wrong in itself, on this rank or on another one, which the text names.
 class CollectiveArgumentError : public c10::ValueError {
   using ValueError::ValueError;
 };
 
-// Two ranks called different operations, or one with different sizes: names both, and both sides'
-// values.
+// Two ranks called different operations, or the same one with different sizes: the text names both
+// ranks and both sides' values.
 class CollectiveMismatchError : public c10::ValueError {
   using ValueError::ValueError;
 };
@@ -29,22 +29,22 @@ class PeerLeftError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
-// A rank died, or cannot be reached any more.
+// A rank died or became unreachable.
 class PeerLostError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
-// The operation's timeout has passed; names the ranks that it still waited for.
+// The operation's timeout has passed; the text names the ranks that it still waited for.
 class CollectiveTimeoutError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
-// abort() was called, here or on another rank; and every later use of a group that failed.
+// abort() was called, here or on another rank; or the group was used after it had failed.
 class GroupAbortedError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
-// The network itself refuses: no such device, out of memory, a rank's address is not found.
+// The network itself refused: no such device, out of memory, or a rank's address is unknown.
 class TransportError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };

@@ -1,4 +1,4 @@
-// A number for what ranks, or processes of a host, compare. Pure; no errors.
+// One number that stands for data which ranks, or processes of a host, compare. Pure; no errors.
 #pragma once
 
 #include <cstdint>

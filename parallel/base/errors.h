@@ -1,8 +1,8 @@
-// The exceptions that the manager and comm rooms raise.
+// The exceptions of parallel/comm, parallel/manager and what stands on them.
 //
-// All derive from c10::Error, so one handler catches them with LibTorch's own. They carry no C++
-// backtrace: what() is the sentence a user needs. Each says what failed, both sides' values, and
-// what to do next.
+// All derive from c10::Error, so one handler catches them together with LibTorch's own. They carry
+// no C++ backtrace: what() is the sentence a user needs. Each says what failed, both sides' values,
+// and what to do next.
 //
 // PhysicsNeMo's UndefinedGroupError and UninitializedDistributedManagerWarning are
 // UndefinedGroupError and UninitializedError here; its AssertionErrors and bare ValueErrors are
@@ -23,7 +23,7 @@ class UninitializedError : public c10::Error {
   using Error::Error;
 };
 
-// A group or mesh was asked for by a name that nobody created.
+// No group or mesh of that name was created.
 class UndefinedGroupError : public c10::Error {
   using Error::Error;
 };
@@ -48,13 +48,13 @@ class BackendError : public c10::DistError {
   using DistError::DistError;
 };
 
-// The ranks did not meet: port taken, a stranger's store, peers missing, the worker daemon out of
-// reach.
+// The ranks did not meet: the port is taken, the store is another job's, peers are missing, or the
+// worker daemon does not answer.
 class RendezvousError : public c10::DistError {
   using DistError::DistError;
 };
 
-// The one place where the pure units' absl::Status becomes an exception.
+// Turns the absl::Status of units without LibTorch into an exception; the only place that does.
 template <typename ErrorType>
 void throw_if_error(const absl::Status& status) {
   if (!status.ok()) throw ErrorType(std::string(status.message()));

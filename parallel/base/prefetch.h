@@ -1,5 +1,5 @@
-// Asking for memory that the processor does not see coming. Its own prefetchers end at each page,
-// and do not know that what comes next is written. Any address will do.
+// Prefetches memory that the processor cannot predict: its own prefetchers stop at each page, and
+// do not know that the next access is a write. Any address is allowed.
 #pragma once
 
 #include <cstddef>

@@ -7,11 +7,11 @@
 
 namespace meshrun {
 
-// How many forks lie between this process and the program's first, as far as they happened in this
-// program: an object whose number differs from when it was made is the parent's. A load.
+// Counts the forks between the first caller and this process: a child has a higher number than its
+// parent, so an object made under another number belongs to the parent. Costs one load.
 int fork_count();
 
-// Of the running kernel; empty where /proc does not have it.
+// Of the running kernel; empty if /proc does not have it.
 std::string boot_id();
 
 std::string host_name();
@@ -28,8 +28,7 @@ NodeFacts node_facts();
 // A digest of the facts: sixteen hexadecimal digits.
 std::string node_identity(const NodeFacts& facts);
 
-// Bytes of the environment variable `name`, which is in MiB; `default_mib` where it is not a
-// number.
+// The environment variable `name`, given in MiB, in bytes; `default_mib` if it is not a number.
 size_t mib_of_environment(const char* name, size_t default_mib);
 
 }  // namespace meshrun

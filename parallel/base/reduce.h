@@ -2,9 +2,9 @@
 //
 //   out[i] = (((sources[0][i] op sources[1][i]) op sources[2][i]) ...)
 //
-// The same bits wherever and however often it runs: the order is the sources', never the order of
-// arrival, and no two adjacent operations are fused (the file is compiled with -ffp-contract=off).
-// Pure; the caller has checked with reduction_problem().
+// Every run on every machine gives the same bits: the order is that of the sources, never that of
+// arrival, and the compiler fuses no operations (-ffp-contract=off). Pure; the caller has checked
+// with reduction_problem().
 //
 //   sum        +; bool: or; integers wrap; f16 and bf16 add in f32 and round once (kWide) or
 //              after each + (kNative)
@@ -49,8 +49,8 @@ struct Reduction {
 // complex numbers, bitwise on integers and booleans only, no arithmetic on 8-bit floats.
 std::string reduction_problem(ReductionOp op, DType dtype);
 
-// `count` elements each, aligned as their type asks. `out` may be one of the sources, and overlaps
-// none otherwise.
+// `count` elements each, aligned for their type. `out` may be one of the sources; otherwise it
+// overlaps none.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, int64_t count,
             const Reduction& reduction);
 

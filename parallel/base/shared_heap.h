@@ -1,18 +1,18 @@
 // Memory of this process that ranks on the same host may write into: results of collectives and the
-// engine's scratch memory. A sender copies straight to where its bytes belong, which costs one pass
-// over them and no system call; through the kernel (CMA) each page is looked up and pinned as well,
-// and the receiver does all the work.
+// engine's scratch memory. A sender copies its bytes straight to their place, in one pass and
+// without a system call. Through the kernel (CMA) each page is looked up and pinned as well, and
+// the receiver does all the work.
 //
-// The heap is a memfd. Peers map /proc/<pid>/fd/<fd>, where the kernel lets them (same user, a pid
-// namespace in which they see the process), and check a random number in its first bytes: nothing
+// The heap is a memfd. Peers map /proc/<pid>/fd/<fd> if the kernel lets them (same user, a pid
+// namespace in which they see the process), and check a random number in its first bytes. Nothing
 // has a name in the file system, and nothing remains when the processes are gone. Pages are taken
 // when they are first written, and given back when their block is freed. After fork() a child
-// shares these pages with its parent instead of having a copy: what it writes to them its parent
-// reads. It frees none of them, and has a heap of its own for what it makes itself. A thread may
-// fork while others allocate: fork() waits for the heap's lock, so a child never inherits it held.
+// shares these pages with its parent: the parent reads what the child writes. The child frees none
+// of them, and has its own heap for its own blocks. A thread may fork while others allocate: fork()
+// waits for the heap's lock, so a child never inherits it held.
 //
-// Threads: SharedHeap: any. PeerHeap: one at a time. Errors: create() gives null where the kernel
-// refuses, PeerHeap::open() where the heap cannot be reached; nothing is lost but speed.
+// Threads: SharedHeap: any. PeerHeap: one at a time. Errors: create() returns null if the kernel
+// refuses, PeerHeap::open() if the heap cannot be reached; only speed is lost.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 
 namespace meshrun {
 
-// Where a process's heap is. Goes into its AddressRecord.
+// Where a process's heap is. Part of its AddressRecord.
 struct HeapAddress {
   uint64_t host = 0;  // digest of node_identity(); only ranks with the same number try
   uint64_t token = 0;
@@ -41,13 +41,13 @@ inline bool may_share(const HeapAddress& a, const HeapAddress& b) {
 
 class SharedHeap {
  public:
-  // Blocks begin at, and take, multiples of so many bytes: a page.
+  // Blocks begin at multiples of this, and their sizes are multiples of it: a page.
   static constexpr size_t kGranule = 4096;
 
-  // Null: the kernel has no memfd, or no such address space.
+  // Null: the kernel has no memfd, or too little address space.
   static std::unique_ptr<SharedHeap> create(size_t bytes);
-  // Of MESHRUN_SHARED_MEMORY_MIB (1024), made by the first call. Null where that is 0, where it cannot be made, and where
-  // UCX_TLS names no transport over shared memory. Never destroyed.
+  // Of MESHRUN_SHARED_MEMORY_MIB (1024), made by the first call. Null if that is 0, if it cannot be
+  // made, or if UCX_TLS names no transport over shared memory. Never destroyed.
   static SharedHeap* of_process();
   ~SharedHeap();
 
@@ -59,7 +59,7 @@ class SharedHeap {
   // Gives the pages back.
   void free(void* block) MESHRUN_EXCLUDES(mu_);
 
-  // In a child of the process that made it: nothing is allocated or freed here any more.
+  // In a child of the process that made the heap: nothing is allocated or freed in it any more.
   bool is_inherited() const;
 
   const HeapAddress& address() const { return address_; }

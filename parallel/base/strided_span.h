@@ -1,9 +1,9 @@
 // Memory that an operation reads or writes: `rows` runs of `row_bytes`, `pitch` apart.
 //
-// What a slice of a contiguous tensor along any dimension is: along dim 0 one row, along dim d as
-// many rows as there are index tuples before d. Offsets into a span count its own bytes in row
-// order ("packed" bytes), never the gaps; both ends of a message agree on those, and on nothing
-// else about each other's memory. Pure; no errors.
+// A slice of a contiguous tensor along any dimension is such a span: along dim 0 one row, along dim
+// d as many rows as there are index tuples before d. Offsets into a span count its own bytes in row
+// order ("packed" bytes), never the gaps. Both ends of a message agree on packed bytes alone; each
+// end's memory may be laid out differently. Pure; no errors.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Layout {
   int64_t pitch = 0;
 
   int64_t bytes() const { return rows * row_bytes; }
-  // From the first byte to behind the last one, gaps included.
+  // From the first byte to just after the last one, gaps included.
   int64_t extent() const { return rows <= 1 ? row_bytes : (rows - 1) * pitch + row_bytes; }
   bool is_contiguous() const { return rows <= 1 || pitch == row_bytes; }
   // Whether packed bytes [offset, offset + length) lie side by side, so that they can be sent or
@@ -29,11 +29,11 @@ struct Layout {
     return is_contiguous() || length == 0 ||
            offset / row_bytes == (offset + length - 1) / row_bytes;
   }
-  // Bytes side by side from packed byte `offset` on.
+  // How many bytes from packed byte `offset` on are next to each other.
   int64_t run_at(int64_t offset) const {
     return is_contiguous() ? bytes() - offset : row_bytes - offset % row_bytes;
   }
-  // Where packed byte `offset` lies, from the start.
+  // The place of packed byte `offset`, counted from the start.
   int64_t position(int64_t offset) const {
     return is_contiguous() ? offset : offset / row_bytes * pitch + offset % row_bytes;
   }
@@ -57,7 +57,7 @@ inline StridedSpan contiguous(void* data, int64_t bytes) {
   return {static_cast<std::byte*>(data), {1, bytes, bytes}};
 }
 
-// What is asked for before it is copied, since the processor does not see it coming.
+// What is prefetched before it is copied, since the processor cannot predict it.
 enum class Prefetch : uint8_t {
   kRows,  // rows that lie apart
   // Everything: more than the caches hold. Takes a third less time then, and more of what they do.
@@ -69,7 +69,7 @@ enum class Prefetch : uint8_t {
 void copy(ConstStridedSpan from, int64_t from_offset, StridedSpan to, int64_t to_offset,
           int64_t bytes, Prefetch prefetch = Prefetch::kRows);
 
-// copy() from pieces that lie nowhere, and are put together as they are written.
+// copy() from pieces that are produced on demand, as they are written.
 using Fill = std::function<void(int32_t piece, int64_t from_offset, StridedSpan to,
                                 int64_t to_offset, int64_t bytes)>;
 

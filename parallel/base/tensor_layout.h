@@ -1,4 +1,4 @@
-// Tensors as the engine's memory. Pure.
+// Describes tensors as memory for the engine. Pure.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ std::optional<DType> dtype_of(at::ScalarType type);
 // `extent` elements along `dim` of a contiguous tensor of that shape.
 Layout slice_layout(at::IntArrayRef shape, int64_t dim, int64_t extent, int64_t element_size);
 
-// Where `tensor`, as it lies, is rows of equal length and pitch: contiguous, or a slice of a
-// contiguous tensor along one dimension. Absent: it must be copied.
+// The memory of a tensor that consists of rows of equal length and pitch: a contiguous one, or a
+// slice of a contiguous one along one dimension. Absent: the tensor must be copied.
 std::optional<StridedSpan> span_of(const at::Tensor& tensor);
 
 }  // namespace meshrun

@@ -6,9 +6,9 @@
 
 namespace meshrun {
 
-// Writes beside `path`, flushes to the disk, renames: after a crash at any moment `path` holds what
-// it held before or all of `content`. Raises std::runtime_error, whose text names the path and the
-// reason.
+// Writes a file beside `path`, flushes it to the disk and renames it: after a crash at any moment
+// `path` has either its former content or all of `content`. Raises std::runtime_error; the text
+// names the path and the reason.
 void write_file_atomically(const std::string& path, std::string_view content);
 
 }  // namespace meshrun

@@ -5,8 +5,8 @@
 // a little-endian u64, the header as JSON ({"name": {"dtype", "shape", "data_offsets"},
 // "__metadata__": {...}}), the bytes. https://github.com/huggingface/safetensors#format
 //
-// Errors: SafetensorsError names the file and what is wrong with it; std::runtime_error where the
-// disk fails.
+// Errors: SafetensorsError names the file and what is wrong with it; std::runtime_error if reading
+// or writing fails.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class SafetensorsError : public std::runtime_error {
 // Atomic: see write_file_atomically. Tensors are laid out in the order of their names.
 void write_safetensors(const std::string& path, const TensorFile& file);
 
-// Checks every offset and size against the file's, so that a damaged file is an error and never a
-// crash.
+// Checks every offset and size against the file's length, so that a damaged file is an error, never
+// a crash.
 TensorFile read_safetensors(const std::string& path);
 
 }  // namespace meshrun

@@ -1,4 +1,4 @@
-// Between LibTorch's tensors and those of a safetensors file.
+// Converts between LibTorch's tensors and those of a safetensors file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@ namespace meshrun {
 StoredTensor to_stored(const at::Tensor& tensor);
 
 // Copies the values into `tensor`, on its device. Raises c10::ValueError, with both sides' values,
-// where dtype or shape differ; `name` says which tensor in the text.
+// if dtype or shape differ; the text calls the tensor `name`.
 void copy_stored(const StoredTensor& stored, const std::string& name, const at::Tensor& tensor);
 
 }  // namespace meshrun

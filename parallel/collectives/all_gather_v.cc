@@ -4,13 +4,13 @@
 
 namespace meshrun {
 
-at::Tensor all_gather_v(const at::Tensor& tensor, const Sizes& sizes, int64_t dim, bool use_fp32,
-                        const GroupArgument& group) {
+at::Tensor all_gather_v(const at::Tensor& tensor, const Sizes& sizes, IntArgument dim,
+                        BoolArgument use_fp32, const GroupArgument& group) {
   return differentiable_all_gather(tensor, make_all_gather(tensor, sizes, dim, use_fp32, group));
 }
 
-AsyncTensor all_gather_v_async(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
-                               bool use_fp32, const GroupArgument& group) {
+AsyncTensor all_gather_v_async(const at::Tensor& tensor, const Sizes& sizes, IntArgument dim,
+                               BoolArgument use_fp32, const GroupArgument& group) {
   const ExchangePtr exchange = make_all_gather(tensor, sizes, dim, use_fp32, group);
   return asynchronously(
       [&](WorkPtr* work) { return differentiable_all_gather(tensor, exchange, work); });

@@ -9,6 +9,7 @@
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {
@@ -20,24 +21,25 @@ bool is_16_bit_float(at::ScalarType type) {
   return at::isReducedFloatingType(type) && c10::elementSize(type) == 2;
 }
 
-std::string words_of(const at::Tensor& tensor, const AllReduceCall& call) {
+std::string words_of(const at::Tensor& tensor, ReduceOp::RedOpType op, const VCall& call) {
   return fmt::format("all_reduce of {} [{}], op {}{}", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "), static_cast<int>(call.op),
+                     fmt::join(tensor.sizes(), ", "), static_cast<int>(op),
                      call.details ? call.details() : "");
 }
 
-c10d::AllreduceOptions options_of(const AllReduceCall& call) {
+c10d::AllreduceOptions options_of(ReduceOp::RedOpType op, const VCall& call) {
   c10d::AllreduceOptions options;
-  options.reduceOp = call.op;
+  options.reduceOp = op;
   options.asyncOp = call.async;
   return options;
 }
 
 // With a comparison of what the all-reduce's own header does not have, in one operation.
 c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
-                                              const at::Tensor& tensor, AllReduceCall& call) {
+                                              const at::Tensor& tensor, ReduceOp::RedOpType op,
+                                              const VCall& call) {
   std::vector<at::Tensor> tensors = {tensor};
-  const c10d::AllreduceOptions options = options_of(call);
+  const c10d::AllreduceOptions options = options_of(op, call);
   c10d::Backend& backend = comparer.backend();
   if (call.agreed == 0) return backend.allreduce(tensors, options);
   backend.startCoalescing();
@@ -50,10 +52,10 @@ c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
 }  // namespace
 
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
-                            AllReduceCall call) {
-  const c10::DeviceType device = device_of(group, tensor);
+                            ReduceOp::RedOpType op, VCall call) {
+  const c10::DeviceType device = device_of(tensor, *group);
   const ComparingBackend own(group->getBackend(device));
-  if (call.problem.empty() && !own && call.op == ReduceOp::AVG && !tensor.is_floating_point() &&
+  if (call.problem.empty() && !own && op == ReduceOp::AVG && !tensor.is_floating_point() &&
       !tensor.is_complex()) {
     call.problem = "an average needs a floating-point or complex type";
   }
@@ -62,24 +64,24 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
   PendingAllReduce pending;
   pending.tensor_ = tensor;
   if (own) {
-    pending.work_ = start_compared(own, tensor, call);
+    pending.work_ = start_compared(own, tensor, op, call);
     return pending;
   }
   if (const auto comparer = comparer_of(*group)) {
-    const std::string words = words_of(tensor, call);
+    const std::string words = words_of(tensor, op, call);
     const uint64_t digest = Fingerprint(fmt::format("{} {}", words, call.agreed));
     comparer->compare(words, digest, {})->wait();
   }
   if (tensor.numel() == 0) return pending;  // Gloo has no such message
-  if (call.op == ReduceOp::AVG) {
-    call.op = ReduceOp::SUM;
+  if (op == ReduceOp::AVG) {
+    op = ReduceOp::SUM;
     pending.divisor_ = group->getSize();
   }
   at::Tensor wire = tensor.contiguous();
   if (call.use_fp32 && is_16_bit_float(wire.scalar_type())) wire = wire.to(at::kFloat);
   if (!wire.is_same(tensor)) pending.wire_ = wire;
   std::vector<at::Tensor> tensors = {wire.is_complex() ? at::view_as_real(wire) : wire};
-  pending.work_ = group->allreduce(tensors, options_of(call));
+  pending.work_ = group->allreduce(tensors, options_of(op, call));
   return pending;
 }
 
@@ -92,15 +94,6 @@ at::Tensor PendingAllReduce::wait() {
   wire_ = at::Tensor();
   divisor_ = 1;
   return tensor_;
-}
-
-c10::DeviceType device_of(const ProcessGroupPtr& group, const at::Tensor& tensor) {
-  if (tensor.defined()) return tensor.device().type();
-  const std::vector<c10::Device> devices = group->getDeviceTypes();
-  for (const c10::Device device : devices) {
-    if (!device.is_cpu()) return device.type();
-  }
-  return c10::DeviceType::CPU;
 }
 
 void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,

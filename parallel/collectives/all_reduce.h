@@ -1,10 +1,14 @@
-// c10d's all-reduce as this room and parallel/nn call it: 16-bit floats are added in float32 on
-// every backend, AVG works on every backend, and a wrong argument on one rank is an error on all.
+// c10d's all-reduce as parallel/collectives and parallel/nn call it: 16-bit floats are added in
+// float32 on every backend, AVG works on every backend, and a wrong argument on one rank is an
+// error on all.
 //
 //   ucx          does all of it itself
 //   any other    16-bit floats travel as float32, AVG is SUM and a division, complex numbers are
 //                pairs. Headers are compared over the group's ucx backend for the CPU with
 //                MESHRUN_CHECK_COLLECTIVES=1; else a `problem` is raised here alone
+//
+// VCall: `agreed` 0 is one message less; `use_fp32` false lets 16-bit floats travel as they are, on
+// backends that may then add them so; `requires_grad` and `fill` are not used.
 //
 // Internal. Not differentiable: mappings.h is.
 // Threads and order: those of c10d::Backend. Errors: parallel/base/collective_errors.h, from wait()
@@ -12,12 +16,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "ATen/core/Tensor.h"
-#include "c10/core/Device.h"
+#include "c10/core/DeviceType.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Types.hpp"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
@@ -28,21 +32,6 @@ class ProcessGroup;
 namespace meshrun::detail {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-struct AllReduceCall {
-  c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;
-  // What is wrong with this rank's arguments; empty: nothing. The tensor is then not looked at.
-  std::string problem;
-  // Whatever the ranks must agree on beside dtype, shape and op; 0: nothing, which is one message
-  // less.
-  uint64_t agreed = 0;
-  // Says `agreed` in words. Must own what it reads.
-  std::function<std::string()> details;
-  // False: 16-bit floats travel as they are, on backends that may then add them so.
-  bool use_fp32 = true;
-  // Somebody else moves it forward until wait().
-  bool async = false;
-};
 
 // Holds the tensors.
 class PendingAllReduce {
@@ -57,7 +46,8 @@ class PendingAllReduce {
   const c10::intrusive_ptr<c10d::Work>& work() const { return work_; }
 
  private:
-  friend PendingAllReduce all_reduce(const ProcessGroupPtr&, const at::Tensor&, AllReduceCall);
+  friend PendingAllReduce all_reduce(const ProcessGroupPtr&, const at::Tensor&,
+                                     c10d::ReduceOp::RedOpType, VCall);
 
   c10::intrusive_ptr<c10d::Work> work_;
   at::Tensor tensor_;
@@ -67,11 +57,7 @@ class PendingAllReduce {
 
 // In place. `tensor`: dense, of the caller's own memory, without a gradient.
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
-                            AllReduceCall call = {});
-
-// The device that the group's other ranks communicate from: the tensor's where there is one, else
-// the first accelerator of the group, or the CPU.
-c10::DeviceType device_of(const ProcessGroupPtr& group, const at::Tensor& tensor);
+                            c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM, VCall call = {});
 
 // Takes part in whatever collective the others call, with `problem` (not empty), and raises it.
 [[noreturn]] void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,

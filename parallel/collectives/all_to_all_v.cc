@@ -5,7 +5,7 @@
 namespace meshrun {
 
 at::Tensor all_to_all_v(const at::Tensor& tensor, at::IntArrayRef input_sizes,
-                        at::IntArrayRef output_sizes, int64_t input_dim, int64_t output_dim,
+                        at::IntArrayRef output_sizes, IntArgument input_dim, IntArgument output_dim,
                         const GroupArgument& group) {
   return differentiable_all_to_all(
       tensor, make_all_to_all(tensor, input_sizes, output_sizes, input_dim, output_dim, group),
@@ -13,8 +13,8 @@ at::Tensor all_to_all_v(const at::Tensor& tensor, at::IntArrayRef input_sizes,
 }
 
 AsyncTensor all_to_all_v_async(const at::Tensor& tensor, at::IntArrayRef input_sizes,
-                               at::IntArrayRef output_sizes, int64_t input_dim, int64_t output_dim,
-                               const GroupArgument& group) {
+                               at::IntArrayRef output_sizes, IntArgument input_dim,
+                               IntArgument output_dim, const GroupArgument& group) {
   const ExchangePtr exchange =
       make_all_to_all(tensor, input_sizes, output_sizes, input_dim, output_dim, group);
   return asynchronously(

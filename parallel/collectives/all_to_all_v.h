@@ -1,5 +1,5 @@
-// Slice r of this rank's tensor to rank r; what comes from rank r becomes slice r of the result.
-// The two sides may be cut along different dimensions, which makes it a distributed transpose.
+// Sends slice r of this rank's tensor to rank r; what rank r sends becomes slice r of the result.
+// The two sides may be cut along different dimensions: that is a distributed transpose.
 //
 // Shapes: `tensor` has sum(input_sizes) along input_dim.
 //   output_dim == input_dim   the result has sum(output_sizes) along it, all else as `tensor`;
@@ -10,26 +10,27 @@
 //
 // Backward: the same call with the two sides exchanged. Differentiable again.
 //
-// Sizes differ between ranks by nature, and only their number is compared between them: that both
-// ends of a message mean the same size is up to the caller. The rest (what else must agree,
-// threads, errors) is as for all_gather_v.
+// The ranks' sizes differ, so only their number is compared between ranks: the caller must make
+// both ends of a message mean the same size. All else (what must agree, threads, errors) is as for
+// all_gather_v.
 #pragma once
 
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/ArrayRef.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/async_tensor.h"
 #include "parallel/collectives/group_argument.h"
 
 namespace meshrun {
 
 at::Tensor all_to_all_v(const at::Tensor& tensor, at::IntArrayRef input_sizes,
-                        at::IntArrayRef output_sizes, int64_t input_dim = 0, int64_t output_dim = 0,
-                        const GroupArgument& group = {});
+                        at::IntArrayRef output_sizes, IntArgument input_dim = 0,
+                        IntArgument output_dim = 0, const GroupArgument& group = {});
 AsyncTensor all_to_all_v_async(const at::Tensor& tensor, at::IntArrayRef input_sizes,
-                               at::IntArrayRef output_sizes, int64_t input_dim = 0,
-                               int64_t output_dim = 0, const GroupArgument& group = {});
+                               at::IntArrayRef output_sizes, IntArgument input_dim = 0,
+                               IntArgument output_dim = 0, const GroupArgument& group = {});
 
 struct AllToAllVAutograd;  // autograd_functions.h
 

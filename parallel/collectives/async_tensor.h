@@ -5,12 +5,12 @@
 //   ...                                   // other work
 //   at::Tensor y = gathered.wait();
 //
-// The tensor's autograd node is made when the collective is called, not by wait(): so ranks that
-// call in one order have their graphs in one order. Its backward is a synchronous collective.
-// The memory of inputs and result is held until the operation is done, also where all handles are
-// dropped before. On a GPU wait() makes the current stream wait, not the host.
+// The call makes the tensor's autograd node, not wait(): ranks that call in the same order have
+// their graphs in the same order. Its backward is a synchronous collective. The operation holds the
+// memory of inputs and result until it is done, even after all handles are dropped. On a GPU wait()
+// makes the current stream wait, not the host.
 //
-// Copies share the operation. Threads: any, one at a time for wait(). Errors: wait() throws the
+// Copies share the operation. Threads: any, but one at a time for wait(). Errors: wait() throws the
 // Work's (parallel/base/collective_errors.h).
 #pragma once
 
@@ -26,14 +26,14 @@ class AsyncTensor {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // Of no operation; wait() returns an undefined tensor.
+  // Without an operation: wait() returns an undefined tensor.
   AsyncTensor() = default;
   AsyncTensor(at::Tensor tensor, WorkPtr work)
       : tensor_(std::move(tensor)), work_(std::move(work)) {}
 
-  // Without an error, or with one.
+  // With or without an error.
   bool is_completed() const { return !work_ || work_->isCompleted(); }
-  // The result, with its gradient; again the same one when called again.
+  // The result, with its autograd node; every call returns the same tensor.
   at::Tensor wait() {
     if (work_) work_->wait();
     return tensor_;

@@ -6,24 +6,6 @@
 namespace meshrun {
 namespace {
 
-constexpr const char* kExchange = "exchange";
-
-void save(AutogradContext* ctx, const ExchangePtr& exchange) {
-  ctx->saved_data.emplace(kExchange, at::IValue::make_capsule(exchange));
-}
-
-ExchangePtr saved_exchange(AutogradContext* ctx) {
-  return c10::static_intrusive_pointer_cast<Exchange>(ctx->saved_data.at(kExchange).toCapsule());
-}
-
-// One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
-// undefined beyond.
-variable_list only(at::Tensor gradient) {
-  variable_list gradients(5);
-  gradients[0] = std::move(gradient);
-  return gradients;
-}
-
 // Inside forward() the mode is off, whatever it was outside.
 CallForm form_of(const at::Tensor& tensor, WorkPtr* work) {
   return {tensor.defined() && tensor.requires_grad(), work};
@@ -68,7 +50,7 @@ at::Tensor differentiable_all_to_all(const at::Tensor& tensor, const ExchangePtr
     return AllToAllVAutograd::apply(tensor, exchange, reversed, work);
   }
   const c10::NoGradGuard no_grad;
-  return all_to_all(tensor, *exchange, reversed, {false, work});
+  return all_to_all(tensor, exchange, reversed, {false, work});
 }
 
 at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape) {
@@ -79,68 +61,68 @@ at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape) {
 // AllGatherV.
 
 at::Tensor AllGatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                       const Sizes& sizes, int64_t dim, bool use_fp32,
+                                       const Sizes& sizes, IntArgument dim, BoolArgument use_fp32,
                                        const GroupArgument& group) {
   return forward(ctx, tensor, make_all_gather(tensor, sizes, dim, use_fp32, group), nullptr);
 }
 
 at::Tensor AllGatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                        const ExchangePtr& exchange, WorkPtr* work) {
-  save(ctx, exchange);
+  save_exchange(ctx, exchange);
   return all_gather(tensor, *exchange, form_of(tensor, work));
 }
 
 variable_list AllGatherVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
-  return only(differentiable_reduce_scatter(grads[0], saved_exchange(ctx)));
+  return only_first(differentiable_reduce_scatter(grads[0], saved_exchange(ctx)));
 }
 
 // ReduceScatterV.
 
 at::Tensor ReduceScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                           const Sizes& sizes, int64_t dim, bool use_fp32,
-                                           const GroupArgument& group) {
+                                           const Sizes& sizes, IntArgument dim,
+                                           BoolArgument use_fp32, const GroupArgument& group) {
   return forward(ctx, tensor, make_reduce_scatter(tensor, sizes, dim, use_fp32, group), nullptr);
 }
 
 at::Tensor ReduceScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                            const ExchangePtr& exchange, WorkPtr* work) {
-  save(ctx, exchange);
+  save_exchange(ctx, exchange);
   return reduce_scatter(tensor, *exchange, form_of(tensor, work));
 }
 
 variable_list ReduceScatterVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
-  return only(differentiable_all_gather(grads[0], saved_exchange(ctx)));
+  return only_first(differentiable_all_gather(grads[0], saved_exchange(ctx)));
 }
 
 // GatherV.
 
 at::Tensor GatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                    const Sizes& sizes, int64_t dim, int64_t dst,
+                                    const Sizes& sizes, IntArgument dim, IntArgument dst,
                                     const GroupArgument& group) {
   return forward(ctx, tensor, make_gather(tensor, sizes, dim, dst, group), nullptr);
 }
 
 at::Tensor GatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                     const ExchangePtr& exchange, WorkPtr* work) {
-  save(ctx, exchange);
+  save_exchange(ctx, exchange);
   return gather(tensor, *exchange, form_of(tensor, work));
 }
 
 variable_list GatherVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
-  return only(differentiable_scatter(grads[0], saved_exchange(ctx)));
+  return only_first(differentiable_scatter(grads[0], saved_exchange(ctx)));
 }
 
 // ScatterV.
 
 at::Tensor ScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                     const Sizes& sizes, int64_t dim, int64_t src,
+                                     const Sizes& sizes, IntArgument dim, IntArgument src,
                                      const GroupArgument& group) {
   return forward(ctx, tensor, make_scatter(tensor, sizes, dim, src, group), nullptr);
 }
 
 at::Tensor ScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                      const ExchangePtr& exchange, WorkPtr* work) {
-  save(ctx, exchange);
+  save_exchange(ctx, exchange);
   if (!exchange->is_root() && tensor.defined()) ctx->saved_data.emplace("shape", tensor.sizes());
   return scatter(tensor, *exchange, form_of(tensor, work));
 }
@@ -148,22 +130,22 @@ at::Tensor ScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& ten
 variable_list ScatterVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
   const ExchangePtr exchange = saved_exchange(ctx);
   at::Tensor gathered = differentiable_gather(grads[0], exchange);
-  if (exchange->is_root()) return only(std::move(gathered));
-  return only(connected_zeros(gathered, ctx->saved_data.at("shape").toIntVector()));
+  if (exchange->is_root()) return only_first(std::move(gathered));
+  return only_first(connected_zeros(gathered, ctx->saved_data.at("shape").toIntVector()));
 }
 
 // AllToAllV.
 
 at::Tensor AllToAllVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                       const ExchangePtr& exchange, bool reversed, WorkPtr* work) {
-  save(ctx, exchange);
+  save_exchange(ctx, exchange);
   ctx->saved_data.emplace("reversed", reversed);
-  return all_to_all(tensor, *exchange, reversed, form_of(tensor, work));
+  return all_to_all(tensor, exchange, reversed, form_of(tensor, work));
 }
 
 variable_list AllToAllVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
   const bool reversed = ctx->saved_data.at("reversed").toBool();
-  return only(differentiable_all_to_all(grads[0], saved_exchange(ctx), !reversed));
+  return only_first(differentiable_all_to_all(grads[0], saved_exchange(ctx), !reversed));
 }
 
 // ConnectedZeros.
@@ -175,7 +157,7 @@ at::Tensor ConnectedZeros::forward(AutogradContext* ctx, const at::Tensor& tenso
 }
 
 variable_list ConnectedZeros::backward(AutogradContext* ctx, const variable_list& grads) {
-  return only(connected_zeros(grads[0], ctx->saved_data.at("shape").toIntVector()));
+  return only_first(connected_zeros(grads[0], ctx->saved_data.at("shape").toIntVector()));
 }
 
 }  // namespace meshrun

@@ -1,6 +1,6 @@
 // The autograd functions of the collectives. Programs call the functions of the same names in
-// snake_case, which make a node only where a gradient is asked for; these are here to be seen, and
-// for those who compose their own. apply() takes the arguments of the function, in its order.
+// snake_case, which make a node only when a gradient is needed; these are public so that programs
+// can compose their own. apply() takes the arguments of the function, in its order.
 //
 //   forward                backward
 //   AllGatherVAutograd     ReduceScatterVAutograd    and the reverse
@@ -8,18 +8,19 @@
 //   AllToAllVAutograd      itself, reversed
 //   IndexedAllToAllV...    IndexedAllToAllVReverse   and the reverse
 //
-// Each backward is one collective, differentiable itself: derivatives of any order. Nodes keep
-// sizes, never the global tensor. A cotangent that is undefined counts as zeros, for the other
-// ranks need this one's part. Backward passes run where autograd runs them; graphs built in one
-// order on all ranks run their collectives in one order.
+// Each backward is one collective and differentiable itself, so there are derivatives of any order.
+// Nodes keep sizes, never the global tensor. An undefined cotangent counts as zeros, because the
+// other ranks need this rank's part. Backward passes run on autograd's threads; ranks that build
+// their graphs in the same order run the collectives in the same order.
 //
-// The forms with an Exchange or a plan are the room's own; `work`: where an asynchronous call
-// leaves its Work, null otherwise.
+// The forms with an Exchange are internal to parallel/collectives. `work`: where an asynchronous
+// call leaves its Work; null otherwise.
 #pragma once
 
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/exchange.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/collectives/indexed_all_to_all_plan.h"
@@ -33,7 +34,7 @@ using torch::autograd::variable_list;
 
 struct AllGatherVAutograd : torch::autograd::Function<AllGatherVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            int64_t dim, bool use_fp32, const GroupArgument& group);
+                            IntArgument dim, BoolArgument use_fp32, const GroupArgument& group);
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -41,7 +42,7 @@ struct AllGatherVAutograd : torch::autograd::Function<AllGatherVAutograd> {
 
 struct ReduceScatterVAutograd : torch::autograd::Function<ReduceScatterVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            int64_t dim, bool use_fp32, const GroupArgument& group);
+                            IntArgument dim, BoolArgument use_fp32, const GroupArgument& group);
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -49,7 +50,7 @@ struct ReduceScatterVAutograd : torch::autograd::Function<ReduceScatterVAutograd
 
 struct GatherVAutograd : torch::autograd::Function<GatherVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            int64_t dim, int64_t dst, const GroupArgument& group);
+                            IntArgument dim, IntArgument dst, const GroupArgument& group);
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -57,7 +58,7 @@ struct GatherVAutograd : torch::autograd::Function<GatherVAutograd> {
 
 struct ScatterVAutograd : torch::autograd::Function<ScatterVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            int64_t dim, int64_t src, const GroupArgument& group);
+                            IntArgument dim, IntArgument src, const GroupArgument& group);
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -71,7 +72,7 @@ struct AllToAllVAutograd : torch::autograd::Function<AllToAllVAutograd> {
 
 struct IndexedAllToAllVAutograd : torch::autograd::Function<IndexedAllToAllVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
-                            const IndexedAllToAllPlan& plan, bool use_fp32, int64_t dim,
+                            const IndexedAllToAllPlan& plan, BoolArgument use_fp32, IntArgument dim,
                             WorkPtr* work = nullptr);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
 };
@@ -80,12 +81,14 @@ struct IndexedAllToAllVAutograd : torch::autograd::Function<IndexedAllToAllVAuto
 struct IndexedAllToAllVReverseAutograd
     : torch::autograd::Function<IndexedAllToAllVReverseAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
-                            const IndexedAllToAllPlan& plan, bool use_fp32, int64_t dim);
+                            const IndexedAllToAllPlan& plan, BoolArgument use_fp32,
+                            IntArgument dim);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
 };
 
-// Zeros of `shape`, as a linear function of `tensor`: no value of it is read, but its node stays in
-// the graph, to any order of derivative. What tie() and the gradients off a root are made of.
+// Zeros of `shape`, as a linear function of `tensor`: its values are not read, but its node stays
+// in the graph, for derivatives of any order. tie() and the gradients of ranks other than a root
+// use it.
 struct ConnectedZeros : torch::autograd::Function<ConnectedZeros> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, at::IntArrayRef shape);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);

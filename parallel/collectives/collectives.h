@@ -1,5 +1,5 @@
-// All collectives of this room. Including this takes the compiler about as long as LibTorch's
-// own autograd headers do; the single headers are light.
+// All of parallel/collectives. This header includes LibTorch's autograd headers, which take the
+// compiler several seconds; the single headers do not.
 #pragma once
 
 #include "parallel/collectives/all_gather_v.h"             // IWYU pragma: export

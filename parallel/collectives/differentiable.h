@@ -1,4 +1,4 @@
-// Whether a call becomes a node: internal to this room.
+// Whether a call becomes a node, and what nodes keep. Internal to parallel/collectives.
 #pragma once
 
 #include <utility>
@@ -13,6 +13,22 @@ namespace meshrun {
 
 inline bool wants_gradient(const at::Tensor& tensor) {
   return c10::GradMode::is_enabled() && tensor.defined() && tensor.requires_grad();
+}
+
+// A node's Exchange.
+inline void save_exchange(AutogradContext* ctx, const ExchangePtr& exchange) {
+  ctx->saved_data.emplace("exchange", at::IValue::make_capsule(exchange));
+}
+inline ExchangePtr saved_exchange(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Exchange>(ctx->saved_data.at("exchange").toCapsule());
+}
+
+// One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
+// undefined beyond.
+inline variable_list only_first(at::Tensor gradient) {
+  variable_list gradients(5);
+  gradients[0] = std::move(gradient);
+  return gradients;
 }
 
 // The four on pieces of an Exchange. A wrong call makes no node: it ends with an error.

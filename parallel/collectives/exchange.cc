@@ -1,17 +1,23 @@
 #include "parallel/collectives/exchange.h"
 
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "c10/util/DimVector.h"
+#include "core/fingerprint.h"
+#include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/collectives/output_memory.h"
+#include "parallel/collectives/split.h"
 #include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun {
 namespace {
+
+constexpr const char* kUndefined = "the tensor is undefined";
 
 // How large the equal pieces of rank src's tensor are, told by src to all. A scatter itself, so
 // that what is wrong on any rank is heard by all, as ever.
@@ -29,13 +35,36 @@ int64_t tell_extent(const at::Tensor& tensor, const Exchange& exchange, int64_t 
   return told.item<int64_t>();
 }
 
-// With group, rank and world alone.
-ExchangePtr make_exchange(const GroupArgument& group) {
-  auto exchange = c10::make_intrusive<Exchange>();
-  exchange->group = group.get();
-  exchange->rank = exchange->group->getRank();
-  exchange->world = exchange->group->getSize();
-  return exchange;
+// The ranks' extents along a dimension, told by all to all. Raises the problem of any rank.
+Extents tell_extents(const at::Tensor& tensor, const Exchange& exchange, int64_t extent) {
+  const auto device = device_of(tensor, *exchange.group);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
+  const at::Tensor own = at::full({1}, extent, options);
+  const at::Tensor all = at::empty({exchange.world}, options);
+  const Extents ones(static_cast<size_t>(exchange.world), 1);
+  VCall call = make_call(exchange.problem, {});
+  finish(VCollectivesOf(exchange.group, device)->all_gather_v(all, own, ones, 0, std::move(call)),
+         exchange.problem, {});
+  const at::Tensor here = all.cpu();
+  const int64_t* const extents = here.const_data_ptr<int64_t>();
+  return {extents, extents + exchange.world};
+}
+
+// Of what a transpose's ranks must have alike.
+uint64_t digest_of(const Exchange& exchange) {
+  std::vector<int64_t> values = {exchange.dim, exchange.other_dim};
+  values.insert(values.end(), exchange.sizes.begin(), exchange.sizes.end());
+  values.insert(values.end(), exchange.other_sizes.begin(), exchange.other_sizes.end());
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                               values.size() * sizeof(int64_t));
+  return Fingerprint(bytes) | 1;  // 0: nothing to compare
+}
+
+std::string words_of(const Exchange& exchange, bool reversed) {
+  const std::string sides[] = {
+      fmt::format("dim {} {}", exchange.dim, to_words(exchange.sizes)),
+      fmt::format("dim {} {}", exchange.other_dim, to_words(exchange.other_sizes))};
+  return fmt::format(" (transpose of {} and {})", sides[reversed], sides[!reversed]);
 }
 
 // `tensor` may be undefined, which is a problem.
@@ -43,7 +72,7 @@ ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& size
                           const GroupArgument& group) {
   ExchangePtr exchange = make_exchange(group);
   if (!tensor.defined()) {
-    exchange->problem = "the tensor is undefined";
+    exchange->problem = kUndefined;
     return exchange;
   }
   Pieces pieces = cut(role, sizes, tensor.sizes(), dim, exchange->rank, exchange->world);
@@ -67,12 +96,6 @@ void set_root(Exchange& exchange, std::string_view name, int64_t root) {
 
 int64_t Exchange::total() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 
-c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group) {
-  if (tensor.defined()) return tensor.device().type();
-  const auto devices = group.getDeviceTypes();
-  return devices.empty() ? c10::DeviceType::CPU : devices.front().type();
-}
-
 at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent) {
   at::DimVector shape(tensor.sizes());
   shape[static_cast<size_t>(dim)] = extent;
@@ -94,6 +117,14 @@ void finish(WorkPtr work, const std::string& problem, const CallForm& form) {
   }
   work->wait();
   if (!problem.empty()) throw CollectiveArgumentError(problem);
+}
+
+ExchangePtr make_exchange(const GroupArgument& group) {
+  auto exchange = c10::make_intrusive<Exchange>();
+  exchange->group = group.get();
+  exchange->rank = exchange->group->getRank();
+  exchange->world = exchange->group->getSize();
+  return exchange;
 }
 
 ExchangePtr make_all_gather(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
@@ -129,7 +160,7 @@ ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t d
   ExchangePtr exchange = make_exchange(group);
   set_root(*exchange, "src", src);
   if (!tensor.defined()) {
-    exchange->problem = "the tensor is undefined";
+    exchange->problem = kUndefined;
   } else if (exchange->problem.empty()) {
     // Off src the extent along dim has no meaning, so that any template is a piece.
     Pieces pieces = cut(exchange->is_root() ? Role::kWhole : Role::kPiece, sizes, tensor.sizes(),
@@ -148,26 +179,58 @@ ExchangePtr make_all_to_all(const at::Tensor& tensor, at::IntArrayRef input_size
                             const GroupArgument& group) {
   ExchangePtr exchange = make_exchange(group);
   std::string& problem = exchange->problem;
-  if (!tensor.defined()) problem = "the tensor is undefined";
+  if (!tensor.defined()) problem = kUndefined;
   if (problem.empty()) problem = wrap_dim("input_dim", input_dim, tensor.dim());
   if (problem.empty()) problem = wrap_dim("output_dim", output_dim, tensor.dim());
   if (problem.empty()) {
     problem = check_extents("input_sizes", input_sizes, tensor.size(input_dim), exchange->world);
   }
   if (problem.empty()) problem = check_extents("output_sizes", output_sizes, -1, exchange->world);
+  if (problem.empty() && input_dim != output_dim) {
+    problem = check_piece("output_sizes", output_sizes, exchange->rank, tensor.size(output_dim),
+                          output_dim);
+  }
   if (!problem.empty()) return exchange;
   const auto own = static_cast<size_t>(exchange->rank);
-  const int64_t expected = input_dim == output_dim ? input_sizes[own] : tensor.size(output_dim);
-  if (output_sizes[own] != expected) {
-    problem = "output_sizes[" + std::to_string(own) + "] is " + std::to_string(output_sizes[own]) +
-              " on rank " + std::to_string(own) + ", which sends " + std::to_string(expected) +
-              " to itself";
+  if (input_dim == output_dim && output_sizes[own] != input_sizes[own]) {
+    problem = fmt::format("output_sizes[{}] is {} on rank {}, which sends {} to itself",
+                          exchange->rank, output_sizes[own], exchange->rank, input_sizes[own]);
     return exchange;
   }
   exchange->dim = input_dim;
   exchange->sizes.assign(input_sizes.begin(), input_sizes.end());
   exchange->other_dim = output_dim;
   exchange->other_sizes.assign(output_sizes.begin(), output_sizes.end());
+  return exchange;
+}
+
+ExchangePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim1,
+                           const std::optional<std::vector<int64_t>>& dim1_sizes,
+                           const GroupArgument& group) {
+  ExchangePtr exchange = make_exchange(group);
+  std::string& problem = exchange->problem;
+  if (!tensor.defined()) problem = kUndefined;
+  if (problem.empty()) problem = wrap_dim("dim0", dim0, tensor.dim());
+  if (problem.empty()) problem = wrap_dim("dim1", dim1, tensor.dim());
+  if (problem.empty() && dim0 == dim1) {
+    problem = fmt::format("dim0 and dim1 are both {}; a transpose needs two dimensions", dim0);
+  }
+  if (!dim1_sizes) {
+    exchange->other_sizes =
+        tell_extents(tensor, *exchange, problem.empty() ? tensor.size(dim1) : 0);
+  } else if (problem.empty()) {
+    exchange->other_sizes.assign(dim1_sizes->begin(), dim1_sizes->end());
+    problem = check_extents("dim1_sizes", *dim1_sizes, -1, exchange->world);
+    if (problem.empty()) {
+      problem = check_piece("dim1_sizes", *dim1_sizes, exchange->rank, tensor.size(dim1), dim1);
+    }
+  }
+  if (!problem.empty()) return exchange;
+  const std::vector<int64_t> pieces = compute_split_shapes(tensor.size(dim0), exchange->world);
+  exchange->dim = dim0;
+  exchange->sizes.assign(pieces.begin(), pieces.end());
+  exchange->other_dim = dim1;
+  exchange->agreed = digest_of(*exchange);
   return exchange;
 }
 
@@ -216,24 +279,29 @@ at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const Cal
   return output;
 }
 
-at::Tensor all_to_all(const at::Tensor& tensor, const Exchange& exchange, bool reversed,
+at::Tensor all_to_all(const at::Tensor& tensor, const ExchangePtr& exchange, bool reversed,
                       const CallForm& form) {
-  const int64_t input_dim = reversed ? exchange.other_dim : exchange.dim;
-  const int64_t output_dim = reversed ? exchange.dim : exchange.other_dim;
-  const Extents& input_sizes = reversed ? exchange.other_sizes : exchange.sizes;
-  const Extents& output_sizes = reversed ? exchange.sizes : exchange.other_sizes;
+  const int64_t input_dim = reversed ? exchange->other_dim : exchange->dim;
+  const int64_t output_dim = reversed ? exchange->dim : exchange->other_dim;
+  const Extents& input_sizes = reversed ? exchange->other_sizes : exchange->sizes;
+  const Extents& output_sizes = reversed ? exchange->sizes : exchange->other_sizes;
   at::Tensor output;
-  if (exchange.problem.empty()) {
+  if (exchange->problem.empty()) {
     at::DimVector shape(tensor.sizes());
-    shape[static_cast<size_t>(input_dim)] = input_sizes[static_cast<size_t>(exchange.rank)];
+    shape[static_cast<size_t>(input_dim)] = input_sizes[static_cast<size_t>(exchange->rank)];
     shape[static_cast<size_t>(output_dim)] =
         std::accumulate(output_sizes.begin(), output_sizes.end(), int64_t{0});
     output = empty_output(shape, tensor.options());
   }
-  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+  VCall call = make_call(exchange->problem, form);
+  if (exchange->agreed != 0) {
+    call.agreed = exchange->agreed;
+    call.details = [exchange, reversed] { return words_of(*exchange, reversed); };
+  }
+  finish(VCollectivesOf(exchange->group, device_of(tensor, *exchange->group))
              ->all_to_all_v(output, output_sizes, output_dim, tensor, input_sizes, input_dim,
-                            make_call(exchange.problem, form)),
-         exchange.problem, form);
+                            std::move(call)),
+         exchange->problem, form);
   return output;
 }
 

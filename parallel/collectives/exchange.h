@@ -1,12 +1,18 @@
-// What the differentiable collectives and the primitives share: a collective without its tensors,
-// and the calls that make an output and hand it to the group's backend. Internal to this room.
+// What the collectives of this folder share: a collective without its tensors, and the calls that
+// make an output and hand it to the group's backend. Internal to parallel/collectives.
 //
-// An Exchange is made from a call's arguments, checked; autograd nodes keep it for their backward,
-// which is another collective over the same one. It holds no tensor.
+// Three structs describe a call, one per layer:
+//
+//   Exchange   what the caller asked for, checked. Autograd nodes keep it for their backward, which
+//              is another collective over the same one. It holds no tensor
+//   CallForm   how it is made this time: with a gradient, asynchronously
+//   VCall      what the backend is told beside tensors and sizes (comm/interface/v_collectives.h)
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
@@ -30,6 +36,9 @@ struct Exchange : torch::CustomClassHolder {
   // Of an all-to-all: the receiving side.
   int64_t other_dim = 0;
   Extents other_sizes;
+  // Of a transpose: a digest of dims and sizes, which all ranks must have alike. 0: an all-to-all's
+  // sizes differ between ranks.
+  uint64_t agreed = 0;
   int root = 0;  // dst or src
   bool use_fp32 = true;
 
@@ -48,6 +57,8 @@ struct CallForm {
   WorkPtr* work = nullptr;
 };
 
+// Group, rank and world alone.
+ExchangePtr make_exchange(const GroupArgument& group);
 // From the arguments of each, checked. `tensor` may be undefined, which is a problem.
 ExchangePtr make_all_gather(const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
                             bool use_fp32, const GroupArgument& group);
@@ -61,19 +72,23 @@ ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t d
 ExchangePtr make_all_to_all(const at::Tensor& tensor, at::IntArrayRef input_sizes,
                             at::IntArrayRef output_sizes, int64_t input_dim, int64_t output_dim,
                             const GroupArgument& group);
+// An all-to-all from pieces along dim1 to pieces along dim0. Without dim1_sizes it waits for a
+// message, and raises what is wrong.
+ExchangePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim1,
+                           const std::optional<std::vector<int64_t>>& dim1_sizes,
+                           const GroupArgument& group);
 
 // Each makes one output, without a gradient. With a problem they call all the same, and throw it
 // once the other ranks have it too (or leave it to the Work). all_to_all: `reversed` exchanges its
-// two sides.
+// two sides; a wrong call of a transpose describes the Exchange, which it therefore keeps.
 at::Tensor all_gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
 at::Tensor gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
 at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
-at::Tensor all_to_all(const at::Tensor& tensor, const Exchange& exchange, bool reversed,
+at::Tensor all_to_all(const at::Tensor& tensor, const ExchangePtr& exchange, bool reversed,
                       const CallForm& form);
 
 // What all of these need, and the indexed exchange too.
-c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group);
 // Uninitialised, contiguous, like `tensor` but for its extent along `dim`.
 at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent);
 VCall make_call(const std::string& problem, const CallForm& form);

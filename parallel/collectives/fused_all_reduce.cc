@@ -12,6 +12,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {
@@ -204,18 +205,18 @@ FusedReduction::FusedReduction(std::vector<FusedLeaf> leaves, std::string proble
     const auto known = std::find_if(leaves.begin(), leaves.end(),
                                     [](const FusedLeaf& leaf) { return leaf.tensor.defined(); });
     const Tensor example = known == leaves.end() ? Tensor() : known->tensor;
-    raise_on_all_ranks(group, device_of(group, example), problem);
+    raise_on_all_ranks(group, device_of(example, *group), problem);
   }
   state_->leaves = std::move(leaves);
   state_->pack(type, options);
-  AllReduceCall call;
-  call.op = options.weight ? ReduceOp::SUM : options.op;
+  VCall call;
   call.async = async;
   call.agreed = digest_of(state_->leaves, state_->weighted);
   call.details = [kept = state_->leaves, weighted = state_->weighted] {
     return words_of(kept, weighted);
   };
-  state_->pending = all_reduce(group, state_->buffer, std::move(call));
+  state_->pending = all_reduce(group, state_->buffer, options.weight ? ReduceOp::SUM : options.op,
+                               std::move(call));
 }
 
 FusedReduction::~FusedReduction() = default;

@@ -4,24 +4,24 @@
 //   metrics = fused_all_reduce(metrics, {.op = c10d::ReduceOp::AVG});
 //
 // The leaves are packed into one buffer, in order; those of maps and dictionaries in the order of
-// their keys, whatever the order of insertion. Results have the structure, shapes, dtypes and
-// devices of the input, are contiguous, independent of it, and have no gradient. Leaves may be of
-// any shape, also empty ones, and of unlike dtypes:
+// their keys, whatever the order of insertion. Results have the input's structure, shapes, dtypes
+// and devices; they are contiguous, share no memory with it, and have no gradient. Leaves may have
+// any shape, empty ones too, and different dtypes:
 //
 //   all floating point or complex    reduced in their common type, at least float32
-//   all integer                      in their common type, exactly but for overflow
+//   all integer                      reduced in their common type, exactly; overflow wraps
 //   all bool                         SUM and MAX are "any rank", MIN is "all ranks"
 //   integer or bool with floating    an error, since large integers would be rounded; buffer_dtype
-//                                    says that it is meant, and in which type
+//                                    allows it and names the type
 //
 // The ranks agree on op, buffer dtype, whether there is a weight, and on every leaf's key, dtype
 // and shape.
 //
 // A group of one rank, or no DistributedManager: copies of the leaves, without communication.
 //
-// Threads: any; the calls of one group in the same order on all its ranks. Errors: what is wrong
-// on one rank or differs between ranks is raised on every rank that called, in the asynchronous
-// form by the call or by wait() (parallel/base/collective_errors.h); UndefinedGroupError.
+// Threads: any; all ranks of a group make its calls in the same order. Errors: what is wrong on one
+// rank or differs between ranks is raised on every rank that called; the asynchronous form raises
+// it in the call or in wait() (parallel/base/collective_errors.h). UndefinedGroupError.
 //
 // Corresponds to physicsnemo.distributed.fused_all_reduce, whose asynchronous results can be read
 // too early.

@@ -6,10 +6,10 @@
 // memory. `dst` is a rank of the group.
 //
 // Backward: slice r of dst's cotangent goes to rank r (scatter_v); the other ranks' cotangents have
-// no elements. Differentiable again. The node must take part in every rank's backward pass: off
-// `dst`, where a loss hardly uses an empty tensor, by tie() (tie.h).
+// no elements. Differentiable again. Every rank's backward pass must reach the node: ranks other
+// than `dst`, whose losses rarely use an empty tensor, call tie() (tie.h).
 //
-// The rest (agreement of the ranks, on `dst` too, threads, errors) is as for all_gather_v.
+// All else (what must agree, `dst` included, threads, errors) is as for all_gather_v.
 // Corresponds to physicsnemo.distributed.autograd.gather_v, which returns uninitialised memory of
 // the global shape off `dst`.
 #pragma once
@@ -17,16 +17,17 @@
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/async_tensor.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/collectives/sizes.h"
 
 namespace meshrun {
 
-at::Tensor gather_v(const at::Tensor& tensor, const Sizes& sizes = {}, int64_t dim = 0,
-                    int64_t dst = 0, const GroupArgument& group = {});
-AsyncTensor gather_v_async(const at::Tensor& tensor, const Sizes& sizes = {}, int64_t dim = 0,
-                           int64_t dst = 0, const GroupArgument& group = {});
+at::Tensor gather_v(const at::Tensor& tensor, const Sizes& sizes = {}, IntArgument dim = 0,
+                    IntArgument dst = 0, const GroupArgument& group = {});
+AsyncTensor gather_v_async(const at::Tensor& tensor, const Sizes& sizes = {}, IntArgument dim = 0,
+                           IntArgument dst = 0, const GroupArgument& group = {});
 
 struct GatherVAutograd;  // autograd_functions.h
 

@@ -4,10 +4,13 @@
 //   all_gather_v(x, sizes, 0, true, "model_parallel");         DistributedManager::group(name)
 //   all_gather_v(x, sizes, 0, true, manager.group("model"));   a handle
 //
-// Threads: any. Errors, from get(): UndefinedGroupError (no group of that name on this rank),
+// A null handle means the world, too. nullptr and 0 do not compile.
+//
+// Threads: any. Errors, from get(): UndefinedGroupError (this rank has no group of that name),
 // UninitializedError (a name, or nothing, without DistributedManager).
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -23,12 +26,13 @@ class GroupArgument {
  public:
   using Handle = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  // All in the source: a caller need not know what a ProcessGroup is.
+  // Defined in the source file, so that a caller need not include ProcessGroup.hpp.
   GroupArgument();
   GroupArgument(std::nullopt_t);              // NOLINT(google-explicit-constructor)
   GroupArgument(Handle group);                // NOLINT(google-explicit-constructor)
   GroupArgument(std::string name);            // NOLINT(google-explicit-constructor)
   GroupArgument(const char* name);            // NOLINT(google-explicit-constructor)
+  GroupArgument(std::nullptr_t) = delete;     // a name that is null; 0 is one too
   GroupArgument(std::optional<std::string>);  // NOLINT(google-explicit-constructor)
   GroupArgument(const GroupArgument&);
   GroupArgument& operator=(const GroupArgument&);

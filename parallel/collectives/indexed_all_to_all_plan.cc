@@ -35,7 +35,7 @@ at::Tensor tensor_of(std::vector<int64_t>& list) {
 
 IndexedAllToAllPlan::IndexedAllToAllPlan(const std::vector<at::Tensor>& indices,
                                          const std::vector<std::vector<int64_t>>& sizes,
-                                         int64_t extent, const GroupArgument& group) {
+                                         IntArgument extent, const GroupArgument& group) {
   const auto state = std::make_shared<State>();
   state_ = state;
   state->group = group.get();

@@ -28,12 +28,6 @@ c10::intrusive_ptr<SavedPlan> saved_plan(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<SavedPlan>(ctx->saved_data.at(kPlan).toCapsule());
 }
 
-variable_list only(at::Tensor gradient) {
-  variable_list gradients(5);
-  gradients[0] = std::move(gradient);
-  return gradients;
-}
-
 bool is_wrong(const at::Tensor& tensor, const IndexedAllToAllPlan& plan, bool reversed,
               int64_t dim) {
   return !check_indexed(tensor, *plan.state(), reversed, dim).empty();
@@ -68,32 +62,34 @@ IndexedAllToAllPlan plan_for(const at::Tensor& tensor, const std::vector<at::Ten
 }  // namespace
 
 at::Tensor indexed_all_to_all_v(const at::Tensor& tensor, const std::vector<at::Tensor>& indices,
-                                const std::vector<std::vector<int64_t>>& sizes, bool use_fp32,
-                                int64_t dim, const GroupArgument& group) {
+                                const std::vector<std::vector<int64_t>>& sizes,
+                                BoolArgument use_fp32, IntArgument dim,
+                                const GroupArgument& group) {
   return exchange(tensor, plan_for(tensor, indices, sizes, dim, group), use_fp32, dim, nullptr);
 }
 
 at::Tensor indexed_all_to_all_v(const at::Tensor& tensor, const IndexedAllToAllPlan& plan,
-                                bool use_fp32, int64_t dim) {
+                                BoolArgument use_fp32, IntArgument dim) {
   return exchange(tensor, plan, use_fp32, dim, nullptr);
 }
 
 AsyncTensor indexed_all_to_all_v_async(const at::Tensor& tensor,
                                        const std::vector<at::Tensor>& indices,
                                        const std::vector<std::vector<int64_t>>& sizes,
-                                       bool use_fp32, int64_t dim, const GroupArgument& group) {
+                                       BoolArgument use_fp32, IntArgument dim,
+                                       const GroupArgument& group) {
   return indexed_all_to_all_v_async(tensor, plan_for(tensor, indices, sizes, dim, group), use_fp32,
                                     dim);
 }
 
 AsyncTensor indexed_all_to_all_v_async(const at::Tensor& tensor, const IndexedAllToAllPlan& plan,
-                                       bool use_fp32, int64_t dim) {
+                                       BoolArgument use_fp32, IntArgument dim) {
   return asynchronously([&](WorkPtr* work) { return exchange(tensor, plan, use_fp32, dim, work); });
 }
 
 at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                             const IndexedAllToAllPlan& plan, bool use_fp32,
-                                             int64_t dim, WorkPtr* work) {
+                                             const IndexedAllToAllPlan& plan, BoolArgument use_fp32,
+                                             IntArgument dim, WorkPtr* work) {
   save(ctx, plan, use_fp32, dim);
   return indexed_all_to_all(tensor, plan.state(), use_fp32, dim,
                             {tensor.defined() && tensor.requires_grad(), work});
@@ -101,12 +97,12 @@ at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Ten
 
 variable_list IndexedAllToAllVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
   const auto saved = saved_plan(ctx);
-  return only(exchange_back(grads[0], saved->plan, saved->use_fp32, saved->dim));
+  return only_first(exchange_back(grads[0], saved->plan, saved->use_fp32, saved->dim));
 }
 
 at::Tensor IndexedAllToAllVReverseAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
-                                                    const IndexedAllToAllPlan& plan, bool use_fp32,
-                                                    int64_t dim) {
+                                                    const IndexedAllToAllPlan& plan,
+                                                    BoolArgument use_fp32, IntArgument dim) {
   save(ctx, plan, use_fp32, dim);
   return indexed_all_to_all_reverse(tensor, plan.state(), use_fp32, dim,
                                     tensor.defined() && tensor.requires_grad());
@@ -115,7 +111,7 @@ at::Tensor IndexedAllToAllVReverseAutograd::forward(AutogradContext* ctx, const 
 variable_list IndexedAllToAllVReverseAutograd::backward(AutogradContext* ctx,
                                                         const variable_list& grads) {
   const auto saved = saved_plan(ctx);
-  return only(exchange(grads[0], saved->plan, saved->use_fp32, saved->dim, nullptr));
+  return only_first(exchange(grads[0], saved->plan, saved->use_fp32, saved->dim, nullptr));
 }
 
 }  // namespace meshrun

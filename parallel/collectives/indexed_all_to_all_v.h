@@ -1,23 +1,23 @@
-// Slices along `dim`, chosen by index, to each rank: the exchange of a distributed graph's halo.
+// Sends slices along `dim`, chosen by index, to each rank: a distributed graph's halo exchange.
 //
-//   rank 0: x = [a b c], indices = {[0], [2 0]}    ->    rank 0: [a  d]
-//   rank 1: x = [d e],   indices = {[0], []}       ->    rank 1: [c a]        sizes = {{1, 2}, {1,
-//   0}}
+//   sizes = {{1, 2}, {1, 0}}
+//   rank 0: x = [a b c], indices = {[0], [2 0]}    ->    rank 0: [a d]
+//   rank 1: x = [d e],   indices = {[0], []}       ->    rank 1: [c a]
 //
 // Shapes: `tensor` (.., extent, ..); the result has sum over i of sizes[i][rank] along dim, in the
 // order of the sending ranks; all other extents are equal on all ranks. `indices`, `sizes`:
 // indexed_all_to_all_plan.h. Dtypes: all that the backend moves.
 //
-// Slices to others are gathered once and received in place; those to oneself go straight into the
-// result: no byte is copied twice at dim 0.
+// Slices for other ranks are gathered once and received in place; a rank's own slices go straight
+// into the result. At dim 0 no byte is copied twice.
 //
-// Backward: cotangents travel back and are added up per slice, in the order of the send list, this
-// rank's among them: a segmented sum, no atomics, the same bits in every run; float16 and bfloat16
-// in float32 and rounded once, unless `use_fp32` is false. Differentiable again.
+// Backward: cotangents travel back and are added per slice in the order of the send list, this
+// rank's own included: a segmented sum without atomics, so the same bits in every run. float16 and
+// bfloat16 are added in float32 and rounded once, unless `use_fp32` is false. Differentiable again.
 //
-// The form with a plan saves the check and the inversion of the indices (about as costly as the
-// exchange itself). Ranks whose tables differ get CollectiveMismatchError. The rest (agreement of
-// the ranks, threads, errors) is as for all_gather_v.
+// The form with a plan does not check and invert the indices again, which costs about as much as
+// the exchange itself. Ranks whose tables differ get CollectiveMismatchError. All else (what must
+// agree, threads, errors) is as for all_gather_v.
 //
 // Corresponds to physicsnemo.distributed.autograd.indexed_all_to_all_v, which ignores `dim`.
 #pragma once
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/async_tensor.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/collectives/indexed_all_to_all_plan.h"
@@ -34,17 +35,17 @@ namespace meshrun {
 
 at::Tensor indexed_all_to_all_v(const at::Tensor& tensor, const std::vector<at::Tensor>& indices,
                                 const std::vector<std::vector<int64_t>>& sizes,
-                                bool use_fp32 = true, int64_t dim = 0,
+                                BoolArgument use_fp32 = true, IntArgument dim = 0,
                                 const GroupArgument& group = {});
 at::Tensor indexed_all_to_all_v(const at::Tensor& tensor, const IndexedAllToAllPlan& plan,
-                                bool use_fp32 = true, int64_t dim = 0);
+                                BoolArgument use_fp32 = true, IntArgument dim = 0);
 AsyncTensor indexed_all_to_all_v_async(const at::Tensor& tensor,
                                        const std::vector<at::Tensor>& indices,
                                        const std::vector<std::vector<int64_t>>& sizes,
-                                       bool use_fp32 = true, int64_t dim = 0,
+                                       BoolArgument use_fp32 = true, IntArgument dim = 0,
                                        const GroupArgument& group = {});
 AsyncTensor indexed_all_to_all_v_async(const at::Tensor& tensor, const IndexedAllToAllPlan& plan,
-                                       bool use_fp32 = true, int64_t dim = 0);
+                                       BoolArgument use_fp32 = true, IntArgument dim = 0);
 
 struct IndexedAllToAllVAutograd;  // autograd_functions.h
 

@@ -1,5 +1,5 @@
 // The indexed all-to-all and its adjoint on tensors, without gradients, and what a plan holds for
-// them. Internal to this room.
+// them. Internal to parallel/collectives.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
-// Who sends which slices to whom in an indexed all-to-all, and its inverse. Pure, without LibTorch.
+// Which rank sends which slices to which rank in an indexed all-to-all, and the inverse. Pure,
+// without LibTorch.
 //
 // The send list is indices[0], indices[1], ..., one after another: the order in which the backward
-// pass adds. Slices to other ranks lie packed in one buffer, in that order; those to oneself are
-// not packed, they are read and written where they are. A position names an entry of the send list
-// by where its slice lies: in the buffer (counted from 0), or among one's own (counted on from the
+// pass adds. Slices for other ranks are packed in one buffer, in that order; a rank's own slices
+// are not packed but read and written in place. A position names an entry of the send list by the
+// place of its slice: in the buffer (counted from 0), or among the rank's own (counted on from the
 // buffer's length).
 #pragma once
 

@@ -6,23 +6,14 @@
 #include "ATen/ops/conj.h"
 #include "ATen/ops/flip.h"
 #include "ATen/ops/zeros.h"
-#include "c10/core/WrapDimMinimal.h"
 #include "c10/util/Exception.h"
+#include "parallel/collectives/local_dim.h"
 
 namespace meshrun {
-namespace {
 
-int64_t checked_dim(const char* caller, const at::Tensor& tensor, int64_t dim) {
-  TORCH_CHECK_VALUE(tensor.defined(), caller, ": the tensor is undefined");
-  TORCH_CHECK_INDEX(tensor.dim() > 0, caller, ": a tensor without dimensions has no dim ", dim);
-  return c10::maybe_wrap_dim(dim, tensor.dim());
-}
-
-}  // namespace
-
-at::Tensor pad_helper(const at::Tensor& tensor, int64_t dim, int64_t new_size,
+at::Tensor pad_helper(const at::Tensor& tensor, IntArgument given_dim, IntArgument new_size,
                       std::string_view mode) {
-  dim = checked_dim("pad_helper", tensor, dim);
+  const int64_t dim = local_dim("pad_helper", tensor, given_dim);
   TORCH_CHECK_VALUE(mode == "zero" || mode == "conj", "pad_helper: mode \"", mode,
                     "\" is unknown; it is \"zero\" or \"conj\"");
   const int64_t size = tensor.size(dim);
@@ -42,8 +33,8 @@ at::Tensor pad_helper(const at::Tensor& tensor, int64_t dim, int64_t new_size,
   return at::cat({tensor, at::zeros(shape, tensor.options())}, dim);
 }
 
-at::Tensor truncate_helper(const at::Tensor& tensor, int64_t dim, int64_t new_size) {
-  dim = checked_dim("truncate_helper", tensor, dim);
+at::Tensor truncate_helper(const at::Tensor& tensor, IntArgument given_dim, IntArgument new_size) {
+  const int64_t dim = local_dim("truncate_helper", tensor, given_dim);
   const int64_t size = tensor.size(dim);
   TORCH_CHECK_VALUE(new_size >= 0 && new_size <= size, "truncate_helper: dim ", dim, " has size ",
                     size, " and cannot be truncated to ", new_size, "; see pad_helper");

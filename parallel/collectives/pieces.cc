@@ -9,18 +9,12 @@ namespace {
 std::string number(int64_t value) { return std::to_string(value); }
 
 // The extents that `sizes` give, or a problem.
-std::string read_sizes(const Sizes& sizes, at::IntArrayRef shape, int64_t dim, int world,
-                       Extents& extents) {
-  const size_t count = sizes.is_full() ? sizes.shapes().size() : sizes.extents().size();
-  if (count != static_cast<size_t>(world)) {
-    return "sizes has " + std::to_string(count) + " entries in a group of " + number(world) +
-           " ranks; one for each rank is expected";
-  }
+std::string read_sizes(const Sizes& sizes, at::IntArrayRef shape, int64_t dim, Extents& extents) {
   if (!sizes.is_full()) {
     extents.append(sizes.extents().begin(), sizes.extents().end());
     return {};
   }
-  for (size_t r = 0; r < count; ++r) {
+  for (size_t r = 0; r < sizes.shapes().size(); ++r) {
     const Sizes::Shape& full = sizes.shapes()[r];
     bool fits = full.size() == shape.size();
     for (size_t d = 0; fits && d < full.size(); ++d) {
@@ -103,6 +97,14 @@ std::string check_extents(std::string_view name, at::IntArrayRef sizes, int64_t 
   return {};
 }
 
+std::string check_piece(std::string_view name, at::IntArrayRef sizes, int rank, int64_t extent,
+                        int64_t dim) {
+  const int64_t own = sizes[static_cast<size_t>(rank)];
+  if (own == extent) return {};
+  return std::string(name) + "[" + number(rank) + "] is " + number(own) + " on rank " +
+         number(rank) + ", whose tensor has " + number(extent) + " along dim " + number(dim);
+}
+
 Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, int rank, int world) {
   Pieces pieces;
   pieces.problem = wrap_dim("dim", dim, static_cast<int64_t>(shape.size()));
@@ -110,16 +112,14 @@ Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, in
   pieces.dim = dim;
   const int64_t extent = shape[static_cast<size_t>(dim)];
   pieces.problem = sizes.is_absent() ? equal_sizes(role, extent, dim, world, pieces.extents)
-                                     : read_sizes(sizes, shape, dim, world, pieces.extents);
+                                     : read_sizes(sizes, shape, dim, pieces.extents);
   if (!pieces.problem.empty()) return pieces;
   pieces.problem =
       check_extents("sizes", pieces.extents, role == Role::kWhole ? extent : -1, world);
   if (!pieces.problem.empty()) return pieces;
-  const int64_t own = pieces.extents[static_cast<size_t>(rank)];
-  if (role == Role::kPiece && own != extent) {
-    pieces.problem = "sizes[" + number(rank) + "] is " + number(own) + " on rank " + number(rank) +
-                     ", whose tensor has " + number(extent) + " along dim " + number(dim);
-    return pieces;
+  if (role == Role::kPiece) {
+    pieces.problem = check_piece("sizes", pieces.extents, rank, extent, dim);
+    if (!pieces.problem.empty()) return pieces;
   }
   for (const int64_t piece : pieces.extents) pieces.total += piece;
   return pieces;

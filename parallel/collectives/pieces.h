@@ -1,8 +1,8 @@
-// From the arguments of a collective to what its ranks move: extents per rank along a dimension
-// that counts from the front, or a sentence that says what is wrong.
+// Checks the arguments of a collective and derives what its ranks move: extents per rank along a
+// dimension counted from the front, or a sentence that says what is wrong.
 //
-// Pure, without LibTorch's libraries: never throws for a wrong value, since other ranks are waiting
-// and must hear of it; the sentence goes into VCall::problem. It names the argument, its value and
+// Pure, without LibTorch's libraries. A wrong value never throws, since other ranks are waiting and
+// must learn of it: the sentence goes into VCall::problem. It names the argument, its value and
 // what was expected.
 #pragma once
 
@@ -22,7 +22,7 @@ using Extents = c10::SmallVector<int64_t, 8>;
 enum class Role {
   kPiece,     // its piece: sizes[rank] along dim
   kWhole,     // all of it: sum(sizes)
-  kTemplate,  // nothing: its extent along dim is not looked at; sizes are then needed
+  kTemplate,  // no part of it: its extent along dim is ignored, and sizes are needed
 };
 
 struct Pieces {
@@ -39,8 +39,14 @@ Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, in
 std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim);
 // Whether `root` (argument `name`) is a rank of a group of `world`.
 std::string check_root(std::string_view name, int64_t root, int world);
-// One side of an all-to-all: one extent per rank, none negative, `extent` together.
+// One extent per rank, none negative, `extent` in all (-1: any). Every `sizes` argument is checked
+// here.
 std::string check_extents(std::string_view name, at::IntArrayRef sizes, int64_t extent, int world);
+
+// Whether sizes[rank] is the `extent` of this rank's piece along `dim`. There are as many sizes as
+// ranks.
+std::string check_piece(std::string_view name, at::IntArrayRef sizes, int rank, int64_t extent,
+                        int64_t dim);
 
 std::string to_words(at::IntArrayRef values);  // [3, 4]
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "ATen/ops/full.h"
-#include "fmt/format.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/collectives/pieces.h"
 #include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -22,21 +22,17 @@ c10::Device device_for(c10d::ProcessGroup& group) {
 
 }  // namespace
 
-std::optional<double> reduce_loss(double loss, int dst_rank, bool mean,
+std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgument mean,
                                   const GroupArgument& group_argument) {
   DistributedManager::get();  // raises
   const detail::ProcessGroupPtr group = group_argument.get();
   const int size = group->getSize();
   const c10::Device device = device_for(*group);
-  if (dst_rank < 0 || dst_rank >= size) {
-    detail::raise_on_all_ranks(
-        group, device.type(),
-        fmt::format("dst_rank is {} in a group of {} ranks: give a rank of the group", dst_rank,
-                    size));
-  }
+  const std::string problem = check_root("dst_rank", dst_rank, size);
+  if (!problem.empty()) detail::raise_on_all_ranks(group, device.type(), problem);
   std::vector<at::Tensor> tensors = {at::full({1}, loss, at::device(device).dtype(at::kDouble))};
   c10d::ReduceOptions options;
-  options.rootRank = dst_rank;
+  options.rootRank = dst_rank.to_int();
   options.asyncOp = false;
   group->reduce(tensors, options)->wait();
   if (group->getRank() != dst_rank) return std::nullopt;

@@ -4,26 +4,27 @@
 //
 // Shapes: `tensor` has sum(sizes) along dim and is of one shape on all ranks; the result has
 // sizes[rank]. `sizes` absent: equal slices, whose number must divide the extent. Dtypes: those
-// that the backend adds. Added in rank order, so in every run the same bits; float16 and bfloat16
-// in float32 and rounded once, unless `use_fp32` is false.
+// that the backend adds. Sums are taken in rank order, so every run gives the same bits; float16
+// and bfloat16 are added in float32 and rounded once, unless `use_fp32` is false.
 //
-// Backward: all_gather_v of the cotangents. Differentiable again. The rest (agreement of the ranks,
+// Backward: all_gather_v of the cotangents. Differentiable again. All else (what must agree,
 // threads, errors) is as for all_gather_v.
 #pragma once
 
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/async_tensor.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/collectives/sizes.h"
 
 namespace meshrun {
 
-at::Tensor reduce_scatter_v(const at::Tensor& tensor, const Sizes& sizes = {}, int64_t dim = 0,
-                            bool use_fp32 = true, const GroupArgument& group = {});
+at::Tensor reduce_scatter_v(const at::Tensor& tensor, const Sizes& sizes = {}, IntArgument dim = 0,
+                            BoolArgument use_fp32 = true, const GroupArgument& group = {});
 AsyncTensor reduce_scatter_v_async(const at::Tensor& tensor, const Sizes& sizes = {},
-                                   int64_t dim = 0, bool use_fp32 = true,
+                                   IntArgument dim = 0, BoolArgument use_fp32 = true,
                                    const GroupArgument& group = {});
 
 struct ReduceScatterVAutograd;  // autograd_functions.h

@@ -4,7 +4,7 @@
 //   {3, 2, 4}                   one extent per rank
 //   {{3, 8}, {2, 8}, {4, 8}}    one full shape per rank; extents beside dim must equal the tensor's
 //
-// Pure. Errors: none here; what does not fit is a text (pieces.h), since other ranks are waiting.
+// Pure. No errors here: pieces.h reports sizes that do not fit, to all ranks.
 #pragma once
 
 #include <cstdint>

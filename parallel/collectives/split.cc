@@ -6,7 +6,7 @@
 
 namespace meshrun {
 
-std::vector<int64_t> compute_split_shapes(int64_t size, int64_t num_chunks) {
+std::vector<int64_t> compute_split_shapes(IntArgument size, IntArgument num_chunks) {
   if (size < 0 || num_chunks < 1) {
     throw std::invalid_argument("compute_split_shapes: a dimension of size " +
                                 std::to_string(size) + " cannot be split into " +
@@ -23,7 +23,7 @@ std::vector<int64_t> compute_split_shapes(int64_t size, int64_t num_chunks) {
   return sizes;
 }
 
-SplitRange split_range(int64_t size, int64_t num_chunks, int64_t index) {
+SplitRange split_range(IntArgument size, IntArgument num_chunks, IntArgument index) {
   const std::vector<int64_t> sizes = compute_split_shapes(size, num_chunks);
   if (index < 0 || index >= num_chunks) {
     throw std::invalid_argument("split_range: piece " + std::to_string(index) + " of " +

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/base/arguments.h"
+
 namespace meshrun {
 
 // Sizes of the `num_chunks` pieces of a dimension of `size`, in rank order; they sum to `size`.
-// Every piece but the last has ceil(size / num_chunks) elements, the last one the rest; where that
-// leaves the last piece empty, they have floor(size / num_chunks) and the last one the rest.
-std::vector<int64_t> compute_split_shapes(int64_t size, int64_t num_chunks);
+// Every piece but the last has ceil(size / num_chunks) elements, and the last one has the rest. If
+// that leaves nothing for the last piece, the others have floor(size / num_chunks) elements.
+std::vector<int64_t> compute_split_shapes(IntArgument size, IntArgument num_chunks);
 
 // The half-open range [begin, end) that piece `index` covers.
 struct SplitRange {
@@ -25,6 +27,6 @@ struct SplitRange {
   int64_t size() const { return end - begin; }
 };
 
-SplitRange split_range(int64_t size, int64_t num_chunks, int64_t index);
+SplitRange split_range(IntArgument size, IntArgument num_chunks, IntArgument index);
 
 }  // namespace meshrun

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 
 namespace meshrun {
 
-std::vector<at::Tensor> split_tensor_along_dim(const at::Tensor& tensor, int64_t dim,
-                                               int64_t num_chunks);
+std::vector<at::Tensor> split_tensor_along_dim(const at::Tensor& tensor, IntArgument dim,
+                                               IntArgument num_chunks);
 
 }  // namespace meshrun

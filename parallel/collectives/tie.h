@@ -1,17 +1,17 @@
-// Makes a rank whose loss does not use a collective's result take part in its backward pass.
+// Lets a rank whose loss does not use a collective's result take part in its backward pass.
 //
-// The backward of a collective runs on all ranks of its group or on none. Where a loss depends on
-// `y` on some ranks only, the others return tie(loss, y): a loss of the same value, whose graph
+// The backward of a collective runs on all ranks of its group or on none. If only some ranks'
+// losses depend on `y`, the other ranks return tie(loss, y): a loss of the same value, whose graph
 // leads through y's node with a zero cotangent.
 //
 //   at::Tensor y = gather_v(x, sizes, 0, 0);
 //   at::Tensor loss = rank == 0 ? y.square().sum() : tie(at::zeros({}), y);
 //
-// y's values are never read, so NaN or infinity in them does no harm, and y is not kept alive.
+// y's values are never read, so NaN and infinity do no harm, and y's memory is not kept.
 // Differentiable again, to any order: the zero cotangent itself leads to y.
 //
 // Shapes: `loss` any, floating point or complex; the result has its shape and dtype. `y` any;
-// without a gradient of its own the result is `loss`.
+// if it has no gradient the result is `loss`.
 // Threads: any. Errors: c10::ValueError where a tensor is undefined, here alone.
 #pragma once
 

@@ -1,4 +1,5 @@
-// A tensor that is split over the ranks along one dimension, split along another one instead.
+// Takes a tensor that the ranks hold in pieces along one dimension, and splits it along another
+// one.
 //
 //   [H, W / P]  -- distributed_transpose(x, 0, 1) -->  [H / P, W]
 //
@@ -7,19 +8,19 @@
 // of dim0 and all of dim1: one contiguous tensor, written in place. Dims may be negative. Dtypes:
 // all that the backend moves, equal on all ranks.
 //
-// `dim1_sizes`: the ranks' extents along dim1, by rank, equal on all ranks. Where they are not
-// given the ranks first tell each other: one number each, waited for before the data moves, also
-// with async_op.
+// `dim1_sizes`: the ranks' extents along dim1, by rank, equal on all ranks. If they are absent, the
+// ranks first tell each other, one number each; the call waits for that before the data moves, with
+// async_op too.
 //
 // Backward: the transpose back. Differentiable again. A backward pass runs on all ranks of the
 // group or on none: see tie.h. With `async_op` the result has no gradient.
 //
-// Returns the result and, with `async_op`, its Work, to be waited for before the result is read
-// (null otherwise). The Work holds the memory of both tensors, also where it is dropped.
+// Returns the result and, with `async_op`, its Work (otherwise null): wait for it before reading
+// the result. The operation holds the memory of both tensors, even after the Work is dropped.
 //
-// Threads: any; the calls of one group in the same order on all its ranks. Errors: those of
-// GroupArgument; all else, wrong arguments too, on every rank that called, from the call or from
-// the Work (parallel/base/collective_errors.h).
+// Threads: any; all ranks of a group make its calls in the same order. Errors: those of
+// GroupArgument; all others, wrong arguments included, on every rank that called, from the call or
+// from the Work (parallel/base/collective_errors.h).
 //
 // Corresponds to physicsnemo.distributed.utils.distributed_transpose, which returns the pieces, of
 // equal extents only.
@@ -32,13 +33,15 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
 
 std::pair<at::Tensor, c10::intrusive_ptr<c10d::Work>> distributed_transpose(
-    const at::Tensor& tensor, int64_t dim0, int64_t dim1, const GroupArgument& group = {},
-    bool async_op = false, const std::optional<std::vector<int64_t>>& dim1_sizes = std::nullopt);
+    const at::Tensor& tensor, IntArgument dim0, IntArgument dim1, const GroupArgument& group = {},
+    BoolArgument async_op = false,
+    const std::optional<std::vector<int64_t>>& dim1_sizes = std::nullopt);
 
 }  // namespace meshrun

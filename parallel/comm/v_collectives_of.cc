@@ -32,4 +32,12 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
 VCollectivesOf::~VCollectivesOf() = default;
 VCollectivesOf::VCollectivesOf(VCollectivesOf&&) noexcept = default;
 
+c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group) {
+  if (tensor.defined()) return tensor.device().type();
+  for (const c10::Device device : group.getDeviceTypes()) {
+    if (!device.is_cpu()) return device.type();
+  }
+  return c10::DeviceType::CPU;
+}
+
 }  // namespace meshrun

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "ATen/core/Tensor.h"
 #include "c10/core/DeviceType.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/comm/interface/v_collectives.h"
@@ -33,5 +34,9 @@ class VCollectivesOf {
   std::unique_ptr<VCollectives> adapter_;  // absent where the backend has its own
   VCollectives* collectives_ = nullptr;
 };
+
+// What a call with this tensor communicates from: the tensor's device; where the tensor is
+// undefined, what the group's other ranks most likely use: its first accelerator, else the CPU.
+c10::DeviceType device_of(const at::Tensor& tensor, const c10d::ProcessGroup& group);
 
 }  // namespace meshrun

@@ -1,13 +1,13 @@
 // What collectives over sends and receives do to tensors before and after: slices along a dimension
 // to and from one packed buffer, and the sum of the ranks' contributions.
 //
-// A slice along any dim but the first lies scattered and cannot be sent as it is. All slices of a
-// tensor are moved at once. A buffer is one-dimensional, of the tensor's dtype and device; a slice
-// lies in it in row-major order.
+// A slice along any dim but the first is scattered in memory and cannot be sent in one piece. All
+// slices of a tensor are moved at once. A buffer is one-dimensional, of the tensor's dtype and
+// device, and holds each slice in row-major order.
 //
-// Generic by ATen; CUDA kernels come in at start-up (//parallel/collectives/cuda) and are used for
-// contiguous tensors. Work is queued on the current stream, never waited for, and can be captured
-// in a CUDA graph. Threads: any. Errors: ATen's.
+// ATen's operators serve every device. CUDA kernels register at start-up (//parallel/kernels/cuda)
+// and serve contiguous tensors. Work is queued on the current stream and never waited for, so a
+// CUDA graph can capture it. Threads: any. Errors: ATen's.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ void unpack_pieces(const at::Tensor& tensor, int64_t dim, const at::Tensor& buff
 // once.
 void sum_in_order(const at::Tensor& output, const at::Tensor& parts, bool use_fp32);
 
-// For one kind of device. Each answers false where it cannot, without having done anything.
+// For one kind of device. Each returns false, and does nothing, if it cannot do the work.
 struct PieceKernels {
   bool (*pack)(const at::Tensor& buffer, const at::Tensor& tensor, int64_t dim,
                PackedPieces pieces) = nullptr;
@@ -43,7 +43,7 @@ struct PieceKernels {
                  PackedPieces pieces) = nullptr;
   bool (*sum)(const at::Tensor& output, const at::Tensor& parts, bool use_fp32) = nullptr;
 };
-// At start-up, by the library that has them. Not thread-safe.
+// Called at start-up by the library that has the kernels. Not thread-safe.
 bool register_cuda_piece_kernels(const PieceKernels& kernels);
 
 }  // namespace meshrun

@@ -1,16 +1,16 @@
-// The seam between the indexed exchange and a device's kernels that move and add slices.
+// The interface between the indexed exchange and a device's kernels that move and add slices.
 //
 // A slice is tensor.select(dim, i): for a tensor (outer, extent, inner), `outer` rows of `inner`
-// elements. A device type registers one table; where it has not, ATen's operators do the same
-// (row_kernels.cc). The CPU's is ours.
+// elements. Each device type registers one table; for a device without one, ATen's operators do the
+// same (row_kernels.cc). The CPU has kernels of its own (row_kernels_cpu.cc).
 //
-// What all kernels may rely on: tensors of one device, `dim` in range and not negative, output
-// contiguous (but for gather_rows) and of the right shape, indices in range, of int64, contiguous,
-// on the tensors' device; extents of 0 occur. Inputs have any strides. They run on the current
-// stream, allocate from the caching allocator at most, never synchronise, and can be captured in a
-// CUDA graph. Nothing here sees autograd.
+// What all kernels may rely on: all tensors are on one device; `dim` is in range and not negative;
+// the output has the right shape and is contiguous (except in gather_rows); indices are in range,
+// int64, contiguous and on the same device. Extents may be 0, and inputs may have any strides.
+// Kernels run on the current stream, allocate only from the caching allocator and never
+// synchronise, so a CUDA graph can capture them. Autograd is not involved.
 //
-// Threads: register before main; the rest from any. Errors: c10::Error for a dtype without kernel.
+// Threads: register before main; call from any. Errors: c10::Error for a dtype without a kernel.
 #pragma once
 
 #include <cstddef>
@@ -38,19 +38,19 @@ struct RowKernels {
                         const at::Tensor& offsets, const at::Tensor& positions, int64_t dim,
                         bool use_fp32);
 
-  // Slices index[begin], ..., index[begin + count - 1] along dim, as gather_rows would put them
-  // together: their packed bytes [offset, offset + bytes) to those at `to_offset` of `to`. Holds
-  // the input; `index` is the caller's to keep.
+  // Takes slices index[begin], ..., index[begin + count - 1] along dim as gather_rows would put
+  // them together, and writes their packed bytes [offset, offset + bytes) to `to_offset` of `to`.
+  // Holds the input; the caller keeps `index` alive.
   using Filler = std::function<void(int64_t begin, int64_t count, int64_t offset, StridedSpan to,
                                     int64_t to_offset, int64_t bytes)>;
-  // Empty where the input's slices are not evenly apart. Null: the device has none.
+  // Returns none for an input whose slices are not evenly apart. Null: the device has none.
   Filler (*filler)(const at::Tensor& input, const at::Tensor& index, int64_t dim) = nullptr;
 };
 
-// `kernels` lives as long as the process. True, for a static initialiser.
+// `kernels` lives as long as the process. Returns true, for a static initialiser.
 bool register_row_kernels(c10::DeviceType device, const RowKernels* kernels);
 const RowKernels& row_kernels(c10::DeviceType device);
-// Of any device, by ATen's operators; its sum synchronises.
+// ATen's operators, for any device; the sum synchronises.
 const RowKernels& aten_row_kernels();
 
 }  // namespace meshrun

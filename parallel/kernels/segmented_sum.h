@@ -1,11 +1,11 @@
-// Gathers slices by index, and adds slices up by segment, in host memory. Pure, without LibTorch.
+// Gathers slices by index, and adds slices by segment, in host memory. Pure, without LibTorch.
 //
-// A tensor cut along one dimension is (outer, extent, inner): `outer` rows of `inner` elements are
-// one slice, `pitch` elements from one of its rows to the next.
+// A tensor cut along one dimension is (outer, extent, inner): a slice is `outer` rows of `inner`
+// elements, and `pitch` elements lie between the starts of two rows.
 //
-// All take a range of output slices, so that several threads may share the work. The same bits in
-// every run and for every cut into ranges: each output element is added up by one thread, in the
-// order of its segment (reduce.h has the rounding).
+// All functions take a range of output slices, so that several threads may share the work. Every
+// run and every division into ranges gives the same bits: one thread adds each output element, in
+// the order of its segment (reduce.h defines the rounding).
 #pragma once
 
 #include <cstddef>

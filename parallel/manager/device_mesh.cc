@@ -8,9 +8,12 @@
 
 namespace meshrun {
 
-DeviceMesh::DeviceMesh(MeshLayout layout, int rank) : layout_(std::move(layout)), rank_(rank) {
-  std::optional<std::vector<int64_t>> coordinate = mesh_coordinates(layout_, rank);
-  if (!coordinate) throw MeshError(fmt::format("rank {} is not in the mesh {}", rank, to_string()));
+DeviceMesh::DeviceMesh(MeshLayout layout, IntArgument rank)
+    : layout_(std::move(layout)), rank_(rank.to_int()) {
+  std::optional<std::vector<int64_t>> coordinate = mesh_coordinates(layout_, rank_);
+  if (!coordinate) {
+    throw MeshError(fmt::format("rank {} is not in the mesh {}", rank_, to_string()));
+  }
   coordinate_ = *std::move(coordinate);
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/arguments.h"
 #include "parallel/manager/mesh_layout.h"
 
 namespace meshrun {
@@ -19,7 +20,7 @@ namespace meshrun {
 class DeviceMesh {
  public:
   // `rank` must be one of the layout's ranks.
-  DeviceMesh(MeshLayout layout, int rank);
+  DeviceMesh(MeshLayout layout, IntArgument rank);
 
   int64_t ndim() const { return static_cast<int64_t>(layout_.shape.size()); }
   // Ranks in the mesh.

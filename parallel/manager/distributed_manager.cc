@@ -333,11 +333,13 @@ void DistributedManager::initialize(const InitializeOptions& options) {
   install(find_world(options.method, options.timeout, options.agent), options.backend);
 }
 
-void DistributedManager::setup(int rank, int world_size, std::optional<int> local_rank,
-                               const std::string& addr, const std::string& port,
-                               const std::string& backend, const std::string& method) {
+void DistributedManager::setup(IntArgument rank, IntArgument world_size,
+                               std::optional<IntArgument> local_rank, const std::string& addr,
+                               const std::string& port, const std::string& backend,
+                               const std::string& method) {
   if (warn_if_initialized()) return;
-  install(given_world(rank, world_size, local_rank, addr, port, method), backend);
+  const auto on_node = local_rank ? std::optional(local_rank->to_int()) : std::optional<int>();
+  install(given_world(rank.to_int(), world_size.to_int(), on_node, addr, port, method), backend);
 }
 
 bool DistributedManager::is_initialized() { return instance() != nullptr; }
@@ -350,7 +352,7 @@ DistributedManager& DistributedManager::get() {
   return *instance();
 }
 
-void DistributedManager::cleanup(bool barrier) {
+void DistributedManager::cleanup(BoolArgument barrier) {
   if (!instance()) return;
   if (barrier && instance()->world_size() > 1 && !instance()->state_->is_forked()) {
     try {
@@ -381,11 +383,11 @@ const std::string& DistributedManager::initialization_method() const {
 std::optional<milliseconds> DistributedManager::timeout() const { return state_->world.timeout; }
 
 bool DistributedManager::broadcast_buffers() const { return state_->broadcast_buffers; }
-void DistributedManager::set_broadcast_buffers(bool broadcast) {
+void DistributedManager::set_broadcast_buffers(BoolArgument broadcast) {
   state_->broadcast_buffers = broadcast;
 }
 bool DistributedManager::find_unused_parameters() const { return state_->find_unused_parameters; }
-void DistributedManager::set_find_unused_parameters(bool find) {
+void DistributedManager::set_find_unused_parameters(BoolArgument find) {
   state_->find_unused_parameters = find;
 }
 
@@ -419,24 +421,25 @@ std::string DistributedManager::group_name(const ProcessGroupPtr& group) const {
   return *name;
 }
 
-void DistributedManager::create_process_subgroup(const std::string& name, int size,
+void DistributedManager::create_process_subgroup(const std::string& name, IntArgument size,
                                                  const std::optional<std::string>& group_name,
-                                                 bool verbose) {
+                                                 BoolArgument verbose) {
   State& state = *get().state_;
-  state.declare(name, state.groups->split(name, size, group_name), verbose);
+  state.declare(name, state.groups->split(name, size.to_int(), group_name), verbose);
   state.groups->make_together(name);
 }
 
 void DistributedManager::create_orthogonal_process_group(const std::string& orthogonal_group_name,
                                                          const std::string& group_name,
-                                                         bool verbose) {
+                                                         BoolArgument verbose) {
   State& state = *get().state_;
   state.declare(orthogonal_group_name, state.groups->transpose(orthogonal_group_name, group_name),
                 verbose);
   state.groups->make_together(orthogonal_group_name);
 }
 
-void DistributedManager::create_groups_from_config(const ProcessGroupConfig& config, bool verbose) {
+void DistributedManager::create_groups_from_config(const ProcessGroupConfig& config,
+                                                   BoolArgument verbose) {
   State& state = *get().state_;
   const ProcessGroupTree& tree = config.tree();
   const auto size_of = [&](const std::string& name) {

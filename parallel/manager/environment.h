@@ -1,5 +1,5 @@
-// Which launcher started this process, and what it said. No LibTorch, no communication; but for
-// this_process(), nothing read but the lookup.
+// Which launcher started this process, and what its environment says. No LibTorch, no
+// communication; except this_process(), all functions read only their arguments.
 //
 //   COORDINATOR  needs MESHRUN_AGENT; the daemon tells the rest
 //   ENV          needs RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT;
@@ -10,22 +10,21 @@
 //                reads OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE, MASTER_PORT
 //   SINGLE       needs nothing
 //
-// The first of these whose mark is there is taken: MESHRUN_AGENT; RANK or WORLD_SIZE; SLURM_PROCID;
-// OMPI_COMM_WORLD_RANK. What is left of a launch whose mark got lost is a mark too, though a weaker
-// one than a whole launch of another kind: OMPI_COMM_WORLD_SIZE; LOCAL_RANK or LOCAL_WORLD_SIZE.
-// MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
-// forces one. SLURM's address is MASTER_ADDR, else
-// this host where the step has one node, else the first node of SLURM_STEP_NODELIST, else
+// The first method with its variable set is taken: MESHRUN_AGENT; RANK or WORLD_SIZE; SLURM_PROCID;
+// OMPI_COMM_WORLD_RANK. If none is set, the remains of a launch decide: OMPI_COMM_WORLD_SIZE;
+// LOCAL_RANK or LOCAL_WORLD_SIZE. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
+// PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces a method. SLURM's address is MASTER_ADDR,
+// else this host if the step has one node, else the first node of SLURM_STEP_NODELIST, else
 // SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
 //
-// Where SLURM and OPENMPI give no MASTER_PORT it follows from the job's id, so that two jobs on a
+// If SLURM or OPENMPI gives no MASTER_PORT, it is derived from the job's id, so that two jobs on a
 // host do not meet.
 //
 // Ranks meet only with ranks of the same identity: the launcher's number of the job (meshrun's,
-// torchrun's, Slurm's, Open MPI's) and the world size. A launcher that numbers nothing leaves the
-// address, the port, the user, the program's path and the working directory. Two jobs that are
-// equal in all of these, or ranks of one job that differ in one, need a MESHRUN_JOB_ID: any text,
-// the same on all ranks of a job.
+// torchrun's, Slurm's, Open MPI's) and the world size. If the launcher numbers nothing, the
+// identity is the address, the port, the user, the program's path and the working directory. Two
+// jobs that are equal in all of these, or ranks of one job that differ in one, need a
+// MESHRUN_JOB_ID: any text, the same on all ranks of a job.
 //
 // Errors: INVALID_ARGUMENT. The text names the variable that is missing or malformed and what to
 // do; since it depends on the launcher's settings alone, every rank reports it.
@@ -73,14 +72,14 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 // Reads this process's environment. An empty variable counts as absent.
 EnvironmentLookup process_environment();
 
-// `forced` goes before the variables that force a method. `process` is this_process(), which tells
-// jobs apart that nobody numbered.
+// `forced` goes before the variables that force a method. `process` is this_process(); it
+// distinguishes jobs without a number.
 absl::StatusOr<LaunchEnvironment> detect_environment(
     const EnvironmentLookup& lookup, const std::optional<std::string>& forced = std::nullopt,
     const std::string& process = "");
 
 // User, program and working directory: normally equal on the ranks of a job, on all its hosts. The
-// directory is hashed, since any visitor of the store can read an identity.
+// directory is hashed, since everyone who reaches the store can read an identity.
 std::string this_process();
 
 // MESHRUN_JOB_ID's job, else `unnumbered`.
@@ -96,8 +95,8 @@ absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
     const EnvironmentLookup& lookup);
 
 // The place of this rank's first GPU (MESHRUN_GPUS) among those that the process sees
-// (CUDA_VISIBLE_DEVICES, which under meshrun lists the job's GPUs on the host). Nothing where no
-// daemon gave it one, or where somebody has since chosen others for the process.
+// (CUDA_VISIBLE_DEVICES, which under meshrun lists the job's GPUs on the host). Absent if no daemon
+// gave it one, or if CUDA_VISIBLE_DEVICES has been changed since.
 std::optional<int> assigned_gpu(const EnvironmentLookup& lookup);
 
 // The first host of a Slurm hostlist: "gpu[07-12,20],login1" gives "gpu07".

@@ -1,8 +1,8 @@
-// The named process groups of a rank: what they are made of, and the groups themselves once made.
+// The named process groups of a rank: their ranks, and the groups themselves once connected.
 //
-// A declaration partitions the world, the same on every rank, so that every check is made
-// everywhere before anything is sent. Only the group that this rank is in is ever made, over store
-// keys named by group name and ranks.
+// A declaration partitions the world, the same on every rank, so every rank makes every check
+// before anything is sent. A rank connects only its own group of a name, over store keys that
+// contain the group's name and ranks.
 //
 // Thread-safe. Making a group waits for its other members and holds that group's own lock alone.
 // Errors: GroupError, UndefinedGroupError, and what the maker raises.
@@ -37,7 +37,7 @@ class GroupTable {
   // `size`.
   Partition split(const std::string& name, int size,
                   const std::optional<std::string>& parent) const;
-  // The partition in which ranks with the same position in `name` meet.
+  // The partition in which ranks with the same position in `name` form a group.
   Partition transpose(const std::string& orthogonal_name, const std::string& name) const;
 
   // Makes a name known; the group follows at first use. GroupError where the name is taken.
@@ -50,7 +50,7 @@ class GroupTable {
   // The group of `ranks`, under a name that declare() never sees.
   c10::intrusive_ptr<c10d::ProcessGroup> unnamed_group(const std::string& key,
                                                        const std::vector<int>& ranks);
-  // Nothing where the handle is not from here.
+  // Absent if the handle is not from here.
   std::optional<std::string> name_of(const c10d::ProcessGroup* group) const;
 
   std::vector<std::string> names() const;

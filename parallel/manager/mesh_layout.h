@@ -1,7 +1,7 @@
 // Which ranks lie along which axis of a device mesh; core/mesh.h has the arithmetic. No LibTorch, no
 // communication.
 //
-// A layout is a value: ranks in row-major order over named axes, slowest first. Errors are
+// A layout is a value: ranks in row-major order over named axes, slowest axis first. Errors are
 // INVALID_ARGUMENT with the numbers of both sides. Safe to use from any thread.
 #pragma once
 
@@ -28,11 +28,11 @@ absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<int64_t>& shape,
                                             const std::vector<std::string>& names, int world_size);
 absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<Axis>& axes, int world_size);
 
-// The position of `rank` along every axis, or nothing where it is not in the mesh.
+// The position of `rank` along every axis; absent if it is not in the mesh.
 std::optional<std::vector<int64_t>> mesh_coordinates(const MeshLayout& layout, int rank);
 
 // The part of the mesh that `rank` sees along `names`: all other coordinates are the rank's own.
-// The axes keep the order of the mesh, whatever order they are asked in.
+// The axes keep the order of the mesh, whatever the order of `names`.
 absl::StatusOr<MeshLayout> submesh_of(const MeshLayout& layout,
                                       const std::vector<std::string>& names, int rank);
 

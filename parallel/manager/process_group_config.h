@@ -6,7 +6,7 @@
 //   config.set_leaf_group_sizes({{"model_parallel", 4}, {"data_parallel", 2}});
 //   DistributedManager::create_groups_from_config(config);
 //
-// Siblings are orthogonal to each other: ranks with the same position in one meet in the other.
+// Siblings are orthogonal: ranks with the same position in one form a group of the other.
 // Corresponds to physicsnemo.distributed.ProcessGroupConfig. Not thread-safe. Errors: GroupError.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/arguments.h"
 #include "parallel/base/errors.h"
 #include "parallel/manager/process_group_tree.h"
 
@@ -24,7 +25,7 @@ class ProcessGroupConfig {
  public:
   explicit ProcessGroupConfig(ProcessGroupNode root) : tree_(std::move(root)) {}
 
-  // Adds `node` below `parent`, which must be there; names are unique in the tree.
+  // Adds `node` below `parent`, which must exist; names are unique in the tree.
   void add_node(ProcessGroupNode node, const std::string& parent) {
     throw_if_error<GroupError>(tree_.add_node(std::move(node), parent));
   }
@@ -36,7 +37,7 @@ class ProcessGroupConfig {
   // Every name must be a leaf. With `update_parent_sizes`, a parent's size becomes the product of
   // its children's.
   void set_leaf_group_sizes(const std::map<std::string, int>& group_sizes,
-                            bool update_parent_sizes = true) {
+                            BoolArgument update_parent_sizes = true) {
     throw_if_error<GroupError>(tree_.set_leaf_group_sizes(group_sizes, update_parent_sizes));
   }
 

@@ -8,8 +8,10 @@
 
 namespace meshrun {
 
-ProcessGroupNode::ProcessGroupNode(std::string name, std::optional<int> size)
-    : name(std::move(name)), size(size) {}
+ProcessGroupNode::ProcessGroupNode(std::string its_name, std::optional<IntArgument> its_size)
+    : name(std::move(its_name)) {
+  if (its_size) size = its_size->to_int();
+}
 
 ProcessGroupTree::ProcessGroupTree(ProcessGroupNode root) : root_(root.name) {
   entries_.emplace(root_, Entry{std::move(root), {}});

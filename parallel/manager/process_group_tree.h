@@ -8,11 +8,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "parallel/base/arguments.h"
 
 namespace meshrun {
 
 struct ProcessGroupNode {
-  explicit ProcessGroupNode(std::string name, std::optional<int> size = std::nullopt);
+  explicit ProcessGroupNode(std::string name, std::optional<IntArgument> size = std::nullopt);
 
   std::string name;
   std::optional<int> size;

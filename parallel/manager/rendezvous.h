@@ -1,5 +1,5 @@
-// From what the launcher said to a world whose ranks have met: the steps of
-// DistributedManager::initialize().
+// The steps of DistributedManager::initialize(): from the launcher's environment to a world whose
+// ranks have met.
 //
 // Threads: one call at a time. Errors: EnvironmentError, RendezvousError.
 #pragma once
@@ -33,14 +33,14 @@ struct World {
   // Empty without --mesh.
   MeshLayout mesh;
 
-  // How the ranks meet, where no daemon brings them together.
+  // How the ranks meet if no daemon brings them together.
   std::string master_addr;
   int master_port = 0;
   bool store_is_hosted = false;
   std::string store_prefix;
   std::string identity;
 
-  // Known after join(), and before where the launcher says it; until then -1.
+  // Known after join(), or earlier if the launcher says it; until then -1.
   int local_rank = -1;
   int local_world_size = -1;
   int node_rank = -1;
@@ -63,7 +63,8 @@ World find_world(const std::optional<std::string>& method,
 World given_world(int rank, int world_size, std::optional<int> local_rank, const std::string& addr,
                   const std::string& port, const std::string& method);
 
-// Names the store that the ranks are to meet at, whose leavings an InstanceHistory is about.
+// Names the store at which the ranks meet; an InstanceHistory records what earlier worlds left
+// there.
 std::string meeting_place(const World& world);
 
 // Brings the ranks to one store. `history` is this process's for the meeting place.

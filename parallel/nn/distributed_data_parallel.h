@@ -9,16 +9,16 @@
 // Wraps any torch::nn::Module with a forward(). The engine is c10d::Reducer, the one below Python's
 // torch.nn.parallel.DistributedDataParallel: the all-reduce of a bucket of gradients starts as soon
 // as its last gradient is ready, and after the first backward pass the buckets follow the order in
-// which the gradients came. Works in a world of one rank as well.
+// which the gradients came. Works in a world of one rank too.
 //
-// Construction, the forward call (where buffers are broadcast) and the backward pass are
-// collective: all ranks of the group take part, in the same order.
+// Construction, the forward call (if buffers are broadcast) and the backward pass are collective:
+// all ranks of the group take part, in the same order.
 //
 // Threads: one at a time per module, as for any LibTorch module.
 //
-// Errors: c10::ValueError on every rank where options do not fit the module, where a module has
-// nothing to train, or where the ranks' options differ, or their parameters or buffers in number,
-// name, shape or dtype (with both sides' values); c10::DistError where a peer is lost.
+// Errors: c10::ValueError on every rank if options do not fit the module, if a module has nothing
+// to train, or if the ranks differ in options, or in number, name, shape or dtype of parameters or
+// buffers (with both sides' values); c10::DistError if a peer is lost.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -60,8 +60,8 @@ class DistributedDataParallelImpl : public torch::nn::Module {
   // The wrapped module, whose parameters and buffers are this one's under the prefix "module.".
   ModuleType& module() { return *module_; }
 
-  // While the guard lives, forward and backward passes gather gradients locally; the first backward
-  // pass of a forward call after it averages what was gathered.
+  // While the guard lives, backward passes accumulate gradients locally. The first backward pass
+  // after the guard averages the accumulated gradients.
   [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(synchronizer_); }
 
  private:

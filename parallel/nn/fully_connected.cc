@@ -55,7 +55,7 @@ Activation get_activation(const std::string& name) {
   TORCH_CHECK_VALUE(false, "no activation is called \"", name, "\"; there are: ", known);
 }
 
-FullyConnectedLayerImpl::FullyConnectedLayerImpl(int64_t in_features, int64_t out_features,
+FullyConnectedLayerImpl::FullyConnectedLayerImpl(IntArgument in_features, IntArgument out_features,
                                                  Activation activation)
     : activation_(std::move(activation)) {
   linear_ = register_module("linear", torch::nn::Linear(in_features, out_features));

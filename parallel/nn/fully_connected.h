@@ -15,11 +15,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "parallel/base/arguments.h"
 
 namespace meshrun {
 
@@ -31,25 +32,25 @@ using Activation = std::function<at::Tensor(const at::Tensor&)>;
 Activation get_activation(const std::string& name);
 
 struct FullyConnectedOptions {
-  TORCH_ARG(int64_t, in_features) = 512;
+  TORCH_ARG(IntArgument, in_features) = 512;
   // Of every hidden layer.
-  TORCH_ARG(int64_t, layer_size) = 512;
-  TORCH_ARG(int64_t, out_features) = 512;
+  TORCH_ARG(IntArgument, layer_size) = 512;
+  TORCH_ARG(IntArgument, out_features) = 512;
   // Hidden layers; one linear layer without activation follows them.
-  TORCH_ARG(int64_t, num_layers) = 6;
-  // One name per hidden layer; the last one holds for those that follow.
+  TORCH_ARG(IntArgument, num_layers) = 6;
+  // One name per hidden layer; the last one serves all layers that follow.
   TORCH_ARG(std::vector<std::string>, activation_fn) = {"silu"};
   // Adds the output of hidden layer i - 2 to that of layer i, for i = 2, 4, ...
-  TORCH_ARG(bool, skip_connections) = false;
-  // One learnt factor, 1 at first, scales what enters every activation. Registered once, as
+  TORCH_ARG(BoolArgument, skip_connections) = false;
+  // One learnt factor, initially 1, scales the input of every activation. Registered once, as
   // "activation_par"; PhysicsNeMo's state dictionaries repeat it under every layer.
-  TORCH_ARG(bool, adaptive_activations) = false;
+  TORCH_ARG(BoolArgument, adaptive_activations) = false;
 };
 
 // y = activation(scale * (x W^T + b)); x is [..., in_features], y is [..., out_features].
 class FullyConnectedLayerImpl : public torch::nn::Module {
  public:
-  FullyConnectedLayerImpl(int64_t in_features, int64_t out_features, Activation activation);
+  FullyConnectedLayerImpl(IntArgument in_features, IntArgument out_features, Activation activation);
 
   // `scale` undefined means 1.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& scale = {});

@@ -1,4 +1,4 @@
-// What DistributedDataParallel does that does not depend on the type of the module it wraps.
+// The part of DistributedDataParallel that does not depend on the type of the wrapped module.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/arguments.h"
+
 namespace c10d {
 class Reducer;
 }
@@ -20,28 +22,29 @@ class Reducer;
 namespace meshrun {
 
 struct DistributedDataParallelOptions {
-  // At most one. Where the module is decides; this is what Python's recipes pass, so that one
-  // program runs on the CPU, and where CUDA_VISIBLE_DEVICES gives each rank one GPU, number 0.
+  // At most one, and not used: the module's device decides. Python's recipes pass it, and the same
+  // program also runs on the CPU, and with CUDA_VISIBLE_DEVICES giving each rank one GPU, number 0.
   std::vector<int64_t> device_ids;
-  // Where the forward call's results are moved to; absent: left where they are.
+  // The device for the forward call's results; absent: they stay on theirs.
   std::optional<c10::Device> output_device;
   // Broadcast rank 0's buffers before each forward call that follows a synchronised one.
-  bool broadcast_buffers = true;
-  // Search the graph of each forward call for parameters that take no part in it, which else would
-  // be waited for. Costs a walk through the graph and one small all-reduce.
-  bool find_unused_parameters = false;
+  BoolArgument broadcast_buffers = true;
+  // Search the graph of each forward call for parameters outside it; otherwise the backward pass
+  // would wait for their gradients. Costs a walk through the graph and one small all-reduce.
+  BoolArgument find_unused_parameters = false;
   // The ranks that train together; null: the world of DistributedManager.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-  // Gradients are all-reduced in buckets of about this size (MiB); the first one to be ready is of
-  // at most 1 MiB, so that communication starts early.
+  // Gradients are all-reduced in buckets of about this size (MiB); the first one has at most 1 MiB,
+  // so that communication starts early.
   double bucket_cap_mb = 25;
-  // Gradients are views into the buckets: saves their memory and a copy. They cannot be detached in
-  // place then, which LibTorch's Optimizer::zero_grad() does: call the model's zero_grad() instead.
-  bool gradient_as_bucket_view = false;
-  // The same parameters take part in each iteration, in the same order: allows reentrant backward
-  // passes and shared parameters used several times, and finds unused ones once, in the first
-  // iteration.
-  bool static_graph = false;
+  // Gradients are views into the buckets, which saves their memory and a copy. They cannot be
+  // detached in place, as LibTorch's Optimizer::zero_grad() does: call the model's zero_grad()
+  // instead.
+  BoolArgument gradient_as_bucket_view = false;
+  // Promises that the same parameters take part in each iteration, in the same order. This allows
+  // reentrant backward passes and parameters used several times; unused ones are found once, in the
+  // first iteration.
+  BoolArgument static_graph = false;
 };
 
 namespace detail {
@@ -60,7 +63,7 @@ class GradientSynchronizer {
   // `outputs` are all tensors of the result; may replace them by equal ones.
   void after_forward(const std::vector<at::Tensor*>& outputs);
 
-  // Tensors come back on the module's device, all else as it is.
+  // Returns tensors on the module's device, all else unchanged.
   template <typename T>
   decltype(auto) place(T&& argument) const {
     if constexpr (std::is_same_v<std::remove_cvref_t<T>, at::Tensor>) {

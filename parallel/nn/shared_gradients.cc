@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/comm/v_collectives_of.h"
 
 namespace meshrun::detail {
 
@@ -59,11 +60,11 @@ void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device de
     }
   }
   buffer.narrow(0, numel, count).copy_(at::from_blob(reached.data(), {count}, at::kFloat));
-  AllReduceCall call;
-  call.op = options.mean ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
+  VCall call;
   call.use_fp32 = options.use_fp32;
   call.async = true;
-  pending = all_reduce(group, buffer, std::move(call));
+  pending = all_reduce(group, buffer, options.mean ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM,
+                       std::move(call));
 }
 
 void SharedGradients::Bucket::add() {
@@ -256,7 +257,7 @@ void SharedGradients::put_back() { take(); }
 
 void SharedGradients::start(std::vector<Bucket>& buckets) {
   const size_t first = buckets.size();
-  c10::Device device(device_of(group_, Tensor()));
+  c10::Device device(device_of(Tensor(), *group_));
   // Of each dtype, the bucket that is being filled.
   std::unordered_map<at::ScalarType, size_t> open;
   for (Contribution& contribution : take()) {

@@ -1,13 +1,13 @@
 // The gradients of a module that is marked as shared, between a backward pass's hooks and its end.
 //
-//   before_accumulation   what the gradient holds is set aside, so that what this pass adds to it
-//                         stands alone
-//   after_accumulation    it has
-//   the end of the pass   all that the pass has added is reduced, and added to what was set aside
+//   before_accumulation   sets aside what the gradient holds; the gradient then has only what this
+//                         pass adds
+//   after_accumulation    notes that the pass has added to it
+//   the end of the pass   reduces all that the pass has added, and adds what was set aside
 //
-// The end is a callback of the autograd engine, one per pass for all marked modules: these are
-// reduced in the order in which they were marked, equal on all ranks, whatever the order in which
-// their gradients came. A pass that throws puts back what was set aside.
+// The end is a callback of the autograd engine, one per pass for all marked modules. It reduces
+// them in the order in which they were marked, which is equal on all ranks, whatever the order of
+// their gradients. If a pass throws, what was set aside is put back.
 //
 // Threads: those of the engine; one pass at a time per module, or nested ones.
 #pragma once
@@ -30,7 +30,7 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
     bool use_fp32 = true;
     int64_t bucket_bytes = 25 * 1024 * 1024;
   };
-  // Keeps no reference to the parameters, which keep one to it.
+  // Holds no reference to the parameters; they hold one to it.
   SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
                   const std::vector<at::Tensor>& parameters, const Options& options);
 
@@ -42,11 +42,11 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
 
   // Tensors of one dtype on their way together.
   struct Bucket;
-  // Collective: starts the reduction of what has been added since it was set aside, also of
-  // nothing, and puts back what was. Then, of every bucket: wait(), add().
+  // Collective: starts the reduction of what this pass has added, even if that is nothing, and puts
+  // back what was set aside. The caller then calls add() of every bucket.
   void start(std::vector<Bucket>& buckets);
   void put_back();
-  // When this was made, among all of the process.
+  // Counts the objects of this process in the order in which they were made.
   uint64_t order() const { return order_; }
 
  private:

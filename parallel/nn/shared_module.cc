@@ -125,8 +125,8 @@ void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions&
 }
 
 void mark_module_as_shared(torch::nn::Module& module,
-                           const std::optional<std::string>& process_group, bool recurse,
-                           bool use_fp32_reduction) {
+                           const std::optional<std::string>& process_group, BoolArgument recurse,
+                           BoolArgument use_fp32_reduction) {
   SharedModuleOptions options;
   options.process_group = process_group;
   options.recurse = recurse;
@@ -134,7 +134,7 @@ void mark_module_as_shared(torch::nn::Module& module,
   mark_module_as_shared(module, options);
 }
 
-void unmark_module_as_shared(torch::nn::Module& module, bool recurse) {
+void unmark_module_as_shared(torch::nn::Module& module, BoolArgument recurse) {
   const NamedTensors parameters = parameters_of(module, recurse);
   std::vector<Tensor> marked;
   for (const auto& item : parameters) {

@@ -1,5 +1,5 @@
 // What one thread of each kernel does: functions of the thread's number, without CUDA's variables,
-// so that the host can run every thread of a launch (tests/parallel/collectives/cuda_bodies_test).
+// so that the host can run every thread of a launch (tests/parallel/kernels/cuda_bodies_test).
 //
 // A body has `count` threads; load() reads and computes, store() writes. They are apart so that a
 // thread can load several before it stores the first. Strides are in vectors, extents in vectors

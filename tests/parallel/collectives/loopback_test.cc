@@ -131,6 +131,9 @@ TEST_F(LoopbackTest, AWrongCallIsMadeAllTheSame) {
   expect("src is -1", [&] { scatter_v(x, {}, 0, -1, group); });
   expect("input_sizes", [&] { all_to_all_v(x, {1, 1, 2}, {1, 1, 1}, 0, 0, group); });
   expect("output_sizes[1]", [&] { all_to_all_v(x, {1, 1, 1}, {1, 2, 1}, 0, 0, group); });
+  expect("output_sizes[1] is 3 on rank 1, whose tensor has 2 along dim 1", [&] {
+    all_to_all_v(x, {1, 1, 1}, {1, 3, 1}, 0, 1, group);
+  });
   expect("undefined", [&] { all_gather_v(Tensor(), {}, 0, true, group); });
   expect("indices[0] is of dtype", [&] {
     indexed_all_to_all_v(x, {at::zeros({1}), at::zeros({1}), at::zeros({1})}, {}, true, 0, group);
@@ -152,6 +155,26 @@ TEST_F(LoopbackTest, AsynchronousResultsCarryTheirGradient) {
   const Tensor y = pending.wait();
   EXPECT_TRUE(at::equal(grad({y.sum()}, {x})[0], at::ones_like(x)));
   EXPECT_FALSE(AsyncTensor().wait().defined());
+}
+
+TEST_F(LoopbackTest, AnAsynchronousAllToAllIsTheSynchronousOne) {
+  const std::vector<int64_t> rows = {1, 2, 3}, columns = {4, 2, 0};
+  for (const int64_t output_dim : {0, 1}) {
+    const Tensor x = leaf({6, 2});
+    const Tensor expected = all_to_all_v(x, rows, columns, 0, output_dim, group);
+    EXPECT_FALSE(backend.last_call().async);
+    AsyncTensor pending = all_to_all_v_async(x, rows, columns, 0, output_dim, group);
+    EXPECT_TRUE(backend.last_call().async);
+    EXPECT_TRUE(backend.last_call().requires_grad);
+    ASSERT_TRUE(pending.work());
+    const Tensor y = pending.wait();
+    EXPECT_TRUE(at::equal(y, expected));
+    EXPECT_TRUE(pending.wait().is_same(y));
+    const Tensor v = at::randn(y.sizes(), at::kDouble);
+    EXPECT_TRUE(at::equal(grad({y}, {x}, {v})[0], grad({expected}, {x}, {v})[0]));
+  }
+  AsyncTensor wrong = all_to_all_v_async(leaf({6, 2}), rows, {4, 1, 0}, 0, 0, group);
+  EXPECT_THROW(wrong.wait(), CollectiveArgumentError);
 }
 
 TEST_F(LoopbackTest, TheFunctionsAreVisible) {

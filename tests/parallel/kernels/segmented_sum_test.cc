@@ -160,12 +160,30 @@ TEST(SegmentedSumTest, TakesARangeAndNothingElse) {
   EXPECT_EQ(output, (std::vector<float>{-1, -1, 20, 21, -1, -1, -1, -1, 22, 23, -1, -1}));
 }
 
-TEST(SegmentedSumTest, TakesSlicesWithoutElements) {
+// No rows, rows of no elements, no slices to write: nothing is read and nothing written.
+TEST(SegmentedSumTest, OfNothingWritesNothing) {
   const std::vector<int64_t> offsets = {0, 1}, positions = {0};
-  segmented_sum(nullptr, {nullptr, 1, 0}, {}, offsets, positions, {3, 0, DType::kFloat32}, true, 0,
-                1);
-  segmented_sum(nullptr, {nullptr, 1, 2}, {}, offsets, positions, {0, 2, DType::kFloat32}, true, 0,
-                1);
+  const std::vector<float> untouched(4, -1);
+  const auto after = [&](const SliceShape& shape, int64_t end) {
+    std::vector<float> output = untouched;
+    segmented_sum(bytes(output), {nullptr, 1, 0}, {}, offsets, positions, shape, true, 0, end);
+    return output;
+  };
+  EXPECT_EQ(after({3, 0, DType::kFloat32}, 1), untouched);
+  EXPECT_EQ(after({0, 2, DType::kFloat32}, 1), untouched);
+  EXPECT_EQ(after({3, 1, DType::kFloat32}, 0), untouched);
+}
+
+// In both ways of adding: short slices of floats, and all others.
+TEST(SegmentedSumTest, AnEmptySegmentIsZeros) {
+  const std::vector<int64_t> empty = {0, 0}, none;
+  for (const SliceShape& shape :
+       {SliceShape{2, 2, DType::kFloat32}, {2, 100, DType::kFloat32}, {2, 1, DType::kInt64}}) {
+    const int64_t size = shape.outer * shape.inner * element_size(shape.dtype);
+    std::vector<std::byte> output(static_cast<size_t>(size), std::byte{0xee});
+    segmented_sum(output.data(), {nullptr, 0, 0}, {}, empty, none, shape, true, 0, 1);
+    EXPECT_EQ(output, std::vector<std::byte>(output.size()));
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/fully_connected.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
@@ -103,6 +104,14 @@ const bool kStatic = register_rank_function(
 const bool kFindUnused = register_rank_function("ddp_find_unused", [] {
   expect_equal_to_one_process({.find_unused_parameters = true, .bucket_cap_mb = 1e-4});
 });
+
+TEST(DistributedDataParallelTest, OptionsTakeBoolsForBools) {
+  using Options = DistributedDataParallelOptions;
+  EXPECT_TAKES_BOOL_ONLY(Options{.broadcast_buffers = value});
+  EXPECT_TAKES_BOOL_ONLY(Options{.find_unused_parameters = value});
+  EXPECT_TAKES_BOOL_ONLY(Options{.gradient_as_bucket_view = value});
+  EXPECT_TAKES_BOOL_ONLY(Options{.static_graph = value});
+}
 
 TEST(DistributedDataParallelTest, EqualsOneProcessInWorldsOfOneToFour) {
   for (const int world_size : {1, 2, 3, 4}) {

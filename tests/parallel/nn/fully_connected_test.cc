@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/parallel/support/parameters.h"
+
 namespace meshrun {
 namespace {
 
@@ -38,6 +40,17 @@ TEST(FullyConnectedTest, DefaultsAreTheSpecifications) {
   EXPECT_THAT(options.activation_fn(), ElementsAre("silu"));
   EXPECT_FALSE(options.skip_connections());
   EXPECT_FALSE(options.adaptive_activations());
+}
+
+TEST(FullyConnectedTest, OptionsTakeBoolsForBoolsAndIntegersForIntegers) {
+  EXPECT_TAKES_INTEGERS_ONLY(FullyConnectedOptions().in_features(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FullyConnectedOptions().layer_size(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FullyConnectedOptions().out_features(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FullyConnectedOptions().num_layers(value));
+  EXPECT_TAKES_BOOL_ONLY(FullyConnectedOptions().skip_connections(value));
+  EXPECT_TAKES_BOOL_ONLY(FullyConnectedOptions().adaptive_activations(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FullyConnectedLayerImpl(value, 2, Activation()));
+  EXPECT_TAKES_INTEGERS_ONLY(FullyConnectedLayerImpl(2, value, Activation()));
 }
 
 TEST(FullyConnectedTest, ComputesLayerByLayer) {

@@ -302,7 +302,21 @@ struct Maker {
                                         m.setting.use_fp32, m.setting.dim, m.members.argument)
           .wait();
     };
-    return {gathered_by_all, gathered, scattered, reduced, exchanged};
+    Operation to_all = all_to_all(), transposed = transposing();
+    to_all.name = "all_to_all_v_async";
+    to_all.call = [m = *this](const Tensor& own) {
+      const int rank = m.members.rank;
+      return all_to_all_v_async(own, m.table()[rank], m.received_by(rank), m.setting.dim,
+                                m.setting.dim, m.members.argument)
+          .wait();
+    };
+    transposed.name = "all_to_all_v_async from one dim to another";
+    transposed.call = [m = *this](const Tensor& own) {
+      return all_to_all_v_async(own, m.extents, m.extents, m.setting.dim, (m.dim() + 1) % kDims,
+                                m.members.argument)
+          .wait();
+    };
+    return {gathered_by_all, gathered, scattered, reduced, exchanged, to_all, transposed};
   }
 };
 
@@ -378,7 +392,9 @@ std::vector<Operation> operations(const Members& members, const Setting& setting
     return all;
   for (const auto& more : {maker.primitives(), maker.asynchronous()}) {
     for (const Operation& operation : more) {
-      if (once || operation.name.find("indexed") != 0) all.push_back(operation);
+      if (once || operation.name.find("all_to_all_v") == operation.name.npos) {
+        all.push_back(operation);
+      }
     }
   }
   return all;

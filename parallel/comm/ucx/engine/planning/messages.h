@@ -24,9 +24,12 @@ namespace meshrun::ucx {
 int64_t most_messages(const Place& place);
 
 // The messages of a piece, equal at both ends: a function of bytes, cut and the group's tuning.
-//   long rows   (`cut` >= direct_row, or the whole) each row by itself, in parts of at most
-//   `longest` short rows  as many whole ones as fit into staged_message, and into `longest`
-// Where that makes more than `most`, all three lengths are doubled until it does not.
+//
+//   long rows (`cut` >= direct_row, or all)  each row by itself, in parts of at most `longest`
+//   short rows                               as many whole rows as fit into staged_message, and
+//                                            into `longest`
+//
+// If that makes more than `most` messages, all three lengths are doubled until it does not.
 class Messages {
  public:
   struct Range {
