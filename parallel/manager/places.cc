@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "parallel/comm/store/network.h"
+#include "parallel/base/network.h"
 
 namespace meshrun {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "fmt/format.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/network.h"
 #include "parallel/base/process.h"
 #include "parallel/comm/store/agent_store.h"
-#include "parallel/comm/store/network.h"
 #include "parallel/comm/store/tcp_store.h"
 #include "parallel/manager/environment.h"
 #include "parallel/manager/places.h"

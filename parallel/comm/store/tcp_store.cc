@@ -10,8 +10,8 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/network.h"
 #include "parallel/base/process.h"
-#include "parallel/comm/store/network.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 

@@ -9,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/base/network.h"
 #include "parallel/comm/store/agent_store.h"
-#include "parallel/comm/store/network.h"
 #include "tests/parallel/support/fake_agent.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/base/errors.h"
-#include "parallel/comm/store/network.h"
+#include "parallel/base/network.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"

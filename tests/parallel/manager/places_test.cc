@@ -5,8 +5,8 @@
 
 #include <set>
 
+#include "parallel/base/network.h"
 #include "parallel/base/process.h"
-#include "parallel/comm/store/network.h"
 
 namespace meshrun {
 namespace {

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "parallel/comm/store/network.h"
+#include "parallel/base/network.h"
 
 extern char** environ;
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/comm/store/network.h"
+#include "parallel/base/network.h"
 #include "parallel/comm/ucx/engine/liveness/hub_connection.h"
 
 namespace meshrun::ucx {

@@ -23,8 +23,8 @@
 #include "core/secret.h"
 #include "core/wait_bytes.h"
 #include "fmt/format.h"
+#include "parallel/base/network.h"
 #include "parallel/base/process.h"
-#include "parallel/comm/store/network.h"
 #include "parallel/comm/ucx/engine/liveness/hub_connection.h"
 #include "parallel/comm/ucx/engine/liveness/hub_sockets.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/store/network.h"
+#include "parallel/base/network.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
