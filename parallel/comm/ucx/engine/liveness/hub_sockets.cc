@@ -86,13 +86,13 @@ std::string HubEndpoint::name() const {
 }
 
 absl::StatusOr<os::UniqueFd> listen_at_any_port(bool is_local, int backlog, std::string* port) {
-  absl::StatusOr<OwnedSocket> bound = bind_port(is_local ? "127.0.0.1" : "", 0);
+  absl::StatusOr<os::UniqueFd> bound = bind_port(is_local ? "127.0.0.1" : "", 0);
   if (!bound.ok()) {
     return absl::UnavailableError(
         fmt::format("rank 0 cannot listen: {}", std::string(bound.status().message())));
   }
   *port = std::to_string(bound_port(*bound));
-  os::UniqueFd fd(bound->release());
+  os::UniqueFd fd = *std::move(bound);
   if (listen(fd.get(), backlog) != 0 || fcntl(fd.get(), F_SETFL, O_NONBLOCK) != 0) {
     return absl::UnavailableError(fmt::format("rank 0 cannot listen: {}", std::strerror(errno)));
   }
