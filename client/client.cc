@@ -37,15 +37,19 @@ std::string ShortReason(const std::string& text) {
   return reason;
 }
 
+absl::Status NoCoordinator(const std::string& address, std::string_view reason) {
+  return absl::UnavailableError(fmt::format(
+      "no coordinator is running at {} ({}): start one with 'meshrun dev up', or name another with "
+      "--coordinator or MESHRUN_COORDINATOR",
+      address, reason));
+}
+
 absl::Status Explain(const grpc::Status& status, const std::string& address) {
   // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
   if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED)
     return rpc::FromGrpc(status);
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return absl::UnavailableError(fmt::format(
-        "no coordinator answers at {} ({}): start one with 'meshrun dev up', or name another with "
-        "--coordinator or MESHRUN_COORDINATOR",
-        address, ShortReason(status.error_message())));
+    return NoCoordinator(address, ShortReason(status.error_message()));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError(
@@ -107,7 +111,7 @@ absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
   if (text.starts_with("unix:")) return std::string(text);
   const absl::Status wrong =
       absl::InvalidArgumentError(fmt::format("'{}' is not the address of a coordinator: write "
-                                             "host:port, for example 127.0.0.1:{}, or unix:/path",
+                                             "unix:PATH or HOST:PORT, for example head:{}",
                                              text, kDefaultPort));
   if (text.empty() || text.find("//") != std::string_view::npos ||
       text.find(' ') != std::string_view::npos) {
@@ -187,9 +191,12 @@ const std::string& Client::address() const { return impl_->options.address; }
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) {
   Options resolved = options;
   MESHRUN_ASSIGN_OR_RETURN(resolved.address, NormalizeAddress(options.address));
-  MESHRUN_ASSIGN_OR_RETURN(auto channel,
-                           rpc::MakeChannel("meshrun", resolved.address, resolved.tls));
-  std::unique_ptr<Client> client(new Client(std::make_unique<Impl>(resolved, std::move(channel))));
+  auto channel = rpc::MakeChannel("meshrun", resolved.address, resolved.security);
+  if (absl::IsNotFound(channel.status()) && resolved.address.starts_with("unix:")) {
+    return NoCoordinator(resolved.address, "no such file or directory");
+  }
+  if (!channel.ok()) return channel.status();
+  std::unique_ptr<Client> client(new Client(std::make_unique<Impl>(resolved, *std::move(channel))));
   if (options.check) {
     v1::DescribeClusterRequest request;
     request.set_max_events(1);

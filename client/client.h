@@ -1,6 +1,6 @@
 // The client library: the calls of a command or of another program to a coordinator.
 //
-//   auto client = Client::Connect({.address = "127.0.0.1:7480"});
+//   auto client = Client::Connect({.address = "unix:/run/user/1000/meshrun/coordinator.sock"});
 //   auto job = (*client)->Submit(spec);
 //   (*client)->Watch(job->job_id(), [](const v1::Job& j) { ... });
 //
@@ -31,9 +31,9 @@ namespace meshrun::client {
 inline constexpr int kDefaultPort = 7480;
 
 struct Options {
-  // host:port, host (the default port), or unix:/path.
+  // unix:PATH, or with TLS host:port, or host (the default port).
   std::string address;
-  rpc::TlsFiles tls;
+  rpc::Security security;
   // Timeout of each call that does not stream.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);
   // Timeout of the check in Connect.
@@ -72,7 +72,8 @@ bool HasEnded(v1::JobState state);
 
 class Client {
  public:
-  // Errors: INVALID_ARGUMENT (address, TLS files), UNAVAILABLE.
+  // Errors: INVALID_ARGUMENT (address, TLS files), PERMISSION_DENIED (another user could have put a
+  // socket at this path: nothing was sent), UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const Options& options);
   ~Client();
 

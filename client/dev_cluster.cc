@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,6 +13,8 @@
 
 #include "client/daemon_process.h"
 #include "core/os/files.h"
+#include "core/os/private_directory.h"
+#include "core/rpc/default_address.h"
 #include "core/status.h"
 
 namespace meshrun::client {
@@ -22,7 +22,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kPreferredPort = 7480;
+// Below the directory of the cluster's sockets.
+constexpr std::string_view kSocket = "/coordinator.sock";
 constexpr std::chrono::seconds kStartTimeout(10);
 constexpr std::chrono::seconds kStopTimeout(15);
 
@@ -63,7 +64,7 @@ absl::Status Stop(const DevCluster::Process& process) {
 }
 
 absl::StatusOr<os::UniqueFd> Lock(const std::string& directory) {
-  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(directory, 0700));
+  MESHRUN_RETURN_IF_ERROR(os::MakePrivateDirectory(directory));
   os::UniqueFd fd(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!fd) return os::ErrnoStatus(errno, directory + "/lock");
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -73,17 +74,6 @@ absl::StatusOr<os::UniqueFd> Lock(const std::string& directory) {
 }
 
 }  // namespace
-
-bool PortIsFree(int port) {
-  const os::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int on = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-}
 
 absl::StatusOr<std::string> DevCluster::DefaultDirectory() {
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && state[0] == '/') {
@@ -149,12 +139,12 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
   if (!state.running()) {
     for (const Process& worker : state.workers) MESHRUN_RETURN_IF_ERROR(Stop(worker));
     state = State();
-    const uint32_t port = options.port != 0            ? options.port
-                          : PortIsFree(kPreferredPort) ? kPreferredPort
-                                                       : 0;
-    MESHRUN_ASSIGN_OR_RETURN(state.coordinator,
-                             StartProcess("meshrun-coordinator", "coordinator",
-                                          {"--listen", fmt::format("127.0.0.1:{}", port)}, &ready));
+    MESHRUN_ASSIGN_OR_RETURN(const std::string sockets,
+                             rpc::SocketDirectory(directory_, kSocket.size()));
+    MESHRUN_ASSIGN_OR_RETURN(
+        state.coordinator,
+        StartProcess("meshrun-coordinator", "coordinator",
+                     {"--listen", fmt::format("unix:{}{}", sockets, kSocket)}, &ready));
     const json said = json::parse(ready, nullptr, false);
     state.address = said.is_object() ? said.value("address", "") : "";
     // Known from here on, so that 'dev down' ends it whatever comes next.

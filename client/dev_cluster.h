@@ -1,6 +1,6 @@
 // The cluster of `meshrun dev`: a coordinator and workers on this host that stay when the command
-// ends. Its state, logs and endpoints.json are in one directory, so that every later command finds
-// it.
+// ends. Its state, logs, the coordinator's socket and endpoints.json are in one directory that only
+// this user can enter, so that every later command of this user finds it, and nobody else's.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +34,6 @@ class DevCluster {
   };
   struct UpOptions {
     uint32_t workers = 1;
-    // 0: the default port, or any where that is taken.
-    uint32_t port = 0;
     // 0: the workers' own choice.
     uint32_t slots = 0;
   };
@@ -60,8 +58,5 @@ class DevCluster {
 
   const std::string directory_;
 };
-
-// True when nothing listens on 127.0.0.1:`port` now.
-bool PortIsFree(int port);
 
 }  // namespace meshrun::client

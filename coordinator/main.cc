@@ -14,7 +14,7 @@
 #include "core/exit_codes.h"
 #include "core/log.h"
 #include "core/os/process.h"
-#include "core/rpc/tls_flags.h"
+#include "core/rpc/security_flags.h"
 #include "core/text.h"
 #include "core/version.h"
 
@@ -24,24 +24,29 @@ using meshrun::coordinator::Server;
 using meshrun::coordinator::SqliteStateStore;
 
 constexpr char kFooter[] = R"(Examples:
-  One machine, default address, state kept across restarts:
-    meshrun-coordinator --state-dir /var/lib/meshrun/coordinator
+  One machine and one user, on a Unix socket of that user, state kept across restarts:
+    meshrun-coordinator --state-dir ~/meshrun-coordinator
 
-  Reachable from other machines (mutual TLS is required off the loopback):
+  For several users or machines (mutual TLS is required on any TCP address):
     meshrun-coordinator --listen 0.0.0.0:7480 --state-dir /var/lib/meshrun/coordinator \
         --tls-cert coordinator.crt --tls-key coordinator.key --tls-ca ca.crt
 
-  For a test, on any free port, nothing kept:
-    meshrun-coordinator --listen 127.0.0.1:0 --ephemeral
+  For a trial, nothing kept:
+    meshrun-coordinator --listen unix:/tmp/trial/coordinator.sock --ephemeral
 
-Then start a worker on each host:  meshrun-worker --coordinator HOST:7480 --state-dir DIR
+Then start a worker on this host:  meshrun-worker
+or on each of several:             meshrun-worker --coordinator HOST:7480 --tls-cert ...
 and look at the cluster:           meshrun nodes
 
+A Unix socket lies in a directory that is its user's own, mode 0700; a missing one is made. Without
+--listen it is $XDG_RUNTIME_DIR/meshrun/coordinator.sock, else below ~/.local/state/meshrun.
+
 A restarted coordinator takes running jobs over as they are: training does not notice.
-Exit codes: 0 stopped by a signal, 2 wrong call, 75 could not serve (port taken, state in use).)";
+Exit codes: 0 stopped by a signal, 2 wrong call, 75 could not serve (address taken, state in use).)";
 
 struct Flags {
-  std::string listen = "127.0.0.1:7480";
+  // Empty: the default socket.
+  std::string listen;
   std::string state_dir;
   bool ephemeral = false;
   std::string lease = "5s";
@@ -51,7 +56,7 @@ struct Flags {
   std::string log_format = "text";
   std::string log_level = "info";
   std::string record_events;
-  meshrun::rpc::TlsFiles tls;
+  meshrun::rpc::Security security;
 };
 
 constexpr std::string_view kPrefix = "meshrun-coordinator: ";
@@ -60,6 +65,12 @@ int Fail(std::string_view why, int code) {
   if (why.starts_with(kPrefix)) why.remove_prefix(kPrefix.size());
   fmt::print(stderr, "{}{}\n", kPrefix, why);
   return code;
+}
+// What a person must mend first, as opposed to what may pass.
+int ExitCodeOf(const absl::Status& why) {
+  const bool usage =
+      absl::IsInvalidArgument(why) || absl::IsNotFound(why) || absl::IsPermissionDenied(why);
+  return usage ? meshrun::kExitUsage : meshrun::kExitTryAgain;
 }
 int Fail(const absl::Status& why, int code) { return Fail(std::string(why.message()), code); }
 
@@ -85,20 +96,21 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease,
   }
   Server::Options options;
   options.listen = flags.listen;
-  options.tls = flags.tls;
+  options.security = flags.security;
   options.lease = lease;
   options.heartbeat = heartbeat;
   options.record_path = flags.record_events;
   if (!flags.ephemeral) {
     auto store = SqliteStateStore::Open(flags.state_dir);
-    if (!store.ok()) return Fail(store.status(), meshrun::kExitTryAgain);
+    if (!store.ok()) return Fail(store.status(), ExitCodeOf(store.status()));
     options.store = *std::move(store);
   }
   auto server = Server::Start(std::move(options));
-  if (!server.ok()) {
-    const bool usage =
-        absl::IsInvalidArgument(server.status()) || absl::IsNotFound(server.status());
-    return Fail(server.status(), usage ? meshrun::kExitUsage : meshrun::kExitTryAgain);
+  if (!server.ok()) return Fail(server.status(), ExitCodeOf(server.status()));
+  if (const std::string warning =
+          meshrun::rpc::InsecureWarning((*server)->address(), flags.security);
+      !warning.empty()) {
+    meshrun::log::Warning(warning);
   }
   meshrun::log::Info("serving", {{"address", (*server)->address()},
                                  {"term", (*server)->term()},
@@ -123,8 +135,9 @@ int main(int argc, char** argv) {
       "meshrun-coordinator");
   app.set_version_flag("--version", std::string("meshrun-coordinator ") + meshrun::kVersion);
   app.footer(kFooter);
-  app.add_option("--listen", flags.listen, "host:port (port 0: any free one) or unix:/path")
-      ->capture_default_str();
+  app.add_option("--listen", flags.listen,
+                 "unix:PATH, or with TLS HOST:PORT (port 0: any free one); default: a Unix socket "
+                 "of this user");
   auto* state_dir =
       app.add_option("--state-dir", flags.state_dir,
                      "Directory of jobs, nodes and events; one coordinator at a time");
@@ -134,7 +147,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often workers say that they live")
       ->capture_default_str();
-  meshrun::rpc::AddTlsFlags(app, &flags.tls);
+  meshrun::rpc::AddSecurityFlags(app, &flags.security);
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <optional>
 #include <utility>
 
 #include "coordinator/event_loop/event_loop.h"
@@ -14,6 +15,8 @@
 #include "coordinator/services/store_service.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "core/rpc/channel.h"
+#include "core/rpc/default_address.h"
+#include "core/rpc/unix_socket.h"
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -32,14 +35,22 @@ class RunningServer : public Server {
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
-    if (!options_.listen.starts_with("unix:") && options_.listen.find(':') == std::string::npos) {
+    if (options_.listen.empty()) {
+      MESHRUN_ASSIGN_OR_RETURN(options_.listen, rpc::DefaultListenAddress());
+    }
+    const std::optional<std::string> unix_path = rpc::UnixPath(options_.listen);
+    if (!unix_path && options_.listen.find(':') == std::string::npos) {
       return absl::InvalidArgumentError(fmt::format(
-          "'{}' is neither host:port nor unix:/path: write for example --listen 127.0.0.1:7480",
+          "'{}' is neither unix:PATH nor HOST:PORT: write for example --listen 0.0.0.0:7480",
           options_.listen));
     }
     MESHRUN_ASSIGN_OR_RETURN(
         auto credentials,
-        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.tls));
+        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.security));
+    // gRPC would replace a socket at which another process listens.
+    if (unix_path) {
+      MESHRUN_ASSIGN_OR_RETURN(claim_, rpc::SocketClaim::Take(*unix_path));
+    }
     rpc::EnableServerPlugins();
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(builder);
@@ -53,12 +64,12 @@ class RunningServer : public Server {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       return absl::AlreadyExistsError(fmt::format(
-          "cannot listen on {}: the port is taken, or the address is not this host's; choose "
-          "another --listen, or port 0 for any free one",
+          "cannot listen on {}: it is taken, or not this host's; choose another --listen, or port "
+          "0 for any free one",
           options_.listen));
     }
     address_ = options_.listen;
-    if (address_.starts_with("unix:")) {
+    if (unix_path) {
       port_ = 0;
     } else {
       address_ = fmt::format("{}:{}", address_.substr(0, address_.rfind(':')), port_);
@@ -95,6 +106,7 @@ class RunningServer : public Server {
   StoreService store_service_{{loop_, recipients_}};
   int port_ = 0;
   std::string address_;
+  rpc::SocketClaim claim_;
   std::unique_ptr<grpc::Server> server_;
 };
 

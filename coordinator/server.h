@@ -1,6 +1,6 @@
 // The coordinator as a value: state, loop, services and listening socket in one process.
 //
-//   auto server = Server::Start({.listen = "127.0.0.1:0"});
+//   auto server = Server::Start({.listen = "unix:/run/user/1000/trial/c.sock"});
 //   Connect((*server)->address());
 //
 // Stops when it is destroyed.
@@ -19,9 +19,9 @@ namespace meshrun::coordinator {
 class Server {
  public:
   struct Options {
-    // host:port (port 0: any free one) or unix:PATH.
-    std::string listen = "127.0.0.1:7480";
-    rpc::TlsFiles tls;
+    // unix:PATH, or with TLS host:port (port 0: any free one). Empty: rpc::DefaultListenAddress.
+    std::string listen;
+    rpc::Security security;
     // Null: in memory, ends with the server.
     std::unique_ptr<StateStore> store;
     SteadyNanos lease = std::chrono::seconds(5);
@@ -30,8 +30,8 @@ class Server {
     const Clock* clock = &Clock::Real();
   };
 
-  // INVALID_ARGUMENT (address or TLS files), ALREADY_EXISTS (the port is taken), and the errors of
-  // the store.
+  // INVALID_ARGUMENT (address or TLS files), PERMISSION_DENIED (the socket's directory is open to
+  // other users), ALREADY_EXISTS (the address is taken), and the errors of the store.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
   virtual ~Server() = default;
 

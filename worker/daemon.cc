@@ -18,6 +18,8 @@
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
+#include "core/rpc/default_address.h"
+#include "core/rpc/unix_socket.h"
 #include "core/status.h"
 #include "core/version.h"
 #include "worker/host_address.h"
@@ -47,10 +49,22 @@ Daemon::~Daemon() {
 }
 
 absl::Status Daemon::Init() {
+  if (options_.coordinator.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(options_.coordinator, rpc::DefaultConnectAddress());
+  }
+  // Made before the coordinator starts: nobody else can then put a socket there.
+  if (const auto path = rpc::UnixPath(options_.coordinator)) {
+    MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(*path));
+  }
   // Three channels: values and logs never delay a heartbeat.
   std::shared_ptr<grpc::Channel> channels[3];
   for (auto& channel : channels) {
-    MESHRUN_ASSIGN_OR_RETURN(channel, rpc::MakeChannel(kRole, options_.coordinator, options_.tls));
+    MESHRUN_ASSIGN_OR_RETURN(channel,
+                             rpc::MakeChannel(kRole, options_.coordinator, options_.security));
+  }
+  if (const std::string warning = rpc::InsecureWarning(options_.coordinator, options_.security);
+      !warning.empty()) {
+    log::Warning(warning);
   }
   MESHRUN_ASSIGN_OR_RETURN(state_dir_, StateDir::Open(options_.state_dir, ids_));
   if (options_.name.empty()) options_.name = HostName();
@@ -75,7 +89,6 @@ absl::Status Daemon::Init() {
                         .ports = *ports_,
                         .ids = ids_,
                         .facts = {.node_name = options_.name,
-                                  .agent_address = "unix:" + state_dir_->AgentSocket(),
                                   .cores = resources_.cores(),
                                   .has_gpus = resources_.gpus_size() > 0},
                         .environment = InheritedEnvironment(environ),
@@ -90,11 +103,18 @@ absl::Status Daemon::Init() {
           .on_generation_ended =
               [this](const std::string& job_id, uint64_t generation) {
                 OnGenerationEnded(job_id, generation);
-              }});
+              },
+          .on_agent_connection =
+              [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); }});
   logs_ = std::make_unique<LogUploads>(channels[1]);
   session_ = std::make_unique<Session>(
       loop_, channels[0], state_dir_->incarnation(),
       Session::Handler{
+          // Its directory may be gone since, and another user's by now.
+          .check_address =
+              [path = rpc::UnixPath(options_.coordinator)] {
+                return path ? rpc::MakeSocketDirectory(*path) : absl::OkStatus();
+              },
           .hello = [this] { return MakeHello(); },
           .on_welcome = [this](const v1::Welcome& welcome) { OnWelcome(welcome); },
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
@@ -102,6 +122,7 @@ absl::Status Daemon::Init() {
   agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels[2], node_id(),
                                                 state_dir_->incarnation());
 
+  MESHRUN_RETURN_IF_ERROR(agent_server_->Start());
   WatchSignals();
   WatchLifeline();
   // Ranks of an earlier incarnation must be known before they can ask.
@@ -109,7 +130,12 @@ absl::Status Daemon::Init() {
     session_->Start();
     OnTick();
   });
-  return agent_server_->Start(state_dir_->AgentSocket());
+  MESHRUN_ASSIGN_OR_RETURN(
+      own_socket_,
+      AgentSocket::Listen(loop_, state_dir_->AgentSocket(), [this](os::UniqueFd connection) {
+        agent_server_->Serve(std::move(connection));
+      }));
+  return absl::OkStatus();
 }
 
 v1::Hello Daemon::MakeHello() const {

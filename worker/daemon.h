@@ -18,6 +18,7 @@
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
 #include "worker/event_loop/event_loop.h"
+#include "worker/generations/agent_socket.h"
 #include "worker/generations/generations.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
@@ -27,7 +28,8 @@
 namespace meshrun::worker {
 
 struct DaemonOptions {
-  std::string coordinator = "127.0.0.1:7480";
+  // Empty: rpc::DefaultConnectAddress.
+  std::string coordinator;
   std::string state_dir;
   // Empty: the host's name.
   std::string name;
@@ -39,7 +41,7 @@ struct DaemonOptions {
   PortInterval ports;
   // Empty: DefaultJobsDirectory().
   std::string jobs_dir;
-  rpc::TlsFiles tls;
+  rpc::Security security;
   // Ranks are stopped after this long without a coordinator.
   std::chrono::nanoseconds orphan_timeout = std::chrono::seconds(15);
   // When stopping: how long to wait, after the last job's grace, for ranks that do not end.
@@ -93,6 +95,8 @@ class Daemon {
   std::vector<std::string> shipped_jobs_;
   std::unique_ptr<Generations> generations_;
   std::unique_ptr<AgentServer> agent_server_;
+  // For probes.
+  std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;
   std::unique_ptr<Session> session_;
   std::chrono::nanoseconds ping_interval_{std::chrono::seconds(1)};

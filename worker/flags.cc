@@ -10,7 +10,7 @@
 
 #include "core/exit_codes.h"
 #include "core/log.h"
-#include "core/rpc/tls_flags.h"
+#include "core/rpc/security_flags.h"
 #include "core/text.h"
 #include "core/version.h"
 
@@ -52,14 +52,14 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
       "meshrun-worker");
   app.footer(
       "Examples:\n"
-      "  meshrun-worker --coordinator 127.0.0.1:7480\n"
+      "  meshrun-worker                            the coordinator of this user on this host\n"
       "  meshrun-worker --coordinator head:7480 --tls-cert node.pem --tls-key node.key --tls-ca "
       "ca.pem");
   app.set_version_flag("--version", kVersion);
   app.add_option("--coordinator", options.coordinator,
-                 "Where the coordinator listens: HOST:PORT or unix:PATH")
-      ->envname("MESHRUN_COORDINATOR")
-      ->capture_default_str();
+                 "Where the coordinator listens: unix:PATH, or HOST:PORT with TLS (default: the "
+                 "Unix socket of this user)")
+      ->envname("MESHRUN_COORDINATOR");
   app.add_option("--state-dir", options.state_dir,
                  "This worker's own directory: identity, sockets, logs")
       ->capture_default_str();
@@ -96,7 +96,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--log-format", log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_option("--log-level", log_level, "debug, info, warning or error");
-  rpc::AddTlsFlags(app, &options.tls);
+  rpc::AddSecurityFlags(app, &options.security);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

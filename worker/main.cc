@@ -16,7 +16,9 @@ namespace {
 
 // What is wrong with the call, and what is wrong with the host.
 int ExitCodeOf(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) ? meshrun::kExitUsage : meshrun::kExitJobFailed;
+  return absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status)
+             ? meshrun::kExitUsage
+             : meshrun::kExitJobFailed;
 }
 
 int Say(const absl::Status& status) {

@@ -117,6 +117,10 @@ void Session::Start() {
 void Session::Connect() {
   if (closing_) return;
   stream_began_ = std::chrono::steady_clock::now();
+  if (const absl::Status usable = handler_.check_address(); !usable.ok()) {
+    OnDone(usable);
+    return;
+  }
   stream_ = std::make_unique<SessionStream>(*this, loop_);
   stream_->Begin(*stub_);
   v1::OpenSessionRequest message;

@@ -27,6 +27,9 @@ class SessionStream;
 class Session {
  public:
   struct Handler {
+    // Before each connection: whether the coordinator's address may be used. A connection that it
+    // refuses counts as one that broke.
+    std::function<absl::Status()> check_address;
     // What this daemon is and runs, as of now.
     std::function<v1::Hello()> hello;
     std::function<void(const v1::Welcome&)> on_welcome;

@@ -14,7 +14,8 @@
 #include "core/clock.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
-#include "core/rpc/tls_flags.h"
+#include "core/rpc/default_address.h"
+#include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -40,37 +41,48 @@ bool LocaleIsUtf8() {
 
 void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values) {
   flags.Section("Coordinator");
-  flags.Text("--coordinator", &values->address, "HOST:PORT",
-             "Its address; else $MESHRUN_COORDINATOR, the dev cluster, 127.0.0.1:7480");
+  flags.Text("--coordinator", &values->address, "ADDRESS",
+             "unix:PATH, or HOST:PORT with TLS; else $MESHRUN_COORDINATOR, the dev cluster, this "
+             "user's socket");
   flags.Text("--timeout", &values->timeout, "TIME", "How long to wait for an answer (default 5s)");
-  rpc::AddTlsFlags(*flags.app(), &values->tls);
+  rpc::AddSecurityFlags(*flags.app(), &values->security);
   for (const char* name : {"--tls-cert", "--tls-key", "--tls-ca"}) {
     flags.app()->get_option(name)->type_name("FILE")->group("Coordinator");
   }
+  flags.app()->get_option("--insecure-loopback")->group("Coordinator");
 }
 
-CoordinatorAddress ResolveCoordinator(const CoordinatorFlags& flags) {
-  if (!flags.address.empty()) return {flags.address, "--coordinator"};
+absl::StatusOr<CoordinatorAddress> ResolveCoordinator(const CoordinatorFlags& flags) {
+  if (!flags.address.empty()) return CoordinatorAddress{flags.address, "--coordinator"};
   if (const std::string address = Variable("MESHRUN_COORDINATOR"); !address.empty()) {
-    return {address, "MESHRUN_COORDINATOR"};
+    return CoordinatorAddress{address, "MESHRUN_COORDINATOR"};
   }
   if (const auto directory = DevCluster::DefaultDirectory(); directory.ok()) {
     const DevCluster::State state = DevCluster(*directory).Read();
-    if (state.running() && !state.address.empty()) return {state.address, "the dev cluster"};
+    if (state.running() && !state.address.empty()) {
+      return CoordinatorAddress{state.address, "the dev cluster"};
+    }
   }
-  return {fmt::format("127.0.0.1:{}", kDefaultPort), "the default"};
+  MESHRUN_ASSIGN_OR_RETURN(std::string address, rpc::DefaultConnectAddress());
+  return CoordinatorAddress{std::move(address), kDefaultSource};
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
   Options options;
-  options.address = ResolveCoordinator(flags).address;
-  options.tls = flags.tls;
+  MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, ResolveCoordinator(flags));
+  options.address = where.address;
+  options.security = flags.security;
   if (!flags.timeout.empty()) {
     const auto timeout = ParseDuration(flags.timeout);
     if (!timeout.ok()) return Annotate(timeout.status(), "--timeout");
     options.timeout = options.connect_timeout = *timeout;
   }
-  return Client::Connect(options);
+  auto client = Client::Connect(options);
+  if (client.ok()) {
+    const std::string warning = rpc::InsecureWarning((*client)->address(), flags.security);
+    if (!warning.empty()) Say(warning);
+  }
+  return client;
 }
 
 void AddOutputFlag(FlagSet& flags, std::string* output) {
@@ -130,7 +142,11 @@ void Say(std::string_view text) {
 }
 
 int Fail(const absl::Status& status) {
-  Say(std::string(status.message()));
+  std::string_view text(status.message().data(), status.message().size());
+  // What refuses an address names itself.
+  constexpr std::string_view kName = "meshrun: ";
+  if (text.starts_with(kName)) text.remove_prefix(kName.size());
+  Say(text);
   return ExitCodeOf(status);
 }
 

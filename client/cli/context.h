@@ -21,17 +21,21 @@ namespace meshrun::client {
 // The coordinator's flags, on every command that talks to one.
 struct CoordinatorFlags {
   std::string address;
-  rpc::TlsFiles tls;
+  rpc::Security security;
   std::string timeout;
 };
 void AddCoordinatorFlags(FlagSet& flags, CoordinatorFlags* values);
 
-// Flag, $MESHRUN_COORDINATOR, the running dev cluster, 127.0.0.1:7480. `source` says which.
+// The source of an address that nobody named.
+inline constexpr char kDefaultSource[] = "the default";
+
+// Flag, $MESHRUN_COORDINATOR, the running dev cluster, this user's default socket. `source` says
+// which. Errors: as rpc::DefaultConnectAddress.
 struct CoordinatorAddress {
   std::string address;
   std::string source;
 };
-CoordinatorAddress ResolveCoordinator(const CoordinatorFlags& flags);
+absl::StatusOr<CoordinatorAddress> ResolveCoordinator(const CoordinatorFlags& flags);
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags);
 
 void AddOutputFlag(FlagSet& flags, std::string* output);

@@ -106,8 +106,6 @@ void AddDev(FlagSet& root, Commands* commands) {
   up.Examples("  meshrun dev up -n 4 --slots 2");
   up.Number("-n,--workers", &values->up.workers, "Workers, each a node of its own (default 1)");
   up.Number("--slots", &values->up.slots, "CPU slots of each (default: the cores, at least 8)");
-  up.Number("--port", &values->up.port,
-            "Port of the coordinator (default: 7480, or any that is free)");
   FlagSet down = dev.Command("down", "Stops it, and the ranks that run on it");
   down.Switch("--purge", &values->purge, "Remove its jobs and logs too");
   FlagSet status = dev.Command("status", "Says what runs and where the logs are");

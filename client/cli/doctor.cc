@@ -88,23 +88,24 @@ void CheckPrograms(Checks* checks) {
 }
 
 void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
-  const CoordinatorAddress where = ResolveCoordinator(flags.coordinator);
+  const auto resolved = ResolveCoordinator(flags.coordinator);
+  if (!resolved.ok()) {
+    checks->push_back(
+        {Level::kWarn, "coordinator", "there is none", std::string(resolved.status().message())});
+    return;
+  }
+  const CoordinatorAddress& where = *resolved;
   const std::string what = fmt::format("coordinator {}", where.address);
   const auto client = ConnectTo(flags.coordinator);
   const auto before = WallNow();
   const auto cluster = client.ok() ? (*client)->DescribeCluster(1) : client.status();
   const auto after = WallNow();
-  const bool named = where.source != "the default";
+  const bool named = where.source != kDefaultSource;
   if (!cluster.ok()) {
     checks->push_back({named ? Level::kFail : Level::kWarn, what,
                        named ? fmt::format("does not answer ({})", where.source) : "there is none",
                        named ? std::string(cluster.status().message())
                              : "'meshrun run' needs none; 'meshrun dev up' starts one"});
-    if (!named && !PortIsFree(kDefaultPort)) {
-      checks->push_back({Level::kWarn, fmt::format("port {}", kDefaultPort),
-                         "in use by another program",
-                         "start the coordinator with --listen on another port"});
-    }
     return;
   }
   const bool same = cluster->version() == kVersion;

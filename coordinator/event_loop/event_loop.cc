@@ -1,5 +1,6 @@
 #include "coordinator/event_loop/event_loop.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/util/delimited_message_util.h>
 
@@ -8,6 +9,7 @@
 
 #include "core/ids.h"
 #include "core/log.h"
+#include "core/os/fd.h"
 #include "core/proto_time.h"
 #include "core/status.h"
 #include "core/text.h"
@@ -56,6 +58,8 @@ absl::Status EventLoop::Start() {
   ++term_;
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
   if (!options_.record_path.empty()) {
+    // Events hold what users submit: nobody else's business.
+    os::UniqueFd(::open(options_.record_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     record_.open(options_.record_path, std::ios::binary | std::ios::trunc);
     if (!record_) {
       return absl::InvalidArgumentError(

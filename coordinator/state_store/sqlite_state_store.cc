@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "core/os/files.h"
+#include "core/os/private_directory.h"
 #include "core/status.h"
 
 namespace meshrun::coordinator {
@@ -19,7 +20,7 @@ constexpr int kSchemaVersion = 1;
 
 absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(
     const std::string& directory) {
-  MESHRUN_RETURN_IF_ERROR(Annotate(os::MakeDirectories(directory, 0700), "--state-dir"));
+  MESHRUN_RETURN_IF_ERROR(Annotate(os::MakePrivateDirectory(directory), "--state-dir"));
   const std::string lock_path = directory + "/lock";
   os::UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return os::ErrnoStatus(errno, lock_path);

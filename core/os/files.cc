@@ -104,12 +104,13 @@ absl::Status RemoveTree(const std::string& path) {
   return error ? ErrnoStatus(error.value(), path) : absl::OkStatus();
 }
 
-absl::Status CheckSocketPath(const std::string& path) {
-  constexpr size_t kLimit = sizeof(sockaddr_un::sun_path) - 1;
-  if (path.size() <= kLimit) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format(
-      "socket path {} has {} bytes, and the system allows {}: choose a shorter --state-dir", path,
-      path.size(), kLimit));
+absl::Status CheckSocketPath(const std::string& path, std::string_view remedy) {
+  static_assert(kLongestSocketPath == sizeof(sockaddr_un::sun_path) - 1);
+  if (path.empty()) return absl::InvalidArgumentError("a socket's path is empty");
+  if (path.size() <= kLongestSocketPath) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("socket path {} has {} bytes, and the system allows {}: {}", path, path.size(),
+                  kLongestSocketPath, remedy));
 }
 
 }  // namespace meshrun::os

@@ -24,7 +24,10 @@ absl::Status MakeDirectories(const std::string& path, int mode = 0755);
 // rm -rf of what is below a directory of ours. No error when it does not exist.
 absl::Status RemoveTree(const std::string& path);
 
-// INVALID_ARGUMENT when a Unix socket at `path` would not fit sockaddr_un (107 bytes).
-absl::Status CheckSocketPath(const std::string& path);
+// What sockaddr_un holds, without its final zero.
+inline constexpr size_t kLongestSocketPath = 107;
+// INVALID_ARGUMENT when a Unix socket at `path` would be longer; ends with `remedy`.
+absl::Status CheckSocketPath(const std::string& path,
+                             std::string_view remedy = "choose a shorter directory");
 
 }  // namespace meshrun::os

@@ -4,9 +4,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
-#include <cstring>
-
-#include "core/os/files.h"
+#include "core/rpc/unix_socket.h"
 #include "core/status.h"
 
 namespace meshrun::rpc {
@@ -20,12 +18,11 @@ constexpr int kMinPingIntervalMs = 500;
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
                                                            const std::string& address,
-                                                           const TlsFiles& tls,
+                                                           const Security& security,
                                                            const Keepalive& keepalive) {
-  if (address.starts_with("unix:")) {
-    MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(address.substr(std::strlen("unix:"))));
-  }
-  MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, tls));
+  const std::optional<std::string> unix_path = UnixPath(address);
+  if (unix_path) MESHRUN_RETURN_IF_ERROR(CheckSocketDirectory(*unix_path));
+  MESHRUN_ASSIGN_OR_RETURN(auto credentials, ChannelCredentials(role, address, security));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
   // Despite its name, this is how long one attempt may take: a busy host needs more than the
@@ -36,7 +33,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels of one process do not share subchannels, so that a stuck stream stalls nobody else.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (!address.starts_with("unix:")) {
+  if (!unix_path) {
     // Ping only while there is a call: on an idle connection the next call finds out early enough.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(keepalive.time.count()));
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(keepalive.timeout.count()));

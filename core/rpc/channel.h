@@ -27,10 +27,11 @@ struct Keepalive {
 
 // A channel that reconnects after 20 ms to 1 s: meshrun's servers are near, and restart fast. Unix
 // sockets get no keepalive: the kernel tells when their peer is gone, and a peer that is only slow
-// must not be given up. Errors: as ChannelCredentials.
+// must not be given up. Errors: as ChannelCredentials; for a Unix socket those of
+// CheckSocketDirectory too: nothing is sent to a socket that another user could have made.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role,
                                                            const std::string& address,
-                                                           const TlsFiles& tls,
+                                                           const Security& security,
                                                            const Keepalive& keepalive = {});
 
 // Health, reflection, message size, and no silent sharing of a port by two servers.

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include "core/os/files.h"
+#include "core/rpc/unix_socket.h"
 #include "core/status.h"
 
 namespace meshrun::rpc {
@@ -58,30 +59,43 @@ bool IsLocalAddress(std::string_view address) {
   return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-absl::Status CheckSecurity(std::string_view role, std::string_view address, const TlsFiles& tls) {
-  if (!tls.empty()) {
-    if (tls.cert.empty() || tls.key.empty() || tls.ca.empty()) {
-      return absl::InvalidArgumentError(
-          fmt::format("{}: TLS is mutual and needs all of --tls-cert, --tls-key and --tls-ca; "
-                      "missing:{}{}{}",
-                      role, tls.cert.empty() ? " --tls-cert" : "",
-                      tls.key.empty() ? " --tls-key" : "", tls.ca.empty() ? " --tls-ca" : ""));
-    }
-    return absl::OkStatus();
+absl::Status CheckSecurity(std::string_view role, std::string_view address,
+                           const Security& security) {
+  const TlsFiles& tls = security.tls;
+  if (!tls.empty() && (tls.cert.empty() || tls.key.empty() || tls.ca.empty())) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: TLS is mutual and needs all of --tls-cert, --tls-key and --tls-ca; missing:{}{}{}",
+        role, tls.cert.empty() ? " --tls-cert" : "", tls.key.empty() ? " --tls-key" : "",
+        tls.ca.empty() ? " --tls-ca" : ""));
   }
-  if (IsLocalAddress(address)) return absl::OkStatus();
+  if (!tls.empty() || UnixPath(address)) return absl::OkStatus();
+  if (!IsLocalAddress(address)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: {} is reached over the network, and plaintext is refused there: pass --tls-cert, "
+        "--tls-key and --tls-ca, or use a Unix socket (unix:PATH) on this host",
+        role, address));
+  }
+  if (security.insecure_loopback) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format(
-      "{}: {} is not an address of this host alone, and plaintext is not allowed on others: "
-      "pass --tls-cert, --tls-key and --tls-ca, or use 127.0.0.1",
+      "{}: plaintext is refused on {}, where every user of this host can connect: use a Unix "
+      "socket (unix:PATH), or pass --tls-cert, --tls-key and --tls-ca",
       role, address));
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::string_view role,
-                                                                           std::string_view address,
-                                                                           const TlsFiles& tls) {
-  MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, tls));
-  if (tls.empty()) return grpc::InsecureServerCredentials();
-  MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(tls));
+std::string InsecureWarning(std::string_view address, const Security& security) {
+  if (!security.tls.empty() || UnixPath(address)) return "";
+  return fmt::format(
+      "--insecure-loopback: {} is plaintext, and every user of this host can run programs as the "
+      "workers' user; for tests only",
+      address);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
+    std::string_view role, std::string_view address, const Security& security) {
+  MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, security));
+  // A Unix socket stays plaintext: its directory is the lock, and no certificate names it.
+  if (security.tls.empty() || UnixPath(address)) return grpc::InsecureServerCredentials();
+  MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(security.tls));
   grpc::SslServerCredentialsOptions options(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = pem.ca;
@@ -90,10 +104,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
-    std::string_view role, std::string_view address, const TlsFiles& tls) {
-  MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, tls));
-  if (tls.empty()) return grpc::InsecureChannelCredentials();
-  MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(tls));
+    std::string_view role, std::string_view address, const Security& security) {
+  MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, security));
+  if (security.tls.empty() || UnixPath(address)) return grpc::InsecureChannelCredentials();
+  MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(security.tls));
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = pem.ca;
   options.pem_private_key = pem.key;

@@ -1,4 +1,8 @@
-// Who may listen and connect in plaintext, and mutual TLS for everyone else.
+// Who may listen and connect in plaintext, and mutual TLS for everyone else:
+//
+//   unix:PATH     plaintext, also with TLS files; the socket's 0700 directory keeps other users out
+//   (unix_socket.h) any TCP       mutual TLS, on loopback too, where every user of the host can
+//   connect loopback TCP  plaintext with --insecure-loopback alone, which only tests use
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -23,19 +27,29 @@ struct TlsFiles {
   bool empty() const { return cert.empty() && key.empty() && ca.empty(); }
 };
 
+struct Security {
+  TlsFiles tls;
+  // --insecure-loopback.
+  bool insecure_loopback = false;
+};
+
 // True for unix:PATH, 127.0.0.0/8, ::1 and localhost, with a port or without: what never leaves the
 // host.
 bool IsLocalAddress(std::string_view address);
 
-// INVALID_ARGUMENT: some of the three files are missing; or the address leaves the host and there
-// are none. `role` is what refuses, for example "meshrun-coordinator".
-absl::Status CheckSecurity(std::string_view role, std::string_view address, const TlsFiles& tls);
+// INVALID_ARGUMENT: some of the three files are missing; or the address is not a Unix socket, and
+// neither TLS nor insecure_loopback allows it. `role` is what refuses, for example
+// "meshrun-coordinator".
+absl::Status CheckSecurity(std::string_view role, std::string_view address,
+                           const Security& security);
+
+// What to say once, at the start, where plaintext goes over TCP; empty otherwise.
+std::string InsecureWarning(std::string_view address, const Security& security);
 
 // Errors: as CheckSecurity, and NOT_FOUND or INVALID_ARGUMENT where a file cannot be read.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::string_view role,
-                                                                           std::string_view address,
-                                                                           const TlsFiles& tls);
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
+    std::string_view role, std::string_view address, const Security& security);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
-    std::string_view role, std::string_view address, const TlsFiles& tls);
+    std::string_view role, std::string_view address, const Security& security);
 
 }  // namespace meshrun::rpc

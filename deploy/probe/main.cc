@@ -1,19 +1,16 @@
 // Asks a server for its health (grpc.health.v1) over mutual TLS or a Unix socket: what the probes
 // of a pod and of monitoring run. The kubelet's own gRPC probe speaks plaintext only, which no
-// meshrun process accepts from another host.
+// meshrun process accepts over TCP.
 //
 // Exit codes: 0 serving; 1 not serving; 2 wrong call; 75 no answer within the timeout.
-#include <grpcpp/grpcpp.h>
-
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <fstream>
 #include <iostream>
-#include <iterator>
-#include <memory>
 #include <string>
 
 #include "core/exit_codes.h"
+#include "core/rpc/channel.h"
+#include "core/rpc/security_flags.h"
 #include "deploy/probe/health.grpc.pb.h"
 
 namespace {
@@ -30,24 +27,17 @@ struct Options {
   std::string address;
   std::string service;
   double timeout_seconds = 2;
-  std::string cert, key, ca;
+  meshrun::rpc::Security security;
 };
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-std::shared_ptr<grpc::ChannelCredentials> Credentials(const Options& options) {
-  if (options.ca.empty() || options.address.starts_with("unix:"))
-    return grpc::InsecureChannelCredentials();
-  return grpc::SslCredentials(
-      {ReadFile(options.ca), ReadFile(options.key), ReadFile(options.cert)});
-}
-
 int Probe(const Options& options) {
-  const auto stub =
-      health::Health::NewStub(grpc::CreateChannel(options.address, Credentials(options)));
+  const auto channel =
+      meshrun::rpc::MakeChannel("meshrun-probe", options.address, options.security);
+  if (!channel.ok()) {
+    std::cerr << channel.status().message() << "\n";
+    return absl::IsNotFound(channel.status()) ? kNoAnswer : kUsage;
+  }
+  const auto stub = health::Health::NewStub(*channel);
   grpc::ClientContext context;
   context.set_deadline(
       std::chrono::system_clock::now() +
@@ -77,18 +67,7 @@ int main(int argc, char** argv) {
   app.add_option("address", options.address, "host:port or unix:PATH")->required();
   app.add_option("--service", options.service, "one service instead of the server as a whole");
   app.add_option("--timeout", options.timeout_seconds, "seconds")->check(CLI::Range(0.01, 3600.0));
-  auto* cert = app.add_option("--tls-cert", options.cert, "PEM file: own certificate")
-                   ->envname("MESHRUN_TLS_CERT");
-  auto* key = app.add_option("--tls-key", options.key, "PEM file: own private key")
-                  ->envname("MESHRUN_TLS_KEY");
-  auto* ca = app.add_option("--tls-ca", options.ca, "PEM file: who signs the server's")
-                 ->envname("MESHRUN_TLS_CA");
-  for (CLI::Option* file : {cert, key, ca}) {
-    file->check(CLI::ExistingFile);
-    for (CLI::Option* other : {cert, key, ca}) {
-      if (file != other) file->needs(other);
-    }
-  }
+  meshrun::rpc::AddSecurityFlags(app, &options.security);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -203,7 +203,8 @@ class Site:
         lines = (self.directory / "daemons.log").read_text().splitlines()
         return " | ".join(lines[-3:])
 
-    def coordinator(self, listen="127.0.0.1:0", state="coordinator"):
+    def coordinator(self, listen=None, state="coordinator"):
+        listen = listen or f"unix:{self.directory}/{state}.sock"
         process, ready = self.daemon([binary("//coordinator:meshrun-coordinator"), "--listen", listen,
                                       "--state-dir", self.directory / state])
         self.env["MESHRUN_COORDINATOR"] = ready["address"]

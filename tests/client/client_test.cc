@@ -3,13 +3,18 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
+#include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <thread>
 
+#include "core/os/fd.h"
 #include "core/rpc/status_conversion.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "meshrun/v1/job_service.grpc.pb.h"
@@ -68,6 +73,7 @@ class FakeServer : public v1::JobService::Service, public v1::ClusterService::Se
   }
   grpc::Status DescribeCluster(grpc::ServerContext*, const v1::DescribeClusterRequest*,
                                v1::DescribeClusterResponse* response) override {
+    ++describes;
     response->set_version("9");
     return grpc::Status::OK;
   }
@@ -76,6 +82,7 @@ class FakeServer : public v1::JobService::Service, public v1::ClusterService::Se
       watch;
   std::function<grpc::Status(grpc::ServerWriter<v1::ReadLogsResponse>*, int)> logs;
   size_t failing_submits = 0;
+  std::atomic<int> describes = 0;
   std::vector<std::string> request_ids;
   std::vector<v1::ReadLogsRequest> log_requests;
   std::atomic<int> watches = 0;
@@ -84,10 +91,11 @@ class FakeServer : public v1::JobService::Service, public v1::ClusterService::Se
 class ClientTest : public ::testing::Test {
  protected:
   ClientTest() {
-    static std::atomic<int> count = 0;
     // Not in TempDir(), which may be longer than a socket's path.
-    address_ = "unix:/tmp/meshrun-client-test." + std::to_string(::getpid()) + "." +
-               std::to_string(count++);
+    char directory[] = "/tmp/meshrun-client-test-XXXXXX";
+    EXPECT_NE(::mkdtemp(directory), nullptr);
+    directory_ = directory;
+    address_ = "unix:" + directory_ + "/c.sock";
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
     builder.RegisterService(static_cast<v1::JobService::Service*>(&fake_));
@@ -101,7 +109,7 @@ class ClientTest : public ::testing::Test {
   }
   ~ClientTest() override {
     server_->Shutdown(std::chrono::system_clock::now());
-    ::unlink(address_.substr(std::strlen("unix:")).c_str());
+    std::filesystem::remove_all(directory_);
   }
 
   static void Send(grpc::ServerWriter<v1::ReadLogsResponse>* writer, int rank, uint64_t offset,
@@ -119,6 +127,7 @@ class ClientTest : public ::testing::Test {
         query, [&](const v1::ReadLogsResponse& chunk) { text_[chunk.rank()] += chunk.data(); });
   }
 
+  std::string directory_;
   std::string address_;
   FakeServer fake_;
   std::unique_ptr<grpc::Server> server_;
@@ -332,6 +341,7 @@ TEST(ClientAddressTest, AddressesAreCompletedOrRefused) {
 TEST(ClientConnectTest, NobodyThereIsOneSentenceWithTheAddressAndWhatToTry) {
   Options options;
   options.address = "127.0.0.1:1";
+  options.security.insecure_loopback = true;
   const auto client = Client::Connect(options);
   EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable);
   const std::string text(client.status().message());
@@ -340,10 +350,43 @@ TEST(ClientConnectTest, NobodyThereIsOneSentenceWithTheAddressAndWhatToTry) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("\n")));
 }
 
-TEST(ClientConnectTest, PlaintextOverTheNetworkIsRefused) {
+TEST_F(ClientTest, NobodyAtAUnixSocketIsTheSameSentenceAtOnce) {
+  for (const std::string& path :
+       {directory_ + "/absent/c.sock", directory_ + "/absent.sock", directory_ + "/dead.sock"}) {
+    if (path.ends_with("/dead.sock")) {
+      // As a process leaves it that was killed.
+      const os::UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM, 0));
+      sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+      path.copy(address.sun_path, path.size());
+      ASSERT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    }
+    Options options;
+    options.address = "unix:" + path;
+    const auto client = Client::Connect(options);
+    EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable) << client.status();
+    EXPECT_THAT(std::string(client.status().message()),
+                ::testing::AllOf(HasSubstr("no coordinator is running at unix:" + path),
+                                 HasSubstr("meshrun dev up")));
+  }
+}
+
+TEST_F(ClientTest, NothingIsSentToASocketThatAnotherUserCouldHaveMade) {
+  ASSERT_EQ(::chmod(directory_.c_str(), 0711), 0);
+  const int before = fake_.describes;
   Options options;
-  options.address = "192.0.2.1:7480";
-  EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.address = address_;
+  const auto client = Client::Connect(options);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("chmod 700 " + directory_));
+  EXPECT_EQ(fake_.describes, before);
+}
+
+TEST(ClientConnectTest, PlaintextOverTcpIsRefused) {
+  for (const char* address : {"192.0.2.1:7480", "127.0.0.1:7480", "localhost"}) {
+    Options options;
+    options.address = address;
+    EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
 }  // namespace

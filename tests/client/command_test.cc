@@ -42,11 +42,15 @@ class CommandTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directories(directory_);
     ::unsetenv("MESHRUN_COORDINATOR");
+    char sockets[] = "/tmp/meshrun-command-test-XXXXXX";
+    EXPECT_NE(::mkdtemp(sockets), nullptr);
+    sockets_ = sockets;
     ::setenv("XDG_STATE_HOME", directory_.c_str(), 1);
   }
   ~CommandTest() override {
     if (dev_up_) Run({"dev", "down"});
     std::filesystem::remove_all(directory_);
+    std::filesystem::remove_all(sockets_);
   }
 
   pid_t Start(const std::vector<std::string>& arguments) {
@@ -94,6 +98,8 @@ class CommandTest : public ::testing::Test {
   }
 
   const std::string directory_;
+  // Its path is short.
+  std::string sockets_;
   bool dev_up_ = false;
 };
 
@@ -169,9 +175,22 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
 }
 
 TEST_F(CommandTest, WithoutCoordinatorTheExitCodeIs75) {
-  const Result result = Run({"ps", "--coordinator", "127.0.0.1:1"});
+  Result result = Run({"ps", "--insecure-loopback", "--coordinator", "127.0.0.1:1"});
   EXPECT_EQ(result.code, 75);
   EXPECT_THAT(result.err, HasSubstr("127.0.0.1:1"));
+  // Nobody named one.
+  ::setenv("XDG_RUNTIME_DIR", sockets_.c_str(), 1);
+  result = Run({"ps"});
+  EXPECT_EQ(result.code, 75);
+  EXPECT_THAT(result.err, HasSubstr("no coordinator is running at unix:" + sockets_ +
+                                    "/meshrun/coordinator.sock"));
+  EXPECT_THAT(result.err, HasSubstr("meshrun dev up"));
+}
+
+TEST_F(CommandTest, PlaintextOverTcpIsAWrongCall) {
+  const Result result = Run({"ps", "--coordinator", "127.0.0.1:1"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, ::testing::StartsWith("meshrun: plaintext is refused on 127.0.0.1:1"));
 }
 
 TEST_F(CommandTest, ADeadlineExitsWith124) {
@@ -185,7 +204,8 @@ TEST_F(CommandTest, ADeadlineExitsWith124) {
   ASSERT_EQ(::listen(deaf.get(), 8), 0);
   ASSERT_EQ(::getsockname(deaf.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
   const std::string where = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
-  const Result result = Run({"ps", "--timeout", "100ms", "--coordinator", where});
+  const Result result =
+      Run({"ps", "--timeout", "100ms", "--insecure-loopback", "--coordinator", where});
   EXPECT_EQ(result.code, 124);
   EXPECT_THAT(result.err, HasSubstr(where + " did not answer in time"));
 }

@@ -60,7 +60,8 @@ class KeepaliveTest : public ::testing::Test {
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     proxy_ = std::make_unique<ByteProxy>(static_cast<uint16_t>(port));
-    const auto channel = MakeChannel("test", proxy_->address(), {}, client);
+    const auto channel =
+        MakeChannel("test", proxy_->address(), {.insecure_loopback = true}, client);
     ASSERT_TRUE(channel.ok()) << channel.status();
     SetTimeout(context_, testing::kPatience * 2);
     reader_ = v1::AgentService::NewStub(*channel)->WatchGeneration(&context_, {});

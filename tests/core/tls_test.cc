@@ -28,8 +28,8 @@ class TlsTest : public ::testing::Test {
   TlsTest() {
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
-    const auto credentials =
-        ServerCredentials("test", "127.0.0.1:0", Files("server", ours_.Sign("server"), ours_));
+    const auto credentials = ServerCredentials(
+        "test", "127.0.0.1:0", {.tls = Files("server", ours_.Sign("server"), ours_)});
     EXPECT_TRUE(credentials.ok()) << credentials.status();
     if (!credentials.ok()) return;
     int port = 0;
@@ -57,7 +57,8 @@ class TlsTest : public ::testing::Test {
     return v1::AgentService::NewStub(channel)->ReportProgress(&context, {}, &response).error_code();
   }
   grpc::StatusCode CallWith(const TlsFiles& files) {
-    const auto channel = MakeChannel("test", address_, files);
+    const auto channel =
+        MakeChannel("test", address_, {.tls = files, .insecure_loopback = files.empty()});
     EXPECT_TRUE(channel.ok()) << channel.status();
     return channel.ok() ? Call(*channel) : grpc::StatusCode::UNKNOWN;
   }

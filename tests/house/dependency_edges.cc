@@ -21,13 +21,13 @@ const std::map<std::string, std::set<std::string>, std::less<>>& AllowedRooms() 
   static const auto* const rooms = new std::map<std::string, std::set<std::string>, std::less<>>{
       {"proto", {}},
       {"core", {"proto"}},
-      {"deploy", {"core"}},
       {"coordinator", {"core", "proto"}},
       {"worker", {"core", "proto"}},
       {"client", {"core", "proto"}},
       {"agent", {"core", "proto"}},
       {"parallel", {"core", "agent"}},
       {"jobs", {"core", "agent", "parallel"}},
+      {"deploy", {"core"}},
   };
   return *rooms;
 }

@@ -69,9 +69,10 @@ TEST_F(DaemonFaultsTest, WhatEndsBetweenHelloAndWelcomeIsTold) {
 }
 
 TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {
+  coordinator_->Shutdown();
   // No heartbeat is due while this test lasts.
-  coordinator_ = std::make_unique<FakeCoordinator>(
-      FakeCoordinator::Options{.lease = kForever, .heartbeat = kForever});
+  coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{
+      .lease = kForever, .heartbeat = kForever, .address = CoordinatorAddress()});
   StartDaemon({"--orphan-timeout", "1h"});
   EXPECT_FALSE(AwaitHello().hello().draining());
   Prepare(PrepareWithGrace(kStubborn, kForever));

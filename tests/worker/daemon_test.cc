@@ -4,9 +4,12 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <filesystem>
 #include <sstream>
 
 #include "core/os/files.h"
@@ -306,6 +309,14 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     std::istringstream lines(*output);
     return std::getline(lines, token) && std::getline(lines, address) && output->ends_with('\n');
   }));
+  // It lies in a directory of this job's own.
+  const std::string socket = address.substr(std::strlen("unix:"));
+  const std::string job_directory = socket.substr(0, socket.rfind('/'));
+  struct stat info;
+  ASSERT_EQ(::stat(job_directory.c_str(), &info), 0) << job_directory;
+  EXPECT_EQ(info.st_mode & 07777, 0700u);
+  EXPECT_EQ(info.st_uid, ::geteuid());
+  EXPECT_THAT(job_directory, HasSubstr("/j/"));
   const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   const auto agent = v1::AgentService::NewStub(channel);
   const auto store = v1::StoreService::NewStub(channel);
@@ -416,6 +427,33 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(get(token, &values), grpc::StatusCode::FAILED_PRECONDITION);
+  v1::OpenSessionResponse forget;
+  forget.mutable_forget();
+  coordinator_->Send(forget, kJob, 1);
+  EXPECT_TRUE(Eventually([&] { return ::access(job_directory.c_str(), F_OK) != 0; }));
+}
+
+TEST_F(DaemonTest, EveryDirectoryAndFileIsItsUsersAlone) {
+  RunOnDaemon("echo $$ > pid; exec sleep 1000");
+  AwaitPid(directory_ / "pid");
+  int seen = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(State(""))) {
+    struct stat info;
+    ASSERT_EQ(::lstat(entry.path().c_str(), &info), 0) << entry.path();
+    // A socket's own mode counts for nothing below a directory that nobody else can enter.
+    if (S_ISSOCK(info.st_mode)) continue;
+    EXPECT_EQ(info.st_mode & 077, 0u) << entry.path();
+    ++seen;
+  }
+  EXPECT_GT(seen, 10);
+}
+
+TEST_F(DaemonTest, AStateDirectoryThatOthersCanEnterIsAWrongCall) {
+  ASSERT_EQ(::mkdir(State("").c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(State("").c_str(), 0755), 0);
+  StartDaemon();
+  EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(daemon_)), 2);
+  daemon_ = -1;
 }
 
 TEST_F(DaemonTest, ASecondDaemonOnTheSameStateSaysSo) {
@@ -427,13 +465,46 @@ TEST_F(DaemonTest, ASecondDaemonOnTheSameStateSaysSo) {
   daemon_ = first;
 }
 
-TEST_F(DaemonTest, AnAddressOfAnotherHostNeedsTls) {
-  os::SpawnOptions spawn;
-  spawn.argv = {testing::WorkerProgram(), "--coordinator", "192.0.2.1:7480", "--state-dir",
-                State("")};
-  const auto pid = os::Spawn(spawn);
-  ASSERT_TRUE(pid.ok());
-  EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(*pid)), 2);
+TEST_F(DaemonTest, ATcpAddressNeedsTls) {
+  for (const char* address : {"192.0.2.1:7480", "127.0.0.1:7480", "localhost:7480"}) {
+    os::SpawnOptions spawn;
+    spawn.argv = {testing::WorkerProgram(), "--coordinator", address, "--state-dir", State("")};
+    const auto pid = os::Spawn(spawn);
+    ASSERT_TRUE(pid.ok());
+    EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(*pid)), 2) << address;
+  }
+}
+
+TEST_F(DaemonTest, ASocketThatAnotherUserCouldHaveMadeIsNotCalled) {
+  const std::string directory = directory_ / "open";
+  ASSERT_EQ(::mkdir(directory.c_str(), 0700), 0);
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.address = "unix:" + directory + "/c.sock"});
+  ASSERT_EQ(::chmod(directory.c_str(), 0755), 0);
+  StartDaemon();
+  EXPECT_EQ(WEXITSTATUS(testing::AwaitExit(daemon_)), 2);
+  daemon_ = -1;
+  EXPECT_EQ(coordinator_->received(), 0u);
+}
+
+TEST_F(DaemonTest, AnAddressIsCheckedBeforeEachSession) {
+  const std::string directory = directory_ / "open";
+  ASSERT_EQ(::mkdir(directory.c_str(), 0700), 0);
+  const std::string address = "unix:" + directory + "/c.sock";
+  coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.address = address});
+  log_.reset(::open((directory_ / "log").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  StartDaemon();
+  AwaitHello();
+  ASSERT_EQ(::chmod(directory.c_str(), 0755), 0);
+  coordinator_->Shutdown();
+  coordinator_ =
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  EXPECT_TRUE(Eventually([&] {
+    return os::ReadFile(directory_ / "log")->find("is open to other users") != std::string::npos;
+  }));
+  EXPECT_EQ(coordinator_->received(), 0u);
+  ASSERT_EQ(::chmod(directory.c_str(), 0700), 0);
+  AwaitHello();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -372,8 +373,18 @@ TEST(StateDirTest, SocketsFitHoweverLongThePath) {
   EXPECT_TRUE(os::CheckSocketPath(state->GenerationDirectory("a-long-job-name-k3x9w2", 1234567) +
                                   "/r123456.sock")
                   .ok());
+  EXPECT_TRUE(
+      os::CheckSocketPath(state->JobDirectory("a-long-job-name-k3x9w2") + "/agent.sock").ok());
   EXPECT_THAT(state->LogDirectory("job", 1), HasSubstr(std::string(150, 'x')));
   (void)os::RemoveTree(state->AgentSocket().substr(0, state->AgentSocket().rfind('/')));
+}
+
+TEST(StateDirTest, OneThatOthersCanEnterIsRefused) {
+  testing::TemporaryDirectory directory;
+  SeededIdSource ids(1);
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0750), 0);
+  EXPECT_EQ(StateDir::Open(directory.path(), ids).status().code(),
+            absl::StatusCode::kPermissionDenied);
 }
 
 TEST(StateDirTest, ADamagedIdentityIsNotReplacedSilently) {

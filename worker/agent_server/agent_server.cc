@@ -1,14 +1,12 @@
 #include "worker/agent_server/agent_server.h"
 
-#include <fmt/format.h>
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
-#include <sys/stat.h>
+#include <grpcpp/server_posix.h>
 
 #include <chrono>
 #include <optional>
+#include <utility>
 
-#include "core/os/files.h"
 #include "core/rpc/channel.h"
 #include "core/status.h"
 #include "worker/agent_server/agent_service.h"
@@ -26,25 +24,28 @@ AgentServer::AgentServer(EventLoop& loop, Generations& generations,
 
 AgentServer::~AgentServer() { Stop(); }
 
-absl::Status AgentServer::Start(const std::string& socket_path) {
-  MESHRUN_RETURN_IF_ERROR(os::CheckSocketPath(socket_path));
+absl::Status AgentServer::Start() {
   grpc::ServerBuilder builder;
   rpc::ConfigureServer(builder, std::nullopt);
-  builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials());
   builder.RegisterService(agent_service_.get());
   builder.RegisterService(store_proxy_.get());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr)
-    return absl::InternalError(fmt::format("cannot listen on {}", socket_path));
-  if (::chmod(socket_path.c_str(), 0600) != 0) return os::ErrnoStatus(errno, socket_path);
-  return absl::OkStatus();
+  return server_ == nullptr ? absl::InternalError("gRPC cannot start the agents' server")
+                            : absl::OkStatus();
+}
+
+void AgentServer::Serve(os::UniqueFd connection) {
+  MutexLock lock(mu_);
+  if (!stopped_) grpc::AddInsecureChannelFromFd(server_.get(), connection.release());
 }
 
 void AgentServer::Stop() {
-  if (server_ == nullptr) return;
+  {
+    MutexLock lock(mu_);
+    if (server_ == nullptr || std::exchange(stopped_, true)) return;
+  }
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
-  server_.reset();
 }
 
 }  // namespace meshrun::worker

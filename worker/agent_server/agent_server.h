@@ -1,6 +1,7 @@
 // The server that ranks of this host reach at MESHRUN_AGENT: it answers AgentService from the
 // daemon's own state, and passes StoreService on to the coordinator. Every call carries the
-// generation's token.
+// generation's token. Health and reflection are answered too. It listens nowhere itself:
+// connections come from AgentSockets.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -10,6 +11,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "core/mutex.h"
+#include "core/os/fd.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/generations/generations.h"
 
@@ -23,15 +26,20 @@ class AgentServer {
               const std::string& node_id, uint64_t incarnation);
   ~AgentServer();
 
-  // Serves on a Unix socket that only this user can open. Errors: the socket's path.
-  absl::Status Start(const std::string& socket_path);
-  // Cancels all calls under way and waits for them. Not from the loop's thread.
-  void Stop();
+  // INTERNAL where gRPC does not start.
+  absl::Status Start();
+  // Answers on a connected socket until its peer closes it, or Stop; closes it after Stop.
+  void Serve(os::UniqueFd connection) MESHRUN_EXCLUDES(mu_);
+  // Cancels all calls under way and waits for them. Not from the loop's thread. Idempotent.
+  void Stop() MESHRUN_EXCLUDES(mu_);
 
  private:
   std::unique_ptr<grpc::Service> agent_service_;
   std::unique_ptr<grpc::Service> store_proxy_;
+  // Stays after Stop: Serve may be on its way.
   std::unique_ptr<grpc::Server> server_;
+  Mutex mu_;
+  bool stopped_ MESHRUN_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace meshrun::worker

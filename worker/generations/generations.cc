@@ -19,6 +19,10 @@ constexpr std::chrono::milliseconds kProgressInterval(200);
 constexpr std::chrono::seconds kAdoptionTimeout(2);
 constexpr int kTokenLength = 26;
 
+std::string AgentSocketPath(const StateDir& state_dir, const std::string& job_id) {
+  return state_dir.JobDirectory(job_id) + "/agent.sock";
+}
+
 }  // namespace
 
 void Generations::Adopt(std::function<void()> on_done) {
@@ -45,6 +49,15 @@ void Generations::Adopt(std::function<void()> on_done) {
     if (port != 0) host_.ports.Keep(static_cast<uint16_t>(port));
     log::Info("adopting a generation", {{"job", key->first}, {"generation", key->second}});
     entries_[*key] = {.generation = *std::move(generation), .announced = true};
+    if (const absl::Status open = OpenAgentSocket(key->first); !open.ok()) {
+      log::Warning("the ranks of a job cannot reach this daemon",
+                   {{"job", key->first}, {"error", open}});
+    }
+  }
+  std::set<std::string> in_use;
+  for (const auto& [job, socket] : agent_sockets_) in_use.insert(host_.state_dir.JobDirectory(job));
+  for (const std::string& directory : host_.state_dir.JobDirectories()) {
+    if (!in_use.contains(directory)) (void)os::RemoveTree(directory);
   }
   host_.loop.After(kAdoptionTimeout, [this] {
     if (on_adopted_) std::exchange(on_adopted_, nullptr)();
@@ -166,16 +179,42 @@ absl::StatusOr<std::unique_ptr<Generation>> Generations::Create(const v1::Fence&
   const GenerationPaths paths = {
       host_.state_dir.GenerationDirectory(fence.job_id(), fence.generation()),
       host_.state_dir.LogDirectory(fence.job_id(), fence.generation())};
+  HostFacts facts = host_.facts;
+  facts.agent_address = "unix:" + AgentSocketPath(host_.state_dir, fence.job_id());
   const v1::SupervisorLaunch launch =
-      MakeLaunch(record, program, working_dir, host_.environment, host_.facts, paths, lease_);
-  auto generation =
-      Generation::Create(host_.loop, std::move(record), launch, paths, host_.supervisor,
-                         HandlerFor({fence.job_id(), fence.generation()}));
+      MakeLaunch(record, program, working_dir, host_.environment, facts, paths, lease_);
+  const absl::Status reachable = OpenAgentSocket(fence.job_id());
+  absl::StatusOr<std::unique_ptr<Generation>> generation =
+      reachable.ok()
+          ? Generation::Create(host_.loop, std::move(record), launch, paths, host_.supervisor,
+                               HandlerFor({fence.job_id(), fence.generation()}))
+          : reachable;
   if (!generation.ok()) {
     host_.ports.GiveBack(port);
     (void)os::RemoveTree(paths.directory);
+    CloseAgentSocketIfUnused(fence.job_id());
   }
   return generation;
+}
+
+absl::Status Generations::OpenAgentSocket(const std::string& job_id) {
+  std::unique_ptr<AgentSocket>& socket = agent_sockets_[job_id];
+  if (socket != nullptr) return absl::OkStatus();
+  auto opened = AgentSocket::Listen(host_.loop, AgentSocketPath(host_.state_dir, job_id),
+                                    handler_.on_agent_connection);
+  if (!opened.ok()) {
+    agent_sockets_.erase(job_id);
+    return opened.status();
+  }
+  socket = *std::move(opened);
+  return absl::OkStatus();
+}
+
+void Generations::CloseAgentSocketIfUnused(const std::string& job_id) {
+  const auto next = entries_.lower_bound({job_id, 0});
+  if (next != entries_.end() && next->first.first == job_id) return;
+  agent_sockets_.erase(job_id);
+  (void)os::RemoveTree(host_.state_dir.JobDirectory(job_id));
 }
 
 Generation::Handler Generations::HandlerFor(const Key& key) {
@@ -274,6 +313,7 @@ void Generations::Drop(const Key& key) {
   if (entry == entries_.end()) return;
   const std::string directory = entry->second.generation->directory();
   entries_.erase(entry);
+  CloseAgentSocketIfUnused(key.first);
   if (const absl::Status removed = os::RemoveTree(directory); !removed.ok()) {
     log::Warning("cannot remove a generation's directory", {{"error", removed}});
   }

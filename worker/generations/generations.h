@@ -23,6 +23,7 @@
 #include "core/ids.h"
 #include "meshrun/v1/session.pb.h"
 #include "worker/event_loop/event_loop.h"
+#include "worker/generations/agent_socket.h"
 #include "worker/generations/generation.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
@@ -38,6 +39,7 @@ class Generations {
     StateDir& state_dir;
     PortRange& ports;
     IdSource& ids;
+    // Without the agent's address, which is each job's own.
     HostFacts facts;
     Environment environment;
     std::string jobs_dir;
@@ -50,6 +52,8 @@ class Generations {
     std::function<void(const std::string& job_id, uint64_t generation, int rank)> on_rank_ended;
     // Nothing of the generation is left on this host. The handler must not remove it.
     std::function<void(const std::string& job_id, uint64_t generation)> on_generation_ended;
+    // A rank has connected to its job's socket.
+    AgentSocket::OnConnection on_agent_connection;
   };
 
   Generations(Host host, Handler handler) : host_(std::move(host)), handler_(std::move(handler)) {}
@@ -113,6 +117,9 @@ class Generations {
   void ScheduleProgress();
   void SendProgress();
   void Drop(const Key& key);
+  // The socket stays while any generation of the job is here.
+  absl::Status OpenAgentSocket(const std::string& job_id);
+  void CloseAgentSocketIfUnused(const std::string& job_id);
   Entry* Find(const Key& key);
   void Send(const Key& key, v1::OpenSessionRequest message);
   void FinishAdoption();
@@ -120,6 +127,8 @@ class Generations {
   Host host_;
   Handler handler_;
   std::map<Key, Entry> entries_;
+  // By job.
+  std::map<std::string, std::unique_ptr<AgentSocket>> agent_sockets_;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
   bool progress_scheduled_ = false;
   std::string refusal_;

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <sstream>
 
 #include "core/os/files.h"
+#include "core/os/private_directory.h"
 #include "core/status.h"
 
 namespace meshrun::worker {
@@ -141,11 +141,7 @@ absl::Status PortRange::ClaimBlock() {
   const std::string dir = options_.lock_dir.empty()
                               ? fmt::format("/tmp/meshrun-ports-{}", ::geteuid())
                               : options_.lock_dir;
-  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(dir, 0700));
-  struct stat info;
-  if (::lstat(dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
-    return absl::PermissionDeniedError(fmt::format("{} is not this user's own directory", dir));
-  }
+  MESHRUN_RETURN_IF_ERROR(os::MakePrivateDirectory(dir));
   const PortInterval& all = options_.interval;
   const int count = std::max(1, (all.last - all.first + 1) / kBlockSize);
   const PortInterval ephemeral = EphemeralPorts();

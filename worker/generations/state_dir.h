@@ -1,15 +1,17 @@
 // A worker daemon's state directory:
 //
-//   lock                                   held while the daemon runs
-//   node.json                              node_id, incarnation
-//   agent.sock                             where ranks reach the daemon
-//   g/<short>/                             one generation: record, launch, sup.sock,
-//                                          r<rank>.sock, final
-//   logs/<job_id>/<generation>/            <rank>.stdout.log, <rank>.stderr.log,
-//                                          <rank>.error.json
+//   lock                            held while the daemon runs
+//   node.json                       node_id, incarnation
+//   agent.sock                      where a probe asks the daemon for its health
+//   j/<short>/agent.sock            where the ranks of one job reach the daemon
+//   g/<short>/                      one generation: record, launch, sup.sock, r<rank>.sock, final
+//   logs/<job_id>/<generation>/     <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json
 //
-// Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock and g/ lie
-// in a short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.
+// Every directory is its user's alone (0700), and every file that the daemon writes has mode 0600.
+// Ranks run as the daemon's user, so each job's directory is its user's, too.
+//
+// Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock, j/ and g/
+// lie in a short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +27,18 @@ namespace meshrun::worker {
 class StateDir {
  public:
   // Creates what is missing, locks, and begins a new incarnation. Errors: FAILED_PRECONDITION
-  // (another daemon uses it), those of the file system.
+  // (another daemon uses it), PERMISSION_DENIED (other users can enter it), those of the file
+  // system.
   static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids);
 
   const std::string& node_id() const { return node_id_; }
   uint64_t incarnation() const { return incarnation_; }
 
   std::string AgentSocket() const { return run_dir_ + "/agent.sock"; }
+  // Holds the job's agent.sock alone.
+  std::string JobDirectory(const std::string& job_id) const;
+  // Those of an earlier incarnation too.
+  std::vector<std::string> JobDirectories() const;
   std::string GenerationDirectory(const std::string& job_id, uint64_t generation) const;
   // Holds a directory per job, and those one per generation.
   std::string LogRoot() const { return path_ + "/logs"; }

@@ -17,7 +17,7 @@ Environment InheritedEnvironment(const char* const* environ);
 // Facts about this host that ranks are told.
 struct HostFacts {
   std::string node_name;
-  // "unix:/path" of the daemon's agent socket.
+  // "unix:/path" of the daemon's socket for the ranks' job.
   std::string agent_address;
   uint32_t cores = 1;
   bool has_gpus = false;

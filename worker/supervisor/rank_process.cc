@@ -38,9 +38,9 @@ absl::StatusOr<pid_t> StartRank(
     const v1::RankLaunch& launch,
     const google::protobuf::Map<std::string, std::string>& environment) {
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
-  const os::UniqueFd out(::open(launch.stdout_path().c_str(), kFlags, 0644));
+  const os::UniqueFd out(::open(launch.stdout_path().c_str(), kFlags, 0600));
   if (!out) return os::ErrnoStatus(errno, launch.stdout_path());
-  const os::UniqueFd err(::open(launch.stderr_path().c_str(), kFlags, 0644));
+  const os::UniqueFd err(::open(launch.stderr_path().c_str(), kFlags, 0600));
   if (!err) return os::ErrnoStatus(errno, launch.stderr_path());
 
   std::map<std::string, std::string> variables(launch.env().begin(), launch.env().end());

@@ -35,9 +35,9 @@ absl::StatusOr<os::UniqueFd> Bind(const std::string& path, int type) {
 
 }  // namespace
 
-absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path) {
+absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path, int backlog) {
   MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd fd, Bind(path, SOCK_STREAM));
-  if (::listen(fd.get(), 8) != 0) return os::ErrnoStatus(errno, path);
+  if (::listen(fd.get(), backlog) != 0) return os::ErrnoStatus(errno, path);
   return fd;
 }
 

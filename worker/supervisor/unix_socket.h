@@ -9,7 +9,7 @@
 namespace meshrun::worker {
 
 // A socket left at `path` by a process that is gone is replaced.
-absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path);
+absl::StatusOr<os::UniqueFd> ListenUnix(const std::string& path, int backlog = 8);
 absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path);
 
 // NOT_FOUND when nobody listens at `path`.

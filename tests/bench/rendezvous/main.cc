@@ -51,10 +51,11 @@ class Coordinator {
     if (::pipe2(ready, O_CLOEXEC) != 0) return absl::InternalError("pipe");
     os::UniqueFd read_end(ready[0]);
     os::UniqueFd write_end(ready[1]);
-    auto pid = os::Spawn(
-        {.argv = {program, "--listen", "127.0.0.1:0", "--state-dir", directory_, "--ready-fd",
-                  std::to_string(write_end.get()), "--log-level", "error", "--lease", kLease},
-         .keep_fds = {write_end.get()}});
+    auto pid =
+        os::Spawn({.argv = {program, "--listen", "unix:" + directory_ + "/c.sock", "--state-dir",
+                            directory_, "--ready-fd", std::to_string(write_end.get()),
+                            "--log-level", "error", "--lease", kLease},
+                   .keep_fds = {write_end.get()}});
     if (!pid.ok()) return pid.status();
     pid_ = *pid;
     write_end.reset();

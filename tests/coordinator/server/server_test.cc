@@ -11,6 +11,7 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -35,6 +36,7 @@
 #include "meshrun/v1/store_service.grpc.pb.h"
 #include "tests/coordinator/support/faulty_state_store.h"
 #include "tests/coordinator/support/grpc_worker.h"
+#include "tests/worker/support/processes.h"
 
 namespace meshrun::coordinator::testing {
 namespace {
@@ -100,7 +102,7 @@ class ServerTest : public ::testing::Test {
   // On the state directory of the test; leases are long, so that only what a test does happens.
   void Start(const std::atomic<bool>* broken = nullptr) {
     Server::Options options;
-    options.listen = "127.0.0.1:0";
+    options.listen = "unix:" + (sockets_ / "c.sock");
     auto store = SqliteStateStore::Open(directory_);
     ASSERT_TRUE(store.ok()) << store.status();
     options.store = *std::move(store);
@@ -164,6 +166,7 @@ class ServerTest : public ::testing::Test {
   }
 
   std::string directory_;
+  meshrun::testing::TemporaryDirectory sockets_;
   std::string record_path_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -286,7 +289,7 @@ TEST_F(ServerTest, ADamagedStateIsNamedAndNotUsed) {
     row.set_key(key);
     row.set_value("\xff\xff");
     Server::Options options;
-    options.listen = "127.0.0.1:0";
+    options.listen = "unix:" + (sockets_ / "c.sock");
     options.store = *SqliteStateStore::Open(directory_);
     EXPECT_TRUE(options.store->Commit({row}).ok());
     return Server::Start(std::move(options)).status();
@@ -362,33 +365,51 @@ TEST_F(ServerTest, ACallerThatGoesAwayWaitsNoLonger) {
   EXPECT_THAT(status.error_message(), HasSubstr("ranks 0 are missing"));
 }
 
-TEST_F(ServerTest, ATakenPortIsNamed) {
+TEST_F(ServerTest, ATakenSocketIsNamedAndStaysItsOwners) {
   Start();
   Server::Options options;
   options.listen = server_->address();
   const auto second = Server::Start(std::move(options));
   EXPECT_TRUE(absl::IsAlreadyExists(second.status()));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(server_->address()));
-}
-
-TEST_F(ServerTest, RefusesPlaintextOffTheLoopback) {
-  Server::Options options;
-  options.listen = "0.0.0.0:0";
-  EXPECT_TRUE(absl::IsInvalidArgument(Server::Start(std::move(options)).status()));
-}
-
-TEST_F(ServerTest, ListensOnAUnixSocket) {
-  Server::Options options;
-  // Short: a socket's path has 107 bytes at most.
-  char directory[] = "/tmp/meshrun-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory), nullptr);
-  options.listen = std::string("unix:") + directory + "/s";
-  auto server = *Server::Start(std::move(options));
-  EXPECT_EQ(server->port(), 0);
-  cluster_ = v1::ClusterService::NewStub(*rpc::MakeChannel("test", server->address(), {}));
   EXPECT_EQ(Describe().term(), 1u);
-  server.reset();
-  EXPECT_TRUE(os::RemoveTree(directory).ok());
+}
+
+TEST_F(ServerTest, ATakenPortIsNamed) {
+  Server::Options options;
+  options.listen = "127.0.0.1:0";
+  options.security.insecure_loopback = true;
+  const auto first = *Server::Start(std::move(options));
+  options = {};
+  options.listen = first->address();
+  options.security.insecure_loopback = true;
+  const auto second = Server::Start(std::move(options));
+  EXPECT_TRUE(absl::IsAlreadyExists(second.status()));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(first->address()));
+}
+
+TEST_F(ServerTest, RefusesPlaintextOverTcp) {
+  for (const char* address : {"0.0.0.0:0", "127.0.0.1:0", "localhost:0", "[::1]:0"}) {
+    Server::Options options;
+    options.listen = address;
+    EXPECT_TRUE(absl::IsInvalidArgument(Server::Start(std::move(options)).status())) << address;
+  }
+}
+
+TEST_F(ServerTest, ItsSocketsDirectoryIsMadeForItsUserAlone) {
+  Server::Options options;
+  options.listen = "unix:" + (sockets_ / "made/s");
+  {
+    const auto server = *Server::Start(std::move(options));
+    EXPECT_EQ(server->port(), 0);
+    struct stat info;
+    ASSERT_EQ(::stat((sockets_ / "made").c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 07777, 0700u);
+  }
+  ASSERT_EQ(::chmod((sockets_ / "made").c_str(), 0750), 0);
+  options = {};
+  options.listen = "unix:" + (sockets_ / "made/s");
+  EXPECT_TRUE(absl::IsPermissionDenied(Server::Start(std::move(options)).status()));
 }
 
 TEST_F(ServerTest, AnswersHealthChecks) {
@@ -410,7 +431,7 @@ TEST_F(ServerTest, AnswersHealthChecks) {
 }
 
 TEST_F(ServerTest, ARecordingReplaysToTheSameState) {
-  ASSERT_TRUE(os::MakeDirectories(directory_).ok());
+  ASSERT_TRUE(os::MakeDirectories(directory_, 0700).ok());
   record_path_ = directory_ + "/events";
   Start();
   v1::Job job;
@@ -691,7 +712,8 @@ TEST(LogReaderTest, IsGoneOnceItsCallHasEnded) {
   builder.RegisterService(&sessions);
   builder.RegisterService(&job_service);
   const auto server = builder.BuildAndStart();
-  const auto channel = *rpc::MakeChannel("test", "127.0.0.1:" + std::to_string(port), {});
+  const auto channel =
+      *rpc::MakeChannel("test", "127.0.0.1:" + std::to_string(port), {.insecure_loopback = true});
   const auto jobs = v1::JobService::NewStub(channel);
   {
     LogHolder holder(channel, "y");

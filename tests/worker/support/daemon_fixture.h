@@ -35,6 +35,7 @@ class DaemonTest : public ::testing::Test {
     spawn.argv = {program_, "--coordinator", coordinator_->address(), "--state-dir", State(""),
                   "--name", "here"};
     spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
+    spawn.stderr_fd = log_.get();
     const auto pid = os::Spawn(spawn);
     ASSERT_TRUE(pid.ok()) << pid.status();
     daemon_ = *pid;
@@ -96,6 +97,7 @@ class DaemonTest : public ::testing::Test {
     EXPECT_TRUE(exit);
     return exit ? exit->rank_exit() : v1::RankExit();
   }
+  std::string CoordinatorAddress() const { return "unix:" + (directory_ / "c.sock"); }
   std::string State(const std::string& name) const { return directory_ / ("w" + name); }
   std::string Stdout(int rank) const {
     return State("/logs/" + std::string(kJob) + "/1/" + std::to_string(rank) + ".stdout.log");
@@ -104,7 +106,9 @@ class DaemonTest : public ::testing::Test {
   std::string program_ = WorkerProgram();
   TemporaryDirectory directory_;
   std::unique_ptr<FakeCoordinator> coordinator_ =
-      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{});
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.address = CoordinatorAddress()});
+  // Where the daemon logs to; none: the test's own output.
+  os::UniqueFd log_;
   pid_t daemon_ = -1;
 };
 

@@ -38,13 +38,10 @@ FakeCoordinator::FakeCoordinator(Options options)
     : options_(std::move(options)), store_(std::make_unique<Store>()) {
   grpc::ServerBuilder builder;
   rpc::ConfigureServer(builder);
-  int port = 0;
-  builder.AddListeningPort(options_.address.empty() ? "127.0.0.1:0" : options_.address,
-                           grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options_.address, grpc::InsecureServerCredentials());
   builder.RegisterService(this);
   builder.RegisterService(store_.get());
   server_ = builder.BuildAndStart();
-  address_ = "127.0.0.1:" + std::to_string(port);
 }
 
 FakeCoordinator::~FakeCoordinator() { Shutdown(); }
@@ -99,6 +96,11 @@ std::optional<FakeCoordinator::Message> FakeCoordinator::Await(
 
 std::optional<FakeCoordinator::Message> FakeCoordinator::AwaitKind(Message::MessageCase kind) {
   return Await([kind](const Message& message) { return message.message_case() == kind; });
+}
+
+size_t FakeCoordinator::received() const {
+  MutexLock lock(mu_);
+  return received_.size();
 }
 
 void FakeCoordinator::Send(v1::OpenSessionResponse message, const std::string& job_id,

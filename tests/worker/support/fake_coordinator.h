@@ -25,7 +25,7 @@ class FakeCoordinator : public v1::SessionService::Service {
     uint64_t term = 1;
     std::chrono::milliseconds lease{5000};
     std::chrono::milliseconds heartbeat{100};
-    // Empty: any loopback port.
+    // unix:PATH, in a directory that is there.
     std::string address;
     // Called between each Hello and its Welcome.
     std::function<void()> before_welcome;
@@ -35,12 +35,14 @@ class FakeCoordinator : public v1::SessionService::Service {
 
   // Ends the session and refuses new ones.
   void Shutdown();
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return options_.address; }
 
   // The next message for which `wanted` holds, taken out of the order; absent after kPatience.
   using Message = v1::OpenSessionRequest;
   std::optional<Message> Await(const std::function<bool(const Message&)>& wanted);
   std::optional<Message> AwaitKind(Message::MessageCase kind);
+  // How many messages have come that nobody has awaited.
+  size_t received() const;
   // To the current session, with the given job's fence.
   void Send(v1::OpenSessionResponse message, const std::string& job_id, uint64_t generation);
 
@@ -67,7 +69,6 @@ class FakeCoordinator : public v1::SessionService::Service {
                          v1::UploadLogResponse* response) override;
 
   const Options options_;
-  std::string address_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<grpc::Server> server_;
   mutable Mutex mu_;
