@@ -5,6 +5,8 @@
 
 #include <span>
 
+#include "core/secret.h"
+
 namespace meshrun::rpc {
 namespace {
 
@@ -67,6 +69,13 @@ TEST(SecurityTest, AnUnreadableFileIsNamedWithItsFlag) {
   ASSERT_FALSE(credentials.ok());
   EXPECT_THAT(std::string(credentials.status().message()),
               AllOf(HasSubstr("--tls-cert"), HasSubstr("/nonexistent/c.pem")));
+}
+
+TEST(SameSecretTest, HoldsForTheWholeSecretAlone) {
+  EXPECT_TRUE(SameSecret("abcd", "abcd"));
+  for (const char* shown : {"", "abc", "abcde", "xbcd", "abcx", "ABCD"}) {
+    EXPECT_FALSE(SameSecret(shown, "abcd")) << shown;
+  }
 }
 
 }  // namespace

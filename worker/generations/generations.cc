@@ -9,6 +9,7 @@
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
+#include "core/secret.h"
 #include "core/status.h"
 
 namespace meshrun::worker {
@@ -443,7 +444,7 @@ absl::StatusOr<Generation*> Generations::Authenticate(const v1::Fence& fence,
                                            fence.generation(), fence.job_id(),
                                            host_.facts.node_name));
   }
-  if (token != entry->generation->record().token()) {
+  if (!SameSecret(token, entry->generation->record().token())) {
     return absl::UnauthenticatedError(fmt::format("wrong MESHRUN_TOKEN for generation {} of job {}",
                                                   fence.generation(), fence.job_id()));
   }
