@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Item 8 of the foundation: what another local user gets of a control plane, its agents and its state.
 
-run(site) plays three parties: root, whose clusters are attacked; `nobody`, who tries everything that a local user can; and
+It plays three parties: root, whose clusters are attacked; `nobody`, who tries everything that a local user can; and
 a squatter, who waits where root's programs might call. The site's directory is open to all, so that only what
 meshrun makes itself keeps nobody out. Needs root, to become another user.
 """
@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import ROOT, Site, Short, binary, check, passed, skipped, wait_until
+from harness import ROOT, binary, check, item, main, passed, skipped, wait_until
 
 NOBODY = 65534
 OLD_PORT = 7480
@@ -94,7 +94,8 @@ for path in asked["directories"]:
 print(json.dumps(got))
 """
 
-# Run as nobody: listens at a port and at Unix sockets that everybody can open, and says for each line read how many have connected.
+# Run as nobody: listens at a port and at Unix sockets that everybody can open, and says for each line read how many have
+# connected.
 SQUATTER = r"""
 import os, selectors, socket, sys
 port, *paths = sys.argv[1:]
@@ -378,7 +379,16 @@ def squat(site, programs, env):
     return 9
 
 
+def hub_turns_away_strangers():
+    """The listener that ranks open themselves, without meshrun: its own test plays the strangers."""
+    test = binary("//tests/parallel/comm/ucx:engine_test")
+    done = subprocess.run([test, "--gtest_filter=HubWatchTest.StrangersAreTurnedAway"], cwd="/", capture_output=True,
+                          text=True, timeout=120, env=dict(os.environ, UCX_MEM_EVENTS="n"))
+    check(done.returncode == 0 and "[  PASSED  ] 1 test." in done.stdout, f"the hub: {done.stdout[-500:]}{done.stderr[-200:]}")
+
+
 def run(site):
+    """(verdict, figures) of an item."""
     if os.geteuid() != 0:
         return skipped("needs root, to become another user")
     if not shutil.which("setpriv"):
@@ -412,6 +422,7 @@ def run(site):
             check("MESHRUN_TOKEN" not in line, f"a token stands in the command line of {pid}, which everybody can read")
     commands = attack_commands(programs, env, tls_port, *addresses)
     avoided = squat(site, programs, env)
+    hub_turns_away_strangers()
 
     listed = (ROOT / "docs/security.md").read_text()
     for listener in ("TCPStore", "hub", "UCX", "NCCL", "Gloo"):
@@ -419,18 +430,9 @@ def run(site):
     refusals = ", ".join(f"{count} {name}" for name, count in sorted(got["refusals"].items()))
     return passed(f"nobody tried {len(paths)} Unix sockets, {len(ports) + 1} ports, {len(files)} files and "
                   f"{len(directories)} directories of {len(pids)} processes: {refusals}; {commands} submits refused; "
-                  f"{avoided} of root's commands past a squatter, who was called by none")
-
-
-def main():
-    with contextlib.ExitStack() as cleanup:
-        try:
-            verdict, figures = run(Site(cleanup))
-        except Short as error:
-            verdict, figures = "short", str(error)
-    print(f"8 {verdict} {' '.join(str(figures).split())}")
-    return 1 if verdict == "short" else 0
+                  f"{avoided} of root's commands past a squatter, who was called by none; the hub drops who lacks the token")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    item(8, "another local user")(run)
+    sys.exit(main(__doc__))
