@@ -353,6 +353,14 @@ TEST(HubWatchTest, StrangersAreTurnedAway) {
   const std::string token = endpoint.substr(0, endpoint.find(' '));
   const auto watch = watch_of(1, store, one);
   EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello 0000 2")));
+  std::string last_differs = token, first_differs = token;
+  last_differs.back() = last_differs.back() == '0' ? '1' : '0';
+  first_differs.front() = first_differs.front() == '0' ? '1' : '0';
+  for (const std::string& wrong : {last_differs, first_differs, token.substr(1), token + "0"}) {
+    EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + wrong + " 2")));
+  }
+  // Nothing but hello is heard from who has not shown it.
+  EXPECT_TRUE(is_turned_away(endpoint, frame_of("bye")));
   EXPECT_TRUE(is_turned_away(endpoint, "GET / HTTP/1.1\r\n\r\n"));
   EXPECT_TRUE(is_turned_away(endpoint, frame_of(std::string(5000, 'x'))));
   EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + token + " 0")));

@@ -19,6 +19,7 @@
 #include "core/ids.h"
 #include "core/mutex.h"
 #include "core/os/fd.h"
+#include "core/secret.h"
 #include "core/wait_bytes.h"
 #include "fmt/format.h"
 #include "parallel/comm/ucx/engine/liveness/hub_connection.h"
@@ -179,7 +180,7 @@ class HubWatch final : public PeerWatch {
       return true;  // others are of a later version
     }
     const std::vector<std::string_view> said = words(frame, 3);
-    if (said.size() != 3 || said[0] != "hello" || said[1] != token_) return false;
+    if (said.size() != 3 || said[0] != "hello" || !SameSecret(said[1], token_)) return false;
     const int rank = rank_of(said[2]);
     const auto is_it = [rank](const HubConnection& other) { return other.rank == rank; };
     if (rank <= kHub || gone_.count(rank) != 0 ||
