@@ -1,4 +1,4 @@
-# For the scripts in tools/: `root`, `run_bazel`, `progress`, `heartbeat`, `announce` and `sources`.
+# For the scripts in tools/: `root`, `run_bazel`, `visible_bazel`, `progress`, `heartbeat`, `announce` and `sources`.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -25,7 +25,12 @@ run_bazel() {
 # The sources of this repository that match the patterns: tracked, or new and not ignored.
 sources() { git -C "$root" ls-files --cached --others --exclude-standard --deduplicate -- "$@"; }
 
-# Bazel's own progress: redrawn on a terminal, else a line every 20 s.
+# visible_bazel: run_bazel with Bazel's own progress (`progress` goes after the command). On a terminal Bazel redraws it;
+# else it prints nothing while an action runs, and heartbeat does.
+visible_bazel() {
+  if [[ -t 2 ]]; then run_bazel "$@"; else run_bazel "$@" 2>&1 | heartbeat Bazel; fi
+}
+# shellcheck disable=SC2034  # the scripts use it
 if [[ -t 2 ]]; then
   progress=(--show_progress)
 else
@@ -33,9 +38,9 @@ else
 fi
 
 # heartbeat <what>: copies its input, line by line. When nothing comes for 20 s (5 s on a terminal) it says how long <what>
-# has been running.
+# has been running, and what Bazel's last line of progress was.
 heartbeat() {
-  local what=$1 line partial="" pause=20 start="" end=$'\n' status
+  local what=$1 line partial="" step="" pause=20 start="" end=$'\n' status
   if [[ -t 1 ]]; then pause=5 start=$'\r\e[K' end=""; fi
   local started=$SECONDS beating=""
   while true; do
@@ -43,11 +48,14 @@ heartbeat() {
     IFS= read -r -t "$pause" line || status=$?
     if ((status == 0)); then
       printf '%s%s\n' "$beating" "$partial$line"
+      step=""
+      if [[ $line =~ ^\[[0-9,]+\ /\ [0-9,]+\] ]]; then step=", $line"; fi
       partial="" beating=""
     elif ((status > 128)); then
       # What was read of an unfinished line is kept.
       partial+=$line
-      printf '%s... %s: %d min %02d s%s' "$start" "$what" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "$end"
+      printf '%s... %s: %d min %02d s%s%s' \
+        "$start" "$what" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "$step" "$end"
       beating=$start
     else
       printf '%s%s' "$beating" "$partial$line"
