@@ -24,7 +24,7 @@ struct Outcome {
 // One line for people, ending with the files written.
 std::string summary(const Outcome& outcome, const Options& options);
 
-// Writes the files that the options name. Raises std::system_error, which names the path.
+// Writes the files that the options name. Raises std::runtime_error, which names the path.
 void write_report(const Outcome& outcome, const Options& options);
 // The outcome must have been evaluated.
 void write_picture(const Prediction& prediction, const Outcome& outcome, const Options& options);

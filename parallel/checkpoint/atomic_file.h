@@ -7,7 +7,7 @@
 namespace meshrun {
 
 // Writes a file beside `path`, flushes it to the disk and renames it: after a crash at any moment
-// `path` has either its former content or all of `content`. Raises std::system_error; the text
+// `path` has either its former content or all of `content`. Raises std::runtime_error; the text
 // names the path.
 void write_file_atomically(const std::string& path, std::string_view content);
 

@@ -5,7 +5,7 @@
 // a little-endian u64, the header as JSON ({"name": {"dtype", "shape", "data_offsets"},
 // "__metadata__": {...}}), the bytes. https://github.com/huggingface/safetensors#format
 //
-// Errors: SafetensorsError names the file and what is wrong with it; std::system_error if reading
+// Errors: SafetensorsError names the file and what is wrong with it; std::runtime_error if reading
 // or writing fails.
 #pragma once
 

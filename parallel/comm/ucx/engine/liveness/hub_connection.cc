@@ -14,8 +14,6 @@ namespace {
 // Of a stranger.
 constexpr size_t kLongestHello = 1000;
 constexpr size_t kReadAtOnce = 64 << 10;
-// Bytes in front of a frame.
-constexpr size_t kCount = 4;
 constexpr const char* kEnded = "its process ended";
 
 void watch_peer(int fd) {
@@ -46,11 +44,7 @@ std::vector<std::string_view> words(std::string_view text, size_t most) {
 HubConnection::HubConnection(os::UniqueFd fd) : fd_(std::move(fd)) { watch_peer(fd_.get()); }
 
 void HubConnection::write(std::string_view frame) {
-  frame = frame.substr(0, kLongestFrame);
-  for (size_t byte = 0; byte < kCount; ++byte) {
-    out_.push_back(static_cast<char>(frame.size() >> (8 * byte)));
-  }
-  out_.append(frame);
+  AppendFrame(frame.substr(0, kLongestFrame), &out_);
   flush();
 }
 
@@ -82,31 +76,16 @@ bool HubConnection::read(std::string* reason) {
                     : kEnded;
       return false;
     }
-    in_.append(part.data(), static_cast<size_t>(got));
+    in_.Append({part.data(), static_cast<size_t>(got)});
     left -= static_cast<size_t>(got);
   }
   return true;
 }
 
-std::optional<std::string> HubConnection::next() {
-  if (in_.size() < kCount || is_garbled()) return std::nullopt;
-  const size_t length = next_length();
-  if (in_.size() < kCount + length) return std::nullopt;
-  std::string frame = in_.substr(kCount, length);
-  in_.erase(0, kCount + length);
-  return frame;
-}
+std::optional<std::string> HubConnection::next() { return in_.Next(longest()); }
 
-bool HubConnection::is_garbled() const {
-  return in_.size() >= kCount && next_length() > (rank < 0 ? kLongestHello : kLongestFrame);
-}
+bool HubConnection::is_garbled() const { return in_.IsGarbled(longest()); }
 
-size_t HubConnection::next_length() const {
-  size_t length = 0;
-  for (size_t byte = 0; byte < kCount; ++byte) {
-    length |= size_t{static_cast<unsigned char>(in_[byte])} << (8 * byte);
-  }
-  return length;
-}
+size_t HubConnection::longest() const { return rank < 0 ? kLongestHello : kLongestFrame; }
 
 }  // namespace meshrun::ucx

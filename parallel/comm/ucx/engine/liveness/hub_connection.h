@@ -1,5 +1,5 @@
-// One end of a connection between the hub of a HubWatch and another rank: frames over a socket that
-// never blocks. A frame is four bytes that count, the lowest first, and so many.
+// One end of a connection between the hub of a HubWatch and another rank: frames (core/framing.h)
+// over a socket that never blocks.
 //
 // Threads: one at a time. Errors: read() says that the other end is gone, and why; a frame that is
 // too long is never complete, and is_garbled() says so.
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/framing.h"
 #include "core/os/fd.h"
 
 namespace meshrun::ucx {
@@ -47,10 +48,11 @@ class HubConnection {
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 
  private:
-  size_t next_length() const;
+  size_t longest() const;
 
   os::UniqueFd fd_;
-  std::string in_, out_;
+  FrameBuffer in_;
+  std::string out_;
   bool is_ending_ = false;
 };
 
