@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
@@ -100,8 +101,7 @@ absl::Status DaemonAgent::Register(Milliseconds timeout) {
                  .node_name = response.node_name(),
                  .master_addr = response.master_addr(),
                  .master_port = static_cast<int>(response.master_port())};
-  for (const v1::MeshAxis& axis : response.mesh())
-    assignment_.mesh.push_back({axis.name(), axis.size()});
+  assignment_.mesh = AxesOf(response.mesh());
   return absl::OkStatus();
 }
 
