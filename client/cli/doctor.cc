@@ -21,6 +21,7 @@
 #include "core/exit_codes.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/os/shared_memory.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 #include "core/version.h"
@@ -197,13 +198,17 @@ void CheckHost(Checks* checks) {
        fmt::format("{} of {} available", FormatBytes(available), FormatBytes(MemInfo("MemTotal"))),
        enough ? "" : "a LibTorch rank needs about 300 MiB before it holds any data"});
 
-  const uint64_t shm = FreeBytes("/dev/shm");
-  const bool shm_enough = shm >= (uint64_t{64} << 20);
+  const os::SharedMemoryRoom shm = os::FindSharedMemoryRoom().value_or(os::SharedMemoryRoom());
+  const bool shm_enough = shm.ranks() >= DefaultSlots(cores);
   checks->push_back(
-      {shm_enough ? Level::kOk : Level::kWarn, "/dev/shm", FormatBytes(shm) + " free",
-       shm_enough
-           ? ""
-           : "ranks of one host exchange data there: mount it larger (--shm-size in a container)"});
+      {shm_enough ? Level::kOk : Level::kWarn, os::kSharedMemoryPath,
+       fmt::format("{} of {} free, room for {}", FormatBytes(shm.free_bytes),
+                   FormatBytes(shm.total_bytes), Count(shm.ranks(), "rank")),
+       shm_enough ? ""
+                  : fmt::format("ranks of one host exchange messages there, and each takes {}: "
+                                "mount it larger (--shm-size in a container), or set "
+                                "UCX_TLS=tcp,self",
+                                FormatBytes(os::kSharedMemoryPerRank))});
 
   const char* tmpdir = std::getenv("TMPDIR");
   const std::string tmp = tmpdir != nullptr && tmpdir[0] != 0 ? tmpdir : "/tmp";

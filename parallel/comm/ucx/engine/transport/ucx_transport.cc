@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "core/os/shared_memory.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -64,6 +66,8 @@ class UcxTransport final : public Transport {
   void end(Request& request, ucs_status_t status);
   void mark_broken(Peer& peer, std::string reason);
   absl::Status error(const char* call, ucs_status_t status) const;
+  // Of creating the worker, which takes its part of /dev/shm.
+  absl::Status worker_error(ucs_status_t status) const;
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
@@ -100,6 +104,19 @@ absl::Status UcxTransport::error(const char* call, ucs_status_t status) const {
       call, ucs_status_string(status), devices_));
 }
 
+absl::Status UcxTransport::worker_error(ucs_status_t status) const {
+  constexpr const char* kCall = "ucp_worker_create";
+  const bool lacks_memory = status == UCS_ERR_NO_MEMORY || status == UCS_ERR_NO_RESOURCE;
+  const std::optional<os::SharedMemoryRoom> room = os::FindSharedMemoryRoom();
+  if (!lacks_memory || !room) return error(kCall, status);
+  // Other ranks that start now, and fail too, may have given theirs back since.
+  return absl::UnavailableError(fmt::format(
+      "{}: {}: {} is too small for the ranks of this host. {}. Make it larger (--shm-size of a "
+      "container, an emptyDir with medium: Memory in Kubernetes, the tmpfs's size=), or keep ranks "
+      "off it by UCX_TLS=tcp,self ({} now).",
+      kCall, ucs_status_string(status), os::kSharedMemoryPath, os::Describe(*room), devices_));
+}
+
 absl::Status UcxTransport::start() {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -121,7 +138,7 @@ absl::Status UcxTransport::start() {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   status = ucp_worker_create(context_, &params, &worker_);
-  if (status != UCS_OK) return error("ucp_worker_create", status);
+  if (status != UCS_OK) return worker_error(status);
   status = ucp_worker_get_efd(worker_, &event_fd_);
   if (status != UCS_OK) return error("ucp_worker_get_efd", status);
   ucp_address_t* address = nullptr;

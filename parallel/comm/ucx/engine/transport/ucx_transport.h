@@ -17,7 +17,8 @@
 
 namespace meshrun::ucx {
 
-// UNAVAILABLE: UCX finds no usable device; the text has UCX's status and the UCX_TLS in force.
+// UNAVAILABLE: UCX finds no usable device; the text has UCX's status and the UCX_TLS in force, and
+// /dev/shm with its room where UCX may have found that too small.
 absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport();
 
 }  // namespace meshrun::ucx
