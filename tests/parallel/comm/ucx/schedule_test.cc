@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "parallel/base/strided_span.h"
 #include "parallel/comm/ucx/engine/planning/schedule_cache.h"
+#include "parallel/comm/ucx/engine/planning/shared_scratch.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -88,6 +90,112 @@ TEST(ScheduleTest, JoinedSchedulesShareNothing) {
   EXPECT_THAT(joined.sent, ElementsAre(0, 0, 2));
   EXPECT_THAT(joined.received, ElementsAre(0, 2, 0));
   EXPECT_EQ(joined.most_messages, 2u);
+}
+
+// Receives through scratch memory what it sends on.
+Schedule part(int64_t scratch) {
+  ScheduleBuilder builder(2);
+  const Region slot = builder.scratch(scratch);
+  const StepId received = builder.receive(1, slot);
+  builder.send(1, slot, {received});
+  builder.send(1, {Space::kInput, 0, 0, scratch});
+  return std::move(builder).finish();
+}
+
+// Whether `later` runs only after `earlier`.
+bool waits_for(const Schedule& schedule, StepId later, StepId earlier) {
+  std::vector<bool> is_later(schedule.steps.size());
+  is_later[earlier] = true;
+  // A step waits for earlier ones only.
+  for (StepId step = earlier; step < later; ++step) {
+    if (!is_later[step]) continue;
+    for (const StepId next : successors(schedule, step)) is_later[next] = true;
+  }
+  return is_later[later];
+}
+
+// Steps that send or receive, by part.
+std::vector<StepId> messages(const Schedule& schedule) {
+  std::vector<StepId> ids;
+  for (StepId id = 0; id < schedule.steps.size(); ++id) {
+    if (schedule.steps[id].kind != StepKind::kCopy) ids.push_back(id);
+  }
+  return ids;
+}
+
+Schedule joined_parts(const std::vector<int64_t>& sizes) {
+  Schedule all = part(sizes[0]);
+  for (size_t i = 1; i < sizes.size(); ++i) {
+    all = join(std::move(all), part(sizes[i]), static_cast<int32_t>(i), 0);
+  }
+  return all;
+}
+
+TEST(SharedScratchTest, ManyPartsNeedNoMoreThanAFew) {
+  constexpr int64_t kPart = 1 << 20;
+  constexpr size_t kParts = 400, kAtOnce = kJoinedScratch / kPart;
+  const Schedule all = joined_parts(std::vector<int64_t>(kParts, kPart));
+  EXPECT_EQ(all.scratch_bytes, kJoinedScratch);
+  const std::vector<StepId> ids = messages(all);
+  ASSERT_EQ(ids.size(), 3 * kParts);
+  for (size_t i = 0; i < kParts; ++i) {
+    const Step& received = all.steps[ids[3 * i]];
+    EXPECT_EQ(received.to.offset, static_cast<int64_t>(i % kAtOnce) * kPart);
+    EXPECT_EQ(received.message, i);
+    // The first ones all at once, each later one after whoever had its memory; what needs none, at
+    // once.
+    EXPECT_EQ(received.dependencies, i < kAtOnce ? 0u : 1u);
+    EXPECT_EQ(all.steps[ids[3 * i + 2]].dependencies, 0u);
+    if (i < kAtOnce) continue;
+    EXPECT_TRUE(waits_for(all, ids[3 * i], ids[3 * (i - kAtOnce) + 1]));
+    EXPECT_FALSE(waits_for(all, ids[3 * i], ids[3 * (i - kAtOnce) + 3]));
+  }
+}
+
+// Of parts of any size: who overlaps waits, and all steps run.
+TEST(SharedScratchTest, PartsThatOverlapRunOneAfterTheOther) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < 12; ++i) {
+      sizes.push_back(random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % kJoinedScratch));
+    }
+    const Schedule all = joined_parts(sizes);
+    EXPECT_LE(all.scratch_bytes, kJoinedScratch);
+    const std::vector<StepId> ids = messages(all);
+    for (size_t later = 0; later < sizes.size(); ++later) {
+      const Region& own = all.steps[ids[3 * later]].to;
+      for (size_t earlier = 0; earlier < later; ++earlier) {
+        const Region& other = all.steps[ids[3 * earlier]].to;
+        if (own.offset >= other.offset + other.bytes || other.offset >= own.offset + own.bytes) {
+          continue;
+        }
+        EXPECT_TRUE(waits_for(all, ids[3 * later], ids[3 * earlier + 1]))
+            << later << " beside " << earlier << " in round " << round;
+      }
+    }
+    // In the order of the list, each after those that it waits for.
+    std::vector<uint32_t> left;
+    for (const Step& step : all.steps) left.push_back(step.dependencies);
+    std::vector<StepId> ready;
+    for (StepId id = 0; id < left.size(); ++id) {
+      if (left[id] == 0) ready.push_back(id);
+    }
+    for (size_t next = 0; next < ready.size(); ++next) {
+      for (const StepId id : successors(all, ready[next])) {
+        if (--left[id] == 0) ready.push_back(id);
+      }
+    }
+    EXPECT_EQ(ready.size(), all.steps.size());
+  }
+}
+
+TEST(SharedScratchTest, APartThatNeedsMoreHasIt) {
+  const Schedule all = joined_parts({64, 3 * kJoinedScratch, 128, 2 * kJoinedScratch});
+  EXPECT_EQ(all.scratch_bytes, 3 * kJoinedScratch);
+  const std::vector<StepId> ids = messages(all);
+  EXPECT_TRUE(waits_for(all, ids[3], ids[1]));
+  EXPECT_TRUE(waits_for(all, ids[6], ids[4]));
 }
 
 using Key = std::vector<int64_t>;

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <utility>
 
+#include "parallel/comm/ucx/engine/planning/shared_scratch.h"
+
 namespace meshrun::ucx {
 namespace {
 
@@ -24,11 +26,15 @@ int64_t Schedule::copied_bytes() const {
 }
 
 Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs) {
+  if (first.scratch_parts.empty()) {
+    fill_place(first, {}, aligned(first.scratch_bytes), 0);
+  }
+  const int64_t scratch_bytes = aligned(second.scratch_bytes);
+  const ScratchPlace scratch = take_place(first, scratch_bytes);
   const auto steps = static_cast<uint32_t>(first.steps.size());
   const auto successors = static_cast<uint32_t>(first.successors.size());
   const auto sources = static_cast<uint32_t>(first.sources.size());
   const auto reductions = static_cast<uint32_t>(first.reductions.size());
-  const int64_t scratch = aligned(first.scratch_bytes);
 
   const auto moved = [&](Region region) {
     switch (region.space) {
@@ -39,7 +45,7 @@ Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t ou
         region.piece += outputs;
         break;
       case Space::kScratch:
-        region.offset += scratch;
+        region.offset += scratch.offset;
         break;
     }
     return region;
@@ -68,7 +74,7 @@ Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t ou
   for (const Region& source : second.sources) first.sources.push_back(moved(source));
   first.reductions.insert(first.reductions.end(), second.reductions.begin(),
                           second.reductions.end());
-  first.scratch_bytes = scratch + second.scratch_bytes;
+  fill_place(first, scratch, scratch_bytes, steps);
   return first;
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,6 +64,13 @@ struct Step {
   uint32_t dependencies = 0;
 };
 
+// Of a joined schedule: the steps of one of its parts, and where their scratch memory is.
+struct ScratchPart {
+  int64_t offset = 0, bytes = 0;
+  StepId first_step = 0, last_step = 0;  // behind the last one
+  std::optional<StepId> end;             // what waits for all that touch it, once something does
+};
+
 struct Schedule {
   std::vector<Step> steps;
   std::vector<StepId> successors;
@@ -72,6 +80,7 @@ struct Schedule {
   // How many, by peer; all of them are numbered below most_messages.
   std::vector<uint32_t> sent, received;
   uint32_t most_messages = 0;
+  std::vector<ScratchPart> scratch_parts;  // for join(): whose memory a later part may take
 
   // Bytes that are copied within this process though nobody reduces them: staged, or the rank's own
   // piece moved from input to output. What "no byte copied twice" is counted by.
@@ -79,7 +88,8 @@ struct Schedule {
 };
 
 // Both in one operation, at once: what coalescing makes of its parts. `inputs` and `outputs` are
-// the numbers of pieces of `first`. All ranks join the same parts in the same order.
+// the numbers of pieces of `first`. All ranks join the same parts in the same order. Parts that
+// need more scratch memory than kJoinedScratch together share it (shared_scratch.h).
 Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs);
 
 // Builds one. Regions of a reduction must be contiguous in their piece's layout, and those of a
