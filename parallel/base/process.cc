@@ -11,15 +11,13 @@ namespace {
 
 std::atomic<int> forks{0};
 
+// Before main(): a local static would be initialised under a guard, which a child that is forked
+// meanwhile inherits locked.
+const bool counts_forks [[maybe_unused]] = pthread_atfork(nullptr, nullptr, [] { ++forks; }) == 0;
+
 }  // namespace
 
-int fork_count() {
-  static const bool registered [[maybe_unused]] = [] {
-    pthread_atfork(nullptr, nullptr, [] { ++forks; });
-    return true;
-  }();
-  return forks.load(std::memory_order_relaxed);
-}
+int fork_count() { return forks.load(std::memory_order_relaxed); }
 
 std::string boot_id() {
   std::string id;

@@ -1,6 +1,8 @@
 #include "parallel/base/shared_heap.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -8,9 +10,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -47,6 +52,41 @@ bool is_wanted() {
   return false;
 }
 
+// What /proc says of a process; absent: there is none, or it does not say.
+struct ProcessStatus {
+  char state = '?';
+  int64_t threads = 0;
+  uint64_t started = 0;  // in clock ticks since the kernel's start
+};
+std::optional<ProcessStatus> status_of(int32_t pid) {
+  std::string text;
+  if (!std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), text)) return std::nullopt;
+  // The second field is the program's name, in brackets, and may contain any of them.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  ProcessStatus status;
+  fields >> status.state;
+  std::string skipped;
+  for (int field = 4; field < 20; ++field) fields >> skipped;
+  fields >> status.threads >> skipped >> status.started;
+  if (!fields) return std::nullopt;
+  return status;
+}
+
+// The process's heap. `making` is held while one is made, and both locks around fork().
+constinit Mutex making;
+constinit std::atomic<SharedHeap*> of_this_process{nullptr};
+constinit std::atomic<bool> is_made{false};
+const bool is_ready_for_fork [[maybe_unused]] =
+    pthread_atfork(&SharedHeap::lock_for_fork, &SharedHeap::unlock_after_fork,
+                   &SharedHeap::unlock_after_fork) == 0;
+
+std::unique_ptr<SharedHeap> make_of_process() {
+  if (!is_wanted()) return nullptr;
+  return SharedHeap::create(mib_of_environment("MESHRUN_SHARED_MEMORY_MIB", kDefaultMiB));
+}
+
 }  // namespace
 
 std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
@@ -71,17 +111,25 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
 }
 
 SharedHeap* SharedHeap::of_process() {
-  static const auto make = [] {
-    return is_wanted() ? create(mib_of_environment("MESHRUN_SHARED_MEMORY_MIB", kDefaultMiB))
-                       : nullptr;
-  };
-  static std::atomic<SharedHeap*> current{make().release()};
-  SharedHeap* heap = current;
-  if (heap == nullptr || !heap->is_inherited()) return heap;
-  std::unique_ptr<SharedHeap> own = make();
-  // The parent's stays mapped: tensors that the child has inherited lie in it.
-  if (current.compare_exchange_strong(heap, own.get())) return own.release();
-  return heap;
+  const auto is_usable = [](SharedHeap* heap) { return heap == nullptr || !heap->is_inherited(); };
+  if (is_made && is_usable(of_this_process)) return of_this_process;
+  MutexLock lock(making);
+  if (!is_made || !is_usable(of_this_process)) {
+    // A parent's stays mapped: tensors that the child has inherited lie in it.
+    of_this_process = make_of_process().release();
+    is_made = true;
+  }
+  return of_this_process;
+}
+
+void SharedHeap::lock_for_fork() MESHRUN_TSA(no_thread_safety_analysis) {
+  making.Lock();
+  if (SharedHeap* const heap = of_this_process) heap->mu_.Lock();
+}
+
+void SharedHeap::unlock_after_fork() MESHRUN_TSA(no_thread_safety_analysis) {
+  if (SharedHeap* const heap = of_this_process) heap->mu_.Unlock();
+  making.Unlock();
 }
 
 // The first page has the token.
@@ -159,6 +207,8 @@ size_t SharedHeap::used_bytes() const {
 
 std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
+  // Before what proves that this is the process.
+  const std::optional<ProcessStatus> owner = status_of(address.pid);
   // In another pid namespace this may be anything: do not touch what is not a memfd of ours.
   char target[64] = {};
   if (readlink(path.c_str(), target, sizeof(target) - 1) < 0 ||
@@ -175,7 +225,17 @@ std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
   void* const base = is_its ? map_shared(fd, bytes) : MAP_FAILED;
   close(fd);
   if (base == MAP_FAILED) return nullptr;
-  return std::unique_ptr<PeerHeap>(new PeerHeap(static_cast<std::byte*>(base), bytes));
+  return std::unique_ptr<PeerHeap>(
+      new PeerHeap(address, owner ? owner->started : 0, static_cast<std::byte*>(base), bytes));
+}
+
+bool PeerHeap::has_owner_ended() const {
+  if (owner_started_ == 0) return false;
+  const std::optional<ProcessStatus> owner = status_of(address_.pid);
+  if (!owner) return kill(address_.pid, 0) != 0 && errno == ESRCH;
+  if (owner->started != owner_started_) return true;
+  // Its first thread may be gone before the others.
+  return (owner->state == 'Z' || owner->state == 'X') && owner->threads <= 1;
 }
 
 PeerHeap::~PeerHeap() { munmap(base_, bytes_); }

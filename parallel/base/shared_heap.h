@@ -8,7 +8,8 @@
 // has a name in the file system, and nothing remains when the processes are gone. Pages are taken
 // when they are first written, and given back when their block is freed. After fork() a child
 // shares these pages with its parent: the parent reads what the child writes. The child frees none
-// of them, and has its own heap for its own blocks.
+// of them, and has its own heap for its own blocks. A thread may fork while
+// others allocate: fork() waits for the heap's lock, so a child never inherits it held.
 //
 // Threads: SharedHeap: any. PeerHeap: one at a time. Errors: create() returns null if the kernel
 // refuses, PeerHeap::open() if the heap cannot be reached; only speed is lost.
@@ -45,7 +46,7 @@ class SharedHeap {
 
   // Null: the kernel has no memfd, or too little address space.
   static std::unique_ptr<SharedHeap> create(size_t bytes);
-  // Of MESHRUN_SHARED_MEMORY_MIB (1024). Null if that is 0, if it cannot be made, or if UCX_TLS
+  // Of MESHRUN_SHARED_MEMORY_MIB (1024), made by the first call. Null if that is 0, if it cannot be made, or if UCX_TLS
   // names no transport over shared memory. Never destroyed.
   static SharedHeap* of_process();
   ~SharedHeap();
@@ -65,6 +66,10 @@ class SharedHeap {
   // Where [data, data + bytes) is, if it is in here.
   std::optional<uint64_t> offset_of(const void* data, size_t bytes) const;
   size_t used_bytes() const MESHRUN_EXCLUDES(mu_);
+
+  // Around fork(): of the process's heap.
+  static void lock_for_fork();
+  static void unlock_after_fork();
 
  private:
   SharedHeap(int fd, std::byte* base, size_t bytes);
@@ -92,10 +97,16 @@ class PeerHeap {
 
   // Null: outside of it.
   std::byte* at(uint64_t offset, size_t bytes) const;
+  // Whether the process it is of has ended, with all its threads: it writes nowhere any more. False
+  // also where that cannot be told. Reads /proc.
+  bool has_owner_ended() const;
 
  private:
-  PeerHeap(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  PeerHeap(const HeapAddress& address, uint64_t owner_started, std::byte* base, size_t bytes)
+      : address_(address), owner_started_(owner_started), base_(base), bytes_(bytes) {}
 
+  const HeapAddress address_;
+  const uint64_t owner_started_;  // process numbers are used again
   std::byte* const base_;
   const size_t bytes_;
 };

@@ -1,6 +1,9 @@
 #include "parallel/collectives/output_memory.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -58,8 +61,18 @@ class OutputAllocator final : public c10::Allocator {
  public:
   // Never destroyed: tensors may outlive main().
   static OutputAllocator& get() {
-    static auto& allocator = *new OutputAllocator;
-    return allocator;
+    OutputAllocator* const allocator = made;
+    return allocator != nullptr ? *allocator : make();
+  }
+
+  // Around fork(): a child never inherits the locks held.
+  static void lock_for_fork() MESHRUN_TSA(no_thread_safety_analysis) {
+    making.Lock();
+    if (OutputAllocator* const allocator = made) allocator->mu_.Lock();
+  }
+  static void unlock_after_fork() MESHRUN_TSA(no_thread_safety_analysis) {
+    if (OutputAllocator* const allocator = made) allocator->mu_.Unlock();
+    making.Unlock();
   }
 
   c10::DataPtr allocate(size_t bytes) override {
@@ -91,6 +104,12 @@ class OutputAllocator final : public c10::Allocator {
 
  private:
   using Blocks = std::list<std::unique_ptr<Block>>;
+
+  static OutputAllocator& make() {
+    MutexLock lock(making);
+    if (made == nullptr) made = new OutputAllocator;
+    return *made;
+  }
 
   static void give_back(void* context) {
     OutputAllocator& allocator = get();
@@ -125,6 +144,9 @@ class OutputAllocator final : public c10::Allocator {
     }
   }
 
+  static Mutex making;
+  static std::atomic<OutputAllocator*> made;
+
   const size_t limit_ = mib_of_environment("MESHRUN_OUTPUT_CACHE_MIB", kDefaultCacheMiB);
   Mutex mu_;
   // The last used first.
@@ -133,6 +155,13 @@ class OutputAllocator final : public c10::Allocator {
   size_t used_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
   size_t peak_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
 };
+
+constinit Mutex OutputAllocator::making;
+constinit std::atomic<OutputAllocator*> OutputAllocator::made{nullptr};
+
+const bool is_ready_for_fork [[maybe_unused]] =
+    pthread_atfork(&OutputAllocator::lock_for_fork, &OutputAllocator::unlock_after_fork,
+                   &OutputAllocator::unlock_after_fork) == 0;
 
 }  // namespace
 

@@ -12,7 +12,8 @@
 // All results of parallel/collectives come from here. Outputs passed to a backend's own methods may
 // come from here too, and are then as fast.
 //
-// Threads: any. Errors: c10's allocator's.
+// Threads: any. A thread may fork while others allocate; the child may, too. Errors: c10's
+// allocator's.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -82,6 +84,64 @@ TEST(SharedHeapTest, AForkedChildFreesNothingAndHasAHeapOfItsOwn) {
   EXPECT_EQ(status, 0);
   EXPECT_STREQ(block, "kept");
   heap->free(block);
+}
+
+// A child that inherits a lock waits for it for ever; `alarm` ends that.
+TEST(SharedHeapTest, AThreadForksWhileAnotherAllocates) {
+  constexpr int kForks = 100;
+  SharedHeap* const heap = SharedHeap::of_process();
+  ASSERT_NE(heap, nullptr);
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    while (!is_over) heap->free(heap->allocate(1));
+  });
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      // Of both heaps.
+      const bool is_right = heap->used_bytes() <= 2 * kPage &&
+                            SharedHeap::of_process()->allocate(1) != nullptr &&
+                            SharedHeap::of_process()->used_bytes() == kPage;
+      _exit(is_right ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0) << "fork " << i;
+  }
+  is_over = true;
+  other.join();
+}
+
+TEST(PeerHeapTest, KnowsWhetherItsOwnerHasEnded) {
+  const auto heap = SharedHeap::create(4 * kPage);
+  EXPECT_FALSE(PeerHeap::open(heap->address())->has_owner_ended());
+  int address_pipe[2], end_pipe[2];
+  ASSERT_EQ(pipe(address_pipe), 0);
+  ASSERT_EQ(pipe(end_pipe), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(end_pipe[1]);
+    const auto own = SharedHeap::create(4 * kPage);
+    const HeapAddress address = own->address();
+    bool is_right = write(address_pipe[1], &address, sizeof(address)) == sizeof(address);
+    char end;
+    is_right = is_right && read(end_pipe[0], &end, 1) == 0;
+    _exit(is_right ? 0 : 1);
+  }
+  HeapAddress address;
+  ASSERT_EQ(read(address_pipe[0], &address, sizeof(address)), ssize_t{sizeof(address)});
+  const auto peer = PeerHeap::open(address);
+  ASSERT_NE(peer, nullptr);
+  EXPECT_FALSE(peer->has_owner_ended());
+  for (const int fd : {end_pipe[0], end_pipe[1], address_pipe[0], address_pipe[1]}) close(fd);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, child, &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(peer->has_owner_ended()) << "though nobody has taken note of it";
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(peer->has_owner_ended());
 }
 
 TEST(PeerHeapTest, NothingOutsideOfItIsReached) {
