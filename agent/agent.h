@@ -25,12 +25,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/mesh.h"
 #include "core/wait_board.h"
 
 namespace meshrun::agent {
 
 using Milliseconds = std::chrono::milliseconds;
+
+struct MeshAxis {
+  std::string name;
+  int64_t size = 0;
+};
 
 // This rank's place in its generation.
 struct Assignment {
@@ -47,7 +51,7 @@ struct Assignment {
   std::string master_addr;
   int master_port = 0;
   // Empty when the job was submitted without --mesh. Slowest axis first.
-  std::vector<Axis> mesh;
+  std::vector<MeshAxis> mesh;
 };
 
 // What a rank says of itself. Absent values leave what was said before.

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
@@ -101,7 +100,8 @@ absl::Status DaemonAgent::Register(Milliseconds timeout) {
                  .node_name = response.node_name(),
                  .master_addr = response.master_addr(),
                  .master_port = static_cast<int>(response.master_port())};
-  assignment_.mesh = AxesOf(response.mesh());
+  for (const v1::MeshAxis& axis : response.mesh())
+    assignment_.mesh.push_back({axis.name(), axis.size()});
   return absl::OkStatus();
 }
 

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
 
 namespace meshrun {
 namespace {
 
-constexpr int64_t kFarAboveAnyWorld = int64_t{1} << 40;
 constexpr std::string_view kExample = "write for example --mesh dp=-1,spatial=2";
 
 bool IsAxisName(std::string_view name) {
@@ -19,40 +17,13 @@ bool IsAxisName(std::string_view name) {
   });
 }
 
-// Product of the fixed axes, at most kFarAboveAnyWorld.
+// Product of the fixed axes; saturates far above any world.
 int64_t FixedProduct(const std::vector<Axis>& axes) {
   int64_t product = 1;
   for (const Axis& axis : axes) {
-    if (axis.size > 0)
-      product = axis.size > kFarAboveAnyWorld / product ? kFarAboveAnyWorld : product * axis.size;
+    if (axis.size > 0) product = std::min<int64_t>(product * axis.size, int64_t{1} << 40);
   }
   return product;
-}
-
-// What holds of any mesh; the rule for names is the command line's.
-absl::Status CheckSizes(const std::vector<Axis>& axes) {
-  const Axis* free = nullptr;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    const Axis& axis = axes[i];
-    for (size_t j = 0; j < i; ++j) {
-      if (axes[j].name == axis.name) {
-        return absl::InvalidArgumentError(fmt::format("mesh axis '{}' is named twice", axis.name));
-      }
-    }
-    if (axis.size == -1) {
-      if (free != nullptr) {
-        return absl::InvalidArgumentError(
-            fmt::format("mesh axes '{}' and '{}' are both -1: at most one size can be left open",
-                        free->name, axis.name));
-      }
-      free = &axis;
-    } else if (axis.size < 1) {
-      return absl::InvalidArgumentError(
-          fmt::format("mesh axis '{}' has size {}: sizes are positive, or -1 for one of them",
-                      axis.name, axis.size));
-    }
-  }
-  return absl::OkStatus();
 }
 
 bool HasFreeAxis(const std::vector<Axis>& axes) {
@@ -95,18 +66,37 @@ std::string FormatMesh(const std::vector<Axis>& axes) {
 }
 
 absl::Status CheckMesh(const std::vector<Axis>& axes) {
-  for (const Axis& axis : axes) {
+  const Axis* free = nullptr;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const Axis& axis = axes[i];
     if (!IsAxisName(axis.name)) {
       return absl::InvalidArgumentError(
           fmt::format("mesh axis name '{}' is not a letter followed by letters, digits or '_': {}",
                       axis.name, kExample));
     }
+    for (size_t j = 0; j < i; ++j) {
+      if (axes[j].name == axis.name) {
+        return absl::InvalidArgumentError(fmt::format("mesh axis '{}' is named twice", axis.name));
+      }
+    }
+    if (axis.size == -1) {
+      if (free != nullptr) {
+        return absl::InvalidArgumentError(
+            fmt::format("mesh axes '{}' and '{}' are both -1: at most one size can be left open",
+                        free->name, axis.name));
+      }
+      free = &axis;
+    } else if (axis.size < 1) {
+      return absl::InvalidArgumentError(
+          fmt::format("mesh axis '{}' has size {}: sizes are positive, or -1 for one of them",
+                      axis.name, axis.size));
+    }
   }
-  return CheckSizes(axes);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Axis>> ResolveMesh(const std::vector<Axis>& axes, int64_t world_size) {
-  if (absl::Status status = CheckSizes(axes); !status.ok()) return status;
+  if (absl::Status status = CheckMesh(axes); !status.ok()) return status;
   const int64_t fixed = FixedProduct(axes);
   if (!HasFreeAxis(axes)) {
     if (fixed != world_size) {
@@ -146,32 +136,15 @@ std::vector<int64_t> MeshCoordinates(const std::vector<Axis>& resolved, int64_t 
   return coordinates;
 }
 
-std::vector<int64_t> MeshSlice(const std::vector<Axis>& resolved, const std::vector<bool>& along,
-                               int64_t position) {
-  const std::vector<int64_t> coordinates = MeshCoordinates(resolved, position);
-  std::vector<int64_t> strides(resolved.size(), 1);
-  for (size_t i = resolved.size(); i-- > 1;) strides[i - 1] = strides[i] * resolved[i].size;
-  for (size_t i = 0; i < resolved.size(); ++i) {
-    if (along[i]) position -= coordinates[i] * strides[i];
-  }
-  std::vector<int64_t> positions = {position};
-  for (size_t i = 0; i < resolved.size(); ++i) {
-    if (!along[i]) continue;
-    std::vector<int64_t> wider;
-    wider.reserve(positions.size() * static_cast<size_t>(resolved[i].size));
-    for (const int64_t first : positions) {
-      for (int64_t c = 0; c < resolved[i].size; ++c) wider.push_back(first + c * strides[i]);
-    }
-    positions = std::move(wider);
-  }
-  return positions;
-}
-
 std::vector<int> AxisGroup(const std::vector<Axis>& resolved, size_t axis, int64_t rank) {
-  std::vector<bool> along(resolved.size(), false);
-  along[axis] = true;
-  const std::vector<int64_t> positions = MeshSlice(resolved, along, rank);
-  return {positions.begin(), positions.end()};
+  int64_t stride = 1;
+  for (size_t i = axis + 1; i < resolved.size(); ++i) stride *= resolved[i].size;
+  const int64_t first = rank - MeshCoordinates(resolved, rank)[axis] * stride;
+  std::vector<int> ranks;
+  for (int64_t i = 0; i < resolved[axis].size; ++i) {
+    ranks.push_back(static_cast<int>(first + i * stride));
+  }
+  return ranks;
 }
 
 }  // namespace meshrun

@@ -1,5 +1,4 @@
-// Mesh arithmetic, for the control plane and for parallel/: the text of --mesh, the resolution of -1,
-// coordinates, slices and axis groups. Pure.
+// Mesh arithmetic: the text of --mesh, the resolution of -1, coordinates and axis groups. Pure.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +26,7 @@ std::string FormatMesh(const std::vector<Axis>& axes);
 // INVALID_ARGUMENT.
 absl::Status CheckMesh(const std::vector<Axis>& axes);
 
-// Replaces -1. Axes may have any distinct names. INVALID_ARGUMENT: a size is wrong, or the product
-// and the world size, both named, do not fit.
+// Replaces -1. INVALID_ARGUMENT names the product and the world size when they do not fit.
 absl::StatusOr<std::vector<Axis>> ResolveMesh(const std::vector<Axis>& axes, int64_t world_size);
 
 // The largest world of at most `world_size` ranks, in steps of `unit` ranks, that the mesh divides;
@@ -37,11 +35,6 @@ int64_t LargestMeshWorld(const std::vector<Axis>& axes, int64_t world_size, int6
 
 // One coordinate per axis; the last axis varies fastest.
 std::vector<int64_t> MeshCoordinates(const std::vector<Axis>& resolved, int64_t rank);
-
-// The positions that have `position`'s coordinates on every axis not `along` (one bool per axis), in
-// order.
-std::vector<int64_t> MeshSlice(const std::vector<Axis>& resolved, const std::vector<bool>& along,
-                               int64_t position);
 
 // The ranks that differ from `rank` along `axis` alone, in order of that coordinate.
 std::vector<int> AxisGroup(const std::vector<Axis>& resolved, size_t axis, int64_t rank);

@@ -112,6 +112,8 @@ std::vector<int> GroupTable::ranks(const std::optional<std::string>& name) const
   return find(name)->mine;
 }
 
+Partition GroupTable::partition(const std::string& name) const { return find(name)->partition; }
+
 std::vector<GroupPtr> GroupTable::release() {
   const std::lock_guard lock(mutex_);
   std::vector<GroupPtr> groups;

@@ -57,6 +57,7 @@ class GroupTable {
   bool contains(const std::string& name) const;
   // This rank's group.
   std::vector<int> ranks(const std::optional<std::string>& name) const;
+  Partition partition(const std::string& name) const;
 
   // Takes every group out, the world last.
   std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> release();

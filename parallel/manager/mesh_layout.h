@@ -1,5 +1,4 @@
-// Which ranks lie along which axis of a device mesh; core/mesh.h has the arithmetic. No LibTorch, no
-// communication.
+// The arithmetic of a device mesh: which ranks lie along which axis. No LibTorch, no communication.
 //
 // A layout is a value: ranks in row-major order over named axes, slowest axis first. Errors are
 // INVALID_ARGUMENT with the numbers of both sides. Safe to use from any thread.
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/mesh.h"
 
 namespace meshrun {
 
@@ -26,7 +24,6 @@ struct MeshLayout {
 // world.
 absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<int64_t>& shape,
                                             const std::vector<std::string>& names, int world_size);
-absl::StatusOr<MeshLayout> make_mesh_layout(const std::vector<Axis>& axes, int world_size);
 
 // The position of `rank` along every axis; absent if it is not in the mesh.
 std::optional<std::vector<int64_t>> mesh_coordinates(const MeshLayout& layout, int rank);

@@ -26,7 +26,13 @@ void take_assignment(World& world) {
   world.node_rank = assignment.node_rank;
   world.master_addr = assignment.node_count == 1 ? "127.0.0.1" : assignment.master_addr;
   if (assignment.mesh.empty()) return;
-  world.mesh = value_or_throw<MeshError>(make_mesh_layout(assignment.mesh, world.world_size));
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  for (const agent::MeshAxis& axis : assignment.mesh) {
+    shape.push_back(axis.size);
+    names.push_back(axis.name);
+  }
+  world.mesh = value_or_throw<MeshError>(make_mesh_layout(shape, names, world.world_size));
 }
 
 // What the launcher left out, from the hosts that the ranks told in joining.

@@ -56,20 +56,5 @@ TEST(MeshTest, LastAxisVariesFastestAndGroupsPartitionTheWorld) {
   EXPECT_THAT(AxisGroup(mesh, 1, 4), ElementsAre(3, 4, 5));
 }
 
-TEST(MeshTest, ASliceKeepsTheOtherCoordinates) {
-  const std::vector<Axis> mesh = Parsed("a=2,b=3,c=2");
-  EXPECT_THAT(MeshSlice(mesh, {true, false, true}, 5), ElementsAre(4, 5, 10, 11));
-  EXPECT_THAT(MeshSlice(mesh, {false, true, false}, 7), ElementsAre(7, 9, 11));
-  EXPECT_THAT(MeshSlice(mesh, {false, false, false}, 7), ElementsAre(7));
-  EXPECT_EQ(MeshSlice(mesh, {true, true, true}, 7).size(), 12u);
-}
-
-TEST(MeshTest, AnyDistinctNamesResolveButOnlyPlainOnesCanBeWritten) {
-  EXPECT_THAT(*ResolveMesh({{"data-parallel", -1}}, 4), ElementsAre(Axis{"data-parallel", 4}));
-  EXPECT_FALSE(CheckMesh({{"data-parallel", -1}}).ok());
-  // Sizes far beyond any world neither overflow nor fit.
-  EXPECT_FALSE(ResolveMesh({{"a", int64_t{1} << 62}, {"b", 4}}, 4).ok());
-}
-
 }  // namespace
 }  // namespace meshrun

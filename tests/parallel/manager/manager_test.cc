@@ -431,7 +431,7 @@ TEST(ManagerTest, TheTimeoutIsSettable) {
 
 // ---- under a coordinator
 
-std::shared_ptr<FakeAgent> fake_agent(int world_size, std::vector<Axis> mesh) {
+std::shared_ptr<FakeAgent> fake_agent(int world_size, std::vector<agent::MeshAxis> mesh) {
   const int rank = std::atoi(std::getenv("TEST_RANK"));
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(std::atoi(std::getenv("TEST_PORT")));

@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +30,7 @@
 
 #include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
+#include "tests/parallel/comm/ucx/collective_calls.h"
 #include "tests/parallel/comm/ucx/forked_ranks.h"
 #include "tests/parallel/comm/ucx/large_sums.h"
 
@@ -403,6 +407,124 @@ TEST_F(EngineTest, AMessageThatWasThereEndsItsReceiveWhileACallerSleeps) {
   caller.join();
 }
 
+// ---- More operations than a group takes
+
+constexpr int kFull = Executor::kMaxActive + Executor::kMaxQueued;
+
+// Once `group` has so many collectives; by then whoever submits is about to wait for room.
+void expect_sequence(const Group& group, uint64_t sequence) {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (group.sequence() < sequence) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(EngineTest, ACallerWaitsForRoomWhileTheOtherRankHasNotBegun) {
+  constexpr int kOperations = 2 * kFull;
+  start(2);
+  std::vector<std::shared_ptr<Operation>> ahead;
+  std::thread caller([&] {
+    for (int i = 0; i < kOperations; ++i)
+      ahead.push_back(group(0)->submit(barrier(Drive::kThread)));
+    for (const auto& operation : ahead) EXPECT_TRUE(group(0)->wait(*operation));
+  });
+  expect_sequence(*group(0), kFull);
+  EXPECT_EQ(group(0)->unfinished().size(), kFull);
+  for (int i = 0; i < kOperations; ++i) {
+    const auto operation = group(1)->submit(barrier(Drive::kCaller));
+    ASSERT_TRUE(group(1)->wait(*operation));
+    ASSERT_FALSE(operation->failure()) << operation->failure()->message;
+    if (i % 1000 == 0) {
+      ASSERT_LE(group(0)->unfinished().size(), kFull);
+    }
+  }
+  caller.join();
+  for (const auto& operation : ahead) EXPECT_FALSE(operation->failure());
+}
+
+TEST_F(EngineTest, CallersWaitForRoomThoughNobodyElseMovesAnything) {
+  constexpr int kOperations = 2 * kFull;
+  start(2);
+  std::vector<std::thread> callers;
+  for (int rank = 0; rank < 2; ++rank) {
+    callers.emplace_back([group = group(rank)] {
+      std::vector<std::shared_ptr<Operation>> operations;
+      for (int i = 0; i < kOperations; ++i) {
+        operations.push_back(group->submit(barrier(Drive::kCaller)));
+      }
+      for (const auto& operation : operations) {
+        ASSERT_TRUE(group->wait(*operation));
+        ASSERT_FALSE(operation->failure());
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST_F(EngineTest, SeveralCallersWaitForRoom) {
+  constexpr int kCallers = 3;
+  constexpr int kOperations = kFull;
+  start(2);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([group = group(0)] {
+      for (int i = 0; i < kOperations; ++i) group->submit(barrier(Drive::kThread));
+    });
+  }
+  expect_sequence(*group(0), kFull);
+  std::shared_ptr<Operation> last;
+  for (int i = 0; i < kCallers * kOperations; ++i) last = group(1)->submit(barrier(Drive::kThread));
+  EXPECT_TRUE(group(1)->wait(*last));
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_FALSE(last->failure());
+}
+
+TEST_F(EngineTest, WithoutRoomAnOperationFailsAtItsTimeout) {
+  start(2);
+  for (int i = 0; i < kFull; ++i) group(0)->submit(barrier(Drive::kThread));
+  OperationSpec spec = barrier(Drive::kCaller);
+  spec.timeout = std::chrono::milliseconds(20);
+  const auto operation = group(0)->submit(std::move(spec));
+  ASSERT_TRUE(group(0)->wait(*operation));
+  ASSERT_TRUE(operation->failure());
+  EXPECT_EQ(operation->failure()->kind, FailureKind::kTimeout);
+  EXPECT_THAT(operation->failure()->message,
+              HasSubstr("barrier number " + std::to_string(kFull + 1)));
+}
+
+TEST_F(EngineTest, AnAbortEndsTheWaitForRoom) {
+  start(2);
+  std::shared_ptr<Operation> refused;
+  std::thread caller([&] {
+    for (int i = 0; i <= kFull; ++i) refused = group(0)->submit(barrier(Drive::kThread));
+  });
+  expect_sequence(*group(0), kFull);
+  group(0)->abort("no more");
+  caller.join();
+  ASSERT_TRUE(refused->is_done() && refused->failure());
+  EXPECT_THAT(refused->failure()->message, HasSubstr("no more"));
+}
+
+TEST_F(EngineTest, ACallbackThatSubmitsToAFullGroupDoesNotWait) {
+  constexpr int kMore = 10;
+  start(2);
+  const auto first = group(0)->submit(barrier(Drive::kThread));
+  const Event submitted;
+  std::vector<std::shared_ptr<Operation>> more;
+  group(0)->on_done(first, [&, submitted] {
+    for (int i = 0; i < kMore; ++i) more.push_back(group(0)->submit(barrier(Drive::kThread)));
+    submitted.set();
+  });
+  for (int i = 1; i < kFull; ++i) group(0)->submit(barrier(Drive::kThread));
+  group(1)->submit(barrier(Drive::kThread));
+  ASSERT_TRUE(submitted.comes());
+  EXPECT_EQ(group(0)->sequence(), kFull + kMore);
+  for (int i = 1; i < kFull + kMore; ++i) group(1)->submit(barrier(Drive::kThread));
+  EXPECT_TRUE(group(0)->wait(*more.back()));
+  EXPECT_FALSE(more.back()->failure());
+}
+
 TEST_F(EngineTest, AGroupThatIsDestroyedEndsItsOperations) {
   start(2);
   bool freed = false;
@@ -637,6 +759,13 @@ std::string run_ranks(int size, const RankMain& rank_main) {
                     [&](Board& board, int rank) { return run_rank(board, rank, size, rank_main); });
 }
 
+// Of this process.
+int64_t peak_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
 TEST(EngineOverUcxTest, EightRanksDoAThousandBarriers) {
   constexpr int kBarriers = 1000;
   const auto rank_main = [](int, const std::shared_ptr<Group>& group,
@@ -650,6 +779,85 @@ TEST(EngineOverUcxTest, EightRanksDoAThousandBarriers) {
     return counts.polls <= most ? "" : std::to_string(counts.polls) + " polls";
   };
   EXPECT_EQ(run_ranks(8, rank_main), "");
+}
+
+// A container's /dev/shm, in a mount namespace of the child's own.
+TEST(EngineOverUcxTest, ASmallSharedMemoryIsNamed) {
+  int output[2];
+  ASSERT_EQ(pipe(output), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(output[1], STDOUT_FILENO);
+    close(output[0]);
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=8m") != 0) {
+      _exit(77);
+    }
+    // Ranks enough, as far as /dev/shm knows.
+    std::vector<std::unique_ptr<Transport>> ranks;
+    while (ranks.size() < 4) {
+      absl::StatusOr<std::unique_ptr<Transport>> rank = create_ucx_transport();
+      if (!rank.ok()) {
+        dprintf(STDOUT_FILENO, "after %zu: %s", ranks.size(), rank.status().ToString().c_str());
+        _exit(0);
+      }
+      ranks.push_back(*std::move(rank));
+    }
+    _exit(1);
+  }
+  close(output[1]);
+  // UCX's own words too.
+  std::string said;
+  std::array<char, 4096> part;
+  for (ssize_t n; (n = read(output[0], part.data(), part.size())) > 0;) said.append(part.data(), n);
+  close(output[0]);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mount namespace may be made here";
+  ASSERT_EQ(status, 0) << "four ranks were found to fit";
+  EXPECT_THAT(said, HasSubstr("after 1: "));
+  EXPECT_THAT(said, HasSubstr("/dev/shm is too small for the ranks of this host. /dev/shm has 8.0 "
+                              "MiB, of which "));
+  EXPECT_THAT(said, HasSubstr("room for 0 more ranks"));
+  EXPECT_THAT(said, HasSubstr("--shm-size"));
+}
+
+// All that two ranks have outstanding at once costs memory, and no more than a full group's.
+TEST(EngineOverUcxTest, TwentyThousandAllReducesAreOutstanding) {
+  constexpr int kOperations = 20'000;
+  constexpr int64_t kCount = 256;
+  constexpr int64_t kMostKiB = 64 << 10;
+  const auto rank_main = [](int rank, const std::shared_ptr<Group>& group,
+                            const CountingTransport::Counts&) -> std::string {
+    const CollectiveCall call(OperationKind::kAllReduce, 2, DType::kFloat32, {kCount}, 0, 1);
+    std::vector<CallMemory> memory(kOperations + 1, call.memory(rank));
+    const OperationSpec one = call.spec(group->place(), memory[0]);
+    const auto submit = [&](int i) {
+      OperationSpec spec = one;
+      spec.outputs[0].data = memory[i].outputs[0].data();
+      spec.timeout = kDeadline;
+      return group->submit(std::move(spec));
+    };
+    group->wait(*submit(kOperations));
+    const int64_t before = peak_kib();
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (int i = 0; i < kOperations; ++i) operations.push_back(submit(i));
+    for (const auto& operation : operations) {
+      group->wait(*operation);
+      if (operation->failure()) return operation->failure()->message;
+    }
+    const int64_t grown = peak_kib() - before;
+    const auto expected = call.expected(rank);
+    for (const CallMemory& its : memory) {
+      if (its.outputs != expected) return "a wrong sum";
+    }
+    std::printf("rank %d: %d outstanding all_reduces took %.1f MiB\n", rank, kOperations,
+                static_cast<double>(grown) / 1024);
+    std::fflush(stdout);
+    return grown <= kMostKiB ? "" : std::to_string(grown) + " KiB";
+  };
+  EXPECT_EQ(run_ranks(2, rank_main), "");
 }
 
 TEST(EngineOverUcxTest, LargeMessagesArriveThoughNobodyWaits) {

@@ -1,5 +1,9 @@
 #include "parallel/comm/ucx/engine/execution/executor.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
@@ -159,17 +163,67 @@ TEST(ExecutorTest, AtMostSixteenCollectivesRunAndTheRestFollowInOrder) {
   for (const auto& handle : handles) EXPECT_TRUE(handle->is_done() && !handle->failure());
 }
 
-TEST(ExecutorTest, AProgramThatNeverWaitsIsStopped) {
+TEST(ExecutorTest, AFullGroupTakesNoMoreUntilAnOperationEnds) {
   Simulation ranks(2, options());
   ranks.add_world();
-  Simulation::Handle last;
-  for (int i = 0; i <= Executor::kMaxActive + Executor::kMaxQueued; ++i) {
-    last = ranks.submit(0, "world", barrier_spec());
+  Executor& first = ranks.executor(0);
+  for (int i = 0; i < Executor::kMaxActive + Executor::kMaxQueued; ++i) {
+    ASSERT_NE(first.try_submit(1, barrier_spec()), nullptr);
   }
-  ASSERT_TRUE(last->is_done());
-  EXPECT_EQ(last->failure()->kind, FailureKind::kAborted);
-  EXPECT_THAT(last->failure()->message, HasSubstr("too many operations outstanding"));
-  EXPECT_FALSE(ranks.executor(0).has_unfinished());
+  EXPECT_TRUE(first.is_full(1, /*is_point_to_point=*/false));
+  EXPECT_FALSE(first.is_full(1, /*is_point_to_point=*/true));
+  OperationSpec refused = barrier_spec();
+  const auto memory = std::make_shared<int>(1);
+  refused.keep_alive = memory;
+  EXPECT_EQ(first.try_submit(1, std::move(refused)), nullptr);
+  EXPECT_EQ(refused.keep_alive, memory) << "the caller passes it again";
+  ranks.submit(1, "world", barrier_spec());
+  ranks.settle();
+  EXPECT_FALSE(first.is_full(1, /*is_point_to_point=*/false));
+  EXPECT_NE(first.try_submit(1, std::move(refused)), nullptr);
+  EXPECT_EQ(first.try_submit(1, barrier_spec()), nullptr);
+  EXPECT_EQ(first.oldest_collective(1)->sequence(), 2u);
+}
+
+TEST(ExecutorTest, AGroupIsFullOfSendsAndReceivesToo) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  Executor& first = ranks.executor(0);
+  Bytes received = bytes(4, 0), sent = bytes(4, 7);
+  for (int i = 0; i < Executor::kMaxPointToPoint; ++i) {
+    ASSERT_NE(first.try_submit(1, point_to_point_spec(false, 1, received)), nullptr);
+  }
+  EXPECT_EQ(first.try_submit(1, point_to_point_spec(false, 1, received)), nullptr);
+  EXPECT_NE(first.try_submit(1, barrier_spec()), nullptr);
+  ranks.submit(1, "world", point_to_point_spec(true, 0, sent));
+  ranks.settle();
+  EXPECT_NE(first.try_submit(1, point_to_point_spec(false, 1, received)), nullptr);
+}
+
+TEST(ExecutorTest, AFullGroupThatFailedSaysSo) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  Executor& first = ranks.executor(0);
+  while (first.try_submit(1, barrier_spec()) != nullptr) continue;
+  first.abort(1, {FailureKind::kAborted, "aborted", {0}});
+  const auto handle = first.try_submit(1, barrier_spec());
+  ASSERT_NE(handle, nullptr);
+  EXPECT_TRUE(handle->is_done() && handle->failure());
+}
+
+TEST(ExecutorTest, ATimeoutCountsFromWhenTheCallerBeganToWaitForRoom) {
+  Simulation ranks(2, options());
+  ranks.add_world();
+  OperationSpec spec = barrier_spec();
+  spec.timeout = std::chrono::seconds(1);
+  const SteadyNanos since = ranks.clock.SteadyNow();
+  ranks.pass(std::chrono::milliseconds(900));
+  const auto handle = ranks.executor(0).submit(1, std::move(spec), since);
+  ranks.pass(std::chrono::milliseconds(90));
+  EXPECT_FALSE(handle->is_done());
+  ranks.pass(std::chrono::milliseconds(10) + Executor::kAskFor);
+  ASSERT_TRUE(handle->is_done() && handle->failure());
+  EXPECT_EQ(handle->failure()->kind, FailureKind::kTimeout);
 }
 
 // Bytes from rank 0 to rank 1, one message each, all offered.
@@ -766,6 +820,116 @@ TEST_F(LentMemoryTest, IsNobodyElsesWhereTheSenderNeverSaysThatItIsThrough) {
   ranks_.executor(0).close("end");
   ranks_.executor(0).take();
   EXPECT_TRUE(is_kept()) << "the sender may have been in the middle of it";
+}
+
+// Rank 1's memory is that of a process of its own, which the kernel knows to be dead or alive.
+class LentToAProcessTest : public LentMemoryTest {
+ protected:
+  LentToAProcessTest() {
+    int address_pipe[2];
+    EXPECT_EQ(pipe(address_pipe), 0);
+    process_ = fork();
+    if (process_ == 0) {
+      const auto heap = SharedHeap::create(8 << 20);
+      const HeapAddress address = heap->address();
+      if (write(address_pipe[1], &address, sizeof(address)) != sizeof(address)) _exit(1);
+      while (true) pause();
+    }
+    AddressRecord record = ranks_.executor(1).address_record(1);
+    EXPECT_EQ(read(address_pipe[0], &record.heap, sizeof(record.heap)),
+              ssize_t{sizeof(record.heap)});
+    for (const int fd : address_pipe) close(fd);
+    ranks_.executor(0).found(1, 1, record, "");
+  }
+  ~LentToAProcessTest() override {
+    if (process_ != 0) kill_process();
+  }
+
+  void kill_process() {
+    kill(process_, SIGKILL);
+    EXPECT_EQ(waitpid(process_, nullptr, 0), process_);
+    process_ = 0;
+  }
+  // Its receive has failed, and rank 1 says nothing more.
+  void fail() {
+    const auto received = receive();
+    ranks_.settle();
+    ranks_.kill(1);
+    ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+    ranks_.settle();
+    ASSERT_TRUE(received->is_done() && received->failure());
+    ASSERT_TRUE(is_kept());
+  }
+
+  pid_t process_ = 0;
+};
+
+TEST_F(LentToAProcessTest, IsLetGoWhenTheProcessIsDead) {
+  fail();
+  kill_process();
+  ranks_.settle();
+  EXPECT_TRUE(is_kept()) << "nobody has said so";
+  ranks_.tell(PeerLost{1, "killed by SIGKILL"});
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentToAProcessTest, IsLetGoWhereTheDeathFailsTheOperation) {
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.kill(1);
+  kill_process();
+  ranks_.tell(PeerLost{1, "killed by SIGKILL"});
+  EXPECT_TRUE(is_kept());
+  ranks_.pass(std::chrono::seconds(1));
+  ASSERT_TRUE(received->is_done() && received->failure());
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentToAProcessTest, IsKeptWhileTheProcessLivesWhateverTheNews) {
+  fail();
+  ranks_.tell(PeerLost{1, "its host was lost"});
+  ranks_.pass(std::chrono::seconds(1));
+  EXPECT_TRUE(is_kept());
+  // It ends after all: seen within kGrace, while anybody makes rounds.
+  kill_process();
+  ranks_.pass(2 * Executor::kGrace);
+  EXPECT_FALSE(is_kept());
+}
+
+TEST_F(LentToAProcessTest, IsKeptForEverWhereTheProcessOutlivesTheTransport) {
+  fail();
+  ranks_.tell(PeerLeft{1});
+  ranks_.executor(0).close("end");
+  ranks_.executor(0).take();
+  EXPECT_TRUE(is_kept());
+}
+
+TEST(ExecutorTest, ScratchMemoryIsKeptUpToABound) {
+  Simulation ranks(1, options(/*seed=*/1));
+  ranks.add_world();
+  SharedHeap* const heap = ranks.heap(0);
+  ASSERT_NE(heap, nullptr);
+  const auto run = [&](int64_t bytes) {
+    ScheduleBuilder builder(1);
+    const Region scratch = builder.scratch(bytes);
+    builder.copy(scratch, scratch);
+    OperationSpec spec = barrier_spec();
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    const auto handle = ranks.submit(0, "world", std::move(spec));
+    ranks.settle();
+    EXPECT_TRUE(handle->is_done() && !handle->failure());
+  };
+  const size_t before = heap->used_bytes();
+  constexpr size_t kKept = (4 << 20) + (64 << 10);
+  run(64 << 10);
+  run(4 << 20);
+  EXPECT_EQ(heap->used_bytes() - before, kKept);
+  run(100);
+  run(1 << 20);
+  EXPECT_EQ(heap->used_bytes() - before, kKept) << "they were used again";
+  // Longer than all that is kept: from the process's own memory, and given back at once.
+  run(Executor::kFreeScratchBytes + 1);
+  EXPECT_EQ(heap->used_bytes() - before, kKept);
 }
 
 TEST(ExecutorTest, MemoryIsLetGoWithTheOperation) {

@@ -20,6 +20,8 @@
 namespace meshrun::ucx {
 namespace {
 
+thread_local int running = 0;
+
 class FailedOperation final : public Operation {
  public:
   FailedOperation(std::string name, Failure failure) : name_(std::move(name)) {
@@ -134,7 +136,15 @@ std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
   lock_beside();
   note_submitter();
   called();
-  std::shared_ptr<Operation> operation = executor_->submit(group, std::move(spec));
+  std::shared_ptr<Operation> operation = executor_->try_submit(group, std::move(spec));
+  if (operation == nullptr) {
+    const SteadyNanos since = clock_.SteadyNow();
+    // What makes room may need the thread that a callback runs on, or a lock that it holds.
+    if (!is_running()) {
+      wait_for_room(group, std::is_same_v<Spec, PointToPointSpec>, since + spec.timeout);
+    }
+    operation = executor_->submit(group, std::move(spec), since);
+  }
   Chores chores = collect();
   if (!operation->is_done()) notice();
   mu_.Unlock();
@@ -237,7 +247,11 @@ Engine::Impl::Chores Engine::Impl::collect() {
   return chores;
 }
 
+bool Engine::Impl::is_running() { return running > 0; }
+
 void Engine::Impl::run(Chores chores) {
+  if (chores.empty()) return;
+  ++running;
   for (const Chores::LookUp& wish : chores.look_ups) {
     wish.book->look_up(wish.ranks,
                        [this, group = wish.group](int rank, std::optional<AddressRecord> record,
@@ -258,6 +272,7 @@ void Engine::Impl::run(Chores chores) {
   }
   chores.memory.clear();
   for (Callback& callback : chores.callbacks) std::exchange(callback, nullptr)();
+  --running;
 }
 
 // ---- Engine

@@ -23,7 +23,11 @@
 // WaitBoard::kReportAfter tells the watch what it is blocked in; nothing where another thread of it
 // that has begun operations lives on and might begin the one that is missing.
 //
-// submit never waits, not even for a peer to exist. wait() has the operation's deadline.
+// submit() waits for room where the group is full (executor.h), and else never, not even for a peer
+// to exist. A caller that waits for room moves operations forward, as in wait(). Where there is no
+// room before the operation's timeout is up, the operation fails. A callback, or a destructor of the
+// caller's memory, that submits does not wait: a full group takes the operation all the same.
+// wait() has the operation's deadline.
 // After fork() a child gets failed operations; nothing of its parent's engine is touched.
 #pragma once
 

@@ -98,6 +98,8 @@ class Engine::Impl {
   // On a thread of the book or of the watch: the chores are for others.
   void defer() MESHRUN_REQUIRES(mu_);
   void run(Chores chores) MESHRUN_EXCLUDES(mu_);
+  // Whether this thread is in run(): in a callback or a destructor of the caller's.
+  static bool is_running();
 
   // engine_waiting.cc
   // A thread begins an operation, or waits, or stops waiting: this rank is not blocked as it was.
@@ -117,6 +119,14 @@ class Engine::Impl {
   bool needs_thread() const MESHRUN_REQUIRES(mu_);
   // Has the role, until there are chores or `must_stop`.
   // `operation`: until that is done, and no other end; else null.
+  // Has the role, or sleeps while another caller has it, until `is_over`. What is left to be run.
+  // `operation`: what this rank is blocked in meanwhile; null: nothing that the watch is told of.
+  template <typename Over>
+  Chores wait_until(SteadyNanos deadline, const Operation* operation, Over is_over)
+      MESHRUN_REQUIRES(mu_);
+  // Until the group is not full, or `deadline`. Gives the lock up.
+  void wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline)
+      MESHRUN_REQUIRES(mu_);
   template <typename Stop>
   Chores drive(Holder self, const Operation* operation, SteadyNanos deadline, Stop must_stop)
       MESHRUN_REQUIRES(mu_);

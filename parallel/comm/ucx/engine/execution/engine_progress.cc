@@ -45,15 +45,28 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
     return operation.is_done() || (timeout && clock_.SteadyNow() >= deadline);
   };
   lock_beside();
-  ++callers_;
   called();
+  Chores chores = wait_until(deadline, timeout ? nullptr : &operation, is_over);
+  called();
+  const bool is_done = operation.is_done();
+  if (!is_done) executor_->set_drive(operation, Drive::kThread);
+  if (holder_ == Holder::kNobody) hand_on();
+  mu_.Unlock();
+  run(std::move(chores));
+  return is_done;
+}
+
+template <typename Over>
+Engine::Impl::Chores Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operation,
+                                              Over is_over) {
+  ++callers_;
   Chores chores;
   while (!is_over()) {
     const bool is_free =
         holder_ == Holder::kNobody || (holder_ == Holder::kThread && thread_sleeps_);
     if (!is_free) {
       ++parked_callers_;
-      if (timeout) {
+      if (deadline != SteadyNanos::max()) {
         callers_cv_.WaitUntil(mu_,
                               std::chrono::steady_clock::now() + (deadline - clock_.SteadyNow()));
       } else {
@@ -63,7 +76,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
       continue;
     }
     holder_ = Holder::kCaller;
-    chores = drive(Holder::kCaller, timeout ? nullptr : &operation, deadline, is_over);
+    chores = drive(Holder::kCaller, operation, deadline, is_over);
     holder_ = Holder::kNobody;
     if (chores.empty() || is_over()) continue;
     --callers_;
@@ -78,13 +91,29 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
     ++callers_;
   }
   --callers_;
+  return chores;
+}
+
+void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline) {
+  const auto is_late = [&] { return clock_.SteadyNow() >= deadline; };
+  while (executor_->is_full(group, is_point_to_point) && !is_late()) {
+    // Collectives end only when all ranks have called them, so none behind the first one ends
+    // before it is called: this rank is blocked in that. Of sends and receives, any one will do.
+    std::shared_ptr<Operation> oldest;
+    if (!is_point_to_point) oldest = executor_->oldest_collective(group);
+    Chores chores = wait_until(deadline, oldest.get(), [&]() MESHRUN_REQUIRES(mu_) {
+      return (oldest != nullptr && oldest->is_done()) ||
+             !executor_->is_full(group, is_point_to_point) || is_late();
+    });
+    if (chores.empty()) continue;
+    if (!chores.callbacks.empty() && holder_ == Holder::kNobody) hand_on();
+    mu_.Unlock();
+    run(std::move(chores));
+    oldest.reset();
+    lock_beside();
+  }
   called();
-  const bool is_done = operation.is_done();
-  if (!is_done) executor_->set_drive(operation, Drive::kThread);
   if (holder_ == Holder::kNobody) hand_on();
-  mu_.Unlock();
-  run(std::move(chores));
-  return is_done;
 }
 
 void Engine::Impl::poll() {

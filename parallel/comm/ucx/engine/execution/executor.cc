@@ -112,20 +112,24 @@ MemberGroup* Executor::Impl::find(uint32_t number) const {
 MemberGroup& Executor::Impl::group(uint32_t number) const { return *groups_.at(number); }
 
 template <typename Spec>
-OperationPtr Executor::Impl::submit(uint32_t number, Spec&& spec) {
-  constexpr bool kIsCollective = std::is_same_v<Spec, OperationSpec>;
+OperationPtr Executor::Impl::try_submit(uint32_t number, Spec&& spec) {
   MemberGroup& g = group(number);
+  if (g.is_full(std::is_same_v<Spec, PointToPointSpec>)) return nullptr;
+  return submit_to(g, std::move(spec), std::nullopt);
+}
+
+template <typename Spec>
+OperationPtr Executor::Impl::submit(uint32_t number, Spec&& spec,
+                                    std::optional<SteadyNanos> since) {
+  return submit_to(group(number), std::move(spec), since);
+}
+
+template <typename Spec>
+OperationPtr Executor::Impl::submit_to(MemberGroup& g, Spec&& spec,
+                                       std::optional<SteadyNanos> since) {
+  constexpr bool kIsCollective = std::is_same_v<Spec, OperationSpec>;
   uint64_t& last = kIsCollective ? g.last_sequence : g.last_point_to_point;
-  const size_t waiting = kIsCollective ? g.queued.size() : g.point_to_point.size();
   now_ = clock_.SteadyNow();
-  if (waiting >= kMaxQueued && !g.failure) {
-    const int rank = g.config->rank;
-    fail_group(g, {FailureKind::kAborted,
-                   fmt::format("too many operations outstanding in group \"{}\": rank {} has "
-                               "started {} and waited for none",
-                               g.config->name, rank, waiting),
-                   {rank}});
-  }
   refuse_if_too_long(spec);
   const auto operation = std::make_shared<RunningOperation>(g.config, std::move(spec), last + 1);
   if (g.failure) {
@@ -140,19 +144,16 @@ OperationPtr Executor::Impl::submit(uint32_t number, Spec&& spec) {
     return operation;
   }
   ++last;
-  accept(g, operation);
+  accept(g, operation, since.value_or(now_));
   run_ready();
   return operation;
 }
 
-template OperationPtr Executor::Impl::submit(uint32_t, OperationSpec&&);
-template OperationPtr Executor::Impl::submit(uint32_t, PointToPointSpec&&);
-
-void Executor::Impl::accept(MemberGroup& g, const OperationPtr& operation) {
+void Executor::Impl::accept(MemberGroup& g, const OperationPtr& operation, SteadyNanos since) {
   operation->group = &g;
   operation->group_number = g.number;
   operation->moved = now_;
-  operation->deadline = now_ + operation->timeout;
+  operation->deadline = since + operation->timeout;
   next_deadline_ = std::min(next_deadline_, operation->deadline);
   if (!gone_.empty()) next_gone_check_ = std::min(next_gone_check_, now_ + kGrace);
   FlightRecord record = operation->record;
@@ -209,6 +210,7 @@ bool Executor::Impl::progress() {
   if (moved && !gone_.empty()) next_gone_check_ = std::min(next_gone_check_, now_ + kGrace);
   if (now_ >= next_deadline_) check_deadlines();
   if (now_ >= next_gone_check_) check_gone();
+  if (now_ >= next_look_for_the_dead_) give_back_memory_of_the_dead();
   return moved;
 }
 
@@ -295,6 +297,7 @@ void Executor::Impl::close(const std::string& reason) {
   // Or UCX warns of it. Nothing else that is still posted can be cancelled.
   transport_->cancel(control_receive_);
   transport_->close();
+  give_back_memory_of_the_dead();
   for (const auto& [key, operation] : graveyard_) {
     if (operation->has_lent()) {
       keep_for_ever(operation);
@@ -317,11 +320,22 @@ void Executor::remove_group(uint32_t group) { impl_->remove_group(group); }
 AddressRecord Executor::address_record(uint32_t group) const {
   return impl_->address_record(group);
 }
-std::shared_ptr<Operation> Executor::submit(uint32_t group, OperationSpec&& spec) {
-  return impl_->submit(group, std::move(spec));
+std::shared_ptr<Operation> Executor::try_submit(uint32_t group, OperationSpec&& spec) {
+  return impl_->try_submit(group, std::move(spec));
 }
-std::shared_ptr<Operation> Executor::submit(uint32_t group, PointToPointSpec&& spec) {
-  return impl_->submit(group, std::move(spec));
+std::shared_ptr<Operation> Executor::try_submit(uint32_t group, PointToPointSpec&& spec) {
+  return impl_->try_submit(group, std::move(spec));
+}
+std::shared_ptr<Operation> Executor::submit(uint32_t group, OperationSpec&& spec,
+                                            std::optional<SteadyNanos> since) {
+  return impl_->submit(group, std::move(spec), since);
+}
+std::shared_ptr<Operation> Executor::submit(uint32_t group, PointToPointSpec&& spec,
+                                            std::optional<SteadyNanos> since) {
+  return impl_->submit(group, std::move(spec), since);
+}
+bool Executor::is_full(uint32_t group, bool is_point_to_point) const {
+  return impl_->group(group).is_full(is_point_to_point);
 }
 void Executor::found(uint32_t group, int rank, std::optional<AddressRecord> record,
                      const std::string& reason) {
@@ -355,6 +369,11 @@ std::vector<std::shared_ptr<Operation>> Executor::unfinished(uint32_t group) con
 }
 std::optional<Failure> Executor::group_failure(uint32_t group) const {
   return impl_->group(group).failure;
+}
+std::shared_ptr<Operation> Executor::oldest_collective(uint32_t group) const {
+  const MemberGroup& g = impl_->group(group);
+  if (!g.collectives.empty()) return g.collectives.front();
+  return g.queued.empty() ? nullptr : g.queued.front();
 }
 uint64_t Executor::sequence(uint32_t group) const { return impl_->group(group).last_sequence; }
 const FlightRecorder& Executor::flight_recorder(uint32_t group) const {

@@ -4,10 +4,11 @@
 // over one MemoryNetwork in seeded orders.
 //
 // Order: collectives of a group start in the order of their sequence numbers and end in any. At
-// most kMaxActive of a group run at once, and none beside one that is 2^16 older (tag.h);
-// kMaxQueued more wait, then the group fails (kAborted, "too many operations outstanding": a
-// program that never waits). Sends and receives start at once, since two ranks may post them in any
-// order; receives are matched in the order of submission.
+// most kMaxActive of a group run at once, none beside one that is 2^16 older (tag.h), and kMaxQueued
+// more wait. Sends and receives start at once, since two ranks may post them in any order; receives
+// are matched in the order of submission. A group with kMaxQueued collectives waiting, or
+// kMaxPointToPoint sends and receives under way, is full: try_submit() refuses, and Engine waits for
+// room.
 //
 // When something ends badly:
 //   disagreement     the operation fails, on all ranks; the group goes on: no data had moved. So
@@ -20,7 +21,8 @@
 // A group that fails here tells the members it is connected to, once (kControl); who hears of it
 // fails the group with the same sentence and passes it on. Receives are cancelled; requests that
 // cannot be, and the memory they name, are kept until they are done or the transport closes; memory
-// that a peer may write to (shared_heap.h) until it says that it is through, or for ever.
+// that a peer may write to (shared_heap.h) until it says that it is through, or its process has
+// ended: after news that it is gone the kernel is asked. Else for ever.
 // A collective whose time is up first asks the members how far they are, for at most kAskFor, so
 // that the sentence names who has not called it and not who waits for that rank, too.
 #pragma once
@@ -69,8 +71,13 @@ class Executor {
  public:
   static constexpr int kMaxActive = 16;
   static constexpr int kMaxQueued = 4096;
+  // A program may post all its receives before the sends that they wait for: so many more.
+  static constexpr int kMaxPointToPoint = 65536;
   static constexpr std::chrono::nanoseconds kGrace = std::chrono::milliseconds(200);
   static constexpr std::chrono::nanoseconds kAskFor = std::chrono::milliseconds(100);
+  // Of scratch memory that no operation uses, so many pieces and bytes are kept for the next ones.
+  static constexpr size_t kFreeScratch = 4;
+  static constexpr int64_t kFreeScratchBytes = 32 << 20;
   // A round copies and reduces so much, or one step of a reduction, before it returns.
   static constexpr int64_t kRoundBytes = 512 << 10;
 
@@ -105,8 +112,16 @@ class Executor {
   void remove_group(uint32_t group);
   AddressRecord address_record(uint32_t group) const;
 
-  std::shared_ptr<Operation> submit(uint32_t group, OperationSpec&& spec);
-  std::shared_ptr<Operation> submit(uint32_t group, PointToPointSpec&& spec);
+  // Null, and `spec` is as it was: the group is full.
+  std::shared_ptr<Operation> try_submit(uint32_t group, OperationSpec&& spec);
+  std::shared_ptr<Operation> try_submit(uint32_t group, PointToPointSpec&& spec);
+  // Even to a full group. The operation's timeout counts from `since`; absent: from now.
+  std::shared_ptr<Operation> submit(uint32_t group, OperationSpec&& spec,
+                                    std::optional<SteadyNanos> since = std::nullopt);
+  std::shared_ptr<Operation> submit(uint32_t group, PointToPointSpec&& spec,
+                                    std::optional<SteadyNanos> since = std::nullopt);
+  // For collectives, or for sends and receives. False on a group that has failed.
+  bool is_full(uint32_t group, bool is_point_to_point) const;
 
   // Events.
   void found(uint32_t group, int rank, std::optional<AddressRecord> record,
@@ -136,6 +151,8 @@ class Executor {
   // Of the group, in the order of submission, sends and receives last.
   std::vector<std::shared_ptr<Operation>> unfinished(uint32_t group) const;
   std::optional<Failure> group_failure(uint32_t group) const;
+  // The first of the group's collectives that has not ended; null: all have.
+  std::shared_ptr<Operation> oldest_collective(uint32_t group) const;
   // The number of the group's last collective; 0: none yet.
   uint64_t sequence(uint32_t group) const;
   const FlightRecorder& flight_recorder(uint32_t group) const;

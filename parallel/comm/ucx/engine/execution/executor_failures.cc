@@ -43,15 +43,31 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
   if (!g.failure) start_queued(g);
 }
 
-void Executor::Impl::give_back_memory(uint32_t group, int sender) {
+template <typename Change>
+void Executor::Impl::bury(Change is_changed) {
   for (auto entry = graveyard_.begin(); entry != graveyard_.end();) {
     const OperationPtr operation = (entry++)->second;
-    if (operation->group_number != group || !operation->give_back(sender)) continue;
-    if (operation->outstanding > 0 || operation->has_lent()) continue;
+    if (!is_changed(*operation) || operation->outstanding > 0 || operation->has_lent()) continue;
     wishes_.memory.push_back(operation);
     release(*operation);
     graveyard_.erase(operation.get());
   }
+}
+
+void Executor::Impl::give_back_memory(uint32_t group, int sender) {
+  bury([&](RunningOperation& operation) {
+    return operation.group_number == group && operation.give_back(sender);
+  });
+}
+
+// News of a death may come before the kernel has ended the last of its threads, or be wrong: of a
+// host that was only out of reach, of a connection. The kernel has the last word.
+void Executor::Impl::give_back_memory_of_the_dead() {
+  next_look_for_the_dead_ = SteadyNanos::max();
+  if (gone_.empty()) return;
+  bury([](RunningOperation& operation) { return operation.give_back_of_the_dead(); });
+  const auto lends = [](const auto& entry) { return entry.second->has_lent(); };
+  if (std::ranges::any_of(graveyard_, lends)) next_look_for_the_dead_ = now_ + kGrace;
 }
 
 void Executor::Impl::release(RunningOperation& operation) {
@@ -100,6 +116,7 @@ void Executor::Impl::fail_group(MemberGroup& g, Failure failure) {
     send_control(g, rank, {ControlHead::kFailure, 0, 0}, bytes);
   }
   if (g.failure->kind != FailureKind::kAborted) wishes_.dumps.push_back(g.recorder.to_json());
+  give_back_memory_of_the_dead();
 }
 
 std::vector<int> Executor::Impl::missing_ranks(const RunningOperation& operation) const {
@@ -278,6 +295,7 @@ void Executor::Impl::gone(int world_rank, bool left, const std::string& reason) 
     entry->second.reason = reason;
   }
   next_gone_check_ = std::min(next_gone_check_, now_ + kGrace);
+  give_back_memory_of_the_dead();
 }
 
 std::optional<SteadyNanos> Executor::Impl::fails_at(const RunningOperation& operation,

@@ -56,6 +56,11 @@ struct MemberGroup {
 
   // In the order of submission, sends and receives last.
   std::vector<OperationPtr> unfinished() const;
+  bool is_full(bool is_point_to_point) const {
+    if (failure) return false;
+    return is_point_to_point ? point_to_point.size() >= Executor::kMaxPointToPoint
+                             : queued.size() >= Executor::kMaxQueued;
+  }
 };
 
 class Executor::Impl {
@@ -67,7 +72,9 @@ class Executor::Impl {
   void remove_group(uint32_t number);
   AddressRecord address_record(uint32_t number) const;
   template <typename Spec>
-  OperationPtr submit(uint32_t number, Spec&& spec);
+  OperationPtr try_submit(uint32_t number, Spec&& spec);
+  template <typename Spec>
+  OperationPtr submit(uint32_t number, Spec&& spec, std::optional<SteadyNanos> since);
   bool progress();
   std::optional<SteadyNanos> next_deadline() const;
   WaitReport wait_report(const RunningOperation& operation) const;
@@ -124,7 +131,9 @@ class Executor::Impl {
   };
 
   // executor.cc
-  void accept(MemberGroup& group, const OperationPtr& operation);
+  template <typename Spec>
+  OperationPtr submit_to(MemberGroup& group, Spec&& spec, std::optional<SteadyNanos> since);
+  void accept(MemberGroup& group, const OperationPtr& operation, SteadyNanos since);
   void dispatch(Request& request);
   void start_queued(MemberGroup& group);
 
@@ -194,6 +203,12 @@ class Executor::Impl {
   void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);
   // Of operations that have ended: a member of the group has said that it writes no more.
   void give_back_memory(uint32_t group, int sender);
+  // Of operations that have ended: what is lent to processes that have. Again later, if some
+  // process that is gone may still write.
+  void give_back_memory_of_the_dead();
+  // Lets go of those that have ended, hold no request, and lend nothing, if `is_changed`.
+  template <typename Change>
+  void bury(Change is_changed);
   // Once no request is left, and no peer writes to its memory.
   void release(RunningOperation& operation);
   // At once, or after the round's messages, some of which may be its own.
@@ -228,6 +243,7 @@ class Executor::Impl {
   // Lower bounds.
   SteadyNanos next_deadline_ = SteadyNanos::max();
   SteadyNanos next_gone_check_ = SteadyNanos::max();
+  SteadyNanos next_look_for_the_dead_ = SteadyNanos::max();
 
   Happened happened_;
   bool is_dispatching_ = false;
@@ -235,6 +251,7 @@ class Executor::Impl {
   std::deque<ReadyStep> posts_, computes_;
   std::vector<const std::byte*> sources_;
   std::vector<Scratch> free_scratch_;
+  int64_t free_scratch_bytes_ = 0;
   // Ended, with requests that the transport still holds.
   std::unordered_map<RunningOperation*, OperationPtr> graveyard_;
 

@@ -8,7 +8,6 @@
 namespace meshrun::ucx {
 namespace {
 
-constexpr size_t kFreeScratch = 4;
 // Of a piece, so that it had better be asked for.
 constexpr int64_t kMoreThanCaches = 4 << 20;
 
@@ -372,11 +371,16 @@ int64_t Executor::Impl::reduce_bytes(const ReadyStep& ready) {
 
 Scratch Executor::Impl::take_scratch(int64_t bytes) {
   if (bytes == 0) return {};
-  const auto fits = [&](const Scratch& scratch) { return scratch.capacity >= bytes; };
-  const auto found = std::find_if(free_scratch_.begin(), free_scratch_.end(), fits);
+  // The smallest that is long enough.
+  auto found = free_scratch_.end();
+  for (auto free = free_scratch_.begin(); free != free_scratch_.end(); ++free) {
+    if (free->capacity < bytes) continue;
+    if (found == free_scratch_.end() || free->capacity < found->capacity) found = free;
+  }
   if (found != free_scratch_.end()) {
     Scratch scratch = std::move(*found);
     free_scratch_.erase(found);
+    free_scratch_bytes_ -= scratch.capacity;
     return scratch;
   }
   Scratch scratch;
@@ -394,10 +398,23 @@ Scratch Executor::Impl::take_scratch(int64_t bytes) {
 
 void Executor::Impl::return_scratch(Scratch scratch) {
   if (scratch.capacity == 0) return;
+  free_scratch_bytes_ += scratch.capacity;
   free_scratch_.push_back(std::move(scratch));
-  if (free_scratch_.size() <= kFreeScratch) return;
+  const auto drop = [&](auto which) {
+    free_scratch_bytes_ -= which->capacity;
+    // Giving pages back takes as long as a large transfer: without the lock.
+    const ScratchDelete free = which->data.get_deleter();
+    wishes_.memory.push_back(std::shared_ptr<void>(
+        which->data.release(), [free](void* data) { free(static_cast<std::byte*>(data)); }));
+    free_scratch_.erase(which);
+  };
   const auto smaller = [](const Scratch& a, const Scratch& b) { return a.capacity < b.capacity; };
-  free_scratch_.erase(std::min_element(free_scratch_.begin(), free_scratch_.end(), smaller));
+  while (free_scratch_bytes_ > kFreeScratchBytes) {
+    drop(std::max_element(free_scratch_.begin(), free_scratch_.end(), smaller));
+  }
+  if (free_scratch_.size() > kFreeScratch) {
+    drop(std::min_element(free_scratch_.begin(), free_scratch_.end(), smaller));
+  }
 }
 
 }  // namespace meshrun::ucx

@@ -61,6 +61,7 @@ void Executor::Impl::make_offer(RunningOperation& operation, StepId id) {
     offer.message = describe_memory(operation, step.staging);
     offer.is_staging = true;
   }
+  offer.sender = g.members[step.peer].heap;
   offer.request.step = kOfferSend | id;
   offer.state = Offer::kKnown;
   post_send(operation, step.peer,

@@ -108,6 +108,15 @@ bool RunningOperation::give_back(int sender) {
   return is_any;
 }
 
+bool RunningOperation::give_back_of_the_dead() {
+  bool is_any = false;
+  for (StepId id = 0; id < offers.size(); ++id) {
+    if (!is_lent(id) || offers[id].sender == nullptr) continue;
+    if (offers[id].sender->has_owner_ended()) is_any = give_back(step(id).peer) || is_any;
+  }
+  return is_any;
+}
+
 void RunningOperation::end(std::optional<Failure> failure, int source) {
   failure_ = std::move(failure);
   source_rank_ = source;

@@ -50,6 +50,7 @@ struct Offer {
   bool is_staging = false;   // what is offered is the step's staging
   bool is_returned = false;  // the sender has said that it writes no more
   StridedSpan target;        // where the sender writes, after `skipped` bytes; null: it sends
+  const PeerHeap* sender = nullptr;  // the receiver's: of the process that may write
 };
 
 struct StepState {
@@ -110,6 +111,8 @@ class RunningOperation final : public Operation,
   bool has_lent() const;
   // What is lent to `sender`; false: nothing.
   bool give_back(int sender);
+  // What is lent to processes that have ended; false: nothing.
+  bool give_back_of_the_dead();
 
   // Where a region of it lies; StridedSpan for outputs and scratch only.
   ConstStridedSpan piece_to_read(const Region& region) const;
