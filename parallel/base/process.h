@@ -7,8 +7,8 @@
 
 namespace meshrun {
 
-// Counts the forks between the first caller and this process: a child has a higher number than its
-// parent, so an object made under another number belongs to the parent. Costs one load.
+// Counts the forks between the start of the program and this process: a child has a higher number
+// than its parent, so an object made under another number belongs to the parent. Costs one load.
 int fork_count();
 
 // Of the running kernel; empty if /proc does not have it.
