@@ -172,7 +172,7 @@ TEST_F(ClientTest, WhoSaysUnavailableIsToldByTheDetail) {
   const auto ignore = [](const v1::Job&) {};
   EXPECT_EQ(client_->Watch("j-1", ignore, once).message(), "failed to connect to all addresses");
   EXPECT_THAT(std::string(client_->Watch("j-1", ignore, once).message()),
-              HasSubstr("no coordinator answers at unix:"));
+              HasSubstr("no coordinator is running at unix:"));
 }
 
 TEST(StatusConversionTest, AnAnswerKeepsItsOriginWhenItIsPassedOn) {
