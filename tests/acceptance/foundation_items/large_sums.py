@@ -17,6 +17,7 @@ ENGINE = "//tests/parallel/comm/ucx:engine_test"
 SOAK = "//tests/parallel/comm/ucx:large_sums_test"
 SOAK_GIB = 19
 PLANS = "*LargeSchedules*"
+OUTSTANDING = "EngineOverUcxTest.TwentyThousandAllReducesAreOutstanding"
 CHECKS = (
     "ExecutorTest.MoreMessagesThanTagsNumberAreRefusedOnAllRanks",
     "ExecutorTest.AsManyMessagesAsTagsNumberArrive",
@@ -51,6 +52,8 @@ def run(site):
     tests(ENGINE, ":".join(CHECKS), at_least=len(CHECKS), timeout=600)
     figures = (f"schedules of 2^31 and 2^33 elements: at most {steps} steps, {messages} messages between two ranks, no tag "
                f"twice; an oversized operation, 2^18 groups and 2^14 + 1 ranks are refused on all ranks")
+    outstanding = tests(ENGINE, OUTSTANDING, at_least=1, timeout=600)
+    figures += "; " + " ".join(re.findall(r"^rank 0: (\d+ outstanding all_reduces took \S+ MiB)$", outstanding, re.M))
     if skip_soak():
         return passed(figures, left_out="an all_reduce of 2^31 float32 on 2 ranks")
     if available_gib() < SOAK_GIB:

@@ -11,6 +11,9 @@ RULES = (
     ("a child of rank 0, and of another", "//tests/parallel/comm/ucx:engine_test", "HubWatchTest.AForkedChildLeavesNothing"),
     ("a thread that has called before and comes late", "//tests/parallel/comm/ucx:engine_test",
      "WatchedRanksTest.AThreadThatComesLateToASecondGroupIsNoDeadlock"),
+    ("a fork while another thread allocates", "//tests/parallel/base:base_test",
+     "SharedHeapTest.AThreadForksWhileAnotherAllocates"),
+    ("a /dev/shm of 8 MiB is named", "//tests/parallel/comm/ucx:engine_test", "EngineOverUcxTest.ASmallSharedMemoryIsNamed"),
     ("the verdicts", "//tests/core:core_test", "WaitBoardTest.*"),
 )
 
