@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <random>
 
 #include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/collectives/conformance/oracle.h"
@@ -72,6 +73,26 @@ std::vector<Setting> matrix(bool is_whole) {
   }
   return settings;
 }
+
+// Which points of a matrix are run: one of `one_of`, by MESHRUN_TEST_SEED; without a seed all of
+// them. All members of a group ask about the same points in the same order, and get the same.
+class Sample {
+ public:
+  Sample(const NamedMembers& group, unsigned one_of) : one_of_(one_of) {
+    const std::string seed = variable("MESHRUN_TEST_SEED");
+    is_whole_ = seed.empty();
+    if (!is_whole_) generator_.seed(std::stoul(seed) + group.members.size);
+  }
+  bool takes_next() { return is_whole_ || generator_() % one_of_ == 0; }
+
+ private:
+  bool is_whole_ = true;
+  unsigned one_of_;
+  std::mt19937 generator_;
+};
+
+constexpr unsigned kOneOfMatrix = 6;
+constexpr unsigned kOneOfNumeric = 3;
 
 std::string where(const std::string& group, const Members& members, const Operation& operation,
                   const Setting& setting) {
@@ -232,17 +253,19 @@ void check_results(const RankWorld& world) {
                 world.backend().c_str());
   }
   const NamedMembers all = whole_world(world);
+  Sample sample(all, kOneOfMatrix);
   for (const Setting& setting : matrix(is_whole)) {
     for (const Operation& operation : operations(all.members, setting)) {
-      check_result(world, all, operation, setting);
+      if (sample.takes_next()) check_result(world, all, operation, setting);
     }
   }
   for (const NamedMembers& group : groups_of(world)) {
+    Sample of_group(group, kOneOfMatrix);
     for (const Setting& setting : matrix(/*is_whole=*/false)) {
       if (setting.layout == MemoryLayout::kTransposed || setting.form == SizesForm::kFullShapes)
         continue;
       for (const Operation& operation : operations(group.members, setting)) {
-        check_result(world, group, operation, setting);
+        if (of_group.takes_next()) check_result(world, group, operation, setting);
       }
     }
   }
@@ -250,13 +273,15 @@ void check_results(const RankWorld& world) {
 
 void check_gradients(const RankWorld& world) {
   const NamedMembers all = whole_world(world);
+  Sample sample(all, kOneOfMatrix);
   for (const Setting& setting : matrix(/*is_whole=*/true)) {
     if (setting.type == at::kLong || setting.type == at::kBool) continue;
     if (setting.dim != 0 && setting.dim != -1) continue;
     if (setting.layout == MemoryLayout::kSliced) continue;
     for (const Operation& operation : operations(all.members, setting)) {
       const bool is_async = operation.name.find("_async") != std::string::npos;
-      if (operation.is_differentiable && (!is_async || setting.type == at::kFloat)) {
+      if (operation.is_differentiable && (!is_async || setting.type == at::kFloat) &&
+          sample.takes_next()) {
         check_gradient(all, operation, setting);
       }
     }
@@ -265,6 +290,7 @@ void check_gradients(const RankWorld& world) {
 
 void check_gradients_numerically(const RankWorld& world) {
   const NamedMembers all = whole_world(world);
+  Sample sample(all, kOneOfNumeric);
   for (const at::ScalarType type : {at::kDouble, at::kComplexDouble}) {
     for (const Pattern pattern : {Pattern::kUneven, Pattern::kAllOnOne}) {
       // Two evaluations an element, in both orders: dim 1 for one pattern is enough of it.
@@ -276,6 +302,7 @@ void check_gradients_numerically(const RankWorld& world) {
         if (!operation.is_differentiable || operation.name.find("_async") != std::string::npos) {
           continue;
         }
+        if (!sample.takes_next()) continue;
         const RankFunction function = [&](const Tensors& inputs) {
           // Around the collective: so that the second derivative is not zero.
           const Tensor output = operation.call(inputs[0] * inputs[0]);

@@ -1,7 +1,8 @@
 // What a rank of the conformance suite does: groups of tests in one order on all ranks.
 //
 // Each notes what fails as a GoogleTest failure that names operation, setting and group; it gives
-// up, by an exception, after some. What a backend cannot do is skipped by name, on rank 0's output.
+// up, by an exception, after some. With MESHRUN_TEST_SEED, the same on all ranks, a sample of the
+// points is run, else all. What a backend cannot do is skipped by name, on rank 0's output.
 #pragma once
 
 #include <string>

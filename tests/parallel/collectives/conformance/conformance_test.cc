@@ -2,8 +2,13 @@
 //
 // The ranks' part runs anywhere ranks are started: MESHRUN_TEST_RANK_FUNCTION=conformance makes
 // this program a rank of it, under whatever launcher.
+//
+// By default a sample of the matrix is run, by a random seed that is printed; MESHRUN_TEST_SEED
+// repeats one, MESHRUN_TEST_WHOLE=1 (conformance_whole_test, for tools/test --soak) runs all.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <random>
 #include <string>
 
 #include "tests/parallel/collectives/conformance/cases.h"
@@ -34,10 +39,24 @@ void check_all(const RankWorld& world) {
     register_part("numeric gradients", check_gradients_numerically),
     register_part("closed forms", check_vectors), register_part("conformance", check_all)};
 
+// Of the sample; empty: everything.
+const std::string& seed() {
+  static const std::string seed = [] {
+    if (!variable("MESHRUN_TEST_WHOLE").empty()) return std::string();
+    return variable("MESHRUN_TEST_SEED", std::to_string(std::random_device{}()));
+  }();
+  return seed;
+}
+
 // Ranks are forked: nothing here starts UCX or a thread.
 void run_on(const std::string& backend, const std::string& part, int world_size) {
   std::vector<Variables> ranks = env_ranks(world_size);
-  for (Variables& variables : ranks) variables["MESHRUN_BACKEND"] = backend;
+  for (Variables& variables : ranks) {
+    variables["MESHRUN_BACKEND"] = backend;
+    variables["MESHRUN_TEST_SEED"] = seed();
+  }
+  SCOPED_TRACE("MESHRUN_TEST_SEED=" + seed());
+  std::printf("MESHRUN_TEST_SEED=%s\n", seed().c_str());
   const auto results = run_ranks(part, ranks, std::chrono::minutes(8), RankStart::kFork);
   expect_success(results);
   if (results[0].output.find("skipped") != std::string::npos) std::puts(results[0].output.c_str());
