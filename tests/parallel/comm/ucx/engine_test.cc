@@ -129,9 +129,9 @@ class CountingTransport final : public Transport {
     transport_->receive(tag, mask, bytes, request);
   }
   void cancel(Request& receive) override { transport_->cancel(receive); }
-  bool progress(Happened& happened) override {
+  bool progress(Completions& completions) override {
     if (counts_.on_poll) counts_.on_poll();
-    const bool moved = transport_->progress(happened);
+    const bool moved = transport_->progress(completions);
     ++counts_.polls;
     if (moved) ++counts_.moves;
     return moved;
@@ -314,7 +314,7 @@ TEST_F(EngineTest, CallbacksRunWithoutTheLock) {
   for (const Drive drive : {Drive::kThread, Drive::kCaller}) {
     const Event ended, freed;
     const auto other = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));
-    // Both would wait for ever, were the lock or the role held.
+    // Both would wait for ever, were the lock or progress held.
     const auto operation =
         group(0)->submit(barrier(drive, at_end([&, freed] {
                                    EXPECT_GT(ranks_[0].engine->counters().operations, 0);

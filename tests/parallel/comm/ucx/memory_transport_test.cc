@@ -56,11 +56,12 @@ class MemoryNetworkTest : public testing::Test {
     at(at_rank).receive(tag_of(from, message), kExactly, bytes, pending);
   }
   bool step(int rank, std::vector<Request*>* order = nullptr) {
-    Happened happened;
-    const bool moved = at(rank).progress(happened);
-    for (Request* request : happened.done) static_cast<Pending*>(request)->done = true;
-    if (order != nullptr) order->insert(order->end(), happened.done.begin(), happened.done.end());
-    for (const BrokenPeer& broken : happened.broken) broken_[rank].push_back(broken.peer);
+    Completions completions;
+    const bool moved = at(rank).progress(completions);
+    for (Request* request : completions.done) static_cast<Pending*>(request)->done = true;
+    if (order != nullptr)
+      order->insert(order->end(), completions.done.begin(), completions.done.end());
+    for (const BrokenPeer& broken : completions.broken) broken_[rank].push_back(broken.peer);
     return moved;
   }
   void settle() {

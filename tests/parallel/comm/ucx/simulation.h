@@ -45,11 +45,11 @@ class CheckedTransport final : public Transport {
     EXPECT_FALSE(is_closed_);
     transport_->cancel(receive);
   }
-  bool progress(Happened& happened) override {
+  bool progress(Completions& completions) override {
     EXPECT_FALSE(is_closed_);
-    const size_t before = happened.done.size();
-    const bool moved = transport_->progress(happened);
-    for (size_t i = before; i < happened.done.size(); ++i) open_.erase(happened.done[i]);
+    const size_t before = completions.done.size();
+    const bool moved = transport_->progress(completions);
+    for (size_t i = before; i < completions.done.size(); ++i) open_.erase(completions.done[i]);
     return moved;
   }
   bool arm() override { return transport_->arm(); }
@@ -216,15 +216,15 @@ class Simulation {
   };
 
   void take(int rank) {
-    Executor::Wishes wishes = executor(rank).take();
-    for (const Executor::Wishes::LookUp& wish : wishes.look_ups) {
-      for (const int peer : wish.ranks) ranks_[rank].look_ups.push_back({wish.group, peer});
+    Executor::Actions actions = executor(rank).take();
+    for (const Executor::Actions::LookUp& look_up : actions.look_ups) {
+      for (const int peer : look_up.ranks) ranks_[rank].look_ups.push_back({look_up.group, peer});
     }
-    for (const auto& memory : wishes.memory) {
+    for (const auto& memory : actions.memory) {
       if (on_memory) on_memory(rank, memory);
     }
-    finished.insert(finished.end(), wishes.finished.begin(), wishes.finished.end());
-    dumps.insert(dumps.end(), wishes.dumps.begin(), wishes.dumps.end());
+    finished.insert(finished.end(), actions.finished.begin(), actions.finished.end());
+    dumps.insert(dumps.end(), actions.dumps.begin(), actions.dumps.end());
   }
 
   // The store answers in any order, and never twice in one step.

@@ -126,15 +126,15 @@ class Rank {
   }
 
   bool step() {
-    Happened happened;
-    const bool moved = transport->progress(happened);
-    for (Request* request : happened.done) {
+    Completions completions;
+    const bool moved = transport->progress(completions);
+    for (Request* request : completions.done) {
       auto& pending = *static_cast<Pending*>(request);
       EXPECT_FALSE(pending.done) << "listed twice";
       EXPECT_EQ(pending.owner, this);
       pending.done = true;
     }
-    for (BrokenPeer& peer : happened.broken) broken.push_back(std::move(peer));
+    for (BrokenPeer& peer : completions.broken) broken.push_back(std::move(peer));
     return moved;
   }
   void until(const std::function<bool()>& condition) {

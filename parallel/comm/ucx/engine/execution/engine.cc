@@ -39,7 +39,7 @@ void append(Container& to, Container&& more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-void append(Executor::Wishes& to, Executor::Wishes&& more) {
+void append(Executor::Actions& to, Executor::Actions&& more) {
   append(to.finished, std::move(more.finished));
   append(to.memory, std::move(more.memory));
   append(to.look_ups, std::move(more.look_ups));
@@ -222,20 +222,20 @@ void Engine::Impl::defer() {
 }
 
 Engine::Impl::Chores Engine::Impl::collect() {
-  if (!has_deferred_ && !executor_->has_wishes()) return {};
-  Executor::Wishes wishes = executor_->take();
-  if (!wishes.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-  if (std::exchange(has_deferred_, false)) append(wishes, std::exchange(deferred_, {}));
+  if (!has_deferred_ && !executor_->has_actions()) return {};
+  Executor::Actions actions = executor_->take();
+  if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
+  if (std::exchange(has_deferred_, false)) append(actions, std::exchange(deferred_, {}));
   Chores chores;
-  for (Executor::Wishes::LookUp& wish : wishes.look_ups) {
-    const auto found = groups_.find(wish.group);
+  for (Executor::Actions::LookUp& look_up : actions.look_ups) {
+    const auto found = groups_.find(look_up.group);
     if (found == groups_.end()) continue;
     ++found->second.look_ups;
-    chores.look_ups.push_back({wish.group, found->second.book, std::move(wish.ranks)});
+    chores.look_ups.push_back({look_up.group, found->second.book, std::move(look_up.ranks)});
   }
-  chores.dumps = std::move(wishes.dumps);
-  chores.memory = std::move(wishes.memory);
-  for (std::shared_ptr<Operation>& operation : wishes.finished) {
+  chores.dumps = std::move(actions.dumps);
+  chores.memory = std::move(actions.memory);
+  for (std::shared_ptr<Operation>& operation : actions.finished) {
     if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
     const auto found = callbacks_.find(operation.get());
     if (found != callbacks_.end()) {
@@ -253,14 +253,14 @@ bool Engine::Impl::is_running() { return running > 0; }
 void Engine::Impl::run(Chores chores) {
   if (chores.empty()) return;
   ++running;
-  for (const Chores::LookUp& wish : chores.look_ups) {
-    wish.book->look_up(wish.ranks,
-                       [this, group = wish.group](int rank, std::optional<AddressRecord> record,
-                                                  const std::string& reason) {
-                         found(group, rank, record, reason);
-                       });
+  for (const Chores::LookUp& look_up : chores.look_ups) {
+    look_up.book->look_up(
+        look_up.ranks, [this, group = look_up.group](int rank, std::optional<AddressRecord> record,
+                                                     const std::string& reason) {
+          found(group, rank, record, reason);
+        });
     lock_beside();
-    --groups_[wish.group].look_ups;
+    --groups_[look_up.group].look_ups;
     look_ups_cv_.NotifyAll();
     mu_.Unlock();
   }

@@ -1,27 +1,26 @@
 // The engine of a process: its one UCX worker, its groups, and who moves operations forward.
 //
-// Thread model. One mutex guards the Executor. At any time at most one thread has the ROLE of
-// progressing it:
-//   a caller in wait() polls, yields, sleeps (wait_policy.h), and takes the role from the progress
-//   thread, at once where that sleeps; with several callers waiting, one has it and the others
-//   sleep until they are done or it is theirs;
-//   the progress thread has it while operations with Drive::kThread are under way and nobody waits,
-//   and for a while after a failure, which others are to be told of; else it sleeps without a
-//   timeout.
-// Only who has the role polls the transport and sleeps on its event descriptor; who submits while
-// it sleeps there, wakes it, unless the transport can be armed again: then nothing is to be done.
-// (A progress thread left armed beside a polling caller costs a wake-up and a fight for the mutex
-// per message: 17 instead of 10 us for 64 KiB, 400 on average.) The mutex is given up between two
-// rounds where somebody wants it, and a round moves at most 512 KiB, so submitting never waits for
-// a long transfer.
+// Thread model. One mutex guards the Executor. At any time at most one thread owns progress:
+//   a caller in wait() polls, yields, sleeps (wait_policy.h), and takes progress over from the
+//   progress thread, at once where that sleeps; with several callers waiting, one owns it and the
+//   others sleep until they are done or it is theirs;
+//   the progress thread owns it while operations with Drive::kThread are under way and nobody
+//   waits, and for a while after a failure, which others are to be told of; else it sleeps without
+//   a timeout.
+// Only the owner polls the transport and sleeps on its event descriptor; a submitting thread wakes
+// it there, unless the transport can be armed again: then nothing is to be done. (A progress thread
+// left armed beside a polling caller costs a wake-up and a fight for the mutex per message: 17
+// instead of 10 us for 64 KiB, 400 on average.) The mutex is given up between two rounds where
+// somebody wants it, and a round moves at most 512 KiB, so submitting never waits for a long
+// transfer. submit() waits only for room in a full group (executor.h), and owns progress then.
 //
-// Callbacks and destructors of the caller's memory run without the lock and without the role, on a
-// thread that waits, submits or polls, or on the progress thread: never on a thread of the address
-// book or of the watch. They may call anything here, wait() too.
+// Callbacks and destructors of the caller's memory run without the lock and without owning
+// progress, on a thread that waits, submits or polls, or on the progress thread: never on a thread
+// of the address book or of the watch. They may call anything here, wait() too.
 //
-// A rank whose one caller has been in wait(), without a timeout of its own, for
-// WaitBoard::kReportAfter tells the watch what it is blocked in; nothing where another thread of it
-// that has begun operations lives on and might begin the one that is missing.
+// A thread that has been in wait(), without a timeout of its own, for WaitBoard::kReportAfter is
+// reported to the watch, with what it is blocked in and with the number of other threads of this
+// rank that have begun operations: one of those might begin the one that is missing.
 //
 // submit() waits for room where the group is full (executor.h), and else never, not even for a peer
 // to exist. A caller that waits for room moves operations forward, as in wait(). Where there is no

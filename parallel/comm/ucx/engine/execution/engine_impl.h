@@ -1,7 +1,7 @@
 // What engine.cc and engine_progress.cc share: the state behind the one mutex.
 //
 //   engine.cc            groups, submission, events from outside, the end
-//   engine_progress.cc   who has the role, rounds, sleeping, the progress thread
+//   engine_progress.cc   who owns progress, rounds, sleeping, the progress thread
 //   engine_waiting.cc    what the watch is told of a rank that is blocked
 #pragma once
 
@@ -69,7 +69,7 @@ class Engine::Impl {
   // what tells the other members may still wait for a connection.
   static constexpr int kSleepsAfterFailure = 10;
 
-  enum class Holder : uint8_t { kNobody, kCaller, kThread };
+  enum class ProgressOwner : uint8_t { kNobody, kCaller, kThread };
   struct GroupState {
     AddressBook* book;
     int look_ups = 0;  // calls of the book under way
@@ -124,11 +124,11 @@ class Engine::Impl {
   int other_threads(const std::vector<pid_t>& blocked) MESHRUN_REQUIRES(mu_);
 
   // engine_progress.cc
-  // Instead of Lock() where another thread may have the role: it gives the lock up.
+  // Instead of Lock() where another thread may own progress: it gives the lock up.
   void lock_beside() MESHRUN_TSA(acquire_capability(mu_));
   void give_way() MESHRUN_REQUIRES(mu_);
   bool needs_thread() const MESHRUN_REQUIRES(mu_);
-  // Has the role, or sleeps while another caller has it, until `is_over`. What is left to be run.
+  // Owns progress, or sleeps while another caller has it, until `is_over`. What is left to be run.
   // `operation`: what the calling thread is blocked in meanwhile; null: the watch is not told.
   template <typename Over>
   Chores wait_until(SteadyNanos deadline, const Operation* operation, Over is_over)
@@ -136,13 +136,13 @@ class Engine::Impl {
   // Until the group is not full, or `deadline`. Gives the lock up.
   void wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline)
       MESHRUN_REQUIRES(mu_);
-  // Has the role, until there are chores or `must_stop`. `thread`: the calling thread, where it
+  // Owns progress, until there are chores or `must_stop`. `thread`: the calling thread, where it
   // waits until its operation is done; else null.
   template <typename Stop>
-  Chores drive(Holder self, BlockedThread* thread, SteadyNanos deadline, Stop must_stop)
+  Chores drive(ProgressOwner self, BlockedThread* thread, SteadyNanos deadline, Stop must_stop)
       MESHRUN_REQUIRES(mu_);
-  void sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
-  // The role is nobody's: gives it to who wants it.
+  void sleep(ProgressOwner self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
+  // Nobody owns progress: gives ownership to a waiting caller, or to the thread.
   void hand_on() MESHRUN_REQUIRES(mu_);
   void call_thread() MESHRUN_REQUIRES(mu_);
   // Something was posted, or chores are waiting: whoever is to see it does.
@@ -156,22 +156,22 @@ class Engine::Impl {
   const int cores_;
   const int forks_;
   std::thread thread_;
-  // Threads that want the lock beside who has the role.
+  // Threads that want the lock beside who owns progress.
   std::atomic<int> arriving_{0};
 
   Mutex mu_;
   std::unique_ptr<Executor> executor_ MESHRUN_GUARDED_BY(mu_);  // until stop()
   std::map<uint32_t, GroupState> groups_ MESHRUN_GUARDED_BY(mu_);
   std::unordered_map<const Operation*, std::vector<Callback>> callbacks_ MESHRUN_GUARDED_BY(mu_);
-  Executor::Wishes deferred_ MESHRUN_GUARDED_BY(mu_);
+  Executor::Actions deferred_ MESHRUN_GUARDED_BY(mu_);
   bool has_deferred_ MESHRUN_GUARDED_BY(mu_) = false;
   int local_ranks_ MESHRUN_GUARDED_BY(mu_) = 1;
 
-  Holder holder_ MESHRUN_GUARDED_BY(mu_) = Holder::kNobody;
+  ProgressOwner progress_owner_ MESHRUN_GUARDED_BY(mu_) = ProgressOwner::kNobody;
   // In wait(), but for those that run chores; of them, those that sleep on callers_cv_.
   int callers_ MESHRUN_GUARDED_BY(mu_) = 0;
   int parked_callers_ MESHRUN_GUARDED_BY(mu_) = 0;
-  // In sleep(). The thread may lose the role there.
+  // In sleep(). The thread may lose ownership there.
   bool caller_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   bool thread_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;

@@ -1,4 +1,4 @@
-// Who has the role, rounds, sleeping, the progress thread.
+// Who owns progress, rounds, sleeping, the progress thread.
 #include <poll.h>
 #include <sched.h>
 #include <time.h>
@@ -50,7 +50,7 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   called();
   const bool is_done = operation.is_done();
   if (!is_done) executor_->set_drive(operation, Drive::kThread);
-  if (holder_ == Holder::kNobody) hand_on();
+  if (progress_owner_ == ProgressOwner::kNobody) hand_on();
   mu_.Unlock();
   run(std::move(chores));
   return is_done;
@@ -65,8 +65,8 @@ Engine::Impl::Chores Engine::Impl::wait_until(SteadyNanos deadline, const Operat
   ++callers_;
   Chores chores;
   while (!is_over()) {
-    const bool is_free =
-        holder_ == Holder::kNobody || (holder_ == Holder::kThread && thread_sleeps_);
+    const bool is_free = progress_owner_ == ProgressOwner::kNobody ||
+                         (progress_owner_ == ProgressOwner::kThread && thread_sleeps_);
     if (!is_free) {
       ++parked_callers_;
       if (blocked != nullptr) begin_blocking(*blocked);
@@ -79,9 +79,9 @@ Engine::Impl::Chores Engine::Impl::wait_until(SteadyNanos deadline, const Operat
       --parked_callers_;
       continue;
     }
-    holder_ = Holder::kCaller;
-    chores = drive(Holder::kCaller, blocked, deadline, is_over);
-    holder_ = Holder::kNobody;
+    progress_owner_ = ProgressOwner::kCaller;
+    chores = drive(ProgressOwner::kCaller, blocked, deadline, is_over);
+    progress_owner_ = ProgressOwner::kNobody;
     if (chores.empty() || is_over()) continue;
     --callers_;
     if (blocked != nullptr) end_blocking(*blocked);
@@ -112,29 +112,29 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
              !executor_->is_full(group, is_point_to_point) || is_late();
     });
     if (chores.empty()) continue;
-    if (!chores.callbacks.empty() && holder_ == Holder::kNobody) hand_on();
+    if (!chores.callbacks.empty() && progress_owner_ == ProgressOwner::kNobody) hand_on();
     mu_.Unlock();
     run(std::move(chores));
     oldest.reset();
     lock_beside();
   }
   called();
-  if (holder_ == Holder::kNobody) hand_on();
+  if (progress_owner_ == ProgressOwner::kNobody) hand_on();
 }
 
 void Engine::Impl::poll() {
   if (is_forked()) return;
   lock_beside();
-  if (holder_ == Holder::kNobody) executor_->progress();
+  if (progress_owner_ == ProgressOwner::kNobody) executor_->progress();
   Chores chores = collect();
   mu_.Unlock();
   run(std::move(chores));
 }
 
 template <typename Stop>
-Engine::Impl::Chores Engine::Impl::drive(Holder self, BlockedThread* thread, SteadyNanos deadline,
-                                         Stop must_stop) {
-  WaitPolicy policy(cores_, local_ranks_, self == Holder::kThread);
+Engine::Impl::Chores Engine::Impl::drive(ProgressOwner self, BlockedThread* thread,
+                                         SteadyNanos deadline, Stop must_stop) {
+  WaitPolicy policy(cores_, local_ranks_, self == ProgressOwner::kThread);
   while (true) {
     const bool moved = executor_->progress();
     Chores chores = collect();
@@ -164,7 +164,7 @@ Engine::Impl::Chores Engine::Impl::drive(Holder self, BlockedThread* thread, Ste
   }
 }
 
-void Engine::Impl::sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) {
+void Engine::Impl::sleep(ProgressOwner self, WaitPolicy& policy, SteadyNanos deadline) {
   const bool armed = executor_->transport().arm();
   if (!policy.may_sleep(armed)) return give_way();
   if (sleeps_left_ > 0) --sleeps_left_;
@@ -175,7 +175,7 @@ void Engine::Impl::sleep(Holder self, WaitPolicy& policy, SteadyNanos deadline) 
   }
   const timespec limit = timespec_of(time);
   pollfd event{executor_->transport().event_fd(), POLLIN, 0};
-  bool& sleeps = self == Holder::kThread ? thread_sleeps_ : caller_sleeps_;
+  bool& sleeps = self == ProgressOwner::kThread ? thread_sleeps_ : caller_sleeps_;
   sleeps = true;
   mu_.Unlock();
   if (armed) {
@@ -201,17 +201,17 @@ void Engine::Impl::hand_on() {
 
 void Engine::Impl::call_thread() {
   if (!thread_sleeps_) return thread_cv_.NotifyOne();
-  // A caller took the role from it while it slept. It sleeps on, with the role.
-  holder_ = Holder::kThread;
+  // A caller took ownership from it while it slept. It sleeps on as the owner.
+  progress_owner_ = ProgressOwner::kThread;
   notice();
 }
 
 void Engine::Impl::notice() {
-  if (holder_ == Holder::kNobody) {
+  if (progress_owner_ == ProgressOwner::kNobody) {
     if (callers_ == 0 && needs_thread()) call_thread();
     return;
   }
-  const bool sleeps = holder_ == Holder::kThread ? thread_sleeps_ : caller_sleeps_;
+  const bool sleeps = progress_owner_ == ProgressOwner::kThread ? thread_sleeps_ : caller_sleeps_;
   // Arming tells, for a tenth of what waking costs, whether there is anything to wake for.
   Transport& transport = executor_->transport();
   if (sleeps && (has_deferred_ || !transport.arm())) transport.wake();
@@ -221,17 +221,18 @@ void Engine::Impl::run_thread() {
   mu_.Lock();
   thread_id_ = gettid();
   const auto must_stop = [this]() MESHRUN_REQUIRES(mu_) {
-    return stopping_ || holder_ != Holder::kThread || callers_ > 0 || !needs_thread();
+    return stopping_ || progress_owner_ != ProgressOwner::kThread || callers_ > 0 ||
+           !needs_thread();
   };
   while (!stopping_) {
-    if (holder_ != Holder::kNobody || callers_ > 0 || !needs_thread()) {
+    if (progress_owner_ != ProgressOwner::kNobody || callers_ > 0 || !needs_thread()) {
       thread_cv_.Wait(mu_);
       continue;
     }
-    holder_ = Holder::kThread;
-    Chores chores = drive(Holder::kThread, nullptr, SteadyNanos::max(), must_stop);
-    if (holder_ == Holder::kThread) {
-      holder_ = Holder::kNobody;
+    progress_owner_ = ProgressOwner::kThread;
+    Chores chores = drive(ProgressOwner::kThread, nullptr, SteadyNanos::max(), must_stop);
+    if (progress_owner_ == ProgressOwner::kThread) {
+      progress_owner_ = ProgressOwner::kNobody;
       if (parked_callers_ > 0) callers_cv_.NotifyOne();
     }
     if (chores.empty()) continue;

@@ -140,7 +140,7 @@ OperationPtr Executor::Impl::submit_to(MemberGroup& g, Spec&& spec,
                            g.failure->ranks},
                    -1);
     release(*operation);
-    wishes_.finished.push_back(operation);
+    actions_.finished.push_back(operation);
     return operation;
   }
   ++last;
@@ -193,18 +193,18 @@ bool Executor::Impl::progress() {
   if (closed_) return false;
   now_ = clock_.SteadyNow();
   if (now_ - std::exchange(last_round_, now_) > kPause) resumed_ = now_;
-  bool moved = transport_->progress(happened_);
+  bool moved = transport_->progress(completions_);
   // Posting below may not add to it: done at once is told at once.
   is_dispatching_ = true;
-  for (Request* request : happened_.done) dispatch(*request);
+  for (Request* request : completions_.done) dispatch(*request);
   is_dispatching_ = false;
-  happened_.done.clear();
+  completions_.done.clear();
   for (const OperationPtr& operation : to_cancel_) {
     operation->is_ended() ? cancel_open_receives(*operation) : cancel_offers(*operation);
   }
   to_cancel_.clear();
-  for (const BrokenPeer& peer : happened_.broken) broken(peer.peer, peer.reason);
-  happened_.broken.clear();
+  for (const BrokenPeer& peer : completions_.broken) broken(peer.peer, peer.reason);
+  completions_.broken.clear();
   moved = moved || !computes_.empty();
   run_ready();
   if (moved && !gone_.empty()) next_gone_check_ = std::min(next_gone_check_, now_ + kGrace);
@@ -231,10 +231,10 @@ void Executor::Impl::dispatch(Request& request) {
     operation.steps[request.step].phase = StepState::kFinished;
   }
   if (operation.outstanding == 0 && !operation.has_lent()) {
-    const auto buried = graveyard_.find(&operation);
-    wishes_.memory.push_back(buried->second);
+    const auto buried = zombies_.find(&operation);
+    actions_.memory.push_back(buried->second);
     release(operation);
-    graveyard_.erase(buried);
+    zombies_.erase(buried);
   }
 }
 
@@ -307,15 +307,15 @@ void Executor::Impl::close(const std::string& reason) {
   transport_->cancel(control_receive_);
   transport_->close();
   give_back_memory_of_the_dead();
-  for (const auto& [key, operation] : graveyard_) {
+  for (const auto& [key, operation] : zombies_) {
     if (operation->has_lent()) {
       keep_for_ever(operation);
       continue;
     }
-    wishes_.memory.push_back(operation);
+    actions_.memory.push_back(operation);
     release(*operation);
   }
-  graveyard_.clear();
+  zombies_.clear();
   control_sends_.clear();
 }
 
@@ -355,8 +355,8 @@ void Executor::abort(uint32_t group, const Failure& failure) {
   if (MemberGroup* const g = impl_->find(group)) impl_->fail_group(*g, failure);
 }
 bool Executor::progress() { return impl_->progress(); }
-bool Executor::has_wishes() const { return !impl_->wishes_.empty(); }
-Executor::Wishes Executor::take() { return std::exchange(impl_->wishes_, {}); }
+bool Executor::has_actions() const { return !impl_->actions_.empty(); }
+Executor::Actions Executor::take() { return std::exchange(impl_->actions_, {}); }
 std::optional<SteadyNanos> Executor::next_deadline() const { return impl_->next_deadline(); }
 bool Executor::has_unfinished() const { return impl_->unfinished_ > 0; }
 bool Executor::has_unfinished_for_thread() const { return impl_->unfinished_for_thread_ > 0; }

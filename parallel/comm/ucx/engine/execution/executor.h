@@ -83,7 +83,7 @@ class Executor {
   static constexpr int64_t kRoundBytes = 512 << 10;
 
   // What others must do now; take() empties it.
-  struct Wishes {
+  struct Actions {
     // Their callbacks are due.
     absl::InlinedVector<std::shared_ptr<Operation>, 2> finished;
     // The caller's, of operations that no longer touch it. Destroy outside the lock.
@@ -133,8 +133,8 @@ class Executor {
   // One round: transport, steps that became ready, deadlines. True: something moved, or more is
   // ready.
   bool progress();
-  bool has_wishes() const;
-  Wishes take();
+  bool has_actions() const;
+  Actions take();
 
   // The earliest time at which progress() has something to do without an event; absent: none.
   // It may be too early, never too late.

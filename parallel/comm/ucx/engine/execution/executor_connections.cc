@@ -45,14 +45,14 @@ std::vector<int> Executor::Impl::unknown_peers(const RunningOperation& operation
 }
 
 void Executor::Impl::look_up(MemberGroup& g, const std::vector<int>& ranks) {
-  Wishes::LookUp wish{g.number, {}};
+  Actions::LookUp look_up{g.number, {}};
   for (const int rank : ranks) {
     Member& member = g.members[rank];
     if (member.state != Member::kUnknown) continue;
     member.state = Member::kLookingUp;
-    wish.ranks.push_back(rank);
+    look_up.ranks.push_back(rank);
   }
-  if (!wish.ranks.empty()) wishes_.look_ups.push_back(std::move(wish));
+  if (!look_up.ranks.empty()) actions_.look_ups.push_back(std::move(look_up));
 }
 
 void Executor::Impl::found(uint32_t number, int rank, const std::optional<AddressRecord>& record,

@@ -34,23 +34,23 @@ void Executor::Impl::end_operation(RunningOperation& operation, std::optional<Fa
     if (g.members[rank].writes_no_more) operation.give_back(static_cast<int>(rank));
   }
   if (operation.outstanding > 0 || operation.has_lent()) {
-    graveyard_[&operation] = self;
+    zombies_[&operation] = self;
   } else {
     release(operation);
   }
   operation.end(std::move(failure), source);
-  wishes_.finished.push_back(self);
+  actions_.finished.push_back(self);
   if (!g.failure) start_queued(g);
 }
 
 template <typename Change>
 void Executor::Impl::bury(Change is_changed) {
-  for (auto entry = graveyard_.begin(); entry != graveyard_.end();) {
+  for (auto entry = zombies_.begin(); entry != zombies_.end();) {
     const OperationPtr operation = (entry++)->second;
     if (!is_changed(*operation) || operation->outstanding > 0 || operation->has_lent()) continue;
-    wishes_.memory.push_back(operation);
+    actions_.memory.push_back(operation);
     release(*operation);
-    graveyard_.erase(operation.get());
+    zombies_.erase(operation.get());
   }
 }
 
@@ -67,14 +67,14 @@ void Executor::Impl::give_back_memory_of_the_dead() {
   if (gone_.empty()) return;
   bury([](RunningOperation& operation) { return operation.give_back_of_the_dead(); });
   const auto lends = [](const auto& entry) { return entry.second->has_lent(); };
-  if (std::ranges::any_of(graveyard_, lends)) next_look_for_the_dead_ = now_ + kGrace;
+  if (std::ranges::any_of(zombies_, lends)) next_look_for_the_dead_ = now_ + kGrace;
 }
 
 void Executor::Impl::release(RunningOperation& operation) {
   std::shared_ptr<void>& memory =
       operation.is_point_to_point ? operation.point_to_point.keep_alive : operation.spec.keep_alive;
   // Not `memory != nullptr`: an owner of something else may hold a null pointer.
-  if (memory.use_count() > 0) wishes_.memory.push_back(std::exchange(memory, nullptr));
+  if (memory.use_count() > 0) actions_.memory.push_back(std::exchange(memory, nullptr));
   return_scratch(std::exchange(operation.scratch, {}));
   operation.filled.clear();
 }
@@ -115,7 +115,7 @@ void Executor::Impl::fail_group(MemberGroup& g, Failure failure) {
     if (rank == g.config->rank || g.members[rank].state != Member::kKnown) continue;
     send_control(g, rank, {ControlHead::kFailure, 0, 0}, bytes);
   }
-  if (g.failure->kind != FailureKind::kAborted) wishes_.dumps.push_back(g.recorder.to_json());
+  if (g.failure->kind != FailureKind::kAborted) actions_.dumps.push_back(g.recorder.to_json());
   give_back_memory_of_the_dead();
 }
 

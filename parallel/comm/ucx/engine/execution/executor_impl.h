@@ -99,7 +99,7 @@ class Executor::Impl {
   const uint64_t process_;
   SharedHeap* const heap_;
   std::map<uint64_t, uint64_t> host_of_process_;
-  Wishes wishes_;
+  Actions actions_;
   Counters counters_;
   int unfinished_ = 0;
   int unfinished_for_thread_ = 0;
@@ -246,7 +246,7 @@ class Executor::Impl {
   SteadyNanos next_gone_check_ = SteadyNanos::max();
   SteadyNanos next_look_for_the_dead_ = SteadyNanos::max();
 
-  Happened happened_;
+  Completions completions_;
   bool is_dispatching_ = false;
   std::vector<OperationPtr> to_cancel_;
   std::deque<ReadyStep> posts_, computes_;
@@ -254,7 +254,7 @@ class Executor::Impl {
   std::vector<Scratch> free_scratch_;
   int64_t free_scratch_bytes_ = 0;
   // Ended, with requests that the transport still holds.
-  std::unordered_map<RunningOperation*, OperationPtr> graveyard_;
+  std::unordered_map<RunningOperation*, OperationPtr> zombies_;
 
   Request control_receive_;
   std::vector<std::byte> control_buffer_;

@@ -404,7 +404,7 @@ void Executor::Impl::return_scratch(Scratch scratch) {
     free_scratch_bytes_ -= which->capacity;
     // Giving pages back takes as long as a large transfer: without the lock.
     const ScratchDelete free = which->data.get_deleter();
-    wishes_.memory.push_back(std::shared_ptr<void>(
+    actions_.memory.push_back(std::shared_ptr<void>(
         which->data.release(), [free](void* data) { free(static_cast<std::byte*>(data)); }));
     free_scratch_.erase(which);
   };

@@ -25,41 +25,41 @@ int below(const Place& place, int distance) {
 
 void broadcast_flat(ScheduleBuilder& builder, const Place& place, const Piece& tensor, int root) {
   builder.set_offers(Offers::kNone);
-  Mover mover(builder, place);
+  PieceScheduler scheduler(builder, place);
   if (place.rank != root) {
-    mover.receive(root, kOutput, tensor);
+    scheduler.receive(root, kOutput, tensor);
     return;
   }
-  const Mover::Packed own = mover.pack(kInput, tensor);
+  const PieceScheduler::Packed own = scheduler.pack(kInput, tensor);
   for (int d = 1; d < place.size; ++d) {
-    mover.send(above(place, d), own.home, own.piece, own.packed);
+    scheduler.send(above(place, d), own.home, own.piece, own.packed);
   }
 }
 
 void broadcast_binomial(ScheduleBuilder& builder, const Place& place, const Piece& tensor,
                         int root) {
-  Mover mover(builder, place);
+  PieceScheduler scheduler(builder, place);
   const int position = (place.rank - root + place.size) % place.size;
   const auto rank_at = [&](int at) { return (at + root) % place.size; };
   // The parent lacks the lowest bit of the position; children have one more, below that.
   int bit = 1;
   while (bit < place.size && (position & bit) == 0) bit <<= 1;
 
-  Mover::Packed own;
+  PieceScheduler::Packed own;
   std::vector<StepId> there;
   if (position == 0) {
-    own = mover.pack(kInput, tensor);
+    own = scheduler.pack(kInput, tensor);
     there = own.packed;
   } else {
-    own = mover.room(kOutput, tensor);
-    there = mover.receive(rank_at(position - bit), own.home, own.piece);
+    own = scheduler.room(kOutput, tensor);
+    there = scheduler.receive(rank_at(position - bit), own.home, own.piece);
   }
   for (bit >>= 1; bit > 0; bit >>= 1) {
     if (position + bit < place.size) {
-      mover.send(rank_at(position + bit), own.home, own.piece, there);
+      scheduler.send(rank_at(position + bit), own.home, own.piece, there);
     }
   }
-  if (position != 0) mover.unpack(own, kOutput, there);
+  if (position != 0) scheduler.unpack(own, kOutput, there);
 }
 
 // The root deals the messages out, each to one rank, which passes it on to all others: the root
@@ -205,13 +205,14 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
   if (choose_all_gather(place, bytes) == AllGatherAlgorithm::kRing) {
     all_gather_ring(builder, place, own, pieces);
   } else {
-    Mover mover(builder, place);
+    PieceScheduler scheduler(builder, place);
     // Once for all, but for short rows on one host: they can be written where they belong.
     const bool packs = place.size > 2 && (!place.one_host || own.cut >= own.layout.bytes());
-    const Mover::Packed packed = packs ? mover.pack(kInput, own) : Mover::Packed{kInput, own, {}};
+    const PieceScheduler::Packed packed =
+        packs ? scheduler.pack(kInput, own) : PieceScheduler::Packed{kInput, own, {}};
     for (int d = 1; d < place.size; ++d) {
-      mover.send(above(place, d), packed.home, packed.piece, packed.packed);
-      mover.receive(below(place, d), output(below(place, d)), pieces[below(place, d)]);
+      scheduler.send(above(place, d), packed.home, packed.piece, packed.packed);
+      scheduler.receive(below(place, d), output(below(place, d)), pieces[below(place, d)]);
     }
   }
   if (!in_place) copy_piece(builder, kInput, output(place.rank), own.layout.bytes());
@@ -221,12 +222,12 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
 Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece> pieces,
                      int root) {
   ScheduleBuilder builder(place.size);
-  Mover mover(builder, place);
+  PieceScheduler scheduler(builder, place);
   if (place.rank != root) {
-    mover.send(root, kInput, own);
+    scheduler.send(root, kInput, own);
   } else {
     for (int d = 1; d < place.size; ++d) {
-      mover.receive(below(place, d), output(below(place, d)), pieces[below(place, d)]);
+      scheduler.receive(below(place, d), output(below(place, d)), pieces[below(place, d)]);
     }
     copy_piece(builder, kInput, output(root), own.layout.bytes());
   }
@@ -237,7 +238,7 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
                       int root) {
   ScheduleBuilder builder(place.size);
   // Neither waits for the other.
-  Mover written(builder, place), fetched(builder, place);
+  PieceScheduler written(builder, place), fetched(builder, place);
   if (place.rank != root) {
     const int64_t bytes = own.layout.bytes(), part = written_by_root(place, own);
     if (part == bytes) {
@@ -270,10 +271,10 @@ Schedule plan_all_to_all(const Place& place, std::span<const Piece> to,
                          std::span<const Piece> from) {
   ScheduleBuilder builder(place.size);
   builder.set_offers(Offers::kAll);
-  Mover mover(builder, place);
+  PieceScheduler scheduler(builder, place);
   for (int d = 1; d < place.size; ++d) {
-    mover.send(above(place, d), input(above(place, d)), to[above(place, d)]);
-    mover.receive(below(place, d), output(below(place, d)), from[below(place, d)]);
+    scheduler.send(above(place, d), input(above(place, d)), to[above(place, d)]);
+    scheduler.receive(below(place, d), output(below(place, d)), from[below(place, d)]);
   }
   copy_piece(builder, input(place.rank), output(place.rank), to[place.rank].layout.bytes());
   return std::move(builder).finish();

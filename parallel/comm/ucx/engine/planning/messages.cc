@@ -115,7 +115,7 @@ StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int p
                       [&](Region staging) { return builder.receive(peer, region, {}, staging); });
 }
 
-Mover::Mover(ScheduleBuilder& builder, const Place& place)
+PieceScheduler::PieceScheduler(ScheduleBuilder& builder, const Place& place)
     : builder_(builder), tuning_(place.tuning), most_messages_(most_messages(place)) {
   const int lanes = std::clamp(place.size - 1, 1, kWindow);
   const int slots = slots_per_lane(tuning_, lanes);
@@ -125,17 +125,17 @@ Mover::Mover(ScheduleBuilder& builder, const Place& place)
   }
 }
 
-size_t Mover::Way::next_peer() {
+size_t PieceScheduler::Way::next_peer() {
   const size_t lane = static_cast<size_t>(peers++) % lanes.size();
   lanes[lane].next_peer();
   return lane;
 }
 
-Messages Mover::messages(const Piece& piece) const {
+Messages PieceScheduler::messages(const Piece& piece) const {
   return Messages(piece.layout.bytes(), piece.cut, tuning_, most_messages_);
 }
 
-bool Mover::is_staged(const Piece& piece) const {
+bool PieceScheduler::is_staged(const Piece& piece) const {
   if (piece.layout.is_contiguous()) return false;
   const Messages cut = messages(piece);
   for (int64_t k = 0; k < cut.count(); ++k) {
@@ -144,7 +144,7 @@ bool Mover::is_staged(const Piece& piece) const {
   return false;
 }
 
-void Mover::send(int peer, Home home, const Piece& piece, std::span<const StepId> after) {
+void PieceScheduler::send(int peer, Home home, const Piece& piece, std::span<const StepId> after) {
   const Messages cut = messages(piece);
   if (cut.count() == 0) return;
   const size_t lane = out_.next_peer();
@@ -154,7 +154,7 @@ void Mover::send(int peer, Home home, const Piece& piece, std::span<const StepId
   }
 }
 
-std::vector<StepId> Mover::receive(int peer, Home home, const Piece& piece) {
+std::vector<StepId> PieceScheduler::receive(int peer, Home home, const Piece& piece) {
   const Messages cut = messages(piece);
   std::vector<StepId> arrived;
   if (cut.count() == 0) return arrived;
@@ -166,19 +166,19 @@ std::vector<StepId> Mover::receive(int peer, Home home, const Piece& piece) {
   return arrived;
 }
 
-void Mover::send(int peer, Home home, const Layout& layout, Messages::Range part) {
+void PieceScheduler::send(int peer, Home home, const Layout& layout, Messages::Range part) {
   if (part.bytes == 0) return;
   const size_t lane = out_.next_peer();
   send_message(builder_, out_.lanes[lane], out_.slots[lane], peer, home.region(part), layout);
 }
 
-void Mover::receive(int peer, Home home, const Layout& layout, Messages::Range part) {
+void PieceScheduler::receive(int peer, Home home, const Layout& layout, Messages::Range part) {
   if (part.bytes == 0) return;
   const size_t lane = in_.next_peer();
   receive_message(builder_, in_.lanes[lane], in_.slots[lane], peer, home.region(part), layout);
 }
 
-Mover::Packed Mover::pack(Home home, const Piece& piece) {
+PieceScheduler::Packed PieceScheduler::pack(Home home, const Piece& piece) {
   Packed result = room(home, piece);
   if (result.home.space != Space::kScratch) return result;
   const Messages cut = messages(piece);
@@ -188,13 +188,13 @@ Mover::Packed Mover::pack(Home home, const Piece& piece) {
   return result;
 }
 
-Mover::Packed Mover::room(Home home, const Piece& piece) {
+PieceScheduler::Packed PieceScheduler::room(Home home, const Piece& piece) {
   if (!is_staged(piece)) return {home, piece, {}};
   const int64_t bytes = piece.layout.bytes();
   return {{Space::kScratch, 0, builder_.scratch(bytes).offset}, {{1, bytes, bytes}, piece.cut}, {}};
 }
 
-void Mover::unpack(const Packed& from, Home home, std::span<const StepId> after) {
+void PieceScheduler::unpack(const Packed& from, Home home, std::span<const StepId> after) {
   if (from.home.space != Space::kScratch) return;
   const Messages cut = messages(from.piece);
   for (int64_t k = 0; k < cut.count(); ++k) {

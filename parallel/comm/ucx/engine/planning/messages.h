@@ -111,9 +111,9 @@ StepId receive_message(ScheduleBuilder& builder, Lane& lane, Slots& slots, int p
 
 // Moves pieces, or parts of them, to and from peers, kWindow peers at a time in each direction. All
 // ranks name their peers by growing distance.
-class Mover {
+class PieceScheduler {
  public:
-  Mover(ScheduleBuilder& builder, const Place& place);
+  PieceScheduler(ScheduleBuilder& builder, const Place& place);
 
   // `after`: by message, the step that brings its bytes; empty: they are there.
   void send(int peer, Home home, const Piece& piece, std::span<const StepId> after = {});

@@ -71,7 +71,7 @@ class MemoryNetwork::Member {
   std::deque<PostedReceive> posted;
   std::vector<Transfer> transfers;
   std::map<int, int> slots_used;  // small messages under way, by sender
-  Happened pending;
+  Completions pending;
   int event_fd = -1;
   bool armed = false;
   bool woken = false;
@@ -171,15 +171,15 @@ class MemoryNetwork::Impl {
     me.end(&request, MessageStatus::kCancelled);
   }
 
-  bool progress(int self, Happened& happened) MESHRUN_EXCLUDES(mu_) {
+  bool progress(int self, Completions& completions) MESHRUN_EXCLUDES(mu_) {
     const MutexLock lock(mu_);
     Member& me = *members_[self];
     bool moved = false;
     for (int i = 0; i < options_.deliveries_per_progress && deliver_one(me); ++i) moved = true;
     if (me.pending.done.empty() && me.pending.broken.empty()) return moved;
-    happened.done.insert(happened.done.end(), me.pending.done.begin(), me.pending.done.end());
-    happened.broken.insert(happened.broken.end(), me.pending.broken.begin(),
-                           me.pending.broken.end());
+    completions.done.insert(completions.done.end(), me.pending.done.begin(), me.pending.done.end());
+    completions.broken.insert(completions.broken.end(), me.pending.broken.begin(),
+                              me.pending.broken.end());
     me.pending = {};
     return true;
   }
@@ -409,7 +409,7 @@ class MemoryNetwork::Endpoint final : public Transport {
     network_.receive(self_, {tag, mask, bytes, &request});
   }
   void cancel(Request& receive) override { network_.cancel(self_, receive); }
-  bool progress(Happened& happened) override { return network_.progress(self_, happened); }
+  bool progress(Completions& completions) override { return network_.progress(self_, completions); }
   bool arm() override { return network_.arm(self_); }
   int event_fd() const override { return network_.event_fd(self_); }
   void wake() override { network_.wake(self_); }

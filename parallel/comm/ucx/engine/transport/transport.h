@@ -54,7 +54,7 @@ struct BrokenPeer {
 };
 
 // What happened since the last call; the owner empties it.
-struct Happened {
+struct Completions {
   std::vector<Request*> done;
   std::vector<BrokenPeer> broken;
 };
@@ -83,7 +83,7 @@ class Transport {
   virtual void cancel(Request& receive) = 0;
 
   // Moves what can be moved, without waiting. False: nothing to do now.
-  virtual bool progress(Happened& happened) = 0;
+  virtual bool progress(Completions& completions) = 0;
 
   // Before sleeping: true means that event_fd() becomes readable with the next event. False: call
   // progress() again. It can stay false for long (a send queued to a peer that does not read), so

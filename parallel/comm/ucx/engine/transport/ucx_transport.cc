@@ -44,7 +44,7 @@ class UcxTransport final : public Transport {
   bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override;
   void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override;
   void cancel(Request& receive) override;
-  bool progress(Happened& happened) override;
+  bool progress(Completions& completions) override;
   bool arm() override;
   int event_fd() const override { return event_fd_; }
   void wake() override { ucp_worker_signal(worker_); }
@@ -78,7 +78,7 @@ class UcxTransport final : public Transport {
   std::map<std::string, std::unique_ptr<Peer>, std::less<>> peers_;
   std::vector<Peer*> peers_by_id_;
   // UCX calls back from within any call; what it said waits here for progress().
-  Happened pending_;
+  Completions pending_;
 };
 
 // UCX has no call that reads one variable of a configuration.
@@ -224,12 +224,12 @@ void UcxTransport::cancel(Request& receive) {
   if (receive.handle != nullptr) ucp_request_cancel(worker_, receive.handle);
 }
 
-bool UcxTransport::progress(Happened& happened) {
+bool UcxTransport::progress(Completions& completions) {
   const bool moved = ucp_worker_progress(worker_) != 0;
   if (pending_.done.empty() && pending_.broken.empty()) return moved;
-  happened.done.insert(happened.done.end(), pending_.done.begin(), pending_.done.end());
+  completions.done.insert(completions.done.end(), pending_.done.begin(), pending_.done.end());
   pending_.done.clear();
-  for (BrokenPeer& broken : pending_.broken) happened.broken.push_back(std::move(broken));
+  for (BrokenPeer& broken : pending_.broken) completions.broken.push_back(std::move(broken));
   pending_.broken.clear();
   return true;
 }
