@@ -1,6 +1,7 @@
 """Two hosts in one: network namespaces joined by a veth pair. Either with a coordinator and two workers in them, with TLS;
 or, as Hosts, with a name, /etc/hosts, /dev/shm and IPC of their own."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -130,7 +131,8 @@ class Hosts(Namespaces):
 
     def remove(self):
         for pid in self.keepers.values():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the item's end may have been quicker
+                os.kill(pid, signal.SIGKILL)
         self.keepers = {}
         super().remove()
 

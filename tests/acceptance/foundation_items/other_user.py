@@ -358,7 +358,7 @@ def squat(site, programs, env):
     worker = subprocess.Popen([programs["meshrun-worker"], "--state-dir", str(site.directory / "ws")], env=lonely,
                               stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     site.cleanup.callback(lambda: (worker.kill(), worker.wait()))
-    check("tries again" in worker.stderr.readline(), "a worker without a coordinator said nothing")
+    check("trying again" in worker.stderr.readline(), "a worker without a coordinator said nothing")
     place = site.directory / "lonely/run/meshrun"
     check((place.stat().st_mode & 0o7777, place.stat().st_uid) == (0o700, 0), f"{place} is not root's alone")
     # The short directory for long paths lies in /tmp, where anybody may have been first.

@@ -67,7 +67,8 @@ def run(site):
             before = hosts.bytes_between()
             run_ranks(site, hosts, CONFORMANCE, "closed forms", launch, {"UCX_TLS": "tcp"})
             moved = hosts.bytes_between() - before
-            check(moved > 100_000, f"only {moved} bytes went between the hosts")
+            # The vectors are short: connections, headers and 50 kB.
+            check(moved > 20_000, f"only {moved} bytes went between the hosts")
             figures.append(f"{launch.__name__} on {names['a']} and {names['b']}: {moved / 1e6:.1f} MB")
         hosts.remove()
     return passed("closed forms hold on 2 x 2 ranks, rank 0's name at 127.0.1.1 on its host; ucx and gloo; "
