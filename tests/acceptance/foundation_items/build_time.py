@@ -3,6 +3,7 @@
 By default only the progress lines are checked, with one action and one suite that say nothing for 45 s. The soak run measures the
 builds from empty caches (tests/bench/build/build_cost) and calls tools/test twice in a clone."""
 
+import concurrent.futures
 import os
 import pathlib
 import pty
@@ -63,31 +64,50 @@ def longest_pause(command, env, terminal):
 
 
 def progress(context):
-    """How long a terminal and a pipe stay unchanged, for Bazel and for a suite that says nothing."""
+    """How long a terminal and a pipe stay unchanged, for Bazel and for a suite that says nothing. All four at once: they
+    sleep nearly all of the time."""
     scripts = {"bazel": 'visible_bazel "" build "${progress[@]}" //:slow', "suite": f"(sleep {QUIET_SECONDS}; echo end) | heartbeat suite"}
-    figures = []
-    for name, script in scripts.items():
-        for terminal, limit in ((True, TERMINAL_SECONDS), (False, PIPED_SECONDS)):
-            directory = context.directory / f"{name}-{terminal}"
-            command = slowly_built(directory, script)
-            # An output base of its own: another one's result would be taken.
-            output = directory / "output"
-            env = dict(context.env, MESHRUN_BAZEL=f"bazel --output_base={output} --max_idle_secs=60", TERM="xterm")
-            # Starting Bazel's server is not what is looked at.
-            if name == "bazel":
-                subprocess.run([*env["MESHRUN_BAZEL"].split(), "info"], cwd=directory / "slow", env=env, capture_output=True)
-            started = time.monotonic()
-            pause, shown, code = longest_pause(command, env, terminal)
-            seconds = time.monotonic() - started
-            where = "terminal" if terminal else "pipe"
-            check(code == 0, f"{name} on a {where} exited {code}")
-            check(seconds >= QUIET_SECONDS, f"{name} on a {where} took only {seconds:.0f} s")
-            check(pause <= limit, f"{name} on a {where}: unchanged for {pause:.0f} s, {shown} changes (target {limit} s)")
-            figures.append(f"{name} on a {where}: at most {pause:.0f} of {seconds:.0f} s unchanged")
-            if name == "bazel":
-                subprocess.run([*env["MESHRUN_BAZEL"].split(), "shutdown"], cwd=directory / "slow", env=env, capture_output=True)
-            subprocess.run(["chmod", "-R", "u+w", directory], capture_output=True)
-    return "; ".join(figures)
+    watched = [Watched(context, name, script, terminal) for name, script in scripts.items() for terminal in (True, False)]
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(watched)) as pool:
+            return "; ".join(pool.map(Watched.look, watched))
+    finally:
+        for one in watched:
+            one.end()
+
+
+class Watched:
+    """A command of tools/, slow and silent, on a terminal or a pipe."""
+
+    def __init__(self, context, name, script, terminal):
+        self.name, self.terminal = name, terminal
+        self.directory = context.directory / f"{name}-{terminal}"
+        self.command = slowly_built(self.directory, script)
+        # An output base of its own: another one's result would be taken.
+        self.bazel = f"bazel --output_base={self.directory}/output --max_idle_secs=60"
+        self.env = dict(context.env, MESHRUN_BAZEL=self.bazel, TERM="xterm")
+        # Starting Bazel's server is not what is looked at.
+        if name == "bazel":
+            self.call_bazel("info")
+
+    def call_bazel(self, command):
+        subprocess.run([*self.bazel.split(), command], cwd=self.directory / "slow", env=self.env, capture_output=True)
+
+    def look(self):
+        limit = TERMINAL_SECONDS if self.terminal else PIPED_SECONDS
+        what = f"{self.name} on a {'terminal' if self.terminal else 'pipe'}"
+        started = time.monotonic()
+        pause, shown, code = longest_pause(self.command, self.env, self.terminal)
+        seconds = time.monotonic() - started
+        check(code == 0, f"{what} exited {code}")
+        check(seconds >= QUIET_SECONDS, f"{what} took only {seconds:.0f} s")
+        check(pause <= limit, f"{what}: unchanged for {pause:.0f} s, {shown} changes (target {limit} s)")
+        return f"{what}: at most {pause:.0f} of {seconds:.0f} s unchanged"
+
+    def end(self):
+        if self.name == "bazel":
+            self.call_bazel("shutdown")
+        subprocess.run(["chmod", "-R", "u+w", self.directory], capture_output=True)
 
 
 def builds():
