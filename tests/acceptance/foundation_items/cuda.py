@@ -9,6 +9,7 @@ ACCEPTANCE = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ACCEPTANCE), str(ACCEPTANCE.parent / "soak")]
 from environments import last_line
 from harness import ROOT, bazel, check, cuda_flags, item, main, not_applicable, passed
+from programs import has_gpu
 
 BODIES = "//tests/parallel/kernels:cuda_bodies_test"
 
@@ -29,14 +30,6 @@ def gpu_check(site):
     print(done.stdout + done.stderr, flush=True)
     check(done.returncode == 0, f"gpu-check: exit code {done.returncode}: {last_line(done.stdout)}")
     return last_line(done.stdout)
-
-
-def has_gpu():
-    try:
-        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
-    except OSError:
-        return False
-    return said.stdout.startswith("GPU")
 
 
 def run(site):

@@ -7,11 +7,11 @@ UCX, a small all_reduce of more chunks than tags number. In the soak run a real 
 
 import pathlib
 import re
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from harness import ROOT, binary, check, passed, skip_soak
+from harness import check, passed, skip_soak
+from programs import tested
 
 ENGINE = "//tests/parallel/comm/ucx:engine_test"
 SOAK = "//tests/parallel/comm/ucx:large_sums_test"
@@ -31,13 +31,9 @@ CHECKS = (
 
 def tests(label, chosen, at_least, timeout):
     """Runs GoogleTests; returns what they print. at_least: so many, or a name is wrong."""
-    done = subprocess.run([binary(label), f"--gtest_filter={chosen}"], cwd=ROOT, capture_output=True, text=True,
-                          timeout=timeout, stdin=subprocess.DEVNULL)
-    failed = re.findall(r"^\[  FAILED  \] (\S+)", done.stdout, re.M)
-    check(done.returncode == 0, f"{label} exited {done.returncode}: {', '.join(sorted(set(failed))) or done.stderr[-300:]}")
-    ran = int(re.search(r"^\[  PASSED  \] (\d+) test", done.stdout, re.M).group(1))
-    check(ran >= at_least, f"{label} has {ran} tests {chosen}, at least {at_least} were expected")
-    return done.stdout
+    ok, said = tested(label, chosen, timeout=timeout)
+    check(len(ok) >= at_least, f"{label} has {len(ok)} tests {chosen}, at least {at_least} were expected")
+    return said
 
 
 def available_gib():

@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <utility>
 #include <variant>
@@ -49,10 +48,8 @@ void append(Executor::Actions& to, Executor::Actions&& more) {
 }  // namespace
 
 uint64_t this_host() {
-  std::string text = boot_id();
-  std::array<char, 64> name_space{};
-  const ssize_t length = readlink("/proc/self/ns/ipc", name_space.data(), name_space.size());
-  if (length > 0) text.append(name_space.data(), static_cast<size_t>(length));
+  const NodeFacts facts = node_facts();
+  std::string text = facts.boot_id + facts.ipc_namespace;
   // Ranks that a launcher has pinned to a core each do not share it.
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
