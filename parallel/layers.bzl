@@ -1,6 +1,6 @@
 """Who may see a folder of parallel/: the folders that stand right of it in
 
-    base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn, bagua, checkpoint}; elastic uses all but bagua
+    base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn <- checkpoint, bagua}; elastic uses all but bagua
 
 tests/house checks the same order in the sources.
 """
@@ -11,9 +11,9 @@ _USERS = {
     "comm": ["manager", "collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
     "manager": ["collectives", "fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
     "collectives": ["fft", "shard", "nn", "bagua", "checkpoint", "elastic"],
-    "fft": ["shard", "nn", "elastic"],
-    "shard": ["nn", "elastic"],
-    "nn": ["elastic"],
+    "fft": ["shard", "nn", "checkpoint", "elastic"],
+    "shard": ["nn", "checkpoint", "elastic"],
+    "nn": ["checkpoint", "elastic"],
     "bagua": [],
     "checkpoint": ["elastic"],
     "elastic": [],

@@ -6,7 +6,7 @@
 //
 // Inside parallel/ a folder uses what stands left of it:
 //
-//   base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn, bagua, checkpoint}
+//   base <- kernels <- comm <- manager <- collectives <- {fft <- shard <- nn <- checkpoint, bagua}
 //   elastic uses all of them but bagua
 //   comm:            {interface, store} <- {point_to_point, ucx}; comm's own files use all four
 //   comm/ucx/engine: values <- {planning, transport, liveness}; planning <- protocol;

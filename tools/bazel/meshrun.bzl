@@ -9,7 +9,7 @@ given; adds the tags and builds only with --config=cuda.
 Tests get GoogleTest's main() unless own_main = True.
 """
 
-load(":flags.bzl", "UNOPTIMIZED")
+load(":flags.bzl", "UNOPTIMIZED", "optimization")
 
 _LIBTORCH = "//third_party/libtorch"
 _ONLY_WITH_CUDA = select({
@@ -42,7 +42,8 @@ def _attributes(attributes, torch, gpu):
         torch = gpu
     unoptimized = attributes.pop("unoptimized", False)
     precompiled = attributes.pop("precompiled", torch)
-    copts = attributes.pop("copts", []) + (UNOPTIMIZED if unoptimized else [])
+    copts = attributes.pop("copts", [])
+    copts = (UNOPTIMIZED if unoptimized else optimization(native.package_name())) + copts
     tags = list(attributes.pop("tags", []))
     deps = attributes.pop("deps", [])
     if torch:

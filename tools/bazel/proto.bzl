@@ -5,6 +5,8 @@ and, with grpc = True, "meshrun/v1/job.grpc.pb.h". Files elsewhere (a test's own
 root.
 """
 
+load(":flags.bzl", "LESS_OPTIMIZED")
+
 _PROTO_ROOT = "proto"
 
 def _below_proto_root(package):
@@ -98,7 +100,7 @@ def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
         name = name,
         srcs = sources,
         hdrs = headers,
-        copts = ["-w"],
+        copts = ["-w"] + LESS_OPTIMIZED,
         deps = deps + [
             "//third_party/grpc:grpc++" if grpc else "//third_party/protobuf",
             "//tools/bazel:proto_include_root",

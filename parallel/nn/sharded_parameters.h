@@ -1,0 +1,62 @@
+// Parameters that the ranks of a group hold in pieces: a rank keeps some rows of the unsharded
+// parameter, as an ordinary tensor with an ordinary gradient.
+//
+//   for (const auto& [name, shard] : parameter_shards(*model)) ...   // names as named_parameters()
+//   at::Tensor whole = unsharded(parameter, shard);                  // collective
+//   at::Tensor part = shard_of(whole, shard);                        // pure
+//
+// A module with such parameters derives from ShardedParameters and says how each is cut; all other
+// parameters are equal on all ranks. So a checkpoint holds the unsharded model under its own names,
+// and any number of ranks reads any other's.
+//
+// Pieces are the result of one rule, given what all ranks know: a rank's initial piece is cut from
+// the unsharded parameter's initial values, which every rank draws from the same seed.
+//
+// Threads: one at a time per module. Errors: c10::ValueError on this rank for pieces that do not
+// cover the parameter, or a tensor of another shape; unsharded() also raises those of all_gather_v.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/collectives/group_argument.h"
+#include "parallel/collectives/split.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace meshrun {
+
+struct ParameterShard {
+  // Of the unsharded parameter.
+  std::vector<int64_t> global_shape;
+  // The dimension that is cut.
+  int64_t dim = 0;
+  // By rank of the group. Together they cover global_shape[dim] once, in any order.
+  std::vector<SplitRange> ranges;
+  GroupArgument::Handle group;
+};
+
+// The interface of a module with sharded parameters.
+class ShardedParameters {
+ public:
+  virtual ~ShardedParameters() = default;
+  // Of its own parameters, not those of its submodules; by name.
+  virtual std::map<std::string, ParameterShard> own_parameter_shards() const = 0;
+};
+
+// Of the module and all its submodules, by the names of named_parameters().
+std::map<std::string, ParameterShard> parameter_shards(const torch::nn::Module& module);
+
+// The unsharded tensor, on every rank of the shard's group, without a gradient. Also for what is
+// sharded alike: a gradient, an optimizer's moment.
+at::Tensor unsharded(const at::Tensor& piece, const ParameterShard& shard);
+
+// This rank's part of `whole`: a view.
+at::Tensor shard_of(const at::Tensor& whole, const ParameterShard& shard);
+
+}  // namespace meshrun
