@@ -35,31 +35,6 @@ int64_t tell_extent(const at::Tensor& tensor, const Exchange& exchange, int64_t 
   return told.item<int64_t>();
 }
 
-// The ranks' extents along a dimension, told by all to all. Raises the problem of any rank.
-Extents tell_extents(const at::Tensor& tensor, const Exchange& exchange, int64_t extent) {
-  const auto device = device_of(tensor, *exchange.group);
-  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
-  const at::Tensor own = at::full({1}, extent, options);
-  const at::Tensor all = at::empty({exchange.world}, options);
-  const Extents ones(static_cast<size_t>(exchange.world), 1);
-  VCall call = make_call(exchange.problem, {});
-  finish(VCollectivesOf(exchange.group, device)->all_gather_v(all, own, ones, 0, std::move(call)),
-         exchange.problem, {});
-  const at::Tensor here = all.cpu();
-  const int64_t* const extents = here.const_data_ptr<int64_t>();
-  return {extents, extents + exchange.world};
-}
-
-// Of what a transpose's ranks must have alike.
-uint64_t digest_of(const Exchange& exchange) {
-  std::vector<int64_t> values = {exchange.dim, exchange.other_dim};
-  values.insert(values.end(), exchange.sizes.begin(), exchange.sizes.end());
-  values.insert(values.end(), exchange.other_sizes.begin(), exchange.other_sizes.end());
-  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                               values.size() * sizeof(int64_t));
-  return Fingerprint(bytes) | 1;  // 0: nothing to compare
-}
-
 std::string words_of(const Exchange& exchange, bool reversed) {
   const std::string sides[] = {
       fmt::format("dim {} {}", exchange.dim, to_words(exchange.sizes)),
@@ -117,6 +92,29 @@ void finish(WorkPtr work, const std::string& problem, const CallForm& form) {
   }
   work->wait();
   if (!problem.empty()) throw CollectiveArgumentError(problem);
+}
+
+void agree_on_transpose(Exchange& exchange, uint64_t also) {
+  std::vector<int64_t> values = {exchange.dim, exchange.other_dim, static_cast<int64_t>(also)};
+  values.insert(values.end(), exchange.sizes.begin(), exchange.sizes.end());
+  values.insert(values.end(), exchange.other_sizes.begin(), exchange.other_sizes.end());
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                               values.size() * sizeof(int64_t));
+  exchange.agreed = Fingerprint(bytes) | 1;  // 0: nothing to compare
+}
+
+Extents tell_extents(const at::Tensor& tensor, const Exchange& exchange, int64_t extent) {
+  const auto device = device_of(tensor, *exchange.group);
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
+  const at::Tensor own = at::full({1}, extent, options);
+  const at::Tensor all = at::empty({exchange.world}, options);
+  const Extents ones(static_cast<size_t>(exchange.world), 1);
+  VCall call = make_call(exchange.problem, {});
+  finish(VCollectivesOf(exchange.group, device)->all_gather_v(all, own, ones, 0, std::move(call)),
+         exchange.problem, {});
+  const at::Tensor here = all.cpu();
+  const int64_t* const extents = here.const_data_ptr<int64_t>();
+  return {extents, extents + exchange.world};
 }
 
 ExchangePtr make_exchange(const GroupArgument& group) {
@@ -230,7 +228,7 @@ ExchangePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim1,
   exchange->dim = dim0;
   exchange->sizes.assign(pieces.begin(), pieces.end());
   exchange->other_dim = dim1;
-  exchange->agreed = digest_of(*exchange);
+  agree_on_transpose(*exchange);
   return exchange;
 }
 

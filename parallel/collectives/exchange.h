@@ -78,6 +78,12 @@ ExchangePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim1,
                            const std::optional<std::vector<int64_t>>& dim1_sizes,
                            const GroupArgument& group);
 
+// Makes the ranks compare the dims and sizes of a transpose, and `also`, in each of its calls.
+void agree_on_transpose(Exchange& exchange, uint64_t also = 0);
+// The ranks' extents along a dimension, told by all to all. Raises the problem of any rank.
+// `tensor`, which may be undefined, says on which device.
+Extents tell_extents(const at::Tensor& tensor, const Exchange& exchange, int64_t extent);
+
 // Each makes one output, without a gradient. With a problem they call all the same, and throw it
 // once the other ranks have it too (or leave it to the Work). all_to_all: `reversed` exchanges its
 // two sides; a wrong call of a transpose describes the Exchange, which it therefore keeps.

@@ -1,0 +1,223 @@
+#include "parallel/fft/fft_arguments.h"
+
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/fingerprint.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/collectives/split.h"
+#include "parallel/collectives/transpose_plan.h"
+
+namespace meshrun::fft {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+int64_t sum(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
+
+std::string check_dtype(const at::Tensor& input, Direction direction) {
+  const at::ScalarType dtype = input.scalar_type();
+  const bool is_forward = direction == Direction::kForward;
+  const bool fits = is_forward ? dtype == at::kFloat || dtype == at::kDouble
+                               : dtype == at::kComplexFloat || dtype == at::kComplexDouble;
+  if (fits) return {};
+  return fmt::format("{} takes {}, not {}", is_forward ? "rfft2" : "irfft2",
+                     is_forward ? "float32 or float64" : "complex64 or complex128",
+                     c10::toString(dtype));
+}
+
+std::optional<Scale> scale_of(const std::string& norm, Direction direction) {
+  if (norm == "ortho") return Scale::kRoot;
+  if (norm == "backward") return direction == Direction::kForward ? Scale::kNone : Scale::kFull;
+  if (norm == "forward") return direction == Direction::kForward ? Scale::kFull : Scale::kNone;
+  return std::nullopt;
+}
+
+std::string check_s(const FftOptions& options, bool is_forward) {
+  if (!options.s.empty() && options.s.size() != 2) {
+    return fmt::format("s has {} elements; a two-dimensional transform needs 2 or none",
+                       options.s.size());
+  }
+  for (const auto& extent : options.s) {
+    if (extent && *extent < 1) {
+      return fmt::format("s holds {}; an extent is 1 or more", static_cast<int64_t>(*extent));
+    }
+  }
+  if (options.modes.empty()) return {};
+  if (options.modes.size() != 2 || options.modes[0] < 1 || options.modes[1] < 1) {
+    return fmt::format("modes has {} elements; 2 positive ones are needed, or none",
+                       options.modes.size());
+  }
+  if (options.layout != FftLayout::kPaired) return "modes need the layout kPaired";
+  if (!is_forward && (options.s.size() != 2 || !options.s[0] || !options.s[1])) {
+    return "irfft2 of modes needs s, both extents of the field";
+  }
+  return {};
+}
+
+// `given` (or asked of all), as the sizes of pieces of which this rank has `own`.
+Sizes input_sizes(const at::Tensor& input, const FftOptions& options, const Arguments& arguments,
+                  int64_t own, std::string& problem) {
+  if (!options.input_sizes) {
+    return gather_extents(own, problem.empty() ? arguments.problem : problem, options.group, input);
+  }
+  return *options.input_sizes;
+}
+
+// An extent and how it is split at the end that goes out.
+Sizes output_sizes(const FftOptions& options, int64_t extent, int world, std::string& problem) {
+  if (!options.output_sizes) return compute_split_shapes(extent, world);
+  const Sizes& sizes = *options.output_sizes;
+  bool fits = static_cast<int>(sizes.size()) == world && sum(sizes) == extent;
+  for (const int64_t size : sizes) fits = fits && size >= 0;
+  if (!fits && problem.empty()) {
+    problem = fmt::format("output_sizes is [{}]; {} pieces that sum to {} are needed",
+                          fmt::join(sizes, ", "), world, extent);
+  }
+  return fits ? sizes : compute_split_shapes(extent, world);
+}
+
+std::string check_input_sizes(const Sizes& sizes, int64_t own, int rank, int world) {
+  bool fits = static_cast<int>(sizes.size()) == world;
+  for (const int64_t size : sizes) fits = fits && size >= 0;
+  if (fits && sizes[static_cast<size_t>(rank)] == own) return {};
+  return fmt::format("input_sizes is [{}]; {} pieces are needed, and rank {} has {}",
+                     fmt::join(sizes, ", "), world, rank, own);
+}
+
+uint64_t digest(const FftShape& shape, Scale scale, Direction direction) {
+  return Fingerprint(fmt::format("{} {} {} {} {} {} {} {}", shape.field_height, shape.height,
+                                 shape.width, static_cast<int>(shape.layout),
+                                 shape.spectrum_columns, shape.both_signs, static_cast<int>(scale),
+                                 static_cast<int>(direction)));
+}
+
+// A plan of nothing, to tell the others a problem with.
+[[noreturn]] void refuse(const std::string& problem, const GroupArgument& group, int world) {
+  const Sizes ones(static_cast<size_t>(world), 1);
+  FftShape shape{1, ones, 1, world, Layout::kPaired, ones, 1, false};
+  FftPlan(std::move(shape), group).refuse(problem);
+}
+
+int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
+  if (options.s.size() != 2 || !options.s[index]) return otherwise;
+  return *options.s[index];
+}
+
+}  // namespace
+
+Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Direction direction) {
+  Arguments arguments;
+  arguments.direction = direction;
+  std::string& problem = arguments.problem;
+  const auto scale = scale_of(options.norm, direction);
+  if (!input.defined()) {
+    problem = "the tensor is undefined";
+  } else if (options.dim.size() != 2) {
+    problem = fmt::format("dim has {} elements; a two-dimensional transform needs 2",
+                          options.dim.size());
+  } else if (!scale) {
+    problem = fmt::format("norm is \"{}\"; there are \"backward\", \"ortho\" and \"forward\"",
+                          options.norm);
+  } else {
+    problem = check_dtype(input, direction);
+    if (problem.empty()) problem = check_s(options, direction == Direction::kForward);
+  }
+  if (!problem.empty()) return arguments;
+  const auto wrapped = [&](int64_t dim) {
+    const int64_t front = dim < 0 ? dim + input.dim() : dim;
+    if ((front < 0 || front >= input.dim()) && problem.empty()) {
+      problem = fmt::format("dim {} is out of range for {} dimensions", dim, input.dim());
+    }
+    return front;
+  };
+  arguments.dim0 = wrapped(options.dim[0]);
+  arguments.dim1 = wrapped(options.dim[1]);
+  if (problem.empty() && arguments.dim0 == arguments.dim1) {
+    problem = fmt::format("dim names dimension {} twice", arguments.dim0);
+  }
+  arguments.scale = *scale;
+  return arguments;
+}
+
+std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptions& options,
+                                         const Arguments& arguments) {
+  const GroupArgument::Handle group = options.group.get();
+  const TransposePlan self(0, Sizes(static_cast<size_t>(group->getSize()), 1), 1,
+                           Sizes(static_cast<size_t>(group->getSize()), 1), options.group);
+  const int rank = self.rank();
+  const int world = self.world();
+  const bool is_forward = arguments.direction == Direction::kForward;
+  std::string problem = arguments.problem;
+  const bool known = problem.empty();
+  const int64_t rows = known ? input.size(arguments.dim0) : 0;
+  const int64_t columns = known ? input.size(arguments.dim1) : 0;
+  const Sizes in = input_sizes(input, options, arguments, is_forward ? columns : rows, problem);
+  if (problem.empty()) problem = check_input_sizes(in, is_forward ? columns : rows, rank, world);
+  if (!problem.empty()) refuse(problem, options.group, world);
+
+  const bool paired = options.layout == FftLayout::kPaired;
+  const int64_t cut = sum(in);
+  FftShape shape;
+  shape.layout = paired ? Layout::kPaired : Layout::kCanonical;
+  shape.both_signs = !options.modes.empty();
+  if (is_forward) {
+    shape.height = extent_or(options, 0, rows);
+    shape.width = extent_or(options, 1, cut);
+  } else {
+    shape.height = extent_or(options, 0, paired ? 2 * (cut - 1) : cut);
+    shape.width = extent_or(options, 1, paired ? columns : 2 * (columns - 1));
+  }
+  if (shape.height < 1 || shape.width < 1) {
+    refuse(fmt::format("a transform of {} x {} needs at least one row and one column",
+                       shape.height, shape.width),
+           options.group, world);
+  }
+  int64_t kept_rows = paired ? shape.height / 2 + 1 : shape.height;
+  int64_t kept_columns = paired ? shape.width : shape.width / 2 + 1;
+  if (shape.both_signs) {
+    const int64_t m0 = options.modes[0];
+    const int64_t m1 = options.modes[1];
+    if (m0 > kept_rows || m1 > shape.width / 2) {
+      problem = fmt::format("modes are [{}, {}]; a transform of {} x {} has at most [{}, {}]", m0,
+                            m1, shape.height, shape.width, kept_rows, shape.width / 2);
+    }
+    kept_rows = m0;
+    kept_columns = 2 * m1;
+  }
+  if (is_forward) {
+    shape.field_height = rows;
+    shape.field_columns = in;
+    shape.spectrum_columns = kept_columns;
+    shape.spectrum_rows = output_sizes(options, kept_rows, world, problem);
+  } else {
+    shape.field_height = shape.height;
+    shape.field_columns = output_sizes(options, shape.width, world, problem);
+    shape.spectrum_columns = columns;
+    shape.spectrum_rows = in;
+    if (shape.both_signs && (cut != kept_rows || columns != kept_columns) && problem.empty()) {
+      problem = fmt::format("the spectrum is {} x {}, and modes say {} x {}", cut, columns,
+                            kept_rows, kept_columns);
+    }
+  }
+  if (!problem.empty()) refuse(problem, options.group, world);
+  const uint64_t agreed = digest(shape, arguments.scale, arguments.direction);
+  return std::make_shared<FftPlan>(std::move(shape), options.group, agreed);
+}
+
+std::string misfit(const at::Tensor& input, const Arguments& arguments, const FftPlan& plan) {
+  if (!arguments.problem.empty()) return arguments.problem;
+  const FftShape& shape = plan.shape();
+  const bool is_forward = arguments.direction == Direction::kForward;
+  const int64_t rows = is_forward ? shape.field_height : plan.own_rows();
+  const int64_t columns = is_forward ? plan.own_columns() : shape.spectrum_columns;
+  if (input.size(arguments.dim0) == rows && input.size(arguments.dim1) == columns) return {};
+  return fmt::format("the tensor is {} x {} along dim; the first call was made with {} x {}",
+                     input.size(arguments.dim0), input.size(arguments.dim1), rows, columns);
+}
+
+}  // namespace meshrun::fft

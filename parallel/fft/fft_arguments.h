@@ -1,0 +1,34 @@
+// From the options of a call to a plan, or to what is wrong with them. Internal to parallel/fft.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/fft/distributed_fft.h"
+#include "parallel/fft/fft_plan.h"
+
+namespace meshrun::fft {
+
+enum class Direction { kForward, kInverse };
+
+// A call's arguments, checked as far as this rank can by itself.
+struct Arguments {
+  std::string problem;  // empty: none; else nothing below holds
+  Direction direction = Direction::kForward;
+  int64_t dim0 = 0;  // not negative
+  int64_t dim1 = 0;
+  Scale scale = Scale::kNone;
+};
+
+Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Direction direction);
+
+// Asks the other ranks where sizes are absent. Raises what is wrong, on every rank.
+std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptions& options,
+                                         const Arguments& arguments);
+
+// What does not fit `plan` about `input`; empty: nothing.
+std::string misfit(const at::Tensor& input, const Arguments& arguments, const FftPlan& plan);
+
+}  // namespace meshrun::fft

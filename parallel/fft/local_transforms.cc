@@ -1,0 +1,124 @@
+#include "parallel/fft/local_transforms.h"
+
+#include <vector>
+
+#include "ATen/ops/_fft_c2c.h"
+#include "ATen/ops/_fft_c2r.h"
+#include "ATen/ops/_fft_r2c.h"
+#include "ATen/ops/constant_pad_nd.h"
+#include "ATen/ops/empty.h"
+
+namespace meshrun::fft {
+namespace {
+
+// Smaller planes are transformed in one call, which first brings the transformed dimension together
+// (a copy); of larger ones that copy costs more than a call for each.
+constexpr int64_t kLargePlane = 32 * 1024;
+
+// The columns of a spectrum whose mirror is another row's same column: 0 and width / 2.
+std::vector<int64_t> own_mirror_columns(int64_t width) {
+  std::vector<int64_t> columns = {0};
+  if (width % 2 == 0) columns.push_back(width / 2);
+  return columns;
+}
+
+// One call for all planes, or one for each.
+template <typename Transform>
+at::Tensor by_planes(const at::Tensor& planes, int64_t rows, const Transform& transform) {
+  const int64_t count = planes.size(0);
+  if (count <= 1 || planes.size(1) * planes.size(2) < kLargePlane || planes.is_cuda()) {
+    return transform(planes);
+  }
+  at::Tensor result;
+  for (int64_t plane = 0; plane < count; ++plane) {
+    const at::Tensor one = transform(planes.narrow(0, plane, 1));
+    if (!result.defined()) result = at::empty({count, rows, planes.size(2)}, one.options());
+    result.narrow(0, plane, 1).copy_(one);
+  }
+  return result;
+}
+
+}  // namespace
+
+at::Tensor resized(const at::Tensor& tensor, int64_t dim, int64_t extent) {
+  const int64_t had = tensor.size(dim);
+  if (had == extent) return tensor;
+  if (had > extent) return tensor.narrow(dim, 0, extent);
+  std::vector<int64_t> padding(2 * static_cast<size_t>(tensor.dim() - dim), 0);
+  padding.back() = extent - had;
+  return at::constant_pad_nd(tensor, padding);
+}
+
+at::Tensor real_rows_forward(const at::Tensor& planes, int64_t height, Scale scale) {
+  const at::Tensor rows = resized(planes, 1, height);
+  if (rows.numel() == 0) {
+    return at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
+                     rows.options().dtype(c10::toComplexType(rows.scalar_type())));
+  }
+  return by_planes(rows, height / 2 + 1, [&](const at::Tensor& some) {
+    return at::_fft_r2c(some, {1}, static_cast<int64_t>(scale), /*onesided=*/true);
+  });
+}
+
+at::Tensor real_rows_inverse(const at::Tensor& half_rows, int64_t height, Scale scale) {
+  if (half_rows.numel() == 0) {
+    return at::empty({half_rows.size(0), height, half_rows.size(2)},
+                     half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));
+  }
+  return by_planes(half_rows, height, [&](const at::Tensor& some) {
+    return at::_fft_c2r(some, {1}, static_cast<int64_t>(scale), height);
+  });
+}
+
+at::Tensor complex_columns(const at::Tensor& rows, int64_t width, Scale scale, bool forward) {
+  const at::Tensor columns = resized(rows, 2, width);
+  if (columns.numel() == 0) return at::empty(columns.sizes(), columns.options());
+  return at::_fft_c2c(columns, {2}, static_cast<int64_t>(scale), forward);
+}
+
+void store_rows(const at::Tensor& stored, const at::Tensor& half_rows, const RowRun& run) {
+  const at::Tensor to = stored.narrow(1, run.row_begin, run.count);
+  const int64_t columns = stored.size(2);
+  const int64_t width = half_rows.size(2);
+  if (!run.mirrored) {
+    to.copy_(half_rows.narrow(1, run.half_begin, run.count).narrow(2, 0, columns));
+    return;
+  }
+  const at::Tensor from =
+      half_rows.narrow(1, run.half_begin - run.count + 1, run.count).conj();
+  to.narrow(2, 0, 1).copy_(from.narrow(2, 0, 1).flip(1));
+  const int64_t others = columns - 1;
+  if (others > 0) to.narrow(2, 1, others).copy_(from.narrow(2, width - others, others).flip({1, 2}));
+}
+
+void load_rows(const at::Tensor& stored, const at::Tensor& half_rows, const RowRun& run) {
+  const at::Tensor from = stored.narrow(1, run.row_begin, run.count);
+  const int64_t columns = stored.size(2);
+  const int64_t width = half_rows.size(2);
+  if (!run.mirrored) {
+    half_rows.narrow(1, run.half_begin, run.count).narrow(2, 0, columns).copy_(from);
+    return;
+  }
+  const at::Tensor to = half_rows.narrow(1, run.half_begin - run.count + 1, run.count);
+  const int64_t others = width - columns;
+  if (others > 0) {
+    to.narrow(2, columns, others).copy_(from.narrow(2, 1, others).conj().flip({1, 2}));
+  }
+  for (const int64_t column : own_mirror_columns(width)) {
+    to.narrow(2, column, 1).add_(from.narrow(2, column, 1).conj().flip(1), 0.5);
+  }
+}
+
+void end_direct_rows(const at::Tensor& half_rows, const std::vector<int64_t>& self) {
+  const int64_t width = half_rows.size(2);
+  const int64_t columns = width / 2 + 1;
+  for (const int64_t column : own_mirror_columns(width)) half_rows.narrow(2, column, 1).mul_(0.5);
+  for (const int64_t row : self) {
+    const at::Tensor one = half_rows.narrow(1, row, 1);
+    for (const int64_t column : own_mirror_columns(width)) one.narrow(2, column, 1).mul_(2);
+    const int64_t others = width - columns;
+    if (others > 0) one.narrow(2, columns, others).copy_(one.narrow(2, 1, others).conj().flip(2));
+  }
+}
+
+}  // namespace meshrun::fft
