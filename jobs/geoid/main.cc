@@ -13,6 +13,7 @@
 #include "jobs/geoid/training.h"
 #include "jobs/runtime/job.h"
 #include "jobs/runtime/progress.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::geoid {
@@ -54,7 +55,7 @@ void run(const Options& options) {
   }
 
   if (!options.dump_parameters.empty()) {
-    dump_parameters(
+    write_parameters(
         options.dump_parameters + "-rank-" + std::to_string(manager.rank()) + ".safetensors",
         *network);
   }

@@ -63,7 +63,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--checkpoint-dir", options.checkpoint_dir, "Where checkpoints are kept");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints")
       ->check(CLI::Range(int64_t{1}, kMany));
-  app.add_flag("--resume", options.resume, "Go on from the checkpoint, if there is one");
+  app.add_option("--keep-checkpoints", options.keep_checkpoints,
+                 "Checkpoints that stay, the newest")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_flag("--resume", options.resume, "Go on from the newest checkpoint, if there is one");
   app.add_option("--report", options.report, "Final report, JSON; empty: none")
       ->check(check_directory);
   app.add_option("--png", options.png, "Picture of truth, prediction and error; empty: none")

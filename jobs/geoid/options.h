@@ -24,6 +24,7 @@ struct Options {
   // Empty: no checkpoints.
   std::string checkpoint_dir;
   int64_t checkpoint_every = 500;
+  int64_t keep_checkpoints = 2;
   bool resume = false;
   // Empty: not written.
   std::string report = "geoid.json";

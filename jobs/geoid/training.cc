@@ -1,15 +1,19 @@
 #include "jobs/geoid/training.h"
 
+#include <torch/optim/adam.h>
+
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <filesystem>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "jobs/geoid/one_cycle.h"
 #include "jobs/geoid/sampler.h"
 #include "jobs/runtime/progress.h"
 #include "jobs/runtime/stop.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/collectives/split.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distributed_data_parallel.h"
@@ -67,8 +71,9 @@ Agreement agree(c10d::ProcessGroup& group, const Tensor& loss) {
 }
 
 // --steps is among them: the learning rate of a step depends on how many there will be.
-Identity identity_of(const Options& options) {
-  return {{"--batch", std::to_string(options.batch)},
+std::map<std::string, std::string> identity_of(const Options& options) {
+  return {{"job", "geoid"},
+          {"--batch", std::to_string(options.batch)},
           {"--seed", std::to_string(options.seed)},
           {"--steps", std::to_string(options.steps)},
           {"--lr", std::to_string(options.learning_rate)},
@@ -78,10 +83,16 @@ Identity identity_of(const Options& options) {
           {"--held-out", std::to_string(options.held_out)}};
 }
 
-std::string checkpoint_path(const Options& options, int rank) {
-  if (options.checkpoint_dir.empty()) return "";
-  if (rank == 0) std::filesystem::create_directories(options.checkpoint_dir);
-  return options.checkpoint_dir + "/geoid.safetensors";
+std::optional<CheckpointDirectory> checkpoints_of(const Options& options) {
+  if (options.checkpoint_dir.empty()) return std::nullopt;
+  return CheckpointDirectory(options.checkpoint_dir, {.identity = identity_of(options),
+                                                      .keep = options.keep_checkpoints,
+                                                      .former_file = "geoid.safetensors"});
+}
+
+// The batch of a step is a function of these two.
+TrainingProgress progress_of(const Options& options, int64_t steps) {
+  return {steps, {{"seed", std::to_string(options.seed)}, {"next_step", std::to_string(steps)}}};
 }
 
 }  // namespace
@@ -90,19 +101,19 @@ TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const 
                      const Options& options) {
   DistributedManager& manager = DistributedManager::get();
   const ProcessGroupPtr group = manager.group();
-  const std::string path = checkpoint_path(options, manager.rank());
+  std::optional<CheckpointDirectory> checkpoints = checkpoints_of(options);
 
   torch::optim::Adam optimizer(network->parameters(), options.learning_rate);
   TrainingResult result;
   if (options.resume) {
-    result.first_step = load_checkpoint(path, *network, optimizer, identity_of(options), group);
+    const auto found = checkpoints->load(*network, optimizer);
+    if (found) result.first_step = found->step;
   }
   DistributedDataParallel model(network, {.device_ids = {manager.local_rank()},
                                           .output_device = manager.device(),
                                           .broadcast_buffers = false});
   const auto save = [&] {
-    if (path.empty() || manager.rank() != 0) return;
-    save_checkpoint(path, *network, optimizer, result.steps, identity_of(options));
+    if (checkpoints) checkpoints->save(*network, optimizer, progress_of(options, result.steps));
   };
 
   jobs::Progress progress("geoid", options.steps, options.log_every);

@@ -2,13 +2,10 @@
 // it.
 #pragma once
 
-#include <torch/optim/adam.h>
-
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "jobs/geoid/checkpoint.h"
 #include "jobs/geoid/field.h"
 #include "jobs/geoid/network.h"
 #include "jobs/geoid/options.h"

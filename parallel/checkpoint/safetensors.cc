@@ -72,7 +72,7 @@ json parse_header(const std::string& path, const std::string& content, uint64_t&
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const TensorFile& file) {
+std::string encode_safetensors(const std::string& path, const TensorFile& file) {
   json header = json::object();
   if (!file.metadata.empty()) header[kMetadata] = file.metadata;
   std::string data;
@@ -92,11 +92,13 @@ void write_safetensors(const std::string& path, const TensorFile& file) {
   const uint64_t length = text.size();
   std::string content(kLengthBytes, '\0');
   std::memcpy(content.data(), &length, kLengthBytes);
-  write_file_atomically(path, content + text + data);
+  content.reserve(kLengthBytes + text.size() + data.size());
+  content += text;
+  content += data;
+  return content;
 }
 
-TensorFile read_safetensors(const std::string& path) {
-  const std::string content = read_file(path);
+TensorFile decode_safetensors(const std::string& path, const std::string& content) {
   uint64_t data_begin = 0;
   const json header = parse_header(path, content, data_begin);
   const uint64_t data_size = content.size() - data_begin;
@@ -125,6 +127,14 @@ TensorFile read_safetensors(const std::string& path) {
     fail(path, std::string("its header is not a safetensors header: ") + error.what());
   }
   return file;
+}
+
+void write_safetensors(const std::string& path, const TensorFile& file) {
+  write_file_atomically(path, encode_safetensors(path, file));
+}
+
+TensorFile read_safetensors(const std::string& path) {
+  return decode_safetensors(path, read_file(path));
 }
 
 }  // namespace meshrun

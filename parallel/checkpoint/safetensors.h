@@ -34,11 +34,15 @@ class SafetensorsError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Atomic: see write_file_atomically. Tensors are laid out in the order of their names.
-void write_safetensors(const std::string& path, const TensorFile& file);
+// The file's bytes, and back. Tensors are laid out in the order of their names. `path` is only what
+// errors call the file.
+std::string encode_safetensors(const std::string& path, const TensorFile& file);
+// Checks every offset and size against the content's length, so that a damaged file is an error,
+// never a crash.
+TensorFile decode_safetensors(const std::string& path, const std::string& content);
 
-// Checks every offset and size against the file's length, so that a damaged file is an error, never
-// a crash.
+// Atomic: see write_file_atomically.
+void write_safetensors(const std::string& path, const TensorFile& file);
 TensorFile read_safetensors(const std::string& path);
 
 }  // namespace meshrun

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <cstring>
 
@@ -37,23 +38,30 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
+// A view of a dtype that the format has.
+at::Tensor storable(const at::Tensor& tensor) {
+  const at::Tensor plain = tensor.detach();
+  return plain.scalar_type() == at::kComplexDouble ? at::view_as_real(plain.resolve_conj()) : plain;
+}
+
 }  // namespace
 
 StoredTensor to_stored(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().cpu().contiguous();
+  const at::Tensor values = storable(tensor).cpu().contiguous();
   return {dtype_name(values.scalar_type()), values.sizes().vec(),
           std::string(static_cast<const char*>(values.const_data_ptr()), values.nbytes())};
 }
 
 void copy_stored(const StoredTensor& stored, const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor target = storable(tensor);
   TORCH_CHECK_VALUE(
-      stored.dtype == dtype_name(tensor.scalar_type()) && tensor.sizes() == stored.shape, name,
+      stored.dtype == dtype_name(target.scalar_type()) && target.sizes() == stored.shape, name,
       " is ", stored.dtype, " ", at::IntArrayRef(stored.shape), " in the file, but ",
-      dtype_name(tensor.scalar_type()), " ", tensor.sizes(), " is asked for");
-  const at::Tensor values = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+      dtype_name(target.scalar_type()), " ", target.sizes(), " is asked for");
+  const at::Tensor values = at::empty(target.sizes(), target.options().device(at::kCPU));
   std::memcpy(values.mutable_data_ptr(), stored.bytes.data(), stored.bytes.size());
   const at::NoGradGuard no_grad;
-  tensor.copy_(values);
+  target.copy_(values);
 }
 
 }  // namespace meshrun

@@ -1,4 +1,5 @@
-// Converts between LibTorch's tensors and those of a safetensors file.
+// Converts between LibTorch's tensors and those of a safetensors file. The format has no complex128:
+// such a tensor is stored as F64 with a last dimension of 2, its real and its imaginary part.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -168,11 +168,15 @@ TEST_F(ProgramsTest, GeoidStopsOnOneRanksSignalAndResumesToTheSameParameters) {
     EXPECT_EQ(rank.exit_code, 128 + SIGTERM) << rank.output;
     EXPECT_THAT(rank.output, HasSubstr("stopped by Terminated"));
   }
-  EXPECT_EQ(read_safetensors(path("checkpoints/geoid.safetensors")).metadata.at("step"), "10");
+  const auto manifest =
+      nlohmann::json::parse(std::ifstream(path("checkpoints/step-10/manifest.json")));
+  EXPECT_EQ(manifest.at("step"), 10);
+  EXPECT_EQ(manifest.at("sampler").at("next_step"), "10");
 
   std::vector<std::string> resume = checkpoints;
   resume.push_back("--resume");
-  expect_success(run("geoid", arguments(path("resumed"), resume), env_ranks(2)));
+  // On another number of ranks.
+  expect_success(run("geoid", arguments(path("resumed"), resume), env_ranks(3)));
   EXPECT_LT(relative_l2(read_safetensors(path("resumed-rank-1.safetensors")),
                         read_safetensors(path("whole-rank-0.safetensors"))),
             1e-5);
@@ -180,7 +184,19 @@ TEST_F(ProgramsTest, GeoidStopsOnOneRanksSignalAndResumesToTheSameParameters) {
   resume.insert(resume.end(), {"--lr", "0.5"});
   for (const RankResult& rank : run("geoid", arguments(path("other"), resume), env_ranks(2))) {
     EXPECT_EQ(rank.exit_code, 1);
+    EXPECT_THAT(rank.output, HasSubstr("was written with --lr 0.002000, but this run has 0.5"));
   }
+}
+
+TEST_F(ProgramsTest, ACheckpointOfAnEarlierVersionIsNamedAndKept) {
+  fs::create_directories(path("old"));
+  std::ofstream(path("old/geoid.safetensors")) << "parameters";
+  const std::vector<std::string> resume = {"--checkpoint-dir", path("old"), "--resume"};
+  for (const RankResult& rank : run("geoid", geoid_arguments(resume), env_ranks(2))) {
+    EXPECT_EQ(rank.exit_code, 1);
+    EXPECT_THAT(rank.output, HasSubstr("format of an earlier version"));
+  }
+  EXPECT_TRUE(fs::exists(path("old/geoid.safetensors")));
 }
 
 TEST_F(ProgramsTest, ATruncatedDataFileIsOneSentenceAnErrorFileAndExitCode1) {

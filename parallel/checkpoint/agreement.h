@@ -1,0 +1,23 @@
+// What one rank knows, told to all: for calls that end on every rank alike although only one of them
+// can see a file.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace meshrun {
+
+// Both are collective over `group` and communicate from `device`.
+
+// The text of rank `root`.
+std::string broadcast_text(c10d::ProcessGroup& group, c10::Device device, const std::string& text,
+                           int root = 0);
+
+// The problem of the lowest rank that has one, on every rank; empty: no rank has. `problem` is this
+// rank's, empty for none. Costs one all-reduce of 8 bytes if there is none.
+std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
+                           const std::string& problem);
+
+}  // namespace meshrun

@@ -1,0 +1,150 @@
+#include "parallel/checkpoint/contents.h"
+
+#include <ATen/ops/empty.h>
+
+#include <filesystem>
+#include <set>
+
+#include "parallel/checkpoint/optimizer_state.h"
+#include "parallel/checkpoint/step_directories.h"
+#include "parallel/checkpoint/stored_tensor.h"
+
+namespace meshrun::detail {
+namespace {
+
+std::string describe(const std::string& dtype, const std::vector<int64_t>& shape) {
+  return c10::str(dtype, " ", at::IntArrayRef(shape));
+}
+
+// What `part` has in a file.
+StoredTensor expected(const Part& part) {
+  // Of no elements but with the dtype and the number of dimensions that storing gives.
+  StoredTensor stored = to_stored(at::empty({0}, part.tensor.options().device(at::kCPU)));
+  const bool is_pair = stored.shape.size() == 2;
+  stored.shape = part.global_shape();
+  if (is_pair) stored.shape.push_back(2);
+  return stored;
+}
+
+void check_tensor(const std::string& file, const TensorFile& tensors, const std::string& name,
+                  const StoredTensor& wanted) {
+  const auto found = tensors.tensors.find(name);
+  if (found == tensors.tensors.end()) throw Mismatch(file + " lacks " + name);
+  const StoredTensor& stored = found->second;
+  if (stored.dtype != wanted.dtype || stored.shape != wanted.shape) {
+    throw Mismatch(file + " holds " + name + " as " + describe(stored.dtype, stored.shape) +
+                   ", but this run's is " + describe(wanted.dtype, wanted.shape));
+  }
+}
+
+void check_no_more(const std::string& file, const TensorFile& tensors,
+                   const std::set<std::string>& known) {
+  for (const auto& [name, tensor] : tensors.tensors) {
+    if (!known.contains(name)) throw Mismatch(file + " holds " + name + ", which this run lacks");
+  }
+}
+
+void check_model(const std::string& file, const TensorFile& tensors, const Parts& parts) {
+  std::set<std::string> known;
+  for (const Part& part : parts.list) {
+    check_tensor(file, tensors, part.name, expected(part));
+    known.insert(part.name);
+  }
+  check_no_more(file, tensors, known);
+}
+
+void check_optimizer(const std::string& file, const TensorFile& tensors, const Parts& parts,
+                     const torch::optim::Optimizer& optimizer) {
+  std::set<std::string> known;
+  for (const Part& part : parts.list) {
+    if (!part.is_parameter) continue;
+    std::set<std::string> found;
+    for (const std::string& moment : moment_names(optimizer)) {
+      const std::string key = moment_key(moment, part.name);
+      if (!tensors.tensors.contains(key)) continue;
+      check_tensor(file, tensors, key, expected(part));
+      found.insert(moment);
+      known.insert(key);
+    }
+    const std::string step = moment_key(kStepName, part.name);
+    if (tensors.tensors.contains(step)) check_tensor(file, tensors, step, {"I64", {}, ""});
+    known.insert(step);
+    if (found.empty()) continue;
+    std::vector<std::string> required = required_moments(optimizer);
+    if (optimizer_kind(optimizer) != "SGD") required.push_back(kStepName);
+    for (const std::string& moment : required) {
+      const std::string key = moment_key(moment, part.name);
+      if (!tensors.tensors.contains(key)) throw Mismatch(file + " lacks " + key);
+    }
+  }
+  check_no_more(file, tensors, known);
+}
+
+void check_identity(const StepDirectory& checkpoint,
+                    const std::map<std::string, std::string>& identity, const std::string& kind) {
+  const std::string what = "the checkpoint " + checkpoint.path + " was written with ";
+  const std::string remedy = "; give the same flags, or another directory";
+  const auto& theirs = checkpoint.manifest.identity;
+  for (const auto& [flag, ours] : identity) {
+    const auto found = theirs.find(flag);
+    const std::string value = found == theirs.end() ? "nothing" : found->second;
+    if (value != ours) {
+      throw Mismatch(what + flag + " " + value + ", but this run has " + ours + remedy);
+    }
+  }
+  for (const auto& [flag, value] : theirs) {
+    if (!identity.contains(flag)) {
+      throw Mismatch(what + flag + " " + value + ", but this run has nothing" + remedy);
+    }
+  }
+  if (checkpoint.manifest.optimizer != kind) {
+    throw Mismatch(what + "the optimizer " + checkpoint.manifest.optimizer + ", but this run has " +
+                   kind);
+  }
+}
+
+}  // namespace
+
+std::string moment_key(const std::string& moment, const std::string& parameter) {
+  return moment + "." + parameter;
+}
+
+Parts::Parts(const torch::nn::Module& module) : shards(parameter_shards(module)) {
+  for (const auto& item : module.named_parameters()) {
+    const auto shard = shards.find(item.key());
+    list.push_back({item.key(), item.value(), shard == shards.end() ? nullptr : &shard->second,
+                    /*is_parameter=*/true});
+  }
+  for (const auto& item : module.named_buffers()) list.push_back({item.key(), item.value()});
+}
+
+c10::Device Parts::device() const {
+  return list.empty() ? c10::Device(c10::kCPU) : list.front().tensor.device();
+}
+
+std::optional<Loaded> read_newest(const std::string& directory,
+                                  const std::map<std::string, std::string>& identity,
+                                  const std::string& former_file, const Parts& parts,
+                                  const torch::optim::Optimizer& optimizer) {
+  std::vector<StepDirectory> checkpoints = list_step_directories(directory);
+  if (checkpoints.empty()) {
+    const auto former = std::filesystem::path(directory) / former_file;
+    if (!former_file.empty() && std::filesystem::exists(former)) {
+      throw Mismatch(former.string() +
+                     " is a checkpoint in the format of an earlier version, which this one does "
+                     "not read; delete it, or give another directory, to start anew");
+    }
+    return std::nullopt;
+  }
+  const StepDirectory& newest = checkpoints.back();
+  check_identity(newest, identity, optimizer_kind(optimizer));
+  const auto file = [&](const char* name) {
+    return decode_safetensors(newest.path + "/" + name, read_verified(newest, name));
+  };
+  Loaded loaded{newest.manifest, file(kModelFile), file(kOptimizerFile)};
+  check_model(newest.path + "/" + kModelFile, loaded.model, parts);
+  check_optimizer(newest.path + "/" + kOptimizerFile, loaded.optimizer, parts, optimizer);
+  return loaded;
+}
+
+}  // namespace meshrun::detail

@@ -1,0 +1,72 @@
+// What a checkpoint must hold for a module and an optimizer, and the reading of one that does; rank 0's
+// part of CheckpointDirectory::load.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "parallel/checkpoint/manifest.h"
+#include "parallel/checkpoint/safetensors.h"
+#include "parallel/nn/sharded_parameters.h"
+
+namespace meshrun::detail {
+
+inline constexpr char kModelFile[] = "model.safetensors";
+inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
+inline constexpr char kStepName[] = "step";
+
+// The name of a parameter's moment in the optimizer's file.
+std::string moment_key(const std::string& moment, const std::string& parameter);
+
+// A tensor of the model, and how this rank holds it.
+struct Part {
+  std::string name;
+  at::Tensor tensor;
+  const ParameterShard* shard = nullptr;  // null: every rank has all of it
+  bool is_parameter = false;
+
+  std::vector<int64_t> global_shape() const {
+    return shard == nullptr ? tensor.sizes().vec() : shard->global_shape;
+  }
+};
+
+// All of them.
+struct Parts {
+  std::map<std::string, ParameterShard> shards;
+  std::vector<Part> list;  // parameters, then buffers
+
+  explicit Parts(const torch::nn::Module& module);
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  // The model's; the CPU for an empty one.
+  c10::Device device() const;
+};
+
+// The checkpoint is of another run, model or optimizer.
+class Mismatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Read whole, and it fits.
+struct Loaded {
+  Manifest manifest;
+  TensorFile model;
+  TensorFile optimizer;
+};
+
+// The newest complete checkpoint in `directory`; absent: there is none. `former_file`: see
+// CheckpointOptions. Raises Mismatch, DamagedCheckpoint, SafetensorsError, std::runtime_error.
+std::optional<Loaded> read_newest(const std::string& directory,
+                                  const std::map<std::string, std::string>& identity,
+                                  const std::string& former_file, const Parts& parts,
+                                  const torch::optim::Optimizer& optimizer);
+
+}  // namespace meshrun::detail

@@ -1,0 +1,126 @@
+#include "parallel/checkpoint/optimizer_state.h"
+
+#include <c10/util/Exception.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace meshrun {
+namespace {
+
+using torch::optim::AdamParamState;
+using torch::optim::AdamWParamState;
+using torch::optim::Optimizer;
+using torch::optim::SGDParamState;
+
+constexpr char kMean[] = "exp_avg";
+constexpr char kSquare[] = "exp_avg_sq";
+constexpr char kLargestSquare[] = "max_exp_avg_sq";
+constexpr char kMomentum[] = "momentum_buffer";
+
+// Calls visit with a value of the class of `optimizer`'s state.
+template <typename Visit>
+decltype(auto) with_state_type(const Optimizer& optimizer, const Visit& visit) {
+  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) {
+    return visit(std::type_identity<AdamWParamState>());
+  }
+  if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) {
+    return visit(std::type_identity<AdamParamState>());
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr,
+                              "A checkpoint holds the state of Adam, AdamW or SGD; this optimizer "
+                              "is another one");
+  return visit(std::type_identity<SGDParamState>());
+}
+
+template <typename State>
+ParameterState read(const State& state) {
+  ParameterState result;
+  const auto take = [&](const char* name, const at::Tensor& moment) {
+    if (moment.defined()) result.moments[name] = moment;
+  };
+  if constexpr (std::is_same_v<State, SGDParamState>) {
+    take(kMomentum, state.momentum_buffer());
+  } else {
+    result.step = state.step();
+    take(kMean, state.exp_avg());
+    take(kSquare, state.exp_avg_sq());
+    take(kLargestSquare, state.max_exp_avg_sq());
+  }
+  return result;
+}
+
+template <typename State>
+std::unique_ptr<State> build(const ParameterState& from) {
+  auto state = std::make_unique<State>();
+  const auto moment = [&](const char* name) {
+    const auto found = from.moments.find(name);
+    return found == from.moments.end() ? at::Tensor() : found->second;
+  };
+  if constexpr (std::is_same_v<State, SGDParamState>) {
+    state->momentum_buffer(moment(kMomentum));
+  } else {
+    state->step(from.step.value_or(0));
+    state->exp_avg(moment(kMean));
+    state->exp_avg_sq(moment(kSquare));
+    state->max_exp_avg_sq(moment(kLargestSquare));
+  }
+  return state;
+}
+
+}  // namespace
+
+std::string optimizer_kind(const Optimizer& optimizer) {
+  return with_state_type(optimizer, [](auto type) -> std::string {
+    using State = typename decltype(type)::type;
+    if (std::is_same_v<State, AdamWParamState>) return "AdamW";
+    return std::is_same_v<State, AdamParamState> ? "Adam" : "SGD";
+  });
+}
+
+std::vector<std::string> moment_names(const Optimizer& optimizer) {
+  std::vector<std::string> names = required_moments(optimizer);
+  const auto with_amsgrad = [](const torch::optim::OptimizerParamGroup& group) {
+    const torch::optim::OptimizerOptions& options = group.options();
+    if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) {
+      return adam->amsgrad();
+    }
+    const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options);
+    return adamw != nullptr && adamw->amsgrad();
+  };
+  const auto& groups = optimizer.param_groups();
+  if (std::any_of(groups.begin(), groups.end(), with_amsgrad)) names.push_back(kLargestSquare);
+  return names;
+}
+
+std::vector<std::string> required_moments(const Optimizer& optimizer) {
+  if (optimizer_kind(optimizer) == "SGD") return {kMomentum};
+  return {kMean, kSquare};
+}
+
+ParameterState parameter_state(Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end() || !found->second) return {};
+  return with_state_type(optimizer, [&](auto type) {
+    return read(static_cast<const typename decltype(type)::type&>(*found->second));
+  });
+}
+
+void set_parameter_state(Optimizer& optimizer, const at::Tensor& parameter,
+                         const ParameterState& state) {
+  if (state.moments.empty()) {
+    optimizer.state().erase(parameter.unsafeGetTensorImpl());
+    return;
+  }
+  with_state_type(optimizer, [&](auto type) {
+    optimizer.state()[parameter.unsafeGetTensorImpl()] =
+        build<typename decltype(type)::type>(state);
+  });
+}
+
+}  // namespace meshrun

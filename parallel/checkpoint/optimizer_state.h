@@ -1,0 +1,42 @@
+// The state that torch::optim's optimizers keep per parameter, by the names that PyTorch gives it.
+//
+//   Adam, AdamW   step, exp_avg, exp_avg_sq, max_exp_avg_sq (with amsgrad)
+//   SGD           momentum_buffer (with momentum)
+//
+// Options (learning rates, betas) are not part of it: they are the run's.
+//
+// Errors: c10::NotImplementedError for another optimizer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshrun {
+
+struct ParameterState {
+  // Adam's.
+  std::optional<int64_t> step;
+  // Shaped like the parameter.
+  std::map<std::string, at::Tensor> moments;
+};
+
+// "Adam", "AdamW", "SGD".
+std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
+// All names of moments that a parameter may have, in order.
+std::vector<std::string> moment_names(const torch::optim::Optimizer& optimizer);
+// Of those, the ones that a parameter with state always has.
+std::vector<std::string> required_moments(const torch::optim::Optimizer& optimizer);
+
+// Empty where the optimizer has not stepped the parameter. The tensors are the optimizer's own.
+ParameterState parameter_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+// An empty state forgets what was.
+void set_parameter_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                         const ParameterState& state);
+
+}  // namespace meshrun

@@ -1,0 +1,159 @@
+#include "parallel/checkpoint/step_directories.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "core/hash.h"
+#include "core/os/files.h"
+#include "parallel/checkpoint/atomic_file.h"
+
+namespace meshrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kManifest[] = "manifest.json";
+constexpr char kStepPrefix[] = "step-";
+constexpr char kUnfinished[] = ".unfinished";
+constexpr char kRemoved[] = ".removed";
+
+void check(const absl::Status& status, const std::string& what) {
+  if (!status.ok()) throw std::runtime_error(what + " " + std::string(status.message()));
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+std::string read_file(const std::string& path) {
+  absl::StatusOr<std::string> content = os::ReadFile(path);
+  check(content.status(), "cannot read");
+  return *std::move(content);
+}
+
+// The name that `path` has while it is not, or no longer, a checkpoint.
+fs::path hidden(const fs::path& path, const char* suffix) {
+  return path.parent_path() / ("." + path.filename().string() + suffix);
+}
+
+bool is_step_name(const std::string& name) {
+  const std::string digits = name.starts_with(kStepPrefix) ? name.substr(5) : "";
+  return !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// With the newest last. Those whose manifest cannot be read are left out, or an error.
+std::vector<StepDirectory> list(const std::string& directory, bool tolerant) {
+  std::vector<StepDirectory> found;
+  if (!fs::exists(directory)) return found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const fs::path manifest = entry.path() / kManifest;
+    if (!is_step_name(entry.path().filename()) || !fs::exists(manifest)) continue;
+    try {
+      found.push_back(
+          {entry.path().string(), decode_manifest(manifest.string(), read_file(manifest))});
+    } catch (const std::runtime_error&) {
+      if (!tolerant) throw;
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const StepDirectory& a, const StepDirectory& b) {
+    return a.manifest.sequence < b.manifest.sequence;
+  });
+  return found;
+}
+
+void flush_directory(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("cannot open " + path.string());
+  const int result = ::fsync(fd);
+  ::close(fd);
+  if (result != 0) fail("cannot flush " + path.string());
+}
+
+void remove_hidden_first(const fs::path& path) {
+  const fs::path aside = hidden(path, kRemoved);
+  fs::remove_all(aside);
+  fs::rename(path, aside);
+  fs::remove_all(aside);
+}
+
+// What crashes left.
+void remove_leftovers(const std::string& directory) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(std::string(".") + kStepPrefix) &&
+        (name.ends_with(kUnfinished) || name.ends_with(kRemoved))) {
+      fs::remove_all(entry.path());
+    }
+  }
+}
+
+// `to` has its old content or its new one at every moment, where the file system can exchange.
+void replace(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot rename " + from.string());
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(from);
+    return;
+  }
+  remove_hidden_first(to);
+  fs::rename(from, to);
+}
+
+}  // namespace
+
+std::vector<StepDirectory> list_step_directories(const std::string& directory) {
+  return list(directory, /*tolerant=*/false);
+}
+
+std::string read_verified(const StepDirectory& checkpoint, const std::string& name) {
+  const std::string path = checkpoint.path + "/" + name;
+  const auto file = checkpoint.manifest.files.find(name);
+  if (file == checkpoint.manifest.files.end()) {
+    throw DamagedCheckpoint(checkpoint.path + "/" + kManifest + " does not name " + name);
+  }
+  if (!fs::exists(path)) throw DamagedCheckpoint(path + " is missing");
+  std::string content = read_file(path);
+  if (content.size() != file->second.bytes) {
+    throw DamagedCheckpoint(
+        path + (content.size() < file->second.bytes ? " is truncated" : " is too long") + ": " +
+        std::to_string(content.size()) + " bytes, " + std::to_string(file->second.bytes) +
+        " were written");
+  }
+  const std::string hash = HexEncode(Sha256(content));
+  if (hash != file->second.sha256) {
+    throw DamagedCheckpoint(path + " is damaged: its SHA-256 is " + hash + ", that of what was " +
+                            "written " + file->second.sha256);
+  }
+  return content;
+}
+
+void write_step_directory(const std::string& directory, Manifest manifest,
+                          const std::map<std::string, std::string>& files, int64_t keep) {
+  check(os::MakeDirectories(directory), "cannot create");
+  remove_leftovers(directory);
+  const std::vector<StepDirectory> before = list(directory, /*tolerant=*/true);
+  manifest.sequence = before.empty() ? 1 : before.back().manifest.sequence + 1;
+  const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(manifest.step));
+  const fs::path aside = hidden(path, kUnfinished);
+  check(os::MakeDirectories(aside), "cannot create");
+  for (const auto& [name, content] : files) {
+    write_file_atomically((aside / name).string(), content);
+    manifest.files[name] = {content.size(), HexEncode(Sha256(content))};
+  }
+  write_file_atomically((aside / kManifest).string(), encode_manifest(manifest));
+  replace(aside, path);
+  flush_directory(directory);
+
+  const std::vector<StepDirectory> now = list(directory, /*tolerant=*/true);
+  for (size_t i = 0; i + static_cast<size_t>(keep) < now.size(); ++i) {
+    remove_hidden_first(now[i].path);
+  }
+}
+
+}  // namespace meshrun

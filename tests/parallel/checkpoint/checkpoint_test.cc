@@ -1,0 +1,348 @@
+// Checkpoints of modules with sharded parameters, in real rank processes.
+#include "parallel/checkpoint/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "parallel/checkpoint/safetensors.h"
+#include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/nn/sharded_parameters.h"
+#include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/rank_world.h"
+
+namespace meshrun {
+namespace {
+
+namespace fs = std::filesystem;
+using at::Tensor;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Group = RankWorld::Group;
+
+// By name: the unsharded values at the start.
+Tensor initial(const std::string& name, at::IntArrayRef shape, at::ScalarType type) {
+  const auto seed = static_cast<double>(name.size());
+  const Tensor real = at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble).view(shape);
+  if (type != at::kComplexDouble) return at::cos(real * seed).to(type);
+  return at::complex(at::cos(real * seed), at::sin(real * seed));
+}
+
+// One complex128 parameter that is cut along its last dimension, the first ranks with the last
+// pieces, and one of so few rows that some ranks have none.
+struct SpectralImpl : torch::nn::Module, ShardedParameters {
+  explicit SpectralImpl(Group group) {
+    // LibTorch has no amsgrad for complex numbers.
+    const bool real = variable("TEST_OPTIMIZER") == "Adam";
+    add("weights", {3, 7}, real ? at::kDouble : at::kComplexDouble, 1, group, true);
+    add("few", {2}, at::kFloat, 0, group, false);
+  }
+  void add(const std::string& name, std::vector<int64_t> shape, at::ScalarType type, int64_t dim,
+           const Group& group, bool reversed) {
+    const int size = group ? group->getSize() : 1;
+    if (!group) {
+      register_parameter(name, initial(name, shape, type));
+      return;
+    }
+    ParameterShard shard{shape, dim, {}, group};
+    for (int rank = 0; rank < size; ++rank) {
+      shard.ranges.push_back(
+          split_range(shape[static_cast<size_t>(dim)], size, reversed ? size - 1 - rank : rank));
+    }
+    register_parameter(name, shard_of(initial(name, shape, type), shard).clone());
+    shards.emplace(name, shard);
+  }
+  std::map<std::string, ParameterShard> own_parameter_shards() const override { return shards; }
+  std::map<std::string, ParameterShard> shards;
+};
+TORCH_MODULE(Spectral);
+
+struct NetworkImpl : torch::nn::Module {
+  // Without a group: the unsharded model.
+  explicit NetworkImpl(const Group& group, int64_t width = 4) {
+    register_parameter("bias", initial("bias", {width}, at::kFloat));
+    register_buffer("scale", at::full({}, 3, at::kLong));
+    register_module("block", Spectral(group));
+  }
+};
+TORCH_MODULE(Network);
+
+// Sets the gradients of step `step`, which are a function of the name and the step alone.
+void set_gradients(Network& network, int64_t step) {
+  const auto shards = parameter_shards(*network);
+  for (auto& item : network->named_parameters()) {
+    const auto shard = shards.find(item.key());
+    const at::IntArrayRef shape =
+        shard == shards.end() ? item.value().sizes() : at::IntArrayRef(shard->second.global_shape);
+    const Tensor whole = initial(item.key() + std::string(static_cast<size_t>(step), 'x'), shape,
+                                 item.value().scalar_type());
+    item.value().mutable_grad() =
+        shard == shards.end() ? whole : shard_of(whole, shard->second).clone();
+  }
+}
+
+void train(Network& network, torch::optim::Optimizer& optimizer, int64_t from, int64_t to) {
+  for (int64_t step = from; step < to; ++step) {
+    set_gradients(network, step);
+    optimizer.step();
+  }
+}
+
+void expect_equal(Network& actual, Network& whole) {
+  const auto shards = parameter_shards(*actual);
+  const auto wanted = whole->named_parameters();
+  for (const auto& item : actual->named_parameters()) {
+    const auto shard = shards.find(item.key());
+    const Tensor& expected = wanted[item.key()];
+    const Tensor part = shard == shards.end() ? expected : shard_of(expected, shard->second);
+    EXPECT_TRUE(at::allclose(item.value(), part, 1e-6, 1e-9)) << item.key();
+  }
+  EXPECT_TRUE(at::equal(actual->named_buffers()["scale"], whole->named_buffers()["scale"]));
+}
+
+using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
+Optimizer make_optimizer(Network& network, const std::string& kind = "AdamW") {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
+  const std::vector<Tensor> parameters = network->parameters();
+  if (kind == "SGD") {
+    return std::make_unique<SGD>(parameters, SGDOptions(0.01).momentum(0.9).dampening(0.5));
+  }
+  if (kind == "Adam") {
+    return std::make_unique<Adam>(parameters, AdamOptions(0.01).amsgrad(true));
+  }
+  return std::make_unique<AdamW>(parameters, AdamWOptions(0.01));
+}
+
+std::string directory() { return variable("TEST_DIRECTORY"); }
+CheckpointOptions options(const std::string& rate = "0.01") {
+  return {.identity = {{"job", "test"}, {"--lr", rate}}};
+}
+
+// The shards' group: the world, or pairs of ranks (dp x spatial).
+Group shard_group(const RankWorld& world) {
+  if (variable("TEST_PAIRS").empty()) return world.group();
+  const Group first = world.make_group({0, 1});
+  const Group second = world.make_group({2, 3});
+  return first ? first : second;
+}
+
+constexpr int64_t kSavedAt = 3;
+constexpr int64_t kEnd = 6;
+
+const bool kWrites = register_rank_function("writes", [] {
+  const RankWorld world;
+  const std::string kind = variable("TEST_OPTIMIZER", "AdamW");
+  Network network(shard_group(world));
+  const Optimizer optimizer = make_optimizer(network, kind);
+  train(network, *optimizer, 0, kSavedAt);
+  CheckpointDirectory checkpoints(directory() + "/" + variable("TEST_NAME"), options());
+  at::manual_seed(17);
+  checkpoints.save(*network, *optimizer, {kSavedAt, {{"seed", "7"}}});
+});
+
+const bool kReads = register_rank_function("reads", [] {
+  const RankWorld world;
+  const std::string kind = variable("TEST_OPTIMIZER", "AdamW");
+  Network whole((Group()));
+  const Optimizer whole_optimizer = make_optimizer(whole, kind);
+  train(whole, *whole_optimizer, 0, kEnd);
+  at::manual_seed(17);
+  const Tensor random = at::rand({4});
+  const Group group = shard_group(world);
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory())) {
+    SCOPED_TRACE(entry.path().filename());
+    Network network(group);
+    const Optimizer optimizer = make_optimizer(network, kind);
+    // What was before is forgotten.
+    train(network, *optimizer, 0, 1);
+    network->named_buffers()["scale"].fill_(9);
+    at::manual_seed(world.rank());
+    CheckpointDirectory checkpoints(entry.path(), options());
+    const auto progress = checkpoints.load(*network, *optimizer);
+    ASSERT_TRUE(progress);
+    EXPECT_EQ(progress->step, kSavedAt);
+    EXPECT_EQ(progress->sampler.at("seed"), "7");
+    EXPECT_TRUE(at::equal(at::rand({4}), random));
+    train(network, *optimizer, progress->step, kEnd);
+    expect_equal(network, whole);
+    write_parameters(directory() + "/../parameters-" + std::to_string(world.rank()), *network);
+  }
+});
+
+// Ranks meet, so that what one does to files is seen by the next call of all.
+void meet(const RankWorld& world) { world.group()->barrier()->wait(); }
+
+template <typename Error>
+void expect_error(const RankWorld& world, const std::string& text,
+                  const std::function<void()>& call) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown; expected: " << text;
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr(text));
+  }
+  meet(world);
+}
+
+const bool kFails = register_rank_function("fails", [] {
+  const RankWorld world;
+  const std::string path = directory() + "/run";
+  const std::string model_file = path + "/step-3/model.safetensors";
+  Network network(world.group());
+  const Optimizer optimizer = make_optimizer(network);
+  CheckpointDirectory checkpoints(path, options());
+  EXPECT_FALSE(checkpoints.load(*network, *optimizer)) << "there is none";
+  train(network, *optimizer, 0, kSavedAt);
+  checkpoints.save(*network, *optimizer, {kSavedAt, {}});
+  const auto load = [&](CheckpointDirectory from, const std::string& kind = "AdamW",
+                        int64_t width = 4) {
+    Network other(world.group(), width);
+    const Optimizer its = make_optimizer(other, kind);
+    try {
+      from.load(*other, *its);
+    } catch (...) {
+      EXPECT_TRUE(its->state().empty());
+      if (width == 4) {
+        Network untouched((Group()));
+        expect_equal(other, untouched);
+      }
+      throw;
+    }
+  };
+  const auto on_rank_0 = [&](const std::function<void()>& work) {
+    if (world.rank() == 0) work();
+    meet(world);
+  };
+
+  expect_error<CheckpointMismatchError>(world, "was written with --lr 0.01, but this run has 0.02",
+                                        [&] { load(CheckpointDirectory(path, options("0.02"))); });
+  expect_error<CheckpointMismatchError>(world, "the optimizer AdamW, but this run has SGD", [&] {
+    load({path, options()}, "SGD");
+  });
+  expect_error<CheckpointMismatchError>(world, "holds bias as F32 [4], but this run's is F32 [5]",
+                                        [&] {
+                                          load({path, options()}, "AdamW", 5);
+                                        });
+
+  on_rank_0([&] { fs::copy(path + "/step-3", directory() + "/kept"); });
+  on_rank_0([&] { fs::resize_file(model_file, 100); });
+  expect_error<CheckpointDamagedError>(world, "is truncated: 100 bytes", [&] {
+    load({path, options()});
+  });
+  on_rank_0([&] {
+    fs::copy_file(directory() + "/kept/model.safetensors", model_file,
+                  fs::copy_options::overwrite_existing);
+    std::fstream file(model_file, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x7f');
+  });
+  expect_error<CheckpointDamagedError>(world, "SHA-256", [&] { load({path, options()}); });
+  on_rank_0([&] {
+    fs::copy_file(directory() + "/kept/model.safetensors", model_file,
+                  fs::copy_options::overwrite_existing);
+  });
+  load({path, options()});
+
+  on_rank_0([&] { std::ofstream(directory() + "/file") << "not a directory"; });
+  expect_error<CheckpointFileError>(world, "file", [&] {
+    CheckpointDirectory(directory() + "/file/run", options())
+        .save(*network, *optimizer, {kSavedAt, {}});
+  });
+  on_rank_0([&] {
+    fs::create_directory(directory() + "/former");
+    std::ofstream(directory() + "/former/test.safetensors") << "old";
+  });
+  CheckpointOptions with_former = options();
+  with_former.former_file = "test.safetensors";
+  expect_error<CheckpointMismatchError>(world, "format of an earlier version", [&] {
+    load(CheckpointDirectory(directory() + "/former", with_former));
+  });
+  torch::optim::RMSprop other(network->parameters());
+  expect_error<c10::NotImplementedError>(world, "Adam, AdamW or SGD", [&] {
+    checkpoints.save(*network, other, {4, {}});
+  });
+  EXPECT_THROW(CheckpointDirectory(path, {.keep = 0}), c10::ValueError);
+});
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() {
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+  }
+  void run(const std::string& function, int world_size, Variables more = {}) {
+    SCOPED_TRACE(function + " on " + std::to_string(world_size));
+    std::vector<Variables> ranks = env_ranks(world_size);
+    for (Variables& variables : ranks) {
+      variables["TEST_DIRECTORY"] = directory_;
+      variables["TEST_NAME"] = "by" + std::to_string(world_size) + more["TEST_PAIRS"];
+      variables.insert(more.begin(), more.end());
+    }
+    expect_success(run_ranks(function, ranks));
+  }
+  const std::string directory_ = testing::TempDir() + "checkpoints/files";
+};
+
+TEST_F(CheckpointTest, AnyNumberOfRanksContinuesWhatAnyOtherHasSaved) {
+  const Variables pairs = {{"TEST_PAIRS", "pairs"}};
+  for (const int world_size : {1, 2, 3, 4}) run("writes", world_size);
+  run("writes", 4, pairs);
+  std::vector<std::string> contents;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
+    std::ifstream file(entry.path() / "step-3/model.safetensors", std::ios::binary);
+    contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  ASSERT_EQ(contents.size(), 5);
+  for (const std::string& content : contents) EXPECT_EQ(content, contents[0]);
+  for (const int world_size : {1, 2, 3, 4}) run("reads", world_size);
+  run("reads", 4, pairs);
+}
+
+TEST_F(CheckpointTest, HoldsTheStateOfAdamWithAmsgradAndOfMomentum) {
+  for (const std::string kind : {"Adam", "SGD"}) {
+    fs::remove_all(directory_);
+    fs::create_directories(directory_);
+    run("writes", 2, {{"TEST_OPTIMIZER", kind}});
+    run("reads", 3, {{"TEST_OPTIMIZER", kind}});
+  }
+}
+
+TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {
+  run("writes", 3);
+  const std::string path = directory_ + "/by3/step-3/";
+  const TensorFile model = read_safetensors(path + "model.safetensors");
+  const TensorFile optimizer = read_safetensors(path + "optimizer.safetensors");
+  ASSERT_EQ(model.tensors.size(), 4);
+  // complex128 is a pair of reals.
+  EXPECT_THAT(model.tensors.at("block.weights").shape, ElementsAre(3, 7, 2));
+  EXPECT_EQ(model.tensors.at("block.weights").dtype, "F64");
+  EXPECT_THAT(model.tensors.at("block.few").shape, ElementsAre(2));
+  EXPECT_EQ(model.tensors.at("scale").dtype, "I64");
+  EXPECT_EQ(optimizer.tensors.size(), 9);
+  EXPECT_THAT(optimizer.tensors.at("exp_avg_sq.block.weights").shape, ElementsAre(3, 7, 2));
+  EXPECT_EQ(optimizer.tensors.at("step.bias").bytes, std::string("\3\0\0\0\0\0\0\0", 8));
+  Network whole((Group()));
+  const Optimizer adam = make_optimizer(whole);
+  train(whole, *adam, 0, kSavedAt);
+  Tensor read = at::zeros({3, 7}, at::kComplexDouble);
+  copy_stored(model.tensors.at("block.weights"), "block.weights", read);
+  EXPECT_TRUE(at::allclose(read, whole->named_parameters()["block.weights"], 1e-9, 1e-12));
+}
+
+TEST_F(CheckpointTest, WhatIsForeignOrDamagedIsOneErrorOnEveryRankAndNothingChanges) {
+  run("fails", 3);
+}
+
+}  // namespace
+}  // namespace meshrun

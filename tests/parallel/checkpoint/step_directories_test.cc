@@ -1,0 +1,117 @@
+// Directories of checkpoints, without tensors.
+#include "parallel/checkpoint/step_directories.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace meshrun {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+class StepDirectoriesTest : public testing::Test {
+ protected:
+  StepDirectoriesTest() { fs::remove_all(directory_); }
+
+  void write(int64_t step, int64_t keep = 2, const std::string& content = "tensors") {
+    Manifest manifest;
+    manifest.step = step;
+    manifest.identity = {{"--lr", "0.1"}};
+    manifest.sampler = {{"seed", "7"}};
+    manifest.random_generators = {{"cpu", std::string("\0\xff\x10", 3)}};
+    manifest.optimizer = "Adam";
+    write_step_directory(directory_, manifest, {{"model", content}}, keep);
+  }
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> steps;
+    for (const auto& each : list_step_directories(directory_)) {
+      steps.push_back(each.manifest.step);
+    }
+    return steps;
+  }
+  StepDirectory newest() const { return list_step_directories(directory_).back(); }
+
+  const std::string directory_ = testing::TempDir() + "step_directories";
+};
+
+TEST_F(StepDirectoriesTest, ComesBackAsItWasWritten) {
+  EXPECT_TRUE(list_step_directories(directory_).empty());
+  write(5);
+  const Manifest manifest = newest().manifest;
+  EXPECT_EQ(manifest.step, 5);
+  EXPECT_EQ(manifest.identity.at("--lr"), "0.1");
+  EXPECT_EQ(manifest.sampler.at("seed"), "7");
+  EXPECT_EQ(manifest.random_generators.at("cpu"), std::string("\0\xff\x10", 3));
+  EXPECT_EQ(manifest.optimizer, "Adam");
+  EXPECT_EQ(read_verified(newest(), "model"), "tensors");
+  EXPECT_THAT([&] { read_verified(newest(), "other"); },
+              ThrowsMessage<DamagedCheckpoint>(HasSubstr("does not name other")));
+}
+
+TEST_F(StepDirectoriesTest, TheNewestIsTheOneWrittenLastAndOlderOnesGo) {
+  for (const int64_t step : {100, 900, 1000}) write(step);
+  EXPECT_THAT(steps(), ElementsAre(900, 1000));
+  write(50);  // a run that started anew
+  EXPECT_THAT(steps(), ElementsAre(1000, 50));
+  write(1000, 2, "others");
+  EXPECT_THAT(steps(), ElementsAre(50, 1000));
+  EXPECT_EQ(read_verified(newest(), "model"), "others");
+  write(1100, 1);
+  EXPECT_THAT(steps(), ElementsAre(1100));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(StepDirectoriesTest, WhatACrashLeavesIsNotReadAndThenRemoved) {
+  write(5);
+  const fs::path unfinished = fs::path(directory_) / ".step-9.unfinished";
+  fs::create_directories(unfinished);
+  fs::copy(fs::path(directory_) / "step-5", unfinished);
+  fs::create_directories(fs::path(directory_) / "step-8");  // no manifest: not complete
+  EXPECT_THAT(steps(), ElementsAre(5));
+  write(6);
+  EXPECT_THAT(steps(), ElementsAre(5, 6));
+  EXPECT_FALSE(fs::exists(unfinished));
+}
+
+TEST_F(StepDirectoriesTest, EveryTruncationAndChangedByteIsFound) {
+  write(5);
+  const std::string path = directory_ + "/step-5/model";
+  for (size_t size = 0; size < 7; ++size) {
+    std::ofstream(path, std::ios::binary) << std::string("tensors").substr(0, size);
+    EXPECT_THAT([&] { read_verified(newest(), "model"); },
+                ThrowsMessage<DamagedCheckpoint>(AllOf(HasSubstr(path), HasSubstr("truncated"))));
+  }
+  std::ofstream(path, std::ios::binary) << "tensorz";
+  EXPECT_THAT([&] { read_verified(newest(), "model"); },
+              ThrowsMessage<DamagedCheckpoint>(AllOf(HasSubstr(path), HasSubstr("SHA-256"))));
+  fs::remove(path);
+  EXPECT_THAT([&] { read_verified(newest(), "model"); },
+              ThrowsMessage<DamagedCheckpoint>(HasSubstr("missing")));
+}
+
+TEST_F(StepDirectoriesTest, ADamagedManifestIsAnErrorToReadAndStaysWhenOthersAreWritten) {
+  write(5);
+  const std::string path = directory_ + "/step-5/manifest.json";
+  std::ifstream stream(path);
+  const std::string whole((std::istreambuf_iterator<char>(stream)), {});
+  for (size_t size = 0; size + 2 < whole.size(); size += 7) {
+    std::ofstream(path, std::ios::binary) << whole.substr(0, size);
+    EXPECT_THAT([&] { list_step_directories(directory_); },
+                ThrowsMessage<DamagedCheckpoint>(HasSubstr(path)))
+        << size;
+  }
+  for (const int64_t step : {6, 7, 8}) write(step);
+  EXPECT_TRUE(fs::exists(path));
+}
+
+}  // namespace
+}  // namespace meshrun
