@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "client/daemon_process.h"
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
+#include "core/os/process_stat.h"
 #include "core/rpc/default_address.h"
 #include "core/status.h"
 
@@ -27,18 +27,10 @@ constexpr std::string_view kSocket = "/coordinator.sock";
 constexpr std::chrono::seconds kStartTimeout(10);
 constexpr std::chrono::seconds kStopTimeout(15);
 
-// Field 22 of /proc/PID/stat; 0 when there is no such process, or only its zombie.
+// 0 when there is no such process, or only its zombie.
 uint64_t StartTicks(pid_t pid) {
-  const auto stat = os::ReadFile(fmt::format("/proc/{}/stat", pid));
-  if (!stat.ok()) return 0;
-  // The name, in parentheses, may contain anything.
-  std::istringstream fields(stat->substr(stat->rfind(')') + 1));
-  std::string field;
-  for (int i = 3; fields >> field; ++i) {
-    if (i == 3 && (field == "Z" || field == "X")) return 0;
-    if (i == 22) return std::strtoull(field.c_str(), nullptr, 10);
-  }
-  return 0;
+  const auto stat = os::ReadProcessStat(pid);
+  return stat && !stat->IsZombie() ? stat->start_ticks : 0;
 }
 
 json ToJson(const DevCluster::Process& p) {

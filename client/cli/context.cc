@@ -8,12 +8,12 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "client/dev_cluster.h"
 #include "core/clock.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
+#include "core/os/process_stat.h"
 #include "core/rpc/default_address.h"
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
@@ -155,12 +155,9 @@ void Trace(const char* phase) {
   if (!enabled) return;
   // The kernel's own note of when this process began, in ticks of 10 ms since boot.
   static const double start = [] {
-    std::ifstream file("/proc/self/stat");
-    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    std::istringstream fields(text.substr(text.rfind(')') + 1));
-    std::string field;
-    for (int i = 3; i <= 22; ++i) fields >> field;
-    return std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    const auto stat = os::ReadProcessStat(::getpid());
+    return static_cast<double>(stat ? stat->start_ticks : 0) /
+           static_cast<double>(::sysconf(_SC_CLK_TCK));
   }();
   timespec now{};
   ::clock_gettime(CLOCK_BOOTTIME, &now);

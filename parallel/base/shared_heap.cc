@@ -13,12 +13,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 #include <string_view>
 
+#include "core/os/process_stat.h"
 #include "fmt/format.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/process.h"
@@ -50,28 +49,6 @@ bool is_wanted() {
     names.remove_prefix(std::min(end + 1, names.size()));
   }
   return false;
-}
-
-// What /proc says of a process; absent: there is none, or it does not say.
-struct ProcessStatus {
-  char state = '?';
-  int64_t threads = 0;
-  uint64_t started = 0;  // in clock ticks since the kernel's start
-};
-std::optional<ProcessStatus> status_of(int32_t pid) {
-  std::string text;
-  if (!std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), text)) return std::nullopt;
-  // The second field is the program's name, in brackets, and may contain any of them.
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  ProcessStatus status;
-  fields >> status.state;
-  std::string skipped;
-  for (int field = 4; field < 20; ++field) fields >> skipped;
-  fields >> status.threads >> skipped >> status.started;
-  if (!fields) return std::nullopt;
-  return status;
 }
 
 // The process's heap. `making` is held while one is made, and both locks around fork().
@@ -209,7 +186,7 @@ size_t SharedHeap::used_bytes() const {
 std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
   // Before what proves that this is the process.
-  const std::optional<ProcessStatus> owner = status_of(address.pid);
+  const std::optional<os::ProcessStat> owner = os::ReadProcessStat(address.pid);
   // In another pid namespace this may be anything: do not touch what is not a memfd of ours.
   char target[64] = {};
   if (readlink(path.c_str(), target, sizeof(target) - 1) < 0 ||
@@ -227,16 +204,16 @@ std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
   close(fd);
   if (base == MAP_FAILED) return nullptr;
   return std::unique_ptr<PeerHeap>(
-      new PeerHeap(address, owner ? owner->started : 0, static_cast<std::byte*>(base), bytes));
+      new PeerHeap(address, owner ? owner->start_ticks : 0, static_cast<std::byte*>(base), bytes));
 }
 
 bool PeerHeap::has_owner_ended() const {
   if (owner_started_ == 0) return false;
-  const std::optional<ProcessStatus> owner = status_of(address_.pid);
+  const std::optional<os::ProcessStat> owner = os::ReadProcessStat(address_.pid);
   if (!owner) return kill(address_.pid, 0) != 0 && errno == ESRCH;
-  if (owner->started != owner_started_) return true;
+  if (owner->start_ticks != owner_started_) return true;
   // Its first thread may be gone before the others.
-  return (owner->state == 'Z' || owner->state == 'X') && owner->threads <= 1;
+  return owner->IsZombie() && owner->threads <= 1;
 }
 
 PeerHeap::~PeerHeap() { munmap(base_, bytes_); }

@@ -17,6 +17,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "client/daemon_process.h"
 #include "core/os/files.h"
@@ -53,10 +55,14 @@ class CommandTest : public ::testing::Test {
     std::filesystem::remove_all(sockets_);
   }
 
-  pid_t Start(const std::vector<std::string>& arguments) {
+  static std::string Meshrun() { return std::filesystem::absolute("client/meshrun"); }
+  pid_t Start(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), Meshrun());
+    return StartProgram(std::move(arguments));
+  }
+  pid_t StartProgram(std::vector<std::string> argv) {
     os::SpawnOptions options;
-    options.argv = {std::filesystem::absolute("client/meshrun")};
-    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.argv = std::move(argv);
     const os::UniqueFd out(
         ::open((directory_ + "/out").c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
     const os::UniqueFd err(
@@ -337,6 +343,31 @@ TEST_F(CommandTest, TheDoctorFindsTheProgramsAndTheCluster) {
     EXPECT_EQ(levels[what], "ok") << what << " in " << result.out;
   }
   EXPECT_THAT(Run({"doctor"}).out, HasSubstr("coordinator " + address));
+}
+
+// In a mount namespace of its own.
+TEST_F(CommandTest, TheDoctorWarnsOfASmallSharedMemory) {
+  const auto check = [this](const std::string& size) {
+    const Result result = Wait(StartProgram(
+        {"/bin/sh", "-c",
+         fmt::format("exec unshare -m sh -c 'mount -t tmpfs -o size={} tmpfs /dev/shm || exit 77; "
+                     "exec \"$0\" doctor -o json' '{}' || exit 77",
+                     size, Meshrun())}));
+    if (result.out.empty()) return json();
+    for (const json& check : json::parse(result.out)["checks"]) {
+      if (check["what"] == "/dev/shm") return check;
+    }
+    return json();
+  };
+  const json small = check("4m");
+  if (small.is_null()) GTEST_SKIP() << "no mount namespace may be made here";
+  EXPECT_EQ(small["level"], "warn");
+  EXPECT_THAT(small["found"].get<std::string>(), HasSubstr("room for 0 ranks"));
+  EXPECT_THAT(small["advice"].get<std::string>(),
+              ::testing::AllOf(HasSubstr("--shm-size"), HasSubstr("UCX_TLS=tcp,self")));
+  const json large = check("16g");
+  EXPECT_EQ(large["level"], "ok") << large;
+  EXPECT_EQ(large["advice"], "");
 }
 
 grpc::ByteBuffer Bytes(std::string_view text) {

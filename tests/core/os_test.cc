@@ -10,6 +10,8 @@
 
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/os/process_stat.h"
+#include "core/os/shared_memory.h"
 
 namespace meshrun::os {
 namespace {
@@ -93,6 +95,47 @@ TEST(SocketPathTest, APathThatDoesNotFitNamesTheLimit) {
 }
 
 TEST(SignalNameTest, IsTheShellsName) { EXPECT_EQ(SignalName(9), "SIGKILL"); }
+
+TEST(ProcessStatTest, TheNameMayHoldAnything) {
+  const std::string rest = " 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 3 0 98765 1000 2 3";
+  for (const std::string name : {"sh", "a b", "a) S 1 (b", ") ", "((("}) {
+    const auto stat = ParseProcessStat("123 (" + name + ") S 42" + rest);
+    ASSERT_TRUE(stat.has_value()) << name;
+    EXPECT_EQ(stat->pid, 123);
+    EXPECT_EQ(stat->parent, 42) << name;
+    EXPECT_EQ(stat->state, 'S');
+    EXPECT_EQ(stat->threads, 3);
+    EXPECT_EQ(stat->start_ticks, 98765u) << name;
+  }
+  EXPECT_FALSE(ParseProcessStat("123 (sh) T 42" + rest)->IsZombie());
+  EXPECT_TRUE(ParseProcessStat("123 (sh) Z 42" + rest)->IsZombie());
+  EXPECT_TRUE(ParseProcessStat("123 (sh) X 42" + rest)->IsZombie());
+  EXPECT_FALSE(ParseProcessStat("123 (sh").has_value());
+  EXPECT_FALSE(ParseProcessStat("123 (sh) S 42 7 7").has_value());
+  EXPECT_FALSE(ParseProcessStat("").has_value());
+}
+
+TEST(ProcessStatTest, SaysWhatThisProcessIs) {
+  const auto self = ReadProcessStat(::getpid());
+  ASSERT_TRUE(self.has_value());
+  EXPECT_EQ(self->pid, ::getpid());
+  EXPECT_EQ(self->parent, ::getppid());
+  EXPECT_GE(self->threads, 1);
+  EXPECT_GT(self->start_ticks, 0u);
+  EXPECT_FALSE(ReadProcessStat(-1).has_value());
+}
+
+TEST(SharedMemoryTest, RoomIsCountedInRanks) {
+  SharedMemoryRoom room{uint64_t{64} << 20, uint64_t{64} << 20};
+  EXPECT_EQ(room.ranks(), 15u) << "as Docker has it by default";
+  room.free_bytes = kSharedMemoryPerRank;
+  EXPECT_EQ(
+      Describe(room),
+      "/dev/shm has 64.0 MiB, of which 4.2 MiB are free: room for 1 more rank of 4.2 MiB each");
+  room.free_bytes -= 1;
+  EXPECT_EQ(room.ranks(), 0u);
+  EXPECT_THAT(Describe(room), HasSubstr("room for 0 more ranks"));
+}
 
 }  // namespace
 }  // namespace meshrun::os

@@ -258,22 +258,6 @@ TEST(ProcessTreeTest, NothingForksAwayFromAKillByTheEnvironment) {
   for (const pid_t pid : table.alive()) EXPECT_EQ(table.Environment(pid), "T=2\0"s);
 }
 
-TEST(ParseStatTest, TheNameMayHoldAnything) {
-  const std::string rest = " 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1000 2 3";
-  for (const std::string name : {"sh", "a b", "a) S 1 (b", ") ", "((("}) {
-    const auto process = ParseStat("123 (" + name + ") S 42" + rest);
-    ASSERT_TRUE(process.has_value()) << name;
-    EXPECT_EQ(process->pid, 123);
-    EXPECT_EQ(process->parent, 42) << name;
-    EXPECT_EQ(process->start, 98765u) << name;
-  }
-  EXPECT_TRUE(ParseStat("123 (sh) T 42" + rest).has_value());
-  EXPECT_FALSE(ParseStat("123 (sh) Z 42" + rest).has_value());
-  EXPECT_FALSE(ParseStat("123 (sh) X 42" + rest).has_value());
-  EXPECT_FALSE(ParseStat("123 (sh").has_value());
-  EXPECT_FALSE(ParseStat("").has_value());
-}
-
 TEST(RealProcessTreeTest, AnOrphanOfTwoGenerationsIsFoundAndKilled) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   int ends[2];

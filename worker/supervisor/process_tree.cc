@@ -1,19 +1,16 @@
 #include "worker/supervisor/process_tree.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
 
-#include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/os/process_stat.h"
 
 namespace meshrun::worker {
 namespace {
@@ -37,13 +34,9 @@ class ProcFs : public ProcessTable {
   }
 
   std::optional<Process> Read(pid_t pid) override {
-    char path[32];
-    std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    const os::UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
-    if (!fd) return std::nullopt;
-    char buffer[1024];
-    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
-    return n <= 0 ? std::nullopt : ParseStat(std::string_view(buffer, n));
+    const auto stat = os::ReadProcessStat(pid);
+    if (!stat || stat->IsZombie()) return std::nullopt;
+    return Process{stat->pid, stat->parent, stat->start_ticks};
   }
 
   std::string Environment(pid_t pid) override {
@@ -111,25 +104,6 @@ std::vector<std::pair<pid_t, uint64_t>> Names(const std::vector<Process>& proces
 ProcessTable& ProcessTable::Real() {
   static ProcFs proc;
   return proc;
-}
-
-std::optional<Process> ParseStat(std::string_view line) {
-  // "pid (name) state ppid ...": the name may hold anything, also ") ".
-  const size_t end_of_name = line.rfind(')');
-  if (end_of_name == std::string_view::npos) return std::nullopt;
-  const std::string rest(line.substr(end_of_name + 1));
-  Process process;
-  char state = 0;
-  process.pid = static_cast<pid_t>(std::strtol(std::string(line).c_str(), nullptr, 10));
-  // Fields 3 (state), 4 (parent) and 22 (start time).
-  if (std::sscanf(rest.c_str(),
-                  " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
-                  "%" SCNu64,
-                  &state, &process.parent, &process.start) != 3) {
-    return std::nullopt;
-  }
-  if (state == 'Z' || state == 'X') return std::nullopt;
-  return process;
 }
 
 std::vector<pid_t> Descendants(pid_t root, ProcessTable& table) {

@@ -39,9 +39,6 @@ class ProcessTable {
   static ProcessTable& Real();
 };
 
-// A line of /proc/PID/stat. Absent for a zombie, and for what is not such a line. Pure.
-std::optional<Process> ParseStat(std::string_view line);
-
 // Every live descendant of `root` (zombies left out), parents before children. A descendant whose
 // parent has ended is found through the nearest subreaper above it: call it for a subreaper.
 std::vector<pid_t> Descendants(pid_t root, ProcessTable& table = ProcessTable::Real());

@@ -1,0 +1,29 @@
+// What /proc says of a process. Nothing here blocks. Threads: any.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace meshrun::os {
+
+struct ProcessStat {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  char state = '?';
+  int64_t threads = 0;
+  // Clock ticks since boot: with the pid it names one process for ever.
+  uint64_t start_ticks = 0;
+
+  // Ended, and not yet collected by its parent. Its first thread may be before the others.
+  bool IsZombie() const { return state == 'Z' || state == 'X'; }
+};
+
+// A line of /proc/PID/stat; absent: it is not one.
+std::optional<ProcessStat> ParseProcessStat(std::string_view line);
+// Absent: there is no such process, or /proc does not say.
+std::optional<ProcessStat> ReadProcessStat(pid_t pid);
+
+}  // namespace meshrun::os
