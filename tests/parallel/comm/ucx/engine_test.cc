@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/process.h"
 #include "parallel/comm/ucx/engine/transport/memory_transport.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "tests/parallel/comm/ucx/collective_calls.h"
@@ -409,7 +410,7 @@ TEST_F(EngineTest, AMessageThatWasThereEndsItsReceiveWhileACallerSleeps) {
 
 // ---- More operations than a group takes
 
-constexpr int kFull = Executor::kMaxActive + Executor::kMaxQueued;
+constexpr int kFull = MemberGroup::kMaxActive + MemberGroup::kMaxQueued;
 
 // Once `group` has so many collectives; by then whoever submits is about to wait for room.
 void expect_sequence(const Group& group, uint64_t sequence) {
@@ -732,6 +733,22 @@ TEST_F(EngineTest, EightRanksDoAThousandBarriers) {
     EXPECT_LE(rank.counts.polls,
               (rank.counts.moves + kBarriers) * kPollsPerEvent + rank.counts.arms);
   }
+}
+
+// ---- Hosts
+
+TEST(HostTest, RanksOfAnotherKernelOrIpcNamespaceShareNoCores) {
+  const NodeFacts facts{
+      .host_name = "a", .boot_id = "1", .shm_device = 7, .ipc_namespace = "ipc:[2]"};
+  const auto changed = [&](auto change) {
+    NodeFacts other = facts;
+    change(other);
+    return host_of(other) != host_of(facts);
+  };
+  EXPECT_TRUE(changed([](NodeFacts& f) { f.boot_id = "3"; }));
+  EXPECT_TRUE(changed([](NodeFacts& f) { f.ipc_namespace = "ipc:[3]"; }));
+  EXPECT_FALSE(changed([](NodeFacts& f) { f.host_name = "b"; })) << "a container's name";
+  EXPECT_EQ(this_host(), host_of(node_facts()));
 }
 
 // ---- Over UCX: each rank a process, forked before any call of UCX.

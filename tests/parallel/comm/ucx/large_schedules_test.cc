@@ -67,8 +67,7 @@ std::string tag_problem(const std::vector<Schedule>& ranks) {
     for (const Step& step : ranks[rank].steps) {
       if (step.kind != StepKind::kReceive) continue;
       const std::string words = name(step.peer, rank, step.message);
-      const auto offer =
-          low(collective_tag(TagKind::kHeader, 1, rank, kSequence, kFirstOffer + step.message));
+      const auto offer = low(offer_tag(1, rank, kSequence, step.message));
       if (taken[step.peer][offer]) return "two offers share a tag: " + words;
       taken[step.peer][offer] = true;
       const auto found = sent.find({step.peer, rank});

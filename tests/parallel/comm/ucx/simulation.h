@@ -216,8 +216,8 @@ class Simulation {
   };
 
   void take(int rank) {
-    Executor::Actions actions = executor(rank).take();
-    for (const Executor::Actions::LookUp& look_up : actions.look_ups) {
+    Actions actions = executor(rank).take();
+    for (const Actions::LookUp& look_up : actions.look_ups) {
       for (const int peer : look_up.ranks) ranks_[rank].look_ups.push_back({look_up.group, peer});
     }
     for (const auto& memory : actions.memory) {

@@ -303,7 +303,7 @@ TEST(SimulationTest, ATimeoutNamesTheRankThatDidNotCall) {
     ranks.pass(milliseconds(1));
     ranks.pass(seconds(1));
     ranks.pass(seconds(1));
-    ranks.pass(Executor::kAskFor);
+    ranks.pass(Timeouts::kAskFor);
     std::string message;
     for (int rank = 0; rank < size; ++rank) {
       if (rank == absent) continue;
@@ -340,7 +340,7 @@ TEST(SimulationTest, ATimeoutNamesTheRankThatSleepsInTheMiddle) {
   ranks.hold(1);
   ranks.settle();
   ranks.pass(seconds(4));
-  ranks.pass(Executor::kAskFor);
+  ranks.pass(Timeouts::kAskFor);
   ASSERT_TRUE(call[0].is_done() && call[0].failure());
   EXPECT_EQ(call[0].failure()->kind, FailureKind::kTimeout);
   EXPECT_THAT(call[0].failure()->ranks, ::testing::Contains(1));
@@ -353,7 +353,7 @@ TEST(SimulationTest, AnOperationThatEndsWhileMembersAreAskedDoesNotFail) {
   Running call = all_reduce(2, 0);
   call.submit(ranks, 0, seconds(3));
   ranks.asleep = {1};
-  ranks.pass(seconds(3) + Executor::kAskFor / 2);
+  ranks.pass(seconds(3) + Timeouts::kAskFor / 2);
   EXPECT_FALSE(call[0].is_done());
   ranks.asleep = {};
   call.submit(ranks, 1);
@@ -407,8 +407,8 @@ TEST(SimulationTest, ADeadRankEndsWhatNeedsItAndNothingElse) {
     // Connections may tell of it at once, the watch always does.
     ranks.pass(milliseconds(50));
     ranks.tell(PeerLost{dead, "killed by SIGKILL"});
-    ranks.pass(Executor::kGrace);
-    ranks.pass(Executor::kGrace);
+    ranks.pass(PeerLiveness::kGrace);
+    ranks.pass(PeerLiveness::kGrace);
 
     for (int rank = 0; rank < size; ++rank) {
       if (rank == dead) continue;
@@ -454,7 +454,7 @@ TEST(SimulationTest, OperationsStartedAfterADeathFailToo) {
     if (!is_told) ranks.tell(PeerLost{2, "killed by SIGKILL"});
     ranks.settle();
     EXPECT_FALSE(call[0].is_done());
-    ranks.pass(Executor::kGrace);
+    ranks.pass(PeerLiveness::kGrace);
     for (const int rank : {0, 1}) {
       ASSERT_TRUE(call[rank].is_done());
       EXPECT_EQ(call[rank].failure()->kind, FailureKind::kPeerLost);
@@ -549,7 +549,7 @@ TEST(SimulationTest, ARankThatLeavesWithoutCallingIsNamed) {
     for (int rank = 1; rank < size; ++rank) call.submit(ranks, rank);
     ranks.settle();
     ranks.leave(0);
-    ranks.pass(Executor::kGrace - milliseconds(1));
+    ranks.pass(PeerLiveness::kGrace - milliseconds(1));
     for (int rank = 1; rank < size; ++rank) ASSERT_FALSE(call[rank].is_done());
     ranks.pass(milliseconds(1));
     for (int rank = 1; rank < size; ++rank) {
@@ -623,7 +623,7 @@ TEST(SimulationTest, AFailureThatFollowsSaysThatTheJobIsStopping) {
   ranks.settle();
   EXPECT_FALSE(call[0].is_done());
   ranks.tell(PeerLost{1, "killed by SIGTERM"});
-  ranks.pass(Executor::kGrace);
+  ranks.pass(PeerLiveness::kGrace);
   ASSERT_TRUE(call[0].is_done());
   EXPECT_THAT(call[0].failure()->message, HasSubstr("The job is stopping: preempted by job 7."));
 }

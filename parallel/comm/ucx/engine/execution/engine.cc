@@ -3,7 +3,9 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -33,22 +35,11 @@ class FailedOperation final : public Operation {
   const std::string name_;
 };
 
-template <typename Container>
-void append(Container& to, Container&& more) {
-  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
-void append(Executor::Actions& to, Executor::Actions&& more) {
-  append(to.finished, std::move(more.finished));
-  append(to.memory, std::move(more.memory));
-  append(to.look_ups, std::move(more.look_ups));
-  append(to.dumps, std::move(more.dumps));
-}
-
 }  // namespace
 
-uint64_t this_host() {
-  const NodeFacts facts = node_facts();
+uint64_t this_host() { return host_of(node_facts()); }
+
+uint64_t host_of(const NodeFacts& facts) {
   std::string text = facts.boot_id + facts.ipc_namespace;
   // Ranks that a launcher has pinned to a core each do not share it.
   cpu_set_t cores;
@@ -99,11 +90,11 @@ void Engine::Impl::stop() {
   }
   mu_.Lock();
   executor_->close("the engine ended");
-  Chores chores = collect();
+  Actions actions = collect();
   // The progress thread may end later; the transport must not.
   executor_ = nullptr;
   mu_.Unlock();
-  run(std::move(chores));
+  run(std::move(actions));
 }
 
 uint32_t Engine::Impl::add_group(const GroupConfig& config, AddressBook* book,
@@ -123,10 +114,10 @@ void Engine::Impl::remove_group(uint32_t group) {
   executor_->remove_group(group);
   while (groups_[group].look_ups > 0) look_ups_cv_.Wait(mu_);
   groups_.erase(group);
-  Chores chores = collect();
+  Actions actions = collect();
   notice();
   mu_.Unlock();
-  run(std::move(chores));
+  run(std::move(actions));
 }
 
 template <typename Spec>
@@ -143,10 +134,10 @@ std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
     }
     operation = executor_->submit(group, std::move(spec), since);
   }
-  Chores chores = collect();
+  Actions actions = collect();
   if (!operation->is_done()) notice();
   mu_.Unlock();
-  run(std::move(chores));
+  run(std::move(actions));
   return operation;
 }
 
@@ -176,10 +167,10 @@ void Engine::Impl::on_done(const std::shared_ptr<Operation>& operation, Callback
 void Engine::Impl::abort(uint32_t group, const Failure& failure) {
   lock_beside();
   executor_->abort(group, failure);
-  Chores chores = collect();
+  Actions actions = collect();
   notice();
   mu_.Unlock();
-  run(std::move(chores));
+  run(std::move(actions));
 }
 
 void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
@@ -212,45 +203,39 @@ void Engine::Impl::heard(const PeerNews& news) {
 
 void Engine::Impl::defer() {
   const size_t ended = deferred_.finished.size();
-  append(deferred_, executor_->take());
+  deferred_.append(executor_->take());
   has_deferred_ = has_deferred_ || !deferred_.empty();
   if (deferred_.finished.size() > ended) callers_cv_.NotifyAll();
   notice();
 }
 
-Engine::Impl::Chores Engine::Impl::collect() {
+Actions Engine::Impl::collect() {
   if (!has_deferred_ && !executor_->has_actions()) return {};
-  Executor::Actions actions = executor_->take();
+  Actions actions = executor_->take();
   if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-  if (std::exchange(has_deferred_, false)) append(actions, std::exchange(deferred_, {}));
-  Chores chores;
-  for (Executor::Actions::LookUp& look_up : actions.look_ups) {
-    const auto found = groups_.find(look_up.group);
-    if (found == groups_.end()) continue;
-    ++found->second.look_ups;
-    chores.look_ups.push_back({look_up.group, found->second.book, std::move(look_up.ranks)});
+  if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
+  std::erase_if(actions.look_ups, [&](const auto& of) { return groups_.count(of.group) == 0; });
+  for (Actions::LookUp& look_up : actions.look_ups) {
+    GroupState& group = groups_[look_up.group];
+    ++group.look_ups;
+    look_up.book = group.book;
   }
-  chores.dumps = std::move(actions.dumps);
-  chores.memory = std::move(actions.memory);
-  for (std::shared_ptr<Operation>& operation : actions.finished) {
+  for (const std::shared_ptr<Operation>& operation : actions.finished) {
     if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
     const auto found = callbacks_.find(operation.get());
-    if (found != callbacks_.end()) {
-      append(chores.callbacks, std::move(found->second));
-      callbacks_.erase(found);
-    }
-    // What the operation holds of its caller's may end with it.
-    chores.memory.push_back(std::move(operation));
+    if (found == callbacks_.end()) continue;
+    std::ranges::move(found->second, std::back_inserter(actions.callbacks));
+    callbacks_.erase(found);
   }
-  return chores;
+  return actions;
 }
 
 bool Engine::Impl::is_running() { return running > 0; }
 
-void Engine::Impl::run(Chores chores) {
-  if (chores.empty()) return;
+void Engine::Impl::run(Actions actions) {
+  if (actions.empty()) return;
   ++running;
-  for (const Chores::LookUp& look_up : chores.look_ups) {
+  for (const Actions::LookUp& look_up : actions.look_ups) {
     look_up.book->look_up(
         look_up.ranks, [this, group = look_up.group](int rank, std::optional<AddressRecord> record,
                                                      const std::string& reason) {
@@ -261,15 +246,17 @@ void Engine::Impl::run(Chores chores) {
     look_ups_cv_.NotifyAll();
     mu_.Unlock();
   }
-  for (const std::string& json : chores.dumps) {
+  for (const std::string& json : actions.dumps) {
     if (dump_) {
       dump_(json);
     } else {
       log::Warning("flight record of a group that failed", {{"record", json}});
     }
   }
-  chores.memory.clear();
-  for (Callback& callback : chores.callbacks) std::exchange(callback, nullptr)();
+  actions.memory.clear();
+  // What an operation holds of its caller's may end with it.
+  actions.finished.clear();
+  for (Callback& callback : actions.callbacks) std::exchange(callback, nullptr)();
   --running;
 }
 

@@ -38,6 +38,11 @@
 
 #include "core/clock.h"
 #include "parallel/comm/ucx/engine/execution/executor.h"
+#include "parallel/comm/ucx/engine/planning/algorithms.h"
+
+namespace meshrun {
+struct NodeFacts;
+}
 
 namespace meshrun::ucx {
 
@@ -95,6 +100,8 @@ class Group {
 // Of this host, IPC namespace and set of cores, as in AddressRecord: ranks with the same number
 // share cores.
 uint64_t this_host();
+// Of this set of cores on the host that `facts` tell of.
+uint64_t host_of(const NodeFacts& facts);
 // On which this process may run.
 int usable_cores();
 

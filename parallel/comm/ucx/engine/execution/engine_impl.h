@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/mutex.h"
+#include "parallel/comm/ucx/engine/execution/actions.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"
 #include "parallel/comm/ucx/engine/execution/wait_policy.h"
 
@@ -83,30 +84,13 @@ class Engine::Impl {
     bool is_listed = false;
     BlockedThread* next = nullptr;
   };
-  // What is done without the lock.
-  struct Chores {
-    struct LookUp {
-      uint32_t group;
-      AddressBook* book;
-      std::vector<int> ranks;
-    };
-    std::vector<LookUp> look_ups;
-    std::vector<std::string> dumps;
-    absl::InlinedVector<std::shared_ptr<void>, 2> memory;
-    std::vector<Callback> callbacks;
-
-    bool empty() const {
-      return look_ups.empty() && dumps.empty() && memory.empty() && callbacks.empty();
-    }
-  };
-
   // engine.cc
-  // What has come up, of this call and of threads that must not do it themselves. Before each
+  // What is to be done, for this call and for threads that must not do it themselves. Before each
   // unlocking that follows a call which moves the executor.
-  Chores collect() MESHRUN_REQUIRES(mu_);
-  // On a thread of the book or of the watch: the chores are for others.
+  Actions collect() MESHRUN_REQUIRES(mu_);
+  // On a thread of the book or of the watch: the actions are for others.
   void defer() MESHRUN_REQUIRES(mu_);
-  void run(Chores chores) MESHRUN_EXCLUDES(mu_);
+  void run(Actions actions) MESHRUN_EXCLUDES(mu_);
   // Whether this thread is in run(): in a callback or a destructor of the caller's.
   static bool is_running();
 
@@ -131,21 +115,21 @@ class Engine::Impl {
   // Owns progress, or sleeps while another caller has it, until `is_over`. What is left to be run.
   // `operation`: what the calling thread is blocked in meanwhile; null: the watch is not told.
   template <typename Over>
-  Chores wait_until(SteadyNanos deadline, const Operation* operation, Over is_over)
+  Actions wait_until(SteadyNanos deadline, const Operation* operation, Over is_over)
       MESHRUN_REQUIRES(mu_);
   // Until the group is not full, or `deadline`. Gives the lock up.
   void wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline)
       MESHRUN_REQUIRES(mu_);
-  // Owns progress, until there are chores or `must_stop`. `thread`: the calling thread, where it
+  // Owns progress, until there are actions or `must_stop`. `thread`: the calling thread, where it
   // waits until its operation is done; else null.
   template <typename Stop>
-  Chores drive(ProgressOwner self, BlockedThread* thread, SteadyNanos deadline, Stop must_stop)
+  Actions drive(ProgressOwner self, BlockedThread* thread, SteadyNanos deadline, Stop must_stop)
       MESHRUN_REQUIRES(mu_);
   void sleep(ProgressOwner self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
   // Nobody owns progress: gives ownership to a waiting caller, or to the thread.
   void hand_on() MESHRUN_REQUIRES(mu_);
   void call_thread() MESHRUN_REQUIRES(mu_);
-  // Something was posted, or chores are waiting: whoever is to see it does.
+  // Something was posted, or actions are waiting: the thread that must see it does.
   void notice() MESHRUN_REQUIRES(mu_);
   void run_thread() MESHRUN_EXCLUDES(mu_);
 
@@ -163,12 +147,12 @@ class Engine::Impl {
   std::unique_ptr<Executor> executor_ MESHRUN_GUARDED_BY(mu_);  // until stop()
   std::map<uint32_t, GroupState> groups_ MESHRUN_GUARDED_BY(mu_);
   std::unordered_map<const Operation*, std::vector<Callback>> callbacks_ MESHRUN_GUARDED_BY(mu_);
-  Executor::Actions deferred_ MESHRUN_GUARDED_BY(mu_);
+  Actions deferred_ MESHRUN_GUARDED_BY(mu_);
   bool has_deferred_ MESHRUN_GUARDED_BY(mu_) = false;
   int local_ranks_ MESHRUN_GUARDED_BY(mu_) = 1;
 
   ProgressOwner progress_owner_ MESHRUN_GUARDED_BY(mu_) = ProgressOwner::kNobody;
-  // In wait(), but for those that run chores; of them, those that sleep on callers_cv_.
+  // In wait(), except those that run actions; of them, those that sleep on callers_cv_.
   int callers_ MESHRUN_GUARDED_BY(mu_) = 0;
   int parked_callers_ MESHRUN_GUARDED_BY(mu_) = 0;
   // In sleep(). The thread may lose ownership there.

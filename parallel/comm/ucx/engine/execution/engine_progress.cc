@@ -46,24 +46,23 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   };
   lock_beside();
   called();
-  Chores chores = wait_until(deadline, timeout ? nullptr : &operation, is_over);
+  Actions actions = wait_until(deadline, timeout ? nullptr : &operation, is_over);
   called();
   const bool is_done = operation.is_done();
   if (!is_done) executor_->set_drive(operation, Drive::kThread);
   if (progress_owner_ == ProgressOwner::kNobody) hand_on();
   mu_.Unlock();
-  run(std::move(chores));
+  run(std::move(actions));
   return is_done;
 }
 
 template <typename Over>
-Engine::Impl::Chores Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operation,
-                                              Over is_over) {
+Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operation, Over is_over) {
   std::optional<BlockedThread> thread;
   if (operation != nullptr) thread.emplace(BlockedThread{*operation});
   BlockedThread* const blocked = thread ? &*thread : nullptr;
   ++callers_;
-  Chores chores;
+  Actions actions;
   while (!is_over()) {
     const bool is_free = progress_owner_ == ProgressOwner::kNobody ||
                          (progress_owner_ == ProgressOwner::kThread && thread_sleeps_);
@@ -80,24 +79,24 @@ Engine::Impl::Chores Engine::Impl::wait_until(SteadyNanos deadline, const Operat
       continue;
     }
     progress_owner_ = ProgressOwner::kCaller;
-    chores = drive(ProgressOwner::kCaller, blocked, deadline, is_over);
+    actions = drive(ProgressOwner::kCaller, blocked, deadline, is_over);
     progress_owner_ = ProgressOwner::kNobody;
-    if (chores.empty() || is_over()) continue;
+    if (actions.empty() || is_over()) continue;
     --callers_;
     if (blocked != nullptr) end_blocking(*blocked);
     // Callbacks may take their time, and may wait themselves.
-    if (!chores.callbacks.empty()) {
+    if (!actions.callbacks.empty()) {
       called();
       hand_on();
     }
     mu_.Unlock();
-    run(std::exchange(chores, {}));
+    run(actions.take());
     lock_beside();
     ++callers_;
   }
   --callers_;
   if (blocked != nullptr) end_blocking(*blocked);
-  return chores;
+  return actions;
 }
 
 void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline) {
@@ -107,14 +106,14 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
     // before it is called: this rank is blocked in that. Of sends and receives, any one will do.
     std::shared_ptr<Operation> oldest;
     if (!is_point_to_point) oldest = executor_->oldest_collective(group);
-    Chores chores = wait_until(deadline, oldest.get(), [&]() MESHRUN_REQUIRES(mu_) {
+    Actions actions = wait_until(deadline, oldest.get(), [&]() MESHRUN_REQUIRES(mu_) {
       return (oldest != nullptr && oldest->is_done()) ||
              !executor_->is_full(group, is_point_to_point) || is_late();
     });
-    if (chores.empty()) continue;
-    if (!chores.callbacks.empty() && progress_owner_ == ProgressOwner::kNobody) hand_on();
+    if (actions.empty()) continue;
+    if (!actions.callbacks.empty() && progress_owner_ == ProgressOwner::kNobody) hand_on();
     mu_.Unlock();
-    run(std::move(chores));
+    run(std::move(actions));
     oldest.reset();
     lock_beside();
   }
@@ -126,19 +125,19 @@ void Engine::Impl::poll() {
   if (is_forked()) return;
   lock_beside();
   if (progress_owner_ == ProgressOwner::kNobody) executor_->progress();
-  Chores chores = collect();
+  Actions actions = collect();
   mu_.Unlock();
-  run(std::move(chores));
+  run(std::move(actions));
 }
 
 template <typename Stop>
-Engine::Impl::Chores Engine::Impl::drive(ProgressOwner self, BlockedThread* thread,
-                                         SteadyNanos deadline, Stop must_stop) {
+Actions Engine::Impl::drive(ProgressOwner self, BlockedThread* thread, SteadyNanos deadline,
+                            Stop must_stop) {
   WaitPolicy policy(cores_, local_ranks_, self == ProgressOwner::kThread);
   while (true) {
     const bool moved = executor_->progress();
-    Chores chores = collect();
-    if (!chores.empty() || must_stop()) return chores;
+    Actions actions = collect();
+    if (!actions.empty() || must_stop()) return actions;
     if (moved) {
       policy.reset();
       give_way();
@@ -230,16 +229,16 @@ void Engine::Impl::run_thread() {
       continue;
     }
     progress_owner_ = ProgressOwner::kThread;
-    Chores chores = drive(ProgressOwner::kThread, nullptr, SteadyNanos::max(), must_stop);
+    Actions actions = drive(ProgressOwner::kThread, nullptr, SteadyNanos::max(), must_stop);
     if (progress_owner_ == ProgressOwner::kThread) {
       progress_owner_ = ProgressOwner::kNobody;
       if (parked_callers_ > 0) callers_cv_.NotifyOne();
     }
-    if (chores.empty()) continue;
-    const int callbacks = static_cast<int>(chores.callbacks.size());
+    if (actions.empty()) continue;
+    const int callbacks = static_cast<int>(actions.callbacks.size());
     callbacks_running_ += callbacks;
     mu_.Unlock();
-    run(std::move(chores));
+    run(std::move(actions));
     mu_.Lock();
     callbacks_running_ -= callbacks;
   }

@@ -1,11 +1,23 @@
 // Carries out the operations of all groups of this process over one transport. Single-threaded and
 // without clocks, sockets or waits of its own: events go in, progress() moves what can move, what
-// others must do comes out. Engine (engine.h) puts threads around it; tests step many executors
-// over one MemoryNetwork in seeded orders.
+// others must do comes out (actions.h). Engine (engine.h) puts threads around it; tests step many
+// executors over one MemoryNetwork in seeded orders. It composes:
+//
+//   MemberGroup     a group's members and operations, and the order in which collectives start
+//   Connections     addresses of members, connections, memory of processes on this host
+//   HeaderRounds    whether all ranks mean the same operation
+//   StepScheduler   steps of schedules: messages, copies, sums
+//   Offers          memory of a receiver that a sender writes to
+//   Requests        messages of operations on the transport, and their cancelling
+//   ScratchPool     memory that schedules stage in
+//   ControlChannel  messages beside the operations: failures, and questions at a timeout
+//   PeerLiveness    ranks that are gone, and what fails for their sake
+//   Timeouts        operations whose time is up
+//   Zombies         operations that have ended, and whose memory something may still touch
 //
 // Order: collectives of a group start in the order of their sequence numbers and end in any. At
 // most kMaxActive of a group run at once, none beside one that is 2^16 older (tag.h), and kMaxQueued
-// more wait. Sends and receives start at once, since two ranks may post them in any order; receives
+// more wait (member_group.h). Sends and receives start at once, since two ranks may post them in any order; receives
 // are matched in the order of submission. A group with kMaxQueued collectives waiting, or
 // kMaxPointToPoint sends and receives under way, is full: try_submit() refuses, and Engine waits for
 // room.
@@ -23,11 +35,8 @@
 // cannot be, and the memory they name, are kept until they are done or the transport closes; memory
 // that a peer may write to (shared_heap.h) until it says that it is through, or its process has
 // ended: after news that it is gone the kernel is asked. Else for ever.
-// A collective whose time is up first asks the members how far they are, for at most kAskFor, so
-// that the sentence names who has not called it and not who waits for that rank, too.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,76 +44,35 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "core/clock.h"
+#include "parallel/comm/ucx/engine/execution/actions.h"
+#include "parallel/comm/ucx/engine/execution/connections.h"
+#include "parallel/comm/ucx/engine/execution/control_channel.h"
+#include "parallel/comm/ucx/engine/execution/header_rounds.h"
+#include "parallel/comm/ucx/engine/execution/member_group.h"
+#include "parallel/comm/ucx/engine/execution/offers.h"
 #include "parallel/comm/ucx/engine/execution/operation.h"
+#include "parallel/comm/ucx/engine/execution/peer_liveness.h"
+#include "parallel/comm/ucx/engine/execution/requests.h"
+#include "parallel/comm/ucx/engine/execution/scratch_pool.h"
+#include "parallel/comm/ucx/engine/execution/step_scheduler.h"
+#include "parallel/comm/ucx/engine/execution/timeouts.h"
+#include "parallel/comm/ucx/engine/execution/zombies.h"
 #include "parallel/comm/ucx/engine/liveness/peer_watch.h"
-#include "parallel/comm/ucx/engine/planning/algorithms.h"
 #include "parallel/comm/ucx/engine/protocol/address_book.h"
 #include "parallel/comm/ucx/engine/transport/transport.h"
 
 namespace meshrun::ucx {
 
-struct GroupConfig {
-  std::string name;
-  int rank = 0;
-  int size = 1;
-  std::vector<int> world_ranks;  // by rank in the group; absent: the same numbers
-  int world_rank(int of) const { return world_ranks.empty() ? of : world_ranks[of]; }
-  // Told by the launcher, equal on all ranks; algorithms depend on it.
-  bool one_host = true;
-  bool check_headers = true;
-  // Equal on all ranks: shorter messages are not worth an offer of memory (shared_heap.h).
-  int64_t least_offered = 4 << 10;
-};
-
-// What one rank copied and sent: gates of the benchmarks, and metrics.
-struct Counters {
-  int64_t operations = 0;
-  int64_t messages = 0;
-  int64_t sent_bytes = 0;
-  int64_t copied_bytes = 0;  // staged, moved from input to output
-  int64_t pushed_bytes = 0;  // of the sent ones: written into the receiver's memory
-  int64_t reduced_bytes = 0;
-};
-
-class Executor {
+class Executor : private StepScheduler::Listener {
  public:
-  static constexpr int kMaxActive = 16;
-  static constexpr int kMaxQueued = 4096;
-  // A program may post all its receives before the sends that they wait for: so many more.
-  static constexpr int kMaxPointToPoint = 65536;
-  static constexpr std::chrono::nanoseconds kGrace = std::chrono::milliseconds(200);
-  static constexpr std::chrono::nanoseconds kAskFor = std::chrono::milliseconds(100);
-  // Of scratch memory that no operation uses, so many pieces and bytes are kept for the next ones.
-  static constexpr size_t kFreeScratch = 4;
-  static constexpr int64_t kFreeScratchBytes = 32 << 20;
-  // A round copies and reduces so much, or one step of a reduction, before it returns.
-  static constexpr int64_t kRoundBytes = 512 << 10;
-
-  // What others must do now; take() empties it.
-  struct Actions {
-    // Their callbacks are due.
-    absl::InlinedVector<std::shared_ptr<Operation>, 2> finished;
-    // The caller's, of operations that no longer touch it. Destroy outside the lock.
-    absl::InlinedVector<std::shared_ptr<void>, 2> memory;
-    struct LookUp {
-      uint32_t group;
-      std::vector<int> ranks;
-    };
-    std::vector<LookUp> look_ups;
-    std::vector<std::string> dumps;  // flight records, of a failure
-
-    bool empty() const {
-      return finished.empty() && memory.empty() && look_ups.empty() && dumps.empty();
-    }
-  };
-
   // `host` is that of the AddressRecord. `heap` outlives it; null: peers write nothing into this
   // rank's memory.
   Executor(std::unique_ptr<Transport> transport, const Clock& clock, uint64_t host = 0,
            SharedHeap* heap = nullptr);
-  ~Executor();
+  ~Executor() override;
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   // The number under which peers address this group; goes into its AddressRecord. 0: this process
   // has made as many groups as tags can number.
@@ -133,24 +101,18 @@ class Executor {
   // One round: transport, steps that became ready, deadlines. True: something moved, or more is
   // ready.
   bool progress();
-  bool has_actions() const;
-  Actions take();
+  bool has_actions() const { return !actions_.empty(); }
+  Actions take() { return actions_.take(); }
 
   // The earliest time at which progress() has something to do without an event; absent: none.
   // It may be too early, never too late.
   std::optional<SteadyNanos> next_deadline() const;
-  bool has_unfinished() const;
+  bool has_unfinished() const { return unfinished_ > 0; }
   // Whether any with Drive::kThread is.
-  bool has_unfinished_for_thread() const;
+  bool has_unfinished_for_thread() const { return unfinished_for_thread_ > 0; }
   void set_drive(Operation& operation, Drive drive);
-  // What this rank is blocked in, were it waiting for `operation`.
-  // Of a rank that is blocked in these, without what the executor does not know: other_threads and
-  // deadlock_after.
+  // wait_reports.h
   WaitReport wait_report(const std::vector<const Operation*>& operations) const;
-  // Ranks of the group that `operation` still waits for: with an open receive or send, or, before
-  // anything moves, in the round of the header check.
-  std::vector<int> missing_ranks(const Operation& operation) const;
-
   // Of the group, in the order of submission, sends and receives last.
   std::vector<std::shared_ptr<Operation>> unfinished(uint32_t group) const;
   std::optional<Failure> group_failure(uint32_t group) const;
@@ -161,18 +123,73 @@ class Executor {
   const FlightRecorder& flight_recorder(uint32_t group) const;
   // Of all groups: their recorders' names and records.
   std::vector<std::pair<std::string, std::vector<FlightRecord>>> flight_records() const;
-  Counters counters() const;
+  Counters counters() const { return counters_; }
   // Processes on this host, this one and those met so far.
-  int local_ranks() const;
-  Transport& transport();
+  int local_ranks() const { return connections_.local_ranks(); }
+  Transport& transport() { return *transport_; }
 
-  // Fails everything (kAborted) and closes the transport. Memory is free afterwards, but for what
+  // Fails everything (kAborted) and closes the transport. Memory is free afterwards, except what
   // peers may still write to, which is kept for ever. Only take() may follow, and what reads.
   void close(const std::string& reason);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // executor.cc
+  MemberGroup* find(uint32_t number) const;
+  MemberGroup& group(uint32_t number) const { return *groups_.at(number); }
+  template <typename Spec>
+  std::shared_ptr<Operation> submit_to(MemberGroup& group, Spec&& spec,
+                                       std::optional<SteadyNanos> since);
+  void accept(MemberGroup& group, const OperationPtr& operation, SteadyNanos since);
+  void dispatch(Request& request);
+
+  // executor_operations.cc: an operation from its start to its end.
+  void start_queued(MemberGroup& group);
+  void start(RunningOperation& operation);
+  void start_connected(RunningOperation& operation);
+  void advance(RunningOperation& operation, HeaderRounds::State headers);
+  void begin_moving(RunningOperation& operation);
+  void enter(RunningOperation& operation, OperationState state);
+  // Of an operation that has not ended.
+  void message_done(RunningOperation& operation, const Request& request);
+  void steps_done(RunningOperation& operation) override { finish_if_done(operation); }
+  void send_failed(RunningOperation& operation, const Request& request) override {
+    connection_broke(operation, request);
+  }
+  void connection_broke(RunningOperation& operation, const Request& request);
+  void wrong_length(RunningOperation& operation, const Request& request);
+  void finish_if_done(RunningOperation& operation);
+  void end_operation(RunningOperation& operation, std::optional<Failure> failure, int source = -1);
+
+  // executor_events.cc: what comes from outside, and what fails for it.
+  void control_received(const ControlMessage& message);
+  void fail_group(MemberGroup& group, Failure failure);
+  void check_timeouts();
+  void check_gone();
+  void look_for_the_dead();
+  void decided(const WaitVerdict& verdict);
+
+  const std::unique_ptr<Transport> transport_;
+  const Clock& clock_;
+  SteadyNanos now_{0};
+  Actions actions_;
+  Counters counters_;
+  Groups groups_;
+  uint32_t last_group_ = 0;
+  int unfinished_ = 0;
+  int unfinished_for_thread_ = 0;
+  bool closed_ = false;
+  Completions completions_;
+
+  Connections connections_;
+  ControlChannel control_;
+  ScratchPool scratch_;
+  Zombies zombies_;
+  Requests requests_;
+  HeaderRounds headers_;
+  Offers offers_;
+  StepScheduler steps_;
+  PeerLiveness liveness_;
+  Timeouts timeouts_;
 };
 
 }  // namespace meshrun::ucx

@@ -65,6 +65,43 @@ std::string RunningOperation::name() const {
                      config->name, what);
 }
 
+std::string RunningOperation::words() const {
+  if (spec.text) return spec.text();
+  return fmt::format("{} of {}", name_of(record.kind), describe(record));
+}
+
+std::vector<int> RunningOperation::missing_ranks() const {
+  std::vector<bool> missing(config->size);
+  switch (state) {
+    case OperationState::kConnecting:
+      return unknown;
+    case OperationState::kChecking:
+      if (round < check->rounds()) missing[check->receive_from(round)] = true;
+      break;
+    case OperationState::kMoving:
+      if (is_point_to_point) {
+        if (point_to_point.peer >= 0) return {point_to_point.peer};
+        missing.assign(config->size, true);
+        missing[config->rank] = false;
+        break;
+      }
+      for (StepId id = 0; id < steps.size(); ++id) {
+        const StepState::Phase phase = steps[id].phase;
+        if (phase == StepState::kPosted || phase == StepState::kBroken) {
+          missing[step(id).peer] = true;
+        }
+      }
+      break;
+    default:
+      break;
+  }
+  std::vector<int> ranks;
+  for (int rank = 0; rank < config->size; ++rank) {
+    if (missing[rank]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 int64_t RunningOperation::bytes_of(StepId id) const {
   if (is_point_to_point) return point_to_point.memory.layout.bytes();
   return is_send(id) ? step(id).from.bytes : step(id).to.bytes;

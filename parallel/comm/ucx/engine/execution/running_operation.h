@@ -1,18 +1,24 @@
 // An operation as the executor sees it: the handle of operation.h and what it takes to move it
-// forward. Owned by the executor and its submitter; but for name(), only under the engine's lock.
+// forward. Owned by the executor and its submitter; name() on any thread, all else under the engine's
+// lock.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "parallel/comm/ucx/engine/execution/executor.h"
+#include "core/clock.h"
+#include "parallel/base/shared_heap.h"
+#include "parallel/comm/ucx/engine/execution/group_config.h"
+#include "parallel/comm/ucx/engine/execution/operation.h"
+#include "parallel/comm/ucx/engine/execution/scratch_pool.h"
+#include "parallel/comm/ucx/engine/protocol/header_check.h"
 #include "parallel/comm/ucx/engine/protocol/offer_message.h"
+#include "parallel/comm/ucx/engine/transport/transport.h"
 
 namespace meshrun::ucx {
 
@@ -26,19 +32,6 @@ struct HeaderRound {
   std::array<std::byte, HeaderCheck::kMessageBytes> out, in;
   // While explaining.
   std::unique_ptr<std::byte[]> long_out, long_in;
-};
-
-struct ScratchDelete {
-  SharedHeap* heap = nullptr;  // absent: the process's own memory
-  void operator()(std::byte* data) const {
-    heap != nullptr ? heap->free(data) : ::operator delete[](data, std::align_val_t{64});
-  }
-};
-
-// Memory that schedules stage in, aligned to cache lines. Kept by the executor for the next one.
-struct Scratch {
-  std::unique_ptr<std::byte[], ScratchDelete> data;
-  int64_t capacity = 0;
 };
 
 // Of a step: the receiver's is sent, the sender's is received.
@@ -80,6 +73,11 @@ class RunningOperation final : public Operation,
                    uint64_t sequence);
 
   std::string name() const override;
+  // What was called, or the problem, in the caller's words.
+  std::string words() const;
+  // Ranks of the group that it still waits for: with an open receive or send, or, before anything
+  // moves, in the round of the header check.
+  std::vector<int> missing_ranks() const;
 
   bool is_ended() const { return state >= OperationState::kDone; }
   bool is_send(StepId id) const {
@@ -125,7 +123,22 @@ class RunningOperation final : public Operation,
   std::span<const std::byte> bytes_to_read(const Region& region) const;
   std::span<std::byte> bytes_to_write(const Region& region) const;
 
-  // The handle's end: nothing of it changes afterwards but the executor's own fields.
+  // The transport is through with `request`. A step is open until message_done() or, once the
+  // operation has ended, until its message has come: then nobody writes there any more.
+  void note_done(const Request& request, SteadyNanos now) {
+    --outstanding;
+    moved = now;
+    if (request.step & kHeaderReceive) {
+      header().is_receiving = false;
+    } else if (request.step <= kStepMask) {
+      const bool has_come =
+          request.status == MessageStatus::kOk || request.status == MessageStatus::kTruncated;
+      steps[request.step].phase =
+          is_ended() && has_come ? StepState::kFinished : StepState::kBroken;
+    }
+  }
+
+  // The handle's end: afterwards only the executor's own fields change.
   void end(std::optional<Failure> failure, int source);
 
   const std::shared_ptr<const GroupConfig> config;

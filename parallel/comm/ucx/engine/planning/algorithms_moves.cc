@@ -24,7 +24,7 @@ int below(const Place& place, int distance) {
 }
 
 void broadcast_flat(ScheduleBuilder& builder, const Place& place, const Piece& tensor, int root) {
-  builder.set_offers(Offers::kNone);
+  builder.set_offers(OfferRule::kNone);
   PieceScheduler scheduler(builder, place);
   if (place.rank != root) {
     scheduler.receive(root, kOutput, tensor);
@@ -245,7 +245,7 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
       written.receive(root, kOutput, own);
     } else {
       written.receive(root, kOutput, own.layout, {0, part});
-      builder.set_offers(Offers::kNone);
+      builder.set_offers(OfferRule::kNone);
       fetched.receive(root, kOutput, own.layout, {part, bytes - part});
     }
   } else {
@@ -253,12 +253,12 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
       const int rank = above(place, d);
       const Piece& piece = pieces[rank];
       const int64_t bytes = piece.layout.bytes(), part = written_by_root(place, piece);
-      builder.set_offers(Offers::kLarge);
+      builder.set_offers(OfferRule::kLarge);
       if (part == bytes) {
         written.send(rank, input(rank), piece);
       } else {
         written.send(rank, input(rank), piece.layout, {0, part});
-        builder.set_offers(Offers::kNone);
+        builder.set_offers(OfferRule::kNone);
         fetched.send(rank, input(rank), piece.layout, {part, bytes - part});
       }
     }
@@ -270,7 +270,7 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
 Schedule plan_all_to_all(const Place& place, std::span<const Piece> to,
                          std::span<const Piece> from) {
   ScheduleBuilder builder(place.size);
-  builder.set_offers(Offers::kAll);
+  builder.set_offers(OfferRule::kAll);
   PieceScheduler scheduler(builder, place);
   for (int d = 1; d < place.size; ++d) {
     scheduler.send(above(place, d), input(above(place, d)), to[above(place, d)]);

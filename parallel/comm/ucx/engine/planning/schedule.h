@@ -38,11 +38,11 @@ enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 
 // Of which messages the receiver tells the sender where they belong, or of its staging, so that it
 // may write them there (shared_heap.h). Alike at both ends.
-enum class Offers : uint8_t {
+enum class OfferRule : uint8_t {
   kLarge,
   // None: one rank sends to many, which better fetch at once.
   kNone,
-  // All: the ranks have not compared the sizes. Who expects others than come, learns of it so.
+  // All: the ranks have not compared the sizes. A receiver with different sizes finds out here.
   kAll,
 };
 
@@ -50,11 +50,11 @@ using StepId = uint32_t;
 
 struct Step {
   StepKind kind = StepKind::kCopy;
-  int32_t peer = -1;               // kSend, kReceive: rank in the group
-  uint32_t message = 0;            // kSend, kReceive: its number between the two ranks
-  Offers offers = Offers::kLarge;  // kSend, kReceive
-  Region from;                     // kSend, kCopy
-  Region to;                       // kReceive, kCopy, kReduce
+  int32_t peer = -1;                     // kSend, kReceive: rank in the group
+  uint32_t message = 0;                  // kSend, kReceive: its number between the two ranks
+  OfferRule offers = OfferRule::kLarge;  // kSend, kReceive
+  Region from;                           // kSend, kCopy
+  Region to;                             // kReceive, kCopy, kReduce
   // kSend, kReceive, of regions in several runs: scratch memory through which the bytes go, unless
   // the sender writes them where they belong. Else empty.
   Region staging;
@@ -107,7 +107,7 @@ class ScheduleBuilder {
   void add_dependency(StepId step, StepId earlier);
 
   // For what is sent and received from now on.
-  void set_offers(Offers offers) { offers_ = offers; }
+  void set_offers(OfferRule offers) { offers_ = offers; }
 
   // Scratch memory, aligned to 64 bytes.
   Region scratch(int64_t bytes);
@@ -122,7 +122,7 @@ class ScheduleBuilder {
 
   Schedule schedule_;
   std::vector<Edge> edges_;
-  Offers offers_ = Offers::kLarge;
+  OfferRule offers_ = OfferRule::kLarge;
 };
 
 }  // namespace meshrun::ucx

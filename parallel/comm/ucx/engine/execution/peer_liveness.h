@@ -1,0 +1,89 @@
+// Ranks of the job that are gone, and which operations fail for their sake.
+//
+// News comes from the watch, which knows why, and from connections, which break first and know
+// less. An operation that still needs such a rank fails kGrace later: what the rank sent before may
+// be on its way or, after a pause in which nobody made rounds, unread.
+//
+// Threads: under the engine's lock. No errors.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/clock.h"
+#include "parallel/comm/ucx/engine/execution/member_group.h"
+#include "parallel/comm/ucx/engine/liveness/peer_watch.h"
+
+namespace meshrun::ucx {
+
+class PeerLiveness {
+ public:
+  static constexpr std::chrono::nanoseconds kGrace = std::chrono::milliseconds(200);
+
+  // Each round of the executor.
+  void note_round(SteadyNanos now);
+
+  // The watch's word replaces a connection's, which may come first: a rank that leaves breaks its
+  // connections, too.
+  void lost(int world_rank, const std::string& reason, SteadyNanos now);
+  void left(int world_rank, SteadyNanos now);
+  void connection_broke(int world_rank, const std::string& reason, SteadyNanos now);
+  // The job is asked to stop: named in the failures that follow.
+  void stopping(const std::string& reason) { stopping_ = reason; }
+  // " The job is stopping: ...", or nothing.
+  std::string stopping_sentence() const;
+
+  bool is_anyone_gone() const { return !gone_.empty(); }
+  // An operation begins, or something moves: what check() said may have changed.
+  void look_soon(SteadyNanos now) {
+    if (is_anyone_gone()) next_check_ = std::min(next_check_, now + kGrace);
+  }
+
+  // A lower bound of the time at which check() has something to say.
+  SteadyNanos next_check() const { return next_check_; }
+  void begin_checks() { next_check_ = SteadyNanos::max(); }
+  // Of each group, after begin_checks(). What it fails with, since one of its operations needs a
+  // rank that is gone.
+  std::optional<Failure> check(const MemberGroup& group, SteadyNanos now);
+
+ private:
+  struct Gone {
+    bool left = false;
+    std::string reason;
+    SteadyNanos since{0};
+  };
+  struct Due {
+    SteadyNanos at{0};
+    int rank = -1;  // of the group: the one it fails for
+  };
+  void gone(int world_rank, bool left, const std::string& reason, bool is_of_connection,
+            SteadyNanos now);
+  // Absent: the operation needs none of them.
+  std::optional<Due> due(const RunningOperation& operation) const;
+  Failure failure(const RunningOperation& operation, int rank) const;
+
+  std::map<int, Gone> gone_;  // by world rank
+  std::string stopping_;
+  SteadyNanos last_round_{0};
+  // When rounds were last resumed after a pause: nobody waits, or the process was stopped.
+  SteadyNanos resumed_{0};
+  SteadyNanos next_check_ = SteadyNanos::max();
+};
+
+// What a verdict of the watch means for a group that it concerns.
+struct GroupVerdict {
+  Failure failure;
+  bool names_this_rank = false;  // then its sends and receives end
+  uint64_t resume_at = 0;        // collectives below this end; 0: numbers stay as they are
+
+  bool ends(const RunningOperation& operation) const {
+    return operation.is_point_to_point ? names_this_rank : operation.sequence() < resume_at;
+  }
+};
+// Absent: the verdict is not about this group.
+std::optional<GroupVerdict> verdict_on(const MemberGroup& group, const WaitVerdict& verdict);
+
+}  // namespace meshrun::ucx

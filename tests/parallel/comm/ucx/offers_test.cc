@@ -1,0 +1,224 @@
+#include "parallel/comm/ucx/engine/execution/offers.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "parallel/comm/ucx/engine/protocol/offer_message.h"
+#include "parallel/comm/ucx/engine/values/tag.h"
+#include "tests/parallel/comm/ucx/lent_memory.h"
+#include "tests/parallel/comm/ucx/recorded_transport.h"
+
+namespace meshrun::ucx {
+namespace {
+
+TEST_F(LentMemoryTest, TheSenderWritesToWhereTheBytesBelong) {
+  const auto received = receive(), sent = send();
+  ranks_.settle();
+  EXPECT_TRUE(received->is_done() && !received->failure());
+  EXPECT_TRUE(sent->is_done() && !sent->failure());
+  EXPECT_EQ(Bytes(target_, target_ + kBytes), bytes(kBytes, 7));
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kBytes);
+  EXPECT_EQ(ranks_.executor(1).counters().sent_bytes, kBytes);
+  EXPECT_EQ(ranks_.executor(1).counters().copied_bytes, 0);
+  EXPECT_FALSE(is_kept());
+}
+
+// Both ends have the message in rows, of different lengths, and can go through scratch memory.
+class LentRowsTest : public LentMemoryTest {
+ protected:
+  static constexpr Layout kReceived{10, 64, 90}, kSent{40, 25, 31};
+  // Not from the beginning, nor to the end.
+  static constexpr int64_t kOffset = 130, kPart = 400;
+
+  void exchange(StridedSpan output) {
+    for (size_t i = 0; i < sent_.size(); ++i) sent_[i] = static_cast<std::byte>(i % 251 + 1);
+    const auto run = [&](int rank, bool is_send) {
+      ScheduleBuilder builder(2);
+      const Region staging = builder.scratch(kPart);
+      if (is_send) {
+        builder.send(0, {Space::kInput, 0, kOffset, kPart}, {}, staging);
+      } else {
+        builder.receive(1, {Space::kOutput, 0, kOffset, kPart}, {}, staging);
+      }
+      OperationSpec spec = barrier_spec();
+      spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+      spec.inputs = {ConstStridedSpan(sent_.data(), kSent)};
+      spec.outputs = {output};
+      return ranks_.submit(rank, "world", std::move(spec));
+    };
+    const auto received = run(0, false), sent = run(1, true);
+    ranks_.settle();
+    EXPECT_TRUE(received->is_done() && !received->failure());
+    EXPECT_TRUE(sent->is_done() && !sent->failure());
+    Bytes expected(kPart), found(kPart);
+    pack(ConstStridedSpan(sent_.data(), kSent), kOffset, expected);
+    pack(output, kOffset, found);
+    EXPECT_EQ(found, expected);
+    const Layout& rows = output.layout;
+    for (int64_t at = 0; at < rows.extent(); ++at) {
+      const int64_t in_row = at % rows.pitch;
+      const int64_t packed = at / rows.pitch * rows.row_bytes + in_row;
+      if (in_row < rows.row_bytes && packed >= kOffset && packed < kOffset + kPart) continue;
+      ASSERT_EQ(output.data[at], std::byte{0}) << "beside what was received, at " << at;
+    }
+  }
+  int64_t copied(int rank) { return ranks_.executor(rank).counters().copied_bytes; }
+};
+
+TEST_F(LentRowsTest, TheSenderWritesRowsToWhereTheyBelong) {
+  auto* const memory = static_cast<std::byte*>(ranks_.heap(0)->allocate(kReceived.extent()));
+  exchange({memory, kReceived});
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kPart);
+  EXPECT_EQ(copied(0) + copied(1), 0);
+}
+
+TEST_F(LentRowsTest, RowsElsewhereAreWrittenToTheReceiversStaging) {
+  Bytes memory = bytes(kReceived.extent(), 0);
+  exchange({memory.data(), kReceived});
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kPart);
+  EXPECT_EQ(copied(0), kPart);
+  EXPECT_EQ(copied(1), 0);
+}
+
+TEST_F(LentRowsTest, RowsShorterThanACacheLineAreWrittenToTheReceiversStaging) {
+  auto* const memory = static_cast<std::byte*>(ranks_.heap(0)->allocate(4096));
+  exchange({memory, {20, 30, 45}});
+  EXPECT_EQ(ranks_.executor(1).counters().pushed_bytes, kPart);
+  EXPECT_EQ(copied(0), kPart);
+}
+
+// Ranks of other seeds have no heaps.
+TEST(OffersTest, RowsAreStagedAtBothEndsWhereNoMemoryIsShared) {
+  Simulation ranks(2, options(/*seed=*/0));
+  ASSERT_EQ(ranks.heap(0), nullptr);
+  ranks.add_world();
+  const Layout rows{10, 60, 90};
+  Bytes sent(rows.extent()), received = bytes(rows.extent(), 0);
+  for (size_t i = 0; i < sent.size(); ++i) {
+    sent[i] = i % 90 < 60 ? static_cast<std::byte>(i % 251 + 1) : std::byte{0};
+  }
+  for (const int rank : {0, 1}) {
+    ScheduleBuilder builder(2);
+    const Region staging = builder.scratch(rows.bytes());
+    if (rank == 1) {
+      builder.send(0, {Space::kInput, 0, 0, rows.bytes()}, {}, staging);
+    } else {
+      builder.receive(1, {Space::kOutput, 0, 0, rows.bytes()}, {}, staging);
+    }
+    OperationSpec spec = barrier_spec();
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    spec.inputs = {ConstStridedSpan(sent.data(), rows)};
+    spec.outputs = {StridedSpan{received.data(), rows}};
+    ranks.submit(rank, "world", std::move(spec));
+  }
+  ranks.settle();
+  EXPECT_EQ(received, sent);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(ranks.executor(rank).counters().copied_bytes, rows.bytes());
+  }
+}
+
+TEST(OfferMessageTest, NumbersThatDescribeNoMemoryAreRefused) {
+  OfferMessage good;
+  good.describe({10, 60, 90}, {Space::kOutput, 0, 130, 400});
+  ASSERT_TRUE(good.layout());
+  EXPECT_EQ(good.layout()->rows, 7);
+  const auto with = [&](auto change) {
+    OfferMessage message = good;
+    change(message);
+    return message.layout().has_value();
+  };
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  EXPECT_FALSE(with([](OfferMessage& m) { m.row_bytes = 0; })) << "skips bytes of no row";
+  EXPECT_FALSE(with([](OfferMessage& m) { m.row_bytes = -60; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.pitch = 59; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.skipped = 60; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.skipped = -1; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.bytes = -1; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.bytes = kHuge; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.pitch = kHuge; }));
+  EXPECT_FALSE(with([](OfferMessage& m) { m.bytes = m.pitch = int64_t{1} << 46; }));
+}
+
+TEST_F(LentMemoryTest, FewerBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes - 1); }
+TEST_F(LentMemoryTest, MoreBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes + 1); }
+
+// A receiver of two long messages, whose memory is in its heap.
+class OffersAloneTest : public ::testing::Test {
+ protected:
+  OffersAloneTest() {
+    for (Member& member : group_->members) member.shares = true;
+    memory_ = static_cast<std::byte*>(heap_->allocate(2 * kBytes));
+  }
+  OperationPtr receive() {
+    ScheduleBuilder builder(3);
+    for (const int64_t at : {int64_t{0}, kBytes})
+      builder.receive(1, {Space::kOutput, 0, at, kBytes});
+    OperationSpec spec;
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    spec.outputs = {contiguous(memory_, 2 * kBytes)};
+    const OperationPtr operation =
+        add_collective(*group_, std::move(spec), OperationState::kChecking);
+    operation->steps.resize(operation->schedule->steps.size());
+    return operation;
+  }
+
+  static constexpr int64_t kBytes = 8192;
+  const std::unique_ptr<SharedHeap> heap_ = SharedHeap::create(1 << 20);
+  std::byte* memory_ = nullptr;
+  Actions actions_;
+  Counters counters_;
+  RecordedTransport transport_;
+  Connections connections_{transport_, 0, heap_.get(), actions_};
+  Requests requests_{transport_, connections_, counters_};
+  Offers offers_{requests_, heap_.get()};
+  const std::unique_ptr<MemberGroup> group_ = group_of_three();
+};
+
+TEST_F(OffersAloneTest, AnOfferHasATagThatNoHeaderHas) {
+  const OperationPtr operation = receive();
+  offers_.prepare(*operation);
+  ASSERT_EQ(transport_.sent.size(), 2u);
+  for (uint32_t message = 0; message < 2; ++message) {
+    const Tag tag = transport_.sent[message].tag;
+    EXPECT_EQ(tag, offer_tag(21, 0, operation->sequence(), message));
+    for (uint32_t round = 0; round < 2 * kExplainRound; ++round) {
+      EXPECT_NE(tag, collective_tag(TagKind::kHeader, 21, 0, operation->sequence(), round));
+    }
+  }
+}
+
+TEST_F(OffersAloneTest, OffersAreMadeOnceAndMemoryIsLentUntilTheMessageIsDone) {
+  const OperationPtr operation = receive();
+  offers_.prepare(*operation);
+  offers_.exchange(*operation, 0);
+  EXPECT_EQ(transport_.sent.size(), 2u);
+  EXPECT_TRUE(operation->has_lent());
+  operation->steps[0].phase = StepState::kFinished;
+  EXPECT_TRUE(operation->has_lent());
+  EXPECT_TRUE(operation->give_back(1));
+  EXPECT_FALSE(operation->has_lent());
+  EXPECT_FALSE(operation->give_back(1)) << "nothing is left";
+}
+
+TEST_F(OffersAloneTest, ShortMessagesAreNotOffered) {
+  Step step;
+  step.kind = StepKind::kReceive;
+  step.peer = 1;
+  step.to.bytes = group_->config->least_offered;
+  EXPECT_TRUE(Offers::is_exchanged(*group_, step));
+  step.to.bytes -= 1;
+  EXPECT_FALSE(Offers::is_exchanged(*group_, step));
+  step.offers = OfferRule::kAll;
+  EXPECT_TRUE(Offers::is_exchanged(*group_, step));
+  step.offers = OfferRule::kNone;
+  step.to.bytes = 1 << 20;
+  EXPECT_FALSE(Offers::is_exchanged(*group_, step));
+  step.offers = OfferRule::kAll;
+  group_->members[1].shares = false;
+  EXPECT_FALSE(Offers::is_exchanged(*group_, step)) << "rank 1 is on another host";
+}
+
+}  // namespace
+}  // namespace meshrun::ucx
