@@ -1,5 +1,6 @@
 #include "parallel/fft/fft_arguments.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -18,24 +19,6 @@ namespace {
 using Sizes = std::vector<int64_t>;
 
 int64_t sum(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
-
-std::string check_dtype(const at::Tensor& input, Direction direction) {
-  const at::ScalarType dtype = input.scalar_type();
-  const bool is_forward = direction == Direction::kForward;
-  const bool fits = is_forward ? dtype == at::kFloat || dtype == at::kDouble
-                               : dtype == at::kComplexFloat || dtype == at::kComplexDouble;
-  if (fits) return {};
-  return fmt::format("{} takes {}, not {}", is_forward ? "rfft2" : "irfft2",
-                     is_forward ? "float32 or float64" : "complex64 or complex128",
-                     c10::toString(dtype));
-}
-
-std::optional<Scale> scale_of(const std::string& norm, Direction direction) {
-  if (norm == "ortho") return Scale::kRoot;
-  if (norm == "backward") return direction == Direction::kForward ? Scale::kNone : Scale::kFull;
-  if (norm == "forward") return direction == Direction::kForward ? Scale::kFull : Scale::kNone;
-  return std::nullopt;
-}
 
 std::string check_s(const FftOptions& options, bool is_forward) {
   if (!options.s.empty() && options.s.size() != 2) {
@@ -68,27 +51,6 @@ Sizes input_sizes(const at::Tensor& input, const FftOptions& options, const Argu
   return *options.input_sizes;
 }
 
-// An extent and how it is split at the end that goes out.
-Sizes output_sizes(const FftOptions& options, int64_t extent, int world, std::string& problem) {
-  if (!options.output_sizes) return compute_split_shapes(extent, world);
-  const Sizes& sizes = *options.output_sizes;
-  bool fits = static_cast<int>(sizes.size()) == world && sum(sizes) == extent;
-  for (const int64_t size : sizes) fits = fits && size >= 0;
-  if (!fits && problem.empty()) {
-    problem = fmt::format("output_sizes is [{}]; {} pieces that sum to {} are needed",
-                          fmt::join(sizes, ", "), world, extent);
-  }
-  return fits ? sizes : compute_split_shapes(extent, world);
-}
-
-std::string check_input_sizes(const Sizes& sizes, int64_t own, int rank, int world) {
-  bool fits = static_cast<int>(sizes.size()) == world;
-  for (const int64_t size : sizes) fits = fits && size >= 0;
-  if (fits && sizes[static_cast<size_t>(rank)] == own) return {};
-  return fmt::format("input_sizes is [{}]; {} pieces are needed, and rank {} has {}",
-                     fmt::join(sizes, ", "), world, rank, own);
-}
-
 uint64_t digest(const FftShape& shape, Scale scale, Direction direction) {
   return Fingerprint(fmt::format("{} {} {} {} {} {} {} {}", shape.field_height, shape.height,
                                  shape.width, static_cast<int>(shape.layout),
@@ -110,6 +72,60 @@ int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
 
 }  // namespace
 
+std::string check_dtype(const at::Tensor& input, Direction direction) {
+  const at::ScalarType dtype = input.scalar_type();
+  const bool is_forward = direction == Direction::kForward;
+  const bool fits = is_forward ? dtype == at::kFloat || dtype == at::kDouble
+                               : dtype == at::kComplexFloat || dtype == at::kComplexDouble;
+  if (fits) return {};
+  return fmt::format("{} takes {}, not {}", is_forward ? "rfft2" : "irfft2",
+                     is_forward ? "float32 or float64" : "complex64 or complex128",
+                     c10::toString(dtype));
+}
+
+std::optional<Scale> scale_of(const std::string& norm, Direction direction) {
+  if (norm == "ortho") return Scale::kRoot;
+  if (norm == "backward") return direction == Direction::kForward ? Scale::kNone : Scale::kFull;
+  if (norm == "forward") return direction == Direction::kForward ? Scale::kFull : Scale::kNone;
+  return std::nullopt;
+}
+
+Sizes output_sizes(const FftOptions& options, int64_t extent, int world, std::string& problem) {
+  if (!options.output_sizes) return compute_split_shapes(extent, world);
+  const Sizes& sizes = *options.output_sizes;
+  bool fits = static_cast<int>(sizes.size()) == world && sum(sizes) == extent;
+  for (const int64_t size : sizes) fits = fits && size >= 0;
+  if (!fits && problem.empty()) {
+    problem = fmt::format("output_sizes is [{}]; {} pieces that sum to {} are needed",
+                          fmt::join(sizes, ", "), world, extent);
+  }
+  return fits ? sizes : compute_split_shapes(extent, world);
+}
+
+std::string check_input_sizes(const Sizes& sizes, int64_t own, int rank, int world) {
+  bool fits = static_cast<int>(sizes.size()) == world;
+  for (const int64_t size : sizes) fits = fits && size >= 0;
+  if (fits && sizes[static_cast<size_t>(rank)] == own) return {};
+  return fmt::format("input_sizes is [{}]; {} pieces are needed, and rank {} has {}",
+                     fmt::join(sizes, ", "), world, rank, own);
+}
+
+std::string check_dims(const at::Tensor& input, const FftOptions& options) {
+  std::vector<int64_t> seen;
+  for (const IntArgument& dim : options.dim) {
+    const int64_t front = dim < 0 ? dim + input.dim() : static_cast<int64_t>(dim);
+    if (front < 0 || front >= input.dim()) {
+      return fmt::format("dim {} is out of range for {} dimensions", static_cast<int64_t>(dim),
+                         input.dim());
+    }
+    if (std::find(seen.begin(), seen.end(), front) != seen.end()) {
+      return fmt::format("dim names dimension {} twice", front);
+    }
+    seen.push_back(front);
+  }
+  return {};
+}
+
 Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Direction direction) {
   Arguments arguments;
   arguments.direction = direction;
@@ -118,28 +134,20 @@ Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Dir
   if (!input.defined()) {
     problem = "the tensor is undefined";
   } else if (options.dim.size() != 2) {
-    problem = fmt::format("dim has {} elements; a two-dimensional transform needs 2",
-                          options.dim.size());
+    problem =
+        fmt::format("dim has {} elements; a two-dimensional transform needs 2", options.dim.size());
   } else if (!scale) {
     problem = fmt::format("norm is \"{}\"; there are \"backward\", \"ortho\" and \"forward\"",
                           options.norm);
   } else {
     problem = check_dtype(input, direction);
     if (problem.empty()) problem = check_s(options, direction == Direction::kForward);
+    if (problem.empty()) problem = check_dims(input, options);
   }
   if (!problem.empty()) return arguments;
-  const auto wrapped = [&](int64_t dim) {
-    const int64_t front = dim < 0 ? dim + input.dim() : dim;
-    if ((front < 0 || front >= input.dim()) && problem.empty()) {
-      problem = fmt::format("dim {} is out of range for {} dimensions", dim, input.dim());
-    }
-    return front;
-  };
-  arguments.dim0 = wrapped(options.dim[0]);
-  arguments.dim1 = wrapped(options.dim[1]);
-  if (problem.empty() && arguments.dim0 == arguments.dim1) {
-    problem = fmt::format("dim names dimension {} twice", arguments.dim0);
-  }
+  const auto front = [&](int64_t dim) { return dim < 0 ? dim + input.dim() : dim; };
+  arguments.dim0 = front(options.dim[0]);
+  arguments.dim1 = front(options.dim[1]);
   arguments.scale = *scale;
   return arguments;
 }
@@ -173,8 +181,8 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
     shape.width = extent_or(options, 1, paired ? columns : 2 * (columns - 1));
   }
   if (shape.height < 1 || shape.width < 1) {
-    refuse(fmt::format("a transform of {} x {} needs at least one row and one column",
-                       shape.height, shape.width),
+    refuse(fmt::format("a transform of {} x {} needs at least one row and one column", shape.height,
+                       shape.width),
            options.group, world);
   }
   int64_t kept_rows = paired ? shape.height / 2 + 1 : shape.height;

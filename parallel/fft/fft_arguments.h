@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "parallel/fft/distributed_fft.h"
@@ -23,6 +25,18 @@ struct Arguments {
 };
 
 Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Direction direction);
+
+// Of one argument each, for transforms of any number of dimensions; empty: nothing is wrong.
+std::string check_dtype(const at::Tensor& input, Direction direction);
+// That options.dim names different dimensions of the tensor.
+std::string check_dims(const at::Tensor& input, const FftOptions& options);
+std::string check_input_sizes(const std::vector<int64_t>& sizes, int64_t own, int rank, int world);
+// Of LibTorch's name of a norm; nullopt: there is none of that name.
+std::optional<Scale> scale_of(const std::string& norm, Direction direction);
+// How an extent is split at the end that goes out; where the options do not fit, by the rule and
+// with a problem.
+std::vector<int64_t> output_sizes(const FftOptions& options, int64_t extent, int world,
+                                  std::string& problem);
 
 // Asks the other ranks where sizes are absent. Raises what is wrong, on every rank.
 std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptions& options,

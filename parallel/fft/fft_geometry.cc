@@ -66,9 +66,7 @@ void HalfRows::deal_canonical() {
     const int high = holder_of(mirror(begin));
     int64_t end = begin + 1;
     while (end < num_half_rows() && holder_of(end) == low && holder_of(mirror(end)) == high) ++end;
-    const int64_t middle = low < 0    ? begin
-                           : high < 0 ? end
-                                      : begin + (end - begin + 1) / 2;
+    const int64_t middle = low < 0 ? begin : high < 0 ? end : begin + (end - begin + 1) / 2;
     for (int64_t half = begin; half < end; ++half) {
       const int rank = half < middle ? low : high;
       computer[static_cast<size_t>(half)] = rank;

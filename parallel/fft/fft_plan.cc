@@ -92,8 +92,8 @@ at::Tensor FftPlan::stored(const at::Tensor& half_rows) const {
   const int64_t planes = half_rows.size(0);
   const bool is_whole = own_rows() == sum(received) + rows_.num_rows(rank(), rank());
   const std::vector<int64_t> shape = {planes, own_rows(), columns};
-  at::Tensor held = is_whole ? at::empty(shape, half_rows.options())
-                             : at::zeros(shape, half_rows.options());
+  at::Tensor held =
+      is_whole ? at::empty(shape, half_rows.options()) : at::zeros(shape, half_rows.options());
   for (const RowRun& run : rows_.runs(rank(), rank())) store_rows(held, half_rows, run);
   if (world == 1) return resized(held, 2, shape_.spectrum_columns);
 
@@ -148,8 +148,8 @@ at::Tensor FftPlan::loaded(const at::Tensor& spectrum) const {
     incoming = all_to_all_v(outgoing, sent, received, 1, 1, transpose_.group());
   }
   const std::vector<int64_t> shape = {planes, computed, shape_.width};
-  at::Tensor half_rows = rows_.is_complete() ? at::empty(shape, held.options())
-                                             : at::zeros(shape, held.options());
+  at::Tensor half_rows =
+      rows_.is_complete() ? at::empty(shape, held.options()) : at::zeros(shape, held.options());
   const auto load = [&](bool mirrored) {
     int64_t next = 0;
     for (int holder = 0; holder < world; ++holder) {
@@ -178,8 +178,8 @@ int64_t FftPlan::chunks_of(int64_t planes, int64_t element_size) const {
 at::Tensor FftPlan::in_chunks(const at::Tensor& planes, const Start& start,
                               const Finish& finish) const {
   const int64_t count = planes.size(0);
-  const int64_t chunks = chunks_of(count, static_cast<int64_t>(
-                                              at::elementSize(c10::toRealValueType(planes.scalar_type()))));
+  const int64_t chunks = chunks_of(
+      count, static_cast<int64_t>(at::elementSize(c10::toRealValueType(planes.scalar_type()))));
   if (chunks == 1) return finish(start(planes).wait());
   at::Tensor result;
   const auto end_of = [&](int64_t chunk) { return count * (chunk + 1) / chunks; };
@@ -230,8 +230,8 @@ at::Tensor FftPlan::compute_inverse(const at::Tensor& spectrum, Scale scale) con
 }
 
 at::Tensor FftPlan::weights(double factor, const at::Tensor& like) const {
-  const auto options = at::TensorOptions(like.device()).dtype(
-      c10::toRealValueType(like.scalar_type()));
+  const auto options =
+      at::TensorOptions(like.device()).dtype(c10::toRealValueType(like.scalar_type()));
   if (shape_.layout == Layout::kCanonical) {
     at::Tensor columns = at::ones({shape_.spectrum_columns}, options);
     const int64_t interior = std::min((shape_.width + 1) / 2, shape_.spectrum_columns);
@@ -295,9 +295,8 @@ std::string FftPlan::describe(int64_t planes, int64_t element_size) const {
       "  {:.3g} floating-point operations\n"
       "  {} bytes to other ranks ({} in the transposition, {} between rows and their mirrors)\n",
       rank(), rows_.world(), planes, shape_.height, shape_.width,
-      shape_.layout == Layout::kCanonical ? "canonical" : "paired",
-      chunks_of(planes, element_size), total.flops, total.wire_bytes(), total.transpose_bytes,
-      total.mirror_bytes);
+      shape_.layout == Layout::kCanonical ? "canonical" : "paired", chunks_of(planes, element_size),
+      total.flops, total.wire_bytes(), total.transpose_bytes, total.mirror_bytes);
   for (const FftCost::Copy& copy : total.copies) {
     text += fmt::format("  {} bytes copied: {}\n", copy.bytes, copy.what);
   }

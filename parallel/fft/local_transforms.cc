@@ -84,11 +84,11 @@ void store_rows(const at::Tensor& stored, const at::Tensor& half_rows, const Row
     to.copy_(half_rows.narrow(1, run.half_begin, run.count).narrow(2, 0, columns));
     return;
   }
-  const at::Tensor from =
-      half_rows.narrow(1, run.half_begin - run.count + 1, run.count).conj();
+  const at::Tensor from = half_rows.narrow(1, run.half_begin - run.count + 1, run.count).conj();
   to.narrow(2, 0, 1).copy_(from.narrow(2, 0, 1).flip(1));
   const int64_t others = columns - 1;
-  if (others > 0) to.narrow(2, 1, others).copy_(from.narrow(2, width - others, others).flip({1, 2}));
+  if (others > 0)
+    to.narrow(2, 1, others).copy_(from.narrow(2, width - others, others).flip({1, 2}));
 }
 
 void load_rows(const at::Tensor& stored, const at::Tensor& half_rows, const RowRun& run) {

@@ -25,9 +25,9 @@ std::vector<size_t> in_order(const ParameterShard& shard) {
 }
 
 void check(const ParameterShard& shard) {
-  TORCH_CHECK_VALUE(
-      shard.dim >= 0 && shard.dim < static_cast<int64_t>(shard.global_shape.size()),
-      "A sharded parameter of shape ", shard.global_shape, " has no dimension ", shard.dim);
+  TORCH_CHECK_VALUE(shard.dim >= 0 && shard.dim < static_cast<int64_t>(shard.global_shape.size()),
+                    "A sharded parameter of shape ", shard.global_shape, " has no dimension ",
+                    shard.dim);
   TORCH_CHECK_VALUE(static_cast<int>(shard.ranges.size()) == shard.group->getSize(),
                     "A sharded parameter has ", shard.ranges.size(), " pieces on ",
                     shard.group->getSize(), " ranks");

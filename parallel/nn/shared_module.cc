@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <unordered_set>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "parallel/nn/module_agreement.h"
+#include "parallel/nn/sharded_parameters.h"
 #include "parallel/nn/shared_gradients.h"
 
 namespace meshrun {
@@ -56,9 +58,14 @@ NamedTensors parameters_of(const torch::nn::Module& module, bool recurse) {
   return parameters;
 }
 
-NamedTensors trained(const NamedTensors& parameters) {
+// What all ranks of the group have whole.
+NamedTensors trained(const torch::nn::Module& module, const NamedTensors& parameters,
+                     const c10d::ProcessGroup& group) {
+  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
   NamedTensors chosen("parameter");
   for (const auto& item : parameters) {
+    const auto shard = shards.find(item.key());
+    if (shard != shards.end() && shard->second.group.get() == &group) continue;
     if (item.value().requires_grad()) chosen.insert(item.key(), item.value());
   }
   return chosen;
@@ -100,7 +107,7 @@ std::string describe(const SharedModuleOptions& options) {
 
 void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions& options) {
   const auto group = options.process_group.get();
-  const NamedTensors parameters = trained(parameters_of(module, options.recurse));
+  const NamedTensors parameters = trained(module, parameters_of(module, options.recurse), *group);
   const c10::Device device =
       parameters.is_empty() ? c10::Device(c10::kCPU) : parameters.front().value().device();
   const std::string difference =
@@ -136,11 +143,12 @@ void mark_module_as_shared(torch::nn::Module& module,
 
 void unmark_module_as_shared(torch::nn::Module& module, BoolArgument recurse) {
   const NamedTensors parameters = parameters_of(module, recurse);
+  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
   std::vector<Tensor> marked;
   for (const auto& item : parameters) {
     if (mark_of(item.value()) != nullptr) {
       marked.push_back(item.value());
-    } else if (item.value().requires_grad()) {
+    } else if (item.value().requires_grad() && shards.count(item.key()) == 0) {
       throw SharedModuleError("unmark_module_as_shared: parameter \"" + item.key() +
                               "\" is not marked as shared; see mark_module_as_shared()");
     }

@@ -14,6 +14,9 @@
 // rank whose loss does not depend on the module's parameters ties it to one of them
 // (collectives/tie.h).
 //
+// Parameters that the ranks of this group hold in pieces (sharded_parameters.h) are left out: each
+// rank has all of its piece's gradient.
+//
 // float16 and bfloat16 gradients are added in float32. Sparse gradients become dense. With
 // create_graph the sums are constants. torch::autograd::grad() does not change gradients, so
 // nothing is summed. If a backward pass throws, the shared gradients are as they were before it.

@@ -38,7 +38,10 @@ bool can_travel(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+// Of what can_travel(). A contiguous tensor of one element may have any stride, which view() keeps.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
+}
 
 at::Tensor slice_of(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int rank) {
   return tensor.narrow(dim, sum(sizes.slice(0, static_cast<size_t>(rank))),

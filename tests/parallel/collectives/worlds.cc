@@ -36,7 +36,8 @@ DistributedManager& join() {
 }  // namespace
 
 JoinedWorld::JoinedWorld() : manager(join()), rank(manager.rank()), size(manager.world_size()) {}
-JoinedWorld::~JoinedWorld() { DistributedManager::cleanup(/*barrier=*/true); }
+// After an exception the others may wait elsewhere: a barrier would hide what happened.
+JoinedWorld::~JoinedWorld() { DistributedManager::cleanup(std::uncaught_exceptions() == 0); }
 
 std::string error_of(const std::function<void()>& call) {
   try {

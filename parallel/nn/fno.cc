@@ -1,0 +1,240 @@
+#include "parallel/nn/fno.h"
+
+#include <torch/nn/init.h>
+
+#include <cmath>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+
+#include "parallel/collectives/split.h"
+#include "parallel/collectives/transpose_plan.h"
+#include "parallel/fft/distributed_fft.h"
+#include "parallel/fft/distributed_fftn.h"
+#include "parallel/nn/shared_module.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+using Sizes = std::vector<int64_t>;
+
+Sizes plain(const std::vector<IntArgument>& values) { return {values.begin(), values.end()}; }
+
+// The wave numbers 0 .. m - 1 and -m .. -1 along `dim`, and back.
+Tensor low_waves(const Tensor& x, int64_t dim, int64_t modes) {
+  return at::cat({x.narrow(dim, 0, modes), x.narrow(dim, x.size(dim) - modes, modes)}, dim);
+}
+
+Tensor all_waves(const Tensor& x, int64_t dim, int64_t extent) {
+  const int64_t modes = x.size(dim) / 2;
+  Sizes shape = x.sizes().vec();
+  shape[static_cast<size_t>(dim)] = extent - 2 * modes;
+  return at::cat(
+      {x.narrow(dim, 0, modes), at::zeros(shape, x.options()), x.narrow(dim, modes, modes)}, dim);
+}
+
+void check_options(const FNOOptions& options) {
+  TORCH_CHECK_VALUE(options.in_channels() > 0 && options.out_channels() > 0 &&
+                        options.width() > 0 && options.num_layers() > 0 &&
+                        options.projection_channels() > 0 && options.padding() >= 0,
+                    "FNO: channels, width and num_layers must be positive, padding not negative");
+  TORCH_CHECK_VALUE(options.modes().size() == 2 || options.modes().size() == 3, "FNO: modes has ",
+                    options.modes().size(), " elements; 2 or 3 are needed");
+  for (const int64_t modes : plain(options.modes())) {
+    TORCH_CHECK_VALUE(modes > 0, "FNO: modes must be positive, got ", modes);
+  }
+}
+
+}  // namespace
+
+// Pointwise.
+
+PointwiseImpl::PointwiseImpl(IntArgument in_channels, IntArgument out_channels) {
+  const double bound = 1 / std::sqrt(static_cast<double>(in_channels));
+  weight_ =
+      register_parameter("weight", at::empty({out_channels, in_channels}).uniform_(-bound, bound));
+  bias_ = register_parameter("bias", at::empty({out_channels}).uniform_(-bound, bound));
+}
+
+Tensor PointwiseImpl::forward(const Tensor& x) {
+  Sizes shape = x.sizes().vec();
+  shape[1] = weight_.size(0);
+  return (at::matmul(weight_, x.flatten(2)) + bias_.unsqueeze(1)).view(shape);
+}
+
+// SpectralConvolution.
+
+SpectralConvolutionImpl::SpectralConvolutionImpl(IntArgument in_channels, IntArgument out_channels,
+                                                 const std::vector<IntArgument>& modes,
+                                                 const std::optional<GroupArgument>& group)
+    : modes_(plain(modes)), group_(group) {
+  global_shape_ = {in_channels, out_channels};
+  if (modes_.size() == 2) {
+    global_shape_.insert(global_shape_.end(), {modes_[0], 2 * modes_[1], 2});
+  } else {
+    global_shape_.insert(global_shape_.end(), {2 * modes_[0], 2 * modes_[1], modes_[2], 2});
+  }
+  const double scale = 1 / static_cast<double>(in_channels * out_channels);
+  const Tensor whole = at::rand(global_shape_) * scale;
+  weight_ = register_parameter(
+      "weight", group_ ? shard_of(whole, own_parameter_shards().at("weight")).clone() : whole);
+}
+
+std::map<std::string, ParameterShard> SpectralConvolutionImpl::own_parameter_shards() const {
+  if (!group_) return {};
+  ParameterShard shard{global_shape_, 2, {}, group_->get()};
+  for (int rank = 0; rank < shard.group->getSize(); ++rank) {
+    shard.ranges.push_back(split_range(global_shape_[2], shard.group->getSize(), rank));
+  }
+  return {{"weight", std::move(shard)}};
+}
+
+Tensor SpectralConvolutionImpl::low_modes(const Tensor& x, const SplitExtent& split) const {
+  if (!group_) {
+    if (modes_.size() == 2) {
+      const Tensor half = at::fft_rfft2(x, std::nullopt, Sizes{-1, -2}, "ortho");
+      return low_waves(half.narrow(-2, 0, modes_[0]), half.dim() - 1, modes_[1]);
+    }
+    const Tensor half =
+        at::fft_rfftn(x, std::nullopt, Sizes{-3, -2, -1}, "ortho").narrow(-1, 0, modes_[2]);
+    return low_waves(low_waves(half, half.dim() - 3, modes_[0]), half.dim() - 2, modes_[1]);
+  }
+  FftOptions options{.group = *group_, .modes = {modes_.begin(), modes_.end()}};
+  options.input_sizes = split.sizes;
+  if (modes_.size() == 2) {
+    options.layout = FftLayout::kPaired;
+    return distributed_rfft2(x, options);
+  }
+  options.dim = {-3, -2, -1};
+  return distributed_rfftn(x, options);
+}
+
+Tensor SpectralConvolutionImpl::field(const Tensor& modes, const SplitExtent& split,
+                                      at::IntArrayRef extents) const {
+  const Sizes s = extents.vec();
+  if (!group_) {
+    if (modes_.size() == 2) {
+      const Tensor columns = all_waves(modes, modes.dim() - 1, s[1]);
+      return at::fft_irfft2(columns, Sizes{s[1], s[0]}, Sizes{-1, -2}, "ortho");
+    }
+    const Tensor rows = all_waves(modes, modes.dim() - 2, s[1]);
+    return at::fft_irfftn(all_waves(rows, modes.dim() - 3, s[0]), s, Sizes{-3, -2, -1}, "ortho");
+  }
+  FftOptions options{
+      .s = {s.begin(), s.end()}, .group = *group_, .modes = {modes_.begin(), modes_.end()}};
+  const int world = static_cast<int>(split.sizes.size());
+  options.input_sizes = compute_split_shapes(global_shape_[2], world);
+  options.output_sizes = split.sizes;
+  if (modes_.size() == 2) {
+    options.layout = FftLayout::kPaired;
+    return distributed_irfft2(modes, options);
+  }
+  options.dim = {-3, -2, -1};
+  return distributed_irfftn(modes, options);
+}
+
+Tensor SpectralConvolutionImpl::forward(const Tensor& x, const SplitExtent& split) {
+  Sizes extents = x.sizes().slice(2).vec();
+  extents[1] = split.total;
+  const Tensor weight = at::view_as_complex(weight_);
+  const Tensor modes = low_modes(x, split);
+  const char* const equation = modes_.size() == 2 ? "bixy,ioxy->boxy" : "bixyz,ioxyz->boxyz";
+  return field(at::einsum(equation, {modes, weight}), split, extents);
+}
+
+// FNO.
+
+FNOImpl::FNOImpl(const FNOOptions& options)
+    : options_(options), activation_(get_activation(options.activation_fn())) {
+  check_options(options_);
+  const auto dimensions = static_cast<int64_t>(options_.modes().size());
+  const int64_t inputs = options_.in_channels() + (options_.coordinates() ? dimensions : 0);
+  lifting_ = register_module("lifting", Pointwise(inputs, options_.width()));
+  spectral_ = register_module("spectral", torch::nn::ModuleList());
+  bypass_ = register_module("bypass", torch::nn::ModuleList());
+  for (int64_t layer = 0; layer < options_.num_layers(); ++layer) {
+    spectral_->push_back(SpectralConvolution(options_.width(), options_.width(), options_.modes(),
+                                             options_.group()));
+    bypass_->push_back(Pointwise(options_.width(), options_.width()));
+  }
+  projection_ =
+      register_module("projection", Pointwise(options_.width(), options_.projection_channels()));
+  output_ =
+      register_module("output", Pointwise(options_.projection_channels(), options_.out_channels()));
+  if (options_.group()) {
+    SharedModuleOptions shared;
+    shared.process_group = *options_.group();
+    mark_module_as_shared(*this, shared);
+  }
+}
+
+int64_t FNOImpl::split_dim() const { return 3; }
+
+const SplitExtent& FNOImpl::split_of(const Tensor& x) {
+  const int64_t extent = x.size(split_dim());
+  if (!options_.group()) {
+    split_ = {{extent}, extent, 0};
+  } else if (known_extent_ != extent) {
+    split_.sizes = gather_extents(extent, "", *options_.group(), x);
+    split_.total = std::accumulate(split_.sizes.begin(), split_.sizes.end(), int64_t{0});
+    const auto rank = options_.group()->get()->getRank();
+    split_.offset = std::accumulate(split_.sizes.begin(), split_.sizes.begin() + rank, int64_t{0});
+    known_extent_ = extent;
+  }
+  return split_;
+}
+
+Tensor FNOImpl::coordinates(const Tensor& x, const SplitExtent& split) const {
+  std::vector<Tensor> channels = {x};
+  Sizes shape = x.sizes().vec();
+  shape[1] = 1;
+  for (int64_t dim = 2; dim < x.dim(); ++dim) {
+    const bool is_split = dim == split_dim();
+    const int64_t total = is_split ? split.total : x.size(dim);
+    const Tensor positions =
+        (at::arange(x.size(dim), x.options()) + (is_split ? split.offset : 0)) /
+        static_cast<double>(std::max<int64_t>(total - 1, 1));
+    Sizes along(static_cast<size_t>(x.dim()), 1);
+    along[static_cast<size_t>(dim)] = x.size(dim);
+    channels.push_back(positions.view(along).expand(shape));
+  }
+  return at::cat(channels, 1);
+}
+
+Tensor FNOImpl::padded(const Tensor& x, const SplitExtent& split, SplitExtent& wider) const {
+  const int64_t padding = options_.padding();
+  wider = split;
+  wider.total += padding;
+  wider.sizes.back() += padding;
+  const bool is_last = !options_.group() || options_.group()->get()->getRank() + 1 ==
+                                                static_cast<int>(split.sizes.size());
+  Sizes amounts;
+  for (int64_t dim = x.dim() - 1; dim >= 2; --dim) {
+    amounts.push_back(0);
+    amounts.push_back(dim != split_dim() || is_last ? padding : 0);
+  }
+  return at::constant_pad_nd(x, amounts);
+}
+
+Tensor FNOImpl::forward(const Tensor& x) {
+  const auto dimensions = static_cast<int64_t>(options_.modes().size());
+  TORCH_CHECK_VALUE(x.dim() == dimensions + 2 && x.size(1) == options_.in_channels(),
+                    "FNO: the input is ", x.sizes(), "; it should have ", dimensions + 2,
+                    " dimensions and ", options_.in_channels(), " channels");
+  const SplitExtent& split = split_of(x);
+  Tensor v = lifting_(options_.coordinates() ? coordinates(x, split) : x);
+  SplitExtent wider = split;
+  if (options_.padding() > 0) v = padded(v, split, wider);
+  for (size_t layer = 0; layer < spectral_->size(); ++layer) {
+    const Tensor convolved = spectral_->at<SpectralConvolutionImpl>(layer).forward(v, wider);
+    v = convolved + bypass_->at<PointwiseImpl>(layer).forward(v);
+    if (layer + 1 < spectral_->size()) v = activation_(v);
+  }
+  if (options_.padding() > 0) {
+    for (int64_t dim = 2; dim < x.dim(); ++dim) v = v.narrow(dim, 0, x.size(dim));
+  }
+  return output_(activation_(projection_(v)));
+}
+
+}  // namespace meshrun

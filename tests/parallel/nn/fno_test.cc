@@ -1,0 +1,163 @@
+#include "parallel/nn/fno.h"
+
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "parallel/collectives/split.h"
+#include "parallel/nn/distributed_data_parallel.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+using Sizes = std::vector<int64_t>;
+
+FNOOptions small_options(bool is_3d) {
+  FNOOptions options;
+  options.in_channels(2).out_channels(1).width(6).num_layers(2).projection_channels(8).padding(2);
+  options.modes(is_3d ? std::vector<IntArgument>{2, 3, 2} : std::vector<IntArgument>{3, 4});
+  return options;
+}
+
+Sizes field_shape(bool is_3d) { return is_3d ? Sizes{4, 2, 5, 7, 4} : Sizes{4, 2, 9, 11}; }
+
+double relative(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.sizes(), b.sizes());
+  const double norm = at::linalg_vector_norm(b).item<double>();
+  return at::linalg_vector_norm(a - b).item<double>() / (norm > 0 ? norm : 1);
+}
+
+// Unsharded parameters, or what else is sharded alike, by name.
+std::map<std::string, Tensor> whole(const torch::nn::Module& module, bool gradients) {
+  const auto shards = parameter_shards(module);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& item : module.named_parameters()) {
+    const Tensor tensor = gradients ? item.value().grad() : item.value().detach();
+    const auto shard = shards.find(item.key());
+    tensors[item.key()] = shard == shards.end() ? tensor.clone() : unsharded(tensor, shard->second);
+  }
+  return tensors;
+}
+
+// Samples are split along `dp`, columns along `spatial`.
+struct Trained {
+  Tensor output;
+  std::map<std::string, Tensor> gradients;
+  std::map<std::string, Tensor> parameters;
+};
+
+Trained train(bool is_3d, const std::optional<std::string>& spatial,
+              const std::optional<std::string>& dp, const Sizes& columns) {
+  auto& manager = DistributedManager::get();
+  at::manual_seed(3);
+  FNOOptions options = small_options(is_3d);
+  if (spatial) options.group(GroupArgument(*spatial));
+  FNO network(options);
+  at::manual_seed(4);
+  const Sizes shape = field_shape(is_3d);
+  Tensor x = at::randn(shape);
+  Tensor target = at::randn({shape[0], 1}).view({shape[0], 1, 1, 1});
+  if (is_3d) target = target.unsqueeze(-1);
+  if (dp) {
+    const SplitRange own = split_range(shape[0], manager.group_size(*dp), manager.group_rank(*dp));
+    x = x.narrow(0, own.begin, own.size());
+    target = target.narrow(0, own.begin, own.size());
+  }
+  if (spatial) {
+    int64_t begin = 0;
+    const int rank = manager.group_rank(*spatial);
+    for (int r = 0; r < rank; ++r) begin += columns[static_cast<size_t>(r)];
+    x = x.narrow(3, begin, columns[static_cast<size_t>(rank)]);
+  }
+  torch::optim::Adam optimizer(network->parameters(), 1e-3);
+  Trained trained;
+  const auto loss_of = [&](const Tensor& y) {
+    // DistributedDataParallel averages, so a rank's loss counts as many times as there are ranks.
+    return (y - target).square().sum() * (dp ? manager.group_size(*dp) : 1);
+  };
+  const auto step = [&](auto& model) {
+    for (int i = 0; i < 10; ++i) {
+      optimizer.zero_grad();
+      const Tensor y = model(x);
+      loss_of(y).backward();
+      if (i == 0) {
+        trained.output = y.detach();
+        trained.gradients = whole(*network, true);
+      }
+      optimizer.step();
+    }
+  };
+  if (dp) {
+    DistributedDataParallel model(network, {.process_group = manager.group(*dp)});
+    step(model);
+  } else {
+    step(network);
+  }
+  trained.parameters = whole(*network, false);
+  return trained;
+}
+
+void expect_equal(const Trained& trained, const Trained& serial) {
+  for (const auto& [name, gradient] : serial.gradients) {
+    EXPECT_LE(relative(trained.gradients.at(name), gradient), 1e-5) << name;
+  }
+  for (const auto& [name, parameter] : serial.parameters) {
+    EXPECT_LE(relative(trained.parameters.at(name), parameter), 1e-5) << name;
+  }
+}
+
+const bool kSpatial = register_rank_function("fno_spatial", [] {
+  const JoinedWorld world;
+  for (const bool is_3d : {false, true}) {
+    SCOPED_TRACE(is_3d ? "3-D" : "2-D");
+    const Trained serial = train(is_3d, std::nullopt, std::nullopt, {});
+    const int64_t extent = field_shape(is_3d)[3];
+    Sizes uneven(static_cast<size_t>(world.size), 1);
+    uneven[0] = extent - world.size + 1;
+    if (world.size > 2) {
+      uneven[0] += 1;
+      uneven[1] = 0;
+    }
+    for (const Sizes& columns : {compute_split_shapes(extent, world.size), uneven}) {
+      SCOPED_TRACE(c10::str("columns ", at::IntArrayRef(columns)));
+      const Trained trained = train(is_3d, "world", std::nullopt, columns);
+      int64_t begin = 0;
+      for (int r = 0; r < world.rank; ++r) begin += columns[static_cast<size_t>(r)];
+      const Tensor own = serial.output.narrow(3, begin, columns[static_cast<size_t>(world.rank)]);
+      EXPECT_LE(relative(trained.output, own), 1e-5);
+      expect_equal(trained, serial);
+    }
+  }
+});
+
+TEST(FNOTest, OnAnyNumberOfRanksIsTheUnshardedNetwork) {
+  run_in_worlds("fno_spatial", {1, 2, 3, 4}, {"ucx"});
+}
+
+const bool kMesh = register_rank_function("fno_mesh", [] {
+  const JoinedWorld world;
+  world.manager.initialize_mesh({2, 2}, {"dp", "spatial"});
+  const Trained serial = train(false, std::nullopt, std::nullopt, {});
+  expect_equal(train(false, "spatial", "dp", {5, 6}), serial);
+});
+
+TEST(FNOTest, TrainsOnAMeshOfDataAndSpaceAsOnOneRank) { run_in_worlds("fno_mesh", {4}, {"ucx"}); }
+
+TEST(FNOTest, RefusesOptionsThatDoNotFit) {
+  FNOOptions options;
+  options.modes({4});
+  EXPECT_THROW(FNO{options}, c10::ValueError);
+  FNO network(FNOOptions().modes({2, 2}).width(4));
+  EXPECT_THROW(network(at::ones({1, 3, 8, 8})), c10::ValueError);
+  EXPECT_EQ(network(at::ones({1, 1, 8, 8})).sizes(), (Sizes{1, 1, 8, 8}));
+}
+
+}  // namespace
+}  // namespace meshrun
