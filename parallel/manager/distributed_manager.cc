@@ -231,6 +231,14 @@ struct DistributedManager::State {
     groups->declare(name, std::move(partition));
   }
 
+  // Of MODEL_PARALLEL_SIZE, unless an axis of the mesh is that group.
+  void make_model_parallel_group() {
+    const std::string name = kModelParallel;
+    if (!world.model_parallel_size || groups->contains(name)) return;
+    groups->declare(name, groups->split(name, *world.model_parallel_size, std::nullopt));
+    groups->make_together(name);
+  }
+
   const DeviceMesh* mesh() const { return meshes.empty() ? nullptr : meshes.back().get(); }
 
   const DeviceMesh& set_mesh(const MeshLayout& layout) {
@@ -324,6 +332,7 @@ void DistributedManager::install_joined(std::unique_ptr<State> state, int gpus) 
   if (raw->world.world_size > 1) raw->meet(*manager->world());
   raw->has_met = true;
   if (!raw->world.mesh.shape.empty()) raw->set_mesh(raw->world.mesh);
+  raw->make_model_parallel_group();
 
   instance() = std::move(manager);
 }

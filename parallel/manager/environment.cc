@@ -348,7 +348,31 @@ absl::StatusOr<LaunchEnvironment> detect_environment(const EnvironmentLookup& lo
   const auto deadlock_after = read_deadlock_after(lookup);
   if (!deadlock_after.ok()) return deadlock_after.status();
   environment->deadlock_after = *deadlock_after;
+  Reader reader(lookup, *method, "");
+  environment->model_parallel_size = reader.integer("MODEL_PARALLEL_SIZE", 1);
+  if (absl::Status status = reader.status(); !status.ok()) return status;
+  // Only ranks that have it alike may meet.
+  if (const std::optional<int>& size = environment->model_parallel_size) {
+    environment->identity += fmt::format(", MODEL_PARALLEL_SIZE={}", *size);
+  }
   return environment;
+}
+
+absl::Status check_model_parallel_size(std::optional<int> size, int world_size,
+                                       std::optional<int64_t> axis) {
+  if (size && world_size % *size != 0) {
+    return absl::InvalidArgumentError(fmt::format(
+        "MODEL_PARALLEL_SIZE={} does not divide the world size {}: start a multiple of {} ranks, "
+        "or set another size",
+        *size, world_size, *size));
+  }
+  if (size && axis && *axis != *size) {
+    return absl::InvalidArgumentError(fmt::format(
+        "MODEL_PARALLEL_SIZE={} contradicts the mesh, whose axis \"model_parallel\" has {} ranks: "
+        "unset the variable",
+        *size, *axis));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(

@@ -17,6 +17,9 @@
 // else this host if the step has one node, else the first node of SLURM_STEP_NODELIST, else
 // SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
 //
+// MODEL_PARALLEL_SIZE, under every method: initialize() makes the group "model_parallel" of so many
+// consecutive ranks. It divides the world size and is the same on all ranks.
+//
 // If SLURM or OPENMPI gives no MASTER_PORT, it is derived from the job's id, so that two jobs on a
 // host do not meet.
 //
@@ -31,6 +34,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,6 +43,9 @@
 #include "absl/status/statusor.h"
 
 namespace meshrun {
+
+// The group that MODEL_PARALLEL_SIZE makes.
+inline constexpr char kModelParallel[] = "model_parallel";
 
 enum class LaunchMethod { kSingle, kCoordinator, kEnv, kSlurm, kOpenMpi };
 
@@ -65,6 +72,8 @@ struct LaunchEnvironment {
   std::optional<std::chrono::milliseconds> timeout;
   // MESHRUN_DEADLOCK_SECONDS.
   std::optional<std::chrono::milliseconds> deadlock_after;
+  // MODEL_PARALLEL_SIZE.
+  std::optional<int> model_parallel_size;
 };
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
@@ -93,6 +102,11 @@ absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
 // At least 3, since such ranks report after 2 s and reports settle for 1 s.
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
     const EnvironmentLookup& lookup);
+
+// Why a world of `world_size` has no "model_parallel" group of MODEL_PARALLEL_SIZE=`size`, or a mesh
+// with an axis of that name and of `axis` ranks contradicts it. Absent values are not checked.
+absl::Status check_model_parallel_size(std::optional<int> size, int world_size,
+                                       std::optional<int64_t> axis);
 
 // The place of this rank's first GPU (MESHRUN_GPUS) among those that the process sees
 // (CUDA_VISIBLE_DEVICES, which under meshrun lists the job's GPUs on the host). Absent if no daemon

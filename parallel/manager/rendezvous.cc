@@ -30,6 +30,15 @@ void take_assignment(World& world) {
   world.mesh = value_or_throw<MeshError>(make_mesh_layout(assignment.mesh, world.world_size));
 }
 
+void check_model_parallel_group(const World& world) {
+  std::optional<int64_t> axis;
+  for (size_t i = 0; i < world.mesh.names.size(); ++i) {
+    if (world.mesh.names[i] == kModelParallel) axis = world.mesh.shape[i];
+  }
+  throw_if_error<EnvironmentError>(
+      check_model_parallel_size(world.model_parallel_size, world.world_size, axis));
+}
+
 // Of this process.
 RankPlace own_place(const World& world) {
   const auto address = local_address_towards(world.master_addr);
@@ -125,12 +134,14 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
   world.timeout = timeout ? timeout : environment.timeout;
   world.deadlock_after = environment.deadlock_after;
   world.rendezvous_timeout = world.timeout.value_or(world.rendezvous_timeout);
+  world.model_parallel_size = environment.model_parallel_size;
   if (environment.method == LaunchMethod::kCoordinator) {
     world.agent = std::move(agent);
     if (!world.agent)
       world.agent =
           value_or_throw<RendezvousError>(agent::Agent::Connect(world.rendezvous_timeout));
     take_assignment(world);
+    check_model_parallel_group(world);
     return world;
   }
   world.rank = environment.rank;
@@ -143,6 +154,7 @@ World find_world(const std::optional<std::string>& method, std::optional<millise
   world.store_is_hosted = environment.store_is_hosted;
   world.store_prefix = environment.store_prefix;
   world.identity = environment.identity;
+  check_model_parallel_group(world);
   return world;
 }
 

@@ -29,6 +29,8 @@ struct World {
   std::optional<std::chrono::milliseconds> timeout;
   // MESHRUN_DEADLOCK_SECONDS.
   std::optional<std::chrono::milliseconds> deadlock_after;
+  // MODEL_PARALLEL_SIZE.
+  std::optional<int> model_parallel_size;
   std::shared_ptr<agent::Agent> agent;
   // Empty without --mesh.
   MeshLayout mesh;

@@ -297,6 +297,24 @@ TEST(EnvironmentTest, TheTimeoutIsInSeconds) {
   }
 }
 
+TEST(EnvironmentTest, TheModelParallelSizeDividesTheWorld) {
+  EXPECT_EQ(detect(kEnv)->model_parallel_size, std::nullopt);
+  const auto two = detect(with(kEnv, "MODEL_PARALLEL_SIZE", "2"));
+  EXPECT_EQ(two->model_parallel_size, 2);
+  // Ranks that have another one do not meet.
+  EXPECT_NE(two->identity, detect(kEnv)->identity);
+  for (const char* value : {"0", "-1", "two", "2.0"}) {
+    EXPECT_THAT(error(with(kEnv, "MODEL_PARALLEL_SIZE", value)),
+                HasSubstr("is not an integer of at least 1"));
+  }
+  EXPECT_TRUE(check_model_parallel_size(std::nullopt, 3, 2).ok());
+  EXPECT_TRUE(check_model_parallel_size(2, 4, std::nullopt).ok());
+  EXPECT_TRUE(check_model_parallel_size(2, 4, 2).ok());
+  EXPECT_THAT(check_model_parallel_size(2, 3, std::nullopt).message(),
+              HasSubstr("MODEL_PARALLEL_SIZE=2 does not divide the world size 3"));
+  EXPECT_THAT(check_model_parallel_size(2, 4, 4).message(), HasSubstr("has 4 ranks"));
+}
+
 TEST(EnvironmentTest, TheTimeOfADeadlockIsInSecondsOrZero) {
   EXPECT_EQ(detect(kEnv)->deadlock_after, std::nullopt);
   EXPECT_EQ(detect(with(kEnv, "MESHRUN_DEADLOCK_SECONDS", "3.5"))->deadlock_after,

@@ -390,6 +390,36 @@ TEST(ManagerTest, TheTimeOfADeadlockIsCheckedByEveryRank) {
   }
 }
 
+const bool kModelParallelGroup = register_rank_function("model_parallel_group", [] {
+  DistributedManager::initialize();
+  const int size = std::atoi(std::getenv("MODEL_PARALLEL_SIZE"));
+  const int first = manager().rank() / size * size;
+  EXPECT_THAT(manager().group_names(), ElementsAre("model_parallel"));
+  EXPECT_EQ(manager().group_size("model_parallel"), size);
+  EXPECT_EQ(manager().group_ranks("model_parallel").front(), first);
+  EXPECT_FLOAT_EQ(sum_of_ranks(manager().group("model_parallel")),
+                  static_cast<float>(size * first + size * (size - 1) / 2));
+  DistributedManager::create_orthogonal_process_group("data_parallel", "model_parallel");
+  EXPECT_EQ(manager().group_size("data_parallel"), manager().world_size() / size);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, ModelParallelSizeMakesAGroupOfConsecutiveRanks) {
+  for (const auto& [world, size] : {std::pair(1, 1), std::pair(2, 2), std::pair(4, 2)}) {
+    expect_success(run_ranks("model_parallel_group",
+                             with(env_ranks(world), "MODEL_PARALLEL_SIZE", std::to_string(size))));
+  }
+}
+
+const bool kModelParallelSize = register_rank_function("model_parallel_size", [] {
+  EXPECT_THAT(message_of<EnvironmentError>([] { DistributedManager::initialize(); }),
+              AllOf(HasSubstr("MODEL_PARALLEL_SIZE=2"), HasSubstr("world size 3")));
+});
+
+TEST(ManagerTest, AModelParallelSizeThatDoesNotDivideIsRefusedByEveryRank) {
+  expect_success(run_ranks("model_parallel_size", with(env_ranks(3), "MODEL_PARALLEL_SIZE", "2")));
+}
+
 const bool kSetup = register_rank_function("setup", [] {
   const int rank = std::atoi(std::getenv("TEST_RANK"));
   const std::string port = std::getenv("TEST_PORT");
