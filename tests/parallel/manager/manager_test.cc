@@ -580,6 +580,23 @@ const bool kCoordinator = register_rank_function("coordinator", [] {
 
 TEST(ManagerTest, ACoordinatorsMeshIsThereFromTheStart) { run_under_coordinator("coordinator", 4); }
 
+const bool kModelAxis = register_rank_function("coordinator_model_axis", [] {
+  const std::shared_ptr<FakeAgent> agent = fake_agent(4, {{"dp", 2}, {"model_parallel", 2}});
+  setenv("MODEL_PARALLEL_SIZE", "4", 1);
+  EXPECT_THAT(
+      message_of<EnvironmentError>([&] { DistributedManager::initialize({.agent = agent}); }),
+      HasSubstr("MODEL_PARALLEL_SIZE=4 contradicts the mesh"));
+  setenv("MODEL_PARALLEL_SIZE", "2", 1);
+  DistributedManager::initialize({.agent = agent});
+  EXPECT_THAT(manager().group_names(), ElementsAre("dp", "model_parallel"));
+  EXPECT_FLOAT_EQ(sum(manager().group("model_parallel"), 1), 2);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ManagerTest, AMeshMayNameTheModelParallelGroup) {
+  run_under_coordinator("coordinator_model_axis", 4);
+}
+
 const bool kRefusedGroup = register_rank_function("refused_group", [] {
   const std::shared_ptr<FakeAgent> agent = fake_agent(2, {});
   agent->refuse_groups_with(absl::InvalidArgumentError("the name is taken"));

@@ -11,12 +11,14 @@
 
 #include "ATen/ATen.h"
 #include "parallel/base/errors.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/collectives/split.h"
 #include "parallel/nn/afno.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/rank_world.h"
 
 namespace meshrun {
 namespace {
@@ -266,6 +268,56 @@ const bool kDrops = register_rank_function("afno_drops", [] {
 
 TEST(DistributedAfnoTest, RanksSeededAlikeDropWhatAfnoDrops) {
   run_with_model_parallel("afno_drops", 2, 2);
+}
+
+// Loads what the last world has saved, goes on for three steps, and compares with one rank that has
+// done them all.
+const bool kCheckpoint = register_rank_function("afno_checkpoint", [] {
+  const JoinedWorld world;
+  const int last = std::stoi(variable("TEST_LAST_STEP", "0"));
+  at::manual_seed(11);
+  DistributedAFNO model(small());
+  torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(1e-3));
+  const auto train = [](auto& network, torch::optim::Adam& optimizer, int from, int to) {
+    for (int step = from; step < to; ++step) {
+      const Tensor x = at::arange(4 * 8 * 12, at::kFloat).view({1, 4, 8, 12}).sin() * (step + 1);
+      optimizer.zero_grad();
+      (network(x) - 1).square().sum().backward();
+      optimizer.step();
+    }
+  };
+  CheckpointDirectory checkpoints(variable("TEST_DIRECTORY", ""), {});
+  const auto progress = checkpoints.load(*model, adam);
+  const int first = progress ? static_cast<int>(progress->step) : 0;
+  EXPECT_EQ(first, last - 3);
+  train(model, adam, first, last);
+  checkpoints.save(*model, adam, {.step = last});
+
+  AFNO serial = serial_of(small_serial());
+  torch::optim::Adam serial_adam(serial->parameters(), torch::optim::AdamOptions(1e-3));
+  train(serial, serial_adam, 0, last);
+  const Whole whole = wholes_of(*model);
+  const auto parameters = model->named_parameters();
+  for (const auto& item : serial->named_parameters()) {
+    EXPECT_LT(distance(whole(item.key(), parameters[item.key()]), item.value()), 1e-5)
+        << item.key();
+  }
+});
+
+TEST(DistributedAfnoTest, AnyNumberOfRanksGoesOnWithTheCheckpointsOfAnyOther) {
+  const std::string directory = testing::TempDir() + "/afno_checkpoints";
+  int last = 0;
+  for (const int size : {2, 4, 1}) {
+    std::vector<Variables> ranks = env_ranks(size);
+    last += 3;
+    for (Variables& rank : ranks) {
+      rank["MODEL_PARALLEL_SIZE"] = std::to_string(size);
+      rank["TEST_DIRECTORY"] = directory;
+      rank["TEST_LAST_STEP"] = std::to_string(last);
+    }
+    SCOPED_TRACE("world of " + std::to_string(size));
+    expect_success(run_ranks("afno_checkpoint", ranks));
+  }
 }
 
 // A layer in a group against itself in a group of one rank: outputs and gradients.
