@@ -7,14 +7,21 @@
 #include <stdexcept>
 #include <vector>
 
-#include "jobs/geoid/colour_map.h"
-#include "jobs/geoid/text.h"
+#include "jobs/figures/colour_bar.h"
+#include "jobs/figures/colour_map.h"
+#include "jobs/figures/text.h"
 
 namespace meshrun::geoid {
 namespace {
 
-constexpr Colour kPaper = {255, 255, 255};
-constexpr Colour kInk = {34, 38, 44};
+using jobs::Align;
+using jobs::diverging_colour;
+using jobs::draw_text;
+using jobs::Image;
+using jobs::kBarHeight;
+using jobs::kInk;
+using jobs::kLabelHeight;
+using jobs::kTick;
 
 constexpr int kMargin = 36;
 constexpr int kGap = 44;
@@ -22,12 +29,9 @@ constexpr int kGap = 44;
 constexpr int kLatitudeWidth = 48;
 constexpr int kMapTop = 118;
 constexpr int kBarDrop = 52;
-constexpr int kBarHeight = 16;
 constexpr int kBelowBar = 56;
-constexpr int kTick = 5;
 constexpr double kTitleHeight = 18;
 constexpr double kPanelTitleHeight = 14;
-constexpr double kLabelHeight = 9;
 // Errors beyond this quantile take the end of the colour bar, lest a few peaks bleach the rest.
 constexpr double kErrorQuantile = 0.998;
 
@@ -79,27 +83,6 @@ void draw_graticule(Image& image, int left, const Map& map) {
   }
 }
 
-void draw_colour_bar(Image& image, int left, const Map& map, double limit) {
-  const int width = map.columns * 3 / 4;
-  const int start = left + (map.columns - width) / 2;
-  const int top = kMapTop + map.rows + kBarDrop;
-  for (int x = 0; x < width; ++x) {
-    const Colour colour = diverging_colour(2.0 * x / (width - 1) - 1);
-    image.fill_rectangle(start + x, top, 1, kBarHeight, colour);
-  }
-  image.outline_rectangle(start, top, width, kBarHeight, kInk);
-  constexpr int kSteps = 4;
-  for (int step = -kSteps; step <= kSteps; step += 2) {
-    const double share = static_cast<double>(step) / kSteps;
-    const int x = start + static_cast<int>(std::lround((share + 1) / 2 * (width - 1)));
-    image.fill_rectangle(x, top + kBarHeight + 1, 1, kTick, kInk);
-    draw_text(image, x, top + kBarHeight + kTick + 8, kLabelHeight, format("%.3g", share * limit),
-              kInk, Align::kCentre);
-  }
-  draw_text(image, start + width + 14, top + (kBarHeight - kLabelHeight) / 2, kLabelHeight, "m",
-            kInk);
-}
-
 double quantile_of_magnitude(std::vector<float> values, double quantile) {
   for (float& value : values) value = std::abs(value);
   const auto nth = values.begin() + static_cast<int64_t>(quantile * (values.size() - 1));
@@ -108,7 +91,7 @@ double quantile_of_magnitude(std::vector<float> values, double quantile) {
 }
 
 double bar_limit(double magnitude) {
-  return std::isfinite(magnitude) && magnitude > 0 ? round_up_nicely(magnitude) : 1;
+  return std::isfinite(magnitude) && magnitude > 0 ? jobs::round_up_nicely(magnitude) : 1;
 }
 
 }  // namespace
@@ -131,14 +114,16 @@ Image draw_figure(const Map& map, std::span<const float> truth, std::span<const 
 
   const int panel_width = kLatitudeWidth + map.columns;
   Image image(2 * kMargin + 3 * panel_width + 2 * kGap,
-              kMapTop + map.rows + kBarDrop + kBarHeight + kBelowBar, kPaper);
+              kMapTop + map.rows + kBarDrop + kBarHeight + kBelowBar, jobs::kPaper);
   draw_text(image, kMargin, kMargin, kTitleHeight, title, kInk);
   int left = kMargin + kLatitudeWidth;
   for (const Panel& panel : panels) {
     draw_text(image, left, kMapTop - 28, kPanelTitleHeight, panel.title, kInk);
     draw_map(image, left, map, panel);
     draw_graticule(image, left, map);
-    draw_colour_bar(image, left, map, panel.limit);
+    const int bar_width = map.columns * 3 / 4;
+    jobs::draw_colour_bar(image, left + (map.columns - bar_width) / 2,
+                          kMapTop + map.rows + kBarDrop, bar_width, -1, 1, panel.limit, "m");
     left += panel_width + kGap;
   }
   return image;

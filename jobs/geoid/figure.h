@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "jobs/geoid/image.h"
+#include "jobs/figures/image.h"
 
 namespace meshrun::geoid {
 
@@ -21,7 +21,7 @@ struct Map {
 
 // `truth` and `prediction` are [rows * columns] in metres; the error is prediction minus truth.
 // Raises std::invalid_argument where their sizes differ from the map's.
-Image draw_figure(const Map& map, std::span<const float> truth, std::span<const float> prediction,
-                  const std::string& title);
+jobs::Image draw_figure(const Map& map, std::span<const float> truth,
+                        std::span<const float> prediction, const std::string& title);
 
 }  // namespace meshrun::geoid

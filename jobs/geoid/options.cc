@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "jobs/geoid/gtx.h"
+#include "jobs/runtime/flags.h"
 #include "jobs/runtime/job.h"
 
 namespace meshrun::geoid {
@@ -22,14 +23,6 @@ constexpr char kExamples[] =
     "  mpirun -n 2 geoid --steps 300                  a shorter run under another launcher\n"
     "  geoid --checkpoint-dir ckpt --resume           go on where the last run stopped";
 
-// An output file can be written only where its directory exists; better said before training than
-// after.
-std::string check_directory(const std::string& path) {
-  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
-  if (path.empty() || directory.empty() || std::filesystem::is_directory(directory)) return "";
-  return "the directory " + directory.string() + " does not exist";
-}
-
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
@@ -39,9 +32,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   CLI::App app(kDescription, "geoid");
   app.footer(kExamples);
   app.option_defaults()->always_capture_default();
-  constexpr int64_t kMany = 1'000'000'000;
   app.add_option("--data", options.data, "GTX file with the field to learn");
-  app.add_option("--steps", options.steps, "Training steps")->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--steps", options.steps, "Training steps")
+      ->check(CLI::Range(int64_t{1}, jobs::kMany));
   app.add_option("--batch", options.batch, "Points per step, all ranks together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   // Without the check a negative number would wrap around.
@@ -58,23 +51,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->check(CLI::Range(1e-3, 1e3));
   app.add_option("--held-out", options.held_out, "Share of the points kept for the evaluation")
       ->check(CLI::Range(0.001, 0.9));
-  app.add_option("--log-every", options.log_every, "Steps between lines of progress")
-      ->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--checkpoint-dir", options.checkpoint_dir, "Where checkpoints are kept");
-  app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints")
-      ->check(CLI::Range(int64_t{1}, kMany));
-  app.add_option("--keep-checkpoints", options.keep_checkpoints,
-                 "Checkpoints that stay, the newest")
-      ->check(CLI::Range(int64_t{1}, kMany));
-  app.add_flag("--resume", options.resume, "Go on from the newest checkpoint, if there is one");
-  app.add_option("--report", options.report, "Final report, JSON; empty: none")
-      ->check(check_directory);
-  app.add_option("--png", options.png, "Picture of truth, prediction and error; empty: none")
-      ->check(check_directory);
-  app.add_option("--dump-parameters", options.dump_parameters,
-                 "Each rank r writes its final parameters to <PREFIX>-rank-<r>.safetensors")
-      ->check(check_directory)
-      ->type_name("PREFIX");
+  jobs::add_common_flags(app, options);
   app.add_flag("--no-evaluation", options.no_evaluation,
                "End after training: no held-out RMSE, no picture");
   try {

@@ -1,30 +1,14 @@
 #include "jobs/geoid/report.h"
 
-#include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "jobs/runtime/words.h"
 #include "parallel/checkpoint/atomic_file.h"
 
 namespace meshrun::geoid {
-namespace {
-
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, pattern, values...);
-  return text;
-}
-
-std::string ranks(int world_size) {
-  return std::to_string(world_size) + (world_size == 1 ? " rank" : " ranks");
-}
-
-std::string absolute(const std::string& path) {
-  return path.empty() ? "" : std::filesystem::absolute(path).lexically_normal().string();
-}
-
-}  // namespace
+using jobs::absolute;
+using jobs::format;
+using jobs::ranks;
 
 std::string summary(const Outcome& outcome, const Options& options) {
   std::string text = "geoid: ";
@@ -77,9 +61,9 @@ void write_picture(const Prediction& prediction, const Outcome& outcome, const O
       static_cast<long long>(3 + 2 * options.features), hidden, hidden, hidden,
       outcome.held_out->rmse_m, static_cast<long long>(outcome.training.steps),
       ranks(outcome.world_size).c_str());
-  const Image figure =
+  const jobs::Image figure =
       draw_figure(prediction.map, prediction.truth_m, prediction.predicted_m, title);
-  write_file_atomically(options.png, encode_png(figure));
+  write_file_atomically(options.png, jobs::encode_png(figure));
 }
 
 }  // namespace meshrun::geoid

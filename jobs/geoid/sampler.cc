@@ -4,27 +4,19 @@
 #include <stdexcept>
 #include <string>
 
+#include "jobs/runtime/random.h"
+
 namespace meshrun::geoid {
 namespace {
+
+using jobs::mix;
+using jobs::scale_to;
 
 // Keeps the streams of the hold-out and of the batches apart.
 constexpr uint64_t kHeldOutStream = 0x6765'6f69'6400'0001;
 constexpr uint64_t kBatchStream = 0x6765'6f69'6400'0002;
 
-// Maps a uniform 64-bit value onto [0, bound) by the high half of the product (Lemire); the bias of
-// bound / 2^64 is below 1e-13 here.
-int64_t scale_to(uint64_t value, int64_t bound) {
-  return static_cast<int64_t>(static_cast<unsigned __int128>(value) * bound >> 64);
-}
-
 }  // namespace
-
-uint64_t mix(uint64_t value) {
-  value += 0x9e37'79b9'7f4a'7c15;
-  value = (value ^ value >> 30) * 0xbf58'476d'1ce4'e5b9;
-  value = (value ^ value >> 27) * 0x94d0'49bb'1331'11eb;
-  return value ^ value >> 31;
-}
 
 bool is_held_out(int64_t point, double fraction) {
   const uint64_t hash = mix(kHeldOutStream ^ mix(static_cast<uint64_t>(point)));

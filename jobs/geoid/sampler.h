@@ -10,9 +10,6 @@
 
 namespace meshrun::geoid {
 
-// Sebastiano Vigna's splitmix64 finaliser: a bijection whose outputs pass for independent.
-uint64_t mix(uint64_t value);
-
 // True for about `fraction` of all points, chosen by a hash of the index: the same points in every
 // run.
 bool is_held_out(int64_t point, double fraction);

@@ -9,8 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "jobs/geoid/one_cycle.h"
 #include "jobs/geoid/sampler.h"
+#include "jobs/runtime/agreement.h"
+#include "jobs/runtime/one_cycle.h"
 #include "jobs/runtime/progress.h"
 #include "jobs/runtime/stop.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -22,9 +23,6 @@ namespace meshrun::geoid {
 namespace {
 
 using at::Tensor;
-
-// Steps between two agreements on the loss and on whether to stop: a small share of a second.
-constexpr int64_t kAgreeEvery = 10;
 
 // This rank's share of a step's batch, and the weight of the whole batch, which every rank can
 // tell.
@@ -55,19 +53,6 @@ Tensor local_loss(const Tensor& predicted, const Field::Samples& samples, c10::D
   const Tensor sum = (samples.weights.to(device) * error.square()).sum();
   // A batch of poles alone weighs nothing.
   return sum * (share.batch_weight > 0 ? world_size / share.batch_weight : 0);
-}
-
-struct Agreement {
-  double loss = 0;
-  bool stop = false;
-};
-
-Agreement agree(c10d::ProcessGroup& group, const Tensor& loss) {
-  const Tensor stop = at::full_like(loss, jobs::stop_requested() ? 1 : 0);
-  std::vector<Tensor> sums = {at::stack({loss.detach(), stop})};
-  group.allreduce(sums)->wait();
-  const Tensor values = sums[0].cpu();
-  return {values[0].item<double>() / group.getSize(), values[1].item<double>() > 0};
 }
 
 // --steps is among them: the learning rate of a step depends on how many there will be.
@@ -124,7 +109,7 @@ TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const 
         share_of_batch(field, points, options, result.steps, manager.rank(), manager.world_size());
     const Field::Samples samples = field.samples(share.points);
     optimizer.param_groups()[0].options().set_lr(
-        one_cycle(options.learning_rate, result.steps, options.steps));
+        jobs::one_cycle(options.learning_rate, result.steps, options.steps));
     optimizer.zero_grad();
     const Tensor loss = local_loss(model(samples.positions), samples, manager.device(), share,
                                    manager.world_size());
@@ -134,8 +119,8 @@ TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const 
 
     const bool last = result.steps == options.steps;
     if (last || result.steps % options.checkpoint_every == 0) save();
-    if (!last && result.steps % kAgreeEvery != 0) continue;
-    const Agreement agreement = agree(*group, loss);
+    if (!last && result.steps % jobs::kAgreeEvery != 0) continue;
+    const jobs::Agreement agreement = jobs::agree(*group, loss);
     progress.report(result.steps, agreement.loss,
                     {{"rmse_m", field.standard_deviation_m() * std::sqrt(agreement.loss)}});
     if (agreement.stop && !last) {

@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "jobs/geoid/colour_map.h"
+#include "jobs/figures/colour_map.h"
+#include "jobs/figures/image.h"
+#include "jobs/figures/text.h"
 #include "jobs/geoid/figure.h"
 #include "jobs/geoid/gtx.h"
-#include "jobs/geoid/image.h"
-#include "jobs/geoid/one_cycle.h"
 #include "jobs/geoid/sampler.h"
-#include "jobs/geoid/text.h"
 #include "jobs/runtime/error_file.h"
 #include "jobs/runtime/first_line.h"
+#include "jobs/runtime/one_cycle.h"
 #include "nlohmann/json.hpp"
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/collectives/split.h"
@@ -30,6 +30,16 @@
 
 namespace meshrun::geoid {
 namespace {
+
+using jobs::Align;
+using jobs::Colour;
+using jobs::diverging_colour;
+using jobs::draw_text;
+using jobs::encode_png;
+using jobs::Image;
+using jobs::one_cycle;
+using jobs::round_up_nicely;
+using jobs::text_width;
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;

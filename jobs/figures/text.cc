@@ -1,4 +1,4 @@
-#include "jobs/geoid/text.h"
+#include "jobs/figures/text.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 namespace {
 
 constexpr int kColumns = 5;
@@ -133,4 +133,4 @@ void draw_text(Image& image, double x, double y, double height, std::string_view
   }
 }
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs

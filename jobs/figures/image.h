@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 
 struct Colour {
   uint8_t red = 0;
@@ -45,4 +45,4 @@ class Image {
 // The bytes of a PNG file. Raises std::runtime_error with libpng's message.
 std::string encode_png(const Image& image);
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs

@@ -2,9 +2,9 @@
 // ends.
 #pragma once
 
-#include "jobs/geoid/image.h"
+#include "jobs/figures/image.h"
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 
 // `value` in [-1, 1]; what lies outside takes the colour of that end, a NaN is grey.
 Colour diverging_colour(double value);
@@ -13,4 +13,4 @@ Colour diverging_colour(double value);
 // `value`, which is positive: a limit that reads well beside a colour bar.
 double round_up_nicely(double value);
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs

@@ -1,4 +1,4 @@
-#include "jobs/geoid/image.h"
+#include "jobs/figures/image.h"
 
 #include <png.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 namespace {
 
 constexpr int kMaxSide = 32768;
@@ -74,4 +74,4 @@ std::string encode_png(const Image& image) {
   return bytes;
 }
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs

@@ -3,9 +3,9 @@
 
 #include <string_view>
 
-#include "jobs/geoid/image.h"
+#include "jobs/figures/image.h"
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 
 enum class Align { kLeft, kCentre, kRight };
 
@@ -18,4 +18,4 @@ void draw_text(Image& image, double x, double y, double height, std::string_view
 // In pixels, without the space after the last character.
 double text_width(double height, std::string_view text);
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs

@@ -1,10 +1,10 @@
-#include "jobs/geoid/colour_map.h"
+#include "jobs/figures/colour_map.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 namespace {
 
 struct Oklab {
@@ -76,4 +76,4 @@ double round_up_nicely(double value) {
   return 10 * power;
 }
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs

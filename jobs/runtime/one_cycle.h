@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <numbers>
 
-namespace meshrun::geoid {
+namespace meshrun::jobs {
 
 // The rate of `step`, from 0 to total_steps - 1.
 inline double one_cycle(double peak, int64_t step, int64_t total_steps) {
@@ -25,4 +25,4 @@ inline double one_cycle(double peak, int64_t step, int64_t total_steps) {
   return cosine(peak, peak / kEndDivisor, (at - peak_at) / std::max(1.0, last - peak_at));
 }
 
-}  // namespace meshrun::geoid
+}  // namespace meshrun::jobs
