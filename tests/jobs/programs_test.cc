@@ -94,6 +94,22 @@ class ProgramsTest : public testing::Test {
     return more;
   }
 
+  std::vector<std::string> darcy_arguments(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"--cache",         path("cache"),
+                               "--size",          "13",
+                               "--train-samples", "12",
+                               "--test-samples",  "3",
+                               "--batch",         "5",
+                               "--width",         "6",
+                               "--modes",         "4",
+                               "--layers",        "2",
+                               "--padding",       "2",
+                               "--steps",         "20",
+                               "--report",        path("darcy.json"),
+                               "--png",           path("darcy.png")});
+    return more;
+  }
+
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
 
   const std::string directory_ = testing::TempDir() + "programs";
@@ -197,6 +213,67 @@ TEST_F(ProgramsTest, ACheckpointOfAnEarlierVersionIsNamedAndKept) {
     EXPECT_THAT(rank.output, HasSubstr("format of an earlier version"));
   }
   EXPECT_TRUE(fs::exists(path("old/geoid.safetensors")));
+}
+
+TEST_F(ProgramsTest, DarcyIsTheSameOnEveryMesh) {
+  const auto dumped = [&](int world_size, const std::string& spatial) {
+    const std::string prefix = path("darcy" + std::to_string(world_size) + "x" + spatial);
+    expect_success(
+        run("darcy",
+            darcy_arguments({"--spatial", spatial, "--dump-parameters", prefix, "--no-evaluation"}),
+            env_ranks(world_size)));
+    const TensorFile first = read_safetensors(prefix + "-rank-0.safetensors");
+    for (int rank = 1; rank < world_size; ++rank) {
+      const TensorFile other =
+          read_safetensors(prefix + "-rank-" + std::to_string(rank) + ".safetensors");
+      EXPECT_LT(relative_l2(other, first), 1e-5) << "rank " << rank;
+    }
+    return first;
+  };
+  const TensorFile alone = dumped(1, "1");
+  const std::vector<std::pair<int, std::string>> meshes = {{2, "1"}, {2, "2"}, {3, "3"}, {4, "2"}};
+  for (const auto& [world_size, spatial] : meshes) {
+    SCOPED_TRACE(std::to_string(world_size) + " ranks, spatial " + spatial);
+    EXPECT_LT(relative_l2(dumped(world_size, spatial), alone), 1e-4);
+  }
+}
+
+TEST_F(ProgramsTest, DarcyResumesOnAnotherMeshAndLeavesAReportAndAPicture) {
+  const std::vector<std::string> checkpoints = {"--checkpoint-dir", path("checkpoints")};
+  const auto arguments = [&](const std::string& prefix, std::vector<std::string> more) {
+    more.insert(more.end(), {"--dump-parameters", path(prefix)});
+    more.insert(more.end(), checkpoints.begin(), checkpoints.end());
+    return darcy_arguments(more);
+  };
+  expect_success(run("darcy", arguments("whole", {"--checkpoint-every", "10"}), env_ranks(1)));
+  fs::remove_all(path("checkpoints/step-20"));
+  expect_success(run("darcy", arguments("resumed", {"--resume", "--spatial", "2"}), env_ranks(4)));
+  EXPECT_LT(relative_l2(read_safetensors(path("resumed-rank-3.safetensors")),
+                        read_safetensors(path("whole-rank-0.safetensors"))),
+            1e-4);
+  const auto report = nlohmann::json::parse(std::ifstream(path("darcy.json")));
+  EXPECT_EQ(report.at("first_step"), 10);
+  EXPECT_EQ(report.at("mesh").at("spatial"), 2);
+  EXPECT_EQ(report.at("data_solved"), false) << "the first run has kept the samples";
+  EXPECT_GT(report.at("relative_l2_test").get<double>(), 0);
+  EXPECT_TRUE(fs::exists(path("darcy.png")));
+
+  fs::resize_file(path("checkpoints/step-20/model.safetensors"), 1000);
+  for (const RankResult& rank : run("darcy", arguments("none", {"--resume"}), env_ranks(3))) {
+    EXPECT_EQ(rank.exit_code, 1);
+    EXPECT_THAT(rank.output, HasSubstr("is truncated: 1000 bytes"));
+  }
+}
+
+TEST_F(ProgramsTest, DarcySaysOnEveryRankWhatIsWrongWithData) {
+  for (const RankResult& rank : run("darcy", darcy_arguments({"--data", data_}), env_ranks(2))) {
+    EXPECT_EQ(rank.exit_code, 1);
+    EXPECT_THAT(rank.output, HasSubstr("is not an HDF5 file"));
+  }
+  for (const RankResult& rank : run("darcy", darcy_arguments({"--spatial", "2"}), env_ranks(3))) {
+    EXPECT_EQ(rank.exit_code, 2);
+    EXPECT_THAT(rank.output, HasSubstr("--spatial 2 does not divide the 3 ranks"));
+  }
 }
 
 TEST_F(ProgramsTest, ATruncatedDataFileIsOneSentenceAnErrorFileAndExitCode1) {

@@ -1,0 +1,37 @@
+// How well the network knows the pressure of samples that it was not trained on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "jobs/darcy/data.h"
+#include "jobs/darcy/mesh.h"
+#include "jobs/darcy/network.h"
+
+namespace meshrun::darcy {
+
+// Both are collective over the world and return the same on every rank.
+
+struct TestErrors {
+  double relative_l2 = 0;  // the mean over samples
+  double worst = 0;
+};
+// Of samples [first, first + count).
+TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
+                    const RankMesh& mesh, c10::Device device);
+
+// Whole fields of some samples, row-major.
+struct Shown {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  struct Sample {
+    std::vector<float> permeability;
+    std::vector<float> truth;
+    std::vector<float> predicted;
+  };
+  std::vector<Sample> samples;
+};
+Shown show(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
+           const RankMesh& mesh, c10::Device device);
+
+}  // namespace meshrun::darcy

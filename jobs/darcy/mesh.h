@@ -1,0 +1,36 @@
+// The mesh of the darcy job: dp x spatial.
+#pragma once
+
+#include <cstdint>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "parallel/collectives/split.h"
+#include "parallel/manager/distributed_manager.h"
+
+namespace meshrun::darcy {
+
+inline constexpr char kData[] = "dp";
+inline constexpr char kSpatial[] = "spatial";
+
+struct RankMesh {
+  ProcessGroupPtr world;
+  // Ranks with the same columns and other samples.
+  ProcessGroupPtr data;
+  // Ranks with the same samples and other columns.
+  ProcessGroupPtr spatial;
+
+  // This rank's columns, or its place in a batch.
+  SplitRange columns(int64_t all) const {
+    return split_range(all, spatial->getSize(), spatial->getRank());
+  }
+  SplitRange share(int64_t batch) const {
+    return split_range(batch, data->getSize(), data->getRank());
+  }
+};
+
+// The launcher's mesh (`--mesh dp=2,spatial=2`), else the world in groups of `spatial` ranks. The
+// world must have been joined. Raises jobs::UsageError on every rank: the mesh has other axes, or
+// `spatial` does not divide the world.
+RankMesh join_mesh(int64_t spatial);
+
+}  // namespace meshrun::darcy

@@ -1,0 +1,35 @@
+// What the job leaves behind: a sentence, a JSON file, a picture. Rank 0 writes them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "jobs/darcy/evaluation.h"
+#include "jobs/darcy/options.h"
+#include "jobs/darcy/training.h"
+
+namespace meshrun::darcy {
+
+struct Outcome {
+  TrainingResult training;
+  std::optional<TestErrors> test;  // absent with --no-evaluation
+  DataShape shape;
+  std::string data_origin;
+  double data_seconds = 0;
+  bool data_solved = false;
+  // Of the unsharded network.
+  int64_t parameters = 0;
+  int world_size = 1;
+  int data_ranks = 1;
+  int spatial_ranks = 1;
+  std::string backend;
+};
+
+// One line for people, then the files written.
+std::string summary(const Outcome& outcome, const Options& options);
+
+// Write the files that the options name. Raise std::runtime_error, which names the path.
+void write_report(const Outcome& outcome, const Options& options);
+void write_picture(const Shown& shown, const Outcome& outcome, const Options& options);
+
+}  // namespace meshrun::darcy

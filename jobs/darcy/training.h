@@ -1,0 +1,31 @@
+// Training on the mesh: the result depends on the global batch, not on how many ranks share it.
+#pragma once
+
+#include <cstdint>
+
+#include "jobs/darcy/data.h"
+#include "jobs/darcy/mesh.h"
+#include "jobs/darcy/network.h"
+#include "jobs/darcy/options.h"
+
+namespace meshrun::darcy {
+
+// The relative L2 error of each sample, |p - t| / |t| over the whole field: [batch]. Collective over
+// the spatial group; its gradient is that of the whole field's error.
+at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
+                           const at::Tensor& norms, const RankMesh& mesh);
+
+struct TrainingResult {
+  int64_t first_step = 0;  // above 0 after --resume
+  int64_t steps = 0;       // done in all
+  double loss = 0;         // the last batch's mean relative error
+  double seconds = 0;
+  double samples_per_second = 0;  // of all ranks
+};
+
+// Trains on the samples' first part. Writes checkpoints as the options say. On a stop signal to any
+// rank, all of them write a checkpoint at the same step and raise jobs::Stopped.
+TrainingResult train(DarcyNetwork& network, const Samples& samples, const RankMesh& mesh,
+                     const Options& options);
+
+}  // namespace meshrun::darcy
