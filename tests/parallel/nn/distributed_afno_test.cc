@@ -14,6 +14,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/collectives/split.h"
 #include "parallel/nn/afno.h"
+#include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/parameters.h"
@@ -317,6 +318,51 @@ TEST(DistributedAfnoTest, AnyNumberOfRanksGoesOnWithTheCheckpointsOfAnyOther) {
     }
     SCOPED_TRACE("world of " + std::to_string(size));
     expect_success(run_ranks("afno_checkpoint", ranks));
+  }
+}
+
+// Data-parallel over models whose channels, or whose field, are split: gradients are those of the
+// mean over the data-parallel ranks' samples.
+const bool kDataParallel = register_rank_function("afno_data_parallel", [] {
+  const JoinedWorld world;
+  const std::string axis = variable("TEST_AXIS", "");
+  world.manager.initialize_mesh({2, 2}, {"data_parallel", axis});
+  const bool is_spatial = axis != kModel;
+  if (is_spatial) DistributedManager::create_process_subgroup(kModel, 1);
+  AFNO serial = serial_of(small_serial());
+  serial->to(at::kDouble);
+  at::manual_seed(11);
+  auto options = small();
+  if (is_spatial) options.spatial_group(axis);
+  DistributedAFNO network(options);
+  network->to(at::kDouble);
+  at::manual_seed(5);
+  const Tensor x = at::randn({2, 4, 8, 12}, at::kDouble);
+  const Tensor target = at::randn({2, 3, 8, 12}, at::kDouble);
+  DistributedDataParallelOptions parallel;
+  parallel.process_group = world.manager.group("data_parallel");
+  DistributedDataParallel model(network, parallel);
+  std::vector<Part> own = {{.dim = 0, .group = "data_parallel"}};
+  if (is_spatial) own.push_back({.dim = 3, .group = "spatial_parallel", .unit = 2});
+  for (int pass = 0; pass < 2; ++pass) {
+    (serial(x) - target).square().sum().backward();
+    (model(part_of(x, own).contiguous()) - part_of(target, own)).square().sum().backward();
+  }
+  const Whole whole = wholes_of(*network);
+  const auto parameters = network->named_parameters();
+  for (const auto& item : serial->named_parameters()) {
+    const Tensor mean = item.value().grad() / 2;
+    EXPECT_LT(distance(whole(item.key(), parameters[item.key()].grad()), mean), 1e-11)
+        << item.key();
+  }
+});
+
+TEST(DistributedAfnoTest, IsTrainedDataParallelToo) {
+  for (const char* axis : {kModel, "spatial_parallel"}) {
+    SCOPED_TRACE(axis);
+    std::vector<Variables> ranks = env_ranks(4);
+    for (Variables& rank : ranks) rank["TEST_AXIS"] = axis;
+    expect_success(run_ranks("afno_data_parallel", ranks));
   }
 }
 
