@@ -96,8 +96,9 @@ void keep(const std::string& path, const Options& options, const Tensor& samples
 std::unique_ptr<DataFile> open_file(const Options& options, const RankMesh& mesh, bool& solved) {
   const bool reads = mesh.world->getRank() == 0;
   const std::string path = options.data.empty() ? cache_path(options) : options.data;
-  const bool missing = options.data.empty() && !std::filesystem::exists(path);
-  solved = broadcast_text(*mesh.world, c10::kCPU, reads && missing ? "missing" : "") == "missing";
+  std::error_code ignored;
+  const bool missing = reads && options.data.empty() && !std::filesystem::exists(path, ignored);
+  solved = broadcast_text(*mesh.world, c10::kCPU, missing ? "missing" : "") == "missing";
   std::string problem;
   if (solved) {
     if (reads) {
