@@ -110,6 +110,13 @@ class ProgramsTest : public testing::Test {
     return more;
   }
 
+  std::vector<std::string> mesh_gnn_arguments(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"--data", data_, "--level", "2", "--hidden", "8", "--blocks", "2",
+                               "--steps", "20", "--smoothing", "1", "--evaluation-meshes", "2",
+                               "--report", path("mesh_gnn.json"), "--png", path("mesh_gnn.png")});
+    return more;
+  }
+
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
 
   const std::string directory_ = testing::TempDir() + "programs";
@@ -280,6 +287,57 @@ TEST_F(ProgramsTest, DarcySaysOnEveryRankWhatIsWrongWithData) {
     EXPECT_EQ(rank.exit_code, 2);
     EXPECT_THAT(rank.output, HasSubstr("--spatial 2 does not divide the 3 ranks"));
   }
+}
+
+TEST_F(ProgramsTest, MeshGnnIsTheSameOnAnyNumberOfRanksAndWithAnyPartition) {
+  std::vector<TensorFile> runs;
+  const std::vector<std::pair<int, std::string>> worlds = {
+      {1, "metis"}, {2, "metis"}, {3, "boxes"}, {4, "nodewise"}};
+  for (const auto& [world_size, partition] : worlds) {
+    SCOPED_TRACE(partition + " on " + std::to_string(world_size));
+    const std::string prefix = path("mesh_gnn" + std::to_string(world_size));
+    expect_success(run("mesh_gnn",
+                       mesh_gnn_arguments({"--partition", partition, "--dump-parameters", prefix,
+                                           "--no-evaluation"}),
+                       env_ranks(world_size)));
+    runs.push_back(read_safetensors(prefix + "-rank-0.safetensors"));
+    const TensorFile last =
+        read_safetensors(prefix + "-rank-" + std::to_string(world_size - 1) + ".safetensors");
+    EXPECT_EQ(relative_l2(last, runs.back()), 0);
+    EXPECT_LT(relative_l2(runs.back(), runs.front()), 1e-5);
+  }
+}
+
+TEST_F(ProgramsTest, MeshGnnResumesOnAnotherNumberOfRanksAndLeavesAReportAndAPicture) {
+  const auto arguments = [&](const std::string& prefix, std::vector<std::string> more) {
+    more.insert(more.end(), {"--dump-parameters", path(prefix), "--checkpoint-dir",
+                             path("checkpoints"), "--checkpoint-every", "10"});
+    return mesh_gnn_arguments(more);
+  };
+  expect_success(run("mesh_gnn", arguments("whole", {}), env_ranks(3)));
+  fs::remove_all(path("checkpoints/step-20"));
+  expect_success(
+      run("mesh_gnn", arguments("resumed", {"--resume", "--partition", "boxes"}), env_ranks(2)));
+  EXPECT_LT(relative_l2(read_safetensors(path("resumed-rank-1.safetensors")),
+                        read_safetensors(path("whole-rank-0.safetensors"))),
+            1e-5);
+  const auto report = nlohmann::json::parse(std::ifstream(path("mesh_gnn.json")));
+  EXPECT_EQ(report.at("first_step"), 10);
+  EXPECT_EQ(report.at("nodes"), 162);
+  EXPECT_EQ(report.at("edges"), 960);
+  EXPECT_EQ(report.at("nodes_of_ranks").size(), 2);
+  EXPECT_GT(report.at("halo_nodes_of_ranks").at(0).get<int>(), 0);
+  EXPECT_GT(report.at("rmse_arcsec").get<double>(), 0);
+  EXPECT_TRUE(fs::exists(path("mesh_gnn.png")));
+
+  const auto other = run("mesh_gnn", arguments("other", {"--resume", "--lr", "0.5"}), env_ranks(2));
+  for (const RankResult& rank : other) {
+    EXPECT_EQ(rank.exit_code, 1);
+    EXPECT_THAT(rank.output, HasSubstr("--lr"));
+  }
+  const auto wrong = run("mesh_gnn", {"--partition", "by hand"}, {{}});
+  EXPECT_EQ(wrong[0].exit_code, 2);
+  EXPECT_THAT(wrong[0].output, HasSubstr("--partition"));
 }
 
 TEST_F(ProgramsTest, ATruncatedDataFileIsOneSentenceAnErrorFileAndExitCode1) {
