@@ -59,6 +59,7 @@ int HalfRows::holder_of(int64_t row) const {
 void HalfRows::deal_canonical() {
   const auto mirror = [&](int64_t half) { return half == 0 ? 0 : height_ - half; };
   complete_ = offsets_.back() >= height_;
+  shared_ = world() == 2;
   // Half rows whose two rows have the same two holders.
   std::vector<int> computer(static_cast<size_t>(num_half_rows()), -1);
   for (int64_t begin = 0; begin < num_half_rows();) {
@@ -70,18 +71,21 @@ void HalfRows::deal_canonical() {
     for (int64_t half = begin; half < end; ++half) {
       const int rank = half < middle ? low : high;
       computer[static_cast<size_t>(half)] = rank;
-      if (rank >= 0) append(computed_[index(rank)], half, half + 1);
+      if (!shared_ && rank >= 0) append(computed_[index(rank)], half, half + 1);
+      if (!shared_) continue;
+      if (low >= 0) append(computed_[index(low)], half, half + 1);
+      if (high >= 0 && high != low) append(computed_[index(high)], half, half + 1);
     }
     begin = end;
   }
 
-  // The number of each half row among those of its computer.
-  std::vector<int64_t> number(computer.size(), 0);
-  for (const std::vector<Block>& blocks : computed_) {
+  // The number of each half row among those of a rank.
+  std::vector<std::vector<int64_t>> numbers(held_.size(), std::vector<int64_t>(computer.size(), 0));
+  for (size_t rank = 0; rank < held_.size(); ++rank) {
     int64_t next = 0;
-    for (const Block& block : blocks) {
+    for (const Block& block : computed_[rank]) {
       for (int64_t half = block.begin; half < block.end; ++half) {
-        number[static_cast<size_t>(half)] = next++;
+        numbers[rank][static_cast<size_t>(half)] = next++;
       }
     }
   }
@@ -89,18 +93,19 @@ void HalfRows::deal_canonical() {
     const int holder = holder_of(row);
     const bool mirrored = row > height_ / 2;
     const auto half = static_cast<size_t>(mirrored ? height_ - row : row);
-    std::vector<RowRun>& runs = runs_[index(computer[half]) * held_.size() + index(holder)];
+    const size_t from = index(shared_ ? holder : computer[half]);
+    std::vector<RowRun>& runs = runs_[from * held_.size() + index(holder)];
     const int64_t local = row - offsets_[index(holder)];
     if (!runs.empty()) {
       RowRun& last = runs.back();
       const int64_t next = last.half_begin + (mirrored ? -last.count : last.count);
       if (last.mirrored == mirrored && last.row_begin + last.count == local &&
-          next == number[half]) {
+          next == numbers[from][half]) {
         ++last.count;
         continue;
       }
     }
-    runs.push_back({local, number[half], 1, mirrored});
+    runs.push_back({local, numbers[from][half], 1, mirrored});
   }
 }
 
@@ -113,6 +118,7 @@ std::vector<Block> HalfRows::in_rank_order() const {
 }
 
 bool HalfRows::is_ordered() const {
+  if (shared_) return false;
   const std::vector<Block> blocks = in_rank_order();
   return blocks.empty() || (blocks.size() == 1 && blocks[0].begin == 0);
 }

@@ -7,7 +7,8 @@
 //   paired     rank r computes a block of half rows, and holds what it has computed
 //   canonical  rank r holds a block of all rows. Of the two ranks that hold rows h and height - h
 //              one computes half row h and sends the other its row; neighbouring half rows are
-//              dealt to both evenly
+//              dealt to both evenly. Two ranks alone compute all half rows that they hold a row of,
+//              which moves less: nothing is sent afterwards
 //
 // Threads: values. Errors: none; callers check extents.
 #pragma once
@@ -59,7 +60,7 @@ class HalfRows {
   const std::vector<int64_t>& num_computed() const { return num_computed_; }
   // All half rows that are computed, rank by rank: what a transposition splits.
   std::vector<Block> in_rank_order() const;
-  // Whether in_rank_order() is 0, 1, 2, ...
+  // Whether in_rank_order() is 0, 1, 2, ..., each once.
   bool is_ordered() const;
 
   // Canonical: the rows that `holder` holds and `computer` computes. row_begin counts from the
@@ -71,8 +72,11 @@ class HalfRows {
   int64_t num_rows(int computer, int holder) const;
   // Canonical: numbers of the computed half rows that are their own mirror (0 and height / 2).
   std::vector<int64_t> self_mirrored(int rank) const;
-  // Canonical: whether every row of every computed pair is held by somebody.
-  bool is_complete() const { return complete_; }
+  // Whether half rows are computed by several ranks, from what each holds: their sum is the half
+  // row that an inverse transform goes on with.
+  bool is_shared() const { return shared_; }
+  // Whether computing ranks get every row of every pair that they compute.
+  bool is_complete() const { return complete_ && !shared_; }
 
  private:
   static size_t index(int rank) { return static_cast<size_t>(rank); }
@@ -88,6 +92,7 @@ class HalfRows {
   std::vector<int64_t> num_computed_;
   std::vector<std::vector<RowRun>> runs_;
   bool complete_ = true;
+  bool shared_ = false;
 };
 
 // How many pieces a batch of `planes` is cut into, so that one piece travels while the next one is

@@ -45,16 +45,20 @@ at::Tensor FftPlan::send_order(const at::Tensor& half_rows) const {
   return ordered;
 }
 
-// The reverse; half rows that nobody computes are zeros.
+// The reverse; half rows that nobody computes are zeros, those of several ranks are added up.
 at::Tensor FftPlan::row_order(const at::Tensor& received) const {
   const int64_t computed = sum(rows_.num_computed());
+  const bool is_shared = rows_.is_shared();
   if (rows_.is_ordered()) return resized(received, 1, rows_.num_half_rows());
   const std::vector<int64_t> shape = {received.size(0), rows_.num_half_rows(), received.size(2)};
-  at::Tensor ordered = computed == rows_.num_half_rows() ? at::empty(shape, received.options())
-                                                         : at::zeros(shape, received.options());
+  at::Tensor ordered = computed == rows_.num_half_rows() && !is_shared
+                           ? at::empty(shape, received.options())
+                           : at::zeros(shape, received.options());
   int64_t next = 0;
   for (const Block& block : rows_.in_rank_order()) {
-    ordered.narrow(1, block.begin, block.size()).copy_(received.narrow(1, next, block.size()));
+    const at::Tensor to = ordered.narrow(1, block.begin, block.size());
+    const at::Tensor from = received.narrow(1, next, block.size());
+    is_shared ? to.add_(from) : to.copy_(from);
     next += block.size();
   }
   return ordered;
@@ -95,7 +99,7 @@ at::Tensor FftPlan::stored(const at::Tensor& half_rows) const {
   at::Tensor held =
       is_whole ? at::empty(shape, half_rows.options()) : at::zeros(shape, half_rows.options());
   for (const RowRun& run : rows_.runs(rank(), rank())) store_rows(held, half_rows, run);
-  if (world == 1) return resized(held, 2, shape_.spectrum_columns);
+  if (world == 1 || rows_.is_shared()) return resized(held, 2, shape_.spectrum_columns);
 
   const at::Tensor outgoing = at::empty({planes, sum(sent), columns}, half_rows.options());
   int64_t next = 0;
@@ -128,7 +132,7 @@ at::Tensor FftPlan::loaded(const at::Tensor& spectrum) const {
   const int world = rows_.world();
   const int64_t planes = held.size(0);
   at::Tensor incoming;
-  if (world > 1) {
+  if (world > 1 && !rows_.is_shared()) {
     std::vector<int64_t> sent(static_cast<size_t>(world), 0);
     std::vector<int64_t> received(sent);
     for (int other = 0; other < world; ++other) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "jobs/geoid/gtx.h"
 #include "parallel/collectives/split.h"
 #include "parallel/fft/distributed_fftn.h"
 #include "tests/parallel/collectives/worlds.h"
@@ -434,6 +435,30 @@ const bool kClosedForms = register_rank_function("fft_closed_forms", [] {
 TEST(DistributedFftTest, PlaneWavesAndDeltasHaveTheirClosedForms) {
   run_in_most_worlds("fft_closed_forms");
 }
+
+// Real data: the geoid's 721 x 1440 heights.
+const bool kGeoid = register_rank_function("fft_geoid", [] {
+  const JoinedWorld world;
+  const geoid::GtxGrid grid = geoid::read_gtx(geoid::find_egm96("/proc/self/exe"));
+  const Tensor whole =
+      at::from_blob(const_cast<float*>(grid.metres.data()), {grid.rows, grid.columns}).clone();
+  EXPECT_EQ(grid.rows, 721);
+  const Sizes pieces = compute_split_shapes(grid.columns, world.size);
+  for (const FftLayout layout : {FftLayout::kCanonical, FftLayout::kPaired}) {
+    const bool paired = layout == FftLayout::kPaired;
+    const Tensor expected =
+        at::fft_rfft2(whole, std::nullopt, paired ? Sizes{1, 0} : Sizes{0, 1}, "ortho");
+    const Tensor x = piece_of(whole, 1, pieces, world.rank);
+    const Tensor y = distributed_rfft2(x, {.group = {}, .layout = layout});
+    const Sizes rows = compute_split_shapes(expected.size(0), world.size);
+    EXPECT_LE(error(y, piece_of(expected, 0, rows, world.rank), expected), 1e-5);
+    const Tensor again =
+        distributed_irfft2(y, {.s = {grid.rows, grid.columns}, .group = {}, .layout = layout});
+    EXPECT_LE(error(again, x, whole), 1e-5);
+  }
+});
+
+TEST(DistributedFftTest, TransformsTheGeoid) { run_in_worlds("fft_geoid", {2, 4}, {"ucx"}); }
 
 const bool kClasses = register_rank_function("fft_classes", [] {
   const JoinedWorld world;

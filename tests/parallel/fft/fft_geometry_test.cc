@@ -36,8 +36,11 @@ void expect_right(int64_t height, const Sizes& held) {
     const auto own = list(rows.computed(rank));
     EXPECT_EQ(rows.num_computed()[static_cast<size_t>(rank)], static_cast<int64_t>(own.size()));
     EXPECT_TRUE(std::is_sorted(own.begin(), own.end()));
-    for (const int64_t half : own) EXPECT_TRUE(computer.emplace(half, rank).second);
+    for (const int64_t half : own) {
+      EXPECT_TRUE(computer.emplace(half, rank).second || rows.is_shared());
+    }
   }
+  EXPECT_EQ(rows.is_shared(), world == 2);
   const int64_t total = offsets.back();
   for (int64_t half = 0; half <= height / 2; ++half) {
     const bool is_held = half < total || (half > 0 && height - half < total);
@@ -65,9 +68,11 @@ void expect_right(int64_t height, const Sizes& held) {
   }
   EXPECT_EQ(static_cast<int64_t>(seen.size()), std::min(height, total));
   for (const auto& [row, times] : seen) EXPECT_EQ(times, 1) << row;
-  EXPECT_EQ(rows.is_complete(), total >= height);
+  EXPECT_EQ(rows.is_complete(), total >= height && !rows.is_shared());
   // In rank order, all that are computed.
-  EXPECT_EQ(list(rows.in_rank_order()).size(), computer.size());
+  const Sizes& computed = rows.num_computed();
+  EXPECT_EQ(static_cast<int64_t>(list(rows.in_rank_order()).size()),
+            std::accumulate(computed.begin(), computed.end(), int64_t{0}));
 }
 
 TEST(HalfRowsTest, EveryRowHeldComesFromOneComputedHalfRow) {

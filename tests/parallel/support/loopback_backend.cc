@@ -132,7 +132,9 @@ LoopbackBackend::WorkPtr LoopbackBackend::all_to_all_v(const at::Tensor& output,
                                                        int64_t input_dim, VCall call) {
   if (WorkPtr error = refuse(std::move(call))) return error;
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_) slice(output, output_sizes, output_dim, r).zero_();
+    if (r == rank_) continue;
+    slice(output, output_sizes, output_dim, r).zero_();
+    bytes_sent_ += static_cast<int64_t>(slice(input, input_sizes, input_dim, r).nbytes());
   }
   const auto own = static_cast<size_t>(rank_);
   if (input_sizes[own] > 0 && output_sizes[own] > 0) {

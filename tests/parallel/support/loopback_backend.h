@@ -47,6 +47,8 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
 
   int64_t num_calls() const { return num_calls_; }
   int64_t bytes_copied() const { return bytes_copied_; }
+  // To other ranks, in all_to_all_v.
+  int64_t bytes_sent() const { return bytes_sent_; }
   const VCall& last_call() const { return last_call_; }
 
  private:
@@ -59,6 +61,7 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   WorkPtr done_;
   int64_t num_calls_ = 0;
   int64_t bytes_copied_ = 0;
+  int64_t bytes_sent_ = 0;
   VCall last_call_;
 };
 
