@@ -13,7 +13,9 @@ RULES = (
      "WatchedRanksTest.AThreadThatComesLateToASecondGroupIsNoDeadlock"),
     ("a fork while another thread allocates", "//tests/parallel/base:base_test",
      "SharedHeapTest.AThreadForksWhileAnotherAllocates"),
+    ("a fork while results are allocated", "//tests/parallel/collectives:loopback_test", "OutputMemoryTest.*"),
     ("a /dev/shm of 8 MiB is named", "//tests/parallel/comm/ucx:engine_test", "EngineOverUcxTest.ASmallSharedMemoryIsNamed"),
+    ("doctor warns of a small /dev/shm", "//tests/client:command_test", "CommandTest.TheDoctorWarnsOfASmallSharedMemory"),
     ("the verdicts", "//tests/core:core_test", "WaitBoardTest.*"),
 )
 
