@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,7 +74,9 @@ class FakeTable : public ProcessTable {
   }
   std::string Environment(pid_t pid) override {
     const auto it = processes_.find(pid);
-    return it == processes_.end() ? "" : it->second.environment;
+    const std::string environment = it == processes_.end() ? "" : it->second.environment;
+    if (after_environment) after_environment(pid);
+    return environment;
   }
   bool Signal(pid_t pid, int signal) override {
     if (before_signal) before_signal(pid, signal);
@@ -85,6 +89,7 @@ class FakeTable : public ProcessTable {
   }
 
   std::function<void()> between;
+  std::function<void(pid_t)> after_environment;
   std::function<void(pid_t, int)> before_signal;
   std::vector<std::pair<pid_t, int>> signals;
   int readings = 0;
@@ -160,7 +165,7 @@ TEST(ProcessTreeTest, WhatIsForkedMeanwhileIsKilledToo) {
   FakeTable table = Family();
   table.between = [&table] {
     for (const pid_t pid : table.alive()) {
-      if (pid >= 20 && !table.at(pid).stopped) table.Fork(pid);
+      if (pid >= 20 && !table.at(pid).stopped && table.alive().size() < 1000) table.Fork(pid);
     }
   };
   // Forked between the last reading and the stop: seen in the reading after that.
@@ -243,6 +248,21 @@ TEST(ProcessTreeTest, TheWholeEntryOfTheEnvironmentDecides) {
   EXPECT_THAT(table.alive(), UnorderedElementsAre(52, 53, 54, 55, ::getpid()));
 }
 
+// 50 ends after its environment was read, and a stranger gets its number.
+TEST(ProcessTreeTest, ANumberThatWasTakenOverAfterItsEnvironmentWasReadIsLeftAlone) {
+  using namespace std::string_literals;
+  FakeTable table;
+  table.Add(50, 1, "T=1\0"s);
+  table.after_environment = [&table, done = false](pid_t pid) mutable {
+    if (pid != 50 || std::exchange(done, true)) return;
+    table.End(50, 1);
+    table.Add(50, 1, "T=2\0"s);
+  };
+  EXPECT_EQ(KillByEnvironment("T=1", table), 0);
+  EXPECT_THAT(table.alive(), ElementsAre(50));
+  EXPECT_FALSE(table.at(50).stopped);
+}
+
 TEST(ProcessTreeTest, NothingForksAwayFromAKillByTheEnvironment) {
   using namespace std::string_literals;
   FakeTable table;
@@ -256,6 +276,26 @@ TEST(ProcessTreeTest, NothingForksAwayFromAKillByTheEnvironment) {
   // 60 and its children fork on: they are others'.
   EXPECT_GT(KillByEnvironment("T=1", table), 1);
   for (const pid_t pid : table.alive()) EXPECT_EQ(table.Environment(pid), "T=2\0"s);
+}
+
+TEST(RealProcessTreeTest, AllNumbersOfProcAreListed) {
+  const auto numbers = [] {
+    std::set<pid_t> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") == std::string::npos) found.insert(std::stoi(name));
+    }
+    return found;
+  };
+  const std::set<pid_t> before = numbers();
+  const std::vector<pid_t> listed = ProcessTable::Real().Pids();
+  const std::set<pid_t> after = numbers();
+  ASSERT_TRUE(before.count(::getpid()));
+  for (const pid_t pid : before) {
+    if (after.count(pid)) {
+      EXPECT_THAT(listed, Contains(pid));
+    }
+  }
 }
 
 TEST(RealProcessTreeTest, AnOrphanOfTwoGenerationsIsFoundAndKilled) {

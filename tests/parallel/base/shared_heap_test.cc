@@ -1,14 +1,21 @@
 #include "parallel/base/shared_heap.h"
 
+#include <linux/sched.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "core/os/process_stat.h"
 #include "gtest/gtest.h"
 
 namespace meshrun {
@@ -142,6 +149,92 @@ TEST(PeerHeapTest, KnowsWhetherItsOwnerHasEnded) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(peer->has_owner_ended());
+}
+
+// A process with a heap, of which this one has the address.
+class OwnerProcess {
+ public:
+  // `run` is what it does then; it must not return.
+  explicit OwnerProcess(const std::function<void()>& run) {
+    int address_pipe[2];
+    EXPECT_EQ(pipe(address_pipe), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      alarm(60);
+      const auto own = SharedHeap::create(4 * kPage);
+      const HeapAddress address = own->address();
+      if (write(address_pipe[1], &address, sizeof(address)) != sizeof(address)) _exit(1);
+      close(address_pipe[1]);
+      run();
+      _exit(1);
+    }
+    close(address_pipe[1]);
+    EXPECT_EQ(read(address_pipe[0], &address_, sizeof(address_)), ssize_t{sizeof(address_)});
+    close(address_pipe[0]);
+  }
+  ~OwnerProcess() { end(); }
+
+  pid_t pid() const { return pid_; }
+  const HeapAddress& address() const { return address_; }
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    EXPECT_EQ(waitpid(pid_, nullptr, 0), pid_);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  HeapAddress address_;
+};
+
+TEST(PeerHeapTest, AnOwnerWhoseFirstThreadIsGoneMayStillWrite) {
+  OwnerProcess owner([] {
+    std::thread([] {
+      while (true) pause();
+    }).detach();
+    pthread_exit(nullptr);
+  });
+  const auto peer = PeerHeap::open(owner.address());
+  ASSERT_NE(peer, nullptr);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!os::ReadProcessStat(owner.pid())->IsZombie()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(peer->has_owner_ended());
+  owner.end();
+  EXPECT_TRUE(peer->has_owner_ended());
+}
+
+TEST(PeerHeapTest, AnotherProcessWithItsNumberIsNotTheOwner) {
+  OwnerProcess owner([] {
+    while (true) pause();
+  });
+  const auto peer = PeerHeap::open(owner.address());
+  ASSERT_NE(peer, nullptr);
+  EXPECT_FALSE(peer->has_owner_ended());
+  const pid_t number = owner.pid();
+  const uint64_t start = os::ReadProcessStat(number)->start_ticks;
+  owner.end();
+  // Start times are in ticks of 10 ms: until it is another one.
+  for (bool is_later = false; !is_later;) {
+    clone_args arguments{};
+    arguments.exit_signal = SIGCHLD;
+    arguments.set_tid = reinterpret_cast<uint64_t>(&number);
+    arguments.set_tid_size = 1;
+    const auto other = static_cast<pid_t>(syscall(SYS_clone3, &arguments, sizeof(arguments)));
+    if (other == 0) {
+      while (true) pause();
+    }
+    if (other < 0) GTEST_SKIP() << "a process cannot be given a number here";
+    is_later = os::ReadProcessStat(number)->start_ticks != start;
+    if (is_later) {
+      EXPECT_TRUE(peer->has_owner_ended());
+    }
+    kill(number, SIGKILL);
+    EXPECT_EQ(waitpid(number, nullptr, 0), number);
+  }
 }
 
 TEST(PeerHeapTest, NothingOutsideOfItIsReached) {

@@ -445,6 +445,34 @@ TEST(HubWatchTest, AForkedChildLeavesNothing) {
   }
 }
 
+// Then the thread that forks would have to say farewell itself.
+TEST(HubWatchTest, AForkedChildLeavesNothingOfAWatchThatWasNotStarted) {
+  Store store;
+  News zero, one;
+  auto hub = watch_of(0, store, zero);
+  absl::StatusOr<std::unique_ptr<PeerWatch>> watch = create_hub_watch(options_of(1, store));
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(kDeadline.count());
+    (*watch)->stop();
+    *watch = nullptr;
+    _exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  // What the child had said would be heard before what rank 2 says now.
+  News two;
+  watch_of(2, store, two)->stop();
+  EXPECT_EQ(zero.next(), "left 2");
+  EXPECT_TRUE(zero.is_empty());
+  (*watch)->start(one.listener());
+  (*watch)->stop();
+  EXPECT_EQ(zero.next(), "left 1");
+  EXPECT_TRUE(zero.is_empty());
+}
+
 TEST(HubWatchTest, ACycleIsSaidOnTheHubBeforeItIsAnError) {
   Store store;
   News zero, one;

@@ -98,5 +98,12 @@ TEST_F(PoolTest, OfTooManyBytesTheLargestBlockGoes) {
   EXPECT_EQ(pool_.take(1).capacity, kHalf);
 }
 
+TEST_F(PoolTest, WhatIsTakenDoesNotCountAsFree) {
+  constexpr int64_t kBytes = ScratchPool::kFreeBytes / 2 + 1;
+  pool_.give_back(pool_.take(kBytes));
+  for (int i = 0; i < 4; ++i) pool_.give_back(pool_.take(kBytes));
+  EXPECT_EQ(freed(), 0u) << "there is only one block";
+}
+
 }  // namespace
 }  // namespace meshrun::ucx

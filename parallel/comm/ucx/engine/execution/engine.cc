@@ -214,11 +214,12 @@ Actions Engine::Impl::collect() {
   Actions actions = executor_->take();
   if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
   if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
-  std::erase_if(actions.look_ups, [&](const auto& of) { return groups_.count(of.group) == 0; });
-  for (Actions::LookUp& look_up : actions.look_ups) {
-    GroupState& group = groups_[look_up.group];
-    ++group.look_ups;
-    look_up.book = group.book;
+  for (Actions::LookUp& look_up : std::exchange(actions.look_ups, {})) {
+    const auto group = groups_.find(look_up.group);
+    if (group == groups_.end()) continue;
+    ++group->second.look_ups;
+    look_up.book = group->second.book;
+    actions.look_ups.push_back(std::move(look_up));
   }
   for (const std::shared_ptr<Operation>& operation : actions.finished) {
     if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;

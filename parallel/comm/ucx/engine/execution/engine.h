@@ -1,4 +1,5 @@
-// The engine of a process: its one UCX worker, its groups, and who moves operations forward.
+// The engine of a process: its one UCX worker, its groups, and the thread that moves operations
+// forward.
 //
 // Thread model. One mutex guards the Executor. At any time at most one thread owns progress:
 //   a caller in wait() polls, yields, sleeps (wait_policy.h), and takes progress over from the
@@ -24,10 +25,10 @@
 //
 // submit() waits for room where the group is full (executor.h), and else never, not even for a peer
 // to exist. A caller that waits for room moves operations forward, as in wait(). Where there is no
-// room before the operation's timeout is up, the operation fails. A callback, or a destructor of the
-// caller's memory, that submits does not wait: a full group takes the operation all the same.
-// wait() has the operation's deadline.
-// After fork() a child gets failed operations; nothing of its parent's engine is touched.
+// room before the operation's timeout is up, the operation fails. A callback, or a destructor of
+// the caller's memory, that submits does not wait: a full group takes the operation all the same.
+// wait() has the operation's deadline. After fork() a child gets failed operations; nothing of its
+// parent's engine is touched.
 #pragma once
 
 #include <chrono>
@@ -58,17 +59,18 @@ class Group {
   const GroupConfig& config() const { return config_; }
   Place place() const { return {config_.rank, config_.size, config_.one_host}; }
 
-  // On a failed group: an operation that has failed already. Who submits with Drive::kCaller waits
-  // for it next, or calls hand_over().
+  // On a failed group: an operation that has failed already. A caller that submits with
+  // Drive::kCaller waits for it next, or calls hand_over().
   std::shared_ptr<Operation> submit(OperationSpec&& spec);
   std::shared_ptr<Operation> submit(PointToPointSpec&& spec);
 
-  // Until it is done. Whoever calls it may move any operation forward meanwhile. With a timeout:
+  // Until it is done. The calling thread may move any operation forward meanwhile. With a timeout:
   // false when that passes first; the operation goes on, driven by the progress thread.
   bool wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   // One round without sleeping, for callers that poll is_done().
   void poll();
-  // From now on the progress thread drives the operation: for who does not wait for it after all.
+  // From now on the progress thread drives the operation: for a caller that does not wait for it
+  // after all.
   void hand_over(Operation& operation);
   // Runs `callback` once when it is done, perhaps now. It must not throw. Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);

@@ -1,7 +1,7 @@
 // What engine.cc and engine_progress.cc share: the state behind the one mutex.
 //
 //   engine.cc            groups, submission, events from outside, the end
-//   engine_progress.cc   who owns progress, rounds, sleeping, the progress thread
+//   engine_progress.cc   ownership of progress, rounds, sleeping, the progress thread
 //   engine_waiting.cc    what the watch is told of a rank that is blocked
 #pragma once
 
@@ -140,7 +140,7 @@ class Engine::Impl {
   const int cores_;
   const int forks_;
   std::thread thread_;
-  // Threads that want the lock beside who owns progress.
+  // Threads that want the lock beside the owner of progress.
   std::atomic<int> arriving_{0};
 
   Mutex mu_;

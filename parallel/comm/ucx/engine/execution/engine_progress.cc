@@ -1,4 +1,4 @@
-// Who owns progress, rounds, sleeping, the progress thread.
+// Ownership of progress, rounds, sleeping, the progress thread.
 #include <poll.h>
 #include <sched.h>
 #include <time.h>
@@ -27,7 +27,7 @@ void Engine::Impl::lock_beside() {
   arriving_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// A std::mutex is not fair: whoever unlocks and locks again at once has it again.
+// A std::mutex is not fair: a thread that unlocks and locks again at once has it again.
 void Engine::Impl::give_way() {
   if (arriving_.load(std::memory_order_relaxed) == 0) return;
   mu_.Unlock();

@@ -16,25 +16,24 @@
 //   Zombies         operations that have ended, and whose memory something may still touch
 //
 // Order: collectives of a group start in the order of their sequence numbers and end in any. At
-// most kMaxActive of a group run at once, none beside one that is 2^16 older (tag.h), and kMaxQueued
-// more wait (member_group.h). Sends and receives start at once, since two ranks may post them in any order; receives
-// are matched in the order of submission. A group with kMaxQueued collectives waiting, or
-// kMaxPointToPoint sends and receives under way, is full: try_submit() refuses, and Engine waits for
-// room.
+// most kMaxActive of a group run at once, none beside one that is 2^16 older (tag.h), and
+// kMaxQueued more wait (member_group.h). Sends and receives start at once, since two ranks may post
+// them in any order; receives are matched in the order of submission. A group with kMaxQueued
+// collectives waiting, or kMaxPointToPoint sends and receives under way, is full: try_submit()
+// refuses, and Engine waits for room.
 //
 // When something ends badly:
 //   disagreement     the operation fails, on all ranks; the group goes on: no data had moved. So
 //                    does one whose schedule has more messages than tags number, on any rank
 //   verdict          the operations it names fail; the group goes on at the verdict's number
 //   timeout          the operation fails, the group with it
-//   peer lost, left  operations that still need it fail kGrace later (what it sent before may be on
-//                    its way or unread), and their groups with them; so do later ones
+//   peer lost, left  operations that still need it fail PeerLiveness::kGrace later (what it sent
+//                    before may be on its way or unread), and their groups with them; so do later
+//                    ones
 //   abort            all of the group's operations fail, the group with them
-// A group that fails here tells the members it is connected to, once (kControl); who hears of it
-// fails the group with the same sentence and passes it on. Receives are cancelled; requests that
-// cannot be, and the memory they name, are kept until they are done or the transport closes; memory
-// that a peer may write to (shared_heap.h) until it says that it is through, or its process has
-// ended: after news that it is gone the kernel is asked. Else for ever.
+// A group that fails here tells the members it is connected to, once (control_channel.h). A member
+// that hears of it fails the group with the same sentence and passes it on. Receives are cancelled;
+// what cannot be, and the memory that peers may write to, is kept (zombies.h).
 #pragma once
 
 #include <cstdint>

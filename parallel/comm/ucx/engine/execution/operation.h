@@ -39,7 +39,7 @@ namespace meshrun::ucx {
 using InputSpans = absl::InlinedVector<ConstStridedSpan, 4>;
 using OutputSpans = absl::InlinedVector<StridedSpan, 4>;
 
-// Who moves it forward while it is under way.
+// Which thread moves it forward while it is under way.
 enum class Drive : uint8_t {
   // The submitting thread, which waits for it next. The progress thread is left asleep.
   kCaller,
@@ -58,8 +58,8 @@ struct OperationSpec {
   std::shared_ptr<const Schedule> schedule;
   InputSpans inputs;
   OutputSpans outputs;
-  // Writes inputs that lie nowhere. Sent pieces only. Called under the engine's lock, on whatever
-  // thread moves the operation forward, while `keep_alive` is held.
+  // Writes inputs that are produced on demand. Sent pieces only. Called under the engine's lock, on
+  // whatever thread moves the operation forward, while `keep_alive` is held.
   Fill fill;
   // From submission. Never infinite: the backend turns c10d's "no timeout" into a day.
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);

@@ -1,6 +1,6 @@
 // An operation as the executor sees it: the handle of operation.h and what it takes to move it
-// forward. Owned by the executor and its submitter; name() on any thread, all else under the engine's
-// lock.
+// forward. Owned by the executor and its submitter; name() on any thread, all else under the
+// engine's lock.
 #pragma once
 
 #include <array>

@@ -40,7 +40,7 @@ class ScratchPool {
 
   // At least so many bytes; none for 0.
   Scratch take(int64_t bytes);
-  // Whoever has it writes there no more. What exceeds the bound goes to `actions`: giving pages
+  // Nobody writes there any more. What exceeds the bound goes to `actions`: giving pages
   // back takes as long as a large transfer.
   void give_back(Scratch scratch);
 

@@ -4,7 +4,7 @@
 // get an error.
 //
 // Notation: P ranks, S bytes of the whole, s_r bytes of rank r's piece. No algorithm here reduces
-// on the way: who owns a slice receives the others' contributions and adds them in rank order.
+// on the way: the owner of a slice receives the others' contributions and adds them in rank order.
 //
 //   operation        small                          large
 //   broadcast        binomial tree                  one host: root to all (receivers pull at once);
@@ -67,7 +67,7 @@ struct Tuning {
 // at least one. Their sum exceeds `messages` only where there are more than messages / 2 parts.
 std::vector<int64_t> share_messages(int64_t messages, std::span<const int64_t> bytes);
 
-// Who takes part; equal on all ranks but for `rank`.
+// The ranks that take part; equal on all of them, except `rank`.
 struct Place {
   int rank = 0;
   int size = 1;

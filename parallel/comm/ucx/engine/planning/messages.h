@@ -67,7 +67,7 @@ class Lane {
   bool wait_for_last_ = false;
 };
 
-// Scratch memory used again and again. Whoever takes a slot lets its first writer wait for the
+// Scratch memory used again and again. A step that takes a slot lets its first writer wait for the
 // users of the last time, and names its own. Of long messages only two are in use, so that the
 // slots are not longer than kStagingBytes together, or than two messages.
 class Slots {

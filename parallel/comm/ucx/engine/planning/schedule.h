@@ -5,9 +5,9 @@
 // it can be checked, drawn and run against other ranks' schedules without a network. The executor
 // carries it out; it holds no pointers, so one schedule serves any memory of its layout.
 //
-// A step depends only on earlier ones, so there is no cycle. Sends to one peer, and receives from
-// one, are numbered in the order of the list, and those numbers are in their tags: the n-th send of
-// rank a to rank b meets the n-th receive of b from a, whatever completes first.
+// A step depends only on earlier ones, so a cycle is impossible. Sends to one peer, and receives
+// from one, are numbered in the order of the list, and those numbers are in their tags: the n-th
+// send of rank a to rank b meets the n-th receive of b from a, whatever completes first.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<StepId> successors;
   std::vector<Region> sources;
-  std::vector<Reduction> reductions;  // one, but for coalesced operations
+  std::vector<Reduction> reductions;  // one, except in coalesced operations
   int64_t scratch_bytes = 0;          // wanted at a multiple of 64
   // How many, by peer; all of them are numbered below most_messages.
   std::vector<uint32_t> sent, received;
