@@ -69,6 +69,10 @@ struct FftOptions {
   FftLayout layout = FftLayout::kCanonical;
   // Two numbers or none; only with layout kPaired. The inverse then needs s.
   std::vector<IntArgument> modes = {};
+  // Of the canonical layout on two ranks. True: exactly as many bytes as rows need, and twice the
+  // transforms along d1; false: 0.1 % more bytes. Absent: true where the group spans hosts, as far
+  // as DistributedManager knows the group.
+  std::optional<BoolArgument> fewest_bytes = std::nullopt;
   // By rank: the pieces of what comes in. Absent: the ranks ask.
   std::optional<std::vector<int64_t>> input_sizes = std::nullopt;
   // By rank: the pieces of what goes out. Absent: compute_split_shapes (collectives/split.h).

@@ -9,9 +9,10 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/base/collective_errors.h"
+#include "parallel/base/errors.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
+#include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::fft {
 namespace {
@@ -51,11 +52,27 @@ Sizes input_sizes(const at::Tensor& input, const FftOptions& options, const Argu
   return *options.input_sizes;
 }
 
+// Whether ranks of the group are on several hosts, or nobody knows.
+bool spans_hosts(const GroupArgument::Handle& group) {
+  if (!DistributedManager::is_initialized()) return true;
+  const DistributedManager& manager = DistributedManager::get();
+  const std::vector<int> nodes = manager.node_ranks();
+  std::vector<int> ranks;
+  try {
+    ranks = manager.group_ranks(manager.group_name(group));
+  } catch (const UndefinedGroupError&) {
+    return std::any_of(nodes.begin(), nodes.end(), [&](int node) { return node != nodes[0]; });
+  }
+  const auto node_of = [&](int rank) { return nodes[static_cast<size_t>(rank)]; };
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return node_of(rank) != node_of(ranks[0]); });
+}
+
 uint64_t digest(const FftShape& shape, Scale scale, Direction direction) {
-  return Fingerprint(fmt::format("{} {} {} {} {} {} {} {}", shape.field_height, shape.height,
-                                 shape.width, static_cast<int>(shape.layout),
-                                 shape.spectrum_columns, shape.both_signs, static_cast<int>(scale),
-                                 static_cast<int>(direction)));
+  return Fingerprint(
+      fmt::format("{} {} {} {} {} {} {} {} {}", shape.fewest_bytes, shape.field_height,
+                  shape.height, shape.width, static_cast<int>(shape.layout), shape.spectrum_columns,
+                  shape.both_signs, static_cast<int>(scale), static_cast<int>(direction)));
 }
 
 // A plan of nothing, to tell the others a problem with.
@@ -173,6 +190,9 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
   FftShape shape;
   shape.layout = paired ? Layout::kPaired : Layout::kCanonical;
   shape.both_signs = !options.modes.empty();
+  if (!paired && world == 2) {
+    shape.fewest_bytes = options.fewest_bytes ? bool{*options.fewest_bytes} : spans_hosts(group);
+  }
   if (is_forward) {
     shape.height = extent_or(options, 0, rows);
     shape.width = extent_or(options, 1, cut);

@@ -23,14 +23,15 @@ void append(std::vector<Block>& blocks, int64_t begin, int64_t end) {
 
 }  // namespace
 
-HalfRows::HalfRows(Layout layout, int64_t height, std::vector<int64_t> held)
+HalfRows::HalfRows(Layout layout, int64_t height, std::vector<int64_t> held, bool shared)
     : layout_(layout),
       height_(height),
       held_(std::move(held)),
       offsets_(held_.size() + 1, 0),
       computed_(held_.size()),
       num_computed_(held_.size(), 0),
-      runs_(held_.size() * held_.size()) {
+      runs_(held_.size() * held_.size()),
+      shared_(shared && layout == Layout::kCanonical && held_.size() == 2) {
   std::partial_sum(held_.begin(), held_.end(), offsets_.begin() + 1);
   if (layout_ == Layout::kPaired) {
     deal_paired();
@@ -59,7 +60,6 @@ int HalfRows::holder_of(int64_t row) const {
 void HalfRows::deal_canonical() {
   const auto mirror = [&](int64_t half) { return half == 0 ? 0 : height_ - half; };
   complete_ = offsets_.back() >= height_;
-  shared_ = world() == 2;
   // Half rows whose two rows have the same two holders.
   std::vector<int> computer(static_cast<size_t>(num_half_rows()), -1);
   for (int64_t begin = 0; begin < num_half_rows();) {

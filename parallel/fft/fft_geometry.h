@@ -7,8 +7,8 @@
 //   paired     rank r computes a block of half rows, and holds what it has computed
 //   canonical  rank r holds a block of all rows. Of the two ranks that hold rows h and height - h
 //              one computes half row h and sends the other its row; neighbouring half rows are
-//              dealt to both evenly. Two ranks alone compute all half rows that they hold a row of,
-//              which moves less: nothing is sent afterwards
+//              dealt to both evenly. `shared`, two ranks: both compute all half rows that they hold
+//              a row of, which sends a little less and computes more
 //
 // Threads: values. Errors: none; callers check extents.
 #pragma once
@@ -45,7 +45,7 @@ class HalfRows {
   // `held`: by rank, how many of the rows 0, 1, ... it holds, in rank order; of half rows where
   // paired. Rows beyond the sum are dropped (as zeros: the transform's inverse), rows beyond the
   // transform's are nobody's.
-  HalfRows(Layout layout, int64_t height, std::vector<int64_t> held);
+  HalfRows(Layout layout, int64_t height, std::vector<int64_t> held, bool shared = false);
 
   Layout layout() const { return layout_; }
   int64_t height() const { return height_; }

@@ -23,7 +23,7 @@ int64_t sum(const std::vector<int64_t>& sizes) {
 
 FftPlan::FftPlan(FftShape shape, const GroupArgument& group, uint64_t also_agreed)
     : shape_(std::move(shape)),
-      rows_(shape_.layout, shape_.height, shape_.spectrum_rows),
+      rows_(shape_.layout, shape_.height, shape_.spectrum_rows, shape_.fewest_bytes),
       moved_columns_(std::min(sum(shape_.field_columns), shape_.width)),
       transpose_(1, rows_.num_computed(), 2, sizes_within(shape_.field_columns, shape_.width),
                  group, also_agreed) {

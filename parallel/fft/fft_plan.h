@@ -44,6 +44,8 @@ struct FftShape {
   int64_t spectrum_columns = 0;
   // Paired: the columns are the wave numbers 0 .. c/2 - 1 and -c/2 .. -1, not 0 .. c - 1.
   bool both_signs = false;
+  // Canonical, two ranks: the fewest bytes rather than the least work (HalfRows).
+  bool fewest_bytes = false;
 
   bool operator==(const FftShape&) const = default;
 };

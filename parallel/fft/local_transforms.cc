@@ -1,5 +1,6 @@
 #include "parallel/fft/local_transforms.h"
 
+#include <cmath>
 #include <vector>
 
 #include "ATen/ops/_fft_c2c.h"
@@ -7,6 +8,8 @@
 #include "ATen/ops/_fft_r2c.h"
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/empty.h"
+#include "c10/util/complex.h"
+#include "parallel/fft/dfti.h"
 
 namespace meshrun::fft {
 namespace {
@@ -20,6 +23,11 @@ std::vector<int64_t> own_mirror_columns(int64_t width) {
   std::vector<int64_t> columns = {0};
   if (width % 2 == 0) columns.push_back(width / 2);
   return columns;
+}
+
+double factor_of(Scale scale, int64_t length) {
+  const auto n = static_cast<double>(length);
+  return scale == Scale::kNone ? 1 : scale == Scale::kRoot ? 1 / std::sqrt(n) : 1 / n;
 }
 
 // One call for all planes, or one for each.
@@ -36,6 +44,24 @@ at::Tensor by_planes(const at::Tensor& planes, int64_t rows, const Transform& tr
     result.narrow(0, plane, 1).copy_(one);
   }
   return result;
+}
+
+// to[n, i, j] = conj(from[n, last - i, -j mod width]), on the CPU, without a pass for each of the
+// three.
+template <typename T>
+void mirror(const at::Tensor& to, const at::Tensor& from) {
+  const int64_t rows = to.size(1);
+  const int64_t columns = to.size(2);
+  const int64_t width = from.size(2);
+  for (int64_t plane = 0; plane < to.size(0); ++plane) {
+    for (int64_t row = 0; row < rows; ++row) {
+      T* const out = to.data_ptr<T>() + plane * to.stride(0) + row * to.stride(1);
+      const T* const in =
+          from.const_data_ptr<T>() + plane * from.stride(0) + (rows - 1 - row) * from.stride(1);
+      out[0] = std::conj(in[0]);
+      for (int64_t j = 1; j < columns; ++j) out[j] = std::conj(in[width - j]);
+    }
+  }
 }
 
 }  // namespace
@@ -55,6 +81,13 @@ at::Tensor real_rows_forward(const at::Tensor& planes, int64_t height, Scale sca
     return at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
                      rows.options().dtype(c10::toComplexType(rows.scalar_type())));
   }
+  if (has_dfti(rows)) {
+    const at::Tensor from = rows.contiguous();
+    at::Tensor half_rows = at::empty({rows.size(0), height / 2 + 1, rows.size(2)},
+                                     rows.options().dtype(c10::toComplexType(rows.scalar_type())));
+    transform_real_rows(from, half_rows, height, factor_of(scale, height), /*forward=*/true);
+    return half_rows;
+  }
   return by_planes(rows, height / 2 + 1, [&](const at::Tensor& some) {
     return at::_fft_r2c(some, {1}, static_cast<int64_t>(scale), /*onesided=*/true);
   });
@@ -64,6 +97,14 @@ at::Tensor real_rows_inverse(const at::Tensor& half_rows, int64_t height, Scale 
   if (half_rows.numel() == 0) {
     return at::empty({half_rows.size(0), height, half_rows.size(2)},
                      half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));
+  }
+  if (has_dfti(half_rows)) {
+    at::Tensor rows =
+        at::empty({half_rows.size(0), height, half_rows.size(2)},
+                  half_rows.options().dtype(c10::toRealValueType(half_rows.scalar_type())));
+    transform_real_rows(half_rows.contiguous(), rows, height, factor_of(scale, height),
+                        /*forward=*/false);
+    return rows;
   }
   return by_planes(half_rows, height, [&](const at::Tensor& some) {
     return at::_fft_c2r(some, {1}, static_cast<int64_t>(scale), height);
@@ -84,7 +125,13 @@ void store_rows(const at::Tensor& stored, const at::Tensor& half_rows, const Row
     to.copy_(half_rows.narrow(1, run.half_begin, run.count).narrow(2, 0, columns));
     return;
   }
-  const at::Tensor from = half_rows.narrow(1, run.half_begin - run.count + 1, run.count).conj();
+  const at::Tensor mirrored = half_rows.narrow(1, run.half_begin - run.count + 1, run.count);
+  if (to.is_cpu() && to.stride(2) == 1 && mirrored.stride(2) == 1 && !mirrored.is_conj()) {
+    to.scalar_type() == at::kComplexFloat ? mirror<c10::complex<float>>(to, mirrored)
+                                          : mirror<c10::complex<double>>(to, mirrored);
+    return;
+  }
+  const at::Tensor from = mirrored.conj();
   to.narrow(2, 0, 1).copy_(from.narrow(2, 0, 1).flip(1));
   const int64_t others = columns - 1;
   if (others > 0)

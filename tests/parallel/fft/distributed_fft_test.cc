@@ -64,6 +64,7 @@ struct Case {
   Sizes columns;  // pieces of the field
   Sizes rows;     // of the spectrum
   bool sizes_given = false;
+  bool fewest_bytes = false;
 
   double tolerance() const { return dtype == at::kDouble ? 1e-12 : 1e-5; }
   bool is_paired() const { return layout == FftLayout::kPaired; }
@@ -85,6 +86,7 @@ struct Case {
     FftOptions options{.s = {s0, s1}, .norm = norm, .group = {}, .layout = layout};
     if (sizes_given) options.input_sizes = is_forward ? columns : rows;
     options.output_sizes = is_forward ? rows : columns;
+    options.fewest_bytes = fewest_bytes;
     return options;
   }
 };
@@ -114,6 +116,7 @@ std::vector<Case> cases(int world) {
           c.columns = random_pieces(width, world, random);
           c.rows = random_pieces(c.is_paired() ? c.s0 / 2 + 1 : c.s0, world, random);
           c.sizes_given = random() % 2 == 0;
+          c.fewest_bytes = random() % 2 == 0;
           all.push_back(std::move(c));
         }
       }

@@ -26,8 +26,8 @@ std::vector<int64_t> list(const std::vector<Block>& blocks) {
   return rows;
 }
 
-void expect_right(int64_t height, const Sizes& held) {
-  const HalfRows rows(Layout::kCanonical, height, held);
+void expect_right(int64_t height, const Sizes& held, bool shared) {
+  const HalfRows rows(Layout::kCanonical, height, held, shared);
   const auto offsets = offsets_of(held);
   const int world = rows.world();
   // Every half row of which a row is held is computed once.
@@ -40,7 +40,7 @@ void expect_right(int64_t height, const Sizes& held) {
       EXPECT_TRUE(computer.emplace(half, rank).second || rows.is_shared());
     }
   }
-  EXPECT_EQ(rows.is_shared(), world == 2);
+  EXPECT_EQ(rows.is_shared(), shared && world == 2);
   const int64_t total = offsets.back();
   for (int64_t half = 0; half <= height / 2; ++half) {
     const bool is_held = half < total || (half > 0 && height - half < total);
@@ -90,7 +90,7 @@ TEST(HalfRowsTest, EveryRowHeldComesFromOneComputedHalfRow) {
     if (trial % 3 == 1) held.back() += 3;
     if (trial % 3 == 2) held.back() /= 2;
     SCOPED_TRACE("height " + std::to_string(height) + ", trial " + std::to_string(trial));
-    expect_right(height, held);
+    for (const bool shared : {false, true}) expect_right(height, held, shared);
   }
 }
 

@@ -50,9 +50,15 @@ Counted transform(int world, const FftOptions& given, bool is_forward) {
       distributed_irfft2(at::ones({rows[own], kept}, at::kComplexFloat), options);
     }
     counted.sent += LoopbackBackend::of(group).bytes_sent();
-    fft::FftShape shape{
-        kHeight, columns, kHeight,  kWidth, paired ? fft::Layout::kPaired : fft::Layout::kCanonical,
-        rows,    kept,    modes > 0};
+    fft::FftShape shape{kHeight,
+                        columns,
+                        kHeight,
+                        kWidth,
+                        paired ? fft::Layout::kPaired : fft::Layout::kCanonical,
+                        rows,
+                        kept,
+                        modes > 0,
+                        world == 2};
     counted.planned += fft::FftPlan(shape, group).cost(1, 4).wire_bytes();
   }
   return counted;
