@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,9 +165,11 @@ TEST(ProcessTreeTest, AllAreStoppedBeforeTheFirstIsKilled) {
 // Between two readings each process that still runs forks: only the stop ends that.
 TEST(ProcessTreeTest, WhatIsForkedMeanwhileIsKilledToo) {
   FakeTable table = Family();
-  table.between = [&table] {
+  int forked = 0;
+  table.between = [&] {
     for (const pid_t pid : table.alive()) {
-      if (pid >= 20 && !table.at(pid).stopped && table.alive().size() < 1000) table.Fork(pid);
+      if (pid < 20 || table.at(pid).stopped || ++forked > 1000) continue;
+      table.Fork(pid);
     }
   };
   // Forked between the last reading and the stop: seen in the reading after that.
@@ -175,6 +179,7 @@ TEST(ProcessTreeTest, WhatIsForkedMeanwhileIsKilledToo) {
   };
   EXPECT_GT(KillDescendants(10, table), 3);
   EXPECT_THAT(table.alive(), ElementsAre(1, 10, 11));
+  EXPECT_LT(forked, 20) << "each forks once or twice before it is stopped";
 }
 
 // A process outside of the stop's reach (it runs on as another one's child) cannot hold us for
@@ -278,7 +283,18 @@ TEST(ProcessTreeTest, NothingForksAwayFromAKillByTheEnvironment) {
   for (const pid_t pid : table.alive()) EXPECT_EQ(table.Environment(pid), "T=2\0"s);
 }
 
+// Also one that begins with a 9.
 TEST(RealProcessTreeTest, AllNumbersOfProcAreListed) {
+  pid_t nine = -1;
+  for (pid_t number = 9000; number < 9100 && nine < 0; ++number) {
+    clone_args arguments{};
+    arguments.exit_signal = SIGCHLD;
+    arguments.set_tid = reinterpret_cast<uint64_t>(&number);
+    arguments.set_tid_size = 1;
+    // Where no number may be chosen, it is left to chance.
+    nine = static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof(arguments)));
+    while (nine == 0) ::pause();
+  }
   const auto numbers = [] {
     std::set<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -295,6 +311,10 @@ TEST(RealProcessTreeTest, AllNumbersOfProcAreListed) {
     if (after.count(pid)) {
       EXPECT_THAT(listed, Contains(pid));
     }
+  }
+  if (nine > 0) {
+    ::kill(nine, SIGKILL);
+    EXPECT_EQ(::waitpid(nine, nullptr, 0), nine);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "parallel/base/shared_heap.h"
 
 #include <linux/sched.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -189,14 +188,22 @@ class OwnerProcess {
 };
 
 TEST(PeerHeapTest, AnOwnerWhoseFirstThreadIsGoneMayStillWrite) {
-  OwnerProcess owner([] {
+  int begin[2];
+  ASSERT_EQ(pipe(begin), 0);
+  OwnerProcess owner([&] {
+    close(begin[1]);
+    char end;
+    if (read(begin[0], &end, 1) != 0) _exit(1);
     std::thread([] {
       while (true) pause();
     }).detach();
-    pthread_exit(nullptr);
+    // Of this thread alone; pthread_exit() is an exception, which GoogleTest would catch.
+    syscall(SYS_exit, 0);
   });
+  // While /proc shows the first thread's descriptors.
   const auto peer = PeerHeap::open(owner.address());
   ASSERT_NE(peer, nullptr);
+  for (const int fd : begin) close(fd);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!os::ReadProcessStat(owner.pid())->IsZombie()) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
