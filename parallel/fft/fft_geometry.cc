@@ -8,8 +8,8 @@
 namespace meshrun::fft {
 namespace {
 
-// A message of less gains nothing from being cut: latency and the transforms' start-up eat it.
-constexpr int64_t kBytesPerChunk = int64_t{4} << 20;
+// A message of less gains nothing from being cut: putting the pieces together takes longer.
+constexpr int64_t kBytesPerChunk = int64_t{32} << 20;
 constexpr int64_t kMaxChunks = 4;
 
 void append(std::vector<Block>& blocks, int64_t begin, int64_t end) {

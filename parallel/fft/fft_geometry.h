@@ -96,7 +96,7 @@ class HalfRows {
 };
 
 // How many pieces a batch of `planes` is cut into, so that one piece travels while the next one is
-// transformed: one for each `bytes_per_chunk` of the largest rank's message, at most 4.
+// transformed: one for each 32 MiB of `wire_bytes`, at most 4.
 int64_t num_chunks(int64_t planes, int64_t wire_bytes, int world);
 
 // The parts of [0, extent) that remain of consecutive `sizes`: {3, 3, 2} within 5 is {3, 2, 0}.

@@ -439,6 +439,35 @@ TEST(DistributedFftTest, PlaneWavesAndDeltasHaveTheirClosedForms) {
   run_in_most_worlds("fft_closed_forms");
 }
 
+// A batch so large that it travels in pieces.
+const bool kChunks = register_rank_function("fft_chunks", [] {
+  const JoinedWorld world;
+  const int64_t planes = 15;
+  at::manual_seed(12);
+  const Tensor whole = at::randn({planes, 720, 1440}, at::kDouble);
+  const Sizes columns = compute_split_shapes(1440, world.size);
+  for (const FftLayout layout : {FftLayout::kCanonical, FftLayout::kPaired}) {
+    const bool paired = layout == FftLayout::kPaired;
+    const Tensor x = piece_of(whole, 2, columns, world.rank);
+    DistributedRFFT2 forward({.group = {}, .layout = layout});
+    const Tensor y = forward(x);
+    EXPECT_NE(forward.describe().find("2 chunks"), std::string::npos) << forward.describe();
+    // Planes of each piece, the first and last of them.
+    for (const int64_t plane : {0, 6, 7, 14}) {
+      const Tensor expected =
+          at::fft_rfft2(whole[plane], std::nullopt, paired ? Sizes{1, 0} : Sizes{0, 1}, "ortho");
+      const Sizes rows = compute_split_shapes(expected.size(0), world.size);
+      EXPECT_LE(error(y[plane], piece_of(expected, 0, rows, world.rank), expected), 1e-12) << plane;
+    }
+    const Tensor again = distributed_irfft2(y, {.s = {720, 1440}, .group = {}, .layout = layout});
+    EXPECT_LE(error(again, x, whole), 1e-12);
+  }
+});
+
+TEST(DistributedFftTest, LargeBatchesTravelInPieces) {
+  run_in_worlds("fft_chunks", {2}, {"ucx", "gloo"});
+}
+
 // Real data: the geoid's 721 x 1440 heights.
 const bool kGeoid = register_rank_function("fft_geoid", [] {
   const JoinedWorld world;

@@ -130,9 +130,9 @@ TEST(SizesWithinTest, CutsAtTheExtent) {
 
 TEST(NumChunksTest, CutsLargeBatchesOnly) {
   EXPECT_EQ(num_chunks(64, 1 << 20, 2), 1);
-  EXPECT_EQ(num_chunks(64, 64 << 20, 2), 4);
-  EXPECT_EQ(num_chunks(2, 64 << 20, 2), 2);
-  EXPECT_EQ(num_chunks(64, 64 << 20, 1), 1);
+  EXPECT_EQ(num_chunks(64, 256 << 20, 2), 4);
+  EXPECT_EQ(num_chunks(2, 256 << 20, 2), 2);
+  EXPECT_EQ(num_chunks(64, 256 << 20, 1), 1);
 }
 
 }  // namespace
