@@ -58,8 +58,12 @@ class FailureCounter : public ::testing::EmptyTestEventListener {
   static inline int count = 0;
 };
 
+// Once per process; a fork of one that counts already, too.
 void count_failures() {
-  static const bool counts = [] { return true; }();
+  static const bool counts = [] {
+    ::testing::UnitTest::GetInstance()->listeners().Append(new FailureCounter);
+    return true;
+  }();
   static_cast<void>(counts);
 }
 
