@@ -4,27 +4,25 @@
 #include <numeric>
 #include <utility>
 
-#include "ATen/ops/cat.h"
-#include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/fft_fft.h"
 #include "ATen/ops/fft_ifft.h"
 #include "ATen/ops/fft_irfft.h"
 #include "ATen/ops/fft_rfft.h"
-#include "ATen/ops/zeros.h"
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/collectives/differentiable.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/fft/fft_arguments.h"
-#include "parallel/fft/local_transforms.h"
+#include "parallel/fft/wave_numbers.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 namespace {
 
+using fft::all_waves;
 using fft::Direction;
-using fft::resized;
+using fft::low_waves;
 using Sizes = std::vector<int64_t>;
 
 // A call's geometry: the tensor is [..., d0, d1, d2] by then.
@@ -38,23 +36,6 @@ struct Slabs {
 };
 
 int64_t sum(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
-
-// The first `modes` wave numbers of both signs, of `extent`.
-at::Tensor low_waves(const at::Tensor& tensor, int64_t dim, int64_t modes) {
-  const int64_t extent = tensor.size(dim);
-  if (2 * modes == extent) return tensor;
-  return at::cat({tensor.narrow(dim, 0, modes), tensor.narrow(dim, extent - modes, modes)}, dim);
-}
-
-at::Tensor all_waves(const at::Tensor& tensor, int64_t dim, int64_t extent) {
-  const int64_t modes = tensor.size(dim) / 2;
-  if (2 * modes == extent) return tensor;
-  Sizes shape = tensor.sizes().vec();
-  shape[static_cast<size_t>(dim)] = extent - 2 * modes;
-  return at::cat({tensor.narrow(dim, 0, modes), at::zeros(shape, tensor.options()),
-                  tensor.narrow(dim, modes, modes)},
-                 dim);
-}
 
 // A transform of LibTorch's along `dim`; of a piece without elements, which its CPU library refuses,
 // nothing, with the node that the other ranks' backward passes wait for.

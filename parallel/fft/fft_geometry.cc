@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kBytesPerChunk = int64_t{32} << 20;
 constexpr int64_t kMaxChunks = 4;
 
-void append(std::vector<Block>& blocks, int64_t begin, int64_t end) {
+void append(std::vector<SplitRange>& blocks, int64_t begin, int64_t end) {
   if (begin >= end) return;
   if (!blocks.empty() && blocks.back().end == begin) {
     blocks.back().end = end;
@@ -39,7 +39,7 @@ HalfRows::HalfRows(Layout layout, int64_t height, std::vector<int64_t> held, boo
     deal_canonical();
   }
   for (size_t rank = 0; rank < held_.size(); ++rank) {
-    for (const Block& block : computed_[rank]) num_computed_[rank] += block.size();
+    for (const SplitRange& block : computed_[rank]) num_computed_[rank] += block.size();
   }
 }
 
@@ -83,7 +83,7 @@ void HalfRows::deal_canonical() {
   std::vector<std::vector<int64_t>> numbers(held_.size(), std::vector<int64_t>(computer.size(), 0));
   for (size_t rank = 0; rank < held_.size(); ++rank) {
     int64_t next = 0;
-    for (const Block& block : computed_[rank]) {
+    for (const SplitRange& block : computed_[rank]) {
       for (int64_t half = block.begin; half < block.end; ++half) {
         numbers[rank][static_cast<size_t>(half)] = next++;
       }
@@ -109,17 +109,17 @@ void HalfRows::deal_canonical() {
   }
 }
 
-std::vector<Block> HalfRows::in_rank_order() const {
-  std::vector<Block> blocks;
-  for (const std::vector<Block>& of_rank : computed_) {
-    for (const Block& block : of_rank) append(blocks, block.begin, block.end);
+std::vector<SplitRange> HalfRows::in_rank_order() const {
+  std::vector<SplitRange> blocks;
+  for (const std::vector<SplitRange>& of_rank : computed_) {
+    for (const SplitRange& block : of_rank) append(blocks, block.begin, block.end);
   }
   return blocks;
 }
 
 bool HalfRows::is_ordered() const {
   if (shared_) return false;
-  const std::vector<Block> blocks = in_rank_order();
+  const std::vector<SplitRange> blocks = in_rank_order();
   return blocks.empty() || (blocks.size() == 1 && blocks[0].begin == 0);
 }
 
@@ -132,7 +132,7 @@ int64_t HalfRows::num_rows(int computer, int holder) const {
 std::vector<int64_t> HalfRows::self_mirrored(int rank) const {
   std::vector<int64_t> numbers;
   int64_t next = 0;
-  for (const Block& block : computed(rank)) {
+  for (const SplitRange& block : computed(rank)) {
     if (block.begin == 0) numbers.push_back(next);
     if (height_ % 2 == 0 && height_ > 0 && block.begin <= height_ / 2 && height_ / 2 < block.end) {
       numbers.push_back(next + height_ / 2 - block.begin);

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/collectives/split.h"
+
 namespace meshrun::fft {
 
 enum class Layout { kCanonical, kPaired };
@@ -30,14 +32,6 @@ struct RowRun {
   bool mirrored = false;
 
   bool operator==(const RowRun&) const = default;
-};
-
-struct Block {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-  bool operator==(const Block&) const = default;
 };
 
 class HalfRows {
@@ -56,10 +50,10 @@ class HalfRows {
 
   // The half rows that a rank computes, ascending; and how many, by rank. A rank's computed half
   // rows are numbered in this order.
-  const std::vector<Block>& computed(int rank) const { return computed_[index(rank)]; }
+  const std::vector<SplitRange>& computed(int rank) const { return computed_[index(rank)]; }
   const std::vector<int64_t>& num_computed() const { return num_computed_; }
   // All half rows that are computed, rank by rank: what a transposition splits.
-  std::vector<Block> in_rank_order() const;
+  std::vector<SplitRange> in_rank_order() const;
   // Whether in_rank_order() is 0, 1, 2, ..., each once.
   bool is_ordered() const;
 
@@ -88,7 +82,7 @@ class HalfRows {
   int64_t height_;
   std::vector<int64_t> held_;
   std::vector<int64_t> offsets_;  // of held_, world + 1
-  std::vector<std::vector<Block>> computed_;
+  std::vector<std::vector<SplitRange>> computed_;
   std::vector<int64_t> num_computed_;
   std::vector<std::vector<RowRun>> runs_;
   bool complete_ = true;

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/collectives/all_to_all_v.h"
+#include "parallel/fft/wave_numbers.h"
 
 namespace meshrun::fft {
 namespace {
@@ -38,7 +38,7 @@ at::Tensor FftPlan::send_order(const at::Tensor& half_rows) const {
   at::Tensor ordered =
       at::empty({half_rows.size(0), computed, half_rows.size(2)}, half_rows.options());
   int64_t next = 0;
-  for (const Block& block : rows_.in_rank_order()) {
+  for (const SplitRange& block : rows_.in_rank_order()) {
     ordered.narrow(1, next, block.size()).copy_(half_rows.narrow(1, block.begin, block.size()));
     next += block.size();
   }
@@ -55,7 +55,7 @@ at::Tensor FftPlan::row_order(const at::Tensor& received) const {
                            ? at::empty(shape, received.options())
                            : at::zeros(shape, received.options());
   int64_t next = 0;
-  for (const Block& block : rows_.in_rank_order()) {
+  for (const SplitRange& block : rows_.in_rank_order()) {
     const at::Tensor to = ordered.narrow(1, block.begin, block.size());
     const at::Tensor from = received.narrow(1, next, block.size());
     is_shared ? to.add_(from) : to.copy_(from);
@@ -66,17 +66,12 @@ at::Tensor FftPlan::row_order(const at::Tensor& received) const {
 
 at::Tensor FftPlan::selected_columns(const at::Tensor& rows) const {
   if (!shape_.both_signs) return resized(rows, 2, shape_.spectrum_columns);
-  const int64_t half = shape_.spectrum_columns / 2;
-  return at::cat({rows.narrow(2, 0, half), rows.narrow(2, shape_.width - half, half)}, 2);
+  return low_waves(rows, 2, shape_.spectrum_columns / 2);
 }
 
 at::Tensor FftPlan::all_columns(const at::Tensor& rows) const {
   if (!shape_.both_signs) return resized(rows, 2, shape_.width);
-  const int64_t half = shape_.spectrum_columns / 2;
-  at::Tensor all = at::zeros({rows.size(0), rows.size(1), shape_.width}, rows.options());
-  all.narrow(2, 0, half).copy_(rows.narrow(2, 0, half));
-  all.narrow(2, shape_.width - half, half).copy_(rows.narrow(2, half, half));
-  return all;
+  return all_waves(rows, 2, shape_.width);
 }
 
 // What this rank has computed -> what it holds.

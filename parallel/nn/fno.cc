@@ -11,6 +11,7 @@
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/fft/distributed_fft.h"
 #include "parallel/fft/distributed_fftn.h"
+#include "parallel/fft/wave_numbers.h"
 #include "parallel/nn/shared_module.h"
 
 namespace meshrun {
@@ -18,21 +19,10 @@ namespace {
 
 using at::Tensor;
 using Sizes = std::vector<int64_t>;
+using fft::all_waves;
+using fft::low_waves;
 
 Sizes plain(const std::vector<IntArgument>& values) { return {values.begin(), values.end()}; }
-
-// The wave numbers 0 .. m - 1 and -m .. -1 along `dim`, and back.
-Tensor low_waves(const Tensor& x, int64_t dim, int64_t modes) {
-  return at::cat({x.narrow(dim, 0, modes), x.narrow(dim, x.size(dim) - modes, modes)}, dim);
-}
-
-Tensor all_waves(const Tensor& x, int64_t dim, int64_t extent) {
-  const int64_t modes = x.size(dim) / 2;
-  Sizes shape = x.sizes().vec();
-  shape[static_cast<size_t>(dim)] = extent - 2 * modes;
-  return at::cat(
-      {x.narrow(dim, 0, modes), at::zeros(shape, x.options()), x.narrow(dim, modes, modes)}, dim);
-}
 
 void check_options(const FNOOptions& options) {
   TORCH_CHECK_VALUE(options.in_channels() > 0 && options.out_channels() > 0 &&

@@ -210,7 +210,6 @@ SharedGradients::SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
 }
 
 void SharedGradients::before_accumulation(size_t index) {
-  if (group_->getSize() == 1) return;
   Pass::current()->touch(shared_from_this());
   MutexLock guard(mu_);
   Slot& slot = slots_[index];
@@ -222,7 +221,6 @@ void SharedGradients::before_accumulation(size_t index) {
 }
 
 void SharedGradients::after_accumulation(size_t index) {
-  if (group_->getSize() == 1) return;
   Pass::current()->reach(shared_from_this());
   MutexLock guard(mu_);
   slots_[index].is_reached = true;

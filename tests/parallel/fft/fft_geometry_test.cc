@@ -18,9 +18,9 @@ std::vector<int64_t> offsets_of(const Sizes& sizes) {
 }
 
 // The half rows that a rank computes, one by one.
-std::vector<int64_t> list(const std::vector<Block>& blocks) {
+std::vector<int64_t> list(const std::vector<SplitRange>& blocks) {
   std::vector<int64_t> rows;
-  for (const Block& block : blocks) {
+  for (const SplitRange& block : blocks) {
     for (int64_t row = block.begin; row < block.end; ++row) rows.push_back(row);
   }
   return rows;
