@@ -49,13 +49,13 @@ Tensor solve(const Options& options, int64_t first, int64_t count) {
 
 // Raises the problem of any rank on all of them.
 template <typename Error>
-void raise_together(const RankMesh& mesh, const std::string& problem) {
+void raise_together(const jobs::RankMesh& mesh, const std::string& problem) {
   const std::string common = common_problem(*mesh.world, c10::kCPU, problem);
   if (!common.empty()) throw Error(common);
 }
 
 // Collective. All samples on rank 0, [samples, 2, rows, columns].
-Tensor solve_together(const Options& options, const RankMesh& mesh) {
+Tensor solve_together(const Options& options, const jobs::RankMesh& mesh) {
   const int64_t all = samples_of(options);
   const int64_t chunks = (all + kSolvedTogether - 1) / kSolvedTogether;
   std::vector<int64_t> sizes;
@@ -93,7 +93,8 @@ void keep(const std::string& path, const Options& options, const Tensor& samples
 }
 
 // Rank 0's file; solves and keeps the samples first where there is none. Collective.
-std::unique_ptr<DataFile> open_file(const Options& options, const RankMesh& mesh, bool& solved) {
+std::unique_ptr<DataFile> open_file(const Options& options, const jobs::RankMesh& mesh,
+                                    bool& solved) {
   const bool reads = mesh.world->getRank() == 0;
   const std::string path = options.data.empty() ? cache_path(options) : options.data;
   std::error_code ignored;
@@ -133,7 +134,7 @@ std::unique_ptr<DataFile> open_file(const Options& options, const RankMesh& mesh
   return file;
 }
 
-DataShape broadcast_shape(const RankMesh& mesh, const DataFile* file, int64_t samples) {
+DataShape broadcast_shape(const jobs::RankMesh& mesh, const DataFile* file, int64_t samples) {
   std::string text;
   if (file != nullptr) {
     text = nlohmann::json({samples, file->shape().rows, file->shape().columns}).dump();
@@ -186,7 +187,7 @@ std::string cache_path(const Options& options) {
   return (std::filesystem::path(options.cache) / name.str()).string();
 }
 
-Samples load_samples(const Options& options, const RankMesh& mesh) {
+Samples load_samples(const Options& options, const jobs::RankMesh& mesh) {
   const auto start = std::chrono::steady_clock::now();
   Samples samples;
   const std::unique_ptr<DataFile> file = open_file(options, mesh, samples.solved);

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "jobs/darcy/data_file.h"
-#include "jobs/darcy/mesh.h"
 #include "jobs/darcy/options.h"
+#include "jobs/runtime/rank_mesh.h"
 
 namespace meshrun::darcy {
 
@@ -40,6 +40,6 @@ struct Samples {
 };
 
 // Collective over the world. Raises DataError or SolverError with the same sentence on every rank.
-Samples load_samples(const Options& options, const RankMesh& mesh);
+Samples load_samples(const Options& options, const jobs::RankMesh& mesh);
 
 }  // namespace meshrun::darcy

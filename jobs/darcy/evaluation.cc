@@ -18,7 +18,7 @@ constexpr int64_t kChunk = 16;
 }  // namespace
 
 TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
-                    const RankMesh& mesh, c10::Device device) {
+                    const jobs::RankMesh& mesh, c10::Device device) {
   const at::NoGradGuard no_grad;
   const SplitRange share = mesh.share(count);
   double sum = 0;
@@ -44,7 +44,7 @@ TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first
 }
 
 Shown show(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
-           const RankMesh& mesh, c10::Device device) {
+           const jobs::RankMesh& mesh, c10::Device device) {
   const at::NoGradGuard no_grad;
   const auto [all, rows, columns] = samples.shape;
   std::vector<int64_t> sizes;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "jobs/darcy/data.h"
-#include "jobs/darcy/mesh.h"
 #include "jobs/darcy/network.h"
+#include "jobs/runtime/rank_mesh.h"
 
 namespace meshrun::darcy {
 
@@ -18,7 +18,7 @@ struct TestErrors {
 };
 // Of samples [first, first + count).
 TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
-                    const RankMesh& mesh, c10::Device device);
+                    const jobs::RankMesh& mesh, c10::Device device);
 
 // Whole fields of some samples, row-major.
 struct Shown {
@@ -32,6 +32,6 @@ struct Shown {
   std::vector<Sample> samples;
 };
 Shown show(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
-           const RankMesh& mesh, c10::Device device);
+           const jobs::RankMesh& mesh, c10::Device device);
 
 }  // namespace meshrun::darcy

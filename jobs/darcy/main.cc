@@ -8,12 +8,12 @@
 
 #include "jobs/darcy/data.h"
 #include "jobs/darcy/evaluation.h"
-#include "jobs/darcy/mesh.h"
 #include "jobs/darcy/options.h"
 #include "jobs/darcy/report.h"
 #include "jobs/darcy/training.h"
 #include "jobs/runtime/job.h"
 #include "jobs/runtime/progress.h"
+#include "jobs/runtime/rank_mesh.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/sharded_parameters.h"
@@ -39,7 +39,7 @@ void run(const Options& options) {
   jobs::join_world();
   const DistributedManager& manager = DistributedManager::get();
   const c10::Device device = manager.device();
-  const RankMesh mesh = join_mesh(options.spatial);
+  const jobs::RankMesh mesh = jobs::join_mesh(options.spatial);
   const Samples samples = load_samples(options, mesh);
 
   at::manual_seed(options.seed);

@@ -13,7 +13,7 @@ Tensor centres(const SplitRange& range, int64_t cells) {
 }  // namespace
 
 DarcyNetworkImpl::DarcyNetworkImpl(const Options& options, const Samples& samples,
-                                   const RankMesh& mesh, c10::Device device)
+                                   const jobs::RankMesh& mesh, c10::Device device)
     : log_mean_(samples.log_permeability_mean), log_deviation_(samples.log_permeability_deviation) {
   const auto [all, rows, columns] = samples.shape;
   const std::vector<Tensor> grid =

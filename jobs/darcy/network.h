@@ -10,8 +10,8 @@
 #include <torch/nn/pimpl.h>
 
 #include "jobs/darcy/data.h"
-#include "jobs/darcy/mesh.h"
 #include "jobs/darcy/options.h"
+#include "jobs/runtime/rank_mesh.h"
 #include "parallel/nn/fno.h"
 
 namespace meshrun::darcy {
@@ -19,7 +19,7 @@ namespace meshrun::darcy {
 class DarcyNetworkImpl : public torch::nn::Module {
  public:
   // Collective over the spatial group: the ranks' modules are pieces of one.
-  DarcyNetworkImpl(const Options& options, const Samples& samples, const RankMesh& mesh,
+  DarcyNetworkImpl(const Options& options, const Samples& samples, const jobs::RankMesh& mesh,
                    c10::Device device);
 
   // This rank's columns: permeability [batch, rows, own columns]; returns the pressure there.

@@ -54,7 +54,7 @@ struct Batch {
   Tensor norms;
 };
 
-Batch take(const Samples& samples, const std::vector<int64_t>& batch, const RankMesh& mesh,
+Batch take(const Samples& samples, const std::vector<int64_t>& batch, const jobs::RankMesh& mesh,
            c10::Device device) {
   const SplitRange share = mesh.share(static_cast<int64_t>(batch.size()));
   const Tensor chosen = at::tensor(
@@ -66,7 +66,7 @@ Batch take(const Samples& samples, const std::vector<int64_t>& batch, const Rank
 }  // namespace
 
 Tensor relative_errors(const Tensor& predicted, const Tensor& truth, const Tensor& norms,
-                       const RankMesh& mesh) {
+                       const jobs::RankMesh& mesh) {
   const Tensor squares =
       reduce_from_parallel_region((predicted - truth).square().sum({1, 2}), mesh.spatial);
   // The root has no slope at zero.
@@ -74,7 +74,7 @@ Tensor relative_errors(const Tensor& predicted, const Tensor& truth, const Tenso
   return squares.clamp_min(kTiny).sqrt() / norms;
 }
 
-TrainingResult train(DarcyNetwork& network, const Samples& samples, const RankMesh& mesh,
+TrainingResult train(DarcyNetwork& network, const Samples& samples, const jobs::RankMesh& mesh,
                      const Options& options) {
   const DistributedManager& manager = DistributedManager::get();
   if (options.batch < mesh.data->getSize()) {

@@ -4,16 +4,16 @@
 #include <cstdint>
 
 #include "jobs/darcy/data.h"
-#include "jobs/darcy/mesh.h"
 #include "jobs/darcy/network.h"
 #include "jobs/darcy/options.h"
+#include "jobs/runtime/rank_mesh.h"
 
 namespace meshrun::darcy {
 
 // The relative L2 error of each sample, |p - t| / |t| over the whole field: [batch]. Collective over
 // the spatial group; its gradient is that of the whole field's error.
 at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
-                           const at::Tensor& norms, const RankMesh& mesh);
+                           const at::Tensor& norms, const jobs::RankMesh& mesh);
 
 struct TrainingResult {
   int64_t first_step = 0;  // above 0 after --resume
@@ -25,7 +25,7 @@ struct TrainingResult {
 
 // Trains on the samples' first part. Writes checkpoints as the options say. On a stop signal to any
 // rank, all of them write a checkpoint at the same step and raise jobs::Stopped.
-TrainingResult train(DarcyNetwork& network, const Samples& samples, const RankMesh& mesh,
+TrainingResult train(DarcyNetwork& network, const Samples& samples, const jobs::RankMesh& mesh,
                      const Options& options);
 
 }  // namespace meshrun::darcy

@@ -117,6 +117,32 @@ class ProgramsTest : public testing::Test {
     return more;
   }
 
+  std::vector<std::string> swe_arguments(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"--size",
+                               "18",
+                               "--intervals",
+                               "3",
+                               "--train-trajectories",
+                               "4",
+                               "--test-trajectories",
+                               "2",
+                               "--batch",
+                               "5",
+                               "--width",
+                               "6",
+                               "--modes",
+                               "4",
+                               "--layers",
+                               "2",
+                               "--steps",
+                               "20",
+                               "--report",
+                               path("swe.json"),
+                               "--png",
+                               path("swe.png")});
+    return more;
+  }
+
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
 
   const std::string directory_ = testing::TempDir() + "programs";
@@ -287,6 +313,32 @@ TEST_F(ProgramsTest, DarcySaysOnEveryRankWhatIsWrongWithData) {
     EXPECT_EQ(rank.exit_code, 2);
     EXPECT_THAT(rank.output, HasSubstr("--spatial 2 does not divide the 3 ranks"));
   }
+}
+
+TEST_F(ProgramsTest, SweIsTheSameOnEveryMeshAndResumesOnAnother) {
+  const std::vector<std::string> checkpoints = {"--checkpoint-dir", path("checkpoints"),
+                                                "--checkpoint-every", "10"};
+  const auto dumped = [&](int world_size, const std::string& spatial,
+                          const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--spatial", spatial, "--dump-parameters", path("swe")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_success(run("swe", swe_arguments(arguments), env_ranks(world_size)));
+    return read_safetensors(path("swe-rank-" + std::to_string(world_size - 1) + ".safetensors"));
+  };
+  const TensorFile alone = dumped(1, "1", checkpoints);
+  EXPECT_LT(relative_l2(dumped(4, "2", {"--no-evaluation"}), alone), 1e-4);
+  EXPECT_LT(relative_l2(dumped(3, "3", {"--no-evaluation"}), alone), 1e-4);
+
+  fs::remove_all(path("checkpoints/step-20"));
+  std::vector<std::string> resume = checkpoints;
+  resume.push_back("--resume");
+  EXPECT_LT(relative_l2(dumped(2, "2", resume), alone), 1e-4);
+  const auto report = nlohmann::json::parse(std::ifstream(path("swe.json")));
+  EXPECT_EQ(report.at("first_step"), 10);
+  EXPECT_EQ(report.at("mesh").at("spatial"), 2);
+  EXPECT_EQ(report.at("relative_l2_rollout").size(), 3);
+  EXPECT_GT(report.at("relative_l2_one_step").get<double>(), 0);
+  EXPECT_TRUE(fs::exists(path("swe.png")));
 }
 
 TEST_F(ProgramsTest, MeshGnnIsTheSameOnAnyNumberOfRanksAndWithAnyPartition) {

@@ -1,4 +1,4 @@
-// The mesh of the darcy job: dp x spatial.
+// The mesh of jobs that learn fields: dp x spatial.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include "parallel/collectives/split.h"
 #include "parallel/manager/distributed_manager.h"
 
-namespace meshrun::darcy {
+namespace meshrun::jobs {
 
 inline constexpr char kData[] = "dp";
 inline constexpr char kSpatial[] = "spatial";
@@ -29,8 +29,8 @@ struct RankMesh {
 };
 
 // The launcher's mesh (`--mesh dp=2,spatial=2`), else the world in groups of `spatial` ranks. The
-// world must have been joined. Raises jobs::UsageError on every rank: the mesh has other axes, or
+// world must have been joined. Raises UsageError on every rank: the mesh has other axes, or
 // `spatial` does not divide the world.
 RankMesh join_mesh(int64_t spatial);
 
-}  // namespace meshrun::darcy
+}  // namespace meshrun::jobs

@@ -1,0 +1,35 @@
+// Training on the mesh: the result depends on the global batch, not on how many ranks share it.
+#pragma once
+
+#include <cstdint>
+
+#include "jobs/runtime/rank_mesh.h"
+#include "jobs/swe/data.h"
+#include "jobs/swe/network.h"
+#include "jobs/swe/options.h"
+
+namespace meshrun::swe {
+
+// |predicted - truth| / |reference| of each sample over the whole field and all variables, each
+// divided by its scale: [batch]. Collective over the spatial group; its gradient is that of the
+// whole field's error.
+at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
+                           const at::Tensor& reference, const at::Tensor& scales,
+                           const jobs::RankMesh& mesh);
+
+struct TrainingResult {
+  int64_t first_step = 0;  // above 0 after --resume
+  int64_t steps = 0;       // done in all
+  // The last batch's mean error, relative to the change in an interval.
+  double loss = 0;
+  double seconds = 0;
+  double samples_per_second = 0;  // of all ranks
+};
+
+// Trains on all intervals of the training's trajectories. Writes checkpoints as the options say. On
+// a stop signal to any rank, all of them write a checkpoint at the same step and raise
+// jobs::Stopped.
+TrainingResult train(SweNetwork& network, const Trajectories& trajectories,
+                     const jobs::RankMesh& mesh, const Options& options);
+
+}  // namespace meshrun::swe
