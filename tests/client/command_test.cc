@@ -354,7 +354,9 @@ TEST_F(CommandTest, TheDoctorWarnsOfASmallSharedMemory) {
                      "exec \"$0\" doctor -o json' '{}' || exit 77",
                      size, Meshrun())}));
     if (result.out.empty()) return json();
-    for (const json& check : json::parse(result.out)["checks"]) {
+    // Kept for the loop: a reference into a temporary would outlive it.
+    const json answer = json::parse(result.out);
+    for (const json& check : answer.at("checks")) {
       if (check["what"] == "/dev/shm") return check;
     }
     return json();

@@ -21,8 +21,8 @@ OUTSTANDING = "EngineOverUcxTest.TwentyThousandAllReducesAreOutstanding"
 CHECKS = (
     "ExecutorTest.MoreMessagesThanTagsNumberAreRefusedOnAllRanks",
     "ExecutorTest.AsManyMessagesAsTagsNumberArrive",
-    "ExecutorTest.AnOperationWaitsForAnOlderOneWithTheSameTags",
-    "ExecutorTest.ARankThatHasMadeTooManyGroupsIsNamedByTheOthers",
+    "MemberGroupTest.AnOperationWaitsForAnOlderOneWithTheSameTags",
+    "ConnectionsTest.ARankThatHasMadeTooManyGroupsIsNamedByTheOthers",
     "EngineTest.AGroupOfMoreRanksThanTagsNumberIsRefused",
     "EngineTest.MoreGroupsThanTagsNumberAreRefusedOnAllRanks",
     "EngineOverUcxTest.AnAllReduceOfMoreChunksThanTagsNumberIsRight",

@@ -1,6 +1,8 @@
 """A child that forks and exits, a fork during allocation, a thread that comes late to a second group, a small /dev/shm."""
 
-from harness import check, passed
+import os
+
+from harness import Short, check, passed
 from programs import tested
 
 # What is tested, and by which program.
@@ -23,7 +25,14 @@ RULES = (
 def run(site):
     figures = []
     for rule, label, chosen in RULES:
-        ok, _ = tested(label, chosen, by_bazel=True)
+        try:
+            ok, _ = tested(label, chosen, by_bazel=True)
+        except Short as reason:
+            # Who may not mount cannot make a small one.
+            if "SKIPPED" not in str(reason) or os.geteuid() == 0:
+                raise
+            figures.append(f"{rule}: not permitted to this user")
+            continue
         check(ok, f"{rule}: no test ran")
         figures.append(f"{rule}: {len(ok)} test{'s' if len(ok) > 1 else ''}")
     return passed("; ".join(figures))
