@@ -1,5 +1,6 @@
 #include "tests/parallel/collectives/worlds.h"
 
+#include <cstdlib>
 #include <exception>
 
 #include "ATen/Parallel.h"
@@ -18,7 +19,13 @@ void run_in_worlds(const std::string& function, const std::vector<int>& sizes,
     for (const int size : sizes) {
       SCOPED_TRACE(backend + ", world of " + std::to_string(size));
       std::vector<Variables> ranks = env_ranks(size);
-      for (Variables& rank : ranks) rank["MESHRUN_BACKEND"] = backend;
+      for (Variables& rank : ranks) {
+        rank["MESHRUN_BACKEND"] = backend;
+        // How much of a matrix, and which part.
+        for (const char* const name : {"MESHRUN_TEST_WHOLE", "MESHRUN_TEST_SEED"}) {
+          if (const char* const value = std::getenv(name)) rank[name] = value;
+        }
+      }
       expect_success(run_ranks(function, ranks));
     }
   }
