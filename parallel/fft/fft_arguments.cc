@@ -13,6 +13,7 @@
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/manager/distributed_manager.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::fft {
 namespace {
@@ -41,15 +42,6 @@ std::string check_s(const FftOptions& options, bool is_forward) {
     return "irfft2 of modes needs s, both extents of the field";
   }
   return {};
-}
-
-// `given` (or asked of all), as the sizes of pieces of which this rank has `own`.
-Sizes input_sizes(const at::Tensor& input, const FftOptions& options, const Arguments& arguments,
-                  int64_t own, std::string& problem) {
-  if (!options.input_sizes) {
-    return gather_extents(own, problem.empty() ? arguments.problem : problem, options.group, input);
-  }
-  return *options.input_sizes;
 }
 
 // Whether ranks of the group are on several hosts, or nobody knows.
@@ -172,16 +164,16 @@ Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Dir
 std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptions& options,
                                          const Arguments& arguments) {
   const GroupArgument::Handle group = options.group.get();
-  const TransposePlan self(0, Sizes(static_cast<size_t>(group->getSize()), 1), 1,
-                           Sizes(static_cast<size_t>(group->getSize()), 1), options.group);
-  const int rank = self.rank();
-  const int world = self.world();
+  const int rank = group->getRank();
+  const int world = group->getSize();
   const bool is_forward = arguments.direction == Direction::kForward;
   std::string problem = arguments.problem;
   const bool known = problem.empty();
   const int64_t rows = known ? input.size(arguments.dim0) : 0;
   const int64_t columns = known ? input.size(arguments.dim1) : 0;
-  const Sizes in = input_sizes(input, options, arguments, is_forward ? columns : rows, problem);
+  const Sizes in = options.input_sizes
+                       ? *options.input_sizes
+                       : gather_extents(is_forward ? columns : rows, problem, options.group, input);
   if (problem.empty()) problem = check_input_sizes(in, is_forward ? columns : rows, rank, world);
   if (!problem.empty()) refuse(problem, options.group, world);
 

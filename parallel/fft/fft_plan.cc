@@ -262,9 +262,8 @@ FftCost FftPlan::cost(int64_t planes, int64_t element_size) const {
   if (shape_.field_height < shape_.height) {
     add("field padded to s[0]", shape_.height * own_moved_columns_, element_size);
   }
-  add("half rows into the send buffer", all_computed * own_moved_columns_, complex_size);
-  if (half_rows * own_moved_columns_ >= 1 && planes > 1) {
-    add("planes after the real transform", half_rows * own_moved_columns_, complex_size);
+  if (!rows_.is_ordered() || all_computed < half_rows) {
+    add("half rows into the send buffer", all_computed * own_moved_columns_, complex_size);
   }
   if (moved_columns_ < shape_.width) {
     add("rows padded to s[1]", computed * shape_.width, complex_size);

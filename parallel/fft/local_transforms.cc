@@ -14,10 +14,6 @@
 namespace meshrun::fft {
 namespace {
 
-// Smaller planes are transformed in one call, which first brings the transformed dimension together
-// (a copy); of larger ones that copy costs more than a call for each.
-constexpr int64_t kLargePlane = 32 * 1024;
-
 // The columns of a spectrum whose mirror is another row's same column: 0 and width / 2.
 std::vector<int64_t> own_mirror_columns(int64_t width) {
   std::vector<int64_t> columns = {0};
@@ -28,22 +24,6 @@ std::vector<int64_t> own_mirror_columns(int64_t width) {
 double factor_of(Scale scale, int64_t length) {
   const auto n = static_cast<double>(length);
   return scale == Scale::kNone ? 1 : scale == Scale::kRoot ? 1 / std::sqrt(n) : 1 / n;
-}
-
-// One call for all planes, or one for each.
-template <typename Transform>
-at::Tensor by_planes(const at::Tensor& planes, int64_t rows, const Transform& transform) {
-  const int64_t count = planes.size(0);
-  if (count <= 1 || planes.size(1) * planes.size(2) < kLargePlane || planes.is_cuda()) {
-    return transform(planes);
-  }
-  at::Tensor result;
-  for (int64_t plane = 0; plane < count; ++plane) {
-    const at::Tensor one = transform(planes.narrow(0, plane, 1));
-    if (!result.defined()) result = at::empty({count, rows, planes.size(2)}, one.options());
-    result.narrow(0, plane, 1).copy_(one);
-  }
-  return result;
 }
 
 // to[n, i, j] = conj(from[n, last - i, -j mod width]), on the CPU, without a pass for each of the
@@ -88,9 +68,7 @@ at::Tensor real_rows_forward(const at::Tensor& planes, int64_t height, Scale sca
     transform_real_rows(from, half_rows, height, factor_of(scale, height), /*forward=*/true);
     return half_rows;
   }
-  return by_planes(rows, height / 2 + 1, [&](const at::Tensor& some) {
-    return at::_fft_r2c(some, {1}, static_cast<int64_t>(scale), /*onesided=*/true);
-  });
+  return at::_fft_r2c(rows, {1}, static_cast<int64_t>(scale), /*onesided=*/true);
 }
 
 at::Tensor real_rows_inverse(const at::Tensor& half_rows, int64_t height, Scale scale) {
@@ -106,9 +84,7 @@ at::Tensor real_rows_inverse(const at::Tensor& half_rows, int64_t height, Scale 
                         /*forward=*/false);
     return rows;
   }
-  return by_planes(half_rows, height, [&](const at::Tensor& some) {
-    return at::_fft_c2r(some, {1}, static_cast<int64_t>(scale), height);
-  });
+  return at::_fft_c2r(half_rows, {1}, static_cast<int64_t>(scale), height);
 }
 
 at::Tensor complex_columns(const at::Tensor& rows, int64_t width, Scale scale, bool forward) {
