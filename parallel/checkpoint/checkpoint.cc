@@ -14,7 +14,7 @@
 
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/contents.h"
-#include "parallel/checkpoint/optimizer_state.h"
+#include "parallel/nn/optimizer_state.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/nn/sharded_parameters.h"
@@ -233,12 +233,14 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
                : unsharded(tensor, *part.shard);
   };
   for (const Part& part : parts.list) {
+    // On every rank: it may be collective (ParameterStates).
+    ParameterState state;
+    if (part.is_parameter) state = parameter_state(optimizer, part.tensor);
     const bool takes_part =
         part.shard == nullptr ? writes : holds_rank_0(part.shard->group, device);
     if (!takes_part) continue;
     store(model_file, part.name, gathered(part.tensor, part));
     if (!part.is_parameter) continue;
-    const ParameterState state = parameter_state(optimizer, part.tensor);
     for (const std::string& moment : moment_names(optimizer)) {
       const auto own = state.moments.find(moment);
       const bool has = own != state.moments.end();

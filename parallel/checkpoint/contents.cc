@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "parallel/checkpoint/optimizer_state.h"
+#include "parallel/nn/optimizer_state.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/checkpoint/optimizer_state.h"
+#include "parallel/nn/optimizer_state.h"
 
 #include <c10/util/Exception.h>
 #include <torch/optim/adam.h>
@@ -23,9 +23,15 @@ constexpr char kSquare[] = "exp_avg_sq";
 constexpr char kLargestSquare[] = "max_exp_avg_sq";
 constexpr char kMomentum[] = "momentum_buffer";
 
+const Optimizer& stepped(const Optimizer& optimizer) {
+  const auto* states = dynamic_cast<const ParameterStates*>(&optimizer);
+  return states == nullptr ? optimizer : states->stepped_optimizer();
+}
+
 // Calls visit with a value of the class of `optimizer`'s state.
 template <typename Visit>
-decltype(auto) with_state_type(const Optimizer& optimizer, const Visit& visit) {
+decltype(auto) with_state_type(const Optimizer& outer, const Visit& visit) {
+  const Optimizer& optimizer = stepped(outer);
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) {
     return visit(std::type_identity<AdamWParamState>());
   }
@@ -93,7 +99,7 @@ std::vector<std::string> moment_names(const Optimizer& optimizer) {
     const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options);
     return adamw != nullptr && adamw->amsgrad();
   };
-  const auto& groups = optimizer.param_groups();
+  const auto& groups = stepped(optimizer).param_groups();
   if (std::any_of(groups.begin(), groups.end(), with_amsgrad)) names.push_back(kLargestSquare);
   return names;
 }
@@ -104,6 +110,9 @@ std::vector<std::string> required_moments(const Optimizer& optimizer) {
 }
 
 ParameterState parameter_state(Optimizer& optimizer, const at::Tensor& parameter) {
+  if (auto* states = dynamic_cast<ParameterStates*>(&optimizer)) {
+    return states->parameter_state(parameter);
+  }
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
   if (found == optimizer.state().end() || !found->second) return {};
   return with_state_type(optimizer, [&](auto type) {
@@ -113,6 +122,10 @@ ParameterState parameter_state(Optimizer& optimizer, const at::Tensor& parameter
 
 void set_parameter_state(Optimizer& optimizer, const at::Tensor& parameter,
                          const ParameterState& state) {
+  if (auto* states = dynamic_cast<ParameterStates*>(&optimizer)) {
+    states->set_parameter_state(parameter, state);
+    return;
+  }
   if (state.moments.empty()) {
     optimizer.state().erase(parameter.unsafeGetTensorImpl());
     return;

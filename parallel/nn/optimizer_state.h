@@ -3,7 +3,8 @@
 //   Adam, AdamW   step, exp_avg, exp_avg_sq, max_exp_avg_sq (with amsgrad)
 //   SGD           momentum_buffer (with momentum)
 //
-// Options (learning rates, betas) are not part of it: they are the run's.
+// Options (learning rates, betas) are not part of it: they are the run's. An optimizer that keeps
+// its states elsewhere is a ParameterStates; the functions below ask it.
 //
 // Errors: c10::NotImplementedError for another optimizer.
 #pragma once
@@ -26,6 +27,18 @@ struct ParameterState {
   std::map<std::string, at::Tensor> moments;
 };
 
+// The interface of an optimizer around another one, whose ranks hold the states in pieces.
+class ParameterStates {
+ public:
+  virtual ~ParameterStates() = default;
+  // The one that is stepped: its kind and its moments are those of both.
+  virtual const torch::optim::Optimizer& stepped_optimizer() const = 0;
+  // Collective over the ranks that share the states; whole moments on every rank.
+  virtual ParameterState parameter_state(const at::Tensor& parameter) = 0;
+  // Takes whole moments. All ranks call it, but nothing is sent.
+  virtual void set_parameter_state(const at::Tensor& parameter, const ParameterState& state) = 0;
+};
+
 // "Adam", "AdamW", "SGD".
 std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 // All names of moments that a parameter may have, in order.
@@ -33,7 +46,8 @@ std::vector<std::string> moment_names(const torch::optim::Optimizer& optimizer);
 // Of those, the ones that a parameter with state always has.
 std::vector<std::string> required_moments(const torch::optim::Optimizer& optimizer);
 
-// Empty where the optimizer has not stepped the parameter. The tensors are the optimizer's own.
+// Empty where the optimizer has not stepped the parameter. The tensors are the optimizer's own, or
+// those of ParameterStates.
 ParameterState parameter_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 // An empty state forgets what was.
 void set_parameter_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
