@@ -1,0 +1,56 @@
+// Attention's tensors as its kernels take them, and what is wrong with them.
+//
+// LibTorch's shapes: query (..., H, L, E), key (..., Hk, S, E), value (..., Hk, S, Ev), or without
+// heads (L, E), of two or more dims. Leading dims broadcast; heads do, too, or are grouped
+// (enable_gqa). The mask is bool (false: not allowed) or floating, and broadcasts to (..., H, L, S
+// of all ranks).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
+
+namespace meshrun {
+
+struct AttentionOptions {
+  std::optional<at::Tensor> attn_mask = std::nullopt;
+  BoolArgument is_causal = false;
+  std::optional<double> scale = std::nullopt;  // absent: 1 / sqrt(E)
+  BoolArgument enable_gqa = false;
+};
+
+// The tensors in four dims. Views and reshapes that autograd records, so that it undoes them.
+struct AttentionArguments {
+  std::string problem;  // empty: none; else nothing below holds
+  at::Tensor query;
+  at::Tensor key;
+  at::Tensor value;
+  std::optional<at::Tensor> mask;  // additive or bool; see block_attention.h
+  double scale = 1;
+  std::vector<int64_t> output_shape;  // (..., H, L, Ev)
+};
+
+// `num_keys`: of all ranks. The key's own extent is checked by the caller.
+AttentionArguments read_attention(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value, const AttentionOptions& options,
+                                  int64_t num_keys);
+
+// float64 for float64, else float32.
+at::ScalarType accumulating_dtype(at::ScalarType dtype);
+// -inf for false; a floating mask in `dtype`.
+std::optional<at::Tensor> additive_mask(const std::optional<at::Tensor>& mask,
+                                        at::ScalarType dtype);
+// The columns of one block.
+std::optional<at::Tensor> mask_columns(const std::optional<at::Tensor>& mask, int64_t begin,
+                                       int64_t size);
+
+// The gradients as the result of a node that cannot be differentiated again, where autograd records
+// (create_graph): a second derivative then raises and is not silently wrong.
+std::vector<at::Tensor> once_differentiable(std::vector<at::Tensor> gradients,
+                                            const at::Tensor& cotangent);
+
+}  // namespace meshrun

@@ -1,0 +1,85 @@
+#include "parallel/shard/attention/parcel_exchange.h"
+
+#include <numeric>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "parallel/comm/v_collectives_of.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+using Extents = std::vector<int64_t>;
+
+Tensor bytes_of(const Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
+
+// Where each parcel begins in a message that is ordered by rank; parcels of one rank keep their
+// order. `sizes`: bytes per rank.
+Extents place(const std::vector<std::pair<int, int64_t>>& parcels, Extents& sizes) {
+  for (const auto& [rank, bytes] : parcels) sizes[static_cast<size_t>(rank)] += bytes;
+  Extents next(sizes.size());
+  std::exclusive_scan(sizes.begin(), sizes.end(), next.begin(), int64_t{0});
+  Extents begins;
+  for (const auto& [rank, bytes] : parcels) {
+    begins.push_back(next[static_cast<size_t>(rank)]);
+    next[static_cast<size_t>(rank)] += bytes;
+  }
+  return begins;
+}
+
+int64_t total(const Extents& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+}  // namespace
+
+ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device device,
+                               const std::vector<Parcel>& sent,
+                               const std::vector<ExpectedParcel>& expected, VCall call) {
+  const auto world = static_cast<size_t>(group->getSize());
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kByte);
+  Extents input_sizes(world, 0);
+  Extents output_sizes(world, 0);
+  if (call.problem.empty()) {
+    std::vector<std::pair<int, int64_t>> outgoing;
+    for (const Parcel& parcel : sent) {
+      outgoing.emplace_back(parcel.rank, static_cast<int64_t>(parcel.tensor.nbytes()));
+    }
+    const Extents begins = place(outgoing, input_sizes);
+    if (sent.size() == 1) {
+      input_ = bytes_of(sent[0].tensor);
+    } else {
+      input_ = at::empty({total(input_sizes)}, options);
+      for (size_t i = 0; i < sent.size(); ++i) {
+        input_.narrow(0, begins[i], outgoing[i].second).copy_(bytes_of(sent[i].tensor));
+      }
+    }
+    std::vector<std::pair<int, int64_t>> incoming;
+    for (const ExpectedParcel& parcel : expected) {
+      incoming.emplace_back(parcel.rank, parcel.num_bytes);
+      bytes_.push_back(parcel.num_bytes);
+    }
+    begins_ = place(incoming, output_sizes);
+    output_ = at::empty({total(output_sizes)}, options);
+  }
+  call.async = true;
+  work_ = VCollectivesOf(group, device.type())
+              ->all_to_all_v(output_, output_sizes, 0, input_, input_sizes, 0, std::move(call));
+}
+
+void ParcelExchange::wait() {
+  if (work_) work_->wait();
+  work_.reset();
+  input_.reset();
+}
+
+Tensor ParcelExchange::received(size_t index, at::ScalarType dtype, at::IntArrayRef shape) const {
+  Tensor bytes = output_.narrow(0, begins_[index], bytes_[index]);
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  if (bytes.storage_offset() % element != 0) bytes = bytes.clone();
+  return bytes.view(dtype).view(shape);
+}
+
+}  // namespace meshrun

@@ -1,0 +1,119 @@
+#include "parallel/shard/attention/ring_attention.h"
+
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "core/fingerprint.h"
+#include "fmt/format.h"
+#include "parallel/collectives/all_reduce.h"
+#include "parallel/collectives/pieces.h"
+#include "parallel/comm/v_collectives_of.h"
+#include "parallel/shard/attention/ring_passes.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RingAttention : torch::autograd::Function<RingAttention> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& query, const Tensor& key,
+                        const Tensor& value, const std::optional<Tensor>& mask,
+                        const c10::intrusive_ptr<Ring>& ring) {
+    const RunningAttention running = ring_forward(*ring, query, key, value, mask);
+    const Tensor result = running.output().to(query.scalar_type());
+    ctx->save_for_backward(
+        {query, key, value, mask.value_or(Tensor()), result, running.logsumexp()});
+    ctx->saved_data["ring"] = at::IValue::make_capsule(ring);
+    return result;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& cotangents) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto ring =
+        c10::static_intrusive_pointer_cast<Ring>(ctx->saved_data.at("ring").toCapsule());
+    const std::optional<Tensor> mask =
+        saved[3].defined() ? std::optional<Tensor>(saved[3]) : std::nullopt;
+    const bool with_keys = ctx->needs_input_grad(1) || ctx->needs_input_grad(2);
+    const bool with_mask = mask && ctx->needs_input_grad(3);
+    variable_list gradients(5);
+    {
+      const c10::NoGradGuard no_grad;
+      const at::ScalarType dtype = saved[0].scalar_type();
+      const at::ScalarType wide = accumulating_dtype(dtype);
+      const BlockGradients sums = ring_backward(*ring,
+                                                {.query = saved[0].to(wide),
+                                                 .key = saved[1],
+                                                 .value = saved[2],
+                                                 .mask = mask,
+                                                 .grad_output = cotangents[0].to(wide),
+                                                 .output = saved[4].to(wide),
+                                                 .logsumexp = finite_logsumexp(saved[5])},
+                                                with_keys, with_mask);
+      gradients[0] = sums.query.to(dtype);
+      if (with_keys) {
+        gradients[1] = sums.key.to(dtype);
+        gradients[2] = sums.value.to(dtype);
+      }
+      if (with_mask) gradients[3] = sums.mask.to(mask->scalar_type());
+    }
+    return once_differentiable(std::move(gradients), cotangents[0]);
+  }
+};
+
+std::string sizes_problem(const Tensor& query, const Tensor& key,
+                          const std::vector<int64_t>& query_sizes,
+                          const std::vector<int64_t>& key_sizes, int rank, int world) {
+  std::string problem = check_extents("query_sizes", query_sizes, -1, world);
+  if (problem.empty()) problem = check_extents("key_sizes", key_sizes, -1, world);
+  if (problem.empty() && query.defined() && query.dim() >= 2) {
+    problem = check_piece("query_sizes", query_sizes, rank, query.size(-2), query.dim() - 2);
+  }
+  if (problem.empty() && key.defined() && key.dim() >= 2) {
+    problem = check_piece("key_sizes", key_sizes, rank, key.size(-2), key.dim() - 2);
+  }
+  return problem;
+}
+
+}  // namespace
+
+Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                      const std::vector<int64_t>& query_sizes,
+                      const std::vector<int64_t>& key_sizes, const AttentionOptions& options,
+                      const GroupArgument& group) {
+  const GroupArgument::Handle handle = group.get();
+  const int rank = handle->getRank();
+  const int world = handle->getSize();
+  std::string problem = sizes_problem(query, key, query_sizes, key_sizes, rank, world);
+  AttentionArguments arguments;
+  if (problem.empty()) {
+    arguments = read_attention(query, key, value, options,
+                               std::accumulate(key_sizes.begin(), key_sizes.end(), int64_t{0}));
+    problem = arguments.problem;
+  }
+  if (!problem.empty()) {
+    detail::raise_on_all_ranks(handle, device_of(query, *handle), problem);
+  }
+  const auto ring =
+      c10::make_intrusive<Ring>(handle, RingPlan(query_sizes, key_sizes, options.is_causal));
+  ring->scale = arguments.scale;
+  ring->words = fmt::format(
+      " attention of queries {} and keys {}, {} by {} heads of {} and {}, {}{}, scale {}",
+      to_words(query_sizes), to_words(key_sizes), arguments.query.size(1), arguments.key.size(1),
+      arguments.key.size(3), arguments.value.size(3), c10::toString(query.scalar_type()),
+      options.is_causal ? ", causal" : "", arguments.scale);
+  const bool records = c10::GradMode::is_enabled();
+  const bool with_keys = records && (key.requires_grad() || value.requires_grad());
+  ring->requires_grad = with_keys || (records && query.requires_grad());
+  if (with_keys) ring->words += ", with gradients of the keys";
+  ring->digest = Fingerprint(fmt::format("{} {}", ring->words, arguments.query.size(0))) | 1;
+  return RingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask, ring)
+      .view(arguments.output_shape);
+}
+
+}  // namespace meshrun
