@@ -9,6 +9,7 @@
 #include "parallel/collectives/fused_all_reduce.h"         // IWYU pragma: export
 #include "parallel/collectives/gather_v.h"                 // IWYU pragma: export
 #include "parallel/collectives/group_argument.h"           // IWYU pragma: export
+#include "parallel/collectives/halo_exchange.h"            // IWYU pragma: export
 #include "parallel/collectives/indexed_all_to_all_plan.h"  // IWYU pragma: export
 #include "parallel/collectives/indexed_all_to_all_v.h"     // IWYU pragma: export
 #include "parallel/collectives/mappings.h"                 // IWYU pragma: export

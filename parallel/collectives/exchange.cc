@@ -36,6 +36,7 @@ int64_t tell_extent(const at::Tensor& tensor, const Exchange& exchange, int64_t 
 }
 
 std::string words_of(const Exchange& exchange, bool reversed) {
+  if (!exchange.words.empty()) return exchange.words;
   const std::string sides[] = {
       fmt::format("dim {} {}", exchange.dim, to_words(exchange.sizes)),
       fmt::format("dim {} {}", exchange.other_dim, to_words(exchange.other_sizes))};

@@ -36,9 +36,11 @@ struct Exchange : torch::CustomClassHolder {
   // Of an all-to-all: the receiving side.
   int64_t other_dim = 0;
   Extents other_sizes;
-  // Of a transpose: a digest of dims and sizes, which all ranks must have alike. 0: an all-to-all's
-  // sizes differ between ranks.
+  // Of a transpose: a digest of dims and sizes, which all ranks must have alike; of halos, that of
+  // their plan. 0: an all-to-all's sizes differ between ranks.
   uint64_t agreed = 0;
+  // What a mismatch says of it; empty: dims and sizes of a transpose.
+  std::string words;
   int root = 0;  // dst or src
   bool use_fp32 = true;
 
