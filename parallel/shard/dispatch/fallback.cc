@@ -1,0 +1,164 @@
+#include "parallel/shard/dispatch/fallback.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "c10/util/Exception.h"
+#include "fmt/format.h"
+#include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/shard_tensor_impl.h"
+#include "torch/library.h"
+
+namespace meshrun {
+namespace {
+
+using torch::jit::Stack;
+
+std::string name_of(const c10::OperatorHandle& op) { return c10::toString(op.operator_name()); }
+
+bool is_strict() {
+  const char* strict = std::getenv("MESHRUN_SHARD_STRICT");
+  return strict != nullptr && std::string(strict) == "1";
+}
+
+void announce_gather(const c10::OperatorHandle& op, int64_t bytes) {
+  const std::string name = name_of(op);
+  if (is_strict()) {
+    throw MissingShardRuleError(
+        fmt::format("{} has no rule for sharded tensors, and MESHRUN_SHARD_STRICT=1 forbids to "
+                    "gather its arguments ({} bytes): redistribute them to Replicate, or register "
+                    "a handler",
+                    name, bytes));
+  }
+  static std::mutex mutex;
+  static auto* warned = new std::set<std::string>;
+  {
+    const std::lock_guard lock(mutex);
+    if (!warned->insert(name).second) return;
+  }
+  TORCH_WARN(name, " has no rule for sharded tensors: its arguments are gathered on every rank (",
+             bytes, " bytes this time)");
+}
+
+at::Tensor gathered(const at::Tensor& tensor) {
+  const ShardTensorImpl* impl = shard_impl(tensor);
+  if (impl == nullptr) return tensor;
+  const SpecPtr& spec = impl->spec();
+  return redistribute_local(impl->local(), spec,
+                            replicated_spec(spec->mesh(), spec->global_shape()));
+}
+
+// What an operator wrote into the gathered copy goes back to the local tensor.
+void write_back(const at::Tensor& tensor, const at::Tensor& written) {
+  ShardTensorImpl* impl = shard_impl(tensor);
+  const SpecPtr& spec = impl->spec();
+  const SpecPtr whole = replicated_spec(spec->mesh(), written.sizes());
+  if (written.sizes() != at::IntArrayRef(spec->global_shape()) || spec->has_partial()) {
+    impl->replace(written, whole);
+    return;
+  }
+  impl->local().copy_(redistribute_local(written, whole, spec));
+}
+
+void fallback(const c10::OperatorHandle& op, Stack* stack) {
+  const std::string& name = op.schema().name();
+  if (name.starts_with("c10d::")) {
+    throw ShardTensorError(
+        fmt::format("{} takes local tensors: pass ShardTensor::to_local()", name));
+  }
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+    return;
+  }
+  run_replicated(op, stack, Announce::kWarn);
+}
+
+}  // namespace
+
+ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const Stack& stack) {
+  ShardMesh::Ptr mesh;
+  for_each_tensor(stack, op.schema().arguments().size(), [&](const at::Tensor& tensor) {
+    const ShardTensorImpl* impl = shard_impl(tensor);
+    if (impl == nullptr) return;
+    if (!mesh) mesh = impl->spec()->mesh();
+    if (mesh != impl->spec()->mesh()) {
+      throw ShardTensorError(fmt::format("{} got sharded tensors of two meshes: {} and {}",
+                                         name_of(op), mesh->device_mesh().to_string(),
+                                         impl->spec()->mesh()->device_mesh().to_string()));
+    }
+  });
+  return mesh;
+}
+
+void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announce) {
+  const OperatorSignature signature(op.schema());
+  if (signature.is_view) {
+    throw MissingShardRuleError(fmt::format(
+        "{} has no rule for sharded tensors, and a gathered copy would not be a view: "
+        "redistribute to Replicate and take to_local()",
+        name_of(op)));
+  }
+  const ShardMesh::Ptr mesh = common_mesh(op, *stack);
+  const size_t count = signature.num_arguments;
+  int64_t bytes = 0;
+  for_each_tensor(*stack, count, [&](const at::Tensor& tensor) {
+    if (is_shard_tensor(tensor) && !spec_of(tensor)->is_replicated()) {
+      bytes += tensor.numel() * static_cast<int64_t>(tensor.element_size());
+    }
+  });
+  if (announce == Announce::kWarn) announce_gather(op, bytes);
+
+  const std::vector<c10::IValue> originals(stack->end() - static_cast<std::ptrdiff_t>(count),
+                                           stack->end());
+  replace_tensors(*stack, count, gathered);
+  const std::vector<c10::IValue> whole(stack->end() - static_cast<std::ptrdiff_t>(count),
+                                       stack->end());
+  {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    op.callBoxed(stack);
+  }
+  for (const OperatorSignature::TensorArgument& argument : signature.tensors) {
+    if (!argument.is_written) continue;
+    const auto written_back = [](const at::Tensor& original, const at::Tensor& written) {
+      if (is_shard_tensor(original)) write_back(original, written);
+    };
+    if (!argument.is_list) {
+      written_back(originals[argument.index].toTensor(), whole[argument.index].toTensor());
+      continue;
+    }
+    const auto before = originals[argument.index].toTensorVector();
+    const auto after = whole[argument.index].toTensorVector();
+    for (size_t i = 0; i < before.size(); ++i) written_back(before[i], after[i]);
+  }
+  const size_t first = stack->size() - signature.num_returns;
+  for (size_t i = 0; i < signature.num_returns; ++i) {
+    c10::IValue& value = (*stack)[first + i];
+    if (signature.returned_argument[i] >= 0) {
+      value = originals[static_cast<size_t>(signature.returned_argument[i])];
+      continue;
+    }
+    if (value.isTensor() && value.toTensor().defined()) {
+      value = wrap(value.toTensor(), replicated_spec(mesh, value.toTensor().sizes()));
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> wrapped;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        wrapped.push_back(wrap(tensor, replicated_spec(mesh, tensor.sizes())));
+      }
+      value = std::move(wrapped);
+    }
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(_, Fake, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+}  // namespace meshrun

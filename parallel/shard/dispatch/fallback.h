@@ -1,0 +1,27 @@
+// What happens to an operator without a rule of its own: it never guesses.
+//
+//   composite        it is taken apart into operators that have rules
+//   all else         every sharded tensor is gathered, the operator runs on every rank, and its
+//                    results are Replicate; what it wrote goes back to where it lay. One warning an
+//                    operator names it and the bytes. MESHRUN_SHARD_STRICT=1: MissingShardRuleError
+//   a view, c10d     ShardTensorError: a gathered copy would not be a view, and c10d's collectives
+//                    take local tensors
+//
+// Internal to parallel/shard. All ranks of the mesh call alike.
+#pragma once
+
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
+#include "parallel/shard/shard_tensor_spec.h"
+
+namespace meshrun {
+
+enum class Announce : uint8_t { kWarn, kQuietly };
+
+// Gathers, runs, wraps; kQuietly is the rule of operators whose result all ranks need whole.
+void run_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, Announce announce);
+
+// The mesh of all sharded tensors among the arguments; raises ShardTensorError where they have two.
+ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+}  // namespace meshrun

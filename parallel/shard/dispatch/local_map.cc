@@ -1,0 +1,144 @@
+#include "parallel/shard/dispatch/local_map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "fmt/format.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace meshrun {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool wants_gradient(const at::Tensor& tensor) {
+  return c10::GradMode::is_enabled() && tensor.requires_grad();
+}
+
+void save_spec(AutogradContext* ctx, const char* name, const SpecPtr& spec) {
+  ctx->saved_data.emplace(name, c10::IValue::make_capsule(spec));
+}
+
+SpecPtr saved_spec(AutogradContext* ctx, const char* name) {
+  return c10::static_intrusive_pointer_cast<ShardTensorSpec>(
+      ctx->saved_data.at(name).toCapsule());
+}
+
+struct FromLocal : torch::autograd::Function<FromLocal> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec) {
+    ctx->set_materialize_grads(false);
+    save_spec(ctx, "gradient", gradient_spec(spec));
+    return wrap(local.detach(), spec);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
+    const SpecPtr spec = saved_spec(ctx, "gradient");
+    return {to_local(redistribute(promote(gradients[0], spec->mesh()), spec)), at::Tensor()};
+  }
+};
+
+struct ToLocal : torch::autograd::Function<ToLocal> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
+                            const SpecPtr& gradient) {
+    ctx->set_materialize_grads(false);
+    save_spec(ctx, "gradient", gradient);
+    return local_of(tensor).detach();
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
+    return {from_local(gradients[0], saved_spec(ctx, "gradient")), at::Tensor()};
+  }
+};
+
+struct Redistribute : torch::autograd::Function<Redistribute> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const SpecPtr& to,
+                            const SpecPtr& gradient) {
+    ctx->set_materialize_grads(false);
+    save_spec(ctx, "gradient", gradient);
+    return wrap(redistribute_local(local_of(tensor), spec_of(tensor), to), to);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
+    const SpecPtr spec = saved_spec(ctx, "gradient");
+    return {redistribute(promote(gradients[0], spec->mesh()), spec), at::Tensor(), at::Tensor()};
+  }
+};
+
+SpecPtr with_placements(const SpecPtr& spec, const Placements& placements) {
+  if (placements == spec->placements()) return spec;
+  return make_spec(spec->mesh(), spec->layout().with_placements(placements));
+}
+
+}  // namespace
+
+at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
+  if (!wants_gradient(tensor)) return local_of(tensor);
+  return ToLocal::apply(tensor, gradient ? gradient : gradient_spec(spec_of(tensor)));
+}
+
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
+  if (!wants_gradient(local)) return wrap(local.detach(), spec);
+  return FromLocal::apply(local, spec);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient) {
+  if (same(spec_of(tensor), to)) return tensor;
+  if (!wants_gradient(tensor)) {
+    return wrap(redistribute_local(local_of(tensor), spec_of(tensor), to), to);
+  }
+  return Redistribute::apply(tensor, to, gradient ? gradient : gradient_spec(spec_of(tensor)));
+}
+
+at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
+  if (!tensor.defined() || is_shard_tensor(tensor)) return tensor;
+  return from_local(tensor, replicated_spec(mesh, tensor.sizes()));
+}
+
+ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation) {
+  ShardMesh::Ptr mesh;
+  for (const at::Tensor* tensor : tensors) {
+    const ShardTensorImpl* impl = shard_impl(*tensor);
+    if (impl == nullptr) continue;
+    if (!mesh) mesh = impl->spec()->mesh();
+    if (mesh != impl->spec()->mesh()) {
+      throw ShardTensorError(fmt::format("{} got sharded tensors of two meshes: {} and {}",
+                                         operation, mesh->device_mesh().to_string(),
+                                         impl->spec()->mesh()->device_mesh().to_string()));
+    }
+  }
+  if (!mesh) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation));
+  return mesh;
+}
+
+SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed) {
+  Placements placements = gradient_spec(spec)->placements();
+  for (size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements[axis].is_replicate() && !computed->placements()[axis].is_replicate()) {
+      placements[axis] = Partial();
+    }
+  }
+  return with_placements(spec, placements);
+}
+
+SpecPtr with_placement(const SpecPtr& spec, int64_t axis, const Placement& placement) {
+  Placements placements = spec->placements();
+  placements[static_cast<size_t>(axis)] = placement;
+  return target_spec(spec, std::move(placements));
+}
+
+SpecPtr without_partial(const SpecPtr& spec) { return gradient_spec(spec); }
+
+SpecPtr with_whole_dims(const SpecPtr& spec, const std::vector<int64_t>& dims) {
+  Placements placements = gradient_spec(spec)->placements();
+  for (Placement& placement : placements) {
+    if (placement.is_shard() &&
+        std::find(dims.begin(), dims.end(), placement.dim()) != dims.end()) {
+      placement = Replicate();
+    }
+  }
+  return placements == spec->placements() ? spec : target_spec(spec, std::move(placements));
+}
+
+}  // namespace meshrun

@@ -1,0 +1,45 @@
+// Where an operator's tensors are among its arguments and results; read from its schema once.
+//
+// Values. Threads: any, once made.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
+
+namespace meshrun {
+
+struct OperatorSignature {
+  struct TensorArgument {
+    size_t index = 0;
+    bool is_list = false;
+    bool is_written = false;  // in place, or an out argument
+    bool is_out = false;
+  };
+
+  explicit OperatorSignature(const c10::FunctionSchema& schema);
+  // Raises c10::Error where LibTorch does not know the name ("aten::add.Tensor").
+  static OperatorSignature of(const std::string& name);
+
+  size_t num_arguments = 0;
+  size_t num_returns = 0;
+  std::vector<TensorArgument> tensors;
+  // The argument that a result is; -1: a new value.
+  std::vector<int> returned_argument;
+  bool writes = false;
+  // A result shares memory with an argument that is not written.
+  bool is_view = false;
+};
+
+// All defined tensors among the last `count` values, those in lists too, in order.
+void for_each_tensor(const torch::jit::Stack& stack, size_t count,
+                     const std::function<void(const at::Tensor&)>& call);
+// Replaces them.
+void replace_tensors(torch::jit::Stack& stack, size_t count,
+                     const std::function<at::Tensor(const at::Tensor&)>& call);
+
+}  // namespace meshrun

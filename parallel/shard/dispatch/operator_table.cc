@@ -1,0 +1,100 @@
+#include "parallel/shard/dispatch/operator_table.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "c10/util/Exception.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/shard/shard_tensor_impl.h"
+
+namespace meshrun {
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::map<std::tuple<std::string, std::string>, OperatorRow> rows;
+  // They unregister what they hold when they end: never.
+  std::vector<std::unique_ptr<torch::Library>> libraries;
+};
+
+Table& table() {
+  static auto* table = new Table;
+  return *table;
+}
+
+std::pair<std::string, std::string> split_name(const std::string& name) {
+  const size_t colons = name.find("::");
+  TORCH_CHECK_VALUE(colons != std::string::npos, "'", name,
+                    "' is not an operator's name: write it as aten::add.Tensor");
+  return {name.substr(0, colons), name.substr(colons + 2)};
+}
+
+void check_exists(const std::string& name) {
+  const size_t dot = name.find('.', name.find("::"));
+  const c10::OperatorName wanted =
+      dot == std::string::npos ? c10::OperatorName(name, "")
+                               : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1));
+  TORCH_CHECK_VALUE(c10::Dispatcher::singleton().findSchema(wanted).has_value(),
+                    "LibTorch has no operator '", name, "'");
+}
+
+}  // namespace
+
+void register_operator(OperatorRow row, torch::CppFunction kernel) {
+  const auto [space, name] = split_name(row.name);
+  check_exists(row.name);
+  auto library = std::make_unique<torch::Library>(
+      torch::Library::IMPL, space,
+      row.level == HandlerLevel::kBelowAutograd ? kOperatorKey : kFunctionKey, __FILE__, __LINE__);
+  library->impl(name.c_str(), std::move(kernel));
+  const std::lock_guard lock(table().mutex);
+  table().libraries.push_back(std::move(library));
+  const auto key = std::make_tuple(row.family, row.name);
+  table().rows.insert_or_assign(key, std::move(row));
+}
+
+std::vector<OperatorRow> registered_operators() {
+  const std::lock_guard lock(table().mutex);
+  std::vector<OperatorRow> rows;
+  for (const auto& [key, row] : table().rows) rows.push_back(row);
+  return rows;
+}
+
+std::string operators_as_markdown() {
+  struct Group {
+    std::vector<std::string> names;
+    Movement movement;
+  };
+  std::map<std::string, std::vector<Group>> families;
+  for (const OperatorRow& row : registered_operators()) {
+    std::vector<Group>& groups = families[row.family];
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+      return group.movement.placements == row.movement.placements &&
+             group.movement.forward == row.movement.forward &&
+             group.movement.backward == row.movement.backward;
+    });
+    Group& group = same == groups.end() ? groups.emplace_back(Group{{}, row.movement}) : *same;
+    const std::string shown = row.name.starts_with("aten::") ? row.name.substr(6) : row.name;
+    group.names.push_back("`" + shown + "`");
+  }
+  std::string text;
+  for (const auto& [family, groups] : families) {
+    text += fmt::format(
+        "### {}\n\n| operators | takes without moving | moves forward | moves backward |\n"
+        "|---|---|---|---|\n",
+        family);
+    for (const Group& group : groups) {
+      text += fmt::format("| {} | {} | {} | {} |\n", fmt::join(group.names, ", "),
+                          group.movement.placements, group.movement.forward,
+                          group.movement.backward);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace meshrun

@@ -1,0 +1,91 @@
+// The table of what operators do with sharded tensors. A family of operators is one file in
+// operators/, which registers its rows when the program starts; docs/shard_tensor.md is printed from
+// the table.
+//
+//   const bool kRegistered =
+//       OperatorFamily("matrix products")
+//           .below_autograd("aten::mm", &mm, {"Shard of rows or columns", "nothing", "as mm"})
+//           .above_autograd("aten::linear", &linear, {...})
+//           .registered();
+//
+//   below_autograd   the kernel sees plain and sharded tensors without history; LibTorch's own
+//                    derivative formula runs on sharded tensors. Typed functions, or boxed ones
+//   above_autograd   the function runs before autograd records, and makes its own graph, mostly of
+//                    to_local(), operators on local tensors, and from_local() (local_map.h). For
+//                    composite operators, and where LibTorch's formula costs more than ours
+//
+// Registration is at program start, or any time for a user's handlers; a later one wins. Threads:
+// any. Errors: c10::Error for an operator that LibTorch does not know.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch/library.h"
+
+namespace meshrun {
+
+// For docs: one phrase each.
+struct Movement {
+  std::string placements;  // that it takes without moving anything
+  std::string forward;     // what moves
+  std::string backward;
+};
+
+enum class HandlerLevel : uint8_t { kBelowAutograd, kAboveAutograd };
+
+struct OperatorRow {
+  std::string family;
+  std::string name;  // "aten::add.Tensor"
+  HandlerLevel level = HandlerLevel::kBelowAutograd;
+  Movement movement;
+};
+
+void register_operator(OperatorRow row, torch::CppFunction kernel);
+// In order of families and names.
+std::vector<OperatorRow> registered_operators();
+// As docs/shard_tensor.md shows them: one table a family, operators with equal movements in one row.
+std::string operators_as_markdown();
+
+class OperatorFamily {
+ public:
+  explicit OperatorFamily(std::string name) : name_(std::move(name)) {}
+
+  template <typename Function>
+  OperatorFamily& below_autograd(const std::string& op, Function&& function, Movement movement) {
+    return add(op, HandlerLevel::kBelowAutograd, std::forward<Function>(function),
+               std::move(movement));
+  }
+  template <typename Function>
+  OperatorFamily& above_autograd(const std::string& op, Function&& function, Movement movement) {
+    return add(op, HandlerLevel::kAboveAutograd, std::forward<Function>(function),
+               std::move(movement));
+  }
+  // The same boxed kernel, made anew for each: Kernel(name) derives from c10::OperatorKernel.
+  template <typename MakeKernel>
+  OperatorFamily& boxed(std::initializer_list<const char*> ops, const MakeKernel& make_kernel,
+                        const Movement& movement) {
+    for (const char* op : ops) {
+      register_operator({name_, op, HandlerLevel::kBelowAutograd, movement},
+                        torch::CppFunction::makeFromBoxedFunctor(make_kernel(op)));
+    }
+    return *this;
+  }
+  bool registered() const { return true; }
+
+ private:
+  template <typename Function>
+  OperatorFamily& add(const std::string& op, HandlerLevel level, Function&& function,
+                      Movement movement) {
+    register_operator({name_, op, level, std::move(movement)},
+                      torch::CppFunction(std::forward<Function>(function)));
+    return *this;
+  }
+
+  std::string name_;
+};
+
+}  // namespace meshrun

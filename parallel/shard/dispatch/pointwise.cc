@@ -1,0 +1,180 @@
+#include "parallel/shard/dispatch/pointwise.h"
+
+#include <utility>
+#include <vector>
+
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "fmt/format.h"
+#include "parallel/shard/dispatch/fallback.h"
+#include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/shard_tensor_impl.h"
+
+namespace meshrun {
+namespace {
+
+using torch::jit::Stack;
+
+c10::IValue* arguments_of(Stack& stack, const OperatorSignature& signature) {
+  return stack.data() + (stack.size() - signature.num_arguments);
+}
+
+// Results are of one layout, or they are arguments that were written.
+void wrap_results(Stack& stack, const OperatorSignature& signature, const SpecPtr& spec,
+                  std::vector<at::Tensor>& written) {
+  const size_t first = stack.size() - signature.num_returns;
+  size_t next = 0;
+  for (size_t i = 0; i < signature.num_returns; ++i) {
+    c10::IValue& value = stack[first + i];
+    if (signature.returned_argument[i] >= 0) {
+      value = std::move(written[next++]);
+    } else if (value.isTensor() && value.toTensor().defined()) {
+      value = wrap(std::move(value).toTensor(), spec);
+    }
+  }
+}
+
+// The part of a plain tensor, which all ranks have alike.
+at::Tensor part_of(const at::Tensor& plain, const ShardMesh::Ptr& mesh, const ShardLayout& layout) {
+  if (layout.is_replicated() || plain.dim() == 0) return plain;
+  return redistribute_local(plain, replicated_spec(mesh, plain.sizes()), make_spec(mesh, layout));
+}
+
+}  // namespace
+
+PointwiseKernel::PointwiseKernel(const std::string& name, Linearity linearity)
+    : signature_(OperatorSignature::of(name)), linearity_(linearity) {}
+
+bool PointwiseKernel::operands_agree(const Stack& stack) const {
+  const c10::IValue* arguments =
+      stack.data() + (stack.size() - signature_.num_arguments);
+  const ShardTensorSpec* common = nullptr;
+  size_t operands = 0;
+  for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
+    const c10::IValue& value = arguments[argument.index];
+    if (!value.isTensor()) continue;
+    const auto* tensor = static_cast<const c10::TensorImpl*>(
+        value.unsafeToTensorImpl());
+    if (!tensor->key_set().has(kOperatorKey)) return false;
+    const ShardTensorSpec* spec = static_cast<const ShardTensorImpl*>(tensor)->spec().get();
+    ++operands;
+    if (common == nullptr) {
+      common = spec;
+    } else if (common != spec && !(*common == *spec)) {
+      return false;
+    }
+  }
+  if (common == nullptr) return false;
+  if (!common->has_partial()) return true;
+  const bool one_summand = operands == 1 && (linearity_ != Linearity::kNone);
+  if (!one_summand && linearity_ != Linearity::kSum) return false;
+  for (const Placement& placement : common->placements()) {
+    if (placement.is_partial() && placement.op() != PartialOp::kSum &&
+        placement.op() != PartialOp::kAvg) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                                 Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  if (!operands_agree(*stack)) {
+    run_aligned(op, stack);
+    return;
+  }
+  c10::IValue* arguments = arguments_of(*stack, signature_);
+  SpecPtr spec;
+  std::vector<at::Tensor> written;
+  for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
+    c10::IValue& value = arguments[argument.index];
+    if (!value.isTensor()) continue;
+    const auto* impl = static_cast<const ShardTensorImpl*>(value.unsafeToTensorImpl());
+    if (!spec) spec = impl->spec();
+    at::Tensor local = impl->local();
+    if (argument.is_written) written.push_back(std::move(value).toTensor());
+    value = std::move(local);
+  }
+  op.callBoxed(stack);
+  wrap_results(*stack, signature_, spec, written);
+}
+
+void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) const {
+  const ShardMesh::Ptr mesh = common_mesh(op, *stack);
+  c10::IValue* arguments = arguments_of(*stack, signature_);
+  std::vector<Operand> operands;
+  std::vector<size_t> places;
+  int fixed = -1;
+  for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
+    const c10::IValue& value = arguments[argument.index];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& tensor = value.toTensor();
+    const ShardTensorImpl* impl = shard_impl(tensor);
+    if (impl == nullptr) {
+      if (argument.is_written) {
+        throw ShardTensorError(fmt::format("{} cannot write a ShardTensor into a plain tensor",
+                                           op.schema().name()));
+      }
+      check_promotion(tensor, op.schema().name().c_str());
+    }
+    if (argument.is_written) fixed = static_cast<int>(operands.size());
+    operands.push_back({impl == nullptr ? nullptr : &impl->spec()->layout(), tensor.sizes().vec()});
+    places.push_back(argument.index);
+  }
+  // An out argument of another shape is made anew.
+  std::vector<Operand> readers = operands;
+  bool remade = false;
+  if (fixed >= 0) {
+    const auto at = static_cast<size_t>(fixed);
+    readers.erase(readers.begin() + static_cast<std::ptrdiff_t>(at));
+    remade = !readers.empty() && with_shard_errors([&] { return broadcast_shape(readers); }) !=
+                                     operands[at].shape &&
+             signature_.tensors.back().is_out;
+  }
+  const BroadcastLayout common = with_shard_errors([&] {
+    return remade ? broadcast(mesh->shape(), readers, linearity_)
+                  : broadcast(mesh->shape(), operands, linearity_, fixed);
+  });
+  std::vector<at::Tensor> written;
+  ShardTensorImpl* target = nullptr;
+  SpecPtr target_spec;
+  at::Tensor target_local;
+  size_t reader = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    c10::IValue& value = arguments[places[i]];
+    const at::Tensor tensor = value.toTensor();
+    const bool is_target = static_cast<int>(i) == fixed;
+    if (is_target && remade) {
+      target = shard_impl(tensor);
+      target_spec = make_spec(mesh, common.result);
+      target_local = target->local().new_empty(target_spec->local_shape());
+      written.push_back(tensor);
+      value = target_local;
+      continue;
+    }
+    const ShardLayout& layout = common.operands[remade ? reader : i];
+    ++reader;
+    if (const ShardTensorImpl* impl = shard_impl(tensor)) {
+      const SpecPtr& from = impl->spec();
+      const SpecPtr to = from->layout() == layout ? from : make_spec(mesh, layout);
+      at::Tensor local = redistribute_local(impl->local(), from, to);
+      if (is_target) {
+        target = shard_impl(tensor);
+        target_spec = to;
+        target_local = local;
+        written.push_back(tensor);
+      }
+      value = std::move(local);
+    } else {
+      value = part_of(tensor, mesh, layout);
+    }
+  }
+  op.callBoxed(stack);
+  if (target != nullptr && !same(target->spec(), target_spec)) {
+    target->replace(target_local, target_spec);
+  }
+  wrap_results(*stack, signature_, make_spec(mesh, common.result), written);
+}
+
+}  // namespace meshrun

@@ -1,0 +1,37 @@
+// What a plain tensor means among sharded ones: the same values on every rank, Replicate. A tensor
+// without dimensions always is; others as the mode says.
+//
+// A plain leaf that requires a gradient would get a sharded one. It is repaired where the leaf was
+// announced, else it is an error; function handlers (above autograd) take any plain tensor.
+#pragma once
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+
+namespace meshrun {
+
+enum class PromotionMode : uint8_t { kDisabled, kWarn, kSilent };
+
+// Of this thread; kSilent at first.
+PromotionMode promotion_mode();
+
+class PromotionModeGuard {
+ public:
+  explicit PromotionModeGuard(PromotionMode mode);
+  ~PromotionModeGuard();
+  PromotionModeGuard(const PromotionModeGuard&) = delete;
+  PromotionModeGuard& operator=(const PromotionModeGuard&) = delete;
+
+ private:
+  PromotionMode before_;
+};
+
+// Raises ShardTensorError where `plain` must not meet a sharded tensor in `operation`.
+void check_promotion(const at::Tensor& plain, const char* operation);
+
+// From now on the gradients of this plain leaf are made plain, and summed over what is Partial,
+// before they are accumulated.
+void announce_plain_leaf(const at::Tensor& leaf);
+
+}  // namespace meshrun

@@ -1,0 +1,64 @@
+// How a global tensor lies along one axis of a mesh.
+//
+//   Shard(dim)     the ranks along the axis hold consecutive pieces of dimension `dim`; pieces may
+//                  be uneven and empty
+//   Replicate()    they hold the same values
+//   Partial(op)    each holds a summand (or factor, or candidate): the tensor is their reduction
+//
+// Values, without LibTorch. A negative dim counts from the back of the tensor; a ShardLayout counts
+// from the front. Corresponds to torch.distributed.tensor's Shard, Replicate and Partial.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/base/arguments.h"
+
+namespace meshrun {
+
+enum class PartialOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax };
+
+class Placement {
+ public:
+  enum class Kind : uint8_t { kReplicate, kShard, kPartial };
+
+  constexpr Placement() = default;  // Replicate
+  static constexpr Placement shard(int64_t dim) { return {Kind::kShard, dim, PartialOp::kSum}; }
+  static constexpr Placement partial(PartialOp op) { return {Kind::kPartial, 0, op}; }
+
+  constexpr Kind kind() const { return kind_; }
+  constexpr bool is_replicate() const { return kind_ == Kind::kReplicate; }
+  constexpr bool is_shard() const { return kind_ == Kind::kShard; }
+  constexpr bool is_shard(int64_t dim) const { return is_shard() && dim_ == dim; }
+  constexpr bool is_partial() const { return kind_ == Kind::kPartial; }
+  // Of a Shard.
+  constexpr int64_t dim() const { return dim_; }
+  // Of a Partial.
+  constexpr PartialOp op() const { return op_; }
+
+  constexpr bool operator==(const Placement&) const = default;
+
+ private:
+  constexpr Placement(Kind kind, int64_t dim, PartialOp op) : kind_(kind), op_(op), dim_(dim) {}
+
+  Kind kind_ = Kind::kReplicate;
+  PartialOp op_ = PartialOp::kSum;
+  int64_t dim_ = 0;
+};
+
+// One for each axis of a mesh.
+using Placements = std::vector<Placement>;
+
+inline Placement Shard(IntArgument dim) { return Placement::shard(dim); }
+inline Placement Replicate() { return {}; }
+inline Placement Partial(PartialOp op = PartialOp::kSum) { return Placement::partial(op); }
+
+// "sum", "avg", "product", "min", "max".
+const char* to_string(PartialOp op);
+// "Shard(1)", "Replicate", "Partial(sum)".
+std::string to_string(const Placement& placement);
+// "[Shard(1), Replicate]".
+std::string to_string(const Placements& placements);
+
+}  // namespace meshrun

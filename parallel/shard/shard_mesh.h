@@ -1,0 +1,46 @@
+// A device mesh together with the process groups of its axes, made once: a collective of a sharded
+// tensor looks nothing up.
+//
+// Immutable and shared; threads: any. Making one connects its groups: all ranks of the mesh make it
+// at the same point, in the same order of meshes. DistributedManager's cleanup forgets all meshes.
+// Errors: those of DistributedManager.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "parallel/manager/device_mesh.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+class ShardMesh : public c10::intrusive_ptr_target {
+ public:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+  using Ptr = c10::intrusive_ptr<ShardMesh>;
+
+  // The one of that mesh.
+  static Ptr of(const DeviceMesh& mesh);
+  // Of the manager's global mesh.
+  static Ptr global();
+
+  // `axes`: the group of this rank along each axis, in axis order. `whole`: of all ranks of the
+  // mesh, in row-major order of their coordinates.
+  ShardMesh(DeviceMesh mesh, std::vector<Group> axes, Group whole);
+
+  const DeviceMesh& device_mesh() const { return mesh_; }
+  const std::vector<int64_t>& shape() const { return mesh_.shape(); }
+  const std::vector<int64_t>& coordinate() const { return mesh_.get_coordinate(); }
+  int64_t ndim() const { return mesh_.ndim(); }
+  int64_t size() const { return mesh_.size(); }
+  const Group& axis_group(int64_t axis) const { return axes_[static_cast<size_t>(axis)]; }
+  const Group& group() const { return whole_; }
+
+ private:
+  const DeviceMesh mesh_;
+  const std::vector<Group> axes_;
+  const Group whole_;
+};
+
+}  // namespace meshrun

@@ -1,0 +1,130 @@
+#include "parallel/shard/shard_tensor_impl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <utility>
+
+#include "c10/core/AutogradState.h"
+#include "c10/core/impl/LocalDispatchKeySet.h"
+#include "c10/util/DimVector.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace meshrun {
+namespace {
+
+std::atomic<bool> any_made{false};
+
+// The backend's bit comes with the autograd keys of that backend alone.
+c10::DispatchKeySet keys_of(const at::Tensor& local) {
+  const c10::DispatchKeySet backend =
+      local.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::RAW,
+                                            c10::full_backend_mask);
+  return backend | c10::DispatchKeySet(kOperatorKey) | c10::DispatchKeySet(kFunctionKey);
+}
+
+}  // namespace
+
+ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending)
+    : TensorImpl(keys_of(local), local.dtype(), local.device()),
+      local_(std::move(local)),
+      spec_(std::move(spec)),
+      pending_(std::move(pending)) {
+  TORCH_INTERNAL_ASSERT(
+      local_.sizes() == at::IntArrayRef(spec_->local_shape()),
+      fmt::format("a local tensor of [{}] for {}", fmt::join(local_.sizes(), ", "),
+                  spec_->to_string()));
+  set_storage_access_should_throw();
+  mirror_strides();
+  if (!any_made.load(std::memory_order_relaxed)) any_made = true;
+  // Views are replayed: as_strided would take global strides for local memory.
+  if (!c10::AutogradState::get_tls_state().get_view_replay_enabled()) {
+    c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
+  }
+}
+
+void ShardTensorImpl::mirror_strides() {
+  const at::IntArrayRef global = spec_->global_shape();
+  if (local_.is_contiguous()) {
+    set_sizes_contiguous(global);
+    return;
+  }
+  const at::IntArrayRef strides = local_.strides();
+  c10::DimVector order(global.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
+  });
+  c10::DimVector mirrored(global.size());
+  int64_t stride = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    const auto dim = static_cast<size_t>(*d);
+    // An expanded dimension stays one.
+    if (strides[dim] == 0 && global[dim] > 1) {
+      mirrored[dim] = 0;
+      continue;
+    }
+    mirrored[dim] = stride;
+    stride *= std::max<int64_t>(global[dim], 1);
+  }
+  set_sizes_and_strides(global, mirrored);
+}
+
+void ShardTensorImpl::wait() const {
+  const WorkPtr work = std::move(pending_);
+  pending_.reset();
+  work->wait();
+}
+
+void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
+  local_ = std::move(local);
+  spec_ = std::move(spec);
+  pending_.reset();
+  mirror_strides();
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
+  auto copy = c10::make_intrusive<ShardTensorImpl>(local(), spec_);
+  copy_tensor_metadata(this, copy.get(), version_counter, allow_tensor_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
+  auto copy = c10::make_intrusive<ShardTensorImpl>(local(), spec_);
+  copy_tensor_metadata(this, copy.get(), std::move(version_counter),
+                       allow_tensor_metadata_change);
+  return copy;
+}
+
+void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) {
+  TORCH_CHECK_TYPE(impl->key_set().has(kOperatorKey),
+                   "a plain tensor cannot become the data of a ShardTensor");
+  const auto& other = static_cast<const ShardTensorImpl&>(*impl);
+  copy_tensor_metadata(&other, this, version_counter(), allow_tensor_metadata_change());
+  local_ = other.local();
+  spec_ = other.spec_;
+  pending_.reset();
+}
+
+const at::Tensor& local_of(const at::Tensor& tensor) {
+  const ShardTensorImpl* impl = shard_impl(tensor);
+  if (impl == nullptr) throw ShardTensorError("the tensor is not a ShardTensor");
+  return impl->local();
+}
+
+const SpecPtr& spec_of(const at::Tensor& tensor) {
+  const ShardTensorImpl* impl = shard_impl(tensor);
+  if (impl == nullptr) throw ShardTensorError("the tensor is not a ShardTensor");
+  return impl->spec();
+}
+
+at::Tensor wrap(at::Tensor local, SpecPtr spec) {
+  return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec));
+}
+
+bool any_shard_tensor_was_made() { return any_made; }
+
+}  // namespace meshrun

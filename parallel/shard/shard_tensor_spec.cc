@@ -1,0 +1,68 @@
+#include "parallel/shard/shard_tensor_spec.h"
+
+#include <numeric>
+#include <utility>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/shard/redistribute/redistribute.h"
+
+namespace meshrun {
+
+ShardTensorSpec::ShardTensorSpec(ShardMesh::Ptr mesh, ShardLayout layout)
+    : mesh_(std::move(mesh)),
+      layout_(std::move(layout)),
+      box_(layout_.box(mesh_->coordinate())),
+      plans_(std::make_unique<RedistributionPlans>()) {}
+
+ShardTensorSpec::~ShardTensorSpec() = default;
+
+std::vector<int64_t> ShardTensorSpec::shard_sizes(int64_t mesh_dim) const {
+  const Placement& placement = placements()[static_cast<size_t>(mesh_dim)];
+  if (!placement.is_shard()) return {};
+  const DimCut& cut = layout_.cuts()[static_cast<size_t>(placement.dim())];
+  std::vector<int64_t> coordinate = mesh_->coordinate();
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < mesh_->shape()[static_cast<size_t>(mesh_dim)]; ++i) {
+    coordinate[static_cast<size_t>(mesh_dim)] = i;
+    sizes.push_back(
+        cut.sizes[static_cast<size_t>(layout_.piece(placement.dim(), coordinate))]);
+  }
+  return sizes;
+}
+
+int64_t ShardTensorSpec::offset(int64_t mesh_dim) const {
+  const std::vector<int64_t> sizes = shard_sizes(mesh_dim);
+  if (sizes.empty()) return 0;
+  return std::accumulate(
+      sizes.begin(), sizes.begin() + mesh_->coordinate()[static_cast<size_t>(mesh_dim)],
+      int64_t{0});
+}
+
+std::string ShardTensorSpec::to_string() const {
+  return fmt::format("{} of [{}] on {}; this rank has [{}] at [{}]",
+                     meshrun::to_string(placements()), fmt::join(global_shape(), ", "),
+                     mesh_->device_mesh().to_string(), fmt::join(box_.sizes, ", "),
+                     fmt::join(box_.offsets, ", "));
+}
+
+SpecPtr make_spec(const ShardMesh::Ptr& mesh, ShardLayout layout) {
+  return c10::make_intrusive<ShardTensorSpec>(mesh, std::move(layout));
+}
+
+SpecPtr replicated_spec(const ShardMesh::Ptr& mesh, at::IntArrayRef shape) {
+  return make_spec(mesh, ShardLayout::split(mesh->shape(),
+                                            Placements(static_cast<size_t>(mesh->ndim())),
+                                            shape.vec()));
+}
+
+SpecPtr gradient_spec(const SpecPtr& spec) {
+  if (!spec->has_partial()) return spec;
+  Placements placements = spec->placements();
+  for (Placement& placement : placements) {
+    if (placement.is_partial()) placement = Replicate();
+  }
+  return make_spec(spec->mesh(), spec->layout().with_placements(placements));
+}
+
+}  // namespace meshrun

@@ -1,0 +1,72 @@
+// Operators on sharded tensors against LibTorch's on the whole ones: a family of cases draws
+// operators, shapes and values; the harness draws meshes, placements and uneven cuts for each
+// argument, and compares results and gradients on every rank.
+//
+//   const bool kRegistered = register_operator_cases("joining", [](Draw& draw) {
+//     const auto a = draw.normal({draw.extent(), 4});
+//     return OperatorCase{"cat", {a, draw.normal({3, 4})},
+//                         [](const auto& x) { return Tensors{at::cat({x[0], x[1]})}; }};
+//   });
+//
+// All ranks draw the same. MESHRUN_SHARD_CASES: draws for each family and world (else 40);
+// MESHRUN_SHARD_FAMILY: one family alone; MESHRUN_TEST_SEED.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+
+namespace meshrun {
+
+using Tensors = std::vector<at::Tensor>;
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : engine_(seed) {}
+
+  // In [low, high].
+  int64_t integer(int64_t low, int64_t high);
+  // Of a dimension: small, often uneven for two to four ranks, sometimes fewer than ranks.
+  int64_t extent() { return integer(1, 9); }
+  bool chance(double probability);
+  template <typename T>
+  T one_of(const std::vector<T>& choices) {
+    return choices[static_cast<size_t>(integer(0, static_cast<int64_t>(choices.size()) - 1))];
+  }
+  // float64, of the standard normal distribution; positive ones are at least 0.1.
+  at::Tensor normal(at::IntArrayRef shape);
+  at::Tensor positive(at::IntArrayRef shape);
+  // int64 in [low, high].
+  at::Tensor integers(at::IntArrayRef shape, int64_t low, int64_t high);
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+enum class Equality : uint8_t {
+  kBits,      // moves and arithmetic
+  kRounding,  // sums and transcendental functions: 1e-10 in relative L2 (float32: 1e-5)
+};
+
+struct OperatorCase {
+  std::string name;
+  // Of the whole tensors. Floating-point ones get gradients.
+  Tensors inputs;
+  std::function<Tensors(const Tensors&)> call;
+  Equality equality = Equality::kRounding;
+  bool differentiable = true;
+  // Inputs that stay plain tensors; by index.
+  std::vector<size_t> plain = {};
+  // Inputs that are never cut (indices of embeddings, weights where a rule demands it).
+  std::vector<size_t> never_sharded = {};
+  // No argument is Partial.
+  bool no_partial = false;
+};
+
+bool register_operator_cases(const std::string& family, std::function<OperatorCase(Draw&)> draw);
+
+}  // namespace meshrun

@@ -1,0 +1,276 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ATen/ATen.h"
+#include "fmt/format.h"
+#include "parallel/collectives/split.h"
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/shard_tensor.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/shard/operator_cases.h"
+#include "tests/parallel/support/rank_processes.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace meshrun {
+namespace {
+
+using Families = std::map<std::string, std::function<OperatorCase(Draw&)>>;
+
+Families& families() {
+  static auto* families = new Families;
+  return *families;
+}
+
+int64_t number_of(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+std::vector<int64_t> uneven(Draw& draw, int64_t extent, int64_t pieces) {
+  std::vector<int64_t> sizes(static_cast<size_t>(pieces));
+  for (int64_t i = 0; i < extent; ++i) {
+    ++sizes[static_cast<size_t>(draw.integer(0, pieces - 1))];
+  }
+  return sizes;
+}
+
+// A layout of that shape: any placement on each axis, by the split rule or cut anyhow.
+ShardLayout draw_layout(Draw& draw, const std::vector<int64_t>& mesh_shape,
+                        const std::vector<int64_t>& shape, bool may_be_partial, bool may_be_cut) {
+  Placements placements;
+  for (size_t axis = 0; axis < mesh_shape.size(); ++axis) {
+    const int64_t kind = draw.integer(0, 9);
+    if (kind < 6 && !shape.empty() && may_be_cut) {
+      placements.push_back(Shard(draw.integer(0, static_cast<int64_t>(shape.size()) - 1)));
+    } else if (kind == 6 && may_be_partial) {
+      placements.push_back(Partial());
+    } else {
+      placements.push_back(Replicate());
+    }
+  }
+  ShardLayout layout = ShardLayout::split(mesh_shape, placements, shape);
+  if (draw.chance(0.5)) return layout;
+  std::vector<DimCut> cuts = layout.cuts();
+  for (DimCut& cut : cuts) {
+    if (cut.axes.empty()) continue;
+    const int64_t extent = std::accumulate(cut.sizes.begin(), cut.sizes.end(), int64_t{0});
+    cut.sizes = uneven(draw, extent, static_cast<int64_t>(cut.sizes.size()));
+  }
+  return ShardLayout::with_cuts(mesh_shape, placements, std::move(cuts));
+}
+
+// This rank's part. The summands of a Partial differ, and none is the whole.
+at::Tensor part_of(const at::Tensor& whole, const ShardTensorSpec& spec) {
+  at::Tensor part = whole;
+  for (int64_t dim = 0; dim < whole.dim(); ++dim) {
+    const auto d = static_cast<size_t>(dim);
+    part = part.narrow(dim, std::min(spec.box().offsets[d], whole.size(dim)), spec.box().sizes[d]);
+  }
+  part = part.contiguous().clone();
+  for (int64_t axis = 0; axis < spec.mesh()->ndim(); ++axis) {
+    if (!spec.placements()[static_cast<size_t>(axis)].is_partial()) continue;
+    const int64_t ranks = spec.mesh()->shape()[static_cast<size_t>(axis)];
+    const int64_t own = spec.mesh()->coordinate()[static_cast<size_t>(axis)];
+    if (ranks == 1) continue;
+    part = own == 0 ? part + 2.0 : own == 1 ? at::full_like(part, -2.0) : at::zeros_like(part);
+  }
+  return part;
+}
+
+at::Tensor whole_of(const at::Tensor& tensor) {
+  return is_shard_tensor(tensor) ? ShardTensor(tensor).full_tensor().detach() : tensor.detach();
+}
+
+std::string difference(const at::Tensor& is, const at::Tensor& should, Equality equality) {
+  if (is.sizes() != should.sizes() || is.scalar_type() != should.scalar_type()) {
+    return fmt::format("{} of {} dimensions and {} elements, not {} of {} and {}",
+                       c10::toString(is.scalar_type()), is.dim(), is.numel(),
+                       c10::toString(should.scalar_type()), should.dim(), should.numel());
+  }
+  if (is.numel() == 0 || at::equal(is, should)) return "";
+  const bool exact = equality == Equality::kBits || !at::isFloatingType(is.scalar_type());
+  const at::Tensor a = is.to(at::kDouble);
+  const at::Tensor b = should.to(at::kDouble);
+  const at::Tensor finite = a.isfinite().logical_and(b.isfinite());
+  if (!at::equal(at::nan_to_num(a.masked_fill(finite, 0)),
+                 at::nan_to_num(b.masked_fill(finite, 0)))) {
+    return "other infinities or NaNs";
+  }
+  const at::Tensor apart = (a - b).masked_fill(finite.logical_not(), 0);
+  const double relative =
+      apart.norm().item<double>() /
+      std::max(b.masked_fill(finite.logical_not(), 0).norm().item<double>(), 1e-3);
+  const double tolerance =
+      exact ? 0 : is.scalar_type() == at::kDouble ? 1e-10 : is.scalar_type() == at::kFloat ? 1e-5 : 2e-2;
+  return relative <= tolerance ? "" : fmt::format("relative L2 {}", relative);
+}
+
+bool contains(const std::vector<size_t>& indices, size_t index) {
+  return std::find(indices.begin(), indices.end(), index) != indices.end();
+}
+
+void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh) {
+  Tensors whole;
+  Tensors sharded;
+  std::string said = drawn.name;
+  bool any_partial = false;
+  bool any_sharded = false;
+  for (size_t i = 0; i < drawn.inputs.size(); ++i) {
+    const at::Tensor& input = drawn.inputs[i];
+    const bool wants = drawn.differentiable && at::isFloatingType(input.scalar_type());
+    const bool is_plain =
+        contains(drawn.plain, i) && (any_sharded || i + 1 < drawn.inputs.size());
+    whole.push_back(input.detach().clone().set_requires_grad(wants && !is_plain));
+    if (is_plain) {
+      sharded.push_back(input.detach().clone());
+      said += ", plain";
+      continue;
+    }
+    any_sharded = true;
+    const SpecPtr spec = make_spec(
+        mesh, draw_layout(draw, mesh->shape(), input.sizes().vec(),
+                          wants && !drawn.no_partial && input.dim() > 0,
+                          !contains(drawn.never_sharded, i)));
+    any_partial |= spec->has_partial();
+    said += fmt::format(", {}", spec->to_string());
+    sharded.push_back(ShardTensor(part_of(input, *spec), spec, wants));
+  }
+  const Equality equality = any_partial ? Equality::kRounding : drawn.equality;
+  SCOPED_TRACE(said);
+  if (std::getenv("MESHRUN_SHARD_VERBOSE") != nullptr) fmt::print(stderr, "{}\n", said);
+
+  const Tensors expected = drawn.call(whole);
+  const Tensors got = drawn.call(sharded);
+  ASSERT_EQ(got.size(), expected.size());
+  Tensors expected_outputs;
+  Tensors expected_cotangents;
+  Tensors outputs;
+  Tensors cotangents;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].sizes(), expected[i].sizes()) << "result " << i;
+    EXPECT_EQ(difference(whole_of(got[i]), expected[i].detach(), equality), "") << "result " << i;
+    EXPECT_EQ(got[i].requires_grad(), expected[i].requires_grad()) << "result " << i;
+    if (!expected[i].requires_grad() || !got[i].requires_grad()) continue;
+    const at::Tensor cotangent = draw.normal(expected[i].sizes()).to(expected[i].scalar_type());
+    expected_outputs.push_back(expected[i]);
+    expected_cotangents.push_back(cotangent);
+    outputs.push_back(got[i]);
+    const SpecPtr spec = is_shard_tensor(got[i]) && draw.chance(0.5)
+                             ? gradient_spec(spec_of(got[i]))
+                             : replicated_spec(mesh, cotangent.sizes());
+    cotangents.push_back(is_shard_tensor(got[i]) ? wrap(part_of(cotangent, *spec), spec)
+                                                 : cotangent);
+  }
+  if (outputs.empty()) return;
+  torch::autograd::backward(expected_outputs, expected_cotangents);
+  torch::autograd::backward(outputs, cotangents);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const at::Tensor& should = whole[i].grad();
+    if (!sharded[i].requires_grad()) continue;
+    const at::Tensor& is = sharded[i].grad();
+    ASSERT_EQ(is.defined(), should.defined()) << "gradient " << i;
+    if (!should.defined()) continue;
+    EXPECT_TRUE(is_shard_tensor(is)) << "gradient " << i;
+    if (is_shard_tensor(is)) {
+      EXPECT_EQ(to_string(spec_of(is)->placements()),
+                to_string(gradient_spec(spec_of(sharded[i]))->placements()))
+          << "gradient " << i;
+    }
+    EXPECT_EQ(difference(whole_of(is), should, Equality::kRounding), "") << "gradient " << i;
+  }
+}
+
+void run_all() {
+  const JoinedWorld world;
+  std::vector<ShardMesh::Ptr> meshes = {ShardMesh::of(world.manager.initialize_mesh(
+      world.size == 4 ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{1, world.size},
+      {"dp", "domain"}))};
+  MeshLayout flat{{"all"}, {world.size}, std::vector<int>(static_cast<size_t>(world.size))};
+  std::iota(flat.ranks.begin(), flat.ranks.end(), 0);
+  meshes.push_back(ShardMesh::of(DeviceMesh(flat, world.rank)));
+
+  const char* only = std::getenv("MESHRUN_SHARD_FAMILY");
+  const auto seed = static_cast<uint64_t>(number_of("MESHRUN_TEST_SEED", 1));
+  const int64_t draws = number_of("MESHRUN_SHARD_CASES", 40);
+  for (const auto& [family, draw_case] : families()) {
+    if (only != nullptr && family != only) continue;
+    for (int64_t i = 0; i < draws; ++i) {
+      const uint64_t own_seed = seed * 1000003 + static_cast<uint64_t>(i);
+      Draw draw(own_seed);
+      SCOPED_TRACE(fmt::format("family {}, draw {}", family, i));
+      const OperatorCase drawn = draw_case(draw);
+      try {
+        check(drawn, draw, meshes[static_cast<size_t>(i % 2)]);
+      } catch (const std::exception& error) {
+        // Ranks may have parted: what follows would wait for them.
+        ADD_FAILURE() << drawn.name << ": " << std::string(error.what()).substr(0, 1000);
+        return;
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+const bool kRegistered = register_rank_function("operators", run_all);
+
+class OperatorsTest : public testing::TestWithParam<int> {};
+
+TEST_P(OperatorsTest, EqualLibTorchsOnTheWholeTensors) {
+  std::vector<Variables> ranks = env_ranks(GetParam());
+  for (Variables& variables : ranks) {
+    for (const char* name : {"MESHRUN_SHARD_CASES", "MESHRUN_SHARD_FAMILY", "MESHRUN_TEST_SEED",
+                             "MESHRUN_SHARD_VERBOSE"}) {
+      if (const char* value = std::getenv(name)) variables[name] = value;
+    }
+    variables["MESHRUN_SHARD_STRICT"] = "1";
+  }
+  expect_success(run_ranks("operators", ranks, std::chrono::minutes(20)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, OperatorsTest, testing::Values(1, 2, 3, 4));
+
+}  // namespace
+
+int64_t Draw::integer(int64_t low, int64_t high) {
+  // Not std::uniform_int_distribution, which libraries implement differently.
+  return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
+}
+
+bool Draw::chance(double probability) {
+  return static_cast<double>(integer(0, 999'999)) < probability * 1e6;
+}
+
+at::Tensor Draw::normal(at::IntArrayRef shape) {
+  at::Tensor values = at::empty(shape, at::kDouble);
+  auto* data = values.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    // Irwin-Hall: close to normal, the same everywhere.
+    double sum = 0;
+    for (int j = 0; j < 6; ++j) sum += static_cast<double>(integer(0, 1'000'000)) * 1e-6;
+    data[i] = sum - 3;
+  }
+  return values;
+}
+
+at::Tensor Draw::positive(at::IntArrayRef shape) { return normal(shape).abs() + 0.1; }
+
+at::Tensor Draw::integers(at::IntArrayRef shape, int64_t low, int64_t high) {
+  at::Tensor values = at::empty(shape, at::kLong);
+  auto* data = values.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < values.numel(); ++i) data[i] = integer(low, high);
+  return values;
+}
+
+bool register_operator_cases(const std::string& family, std::function<OperatorCase(Draw&)> draw) {
+  families()[family] = std::move(draw);
+  return true;
+}
+
+}  // namespace meshrun
