@@ -33,6 +33,14 @@ std::pair<std::string, std::string> split_name(const std::string& name) {
   return {name.substr(0, colons), name.substr(colons + 2)};
 }
 
+// Overloads and forms in place share a name: add for aten::add_.Tensor.
+std::string shown_name(const std::string& name) {
+  std::string shown = name.starts_with("aten::") ? name.substr(6) : name;
+  shown = shown.substr(0, shown.find('.'));
+  if (shown.size() > 1 && shown.ends_with("_")) shown.pop_back();
+  return shown;
+}
+
 void check_exists(const std::string& name) {
   const size_t dot = name.find('.', name.find("::"));
   const c10::OperatorName wanted =
@@ -57,6 +65,36 @@ void register_operator(OperatorRow row, torch::CppFunction kernel) {
   table().rows.insert_or_assign(key, std::move(row));
 }
 
+std::vector<std::string> overloads_of(const std::string& op) {
+  static const auto* by_name = [] {
+    auto* names = new std::multimap<std::string, std::string>;
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      names->emplace(name.name, c10::toString(name));
+    }
+    return names;
+  }();
+  std::vector<std::string> overloads;
+  for (const std::string& form : {op, op + "_"}) {
+    const auto [begin, end] = by_name->equal_range(form);
+    for (auto found = begin; found != end; ++found) {
+      const auto handle = c10::Dispatcher::singleton().findSchema(
+          {found->first, found->second.size() > form.size() ? found->second.substr(form.size() + 1)
+                                                            : std::string()});
+      if (!handle.has_value() ||
+          handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+        continue;
+      }
+      const auto& arguments = handle->schema().arguments();
+      const bool takes_tensor = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) {
+        return a.type()->isSubtypeOf(*c10::OptionalType::ofTensor());
+      });
+      if (takes_tensor) overloads.push_back(found->second);
+    }
+  }
+  TORCH_CHECK_VALUE(!overloads.empty(), "LibTorch has no operator '", op, "' on tensors");
+  return overloads;
+}
+
 std::vector<OperatorRow> registered_operators() {
   const std::lock_guard lock(table().mutex);
   std::vector<OperatorRow> rows;
@@ -78,8 +116,10 @@ std::string operators_as_markdown() {
              group.movement.backward == row.movement.backward;
     });
     Group& group = same == groups.end() ? groups.emplace_back(Group{{}, row.movement}) : *same;
-    const std::string shown = row.name.starts_with("aten::") ? row.name.substr(6) : row.name;
-    group.names.push_back("`" + shown + "`");
+    const std::string shown = "`" + shown_name(row.name) + "`";
+    if (std::find(group.names.begin(), group.names.end(), shown) == group.names.end()) {
+      group.names.push_back(shown);
+    }
   }
   std::string text;
   for (const auto& [family, groups] : families) {

@@ -47,6 +47,9 @@ struct OperatorRow {
 void register_operator(OperatorRow row, torch::CppFunction kernel);
 // In order of families and names.
 std::vector<OperatorRow> registered_operators();
+// Full names of an operator's overloads that take a tensor, and of those in place, without the
+// composite ones. Raises c10::Error where there is none.
+std::vector<std::string> overloads_of(const std::string& op);
 // As docs/shard_tensor.md shows them: one table a family, operators with equal movements in one row.
 std::string operators_as_markdown();
 
@@ -64,13 +67,16 @@ class OperatorFamily {
     return add(op, HandlerLevel::kAboveAutograd, std::forward<Function>(function),
                std::move(movement));
   }
-  // The same boxed kernel, made anew for each: Kernel(name) derives from c10::OperatorKernel.
+  // Boxed kernels for all overloads of these operators ("aten::add"), in place and out= too:
+  // `make_kernel` makes the kernel of one ("aten::add_.Tensor").
   template <typename MakeKernel>
   OperatorFamily& boxed(std::initializer_list<const char*> ops, const MakeKernel& make_kernel,
                         const Movement& movement) {
     for (const char* op : ops) {
-      register_operator({name_, op, HandlerLevel::kBelowAutograd, movement},
-                        torch::CppFunction::makeFromBoxedFunctor(make_kernel(op)));
+      for (const std::string& overload : overloads_of(op)) {
+        register_operator({name_, overload, HandlerLevel::kBelowAutograd, movement},
+                          torch::CppFunction::makeFromBoxedFunctor(make_kernel(overload)));
+      }
     }
     return *this;
   }

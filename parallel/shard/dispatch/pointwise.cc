@@ -66,8 +66,10 @@ bool PointwiseKernel::operands_agree(const Stack& stack) const {
   }
   if (common == nullptr) return false;
   if (!common->has_partial()) return true;
-  const bool one_summand = operands == 1 && (linearity_ != Linearity::kNone);
-  if (!one_summand && linearity_ != Linearity::kSum) return false;
+  const bool stays = operands == 1 ? linearity_ == Linearity::kFirst ||
+                                         linearity_ == Linearity::kProduct
+                                   : linearity_ == Linearity::kSum;
+  if (!stays) return false;
   for (const Placement& placement : common->placements()) {
     if (placement.is_partial() && placement.op() != PartialOp::kSum &&
         placement.op() != PartialOp::kAvg) {

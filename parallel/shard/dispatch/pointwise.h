@@ -36,7 +36,7 @@ class PointwiseKernel : public c10::OperatorKernel {
 
 // For OperatorFamily::boxed.
 inline auto pointwise(Linearity linearity) {
-  return [linearity](const char* name) {
+  return [linearity](const std::string& name) {
     return std::make_unique<PointwiseKernel>(name, linearity);
   };
 }

@@ -38,7 +38,8 @@ bool keeps_partial(const std::vector<Operand>& operands, size_t axis, Linearity 
     case Linearity::kFirst:
       return partial.size() == 1 && partial.front() == 0;
     case Linearity::kSum:
-      return partial.size() == operands.size() && std::all_of(partial.begin(), partial.end(), same);
+      // One operand is added to a number, which every rank would add.
+      return partial.size() == operands.size() && partial.size() > 1 && std::all_of(partial.begin(), partial.end(), same);
     case Linearity::kProduct:
       return partial.size() == 1;
   }

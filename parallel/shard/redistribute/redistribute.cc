@@ -163,6 +163,7 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
   }
   if (same(present, to)) return tensor;
   if (is_local(present->layout(), to->layout())) {
+    if (numel(to->box()) == 0) return at::empty(to->local_shape(), local.options());
     return narrow_to(tensor, present->box(), to->box());
   }
   return exchange(tensor, *present, *to);
