@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "jobs/darcy/training.h"
+#include "jobs/runtime/all_reduce.h"
 #include "parallel/collectives/all_gather_v.h"
 
 namespace meshrun::darcy {
@@ -33,11 +34,8 @@ TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first
     worst = std::max(worst, errors.max().item<double>());
   }
   const auto reduce = [&](double value, c10d::ReduceOp::RedOpType operation) {
-    std::vector<Tensor> tensors = {at::full({1}, value, at::kDouble).to(device)};
-    c10d::AllreduceOptions options;
-    options.reduceOp = operation;
-    mesh.data->allreduce(tensors, options)->wait();
-    return tensors[0].item<double>();
+    const Tensor own = at::full({1}, value, at::kDouble);
+    return jobs::all_reduced(*mesh.data, device, own, operation).item<double>();
   };
   return {reduce(sum, c10d::ReduceOp::SUM) / static_cast<double>(count),
           reduce(worst, c10d::ReduceOp::MAX)};
@@ -47,10 +45,7 @@ Shown show(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t
            const jobs::RankMesh& mesh, c10::Device device) {
   const at::NoGradGuard no_grad;
   const auto [all, rows, columns] = samples.shape;
-  std::vector<int64_t> sizes;
-  for (int rank = 0; rank < mesh.spatial->getSize(); ++rank) {
-    sizes.push_back(split_range(columns, mesh.spatial->getSize(), rank).size());
-  }
+  const std::vector<int64_t> sizes = compute_split_shapes(columns, mesh.spatial->getSize());
   const Tensor permeability = samples.permeability.narrow(0, first, count).to(device);
   const Tensor pressure = samples.pressure.narrow(0, first, count).to(device);
   const Tensor own = at::stack({permeability, pressure, network(permeability)});

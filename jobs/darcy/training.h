@@ -1,12 +1,11 @@
 // Training on the mesh: the result depends on the global batch, not on how many ranks share it.
 #pragma once
 
-#include <cstdint>
-
 #include "jobs/darcy/data.h"
 #include "jobs/darcy/network.h"
 #include "jobs/darcy/options.h"
 #include "jobs/runtime/rank_mesh.h"
+#include "jobs/runtime/training.h"
 
 namespace meshrun::darcy {
 
@@ -15,17 +14,9 @@ namespace meshrun::darcy {
 at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
                            const at::Tensor& norms, const jobs::RankMesh& mesh);
 
-struct TrainingResult {
-  int64_t first_step = 0;  // above 0 after --resume
-  int64_t steps = 0;       // done in all
-  double loss = 0;         // the last batch's mean relative error
-  double seconds = 0;
-  double samples_per_second = 0;  // of all ranks
-};
-
-// Trains on the samples' first part. Writes checkpoints as the options say. On a stop signal to any
+// Trains on the samples' first part; the loss is the mean relative error. Writes checkpoints as the options say. On a stop signal to any
 // rank, all of them write a checkpoint at the same step and raise jobs::Stopped.
-TrainingResult train(DarcyNetwork& network, const Samples& samples, const jobs::RankMesh& mesh,
-                     const Options& options);
+jobs::TrainingResult train(DarcyNetwork& network, const Samples& samples,
+                           const jobs::RankMesh& mesh, const Options& options);
 
 }  // namespace meshrun::darcy

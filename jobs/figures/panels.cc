@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <stdexcept>
 
 #include "jobs/figures/colour_bar.h"
@@ -87,6 +88,12 @@ double limit_of(std::span<const float> values) {
     if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   }
   return largest > 0 ? round_up_nicely(largest) : 1;
+}
+
+std::vector<float> difference(std::span<const float> predicted, std::span<const float> truth) {
+  std::vector<float> result(truth.size());
+  std::transform(predicted.begin(), predicted.end(), truth.begin(), result.begin(), std::minus());
+  return result;
 }
 
 }  // namespace meshrun::jobs

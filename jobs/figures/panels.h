@@ -27,4 +27,7 @@ Image draw_panels(const std::string& title, const std::vector<std::vector<FieldP
 // An end for a colour bar that shows all of `values`.
 double limit_of(std::span<const float> values);
 
+// predicted - truth, value by value; both have the same size.
+std::vector<float> difference(std::span<const float> predicted, std::span<const float> truth);
+
 }  // namespace meshrun::jobs

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "jobs/runtime/all_reduce.h"
 #include "parallel/collectives/split.h"
 
 namespace meshrun::geoid {
@@ -30,15 +31,6 @@ void for_each_chunk(GeoidNetwork& network, const Field& field, std::span<const i
   }
 }
 
-Tensor all_reduce(c10d::ProcessGroup& group, c10::Device device, const Tensor& tensor,
-                  c10d::ReduceOp::RedOpType operation) {
-  std::vector<Tensor> tensors = {tensor.to(device)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = operation;
-  group.allreduce(tensors, options)->wait();
-  return tensors[0].cpu();
-}
-
 }  // namespace
 
 Errors evaluate(GeoidNetwork& network, const Field& field, std::span<const int64_t> points,
@@ -52,8 +44,8 @@ Errors evaluate(GeoidNetwork& network, const Field& field, std::span<const int64
                    sums += at::stack({(weights * error.square()).sum(), weights.sum()});
                    largest = at::maximum(largest, error.abs().max());
                  });
-  sums = all_reduce(group, device, sums, c10d::ReduceOp::SUM);
-  largest = all_reduce(group, device, largest, c10d::ReduceOp::MAX);
+  sums = jobs::all_reduced(group, device, sums);
+  largest = jobs::all_reduced(group, device, largest, c10d::ReduceOp::MAX);
   const double scale = field.standard_deviation_m();
   return {scale * std::sqrt(sums[0].item<double>() / sums[1].item<double>()),
           scale * largest.item<double>()};
@@ -85,7 +77,7 @@ Prediction predict_map(GeoidNetwork& network, const Field& field, int64_t max_co
                  });
   // Shares are disjoint and zero elsewhere, so the sum gathers uneven pieces exactly, on any
   // backend.
-  predicted = all_reduce(group, device, predicted, c10d::ReduceOp::SUM);
+  predicted = jobs::all_reduced(group, device, predicted, c10d::ReduceOp::SUM);
   predicted = predicted * field.standard_deviation_m() + field.mean_m();
   const auto* values = predicted.const_data_ptr<float>();
   result.predicted_m.assign(values, values + predicted.numel());

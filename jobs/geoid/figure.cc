@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <functional>
 #include <stdexcept>
 #include <vector>
 
 #include "jobs/figures/colour_bar.h"
 #include "jobs/figures/colour_map.h"
+#include "jobs/figures/panels.h"
 #include "jobs/figures/text.h"
+#include "jobs/runtime/words.h"
 
 namespace meshrun::geoid {
 namespace {
@@ -35,14 +35,8 @@ constexpr double kPanelTitleHeight = 14;
 // Errors beyond this quantile take the end of the colour bar, lest a few peaks bleach the rest.
 constexpr double kErrorQuantile = 0.998;
 
-std::string format(const char* pattern, double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, pattern, value == 0 ? 0.0 : value);
-  return text;
-}
-
 std::string degrees(double value, char positive, char negative) {
-  std::string text = format("%.0f\x7f", std::abs(value));
+  std::string text = jobs::format("%.0f\x7f", std::abs(value));
   if (value != 0 && std::abs(value) != 180) text += value > 0 ? positive : negative;
   return text;
 }
@@ -83,15 +77,11 @@ void draw_graticule(Image& image, int left, const Map& map) {
   }
 }
 
-double quantile_of_magnitude(std::vector<float> values, double quantile) {
-  for (float& value : values) value = std::abs(value);
-  const auto nth = values.begin() + static_cast<int64_t>(quantile * (values.size() - 1));
-  std::nth_element(values.begin(), nth, values.end());
-  return *nth;
-}
-
-double bar_limit(double magnitude) {
-  return std::isfinite(magnitude) && magnitude > 0 ? jobs::round_up_nicely(magnitude) : 1;
+double limit_of_most(std::vector<float> errors) {
+  for (float& error : errors) error = std::abs(error);
+  const auto nth = errors.begin() + static_cast<int64_t>(kErrorQuantile * (errors.size() - 1));
+  std::nth_element(errors.begin(), nth, errors.end());
+  return jobs::limit_of(std::span(&*nth, 1));
 }
 
 }  // namespace
@@ -104,10 +94,9 @@ Image draw_figure(const Map& map, std::span<const float> truth, std::span<const 
                                 " points, but " + std::to_string(truth.size()) + " true and " +
                                 std::to_string(prediction.size()) + " predicted values");
   }
-  std::vector<float> error(points);
-  std::transform(prediction.begin(), prediction.end(), truth.begin(), error.begin(), std::minus());
-  const double field = bar_limit(quantile_of_magnitude({truth.begin(), truth.end()}, 1.0));
-  const double range = bar_limit(quantile_of_magnitude(error, kErrorQuantile));
+  const std::vector<float> error = jobs::difference(prediction, truth);
+  const double field = jobs::limit_of(truth);
+  const double range = limit_of_most(error);
   const Panel panels[] = {{"Truth: geoid undulation, m", truth, field},
                           {"Prediction, m", prediction, field},
                           {"Error: prediction - truth, m", error, range}};

@@ -132,4 +132,9 @@ std::string find_egm96(const std::filesystem::path& program) {
   return "/usr/share/proj/egm96_15.gtx";
 }
 
+std::string find_egm96() {
+  std::error_code ignored;
+  return find_egm96(std::filesystem::read_symlink("/proc/self/exe", ignored));
+}
+
 }  // namespace meshrun::geoid

@@ -44,5 +44,7 @@ GtxGrid read_gtx(const std::string& path);
 // Where EGM96 is for a program: share/meshrun/egm96_15.gtx in a directory above it, as tools/bundle
 // lays it out; else where Debian's proj-data has it.
 std::string find_egm96(const std::filesystem::path& program);
+// For this program.
+std::string find_egm96();
 
 }  // namespace meshrun::geoid

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 
-#include <map>
 #include <string>
 
 #include "jobs/geoid/evaluation.h"
@@ -12,8 +11,6 @@
 #include "jobs/geoid/sampler.h"
 #include "jobs/geoid/training.h"
 #include "jobs/runtime/job.h"
-#include "jobs/runtime/progress.h"
-#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::geoid {
@@ -48,30 +45,15 @@ void run(const Options& options) {
   outcome.held_out_points = static_cast<int64_t>(points.held_out.size());
   outcome.training_points = static_cast<int64_t>(points.training.size());
   outcome.field_standard_deviation_m = field.standard_deviation_m();
-  outcome.world_size = manager.world_size();
-  outcome.backend = manager.backend();
-  for (const at::Tensor& parameter : network->parameters()) {
-    outcome.parameters += parameter.numel();
-  }
-
-  if (!options.dump_parameters.empty()) {
-    write_parameters(
-        options.dump_parameters + "-rank-" + std::to_string(manager.rank()) + ".safetensors",
-        *network);
-  }
-  std::map<std::string, double> metrics;
   if (!options.no_evaluation) {
     outcome.held_out = evaluate(network, field, points.held_out, manager.device(), *group);
-    metrics["rmse_m"] = outcome.held_out->rmse_m;
     if (!options.png.empty()) {
       const Prediction prediction =
           predict_map(network, field, kMapColumns, manager.device(), *group);
       if (manager.rank() == 0) write_picture(prediction, outcome, options);
     }
   }
-  if (!options.report.empty() && manager.rank() == 0) write_report(outcome, options);
-  jobs::Progress("geoid", options.steps, options.log_every)
-      .finish(outcome.training.steps, metrics, summary(outcome, options));
+  finish(outcome, options, network);
 }
 
 }  // namespace

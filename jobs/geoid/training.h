@@ -4,25 +4,18 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "jobs/geoid/field.h"
 #include "jobs/geoid/network.h"
 #include "jobs/geoid/options.h"
+#include "jobs/runtime/training.h"
 
 namespace meshrun::geoid {
-
-struct TrainingResult {
-  int64_t first_step = 0;  // above 0 after --resume
-  int64_t steps = 0;       // done in all
-  double seconds = 0;
-  double samples_per_second = 0;  // of all ranks
-};
 
 // Trains `network` on `points` with all ranks of the world, which must have been joined. Writes
 // checkpoints as the options say. On a stop signal to any rank, all of them write a checkpoint at
 // the same step and raise jobs::Stopped.
-TrainingResult train(GeoidNetwork& network, const Field& field, std::span<const int64_t> points,
-                     const Options& options);
+jobs::TrainingResult train(GeoidNetwork& network, const Field& field,
+                           std::span<const int64_t> points, const Options& options);
 
 }  // namespace meshrun::geoid

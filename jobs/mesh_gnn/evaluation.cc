@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "jobs/runtime/all_reduce.h"
 #include "jobs/runtime/job.h"
 #include "parallel/manager/distributed_manager.h"
-#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::mesh_gnn {
 namespace {
@@ -67,9 +67,7 @@ Errors evaluate(GraphNetwork& network, const GeoidMesh& mesh, int64_t num_meshes
                        squares(sample.targets), chosen.sum()})
                 .cpu();
   }
-  std::vector<Tensor> on_device = {sums.to(mesh.graph().device())};
-  DistributedManager::get().group()->allreduce(on_device)->wait();
-  sums = on_device[0].cpu();
+  sums = jobs::all_reduced(*DistributedManager::get().group(), mesh.graph().device(), sums);
   const double count = sums[3].item<double>();
   if (count == 0) throw jobs::UsageError("--held-out keeps no node for the evaluation");
   const auto root = [&](int64_t i) {

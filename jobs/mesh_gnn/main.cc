@@ -3,7 +3,6 @@
 
 #include <ATen/Context.h>
 
-#include <map>
 #include <string>
 
 #include "jobs/geoid/gtx.h"
@@ -12,16 +11,13 @@
 #include "jobs/mesh_gnn/report.h"
 #include "jobs/mesh_gnn/training.h"
 #include "jobs/runtime/job.h"
-#include "jobs/runtime/progress.h"
-#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/shared_module.h"
 
 namespace meshrun::mesh_gnn {
 namespace {
 
-Outcome outcome_of(const GeoidMesh& mesh, const GraphNetwork& network) {
-  const DistributedManager& manager = DistributedManager::get();
+Outcome outcome_of(const GeoidMesh& mesh) {
   const GraphPartition& part = mesh.graph().partition();
   Outcome outcome;
   outcome.nodes = mesh.num_nodes();
@@ -35,9 +31,6 @@ Outcome outcome_of(const GeoidMesh& mesh, const GraphNetwork& network) {
     }
     outcome.halo_nodes.push_back(halo);
   }
-  outcome.world_size = manager.world_size();
-  outcome.backend = manager.backend();
-  for (const at::Tensor& parameter : network->parameters()) outcome.parameters += parameter.numel();
   return outcome;
 }
 
@@ -55,25 +48,16 @@ void run(const Options& options) {
   network->to(manager.device());
   mark_module_as_shared(*network);
 
-  Outcome outcome = outcome_of(mesh, network);
+  Outcome outcome = outcome_of(mesh);
   outcome.training = train(network, mesh, options);
-  if (!options.dump_parameters.empty()) {
-    write_parameters(
-        options.dump_parameters + "-rank-" + std::to_string(manager.rank()) + ".safetensors",
-        *network);
-  }
-  std::map<std::string, double> metrics;
   if (!options.no_evaluation) {
     outcome.held_out = evaluate(network, mesh, options.evaluation_meshes);
-    metrics["rmse_arcsec"] = outcome.held_out->rmse;
     if (!options.png.empty()) {
       const SlopeMaps maps = predict_maps(network, mesh);
       if (manager.rank() == 0) write_picture(maps, outcome, options);
     }
   }
-  if (!options.report.empty() && manager.rank() == 0) write_report(outcome, options);
-  jobs::Progress("mesh_gnn", options.steps, options.log_every)
-      .finish(outcome.training.steps, metrics, summary(outcome, options));
+  finish(outcome, options, network);
 }
 
 }  // namespace

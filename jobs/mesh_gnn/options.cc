@@ -1,12 +1,8 @@
 #include "jobs/mesh_gnn/options.h"
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
-#include <iostream>
 
 #include "jobs/geoid/gtx.h"
-#include "jobs/runtime/flags.h"
-#include "jobs/runtime/job.h"
 
 namespace meshrun::mesh_gnn {
 namespace {
@@ -23,15 +19,9 @@ constexpr char kExamples[] =
     "  mpirun -n 4 mesh_gnn --level 5 --partition boxes  a finer mesh under another launcher\n"
     "  mesh_gnn --checkpoint-dir ckpt --resume           go on where the last run stopped";
 
-}  // namespace
+constexpr char kSeeded[] = "the initial network and the meshes' rotations";
 
-std::optional<Options> parse_options(int argc, const char* const* argv) {
-  Options options;
-  std::error_code ignored;
-  options.data = geoid::find_egm96(std::filesystem::read_symlink("/proc/self/exe", ignored));
-  CLI::App app(kDescription, "mesh_gnn");
-  app.footer(kExamples);
-  app.option_defaults()->always_capture_default();
+void add_flags(CLI::App& app, Options& options) {
   app.add_option("--data", options.data, "GTX file with the geoid");
   app.add_option("--level", options.level, "Of the mesh: 10 * 4^level + 2 nodes")
       ->check(CLI::Range(int64_t{1}, int64_t{8}));
@@ -40,13 +30,6 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--smoothing", options.smoothing,
                  "Standard deviation of the filter that the geoid passes, in edges of the mesh")
       ->check(CLI::Range(0.1, 10.0));
-  app.add_option("--steps", options.steps, "Training steps")
-      ->check(CLI::Range(int64_t{1}, jobs::kMany));
-  // Without the check a negative number would wrap around.
-  app.add_option("--seed", options.seed, "Of the initial network and the meshes' rotations")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--lr", options.learning_rate, "Peak of the one-cycle learning rate")
-      ->check(CLI::Range(1e-9, 10.0));
   app.add_option("--hidden", options.hidden, "Width of the network")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
   app.add_option("--blocks", options.blocks, "Message-passing blocks")
@@ -56,21 +39,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--evaluation-meshes", options.evaluation_meshes,
                  "Rotated meshes that the evaluation averages over")
       ->check(CLI::Range(int64_t{1}, int64_t{1000}));
-  jobs::add_common_flags(app, options);
-  app.add_flag("--no-evaluation", options.no_evaluation,
-               "End after training: no held-out RMSE, no picture");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help() << std::flush;
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw jobs::UsageError(std::string(error.what()) + " (see mesh_gnn --help)");
-  }
-  if (options.resume && options.checkpoint_dir.empty()) {
-    throw jobs::UsageError("--resume needs --checkpoint-dir, the directory to resume from");
-  }
-  return options;
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, const char* const* argv) {
+  Options options;
+  options.data = geoid::find_egm96();
+  return jobs::read_options({kDescription, kExamples, kSeeded}, argc, argv, add_flags, options);
 }
 
 }  // namespace meshrun::mesh_gnn

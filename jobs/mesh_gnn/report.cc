@@ -1,11 +1,10 @@
 #include "jobs/mesh_gnn/report.h"
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
 #include "jobs/figures/panels.h"
+#include "jobs/runtime/ending.h"
 #include "jobs/runtime/words.h"
 #include "parallel/checkpoint/atomic_file.h"
+#include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::mesh_gnn {
 
@@ -13,59 +12,36 @@ using jobs::absolute;
 using jobs::format;
 using jobs::ranks;
 
-std::string summary(const Outcome& outcome, const Options& options) {
-  std::string text = "mesh_gnn: ";
-  if (outcome.held_out) {
-    text +=
-        format("held-out RMSE %.3f\" (planes %.3f\", slope %.2f\") after ", outcome.held_out->rmse,
-               outcome.held_out->rmse_of_planes, outcome.held_out->slope);
-  }
-  text += format("%lld steps on %s, %.1f s of training, %.2f steps/s",
-                 static_cast<long long>(outcome.training.steps), ranks(outcome.world_size).c_str(),
-                 outcome.training.seconds, outcome.training.steps_per_second);
-  if (!options.report.empty()) text += "\nmesh_gnn: report " + absolute(options.report);
-  if (outcome.held_out && !options.png.empty()) {
-    text += "\nmesh_gnn: picture " + absolute(options.png);
-  }
-  return text;
-}
-
-void write_report(const Outcome& outcome, const Options& options) {
-  using nlohmann::ordered_json;
+void finish(const Outcome& outcome, const Options& options, const GraphNetwork& network) {
+  jobs::Ending ending = {.ranks = ranks(DistributedManager::get().world_size()),
+                         .rate = format("%.2f steps/s", outcome.training.steps_per_second())};
   const auto& errors = outcome.held_out;
-  const auto known = [&](double Errors::*member) {
+  if (errors) {
+    ending.result = format("held-out RMSE %.3f\" (planes %.3f\", slope %.2f\")", errors->rmse,
+                           errors->rmse_of_planes, errors->slope);
+    ending.metrics = {{"rmse_arcsec", errors->rmse}};
+  }
+  using nlohmann::ordered_json;
+  const auto known = [&](auto Errors::*member) {
     return errors ? ordered_json(*errors.*member) : ordered_json();
   };
-  const ordered_json report = {
-      {"job", "mesh_gnn"},
-      {"rmse_arcsec", known(&Errors::rmse)},
-      {"rmse_of_planes_arcsec", known(&Errors::rmse_of_planes)},
-      {"slope_rms_arcsec", known(&Errors::slope)},
-      {"held_out_nodes", errors ? ordered_json(errors->nodes) : ordered_json()},
-      {"steps", outcome.training.steps},
-      {"first_step", outcome.training.first_step},
-      {"train_seconds", outcome.training.seconds},
-      {"steps_per_second", outcome.training.steps_per_second},
-      {"world_size", outcome.world_size},
-      {"backend", outcome.backend},
-      {"level", options.level},
-      {"nodes", outcome.nodes},
-      {"edges", outcome.edges},
-      {"edge_degrees", outcome.edge_degrees},
-      {"partition", options.partition},
-      {"nodes_of_ranks", outcome.own_nodes},
-      {"halo_nodes_of_ranks", outcome.halo_nodes},
-      {"smoothing_edges", options.smoothing},
-      {"seed", options.seed},
-      {"learning_rate", options.learning_rate},
-      {"hidden", options.hidden},
-      {"blocks", options.blocks},
-      {"parameters", outcome.parameters},
-      {"held_out", options.held_out},
-      {"data", absolute(options.data)},
-      {"png", absolute(options.png)},
-      {"checkpoint_dir", absolute(options.checkpoint_dir)}};
-  write_file_atomically(options.report, report.dump(2) + "\n");
+  ending.entries = {{"rmse_arcsec", known(&Errors::rmse)},
+                    {"rmse_of_planes_arcsec", known(&Errors::rmse_of_planes)},
+                    {"slope_rms_arcsec", known(&Errors::slope)},
+                    {"held_out_nodes", known(&Errors::nodes)},
+                    {"level", options.level},
+                    {"nodes", outcome.nodes},
+                    {"edges", outcome.edges},
+                    {"edge_degrees", outcome.edge_degrees},
+                    {"partition", options.partition},
+                    {"nodes_of_ranks", outcome.own_nodes},
+                    {"halo_nodes_of_ranks", outcome.halo_nodes},
+                    {"smoothing_edges", options.smoothing},
+                    {"hidden", options.hidden},
+                    {"blocks", options.blocks},
+                    {"held_out", options.held_out},
+                    {"data", absolute(options.data)}};
+  jobs::finish(options, outcome.training, *network, ending);
 }
 
 void write_picture(const SlopeMaps& maps, const Outcome& outcome, const Options& options) {
@@ -75,9 +51,7 @@ void write_picture(const SlopeMaps& maps, const Outcome& outcome, const Options&
   std::vector<std::vector<jobs::FieldPanel>> rows;
   const char* const names[] = {"east", "north"};
   for (size_t c = 0; c < maps.truth.size(); ++c) {
-    errors[c].resize(maps.truth[c].size());
-    std::transform(maps.predicted[c].begin(), maps.predicted[c].end(), maps.truth[c].begin(),
-                   errors[c].begin(), std::minus());
+    errors[c] = jobs::difference(maps.predicted[c], maps.truth[c]);
     const double limit = jobs::limit_of(maps.truth[c]);
     const auto panel = [&](const std::string& what, const std::vector<float>& values, double end) {
       return jobs::FieldPanel{what + ", " + names[c], values, maps.rows, maps.columns, end, true};

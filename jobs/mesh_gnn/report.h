@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "jobs/mesh_gnn/evaluation.h"
@@ -12,24 +11,20 @@
 namespace meshrun::mesh_gnn {
 
 struct Outcome {
-  TrainingResult training;
+  jobs::TrainingResult training;
   std::optional<Errors> held_out;  // absent with --no-evaluation
   int64_t nodes = 0;
   int64_t edges = 0;
-  int64_t parameters = 0;
   // By rank.
   std::vector<int64_t> own_nodes;
   std::vector<int64_t> halo_nodes;
   double edge_degrees = 0;
-  int world_size = 1;
-  std::string backend;
 };
 
-// One line for people, ending with the files written.
-std::string summary(const Outcome& outcome, const Options& options);
+// On every rank, as jobs::finish().
+void finish(const Outcome& outcome, const Options& options, const GraphNetwork& network);
 
-// Writes the files that the options name. Raises std::runtime_error, which names the path.
-void write_report(const Outcome& outcome, const Options& options);
+// Writes the picture that the options name. Raises std::runtime_error, which names the path.
 // The outcome must have been evaluated.
 void write_picture(const SlopeMaps& maps, const Outcome& outcome, const Options& options);
 

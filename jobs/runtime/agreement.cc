@@ -2,18 +2,15 @@
 
 #include <ATen/Functions.h>
 
-#include <vector>
-
+#include "jobs/runtime/all_reduce.h"
 #include "jobs/runtime/stop.h"
 
 namespace meshrun::jobs {
 
 Agreement agree(c10d::ProcessGroup& group, const at::Tensor& loss) {
   const at::Tensor stop = at::full_like(loss, stop_requested() ? 1 : 0);
-  std::vector<at::Tensor> sums = {at::stack({loss.detach(), stop})};
-  group.allreduce(sums)->wait();
-  const at::Tensor values = sums[0].cpu();
-  return {values[0].item<double>() / group.getSize(), values[1].item<double>() > 0};
+  const at::Tensor sums = all_reduced(group, loss.device(), at::stack({loss.detach(), stop}));
+  return {sums[0].item<double>() / group.getSize(), sums[1].item<double>() > 0};
 }
 
 }  // namespace meshrun::jobs

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "jobs/runtime/all_reduce.h"
 #include "jobs/swe/training.h"
 #include "parallel/collectives/all_gather_v.h"
 
@@ -32,9 +33,7 @@ TestErrors evaluate(SweNetwork& network, const Trajectories& trajectories, int64
     sums += at::stack({errors(network(before)), errors(before), errors(rolled_out), errors(start)})
                 .cpu();
   }
-  std::vector<Tensor> reduced = {sums.to(device)};
-  mesh.data->allreduce(reduced)->wait();
-  const Tensor means = (reduced[0] / static_cast<double>(count)).cpu();
+  const Tensor means = jobs::all_reduced(*mesh.data, device, sums) / static_cast<double>(count);
   const auto values = [&](int64_t row) {
     const auto* begin = means[row].const_data_ptr<double>();
     return std::vector<double>(begin, begin + intervals);
@@ -48,10 +47,7 @@ Shown show(SweNetwork& network, const Trajectories& trajectories, int64_t trajec
   const Tensor truth = trajectories.states[trajectory].to(device);
   const int64_t intervals = truth.size(0) - 1;
   const int64_t size = truth.size(2);
-  std::vector<int64_t> sizes;
-  for (int rank = 0; rank < mesh.spatial->getSize(); ++rank) {
-    sizes.push_back(split_range(size, mesh.spatial->getSize(), rank).size());
-  }
+  const std::vector<int64_t> sizes = compute_split_shapes(size, mesh.spatial->getSize());
   const std::set<int64_t> shown_steps = {1, (intervals + 1) / 2, intervals};
   Shown shown{size, {}};
   Tensor predicted = truth.narrow(0, 0, 1);

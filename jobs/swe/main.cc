@@ -2,18 +2,15 @@
 
 #include <ATen/Context.h>
 
-#include <map>
 #include <string>
 
 #include "jobs/runtime/job.h"
-#include "jobs/runtime/progress.h"
 #include "jobs/runtime/rank_mesh.h"
 #include "jobs/swe/data.h"
 #include "jobs/swe/evaluation.h"
 #include "jobs/swe/options.h"
 #include "jobs/swe/report.h"
 #include "jobs/swe/training.h"
-#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::swe {
@@ -33,30 +30,15 @@ void run(const Options& options) {
   outcome.training = train(network, trajectories, mesh, options);
   outcome.data_origin = trajectories.origin;
   outcome.data_seconds = trajectories.seconds;
-  outcome.world_size = manager.world_size();
-  outcome.data_ranks = mesh.data->getSize();
-  outcome.spatial_ranks = mesh.spatial->getSize();
-  outcome.backend = manager.backend();
-
-  if (!options.dump_parameters.empty()) {
-    write_parameters(
-        options.dump_parameters + "-rank-" + std::to_string(manager.rank()) + ".safetensors",
-        *network);
-  }
-  std::map<std::string, double> metrics;
   if (!options.no_evaluation) {
     outcome.test = evaluate(network, trajectories, options.train_trajectories,
                             options.test_trajectories, mesh, device);
-    metrics["relative_l2_one_step"] = outcome.test->one_step;
-    metrics["relative_l2_rollout"] = outcome.test->rollout.back();
     if (!options.png.empty()) {
       const Shown shown = show(network, trajectories, options.train_trajectories, mesh, device);
       if (manager.rank() == 0) write_picture(shown, outcome, options);
     }
   }
-  if (!options.report.empty() && manager.rank() == 0) write_report(outcome, options);
-  jobs::Progress("swe", options.steps, options.log_every)
-      .finish(outcome.training.steps, metrics, summary(outcome, options));
+  finish(outcome, options, network, mesh);
 }
 
 }  // namespace

@@ -11,21 +11,18 @@
 namespace meshrun::swe {
 
 struct Outcome {
-  TrainingResult training;
+  jobs::TrainingResult training;
   std::optional<TestErrors> test;  // absent with --no-evaluation
   std::string data_origin;
   double data_seconds = 0;
-  int world_size = 1;
-  int data_ranks = 1;
-  int spatial_ranks = 1;
-  std::string backend;
 };
 
-// One line for people, then the files written.
-std::string summary(const Outcome& outcome, const Options& options);
+// On every rank, as jobs::finish().
+void finish(const Outcome& outcome, const Options& options, const SweNetwork& network,
+            const jobs::RankMesh& mesh);
 
-// Write the files that the options name. Raise std::runtime_error, which names the path.
-void write_report(const Outcome& outcome, const Options& options);
+// Writes the picture that the options name. Raises std::runtime_error, which names the path. The
+// outcome must have been evaluated.
 void write_picture(const Shown& shown, const Outcome& outcome, const Options& options);
 
 }  // namespace meshrun::swe

@@ -1,9 +1,8 @@
 // Training on the mesh: the result depends on the global batch, not on how many ranks share it.
 #pragma once
 
-#include <cstdint>
-
 #include "jobs/runtime/rank_mesh.h"
+#include "jobs/runtime/training.h"
 #include "jobs/swe/data.h"
 #include "jobs/swe/network.h"
 #include "jobs/swe/options.h"
@@ -17,19 +16,11 @@ at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
                            const at::Tensor& reference, const at::Tensor& scales,
                            const jobs::RankMesh& mesh);
 
-struct TrainingResult {
-  int64_t first_step = 0;  // above 0 after --resume
-  int64_t steps = 0;       // done in all
-  // The last batch's mean error, relative to the change in an interval.
-  double loss = 0;
-  double seconds = 0;
-  double samples_per_second = 0;  // of all ranks
-};
-
-// Trains on all intervals of the training's trajectories. Writes checkpoints as the options say. On
+// Trains on all intervals of the training's trajectories; the loss is the mean error of a state after
+// an interval, relative to the change in it. Writes checkpoints as the options say. On
 // a stop signal to any rank, all of them write a checkpoint at the same step and raise
 // jobs::Stopped.
-TrainingResult train(SweNetwork& network, const Trajectories& trajectories,
-                     const jobs::RankMesh& mesh, const Options& options);
+jobs::TrainingResult train(SweNetwork& network, const Trajectories& trajectories,
+                           const jobs::RankMesh& mesh, const Options& options);
 
 }  // namespace meshrun::swe

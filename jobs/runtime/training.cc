@@ -1,0 +1,87 @@
+#include "jobs/runtime/training.h"
+
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "jobs/runtime/agreement.h"
+#include "jobs/runtime/one_cycle.h"
+#include "jobs/runtime/progress.h"
+#include "jobs/runtime/stop.h"
+#include "parallel/manager/distributed_manager.h"
+
+namespace meshrun::jobs {
+
+Training::Training(const TrainingOptions& options, std::map<std::string, std::string> identity,
+                   torch::nn::Module& network, torch::optim::Optimizer& optimizer,
+                   const std::string& former_file)
+    : options_(options), network_(network), optimizer_(optimizer) {
+  if (!options.checkpoint_dir.empty()) {
+    identity["job"] = options.job;
+    // The learning rate of a step depends on how many there will be.
+    identity["--steps"] = std::to_string(options.steps);
+    identity["--seed"] = std::to_string(options.seed);
+    identity["--lr"] = std::to_string(options.learning_rate);
+    checkpoints_.emplace(options.checkpoint_dir, CheckpointOptions{.identity = std::move(identity),
+                                                                   .keep = options.keep_checkpoints,
+                                                                   .former_file = former_file});
+  }
+  if (checkpoints_ && options.resume) {
+    const auto found = checkpoints_->load(network, optimizer);
+    if (found) result_.first_step = found->step;
+  }
+  result_.steps = result_.first_step;
+}
+
+TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss_of,
+                             const std::function<ShownLoss(double mean)>& show) {
+  const ProcessGroupPtr world = DistributedManager::get().world();
+  Progress progress(options_.job, options_.steps, options_.log_every);
+  const auto start = std::chrono::steady_clock::now();
+  while (result_.steps < options_.steps) {
+    const at::Tensor loss = take_step(loss_of);
+    const bool last = result_.steps == options_.steps;
+    if (last || result_.steps % options_.checkpoint_every == 0) save();
+    if (!last && result_.steps % kAgreeEvery != 0) continue;
+    const Agreement agreement = agree(*world, loss);
+    const ShownLoss shown = show(agreement.loss);
+    result_.loss = shown.loss;
+    progress.report(result_.steps, shown.loss, shown.metrics);
+    if (agreement.stop && !last) {
+      request_stop(SIGTERM);
+      save();
+      throw Stopped();
+    }
+  }
+  result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  dump_parameters();
+  return result_;
+}
+
+at::Tensor Training::take_step(const std::function<at::Tensor(int64_t step)>& loss_of) {
+  const double rate = one_cycle(options_.learning_rate, result_.steps, options_.steps);
+  for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+  optimizer_.zero_grad();
+  const at::Tensor loss = loss_of(result_.steps);
+  loss.backward();
+  optimizer_.step();
+  ++result_.steps;
+  return loss;
+}
+
+void Training::save() {
+  if (!checkpoints_) return;
+  // The samples of a step are a function of these two.
+  checkpoints_->save(
+      network_, optimizer_,
+      {result_.steps,
+       {{"seed", std::to_string(options_.seed)}, {"next_step", std::to_string(result_.steps)}}});
+}
+
+void Training::dump_parameters() const {
+  if (options_.dump_parameters.empty()) return;
+  const std::string rank = std::to_string(DistributedManager::get().rank());
+  write_parameters(options_.dump_parameters + "-rank-" + rank + ".safetensors", network_);
+}
+
+}  // namespace meshrun::jobs

@@ -1,0 +1,79 @@
+// The course of a training job: checkpoints, steps, what all ranks must see alike, and the stop.
+//
+//   Training training(options, {{"--width", "16"}}, *network, optimizer);
+//   DistributedDataParallel model(network);
+//   const TrainingResult result = training.run([&](int64_t step) { return loss_of(model, step); });
+//
+// Between two agreements (agreement.h) a rank waits for others only within its steps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "jobs/runtime/training_options.h"
+#include "parallel/checkpoint/checkpoint.h"
+
+namespace meshrun::jobs {
+
+struct TrainingResult {
+  int64_t first_step = 0;  // above 0 after --resume
+  int64_t steps = 0;       // done in all
+  double loss = 0;         // that of the last step, as it was shown
+  double seconds = 0;      // of the steps from first_step on
+
+  double steps_per_second() const {
+    return seconds > 0 ? static_cast<double>(steps - first_step) / seconds : 0;
+  }
+  // Of all ranks; `batch` is theirs together.
+  double samples_per_second(int64_t batch) const {
+    return static_cast<double>(batch) * steps_per_second();
+  }
+};
+
+// What the log and the daemon show of a step.
+struct ShownLoss {
+  double loss = 0;
+  std::map<std::string, double> metrics = {};
+};
+
+// All calls are collective over the world, which must have been joined. Threads: one at a time.
+class Training {
+ public:
+  // With --resume `network` and `optimizer` are those of the newest checkpoint from here on.
+  // `identity`: the flags, besides --steps, --seed and --lr, that a run which goes on from a
+  // checkpoint must share with the one that wrote it. The arguments must outlive this. Raises
+  // CheckpointError.
+  Training(const TrainingOptions& options, std::map<std::string, std::string> identity,
+           torch::nn::Module& network, torch::optim::Optimizer& optimizer,
+           const std::string& former_file = "");
+
+  // Takes the steps that are left: a gradient of `loss_of`, this rank's loss as a scalar, and the
+  // optimizer's step at the one-cycle rate. `show` gets the mean of the ranks' losses. On a stop
+  // signal to any rank all of them save at the same step and raise Stopped. At the end each rank
+  // writes its parameters, if --dump-parameters asks for it.
+  TrainingResult run(
+      const std::function<at::Tensor(int64_t step)>& loss_of,
+      const std::function<ShownLoss(double mean)>& show = [](double mean) {
+        return ShownLoss{mean};
+      });
+
+ private:
+  at::Tensor take_step(const std::function<at::Tensor(int64_t step)>& loss_of);
+  void save();
+  void dump_parameters() const;
+
+  const TrainingOptions& options_;
+  torch::nn::Module& network_;
+  torch::optim::Optimizer& optimizer_;
+  std::optional<CheckpointDirectory> checkpoints_;
+  TrainingResult result_;
+};
+
+}  // namespace meshrun::jobs

@@ -1,0 +1,75 @@
+#include "jobs/runtime/training_options.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+
+#include "jobs/runtime/job.h"
+
+namespace meshrun::jobs {
+namespace {
+
+// An output file can be written only where its directory exists; better said before training than
+// after.
+std::string check_directory(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (path.empty() || directory.empty() || std::filesystem::is_directory(directory)) return "";
+  return "the directory " + directory.string() + " does not exist";
+}
+
+void add_schedule(CLI::App& app, const CommandLine& line, TrainingOptions& options) {
+  app.add_option("--steps", options.steps, "Training steps")->check(CLI::Range(int64_t{1}, kMany));
+  // Without the check a negative number would wrap around.
+  app.add_option("--seed", options.seed, "Of " + line.seeded)->check(CLI::NonNegativeNumber);
+  app.add_option("--lr", options.learning_rate, "Peak of the one-cycle learning rate")
+      ->check(CLI::Range(1e-9, 10.0));
+}
+
+void add_outputs(CLI::App& app, TrainingOptions& options) {
+  app.add_option("--log-every", options.log_every, "Steps between lines of progress")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--checkpoint-dir", options.checkpoint_dir, "Where checkpoints are kept");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_option("--keep-checkpoints", options.keep_checkpoints,
+                 "Checkpoints that stay, the newest")
+      ->check(CLI::Range(int64_t{1}, kMany));
+  app.add_flag("--resume", options.resume, "Go on from the newest checkpoint, if there is one");
+  app.add_option("--report", options.report, "Final report, JSON; empty: none")
+      ->check(check_directory);
+  app.add_option("--png", options.png, "Picture of truth, prediction and error; empty: none")
+      ->check(check_directory);
+  app.add_option("--dump-parameters", options.dump_parameters,
+                 "Each rank r writes its final parameters to <PREFIX>-rank-<r>.safetensors")
+      ->check(check_directory)
+      ->type_name("PREFIX");
+  app.add_flag("--no-evaluation", options.no_evaluation,
+               "End after training: no test error, no picture");
+}
+
+}  // namespace
+
+bool read_command_line(const CommandLine& line, int argc, const char* const* argv,
+                       TrainingOptions& options,
+                       const std::function<void(CLI::App& app)>& add_flags) {
+  CLI::App app(line.description, options.job);
+  app.footer(line.examples);
+  app.option_defaults()->always_capture_default();
+  add_flags(app);
+  add_schedule(app, line, options);
+  add_outputs(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help() << std::flush;
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(std::string(error.what()) + " (see " + options.job + " --help)");
+  }
+  if (options.resume && options.checkpoint_dir.empty()) {
+    throw UsageError("--resume needs --checkpoint-dir, the directory to resume from");
+  }
+  return true;
+}
+
+}  // namespace meshrun::jobs
