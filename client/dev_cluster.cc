@@ -27,7 +27,7 @@ constexpr std::string_view kSocket = "/coordinator.sock";
 constexpr std::chrono::seconds kStartTimeout(10);
 constexpr std::chrono::seconds kStopTimeout(15);
 
-// 0 when there is no such process, or only its zombie.
+// Returns 0 if no process has this id, or if it has ended and only waits to be collected.
 uint64_t StartTicks(pid_t pid) {
   const auto stat = os::ReadProcessStat(pid);
   return stat && !stat->IsZombie() ? stat->start_ticks : 0;

@@ -23,7 +23,7 @@ struct ProcessStat {
 
 // A line of /proc/PID/stat; absent: it is not one.
 std::optional<ProcessStat> ParseProcessStat(std::string_view line);
-// Absent: there is no such process, or /proc does not say.
+// Absent if no process has this id, or if /proc cannot be read.
 std::optional<ProcessStat> ReadProcessStat(pid_t pid);
 
 }  // namespace meshrun::os

@@ -14,8 +14,9 @@ namespace meshrun::darcy {
 at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
                            const at::Tensor& norms, const jobs::RankMesh& mesh);
 
-// Trains on the samples' first part; the loss is the mean relative error. Writes checkpoints as the options say. On a stop signal to any
-// rank, all of them write a checkpoint at the same step and raise jobs::Stopped.
+// Trains on the samples' first part; the loss is the mean relative error. Writes checkpoints as the
+// options say. On a stop signal to any rank, all of them write a checkpoint at the same step and
+// raise jobs::Stopped.
 jobs::TrainingResult train(DarcyNetwork& network, const Samples& samples,
                            const jobs::RankMesh& mesh, const Options& options);
 

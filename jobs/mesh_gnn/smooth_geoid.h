@@ -1,8 +1,8 @@
 // The geoid averaged over a neighbourhood, its height and slope at any point. Pure, without LibTorch.
 //
 // A mesh cannot carry what is smaller than its triangles: the field to learn is the geoid after a
-// Gaussian filter of about that size. The slope is what geodesy calls the deflection of the
-// vertical, but for its sign: Hofmann-Wellenhof and Moritz, "Physical Geodesy" (2006), 2.18.
+// Gaussian filter of about that size. The slope is the deflection of the vertical, as geodesy
+// calls it, with the opposite sign: Hofmann-Wellenhof and Moritz, "Physical Geodesy" (2006), 2.18.
 #pragma once
 
 #include <cstdint>

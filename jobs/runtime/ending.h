@@ -26,7 +26,7 @@ struct Ending {
 };
 
 // The end of a job, on every rank. Rank 0 writes the report that the options name, and prints
-//   darcy: relative L2 test error 3.10 % after 500 steps on 2 ranks, 43.1 s of training, 111 samples/s
+//   darcy: relative L2 test error 3.10 % after 500 steps on 2 ranks, 43.1 s of training, 9 steps/s
 //   darcy: report /home/ada/darcy.json
 // Raises std::runtime_error, which names the path.
 void finish(const TrainingOptions& options, const TrainingResult& training,

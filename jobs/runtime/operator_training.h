@@ -1,5 +1,5 @@
-// Training of a neural operator on a mesh of ranks: the groups along dp share the batch, the ranks of
-// a group each sample. The result depends on the global batch, not on how many ranks share it.
+// Training of a neural operator on a mesh of ranks: the groups along dp share the batch, the ranks
+// of a group each sample. The result depends on the global batch, not on how many ranks share it.
 //
 //   OperatorTraining training(options, identity, *network, mesh);
 //   DistributedDataParallel model(network, training.data_parallel_options());

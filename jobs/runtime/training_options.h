@@ -46,8 +46,8 @@ struct CommandLine {
   std::string seeded = "the initial network and the batches";
 };
 
-// Reads the flags that `add_flags` adds and those of TrainingOptions. Returns false where --help was
-// asked for and has been printed. Raises UsageError, which says which flag is wrong and why.
+// Reads the flags that `add_flags` adds and those of TrainingOptions. Returns false where --help
+// was asked for and has been printed. Raises UsageError, which says which flag is wrong and why.
 bool read_command_line(const CommandLine& line, int argc, const char* const* argv,
                        TrainingOptions& options,
                        const std::function<void(CLI::App& app)>& add_flags);

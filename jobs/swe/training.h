@@ -16,10 +16,9 @@ at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
                            const at::Tensor& reference, const at::Tensor& scales,
                            const jobs::RankMesh& mesh);
 
-// Trains on all intervals of the training's trajectories; the loss is the mean error of a state after
-// an interval, relative to the change in it. Writes checkpoints as the options say. On
-// a stop signal to any rank, all of them write a checkpoint at the same step and raise
-// jobs::Stopped.
+// Trains on all intervals of the training's trajectories; the loss is the mean error of a state one
+// interval later, relative to the change in it. Writes checkpoints as the options say. On a stop
+// signal to any rank, all of them write a checkpoint at the same step and raise jobs::Stopped.
 jobs::TrainingResult train(SweNetwork& network, const Trajectories& trajectories,
                            const jobs::RankMesh& mesh, const Options& options);
 

@@ -58,7 +58,7 @@ struct MemberGroup {
   }
   // Moves the next collective that may start from `queued` to `collectives`; null: none may.
   OperationPtr start_next();
-  // An operation that has ended is no longer one of the group's.
+  // Forgets an operation that has ended.
   void remove(const OperationPtr& operation);
 
   const std::shared_ptr<const GroupConfig> config;
