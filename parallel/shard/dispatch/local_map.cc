@@ -5,6 +5,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "fmt/format.h"
+#include "parallel/shard/dispatch/promotion.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -22,8 +23,7 @@ void save_spec(AutogradContext* ctx, const char* name, const SpecPtr& spec) {
 }
 
 SpecPtr saved_spec(AutogradContext* ctx, const char* name) {
-  return c10::static_intrusive_pointer_cast<ShardTensorSpec>(
-      ctx->saved_data.at(name).toCapsule());
+  return c10::static_intrusive_pointer_cast<ShardTensorSpec>(ctx->saved_data.at(name).toCapsule());
 }
 
 struct FromLocal : torch::autograd::Function<FromLocal> {
@@ -66,6 +66,18 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   }
 };
 
+// A Replicate tensor that is an announced leaf: its gradient stays as it lies on the mesh, summands
+// too, until the leaf's hook makes it plain, once for all uses of the leaf.
+struct FromLeaf : torch::autograd::Function<FromLeaf> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& leaf, const SpecPtr& spec) {
+    ctx->set_materialize_grads(false);
+    return wrap(leaf.detach(), spec);
+  }
+  static variable_list backward(AutogradContext*, const variable_list& gradients) {
+    return {gradients[0], at::Tensor()};
+  }
+};
+
 SpecPtr with_placements(const SpecPtr& spec, const Placements& placements) {
   if (placements == spec->placements()) return spec;
   return make_spec(spec->mesh(), spec->layout().with_placements(placements));
@@ -93,7 +105,9 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecP
 
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   if (!tensor.defined() || is_shard_tensor(tensor)) return tensor;
-  return from_local(tensor, replicated_spec(mesh, tensor.sizes()));
+  const SpecPtr spec = replicated_spec(mesh, tensor.sizes());
+  if (wants_gradient(tensor) && is_announced(tensor)) return FromLeaf::apply(tensor, spec);
+  return from_local(tensor, spec);
 }
 
 ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation) {

@@ -34,7 +34,7 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient = {});
 
 // A ShardTensor stays what it is; a plain one becomes Replicate on the mesh, and its gradient is
-// plain, and whole.
+// plain, and whole (an announced leaf's where it is accumulated: promotion.h).
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh);
 // The mesh of the sharded ones among these, which may be undefined. Raises ShardTensorError where
 // none is, or where they have two.

@@ -25,12 +25,6 @@ Announced& announced() {
   return *leaves;
 }
 
-bool is_announced(const at::Tensor& tensor) {
-  const std::lock_guard lock(announced().mutex);
-  const auto found = announced().leaves.find(tensor.unsafeGetTensorImpl());
-  return found != announced().leaves.end() && !found->second.expired();
-}
-
 }  // namespace
 
 PromotionMode promotion_mode() { return mode_of_thread; }
@@ -56,10 +50,16 @@ void check_promotion(const at::Tensor& plain, const char* operation) {
   TORCH_WARN(operation, " takes a plain tensor of ", plain.sizes(), " as Replicate");
 }
 
+bool is_announced(const at::Tensor& leaf) {
+  const std::lock_guard lock(announced().mutex);
+  const auto found = announced().leaves.find(leaf.unsafeGetTensorImpl());
+  return found != announced().leaves.end() && !found->second.expired();
+}
+
 void announce_plain_leaf(const at::Tensor& leaf) {
-  TORCH_CHECK_VALUE(leaf.defined() && leaf.is_leaf() && leaf.requires_grad() &&
-                        !is_shard_tensor(leaf),
-                    "announce_plain_leaf takes a plain leaf that requires a gradient");
+  TORCH_CHECK_VALUE(
+      leaf.defined() && leaf.is_leaf() && leaf.requires_grad() && !is_shard_tensor(leaf),
+      "announce_plain_leaf takes a plain leaf that requires a gradient");
   {
     const std::lock_guard lock(announced().mutex);
     const auto [place, is_new] = announced().leaves.insert_or_assign(

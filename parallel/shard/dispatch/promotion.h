@@ -33,5 +33,6 @@ void check_promotion(const at::Tensor& plain, const char* operation);
 // From now on the gradients of this plain leaf are made plain, and summed over what is Partial,
 // before they are accumulated.
 void announce_plain_leaf(const at::Tensor& leaf);
+bool is_announced(const at::Tensor& leaf);
 
 }  // namespace meshrun
