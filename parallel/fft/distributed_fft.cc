@@ -1,10 +1,10 @@
 #include "parallel/fft/distributed_fft.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/core/ivalue.h"
+#include "fmt/format.h"
 #include "parallel/fft/fft_arguments.h"
 #include "parallel/fft/fft_plan.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -81,44 +81,49 @@ at::Tensor FftPlan::inverse(const at::Tensor& spectrum, Scale scale) const {
 
 namespace {
 
-// [..., dim0, dim1] as [N, dim0, dim1], transformed, and back.
-at::Tensor run(const at::Tensor& input, const Arguments& arguments, const FftPlan& plan) {
-  const at::Tensor moved = input.movedim({arguments.dim0, arguments.dim1}, {-2, -1});
-  int64_t planes = 1;
-  for (int64_t dim = 0; dim < moved.dim() - 2; ++dim) planes *= moved.size(dim);
-  const at::Tensor flat = moved.reshape({planes, moved.size(-2), moved.size(-1)});
-  const at::Tensor result = arguments.direction == Direction::kForward
-                                ? plan.forward(flat, arguments.scale)
-                                : plan.inverse(flat, arguments.scale);
-  std::vector<int64_t> shape = moved.sizes().vec();
-  shape[shape.size() - 2] = result.size(1);
-  shape.back() = result.size(2);
-  return result.reshape(shape).movedim({-2, -1}, {arguments.dim0, arguments.dim1});
+at::Tensor run(const Planes& planes, const Arguments& arguments, const FftPlan& plan) {
+  return planes.restored(arguments.direction == Direction::kForward
+                             ? plan.forward(planes.tensor, arguments.scale)
+                             : plan.inverse(planes.tensor, arguments.scale));
 }
 
 at::Tensor transform(const at::Tensor& input, const FftOptions& options, Direction direction) {
   const Arguments arguments = read_arguments(input, options, direction);
-  return run(input, arguments, *make_plan(input, options, arguments));
-}
-
-at::Tensor transform(const at::Tensor& input, const FftOptions& options, Direction direction,
-                     std::shared_ptr<const FftPlan>& plan) {
-  const Arguments arguments = read_arguments(input, options, direction);
-  if (!plan) {
-    plan = make_plan(input, options, arguments);
-  } else if (const std::string problem = misfit(input, arguments, *plan); !problem.empty()) {
-    plan->refuse(problem);
-  }
-  return run(input, arguments, *plan);
-}
-
-int64_t planes_of(const at::Tensor& input, const FftOptions& options) {
-  int64_t planes = input.numel();
-  for (const IntArgument& dim : options.dim) planes /= std::max<int64_t>(input.size(dim), 1);
-  return planes;
+  const auto plan = make_plan(input, options, arguments);
+  return run(Planes(input, options.dim), arguments, *plan);
 }
 
 }  // namespace
+
+PlannedTransform::PlannedTransform(FftOptions options, Direction direction)
+    : options_(std::move(options)), direction_(direction) {}
+
+at::Tensor PlannedTransform::operator()(const at::Tensor& input) {
+  const Arguments arguments = read_arguments(input, options_, direction_);
+  if (!plan_) {
+    plan_ = make_plan(input, options_, arguments);
+  } else if (const std::string problem = misfit(input, arguments, *plan_); !problem.empty()) {
+    plan_->refuse(problem);
+  }
+  const Planes planes(input, options_.dim);
+  planes_ = planes.tensor.size(0);
+  element_size_ = static_cast<int64_t>(c10::elementSize(c10::toRealValueType(input.scalar_type())));
+  // An inverse transform reads elements wherever they lie.
+  const bool in_order = direction_ == Direction::kForward ? planes.tensor.is_contiguous() : true;
+  input_bytes_copied_ =
+      in_order && planes.tensor.is_alias_of(input) ? 0 : static_cast<int64_t>(input.nbytes());
+  return run(planes, arguments, *plan_);
+}
+
+std::string PlannedTransform::describe() const {
+  if (!plan_) return "no call yet";
+  std::string text = plan_->describe(planes_, element_size_, direction_);
+  if (input_bytes_copied_ > 0) {
+    text += fmt::format("  {} bytes copied: input brought in order\n", input_bytes_copied_);
+  }
+  return text;
+}
+
 }  // namespace fft
 
 at::Tensor distributed_rfft2(const at::Tensor& input, const FftOptions& options) {
@@ -129,30 +134,10 @@ at::Tensor distributed_irfft2(const at::Tensor& input, const FftOptions& options
   return fft::transform(input, options, fft::Direction::kInverse);
 }
 
-DistributedRFFT2::DistributedRFFT2(FftOptions options) : options_(std::move(options)) {}
-DistributedIRFFT2::DistributedIRFFT2(FftOptions options) : options_(std::move(options)) {}
-
-at::Tensor DistributedRFFT2::operator()(const at::Tensor& input) {
-  at::Tensor output = fft::transform(input, options_, fft::Direction::kForward, plan_);
-  planes_ = fft::planes_of(input, options_);
-  element_size_ = static_cast<int64_t>(input.element_size());
-  return output;
-}
-
-at::Tensor DistributedIRFFT2::operator()(const at::Tensor& input) {
-  at::Tensor output = fft::transform(input, options_, fft::Direction::kInverse, plan_);
-  planes_ = fft::planes_of(input, options_);
-  element_size_ = static_cast<int64_t>(input.element_size()) / 2;
-  return output;
-}
-
-std::string DistributedRFFT2::describe() const {
-  return plan_ ? plan_->describe(planes_, element_size_) : "no call yet";
-}
-
-std::string DistributedIRFFT2::describe() const {
-  return plan_ ? plan_->describe(planes_, element_size_) : "no call yet";
-}
+DistributedRFFT2::DistributedRFFT2(FftOptions options)
+    : PlannedTransform(std::move(options), fft::Direction::kForward) {}
+DistributedIRFFT2::DistributedIRFFT2(FftOptions options)
+    : PlannedTransform(std::move(options), fft::Direction::kInverse) {}
 
 at::Tensor DistributedRFFT2::apply(const at::Tensor& input,
                                    const std::vector<std::optional<IntArgument>>& s,

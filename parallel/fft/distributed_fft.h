@@ -53,7 +53,8 @@ namespace meshrun {
 
 namespace fft {
 class FftPlan;
-}
+enum class Direction;
+}  // namespace fft
 
 enum class FftLayout { kCanonical, kPaired };
 
@@ -82,44 +83,50 @@ struct FftOptions {
 at::Tensor distributed_rfft2(const at::Tensor& input, const FftOptions& options = {});
 at::Tensor distributed_irfft2(const at::Tensor& input, const FftOptions& options = {});
 
-// The class forms keep their plan: the first call makes it, and all others have its extents (batch
-// dimensions may differ).
-class DistributedRFFT2 {
+namespace fft {
+
+// What the class forms share: a plan that the first call makes. All other calls have its extents
+// (batch dimensions may differ).
+class PlannedTransform {
  public:
-  explicit DistributedRFFT2(FftOptions options = {});
   at::Tensor operator()(const at::Tensor& input);
   // What a call costs: operations, bytes on the wire, bytes copied. After the first call.
   std::string describe() const;
+
+ protected:
+  PlannedTransform(FftOptions options, Direction direction);
+
+ private:
+  FftOptions options_;
+  Direction direction_;
+  std::shared_ptr<const FftPlan> plan_;
+  int64_t planes_ = 0;
+  int64_t element_size_ = 0;
+  // Of an input whose elements do not lie in the order of the transform.
+  int64_t input_bytes_copied_ = 0;
+};
+
+}  // namespace fft
+
+class DistributedRFFT2 : public fft::PlannedTransform {
+ public:
+  explicit DistributedRFFT2(FftOptions options = {});
 
   // The specification's form.
   static at::Tensor apply(const at::Tensor& input,
                           const std::vector<std::optional<IntArgument>>& s = {},
                           const std::vector<IntArgument>& dim = {-2, -1},
                           const std::string& norm = "ortho");
-
- private:
-  FftOptions options_;
-  std::shared_ptr<const fft::FftPlan> plan_;
-  int64_t planes_ = 0;
-  int64_t element_size_ = 0;
 };
 
-class DistributedIRFFT2 {
+class DistributedIRFFT2 : public fft::PlannedTransform {
  public:
   explicit DistributedIRFFT2(FftOptions options = {});
-  at::Tensor operator()(const at::Tensor& input);
-  std::string describe() const;
 
   static at::Tensor apply(const at::Tensor& input,
                           const std::vector<std::optional<IntArgument>>& s = {},
                           const std::vector<IntArgument>& dim = {-2, -1},
                           const std::string& norm = "ortho");
-
- private:
-  FftOptions options_;
-  std::shared_ptr<const fft::FftPlan> plan_;
-  int64_t planes_ = 0;
-  int64_t element_size_ = 0;
 };
 
 }  // namespace meshrun

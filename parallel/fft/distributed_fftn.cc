@@ -1,7 +1,6 @@
 #include "parallel/fft/distributed_fftn.h"
 
 #include <array>
-#include <numeric>
 #include <utility>
 
 #include "ATen/ops/fft_fft.h"
@@ -23,6 +22,7 @@ namespace {
 using fft::all_waves;
 using fft::Direction;
 using fft::low_waves;
+using fft::sum;
 using Sizes = std::vector<int64_t>;
 
 // A call's geometry: the tensor is [..., d0, d1, d2] by then.
@@ -34,8 +34,6 @@ struct Slabs {
   std::optional<std::array<int64_t, 3>> modes;
   std::string norm;
 };
-
-int64_t sum(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 
 // A transform of LibTorch's along `dim`; of a piece without elements, which its CPU library refuses,
 // nothing, with the node that the other ranks' backward passes wait for.
@@ -83,19 +81,8 @@ at::Tensor inverse(const at::Tensor& spectrum, const Slabs& slabs, const Transpo
 
 // What can be said without the other ranks.
 std::string check(const at::Tensor& input, const FftOptions& options, Direction direction) {
-  if (!input.defined()) return "the tensor is undefined";
-  if (options.dim.size() != 3) {
-    return fmt::format("dim has {} elements; a three-dimensional transform needs 3",
-                       options.dim.size());
-  }
-  if (!options.s.empty() && options.s.size() != 3) {
-    return fmt::format("s has {} elements; a three-dimensional transform needs 3 or none",
-                       options.s.size());
-  }
-  for (const auto& extent : options.s) {
-    if (extent && *extent < 1) {
-      return fmt::format("s holds {}; an extent is 1 or more", static_cast<int64_t>(*extent));
-    }
+  if (std::string problem = fft::check_call(input, options, direction, 3); !problem.empty()) {
+    return problem;
   }
   if (options.layout != FftLayout::kCanonical) return "slabs have the layout kCanonical alone";
   if (!options.modes.empty() && options.modes.size() != 3) {
@@ -107,40 +94,7 @@ std::string check(const at::Tensor& input, const FftOptions& options, Direction 
   if (!options.modes.empty() && direction == Direction::kInverse && options.s.size() != 3) {
     return "irfftn of modes needs s, the extents of the field";
   }
-  if (std::string problem = fft::check_dtype(input, direction); !problem.empty()) return problem;
-  if (!fft::scale_of(options.norm, direction)) {
-    return fmt::format("norm is \"{}\"; there are \"backward\", \"ortho\" and \"forward\"",
-                       options.norm);
-  }
-  return fft::check_dims(input, options);
-}
-
-// Three of the tensor's dimensions behind all others: [N, d0, d1, d2].
-struct Flat {
-  Flat(const at::Tensor& input, const FftOptions& options) {
-    for (size_t i = 0; i < 3; ++i) {
-      const int64_t dim = options.dim[i];
-      dims.push_back(dim < 0 ? dim + input.dim() : dim);
-    }
-    const at::Tensor moved = input.movedim(dims, {-3, -2, -1});
-    shape = moved.sizes().vec();
-    int64_t planes = 1;
-    for (size_t i = 0; i + 3 < shape.size(); ++i) planes *= shape[i];
-    tensor = moved.reshape({planes, moved.size(-3), moved.size(-2), moved.size(-1)});
-  }
-  at::Tensor restore(const at::Tensor& result) {
-    for (size_t i = 1; i < 4; ++i)
-      shape[shape.size() - 4 + i] = result.size(static_cast<int64_t>(i));
-    return result.reshape(shape).movedim({-3, -2, -1}, dims);
-  }
-  Sizes dims;
-  Sizes shape;
-  at::Tensor tensor;
-};
-
-[[noreturn]] void refuse(const std::string& problem, const FftOptions& options, int world) {
-  const Sizes ones(static_cast<size_t>(world), 1);
-  TransposePlan(1, ones, 2, ones, options.group).refuse(problem);
+  return {};
 }
 
 at::Tensor transform(const at::Tensor& input, const FftOptions& options, Direction direction) {
@@ -149,13 +103,13 @@ at::Tensor transform(const at::Tensor& input, const FftOptions& options, Directi
   const int world = group->getSize();
   const auto rank = static_cast<size_t>(group->getRank());
   std::string problem = check(input, options, direction);
-  std::optional<Flat> flat;
-  if (problem.empty()) flat.emplace(input, options);
+  std::optional<fft::Planes> flat;
+  if (problem.empty()) flat.emplace(input, options.dim);
   const int64_t own = flat ? flat->tensor.size(is_forward ? 2 : 1) : 0;
   const Sizes in = options.input_sizes ? *options.input_sizes
                                        : gather_extents(own, problem, options.group, input);
   if (problem.empty()) problem = fft::check_input_sizes(in, own, static_cast<int>(rank), world);
-  if (!problem.empty()) refuse(problem, options, world);
+  if (!problem.empty()) fft::refuse(problem, options.group, world);
 
   Slabs slabs;
   slabs.norm = options.norm;
@@ -183,14 +137,14 @@ at::Tensor transform(const at::Tensor& input, const FftOptions& options, Directi
     }
   }
   Sizes out = fft::output_sizes(options, is_forward ? kept[0] : slabs.s[1], world, problem);
-  if (!problem.empty()) refuse(problem, options, world);
+  if (!problem.empty()) fft::refuse(problem, options.group, world);
   slabs.columns = is_forward ? in : std::move(out);
   slabs.rows = is_forward ? std::move(out) : in;
   const uint64_t agreed = Fingerprint(
       fmt::format("{} {} {} {} {}", slabs.s[0], slabs.s[1], slabs.s[2], slabs.norm, is_forward));
   const TransposePlan plan(1, slabs.rows, 2, fft::sizes_within(slabs.columns, slabs.s[1]),
                            options.group, agreed);
-  return flat->restore(is_forward ? forward(x, slabs, plan) : inverse(x, slabs, plan));
+  return flat->restored(is_forward ? forward(x, slabs, plan) : inverse(x, slabs, plan));
 }
 
 }  // namespace

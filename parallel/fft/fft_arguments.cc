@@ -1,6 +1,7 @@
 #include "parallel/fft/fft_arguments.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -20,18 +21,23 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-int64_t sum(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
-
-std::string check_s(const FftOptions& options, bool is_forward) {
-  if (!options.s.empty() && options.s.size() != 2) {
-    return fmt::format("s has {} elements; a two-dimensional transform needs 2 or none",
-                       options.s.size());
-  }
-  for (const auto& extent : options.s) {
-    if (extent && *extent < 1) {
-      return fmt::format("s holds {}; an extent is 1 or more", static_cast<int64_t>(*extent));
+std::string check_dims(const at::Tensor& input, const std::vector<IntArgument>& dims) {
+  std::vector<int64_t> seen;
+  for (const IntArgument& dim : dims) {
+    const int64_t front = dim < 0 ? dim + input.dim() : static_cast<int64_t>(dim);
+    if (front < 0 || front >= input.dim()) {
+      return fmt::format("dim {} is out of range for {} dimensions", static_cast<int64_t>(dim),
+                         input.dim());
     }
+    if (std::find(seen.begin(), seen.end(), front) != seen.end()) {
+      return fmt::format("dim names dimension {} twice", front);
+    }
+    seen.push_back(front);
   }
+  return {};
+}
+
+std::string check_modes(const FftOptions& options, bool is_forward) {
   if (options.modes.empty()) return {};
   if (options.modes.size() != 2 || options.modes[0] < 1 || options.modes[1] < 1) {
     return fmt::format("modes has {} elements; 2 positive ones are needed, or none",
@@ -67,13 +73,6 @@ uint64_t digest(const FftShape& shape, Scale scale, Direction direction) {
                   shape.both_signs, static_cast<int>(scale), static_cast<int>(direction)));
 }
 
-// A plan of nothing, to tell the others a problem with.
-[[noreturn]] void refuse(const std::string& problem, const GroupArgument& group, int world) {
-  const Sizes ones(static_cast<size_t>(world), 1);
-  FftShape shape{1, ones, 1, world, Layout::kPaired, ones, 1, false};
-  FftPlan(std::move(shape), group).refuse(problem);
-}
-
 int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
   if (options.s.size() != 2 || !options.s[index]) return otherwise;
   return *options.s[index];
@@ -81,15 +80,36 @@ int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
 
 }  // namespace
 
-std::string check_dtype(const at::Tensor& input, Direction direction) {
+std::string check_call(const at::Tensor& input, const FftOptions& options, Direction direction,
+                       size_t dims) {
+  if (!input.defined()) return "the tensor is undefined";
+  if (options.dim.size() != dims) {
+    return fmt::format("dim has {} elements; a {}-dimensional transform needs {}",
+                       options.dim.size(), dims, dims);
+  }
+  if (!options.s.empty() && options.s.size() != dims) {
+    return fmt::format("s has {} elements; a {}-dimensional transform needs {} or none",
+                       options.s.size(), dims, dims);
+  }
+  for (const auto& extent : options.s) {
+    if (extent && *extent < 1) {
+      return fmt::format("s holds {}; an extent is 1 or more", static_cast<int64_t>(*extent));
+    }
+  }
+  if (!scale_of(options.norm, direction)) {
+    return fmt::format("norm is \"{}\"; there are \"backward\", \"ortho\" and \"forward\"",
+                       options.norm);
+  }
   const at::ScalarType dtype = input.scalar_type();
   const bool is_forward = direction == Direction::kForward;
   const bool fits = is_forward ? dtype == at::kFloat || dtype == at::kDouble
                                : dtype == at::kComplexFloat || dtype == at::kComplexDouble;
-  if (fits) return {};
-  return fmt::format("{} takes {}, not {}", is_forward ? "rfft2" : "irfft2",
-                     is_forward ? "float32 or float64" : "complex64 or complex128",
-                     c10::toString(dtype));
+  if (!fits) {
+    return fmt::format("{}rfft{} takes {}, not {}", is_forward ? "" : "i", dims == 2 ? "2" : "n",
+                       is_forward ? "float32 or float64" : "complex64 or complex128",
+                       c10::toString(dtype));
+  }
+  return check_dims(input, options.dim);
 }
 
 std::optional<Scale> scale_of(const std::string& norm, Direction direction) {
@@ -119,46 +139,46 @@ std::string check_input_sizes(const Sizes& sizes, int64_t own, int rank, int wor
                      fmt::join(sizes, ", "), world, rank, own);
 }
 
-std::string check_dims(const at::Tensor& input, const FftOptions& options) {
-  std::vector<int64_t> seen;
-  for (const IntArgument& dim : options.dim) {
-    const int64_t front = dim < 0 ? dim + input.dim() : static_cast<int64_t>(dim);
-    if (front < 0 || front >= input.dim()) {
-      return fmt::format("dim {} is out of range for {} dimensions", static_cast<int64_t>(dim),
-                         input.dim());
-    }
-    if (std::find(seen.begin(), seen.end(), front) != seen.end()) {
-      return fmt::format("dim names dimension {} twice", front);
-    }
-    seen.push_back(front);
+Planes::Planes(const at::Tensor& input, const std::vector<IntArgument>& dims) {
+  const auto num_dims = static_cast<int64_t>(dims.size());
+  for (int64_t i = 0; i < num_dims; ++i) {
+    from_.push_back(dims[static_cast<size_t>(i)]);
+    to_.push_back(i - num_dims);
   }
-  return {};
+  const at::Tensor moved = input.movedim(from_, to_);
+  shape_ = moved.sizes().vec();
+  const auto first = shape_.end() - num_dims;
+  Sizes flat = {std::accumulate(shape_.begin(), first, int64_t{1}, std::multiplies())};
+  flat.insert(flat.end(), first, shape_.end());
+  tensor = moved.reshape(flat);
+}
+
+at::Tensor Planes::restored(const at::Tensor& transformed) const {
+  Sizes shape = shape_;
+  std::copy(transformed.sizes().begin() + 1, transformed.sizes().end(),
+            shape.end() - static_cast<int64_t>(to_.size()));
+  return transformed.reshape(shape).movedim(to_, from_);
 }
 
 Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Direction direction) {
   Arguments arguments;
   arguments.direction = direction;
-  std::string& problem = arguments.problem;
-  const auto scale = scale_of(options.norm, direction);
-  if (!input.defined()) {
-    problem = "the tensor is undefined";
-  } else if (options.dim.size() != 2) {
-    problem =
-        fmt::format("dim has {} elements; a two-dimensional transform needs 2", options.dim.size());
-  } else if (!scale) {
-    problem = fmt::format("norm is \"{}\"; there are \"backward\", \"ortho\" and \"forward\"",
-                          options.norm);
-  } else {
-    problem = check_dtype(input, direction);
-    if (problem.empty()) problem = check_s(options, direction == Direction::kForward);
-    if (problem.empty()) problem = check_dims(input, options);
+  arguments.problem = check_call(input, options, direction, 2);
+  if (arguments.problem.empty()) {
+    arguments.problem = check_modes(options, direction == Direction::kForward);
   }
-  if (!problem.empty()) return arguments;
+  if (!arguments.problem.empty()) return arguments;
   const auto front = [&](int64_t dim) { return dim < 0 ? dim + input.dim() : dim; };
   arguments.dim0 = front(options.dim[0]);
   arguments.dim1 = front(options.dim[1]);
-  arguments.scale = *scale;
+  arguments.scale = *scale_of(options.norm, direction);
   return arguments;
+}
+
+void refuse(const std::string& problem, const GroupArgument& group, int world) {
+  // A plan of nothing.
+  const Sizes ones(static_cast<size_t>(world), 1);
+  TransposePlan(1, ones, 2, ones, group).refuse(problem);
 }
 
 std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptions& options,

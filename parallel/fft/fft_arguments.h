@@ -13,8 +13,6 @@
 
 namespace meshrun::fft {
 
-enum class Direction { kForward, kInverse };
-
 // A call's arguments, checked as far as this rank can by itself.
 struct Arguments {
   std::string problem;  // empty: none; else nothing below holds
@@ -26,10 +24,26 @@ struct Arguments {
 
 Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Direction direction);
 
-// Of one argument each, for transforms of any number of dimensions; empty: nothing is wrong.
-std::string check_dtype(const at::Tensor& input, Direction direction);
-// That options.dim names different dimensions of the tensor.
-std::string check_dims(const at::Tensor& input, const FftOptions& options);
+// [..., dims] of a call's tensor as [N, dims], and back: for dims in their order behind all others.
+class Planes {
+ public:
+  Planes(const at::Tensor& input, const std::vector<IntArgument>& dims);
+  // Of the transformed planes, which may have other extents along the dims.
+  at::Tensor restored(const at::Tensor& transformed) const;
+
+  at::Tensor tensor;
+
+ private:
+  std::vector<int64_t> from_;
+  std::vector<int64_t> to_;
+  // With the dims at the end.
+  std::vector<int64_t> shape_;
+};
+
+// What is wrong with a call of a transform over `dims` dimensions, as far as this rank can tell, modes
+// and layout aside; empty: nothing.
+std::string check_call(const at::Tensor& input, const FftOptions& options, Direction direction,
+                       size_t dims);
 std::string check_input_sizes(const std::vector<int64_t>& sizes, int64_t own, int rank, int world);
 // Of LibTorch's name of a norm; nullopt: there is none of that name.
 std::optional<Scale> scale_of(const std::string& norm, Direction direction);
@@ -37,6 +51,9 @@ std::optional<Scale> scale_of(const std::string& norm, Direction direction);
 // with a problem.
 std::vector<int64_t> output_sizes(const FftOptions& options, int64_t extent, int world,
                                   std::string& problem);
+
+// In place of a call that this rank cannot make: raises `problem` on every rank.
+[[noreturn]] void refuse(const std::string& problem, const GroupArgument& group, int world);
 
 // Asks the other ranks where sizes are absent. Raises what is wrong, on every rank.
 std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptions& options,

@@ -147,6 +147,10 @@ int64_t num_chunks(int64_t planes, int64_t wire_bytes, int world) {
   return std::clamp(wire_bytes / kBytesPerChunk, int64_t{1}, std::min(planes, kMaxChunks));
 }
 
+int64_t sum(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
 std::vector<int64_t> sizes_within(const std::vector<int64_t>& sizes, int64_t extent) {
   std::vector<int64_t> within;
   within.reserve(sizes.size());

@@ -1,7 +1,6 @@
 #include "parallel/fft/fft_plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -13,13 +12,6 @@
 #include "parallel/fft/wave_numbers.h"
 
 namespace meshrun::fft {
-namespace {
-
-int64_t sum(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-}
-
-}  // namespace
 
 FftPlan::FftPlan(FftShape shape, const GroupArgument& group, uint64_t also_agreed)
     : shape_(std::move(shape)),
@@ -244,61 +236,6 @@ at::Tensor FftPlan::weights(double factor, const at::Tensor& like) const {
   const int64_t end = std::min((shape_.height + 1) / 2, first + own_rows());
   if (begin < end) rows.narrow(0, begin - first, end - begin).fill_(factor);
   return rows;
-}
-
-FftCost FftPlan::cost(int64_t planes, int64_t element_size) const {
-  FftCost cost;
-  const int64_t complex_size = 2 * element_size;
-  const auto own = static_cast<size_t>(rank());
-  const int64_t half_rows = rows_.num_half_rows();
-  const int64_t all_computed = sum(rows_.num_computed());
-  const int64_t computed = rows_.num_computed()[own];
-  cost.flops = complex_flops(shape_.height, planes * own_moved_columns_) / 2 +
-               complex_flops(shape_.width, planes * computed);
-  cost.transpose_bytes = planes * transpose_.bytes_sent(complex_size);
-  const auto add = [&](const char* what, int64_t elements, int64_t size) {
-    if (elements > 0) cost.copies.push_back({what, planes * elements * size});
-  };
-  if (shape_.field_height < shape_.height) {
-    add("field padded to s[0]", shape_.height * own_moved_columns_, element_size);
-  }
-  if (!rows_.is_ordered() || all_computed < half_rows) {
-    add("half rows into the send buffer", all_computed * own_moved_columns_, complex_size);
-  }
-  if (moved_columns_ < shape_.width) {
-    add("rows padded to s[1]", computed * shape_.width, complex_size);
-  }
-  if (shape_.layout == Layout::kCanonical) {
-    const int64_t columns = shape_.width / 2 + 1;
-    int64_t sent = 0;
-    for (int holder = 0; holder < rows_.world(); ++holder) {
-      if (holder != rank()) sent += rows_.num_rows(rank(), holder);
-    }
-    cost.mirror_bytes = planes * sent * columns * complex_size;
-    add("rows and mirrors into the result and the send buffer", (own_rows() + sent) * columns,
-        complex_size);
-  } else if (shape_.both_signs) {
-    add("modes of both signs", computed * shape_.spectrum_columns, complex_size);
-  }
-  if (chunks_of(planes, element_size) > 1) {
-    add("chunks into the result", own_rows() * shape_.spectrum_columns, complex_size);
-  }
-  return cost;
-}
-
-std::string FftPlan::describe(int64_t planes, int64_t element_size) const {
-  const FftCost total = cost(planes, element_size);
-  std::string text = fmt::format(
-      "rank {} of {}: {} transforms of {} x {}, {} layout, {} chunks\n"
-      "  {:.3g} floating-point operations\n"
-      "  {} bytes to other ranks ({} in the transposition, {} between rows and their mirrors)\n",
-      rank(), rows_.world(), planes, shape_.height, shape_.width,
-      shape_.layout == Layout::kCanonical ? "canonical" : "paired", chunks_of(planes, element_size),
-      total.flops, total.wire_bytes(), total.transpose_bytes, total.mirror_bytes);
-  for (const FftCost::Copy& copy : total.copies) {
-    text += fmt::format("  {} bytes copied: {}\n", copy.bytes, copy.what);
-  }
-  return text;
 }
 
 }  // namespace meshrun::fft

@@ -3,7 +3,7 @@
 //   FftPlan plan(shape, "spatial_parallel");
 //   at::Tensor spectrum = plan.forward(field, Scale::kNone);     // differentiable, to any order
 //   at::Tensor field2 = plan.inverse(spectrum, Scale::kFull);
-//   std::cout << plan.describe(64, 4);
+//   std::cout << plan.describe(64, 4, Direction::kForward);
 //
 // Steps of forward(): real transform of the columns that this rank has; transposition of the half
 // rows; complex transform of the rows that it then has; canonical: rows and their mirrors go to
@@ -50,12 +50,16 @@ struct FftShape {
   bool operator==(const FftShape&) const = default;
 };
 
+enum class Direction { kForward, kInverse };
+
+// Of one call, on this rank.
 struct FftCost {
   double flops = 0;
   // That this rank sends to others: in the transposition, and between rows and mirrors.
   int64_t transpose_bytes = 0;
   int64_t mirror_bytes = 0;
-  // Copies on this rank, beyond what transforms read and write.
+  // What is copied on this rank between the transforms and the sends; complete for CPU tensors where
+  // LibTorch has MKL. Elsewhere LibTorch's real transforms copy too, and mirrors are copied twice.
   struct Copy {
     std::string what;
     int64_t bytes = 0;
@@ -82,9 +86,9 @@ class FftPlan : public std::enable_shared_from_this<FftPlan> {
   // In place of a call that this rank cannot make: raises `problem` on every rank.
   [[noreturn]] void refuse(const std::string& problem) const { transpose_.refuse(problem); }
 
-  // Of one forward() of `planes` planes whose real elements have `element_size` bytes.
-  FftCost cost(int64_t planes, int64_t element_size) const;
-  std::string describe(int64_t planes, int64_t element_size) const;
+  // Of a forward() or inverse() of `planes` planes whose real elements have `element_size` bytes.
+  FftCost cost(int64_t planes, int64_t element_size, Direction direction) const;
+  std::string describe(int64_t planes, int64_t element_size, Direction direction) const;
 
  private:
   friend struct ForwardFunction;
@@ -103,8 +107,10 @@ class FftPlan : public std::enable_shared_from_this<FftPlan> {
   at::Tensor loaded(const at::Tensor& spectrum) const;
   at::Tensor selected_columns(const at::Tensor& rows) const;
   at::Tensor all_columns(const at::Tensor& rows) const;
-  // Bytes of rows that this rank sends to others in stored().
-  int64_t mirror_rows_sent() const;
+  void add_forward_copies(FftCost& cost, int64_t planes, int64_t element_size) const;
+  void add_inverse_copies(FftCost& cost, int64_t planes, int64_t element_size) const;
+  // Rows that this rank sends to others between rows and mirrors.
+  int64_t mirror_rows_sent(Direction direction) const;
 
   FftShape shape_;
   HalfRows rows_;

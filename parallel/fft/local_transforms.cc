@@ -1,6 +1,7 @@
 #include "parallel/fft/local_transforms.h"
 
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "ATen/ops/_fft_c2c.h"
@@ -8,6 +9,7 @@
 #include "ATen/ops/_fft_r2c.h"
 #include "ATen/ops/constant_pad_nd.h"
 #include "ATen/ops/empty.h"
+#include "ATen/record_function.h"
 #include "c10/util/complex.h"
 #include "parallel/fft/dfti.h"
 
@@ -26,22 +28,50 @@ double factor_of(Scale scale, int64_t length) {
   return scale == Scale::kNone ? 1 : scale == Scale::kRoot ? 1 / std::sqrt(n) : 1 / n;
 }
 
-// to[n, i, j] = conj(from[n, last - i, -j mod width]), on the CPU, without a pass for each of the
-// three.
-template <typename T>
-void mirror(const at::Tensor& to, const at::Tensor& from) {
+// Calls visit(to's element, from's) where from's row and column count from the end.
+template <typename T, typename Visit>
+void for_each_mirror(const at::Tensor& to, const at::Tensor& from, const Visit& visit) {
   const int64_t rows = to.size(1);
   const int64_t columns = to.size(2);
-  const int64_t width = from.size(2);
   for (int64_t plane = 0; plane < to.size(0); ++plane) {
     for (int64_t row = 0; row < rows; ++row) {
       T* const out = to.data_ptr<T>() + plane * to.stride(0) + row * to.stride(1);
       const T* const in =
           from.const_data_ptr<T>() + plane * from.stride(0) + (rows - 1 - row) * from.stride(1);
-      out[0] = std::conj(in[0]);
-      for (int64_t j = 1; j < columns; ++j) out[j] = std::conj(in[width - j]);
+      for (int64_t j = 0; j < columns; ++j) visit(out[j], in[columns - 1 - j]);
     }
   }
+}
+
+bool is_direct(const at::Tensor& to, const at::Tensor& from) {
+  return to.is_cpu() && to.stride(2) == 1 && from.stride(2) == 1 && !to.is_conj() &&
+         !from.is_conj() && to.scalar_type() == from.scalar_type();
+}
+
+// to[n, i, j] = conj(from[n, last - i, last - j]); on the CPU in one pass.
+void copy_mirrored(const at::Tensor& to, const at::Tensor& from) {
+  if (!is_direct(to, from)) {
+    to.copy_(from.conj().flip({1, 2}));
+    return;
+  }
+  RECORD_FUNCTION("meshrun::copy_mirrored", c10::ArrayRef<const c10::IValue>({to}));
+  const auto set = [](auto& out, const auto& in) { out = std::conj(in); };
+  to.scalar_type() == at::kComplexFloat ? for_each_mirror<c10::complex<float>>(to, from, set)
+                                        : for_each_mirror<c10::complex<double>>(to, from, set);
+}
+
+// to[n, i, j] += conj(from[n, last - i, last - j]) / 2.
+void add_half_mirrored(const at::Tensor& to, const at::Tensor& from) {
+  if (!is_direct(to, from)) {
+    to.add_(from.conj().flip({1, 2}), 0.5);
+    return;
+  }
+  const auto add = [](auto& out, const auto& in) {
+    using Real = typename std::decay_t<decltype(in)>::value_type;
+    out += static_cast<Real>(0.5) * std::conj(in);
+  };
+  to.scalar_type() == at::kComplexFloat ? for_each_mirror<c10::complex<float>>(to, from, add)
+                                        : for_each_mirror<c10::complex<double>>(to, from, add);
 }
 
 }  // namespace
@@ -102,16 +132,9 @@ void store_rows(const at::Tensor& stored, const at::Tensor& half_rows, const Row
     return;
   }
   const at::Tensor mirrored = half_rows.narrow(1, run.half_begin - run.count + 1, run.count);
-  if (to.is_cpu() && to.stride(2) == 1 && mirrored.stride(2) == 1 && !mirrored.is_conj()) {
-    to.scalar_type() == at::kComplexFloat ? mirror<c10::complex<float>>(to, mirrored)
-                                          : mirror<c10::complex<double>>(to, mirrored);
-    return;
-  }
-  const at::Tensor from = mirrored.conj();
-  to.narrow(2, 0, 1).copy_(from.narrow(2, 0, 1).flip(1));
+  copy_mirrored(to.narrow(2, 0, 1), mirrored.narrow(2, 0, 1));
   const int64_t others = columns - 1;
-  if (others > 0)
-    to.narrow(2, 1, others).copy_(from.narrow(2, width - others, others).flip({1, 2}));
+  copy_mirrored(to.narrow(2, 1, others), mirrored.narrow(2, width - others, others));
 }
 
 void load_rows(const at::Tensor& stored, const at::Tensor& half_rows, const RowRun& run) {
@@ -124,11 +147,9 @@ void load_rows(const at::Tensor& stored, const at::Tensor& half_rows, const RowR
   }
   const at::Tensor to = half_rows.narrow(1, run.half_begin - run.count + 1, run.count);
   const int64_t others = width - columns;
-  if (others > 0) {
-    to.narrow(2, columns, others).copy_(from.narrow(2, 1, others).conj().flip({1, 2}));
-  }
+  copy_mirrored(to.narrow(2, columns, others), from.narrow(2, 1, others));
   for (const int64_t column : own_mirror_columns(width)) {
-    to.narrow(2, column, 1).add_(from.narrow(2, column, 1).conj().flip(1), 0.5);
+    add_half_mirrored(to.narrow(2, column, 1), from.narrow(2, column, 1));
   }
 }
 
@@ -140,7 +161,7 @@ void end_direct_rows(const at::Tensor& half_rows, const std::vector<int64_t>& se
     const at::Tensor one = half_rows.narrow(1, row, 1);
     for (const int64_t column : own_mirror_columns(width)) one.narrow(2, column, 1).mul_(2);
     const int64_t others = width - columns;
-    if (others > 0) one.narrow(2, columns, others).copy_(one.narrow(2, 1, others).conj().flip(2));
+    copy_mirrored(one.narrow(2, columns, others), one.narrow(2, 1, others));
   }
 }
 

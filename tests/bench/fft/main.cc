@@ -70,7 +70,7 @@ fft::FftCost cost_of(const FftProblem& problem, const Group& group, fft::Layout 
   shape.spectrum_rows = compute_split_shapes(rows, problem.size);
   shape.spectrum_columns = modes > 0 ? 2 * modes : paired ? problem.width : problem.width / 2 + 1;
   shape.both_signs = modes > 0;
-  return fft::FftPlan(shape, group).cost(problem.planes, 4);
+  return fft::FftPlan(shape, group).cost(problem.planes, 4, fft::Direction::kForward);
 }
 
 bool run(int rank, int size, int rounds, const std::string& only) {
