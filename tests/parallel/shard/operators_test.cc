@@ -118,14 +118,14 @@ bool contains(const std::vector<size_t>& indices, size_t index) {
   return std::find(indices.begin(), indices.end(), index) != indices.end();
 }
 
-void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh) {
+void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh, c10::Device device) {
   Tensors whole;
   Tensors sharded;
   std::string said = drawn.name;
   bool any_partial = false;
   bool any_sharded = false;
   for (size_t i = 0; i < drawn.inputs.size(); ++i) {
-    const at::Tensor& input = drawn.inputs[i];
+    const at::Tensor input = drawn.inputs[i].to(device);
     const bool wants = drawn.differentiable && at::isFloatingType(input.scalar_type());
     const bool is_plain = contains(drawn.plain, i) && (any_sharded || i + 1 < drawn.inputs.size());
     whole.push_back(input.detach().clone().set_requires_grad(wants && !is_plain));
@@ -158,7 +158,7 @@ void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh) {
     EXPECT_EQ(difference(whole_of(got[i]), expected[i].detach(), equality), "") << "result " << i;
     EXPECT_EQ(got[i].requires_grad(), expected[i].requires_grad()) << "result " << i;
     if (!expected[i].requires_grad() || !got[i].requires_grad()) continue;
-    const at::Tensor cotangent = draw.normal(expected[i].sizes()).to(expected[i].scalar_type());
+    const at::Tensor cotangent = draw.normal(expected[i].sizes()).to(expected[i].options());
     expected_outputs.push_back(expected[i]);
     expected_cotangents.push_back(cotangent);
     outputs.push_back(got[i]);
@@ -209,7 +209,7 @@ void run_all() {
       SCOPED_TRACE(fmt::format("family {}, draw {}", family, i));
       const OperatorCase drawn = draw_case(draw);
       try {
-        check(drawn, draw, meshes[static_cast<size_t>(i % 2)]);
+        check(drawn, draw, meshes[static_cast<size_t>(i % 2)], world.manager.device());
       } catch (const std::exception& error) {
         // Ranks may have parted: what follows would wait for them.
         ADD_FAILURE() << drawn.name << ": " << std::string(error.what()).substr(0, 1000);
