@@ -58,6 +58,7 @@ void ShardTensorImpl::mirror_strides() {
   });
   c10::DimVector mirrored(global.size());
   int64_t stride = 1;
+  int64_t dense = 1;  // the local stride of what is not part of a larger tensor
   for (auto d = order.rbegin(); d != order.rend(); ++d) {
     const auto dim = static_cast<size_t>(*d);
     // An expanded dimension stays one.
@@ -65,8 +66,14 @@ void ShardTensorImpl::mirror_strides() {
       mirrored[dim] = 0;
       continue;
     }
+    // So does a gap, such that contiguous() fills it.
+    if (local_.size(*d) > 1 && strides[dim] > dense) {
+      stride *= 2;
+      dense = strides[dim];
+    }
     mirrored[dim] = stride;
     stride *= std::max<int64_t>(global[dim], 1);
+    dense *= std::max<int64_t>(local_.size(*d), 1);
   }
   set_sizes_and_strides(global, mirrored);
 }

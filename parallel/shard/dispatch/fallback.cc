@@ -11,6 +11,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/shard_tensor_impl.h"
 #include "torch/library.h"
@@ -55,15 +56,14 @@ at::Tensor gathered(const at::Tensor& tensor) {
 }
 
 // What an operator wrote into the gathered copy goes back to the local tensor.
-void write_back(const at::Tensor& tensor, const at::Tensor& written) {
+void write_gathered(const at::Tensor& tensor, const at::Tensor& written) {
   ShardTensorImpl* impl = shard_impl(tensor);
-  const SpecPtr& spec = impl->spec();
-  const SpecPtr whole = replicated_spec(spec->mesh(), written.sizes());
-  if (written.sizes() != at::IntArrayRef(spec->global_shape()) || spec->has_partial()) {
+  const SpecPtr whole = replicated_spec(impl->spec()->mesh(), written.sizes());
+  if (written.sizes() != at::IntArrayRef(impl->spec()->global_shape())) {
     impl->replace(written, whole);
     return;
   }
-  impl->local().copy_(redistribute_local(written, whole, spec));
+  write_back(tensor, written, whole);
 }
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
@@ -126,7 +126,7 @@ void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announ
   for (const OperatorSignature::TensorArgument& argument : signature.tensors) {
     if (!argument.is_written) continue;
     const auto written_back = [](const at::Tensor& original, const at::Tensor& written) {
-      if (is_shard_tensor(original)) write_back(original, written);
+      if (is_shard_tensor(original)) write_gathered(original, written);
     };
     if (!argument.is_list) {
       written_back(originals[argument.index].toTensor(), whole[argument.index].toTensor());

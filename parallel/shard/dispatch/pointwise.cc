@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/fallback.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/shard_tensor_impl.h"
 
@@ -173,8 +174,10 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     }
   }
   op.callBoxed(stack);
-  if (target != nullptr && !same(target->spec(), target_spec)) {
+  if (remade) {
     target->replace(target_local, target_spec);
+  } else if (target != nullptr && !same(target->spec(), target_spec)) {
+    write_back(written.front(), target_local, target_spec);
   }
   wrap_results(*stack, signature_, make_spec(mesh, common.result), written);
 }

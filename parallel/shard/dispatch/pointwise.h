@@ -3,8 +3,8 @@
 //
 // Operands of one layout (most calls) cost one comparison of pointers each. Else they are brought to
 // a common layout (layout/broadcast.h): what is Replicate is cut where it lies, what is sharded
-// otherwise moves. In place the written tensor keeps its layout, and its Partial axes are reduced
-// where the operator is not linear. Internal to parallel/shard.
+// otherwise moves. In place the written tensor keeps its layout and its memory; where it is Partial
+// and the operator is not linear, one rank has the values then. Internal to parallel/shard.
 #pragma once
 
 #include <memory>

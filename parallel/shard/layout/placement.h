@@ -26,6 +26,11 @@ class Placement {
   constexpr Placement() = default;  // Replicate
   static constexpr Placement shard(int64_t dim) { return {Kind::kShard, dim, PartialOp::kSum}; }
   static constexpr Placement partial(PartialOp op) { return {Kind::kPartial, 0, op}; }
+  // Partial(sum) whose summands are zeros, save that of the rank at `coordinate` along the axis: one
+  // row of a sharded dimension is such a tensor, and may share that rank's memory.
+  static constexpr Placement held_by(int64_t coordinate) {
+    return {Kind::kPartial, coordinate + 1, PartialOp::kSum};
+  }
 
   constexpr Kind kind() const { return kind_; }
   constexpr bool is_replicate() const { return kind_ == Kind::kReplicate; }
@@ -36,6 +41,8 @@ class Placement {
   constexpr int64_t dim() const { return dim_; }
   // Of a Partial.
   constexpr PartialOp op() const { return op_; }
+  // Of a Partial: the coordinate of held_by(); -1: any rank may have a summand.
+  constexpr int64_t holder() const { return dim_ - 1; }
 
   constexpr bool operator==(const Placement&) const = default;
 

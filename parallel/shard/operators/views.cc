@@ -1,34 +1,309 @@
-// Views: the local tensor's view is the part of the global one's.
+// Views of the same elements in another shape or order: the local tensor's view is the part of the
+// global one's.
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "ATen/ExpandUtils.h"
+#include "ATen/InferSize.h"
+#include "ATen/TensorUtils.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/_conj.h"
+#include "ATen/ops/_neg_view.h"
+#include "ATen/ops/_unsafe_view.h"
+#include "ATen/ops/view_as_complex.h"
+#include "ATen/ops/view_as_real.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/operators/view_parts.h"
 
 namespace meshrun {
 namespace {
+
+using Extents = std::vector<int64_t>;
+
+// What view() and reshape() start from, where no element has to move: dimensions of one element are
+// taken away, if their cuts alone are in the way.
+struct Viewed {
+  at::Tensor local;
+  std::optional<ShardLayout> layout;
+};
+
+Viewed viewed(const at::Tensor& self, const Extents& shape) {
+  const SpecPtr& spec = spec_of(self);
+  Part part{local_of(self), spec->layout()};
+  std::optional<ShardLayout> layout = reshaped(part.layout, shape);
+  if (layout) return {std::move(part.local), std::move(layout)};
+  for (int64_t dim = self.dim() - 1; dim >= 0; --dim) {
+    if (!part.layout.is_sharded(dim) || self.size(dim) != 1) continue;
+    part = select_part(spec->mesh(), std::move(part), dim, 0);
+  }
+  layout = reshaped(part.layout, shape);
+  return {std::move(part.local), std::move(layout)};
+}
+
+ShardTensorError not_a_view(const at::Tensor& self, const Extents& shape) {
+  return ShardTensorError(
+      fmt::format("view: [{}] would move elements between ranks, since pieces of {} end within its "
+                  "rows: use reshape, which redistributes",
+                  fmt::join(shape, ", "), spec_of(self)->to_string()));
+}
+
+at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const Extents shape = at::infer_size(size, self.numel());
+  const Viewed part = viewed(self, shape);
+  if (!part.layout) throw not_a_view(self, shape);
+  const SpecPtr spec = make_spec(spec_of(self)->mesh(), *part.layout);
+  return wrap(part.local.view(spec->local_shape()), spec);
+}
+
+at::Tensor unsafe_view(const at::Tensor& self, at::IntArrayRef size) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const Extents shape = at::infer_size(size, self.numel());
+  const Viewed part = viewed(self, shape);
+  if (!part.layout) throw not_a_view(self, shape);
+  const SpecPtr spec = make_spec(spec_of(self)->mesh(), *part.layout);
+  return wrap(part.local.reshape(spec->local_shape()), spec);
+}
+
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef) {
+  return view(self, size);
+}
+
+// Above autograd: a view where it can be one.
+at::Tensor reshape(const at::Tensor& self, at::IntArrayRef size) {
+  const Extents shape = at::infer_size(size, self.numel());
+  at::Tensor input = self;
+  Viewed part = viewed(input, shape);
+  if (!part.layout) {
+    const SpecPtr& spec = spec_of(self);
+    input = redistribute(self, make_spec(spec->mesh(), reshapeable(spec->layout(), shape)));
+    part = viewed(input, shape);
+  }
+  const SpecPtr spec = make_spec(spec_of(input)->mesh(), *part.layout);
+  const bool is_view = at::detail::computeStride(part.local.sizes(), part.local.strides(),
+                                                 at::DimVector(spec->local_shape()))
+                           .has_value();
+  if (is_view) return input.view(shape);
+  return at::_unsafe_view(input.clone(at::MemoryFormat::Contiguous), shape);
+}
+
+at::Tensor ravel(const at::Tensor& self) {
+  const int64_t all = -1;
+  return meshrun::reshape(self, all);
+}
+
+at::Tensor flatten(const at::Tensor& self, int64_t start, int64_t end) {
+  start = at::maybe_wrap_dim(start, self.dim());
+  end = at::maybe_wrap_dim(end, self.dim());
+  TORCH_CHECK(start <= end, "flatten() has invalid args: start_dim cannot come after end_dim");
+  Extents shape = self.sizes().vec();
+  if (shape.empty()) shape.push_back(1);
+  for (int64_t dim = end; dim > start; --dim) {
+    shape[static_cast<size_t>(start)] *= shape[static_cast<size_t>(dim)];
+    shape.erase(shape.begin() + dim);
+  }
+  return meshrun::reshape(self, shape);
+}
+
+at::Tensor unflatten(const at::Tensor& self, int64_t dim, at::IntArrayRef sizes) {
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  const Extents parts = at::infer_size(sizes, self.size(dim));
+  Extents shape = self.sizes().vec();
+  shape.erase(shape.begin() + dim);
+  shape.insert(shape.begin() + dim, parts.begin(), parts.end());
+  return meshrun::reshape(self, shape);
+}
+
+at::Tensor expand(const at::Tensor& self, at::IntArrayRef size, bool) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const auto geometry = at::inferExpandGeometry_dimvector(self.sizes(), self.strides(), size);
+  const SpecPtr& spec = spec_of(self);
+  Part part{local_of(self), spec->layout()};
+  const int64_t added = static_cast<int64_t>(size.size()) - self.dim();
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    const int64_t extent = geometry.sizes[static_cast<size_t>(dim + added)];
+    if (self.size(dim) == extent) continue;
+    if (part.layout.is_sharded(dim)) {
+      part = select_part(spec->mesh(), std::move(part), dim, 0);
+      part = {part.local.unsqueeze(dim), with_dim(part.layout, dim)};
+    }
+    part.layout = with_extent(part.layout, dim, extent);
+  }
+  for (int64_t dim = added; dim-- > 0;) {
+    part.layout = with_dim(part.layout, 0, geometry.sizes[static_cast<size_t>(dim)]);
+  }
+  const SpecPtr expanded = make_spec(spec->mesh(), std::move(part.layout));
+  return wrap(part.local.expand(expanded->local_shape()), expanded);
+}
+
+at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  TORCH_CHECK(static_cast<int64_t>(dims.size()) == self.dim(), "permute: ", dims.size(),
+              " dims for a tensor with ", self.dim());
+  Extents order;
+  std::vector<bool> seen(dims.size());
+  for (const int64_t dim : dims) {
+    order.push_back(at::maybe_wrap_dim(dim, self.dim()));
+    TORCH_CHECK(!seen[static_cast<size_t>(order.back())], "permute: dimension ", dim,
+                " comes twice");
+    seen[static_cast<size_t>(order.back())] = true;
+  }
+  const SpecPtr& spec = spec_of(self);
+  return wrap(local_of(self).permute(order),
+              make_spec(spec->mesh(), permuted(spec->layout(), order)));
+}
+
+at::Tensor transpose(const at::Tensor& self, int64_t dim0, int64_t dim1) {
+  Extents order(static_cast<size_t>(self.dim()));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  dim0 = at::maybe_wrap_dim(dim0, self.dim());
+  dim1 = at::maybe_wrap_dim(dim1, self.dim());
+  if (!order.empty()) {
+    std::swap(order[static_cast<size_t>(dim0)], order[static_cast<size_t>(dim1)]);
+  }
+  return meshrun::permute(self, order);
+}
+
+at::Tensor t(const at::Tensor& self) {
+  TORCH_CHECK(self.dim() <= 2, "t() takes a tensor with at most 2 dimensions, not ", self.dim());
+  return meshrun::transpose(self, 0, self.dim() < 2 ? 0 : 1);
+}
 
 at::Tensor unsqueeze(const at::Tensor& self, int64_t dim) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   dim = at::maybe_wrap_dim(dim, self.dim() + 1);
   const SpecPtr& spec = spec_of(self);
-  Placements placements = spec->placements();
-  for (Placement& placement : placements) {
-    if (placement.is_shard() && placement.dim() >= dim) placement = Shard(placement.dim() + 1);
-  }
-  std::vector<DimCut> cuts = spec->layout().cuts();
-  cuts.insert(cuts.begin() + dim, DimCut{{}, {1}});
   return wrap(local_of(self).unsqueeze(dim),
-              make_spec(spec->mesh(), ShardLayout::with_cuts(spec->mesh()->shape(),
-                                                             std::move(placements),
-                                                             std::move(cuts))));
+              make_spec(spec->mesh(), with_dim(spec->layout(), dim)));
 }
+
+at::Tensor squeeze_dims(const at::Tensor& self, at::IntArrayRef dims) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr& spec = spec_of(self);
+  const auto chosen = at::dim_list_to_bitset(dims, self.dim());
+  Part part{local_of(self).alias(), spec->layout()};
+  for (int64_t dim = self.dim() - 1; dim >= 0; --dim) {
+    if (!chosen[static_cast<size_t>(dim)] || self.size(dim) != 1) continue;
+    part = select_part(spec->mesh(), std::move(part), dim, 0);
+  }
+  return wrap(std::move(part.local), make_spec(spec->mesh(), std::move(part.layout)));
+}
+
+at::Tensor squeeze(const at::Tensor& self) {
+  Extents all(static_cast<size_t>(self.dim()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return squeeze_dims(self, all);
+}
+
+at::Tensor squeeze_dim(const at::Tensor& self, int64_t dim) { return squeeze_dims(self, {dim}); }
+
+// The forms in place.
+template <auto Out, typename... Arguments>
+at::Tensor& become(at::Tensor& self, Arguments... arguments) {
+  const at::Tensor result = Out(self, arguments...);
+  shard_impl(self)->replace(local_of(result), spec_of(result));
+  return self;
+}
+
+at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef, at::IntArrayRef,
+                      std::optional<int64_t>) {
+  throw ShardTensorError(fmt::format(
+      "as_strided: {} has no memory of its global shape, so strides mean nothing: use select, "
+      "slice, permute, view or expand, or take to_local()",
+      spec_of(self)->to_string()));
+}
+
+template <auto View>
+at::Tensor same_layout(const at::Tensor& self) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return wrap(View(local_of(self)), spec_of(self));
+}
+
+at::Tensor view_as_real(const at::Tensor& self) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr& spec = spec_of(self);
+  return wrap(at::view_as_real(local_of(self).resolve_conj()),
+              make_spec(spec->mesh(), with_dim(spec->layout(), self.dim(), 2)));
+}
+
+at::Tensor view_as_complex(const at::Tensor& self) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr& spec = spec_of(self);
+  if (self.dim() == 0 || spec->is_sharded(self.dim() - 1)) {
+    throw ShardTensorError(fmt::format("view_as_complex: the last dimension of {} has to be whole",
+                                       spec->to_string()));
+  }
+  return wrap(at::view_as_complex(local_of(self)),
+              make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)));
+}
+
+at::Tensor view_dtype(const at::Tensor& self, at::ScalarType dtype) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr& spec = spec_of(self);
+  const auto from = static_cast<int64_t>(self.element_size());
+  const auto to = static_cast<int64_t>(c10::elementSize(dtype));
+  if (spec->has_partial() ||
+      (from != to && (self.dim() == 0 || spec->is_sharded(self.dim() - 1)))) {
+    throw ShardTensorError(fmt::format(
+        "view: {} as {} needs values, not summands, and a whole last dimension where elements "
+        "have another size",
+        spec->to_string(), c10::toString(dtype)));
+  }
+  const at::Tensor local = local_of(self).view(dtype);
+  if (from == to) return wrap(local, spec);
+  return wrap(local, make_spec(spec->mesh(), with_extent(spec->layout(), self.dim() - 1,
+                                                         self.size(-1) * from / to)));
+}
+
+const Movement kView = {"any", "nothing", "nothing"};
+const Movement kShape = {"any whose cuts fall between rows of the new shape; else view is an error",
+                         "nothing", "as reshape"};
+const Movement kReshape = {"any whose cuts fall between rows of the new shape",
+                           "an axis whose cut does not survive moves to the first of the "
+                           "dimensions that are merged or split, or is gathered",
+                           "the same way back"};
+const Movement kSqueeze = {"any", "nothing; without a cut dimension of one element it is Partial",
+                           "nothing"};
+const Movement kExpand = {"any; an expanded dimension that is cut becomes Partial", "nothing",
+                          "as sum"};
 
 const bool kRegistered =
     OperatorFamily("views")
-        .below_autograd("aten::unsqueeze", &unsqueeze, {"any", "nothing", "nothing"})
+        .below_autograd("aten::view", &view, kShape)
+        .below_autograd("aten::_unsafe_view", &unsafe_view, kShape)
+        .below_autograd("aten::_reshape_alias", &reshape_alias, kShape)
+        .above_autograd("aten::reshape", &reshape, kReshape)
+        .above_autograd("aten::ravel", &ravel, kReshape)
+        .above_autograd("aten::flatten.using_ints", &flatten, kReshape)
+        .above_autograd("aten::unflatten.int", &unflatten, kReshape)
+        .below_autograd("aten::expand", &expand, kExpand)
+        .below_autograd("aten::permute", &permute, kView)
+        .below_autograd("aten::transpose.int", &transpose, kView)
+        .below_autograd("aten::transpose_", &become<&transpose, int64_t, int64_t>, kView)
+        .below_autograd("aten::t", &t, kView)
+        .below_autograd("aten::t_", &become<&t>, kView)
+        .below_autograd("aten::unsqueeze", &unsqueeze, kView)
+        .below_autograd("aten::unsqueeze_", &become<&unsqueeze, int64_t>, kView)
+        .below_autograd("aten::squeeze", &squeeze, kSqueeze)
+        .below_autograd("aten::squeeze.dim", &squeeze_dim, kSqueeze)
+        .below_autograd("aten::squeeze.dims", &squeeze_dims, kSqueeze)
+        .below_autograd("aten::squeeze_", &become<&squeeze>, kSqueeze)
+        .below_autograd("aten::squeeze_.dim", &become<&squeeze_dim, int64_t>, kSqueeze)
+        .below_autograd("aten::squeeze_.dims", &become<&squeeze_dims, at::IntArrayRef>, kSqueeze)
+        .below_autograd("aten::as_strided", &as_strided, {"none: an error", "", ""})
+        .below_autograd("aten::_conj", &same_layout<&at::_conj>, kView)
+        .below_autograd("aten::_neg_view", &same_layout<&at::_neg_view>, kView)
+        .below_autograd("aten::view_as_real", &view_as_real, kView)
+        .below_autograd("aten::view_as_complex", &view_as_complex,
+                        {"any with a whole last dimension; else an error", "nothing", "nothing"})
+        .below_autograd("aten::view.dtype", &view_dtype,
+                        {"Shard and Replicate; of another element size the last dimension is whole",
+                         "nothing", ""})
         .registered();
 
 }  // namespace

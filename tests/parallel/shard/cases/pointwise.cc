@@ -13,6 +13,7 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> two_shapes(Draw& draw) {
   for (int64_t& extent : b) {
     if (draw.chance(0.2)) extent = 1;
   }
+  if (draw.chance(0.3)) b.erase(b.begin());
   return {a, b};
 }
 

@@ -1,0 +1,221 @@
+#include "ATen/ATen.h"
+#include "tests/parallel/shard/operator_cases.h"
+
+namespace meshrun {
+namespace {
+
+using Extents = std::vector<int64_t>;
+using Call = std::function<Tensors(const Tensors&)>;
+
+Extents shape_of(Draw& draw, int64_t ndim) {
+  Extents shape;
+  for (int64_t i = 0; i < ndim; ++i) shape.push_back(draw.chance(0.15) ? 1 : draw.extent());
+  return shape;
+}
+
+// The same elements, dimensions taken apart and put together anyhow.
+OperatorCase reshape(Draw& draw) {
+  Extents parts;
+  const int64_t count = draw.integer(1, 5);
+  for (int64_t i = 0; i < count; ++i) {
+    parts.push_back(draw.one_of<int64_t>({1, 2, 2, 3, 4, 4, 5, 6, 8}));
+  }
+  if (draw.chance(0.05)) parts[0] = 0;
+  const auto grouped = [&] {
+    Extents shape;
+    for (const int64_t part : parts) {
+      if (!shape.empty() && draw.chance(0.5)) {
+        shape.back() *= part;
+      } else {
+        shape.push_back(part);
+      }
+    }
+    if (draw.chance(0.2)) shape.insert(shape.begin() + draw.integer(0, 1), 1);
+    return shape;
+  };
+  const Extents from = grouped();
+  const Extents to = grouped();
+  const bool turned = draw.chance(0.3);
+  return {"reshape",
+          {draw.normal(from)},
+          [=](const Tensors& x) {
+            const at::Tensor y =
+                turned ? x[0].transpose(0, -1).contiguous().transpose(0, -1) : x[0];
+            return Tensors{y.reshape(to), y.flatten()};
+          },
+          Equality::kBits};
+}
+
+OperatorCase heads(Draw& draw) {
+  const int64_t heads = draw.integer(1, 4);
+  const at::Tensor x = draw.normal({draw.extent(), draw.extent(), 3 * heads * 2});
+  return {"heads of attention", {x}, [=](const Tensors& t) {
+            const at::Tensor qkv =
+                t[0].reshape({x.size(0), x.size(1), 3, heads, 2}).permute({2, 0, 3, 1, 4});
+            const auto parts = qkv.unbind(0);
+            const at::Tensor joined = (parts[0] * parts[1] + parts[2]).transpose(1, 2);
+            return Tensors{joined.reshape({x.size(0), x.size(1), heads * 2})};
+          }};
+}
+
+OperatorCase order(Draw& draw) {
+  const Extents shape = shape_of(draw, 3);
+  const auto dims = draw.one_of<Extents>({{0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {-1, 1, 0}});
+  return {"permute, transpose, t, unsqueeze",
+          {draw.normal(shape), draw.normal(shape_of(draw, 2))},
+          [=](const Tensors& x) {
+            return Tensors{
+                x[0].permute(dims),       x[0].transpose(dims[0], 1), x[1].t(),
+                x[0].unsqueeze(dims[0]),  x[0].movedim(0, -1),        at::swapaxes(x[0], 0, 2).mT(),
+                x[1].t().unsqueeze(0) * 2};
+          },
+          Equality::kBits};
+}
+
+OperatorCase squeezed(Draw& draw) {
+  Extents shape = shape_of(draw, 3);
+  shape[static_cast<size_t>(draw.integer(0, 2))] = 1;
+  return {"squeeze",
+          {draw.normal(shape)},
+          [](const Tensors& x) {
+            return Tensors{x[0].squeeze(), x[0].squeeze(0), x[0].squeeze(Extents{0, -1}),
+                           x[0].squeeze(1).unsqueeze(1)};
+          },
+          Equality::kBits};
+}
+
+OperatorCase expanded(Draw& draw) {
+  Extents shape = shape_of(draw, 2);
+  const int64_t dim = draw.integer(0, 1);
+  shape[static_cast<size_t>(dim)] = 1;
+  Extents wider = shape;
+  wider[static_cast<size_t>(dim)] = draw.extent();
+  wider.insert(wider.begin(), draw.integer(1, 3));
+  return {"expand", {draw.normal(shape), draw.normal(wider)}, [=](const Tensors& x) {
+            return Tensors{x[0].expand(wider), x[0].expand({2, -1, -1}) * 2,
+                           at::broadcast_to(x[0], wider) + x[1]};
+          }};
+}
+
+OperatorCase parts(Draw& draw) {
+  const at::Tensor x = draw.normal(shape_of(draw, 3));
+  const int64_t dim = draw.integer(0, 2);
+  const int64_t extent = x.size(dim);
+  const int64_t index = draw.integer(-extent, extent - 1);
+  const int64_t start = draw.integer(0, extent);
+  const int64_t end = draw.integer(start, extent);
+  const int64_t step = draw.integer(1, 3);
+  const int64_t size = draw.integer(1, extent);
+  switch (draw.integer(0, 3)) {
+    case 0:
+      return {"select, slice, narrow",
+              {x},
+              [=](const Tensors& t) {
+                return Tensors{t[0].select(dim, index), t[0].slice(dim, start, end, step),
+                               t[0].narrow(dim, start, end - start) * 2,
+                               t[0].slice(dim, start - extent - 1)};
+              },
+              Equality::kBits};
+    case 1:
+      return {"split",
+              {x},
+              [=](const Tensors& t) {
+                const auto pieces = t[0].split(size, dim);
+                return Tensors(
+                    pieces.begin(),
+                    pieces.begin() + 1 + (index & 1) * (static_cast<int64_t>(pieces.size()) - 1));
+              },
+              Equality::kBits};
+    case 2:
+      return {"split_with_sizes, chunk",
+              {x},
+              [=](const Tensors& t) {
+                Tensors all = t[0].split_with_sizes({start, end - start, extent - end}, dim);
+                for (const at::Tensor& piece : t[0].chunk(size, dim)) all.push_back(piece * 2);
+                return all;
+              },
+              Equality::kBits};
+    default:
+      return {"unbind", {x}, [=](const Tensors& t) { return t[0].unbind(dim); }, Equality::kBits};
+  }
+}
+
+OperatorCase diagonal(Draw& draw) {
+  const at::Tensor x = draw.normal(shape_of(draw, 3));
+  const int64_t offset = draw.integer(-3, 3);
+  OperatorCase drawn{"diagonal",
+                     {x.select(0, 0)},
+                     [=](const Tensors& t) {
+                       // One of the two stays whole.
+                       const at::Tensor stack = t[0].unsqueeze(1).expand({-1, 5, -1});
+                       return Tensors{stack.diagonal(offset, 0, 1), stack.diagonal(offset, 1, 2),
+                                      stack.diagonal(offset, 1, 0)};
+                     },
+                     Equality::kRounding};
+  return drawn;
+}
+
+OperatorCase complex(Draw& draw) {
+  const Extents shape = shape_of(draw, 2);
+  return {
+      "complex", {draw.normal(shape)}, [](const Tensors& x) {
+        const at::Tensor pair = at::arange(1, 3, at::kDouble);
+        const at::Tensor z = at::view_as_complex(x[0].unsqueeze(-1) * pair);
+        return Tensors{at::view_as_real(z * z), at::real(z) + at::imag(z), at::real(z * z.conj())};
+      }};
+}
+
+// Writes through views are seen by the tensor that they are views of.
+OperatorCase in_place(Draw& draw) {
+  const at::Tensor x = draw.normal(shape_of(draw, 2));
+  const int64_t row = draw.integer(0, x.size(0) - 1);
+  const int64_t column = draw.integer(0, x.size(1) - 1);
+  static const std::vector<
+      std::pair<std::string, std::function<void(at::Tensor&, int64_t, int64_t)>>>
+      kWrites = {
+          {"select add_", [](at::Tensor& y, int64_t i, int64_t) { y.select(0, i).add_(1); }},
+          {"select copy_",
+           [](at::Tensor& y, int64_t i, int64_t j) { y.select(0, i).copy_(y.select(1, j).sum()); }},
+          {"select mul_",
+           [](at::Tensor& y, int64_t i, int64_t j) {
+             y.select(0, i).mul_(3);
+             y.select(1, j).zero_();
+           }},
+          {"slice mul_",
+           [](at::Tensor& y, int64_t i, int64_t j) {
+             y.slice(0, i).mul_(2);
+             y.slice(1, 0, j + 1, 2).exp_();
+           }},
+          {"t add_",
+           [](at::Tensor& y, int64_t, int64_t j) {
+             y.t().add_(1);
+             y.t().select(0, j).mul_(y.t().select(0, j) * 1);
+           }},
+          {"of views",
+           [](at::Tensor& y, int64_t i, int64_t j) {
+             y.unsqueeze(0).slice(1, i).select(2, j).sub_(2);
+             y.view({1, y.size(0), y.size(1), 1}).mul_(0.5);
+           }},
+          {"of its own",
+           [](at::Tensor& y, int64_t i, int64_t) {
+             y.slice(0, 0, i + 1).add_(y.select(0, i).clone());
+             y.narrow(0, i, 1).fill_(0.25);
+           }},
+      };
+  const auto [name, write] = draw.one_of(kWrites);
+  return {name, {x}, [write = write, row, column](const Tensors& t) {
+            at::Tensor y = t[0] * 1;
+            const at::Tensor seen = y.unsqueeze(-1);
+            write(y, row, column);
+            return Tensors{y, seen, y * y};
+          }};
+}
+
+const bool kRegistered = register_operator_cases("views", [](Draw& draw) {
+  using Drawn = OperatorCase (*)(Draw&);
+  return draw.one_of<Drawn>({&reshape, &heads, &order, &squeezed, &expanded, &parts, &parts,
+                             &diagonal, &complex, &in_place, &in_place})(draw);
+});
+
+}  // namespace
+}  // namespace meshrun
