@@ -65,8 +65,11 @@ std::string problem_of(const Tensor& query, const Tensor& key, const Tensor& val
       !broadcast_together(leading(key, kept), leading(value, kept))) {
     return fmt::format("leading dims do not broadcast: {}", shapes);
   }
-  if (options.enable_gqa &&
-      (key.size(-3) != value.size(-3) || key.size(-3) == 0 || query.size(-3) % key.size(-3) != 0)) {
+  if (!options.enable_gqa) return "";
+  // A rank may have no head at all.
+  const bool are_grouped =
+      key.size(-3) == 0 ? query.size(-3) == 0 : query.size(-3) % key.size(-3) == 0;
+  if (key.size(-3) != value.size(-3) || !are_grouped) {
     return fmt::format(
         "with enable_gqa the heads of query must be a multiple of those of key and"
         " value: {}",

@@ -6,6 +6,7 @@
 // of all ranks).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,14 +14,30 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
+#include "parallel/shard/random/random_operation.h"
 
 namespace meshrun {
+
+// Weights are dropped by their place in the whole tensor of scores (counter_random.h), so every cut
+// of it drops the same ones.
+struct AttentionDropout {
+  double probability = 0;
+  RandomOperation operation;
+  // Of the scores (batch, heads, queries, keys) of all ranks, and where this rank's batches, heads
+  // and queries begin there.
+  std::array<int64_t, 4> global_sizes = {};
+  std::array<int64_t, 3> offsets = {};
+};
 
 struct AttentionOptions {
   std::optional<at::Tensor> attn_mask = std::nullopt;
   BoolArgument is_causal = false;
   std::optional<double> scale = std::nullopt;  // absent: 1 / sqrt(E)
   BoolArgument enable_gqa = false;
+  // Where the queries of the group begin in the whole sequence, for is_causal: if other groups have
+  // others.
+  IntArgument first_query = 0;
+  std::optional<AttentionDropout> dropout = std::nullopt;
 };
 
 // The tensors in four dims. Views and reshapes that autograd records, so that it undoes them.

@@ -7,9 +7,9 @@
 namespace meshrun {
 namespace {
 
-std::vector<int64_t> offsets_of(const std::vector<int64_t>& sizes) {
+std::vector<int64_t> offsets_of(const std::vector<int64_t>& sizes, int64_t first) {
   std::vector<int64_t> offsets(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});
+  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), first);
   return offsets;
 }
 
@@ -33,11 +33,12 @@ std::vector<AttentionTile> cut_attention(int64_t query_offset, int64_t query_siz
   return tiles;
 }
 
-RingPlan::RingPlan(std::vector<int64_t> query_sizes, std::vector<int64_t> key_sizes, bool is_causal)
+RingPlan::RingPlan(std::vector<int64_t> query_sizes, std::vector<int64_t> key_sizes, bool is_causal,
+                   int64_t first_query)
     : query_sizes_(std::move(query_sizes)),
       key_sizes_(std::move(key_sizes)),
-      query_offsets_(offsets_of(query_sizes_)),
-      key_offsets_(offsets_of(key_sizes_)),
+      query_offsets_(offsets_of(query_sizes_, first_query)),
+      key_offsets_(offsets_of(key_sizes_, 0)),
       is_causal_(is_causal),
       reach_(key_sizes_.size(), 0) {
   for (int block = 0; block < world(); ++block) {

@@ -36,8 +36,10 @@ std::vector<AttentionTile> cut_attention(int64_t query_offset, int64_t query_siz
 
 class RingPlan {
  public:
-  // One size per rank.
-  RingPlan(std::vector<int64_t> query_sizes, std::vector<int64_t> key_sizes, bool is_causal);
+  // One size per rank. `first_query`: where the queries of rank 0 begin in the whole sequence, if
+  // those of this group are but a part of it.
+  RingPlan(std::vector<int64_t> query_sizes, std::vector<int64_t> key_sizes, bool is_causal,
+           int64_t first_query = 0);
 
   int world() const { return static_cast<int>(key_sizes_.size()); }
   int64_t key_size(int block) const { return key_sizes_[static_cast<size_t>(block)]; }

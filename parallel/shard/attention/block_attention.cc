@@ -1,15 +1,18 @@
 #include "parallel/shard/attention/block_attention.h"
 
+#include <array>
 #include <limits>
 #include <tuple>
 
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h"
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/logaddexp.h"
 #include "ATen/ops/logsumexp.h"
 #include "ATen/ops/matmul.h"
 #include "ATen/ops/zeros.h"
+#include "parallel/shard/random/counter_random.h"
 
 namespace meshrun {
 namespace {
@@ -61,7 +64,7 @@ Tensor bias_of(const AttentionTile& tile, const BlockOperands& operands, bool wi
 }
 
 bool takes_flash(const BlockOperands& operands) {
-  return operands.query.device().is_cpu() && !operands.wants_mask_gradient &&
+  return operands.query.device().is_cpu() && !operands.wants_mask_gradient && !operands.dropout &&
          operands.query.size(3) == operands.value.size(3) && operands.query.size(3) > 0;
 }
 
@@ -83,6 +86,20 @@ Tensor scores_of(const Tensor& query, const Tensor& key, const AttentionTile& ti
   return scores;
 }
 
+// What the tile's weights are multiplied by: 0, or 1 / (1 - probability). The same in both passes.
+Tensor kept_of(const AttentionTile& tile, const BlockOperands& operands) {
+  const AttentionDropout& dropout = *operands.dropout;
+  const Tensor kept =
+      at::empty({operands.query.size(0), operands.query.size(1), tile.query_size, tile.key_size},
+                operands.query.options());
+  const std::array<int64_t, 4> offsets = {dropout.offsets[0], dropout.offsets[1],
+                                          dropout.offsets[2] + tile.query_begin,
+                                          operands.first_key + tile.key_begin};
+  const double probability = 1 - dropout.probability;
+  fill_bernoulli(kept, {dropout.global_sizes, offsets}, dropout.operation, probability);
+  return probability > 0 ? kept.div_(probability) : kept;
+}
+
 // exp(x - minus), where x may be -inf and `minus` is finite.
 Tensor exp_minus(const Tensor& x, const Tensor& minus) { return (x - minus).exp_(); }
 
@@ -94,6 +111,7 @@ std::tuple<Tensor, Tensor> attend(const AttentionTile& tile, const BlockOperands
     const Tensor scores = scores_of(query, key, tile, operands);
     const Tensor logsumexp = at::logsumexp(scores, {-1});
     const Tensor weights = exp_minus(scores, finite_logsumexp(logsumexp).unsqueeze(-1));
+    if (operands.dropout != nullptr) weights.mul_(kept_of(tile, operands));
     return {at::matmul(weights, value), logsumexp};
   }
   const std::optional<Tensor> mask = flash_mask(tile, operands);
@@ -152,9 +170,16 @@ void add_gradients(const AttentionTile& tile, const BlockOperands& operands,
   }
   const Tensor weights =
       exp_minus(scores_of(query, key, tile, operands), rows_of(logsumexp, tile).unsqueeze(-1));
-  add_to_keys(sums.value, tile, at::matmul(weights.transpose(2, 3), grad));
   const Tensor along = (grad * result).sum(-1, /*keepdim=*/true);
-  const Tensor grad_scores = at::matmul(grad, value.transpose(2, 3)).sub_(along).mul_(weights);
+  const Tensor grad_scores = at::matmul(grad, value.transpose(2, 3));
+  Tensor used = weights;
+  if (operands.dropout != nullptr) {
+    const Tensor kept = kept_of(tile, operands);
+    used = weights * kept;
+    grad_scores.mul_(kept);
+  }
+  grad_scores.sub_(along).mul_(weights);
+  add_to_keys(sums.value, tile, at::matmul(used.transpose(2, 3), grad));
   rows_of(sums.query, tile).add_(at::matmul(grad_scores, key), operands.scale);
   add_to_keys(sums.key, tile, at::matmul(grad_scores.transpose(2, 3), query).mul_(operands.scale));
   if (operands.wants_mask_gradient) {

@@ -5,8 +5,8 @@
 // the scores. All in the accumulating dtype (float32, or float64), which sums are kept in, too.
 //
 // On the CPU, LibTorch's flash kernel computes a tile without its scores. A value with another
-// extent than the key's, a mask whose gradient is asked for, and other devices: matrix products,
-// with the scores of one tile in memory.
+// extent than the key's, a mask whose gradient is asked for, dropout, and other devices: matrix
+// products, with the scores of one tile in memory.
 //
 // No gradients are recorded. Threads: one at a time. Errors: LibTorch's, on operands that do not
 // fit.
@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/shard/attention/attention_arguments.h"
 #include "parallel/shard/attention/attention_plan.h"
 
 namespace meshrun {
@@ -27,6 +28,8 @@ struct BlockOperands {
   at::Tensor value;
   std::optional<at::Tensor> mask;  // columns of this block
   double scale = 1;
+  const AttentionDropout* dropout = nullptr;
+  int64_t first_key = 0;  // of this block in the whole sequence, for dropout
   bool wants_mask_gradient = false;
 };
 

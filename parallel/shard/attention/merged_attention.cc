@@ -37,6 +37,7 @@ struct Meeting : torch::CustomClassHolder {
   bool is_causal = false;
   bool requires_grad = false;
   double scale = 1;
+  std::optional<AttentionDropout> dropout;
 
   void reduce(const Tensor& tensor, ReduceOp::RedOpType op) const {
     if (!group || group->getSize() == 1) return;
@@ -53,7 +54,9 @@ struct Meeting : torch::CustomClassHolder {
             .key = key.to(wide),
             .value = value.to(wide),
             .mask = additive_mask(mask_columns(mask, key_offset, key.size(2)), wide),
-            .scale = scale};
+            .scale = scale,
+            .dropout = dropout ? &*dropout : nullptr,
+            .first_key = key_offset};
   }
 };
 
@@ -128,8 +131,12 @@ struct MeetingAttention : torch::autograd::Function<MeetingAttention> {
   }
 };
 
-Tensor meet(const AttentionArguments& arguments, const c10::intrusive_ptr<Meeting>& meeting) {
+Tensor meet(const AttentionArguments& arguments, const AttentionOptions& options,
+            const c10::intrusive_ptr<Meeting>& meeting) {
+  meeting->query_offset = options.first_query;
+  meeting->is_causal = options.is_causal;
   meeting->scale = arguments.scale;
+  meeting->dropout = options.dropout;
   return MeetingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask,
                                  meeting)
       .view(arguments.output_shape);
@@ -155,7 +162,6 @@ Tensor merged_attention(const Tensor& query, const Tensor& key, const Tensor& va
   if (!problem.empty()) detail::raise_on_all_ranks(handle, device_of(query, *handle), problem);
   const auto meeting = c10::make_intrusive<Meeting>();
   meeting->group = handle;
-  meeting->is_causal = options.is_causal;
   for (size_t r = 0; r < rank; ++r) meeting->key_offset += key_sizes[r];
   meeting->requires_grad = c10::GradMode::is_enabled() &&
                            (query.requires_grad() || key.requires_grad() || value.requires_grad());
@@ -163,18 +169,16 @@ Tensor merged_attention(const Tensor& query, const Tensor& key, const Tensor& va
       Fingerprint(fmt::format("attention to keys {}, {}, scale {}, heads {}", to_words(key_sizes),
                               bool(options.is_causal), arguments.scale, arguments.key.size(1))) |
       1;
-  return meet(arguments, meeting);
+  return meet(arguments, options, meeting);
 }
 
 Tensor whole_keys_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                            IntArgument query_offset, const AttentionOptions& options) {
+                            const AttentionOptions& options) {
   const int64_t num_keys = key.defined() && key.dim() >= 2 ? key.size(-2) : 0;
   const AttentionArguments arguments = read_attention(query, key, value, options, num_keys);
   if (!arguments.problem.empty()) throw CollectiveArgumentError(arguments.problem);
   const auto meeting = c10::make_intrusive<Meeting>();
-  meeting->is_causal = options.is_causal;
-  meeting->query_offset = query_offset;
-  return meet(arguments, meeting);
+  return meet(arguments, options, meeting);
 }
 
 }  // namespace meshrun

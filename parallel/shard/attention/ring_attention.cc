@@ -99,9 +99,10 @@ Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& valu
   if (!problem.empty()) {
     detail::raise_on_all_ranks(handle, device_of(query, *handle), problem);
   }
-  const auto ring =
-      c10::make_intrusive<Ring>(handle, RingPlan(query_sizes, key_sizes, options.is_causal));
+  const auto ring = c10::make_intrusive<Ring>(
+      handle, RingPlan(query_sizes, key_sizes, options.is_causal, options.first_query));
   ring->scale = arguments.scale;
+  ring->dropout = options.dropout;
   ring->words = fmt::format(
       " attention of queries {} and keys {}, {} by {} heads of {} and {}, {}{}, scale {}",
       to_words(query_sizes), to_words(key_sizes), arguments.query.size(1), arguments.key.size(1),
@@ -110,6 +111,11 @@ Tensor ring_attention(const Tensor& query, const Tensor& key, const Tensor& valu
   const bool records = c10::GradMode::is_enabled();
   const bool with_keys = records && (key.requires_grad() || value.requires_grad());
   ring->requires_grad = with_keys || (records && query.requires_grad());
+  if (options.dropout) {
+    const AttentionDropout& dropout = *options.dropout;
+    ring->words += fmt::format(", dropout {} of operation {} under seed {}", dropout.probability,
+                               dropout.operation.counter, dropout.operation.seed);
+  }
   if (with_keys) ring->words += ", with gradients of the keys";
   ring->digest = Fingerprint(fmt::format("{} {}", ring->words, arguments.query.size(0))) | 1;
   return RingAttention::apply(arguments.query, arguments.key, arguments.value, arguments.mask, ring)

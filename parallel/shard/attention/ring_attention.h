@@ -36,7 +36,6 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/shard/attention/attention_arguments.h"
 
@@ -51,9 +50,8 @@ at::Tensor merged_attention(const at::Tensor& query, const at::Tensor& key, cons
                             const std::vector<int64_t>& key_sizes,
                             const AttentionOptions& options = {}, const GroupArgument& group = {});
 
-// `query_offset`: of this rank's first query in the whole sequence.
+// options.first_query: of this rank's.
 at::Tensor whole_keys_attention(const at::Tensor& query, const at::Tensor& key,
-                                const at::Tensor& value, IntArgument query_offset,
-                                const AttentionOptions& options = {});
+                                const at::Tensor& value, const AttentionOptions& options = {});
 
 }  // namespace meshrun

@@ -78,7 +78,9 @@ BlockOperands operands_of(const Ring& ring, int step, const Tensor& query,
           .value = held.value.to(dtype),
           .mask = additive_mask(
               mask_columns(mask, ring.key_begin(block), ring.plan.key_size(block)), dtype),
-          .scale = ring.scale};
+          .scale = ring.scale,
+          .dropout = ring.dropout ? &*ring.dropout : nullptr,
+          .first_key = ring.key_begin(block)};
 }
 
 }  // namespace

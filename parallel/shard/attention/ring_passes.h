@@ -15,6 +15,7 @@
 #include "ATen/core/ivalue.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/comm/interface/v_collectives.h"
+#include "parallel/shard/attention/attention_arguments.h"
 #include "parallel/shard/attention/attention_plan.h"
 #include "parallel/shard/attention/block_attention.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -30,6 +31,7 @@ struct Ring : torch::CustomClassHolder {
   const int rank;
   const RingPlan plan;
   double scale = 1;
+  std::optional<AttentionDropout> dropout;
   std::string words;  // what all ranks must say alike
   uint64_t digest = 0;
   bool requires_grad = false;

@@ -256,7 +256,9 @@ TEST(WholeKeysAttentionTest, PiecesOfQueriesMakeUpTheWhole) {
     for (int rank = 0; rank < 4; ++rank) {
       const Tensor query = leaf(piece_of(whole.query, -2, queries, rank));
       const Tensor mask = mask_rows(whole.mask, queries, rank);
-      const Tensor output = whole_keys_attention(query, key, value, offset, options_of(c, mask));
+      AttentionOptions options = options_of(c, mask);
+      options.first_query = offset;
+      const Tensor output = whole_keys_attention(query, key, value, options);
       expect_near(output, piece_of(whole.output, -2, queries, rank), whole.output, "output");
       output.backward(piece_of(whole.cotangent, -2, queries, rank));
       expect_near(query.grad(), piece_of(whole.query.grad(), -2, queries, rank), whole.query.grad(),

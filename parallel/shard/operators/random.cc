@@ -1,0 +1,378 @@
+// Random numbers for sharded tensors: functions of the seed, the operation and the index in the
+// global tensor (random/counter_random.h). Ranks that hold the same elements get the same numbers,
+// others independent ones, and every mesh and sharding gives the same global tensor. Where a tensor
+// is Partial, what is filled in becomes Replicate: it is a value, not a summand.
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/add.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/mul.h"
+#include "ATen/ops/ones_like.h"
+#include "fmt/format.h"
+#include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/pointwise.h"
+#include "parallel/shard/random/counter_random.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+using Gen = std::optional<at::Generator>;
+
+RandomBox box_of(const SpecPtr& spec) { return {spec->global_shape(), spec->box().offsets}; }
+
+// Fills the local part in place.
+template <typename Fill>
+Tensor& fill_in_place(Tensor& self, const Gen& generator, const Fill& fill) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr spec = gradient_spec(spec_of(self));
+  const Tensor local = local_of(self);
+  fill(local, box_of(spec), next_random_operation(generator));
+  if (!same(spec, spec_of(self))) shard_impl(self)->replace(local, spec);
+  return self;
+}
+
+Tensor& uniform_(Tensor& self, double from, double to, Gen generator) {
+  return fill_in_place(self, generator, [=](const auto&... x) { fill_uniform(x..., from, to); });
+}
+Tensor& normal_(Tensor& self, double mean, double std, Gen generator) {
+  return fill_in_place(self, generator, [=](const auto&... x) { fill_normal(x..., mean, std); });
+}
+Tensor& bernoulli_(Tensor& self, double p, Gen generator) {
+  return fill_in_place(self, generator, [=](const auto&... x) { fill_bernoulli(x..., p); });
+}
+Tensor& exponential_(Tensor& self, double lambda, Gen generator) {
+  return fill_in_place(self, generator, [=](const auto&... x) { fill_exponential(x..., lambda); });
+}
+Tensor& geometric_(Tensor& self, double p, Gen generator) {
+  return fill_in_place(self, generator, [=](const auto&... x) { fill_geometric(x..., p); });
+}
+Tensor& cauchy_(Tensor& self, double median, double sigma, Gen generator) {
+  return fill_in_place(self, generator,
+                       [=](const auto&... x) { fill_cauchy(x..., median, sigma); });
+}
+Tensor& log_normal_(Tensor& self, double mean, double std, Gen generator) {
+  return fill_in_place(self, generator,
+                       [=](const auto&... x) { fill_log_normal(x..., mean, std); });
+}
+
+// The largest number that random_() gives: all integers up to it have a value of their own.
+uint64_t largest_integer(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return uint64_t{1} << 53;
+    case at::kFloat:
+      return uint64_t{1} << 24;
+    case at::kHalf:
+      return uint64_t{1} << 11;
+    case at::kBFloat16:
+      return uint64_t{1} << 8;
+    case at::kBool:
+      return 1;
+    case at::kByte:
+      return std::numeric_limits<uint8_t>::max();
+    case at::kChar:
+      return std::numeric_limits<int8_t>::max();
+    case at::kShort:
+      return std::numeric_limits<int16_t>::max();
+    case at::kInt:
+      return std::numeric_limits<int32_t>::max();
+    default:
+      return std::numeric_limits<int64_t>::max();
+  }
+}
+
+Tensor& integers_(Tensor& self, int64_t from, uint64_t range, const Gen& generator) {
+  return fill_in_place(self, generator,
+                       [=](const auto&... x) { fill_integers(x..., from, range); });
+}
+
+// How many integers there are in [from, to); raises where there is none.
+uint64_t range_of(int64_t from, int64_t to) {
+  TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
+              " >= to=", to);
+  return static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
+}
+
+Tensor& random_(Tensor& self, Gen generator) {
+  return integers_(self, 0, largest_integer(self.scalar_type()) + 1, generator);
+}
+Tensor& random_to_(Tensor& self, int64_t to, Gen generator) {
+  return integers_(self, 0, range_of(0, to), generator);
+}
+Tensor& random_from_(Tensor& self, int64_t from, std::optional<int64_t> to, Gen generator) {
+  const uint64_t range = to ? range_of(from, *to)
+                            : largest_integer(self.scalar_type()) - static_cast<uint64_t>(from) + 1;
+  return integers_(self, from, range, generator);
+}
+
+// New tensors, filled.
+
+using Dtype = std::optional<at::ScalarType>;
+using Layout = std::optional<at::Layout>;
+using OnDevice = std::optional<at::Device>;
+using Pin = std::optional<bool>;
+using Format = std::optional<at::MemoryFormat>;
+
+template <typename Fill>
+Tensor filled_like(const Tensor& self, const Gen& generator, const at::TensorOptions& options,
+                   Format format, const Fill& fill) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr spec = gradient_spec(spec_of(self));
+  const Tensor local = at::empty_like(local_of(self), options, format);
+  fill(local, box_of(spec), next_random_operation(generator));
+  return wrap(local, spec);
+}
+
+at::TensorOptions options_of(Dtype dtype, Layout layout, OnDevice device, Pin pin) {
+  return at::TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin);
+}
+
+constexpr auto kUniform = [](const auto&... x) { fill_uniform(x...); };
+constexpr auto kNormal = [](const auto&... x) { fill_normal(x...); };
+
+Tensor rand_like(const Tensor& self, Dtype dtype, Layout layout, OnDevice device, Pin pin,
+                 Format format) {
+  return filled_like(self, {}, options_of(dtype, layout, device, pin), format, kUniform);
+}
+Tensor rand_like_from(const Tensor& self, Gen generator, Dtype dtype, Layout layout,
+                      OnDevice device, Pin pin, Format format) {
+  return filled_like(self, generator, options_of(dtype, layout, device, pin), format, kUniform);
+}
+Tensor randn_like(const Tensor& self, Dtype dtype, Layout layout, OnDevice device, Pin pin,
+                  Format format) {
+  return filled_like(self, {}, options_of(dtype, layout, device, pin), format, kNormal);
+}
+Tensor randn_like_from(const Tensor& self, Gen generator, Dtype dtype, Layout layout,
+                       OnDevice device, Pin pin, Format format) {
+  return filled_like(self, generator, options_of(dtype, layout, device, pin), format, kNormal);
+}
+
+Tensor integers_like(const Tensor& self, int64_t low, int64_t high, const Gen& generator,
+                     const at::TensorOptions& options, Format format) {
+  const uint64_t range = range_of(low, high);
+  return filled_like(self, generator, options, format,
+                     [=](const auto&... x) { fill_integers(x..., low, range); });
+}
+Tensor randint_like(const Tensor& self, int64_t high, Dtype dtype, Layout layout, OnDevice device,
+                    Pin pin, Format format) {
+  return integers_like(self, 0, high, {}, options_of(dtype, layout, device, pin), format);
+}
+Tensor randint_like_from(const Tensor& self, int64_t high, Gen generator, Dtype dtype,
+                         Layout layout, OnDevice device, Pin pin, Format format) {
+  return integers_like(self, 0, high, generator, options_of(dtype, layout, device, pin), format);
+}
+Tensor randint_low_like(const Tensor& self, int64_t low, int64_t high, Dtype dtype, Layout layout,
+                        OnDevice device, Pin pin, Format format) {
+  return integers_like(self, low, high, {}, options_of(dtype, layout, device, pin), format);
+}
+Tensor randint_low_like_from(const Tensor& self, int64_t low, int64_t high, Gen generator,
+                             Dtype dtype, Layout layout, OnDevice device, Pin pin, Format format) {
+  return integers_like(self, low, high, generator, options_of(dtype, layout, device, pin), format);
+}
+
+// Probabilities, means and deviations per element.
+
+// The part of `tensor` that broadcasts to a tensor of layout `spec`.
+Tensor part_for(const Tensor& tensor, const SpecPtr& spec) {
+  const SpecPtr whole = replicated_spec(spec->mesh(), tensor.sizes());
+  if (is_shard_tensor(tensor)) {
+    if (tensor.sizes() == at::IntArrayRef(spec->global_shape())) {
+      return redistribute_local(local_of(tensor), spec_of(tensor), spec);
+    }
+    return part_for(redistribute_local(local_of(tensor), spec_of(tensor), whole), spec);
+  }
+  const SpecPtr from = replicated_spec(spec->mesh(), spec->global_shape());
+  return redistribute_local(tensor.expand(spec->global_shape()), from, spec);
+}
+
+Tensor& bernoulli_tensor_(Tensor& self, const Tensor& p, Gen generator) {
+  const SpecPtr spec = gradient_spec(spec_of(self));
+  return fill_in_place(self, generator, [&](const Tensor& local, const auto&... x) {
+    fill_bernoulli(local, x..., part_for(p, spec).to(at::kDouble));
+  });
+}
+Tensor bernoulli(const Tensor& self, Gen generator) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr spec = gradient_spec(spec_of(self));
+  return filled_like(self, generator, {}, {}, [&](const Tensor& local, const auto&... x) {
+    fill_bernoulli(local, x..., part_for(self, spec));
+  });
+}
+Tensor bernoulli_p(const Tensor& self, double p, Gen generator) {
+  return filled_like(self, generator, {}, {}, [=](const auto&... x) { fill_bernoulli(x..., p); });
+}
+
+// Where only the deviations are sharded, `like` is they.
+Tensor standard_normal(const Tensor& like, const Gen& generator) {
+  return filled_like(like, generator, {}, {}, kNormal);
+}
+Tensor normal_means(const Tensor& mean, double std, Gen generator) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return at::add(mean, standard_normal(mean, generator), std);
+}
+Tensor normal_deviations(double mean, const Tensor& std, Gen generator) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return at::add(at::mul(standard_normal(std, generator), std), mean);
+}
+Tensor normal_both(const Tensor& mean, const Tensor& std, Gen generator) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  // The sum has the shape that both broadcast to; its zeros carry the layout.
+  const Tensor zeros = at::mul(at::add(mean, std), 0);
+  return at::add(at::mul(standard_normal(zeros, generator), std), mean);
+}
+
+// Dropout.
+
+// 1 with probability `kept`, else 0, and of the input's layout. Of features (dimensions 0 and 1):
+// one number for all that follows.
+Tensor noise_for(const Tensor& input, double kept, bool of_features) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  SpecPtr spec = gradient_spec(spec_of(input));
+  if (of_features) {
+    TORCH_CHECK(input.dim() >= 2, "Feature dropout requires at least 2 dimensions in the input");
+    Placements placements = spec->placements();
+    std::vector<DimCut> cuts = spec->layout().cuts();
+    for (Placement& placement : placements) {
+      if (placement.is_shard() && placement.dim() >= 2) placement = Replicate();
+    }
+    for (size_t dim = 2; dim < cuts.size(); ++dim) cuts[dim] = {{}, {1}};
+    spec = make_spec(spec->mesh(), ShardLayout::with_cuts(spec->mesh()->shape(),
+                                                          std::move(placements), std::move(cuts)));
+  }
+  const Tensor local = of_features ? at::empty(spec->local_shape(), local_of(input).options())
+                                   : at::empty_like(local_of(input));
+  fill_bernoulli(local, box_of(spec), next_random_operation(), kept);
+  return wrap(local, spec);
+}
+
+enum class DropoutForm { kPlain, kAlpha };
+
+// As LibTorch's _dropout. Scale and shift (absent but for alpha dropout) of the kept ones.
+template <bool of_features, DropoutForm form>
+std::optional<std::pair<Tensor, Tensor>> noise_and_shift(const Tensor& input, double p,
+                                                         bool train) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  if (p == 0 || !train || input.numel() == 0) return std::nullopt;
+  const c10::NoGradGuard no_grad;
+  const Tensor noise = noise_for(input, 1 - p, of_features);
+  if (form == DropoutForm::kPlain) {
+    if (p < 1) local_of(noise).div_(1 - p);
+    return std::pair(noise, Tensor());
+  }
+  if (p == 1) return std::pair(noise, Tensor());
+  constexpr double kAlpha = 1.7580993408473766;
+  const double a = 1 / std::sqrt((kAlpha * kAlpha * p + 1) * (1 - p));
+  const Tensor shift = noise.add(-1).mul_(kAlpha * a).add_(kAlpha * a * p);
+  return std::pair(noise.mul(a), shift);
+}
+
+template <bool of_features, DropoutForm form>
+Tensor dropout(const Tensor& input, double p, bool train) {
+  const auto noise = noise_and_shift<of_features, form>(input, p, train);
+  if (!noise) return input;
+  const Tensor kept = input.mul(noise->first);
+  return noise->second.defined() ? kept.add(noise->second) : kept;
+}
+
+template <bool of_features, DropoutForm form>
+Tensor& dropout_(Tensor& input, double p, bool train) {
+  const auto noise = noise_and_shift<of_features, form>(input, p, train);
+  if (!noise) return input;
+  input.mul_(noise->first);
+  if (noise->second.defined()) input.add_(noise->second);
+  return input;
+}
+
+std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
+                                          std::optional<bool> train) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const SpecPtr spec = gradient_spec(spec_of(input));
+  const Tensor local = redistribute_local(local_of(input), spec_of(input), spec);
+  const Tensor mask = at::empty_like(local, local.options().dtype(at::kBool));
+  if (!train.value_or(true) || p == 0) {
+    return {wrap(local.clone(), spec), wrap(mask.fill_(true), spec)};
+  }
+  fill_bernoulli(mask, box_of(spec), next_random_operation(), 1 - p);
+  return {wrap(local * mask * (p < 1 ? 1 / (1 - p) : 0), spec), wrap(mask, spec)};
+}
+
+// Each rank would draw other numbers for what all of them hold.
+void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  throw MissingShardRuleError(fmt::format(
+      "{} draws random numbers and has no rule for sharded tensors: call it on to_local(), on one "
+      "rank",
+      c10::toString(op.operator_name())));
+}
+
+constexpr DropoutForm kPlain = DropoutForm::kPlain;
+constexpr DropoutForm kAlpha = DropoutForm::kAlpha;
+
+const Movement kFill = {"any; Replicate where it was Partial", "nothing", ""};
+const Movement kPerElement = {"any", "parameters sharded otherwise move", "nothing"};
+const Movement kDropout = {"any, Partial(sum) too", "nothing", "nothing"};
+
+const bool kRegistered =
+    OperatorFamily("random numbers")
+        .below_autograd("aten::uniform_", &uniform_, kFill)
+        .below_autograd("aten::normal_", &normal_, kFill)
+        .below_autograd("aten::bernoulli_.float", &bernoulli_, kFill)
+        .below_autograd("aten::exponential_", &exponential_, kFill)
+        .below_autograd("aten::geometric_", &geometric_, kFill)
+        .below_autograd("aten::cauchy_", &cauchy_, kFill)
+        .below_autograd("aten::log_normal_", &log_normal_, kFill)
+        .below_autograd("aten::random_", &random_, kFill)
+        .below_autograd("aten::random_.to", &random_to_, kFill)
+        .below_autograd("aten::random_.from", &random_from_, kFill)
+        .below_autograd("aten::rand_like", &rand_like, kFill)
+        .below_autograd("aten::rand_like.generator", &rand_like_from, kFill)
+        .below_autograd("aten::randn_like", &randn_like, kFill)
+        .below_autograd("aten::randn_like.generator", &randn_like_from, kFill)
+        .below_autograd("aten::randint_like", &randint_like, kFill)
+        .below_autograd("aten::randint_like.generator", &randint_like_from, kFill)
+        .below_autograd("aten::randint_like.low_dtype", &randint_low_like, kFill)
+        .below_autograd("aten::randint_like.low_generator_dtype", &randint_low_like_from, kFill)
+        .below_autograd("aten::bernoulli_.Tensor", &bernoulli_tensor_, kPerElement)
+        .below_autograd("aten::bernoulli", &bernoulli, kPerElement)
+        .below_autograd("aten::bernoulli.p", &bernoulli_p, kFill)
+        .below_autograd("aten::normal.Tensor_float", &normal_means, kPerElement)
+        .below_autograd("aten::normal.float_Tensor", &normal_deviations, kPerElement)
+        .below_autograd("aten::normal.Tensor_Tensor", &normal_both, kPerElement)
+        .above_autograd("aten::dropout", &dropout<false, kPlain>, kDropout)
+        .above_autograd("aten::dropout_", &dropout_<false, kPlain>, kDropout)
+        .above_autograd("aten::alpha_dropout", &dropout<false, kAlpha>, kDropout)
+        .above_autograd("aten::alpha_dropout_", &dropout_<false, kAlpha>, kDropout)
+        .above_autograd("aten::feature_dropout", &dropout<true, kPlain>, kDropout)
+        .above_autograd("aten::feature_dropout_", &dropout_<true, kPlain>, kDropout)
+        .above_autograd("aten::feature_alpha_dropout", &dropout<true, kAlpha>, kDropout)
+        .above_autograd("aten::feature_alpha_dropout_", &dropout_<true, kAlpha>, kDropout)
+        .below_autograd("aten::native_dropout", &native_dropout, kDropout)
+        .boxed({"aten::native_dropout_backward"}, pointwise(Linearity::kFirst), kDropout)
+        .registered();
+
+// operators whose numbers no rank could agree on
+const char* const kRefused[] = {"aten::poisson",           "aten::binomial",
+                                "aten::multinomial",       "aten::_standard_gamma",
+                                "aten::_sample_dirichlet", "aten::rrelu_with_noise",
+                                "aten::rrelu_with_noise_", "aten::_fused_dropout"};
+
+const bool kRefusedAreRegistered = [] {
+  for (const char* name : kRefused) {
+    register_operator({"random numbers",
+                       name,
+                       HandlerLevel::kBelowAutograd,
+                       {"none: MissingShardRuleError", "", ""}},
+                      torch::CppFunction::makeFromBoxedFunction<&refuse>());
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace meshrun
