@@ -1,0 +1,15 @@
+// Where results of operators in place and with out= go.
+//
+// Internal to parallel/shard. All ranks of the mesh call alike.
+#pragma once
+
+#include "ATen/core/Tensor.h"
+
+namespace meshrun {
+
+// Writes `result`, sharded and without history, into the memory of `target`, which keeps its layout
+// (dispatch/write_back.h). A target of another shape takes the result's memory and layout. Returns
+// `target`. Raises ShardTensorError where `target` is plain.
+at::Tensor& assign(at::Tensor& target, const at::Tensor& result);
+
+}  // namespace meshrun

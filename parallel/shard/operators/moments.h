@@ -1,0 +1,48 @@
+// Count, mean and sum of squared deviations of elements that lie on many ranks, merged as Chan,
+// Golub and LeVeque do (1983): a mean far from zero costs no digits, as it does in a sum of squares.
+//
+// Of float32 and float64 tensors without history; zero elements are ordinary. Internal to
+// parallel/shard. merged(): all ranks of the mesh call alike; one all-gather an axis.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "parallel/shard/shard_tensor_spec.h"
+
+namespace meshrun {
+
+// All of one shape. Where `count` is 0 the others are.
+struct Moments {
+  at::Tensor count;
+  at::Tensor mean;
+  at::Tensor squares;  // of the deviations from `mean`
+};
+
+// Of the elements along `dims`, which stay as extents of 1. Not `centered`: the mean is taken as 0.
+// `deviations`: where the elements less their mean are left, in new memory.
+Moments moments_of(const at::Tensor& elements, at::IntArrayRef dims, bool centered = true,
+                   at::Tensor* deviations = nullptr);
+
+// Of the elements of all ranks along these axes.
+Moments merged(const Moments& own, const ShardMesh& mesh, const std::vector<int64_t>& axes);
+
+// Those of channels, which [n, channel, 1, ...] are for, put together: [n, group].
+Moments grouped(const Moments& channels, const at::Tensor& group_of_channel, int64_t groups);
+// [n, group] from the sums of channels; and back, of the shape of `like`.
+at::Tensor sum_groups(const at::Tensor& channels, const at::Tensor& group_of_channel,
+                      int64_t groups);
+at::Tensor spread_groups(const at::Tensor& groups, const at::Tensor& group_of_channel,
+                         at::IntArrayRef like);
+
+// The type that moments of such elements have: float64 for float64, else float32.
+at::ScalarType moment_type(at::ScalarType elements);
+
+// Axes that cut one of these dimensions.
+std::vector<int64_t> axes_that_cut(const ShardTensorSpec& spec, at::IntArrayRef dims);
+
+// Adds in place what ranks along these axes have.
+at::Tensor sum_over(at::Tensor own, const ShardMesh& mesh, const std::vector<int64_t>& axes);
+
+}  // namespace meshrun
