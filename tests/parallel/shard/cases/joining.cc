@@ -32,9 +32,46 @@ OperatorCase stack(Draw& draw) {
           Equality::kBits};
 }
 
+OperatorCase moves(Draw& draw) {
+  const at::Tensor x = draw.normal({draw.extent(), draw.extent(), draw.extent()});
+  const auto dims = draw.one_of<std::vector<int64_t>>({{0}, {-1}, {0, 1}, {2, 0}});
+  const int64_t shift = draw.integer(-12, 12);
+  const int64_t count = draw.integer(1, 3);
+  switch (draw.integer(0, 3)) {
+    case 0:
+      return {
+          "flip", {x}, [=](const Tensors& t) { return Tensors{t[0].flip(dims)}; }, Equality::kBits};
+    case 1:
+      return {"roll",
+              {x},
+              [=](const Tensors& t) {
+                return Tensors{t[0].roll(shift, dims[0]), t[0].roll({shift, 1}, {0, 2}),
+                               t[0].roll(shift)};
+              },
+              Equality::kBits};
+    case 2:
+      return {"repeat, tile",
+              {x},
+              [=](const Tensors& t) {
+                return Tensors{t[0].repeat({count, 1, 2}), t[0].repeat({2, 1, count, 1}),
+                               t[0].repeat_interleave(count, dims[0]), t[0].tile(count)};
+              },
+              Equality::kBits};
+    default:
+      return {"tril, triu",
+              {x},
+              [=](const Tensors& t) {
+                at::Tensor y = t[0] * 1;
+                y.tril_(shift / 3);
+                return Tensors{t[0].tril(shift / 3), t[0].triu(), y};
+              },
+              Equality::kBits};
+  }
+}
+
 const bool kRegistered = register_operator_cases("joining", [](Draw& draw) {
   using Drawn = OperatorCase (*)(Draw&);
-  return draw.one_of<Drawn>({&cat, &stack})(draw);
+  return draw.one_of<Drawn>({&cat, &stack, &moves, &moves})(draw);
 });
 
 }  // namespace

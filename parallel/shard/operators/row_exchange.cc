@@ -1,0 +1,103 @@
+#include "parallel/shard/operators/row_exchange.h"
+
+#include <numeric>
+
+#include "ATen/ops/index_select.h"
+#include "ATen/ops/tensor.h"
+#include "parallel/collectives/all_to_all_v.h"
+
+namespace meshrun {
+namespace {
+
+using Extents = std::vector<int64_t>;
+
+struct Peers {
+  Extents ranks_of_piece;  // in the group
+  int64_t own_piece = 0;
+  int64_t group_size = 0;
+  ShardMesh::Group group;
+};
+
+// The ranks that differ from this one along the axes of a cut alone.
+Peers peers_of(const ShardMesh::Ptr& mesh, const Extents& axes) {
+  Peers peers;
+  int64_t pieces = 1;
+  for (const int64_t axis : axes) {
+    const int64_t ranks = mesh->shape()[static_cast<size_t>(axis)];
+    peers.own_piece = peers.own_piece * ranks + mesh->coordinate()[static_cast<size_t>(axis)];
+    pieces *= ranks;
+  }
+  if (axes.size() == 1) {
+    peers.group = mesh->axis_group(axes.front());
+    peers.group_size = pieces;
+    peers.ranks_of_piece.resize(static_cast<size_t>(pieces));
+    std::iota(peers.ranks_of_piece.begin(), peers.ranks_of_piece.end(), int64_t{0});
+    return peers;
+  }
+  peers.group = mesh->group();
+  peers.group_size = mesh->size();
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    Extents coordinate = mesh->coordinate();
+    int64_t rest = piece;
+    for (size_t i = axes.size(); i-- > 0;) {
+      const auto axis = static_cast<size_t>(axes[i]);
+      coordinate[axis] = rest % mesh->shape()[axis];
+      rest /= mesh->shape()[axis];
+    }
+    int64_t rank = 0;
+    for (size_t axis = 0; axis < coordinate.size(); ++axis) {
+      rank = rank * mesh->shape()[axis] + coordinate[axis];
+    }
+    peers.ranks_of_piece.push_back(rank);
+  }
+  return peers;
+}
+
+}  // namespace
+
+at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, int64_t dim,
+                         const DimCut& from, const Extents& rows, const DimCut& to) {
+  const Peers peers = peers_of(mesh, from.axes);
+  Extents begins(from.sizes.size() + 1);
+  std::partial_sum(from.sizes.begin(), from.sizes.end(), begins.begin() + 1);
+  const auto own = static_cast<size_t>(peers.own_piece);
+  const auto is_of = [&](int64_t row, size_t piece) {
+    return row >= begins[piece] && row < begins[piece + 1];
+  };
+  // By ranks of the group, which are in the order of the pieces.
+  Extents send_sizes(static_cast<size_t>(peers.group_size));
+  Extents receive_sizes(static_cast<size_t>(peers.group_size));
+  Extents sent;
+  Extents order;  // where the rows of the result are among those that arrive
+  size_t begin = 0;
+  for (size_t piece = 0; piece < to.sizes.size(); ++piece) {
+    const size_t end = begin + static_cast<size_t>(to.sizes[piece]);
+    int64_t& count = send_sizes[static_cast<size_t>(peers.ranks_of_piece[piece])];
+    for (size_t j = begin; j < end; ++j) {
+      if (!is_of(rows[j], own)) continue;
+      sent.push_back(rows[j] - begins[own]);
+      ++count;
+    }
+    if (piece == own) {
+      order.resize(end - begin);
+      int64_t arrived = 0;
+      for (size_t source = 0; source < from.sizes.size(); ++source) {
+        for (size_t j = begin; j < end; ++j) {
+          if (!is_of(rows[j], source)) continue;
+          order[j - begin] = arrived++;
+          ++receive_sizes[static_cast<size_t>(peers.ranks_of_piece[source])];
+        }
+      }
+    }
+    begin = end;
+  }
+  const auto indices = [&](const Extents& values) {
+    return at::tensor(values, at::kLong).to(local.device());
+  };
+  const at::Tensor packed = at::index_select(local, dim, indices(sent));
+  const at::Tensor arrived =
+      all_to_all_v(packed, send_sizes, receive_sizes, dim, dim, GroupArgument(peers.group));
+  return at::index_select(arrived, dim, indices(order));
+}
+
+}  // namespace meshrun
