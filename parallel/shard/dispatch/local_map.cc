@@ -129,7 +129,7 @@ ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const c
 SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed) {
   Placements placements = gradient_spec(spec)->placements();
   for (size_t axis = 0; axis < placements.size(); ++axis) {
-    if (placements[axis].is_replicate() && !computed->placements()[axis].is_replicate()) {
+    if (spec->placements()[axis].is_replicate() && !computed->placements()[axis].is_replicate()) {
       placements[axis] = Partial();
     }
   }
