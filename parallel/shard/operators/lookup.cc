@@ -1,0 +1,41 @@
+#include "parallel/shard/operators/lookup.h"
+
+#include <algorithm>
+
+#include "ATen/ops/cat.h"
+#include "ATen/ops/where.h"
+
+namespace meshrun {
+namespace {
+
+at::Tensor from_front(const at::Tensor& index, const PieceOf& piece, bool wraps) {
+  if (index.is_cpu() && index.numel() > 0) {
+    const auto low = index.min().item<int64_t>();
+    const auto high = index.max().item<int64_t>();
+    TORCH_CHECK_INDEX(low >= (wraps ? -piece.whole : 0) && high < piece.whole, "index ",
+                      high < piece.whole ? low : high,
+                      " is out of bounds for a dimension with size ", piece.whole);
+  }
+  return wraps ? at::where(index < 0, index + piece.whole, index) : index;
+}
+
+}  // namespace
+
+Lookup lookup(const at::Tensor& index, const PieceOf& piece, bool wraps) {
+  const at::Tensor own = from_front(index, piece, wraps) - piece.offset;
+  return {own.clamp(0, std::max<int64_t>(piece.extent - 1, 0)),
+          own.lt(0).logical_or(own.ge(piece.extent))};
+}
+
+at::Tensor with_spare_row(const at::Tensor& local, int64_t dim) {
+  std::vector<int64_t> shape = local.sizes().vec();
+  shape[static_cast<size_t>(dim)] = 1;
+  return at::cat({local, local.new_zeros(shape)}, dim);
+}
+
+at::Tensor index_or_spare(const at::Tensor& index, const PieceOf& piece, bool wraps) {
+  const at::Tensor own = from_front(index, piece, wraps) - piece.offset;
+  return at::where(own.lt(0).logical_or(own.ge(piece.extent)), piece.extent, own);
+}
+
+}  // namespace meshrun
