@@ -63,6 +63,16 @@ WindowedDim WindowedDim::sliding(int64_t outputs, int64_t kernel, int64_t stride
           }};
 }
 
+WindowedDim WindowedDim::picking(std::vector<int64_t> positions, int64_t low) {
+  const auto outputs = static_cast<int64_t>(positions.size());
+  WindowedDim dim(outputs, [positions = std::move(positions)](int64_t output) {
+    const int64_t position = positions[static_cast<size_t>(output)];
+    return SplitRange{position, position + 1};
+  });
+  dim.place_ = [low](int64_t output) { return SplitRange{output - low, output - low + 1}; };
+  return dim;
+}
+
 WindowedDim WindowedDim::transposed(int64_t outputs, int64_t kernel, int64_t stride,
                                     int64_t padding, int64_t dilation) {
   return {outputs, [=](int64_t output) {
@@ -76,7 +86,7 @@ std::vector<SplitRange> WindowedDim::owned(const std::vector<int64_t>& sizes) co
   const std::vector<int64_t> offsets = offsets_of(sizes);
   const int64_t whole = offsets.back();
   const auto centre = [&](int64_t output) {
-    const SplitRange range = reads_(output);
+    const SplitRange range = place_ ? place_(output) : reads_(output);
     const int64_t middle = floor_divide(range.begin + range.end - 1, 2);
     return std::clamp<int64_t>(middle, 0, whole - 1);
   };
@@ -109,9 +119,14 @@ std::vector<SplitRange> WindowedDim::ranges(const std::vector<int64_t>& sizes) c
   for (const SplitRange& outputs : owned(sizes)) {
     if (outputs.size() == 0) {
       ranges.emplace_back();
-    } else {
-      ranges.push_back({reads_(outputs.begin).begin, reads_(outputs.end - 1).end});
+      continue;
     }
+    SplitRange range{reads_(outputs.begin).begin, reads_(outputs.end - 1).end};
+    for (int64_t output = outputs.begin; place_ && output < outputs.end; ++output) {
+      const SplitRange read = reads_(output);
+      range = {std::min(range.begin, read.begin), std::max(range.end, read.end)};
+    }
+    ranges.push_back(range);
   }
   return ranges;
 }

@@ -32,6 +32,8 @@ class WindowedDim {
   using Reads = std::function<SplitRange(int64_t output)>;
   WindowedDim(int64_t outputs, Reads reads);
 
+  // Output o reads positions[o] alone, in any order; its rank is the one of position o - low.
+  static WindowedDim picking(std::vector<int64_t> positions, int64_t low);
   // Output o reads o * stride - padding + j * dilation, 0 <= j < kernel.
   static WindowedDim sliding(int64_t outputs, int64_t kernel, int64_t stride, int64_t padding,
                              int64_t dilation);
@@ -54,6 +56,7 @@ class WindowedDim {
  private:
   int64_t outputs_;
   Reads reads_;
+  Reads place_;  // absent: reads_, which then never decreases
 };
 
 // Output extents as LibTorch has them; 0 or less where the window does not fit. ceil_mode: of

@@ -207,24 +207,40 @@ AsyncTensor RangeExchange::send_back_async(const at::Tensor& halo) const {
 
 at::Tensor RangeExchange::assemble(const at::Tensor& tensor, const at::Tensor& halo,
                                    const c10::Scalar& padding) const {
+  return assemble_part(tensor, halo, {0, state_->transfer.extent()}, padding);
+}
+
+at::Tensor RangeExchange::assemble_part(const at::Tensor& tensor, const at::Tensor& halo,
+                                        SplitRange part, const c10::Scalar& padding) const {
   const RangeTransfer& transfer = state_->transfer;
   const auto format = tensor.suggest_memory_format();
-  std::vector<at::Tensor> parts;
+  std::vector<at::Tensor> slices;
+  int64_t at = 0;
+  // Of the next `count` positions those that are asked for: their first one, and how many.
+  const auto next = [&](int64_t count) {
+    const int64_t begin = std::max(part.begin - at, int64_t{0});
+    const int64_t end = std::min(part.end - at, count);
+    at += count;
+    return SplitRange{begin, std::max(begin, end)};
+  };
   const auto pad = [&](int64_t count) {
-    if (count == 0) return;
     at::DimVector shape(tensor.sizes());
-    shape[static_cast<size_t>(dim())] = count;
-    parts.push_back(at::full(shape, padding, tensor.options()).contiguous(format));
+    shape[static_cast<size_t>(dim())] = next(count).size();
+    if (shape[static_cast<size_t>(dim())] == 0) return;
+    slices.push_back(at::full(shape, padding, tensor.options()).contiguous(format));
   };
   pad(transfer.low_padding);
-  for (const RangeTransfer::Part& part : transfer.parts) {
-    parts.push_back(part.own ? tensor.narrow(dim(), part.begin, part.count)
-                             : halo.narrow(dim(), part.begin, part.count).contiguous(format));
+  for (const RangeTransfer::Part& run : transfer.parts) {
+    const SplitRange taken = next(run.count);
+    if (taken.size() == 0) continue;
+    const at::Tensor& source = run.own ? tensor : halo;
+    at::Tensor slice = source.narrow(dim(), run.begin + taken.begin, taken.size());
+    slices.push_back(run.own ? slice : slice.contiguous(format));
   }
   pad(transfer.high_padding);
   // A rank that receives nothing may give: its part of the backward pass hangs on the halo.
-  if (wants_gradient(halo) && halo.size(dim()) == 0) parts.push_back(halo);
-  return joined(tensor, dim(), parts);
+  if (wants_gradient(halo) && halo.size(dim()) == 0) slices.push_back(halo);
+  return joined(tensor, dim(), slices);
 }
 
 at::Tensor RangeExchange::received_part(const at::Tensor& range) const {

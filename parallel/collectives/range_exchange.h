@@ -82,9 +82,13 @@ class RangeExchange {
   at::Tensor send_back(const at::Tensor& halo) const;
   AsyncTensor send_back_async(const at::Tensor& halo) const;
 
-  // Local. assemble keeps the tensor's memory format.
+  // Local. assemble keeps the tensor's memory format; assemble_part makes positions
+  // [part.begin, part.end) of the range alone, counted from its first one. Both may return the
+  // tensor itself or a view of it.
   at::Tensor assemble(const at::Tensor& tensor, const at::Tensor& halo,
                       const c10::Scalar& padding = 0) const;
+  at::Tensor assemble_part(const at::Tensor& tensor, const at::Tensor& halo, SplitRange part,
+                           const c10::Scalar& padding = 0) const;
   // Parts of a tensor that has the range's extent: what was received, and a new tensor of this
   // rank's piece with the rest as zeros.
   at::Tensor received_part(const at::Tensor& range) const;

@@ -1,0 +1,119 @@
+#include "parallel/shard/operators/windows.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "fmt/format.h"
+#include "parallel/collectives/tie.h"
+#include "parallel/shard/redistribute/redistribute.h"
+
+namespace meshrun {
+namespace {
+
+bool has_ranks(const ShardTensorSpec& spec, int64_t axis) {
+  return spec.mesh()->shape()[static_cast<size_t>(axis)] > 1;
+}
+
+// Those of more than one rank.
+std::vector<int64_t> true_axes(const ShardTensorSpec& spec, int64_t dim) {
+  std::vector<int64_t> axes;
+  for (const int64_t axis : spec.layout().cuts()[static_cast<size_t>(dim)].axes) {
+    if (has_ranks(spec, axis)) axes.push_back(axis);
+  }
+  return axes;
+}
+
+bool are_all(const ShardTensorSpec& spec, const std::vector<int64_t>& axes) {
+  int64_t count = 0;
+  for (int64_t axis = 0; axis < spec.mesh()->ndim(); ++axis) count += has_ranks(spec, axis);
+  return static_cast<int64_t>(axes.size()) == count;
+}
+
+}  // namespace
+
+SplitRange CutDim::own_range() const {
+  const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + own, int64_t{0});
+  return {begin, begin + sizes[static_cast<size_t>(own)]};
+}
+
+std::optional<CutDim> cut_of(const ShardTensorSpec& spec, int64_t dim) {
+  const std::vector<int64_t> axes = true_axes(spec, dim);
+  if (axes.empty()) return std::nullopt;
+  const ShardMesh& mesh = *spec.mesh();
+  return CutDim{axes.size() == 1 ? mesh.axis_group(axes[0]) : mesh.group(),
+                spec.layout().cuts()[static_cast<size_t>(dim)].sizes,
+                spec.layout().piece(dim, mesh.coordinate())};
+}
+
+SpecPtr windowed_spec(const SpecPtr& spec, const std::vector<int64_t>& whole) {
+  Placements placements = gradient_spec(spec)->placements();
+  for (int64_t dim = 0; dim < spec->ndim(); ++dim) {
+    const bool is_whole = std::find(whole.begin(), whole.end(), dim) != whole.end();
+    const std::vector<int64_t> axes = true_axes(*spec, dim);
+    const bool shares_group = axes.size() < 2 || are_all(*spec, axes);
+    for (size_t axis = 0; axis < placements.size(); ++axis) {
+      if (!placements[axis].is_shard(dim)) continue;
+      const bool stays = shares_group || static_cast<int64_t>(axis) == axes.front();
+      if (is_whole || !stays) placements[axis] = Replicate();
+    }
+  }
+  return placements == spec->placements() ? spec : target_spec(spec, std::move(placements));
+}
+
+WindowPlan::WindowPlan(const SpecPtr& input, int64_t first, const std::vector<WindowedDim>& windows,
+                       int64_t channels, bool periodic) {
+  std::vector<DimCut> layout = input->layout().cuts();
+  if (channels >= 0) layout[static_cast<size_t>(first - 1)].sizes = {channels};
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const int64_t dim = first + static_cast<int64_t>(i);
+    std::vector<int64_t>& sizes = layout[static_cast<size_t>(dim)].sizes;
+    const std::optional<CutDim> cut = cut_of(*input, dim);
+    if (!cut) {
+      sizes = {windows[i].outputs()};
+      continue;
+    }
+    const std::vector<SplitRange> ranges = windows[i].ranges(cut->sizes);
+    const auto own = static_cast<size_t>(cut->own);
+    RangeExchange::Options options;
+    options.periodic = periodic;
+    cuts_.push_back({dim, RangeExchange(dim, cut->sizes, ranges, cut->group, options),
+                     cut->own_range(), windows[i].owned(cut->sizes)[own], ranges[own]});
+    sizes = windows[i].output_sizes(cut->sizes);
+  }
+  result_ = make_spec(
+      input->mesh(),
+      ShardLayout::with_cuts(input->mesh()->shape(), input->placements(), std::move(layout)));
+}
+
+const WindowPlan::Cut* WindowPlan::cut(int64_t dim) const {
+  const auto found =
+      std::find_if(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.dim == dim; });
+  return found == cuts_.end() ? nullptr : &*found;
+}
+
+bool WindowPlan::computes() const {
+  const std::vector<int64_t>& shape = result_->local_shape();
+  return std::find(shape.begin(), shape.end(), 0) == shape.end();
+}
+
+at::Tensor WindowPlan::gather(const at::Tensor& local, const c10::Scalar& padding) const {
+  at::Tensor gathered = local;
+  for (const Cut& cut : cuts_) gathered = cut.exchange.gather(gathered, padding);
+  return gathered;
+}
+
+at::Tensor WindowPlan::nothing(const at::Tensor& gathered) const {
+  const at::Tensor empty = at::empty(result_->local_shape(), gathered.options());
+  return gathered.requires_grad() ? tie(empty, gathered) : empty;
+}
+
+std::vector<int64_t> for_each_dim(at::IntArrayRef values, size_t count, const char* name) {
+  if (values.size() == count) return values.vec();
+  if (values.size() == 1) return std::vector<int64_t>(count, values[0]);
+  throw ShardTensorError(
+      fmt::format("{} has {} values; 1 or {} are expected", name, values.size(), count));
+}
+
+}  // namespace meshrun
