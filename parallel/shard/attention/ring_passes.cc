@@ -5,7 +5,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/zeros.h"
 #include "parallel/shard/attention/attention_arguments.h"
-#include "parallel/shard/attention/parcel_exchange.h"
+#include "parallel/shard/ring/parcel_exchange.h"
 
 namespace meshrun {
 namespace {

@@ -1,4 +1,4 @@
-#include "parallel/shard/attention/parcel_exchange.h"
+#include "parallel/shard/ring/parcel_exchange.h"
 
 #include <numeric>
 #include <utility>
