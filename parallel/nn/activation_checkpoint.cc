@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "parallel/nn/autocast.h"
+#include "parallel/shard/random/random_operation.h"
 
 namespace meshrun::detail {
 namespace {
@@ -19,7 +20,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The default generators of some devices.
+// The default generators of some devices, and the count of random operations on sharded tensors.
 class Generators {
  public:
   explicit Generators(const std::vector<Tensor>& inputs) {
@@ -35,6 +36,7 @@ class Generators {
       const std::scoped_lock lock(generator.mutex());
       generator.set_state(state);
     }
+    set_random_state(sharded_);  // its seed is the CPU generator's
   }
   // The current states of the same devices.
   Generators now() const {
@@ -55,6 +57,7 @@ class Generators {
   }
 
   std::vector<std::pair<c10::Device, Tensor>> states_;
+  RandomOperation sharded_ = random_state();
 };
 
 // Autocast as a thread has it.

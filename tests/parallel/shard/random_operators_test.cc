@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "parallel/nn/activation_checkpoint.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/random/random_operation.h"
 #include "parallel/shard/shard_tensor.h"
@@ -187,6 +188,27 @@ const bool kAttention = register_rank_function("attention_dropout", [] {
     }
   }
 });
+
+const bool kCheckpoint = register_rank_function("checkpointed_dropout", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = ShardMesh::of(world.manager.initialize_mesh({world.size}, {"all"}));
+  Tensor gradients[2];
+  for (const bool twice : {false, true}) {
+    reseed(9);
+    const Tensor x = placed(whole_input() + 1, mesh, {Shard(1)}).requires_grad_();
+    const auto drop = [](const Tensor& t) { return at::dropout(t * t, 0.5, true); };
+    const Tensor y = twice ? checkpoint(drop, x) : drop(x);
+    const Tensor z = at::dropout(y, 0.5, true);  // the count has moved on when y is computed again
+    z.sum().backward();
+    gradients[twice] = ShardTensor(x.grad()).full_tensor();
+    EXPECT_EQ(random_state(), (RandomOperation{9, 2}));
+  }
+  EXPECT_TRUE(gradients[0].equal(gradients[1]));
+});
+
+TEST(RandomOperatorsTest, ActivationsComputedTwiceDropTheSame) {
+  run_in_worlds("checkpointed_dropout", {2}, {"ucx"});
+}
 
 TEST(RandomOperatorsTest, GiveTheSameGlobalTensorOnEveryMesh) {
   run_in_worlds("same_numbers", {1, 3, 4}, {"ucx"});
