@@ -6,6 +6,7 @@
 
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/diag_embed.h"
 #include "ATen/ops/flip.h"
 #include "ATen/ops/repeat_interleave.h"
 #include "ATen/ops/roll.h"
@@ -125,6 +126,27 @@ at::Tensor repeat_interleave(const at::Tensor& self, int64_t repeats, std::optio
                                                      std::move(cuts))));
 }
 
+at::Tensor diag_embed(const at::Tensor& self, int64_t offset, int64_t dim1, int64_t dim2) {
+  const int64_t ndim = self.dim() + 1;
+  dim1 = at::maybe_wrap_dim(dim1, ndim);
+  dim2 = at::maybe_wrap_dim(dim2, ndim);
+  const at::Tensor input = redistribute(self, with_whole_dims(spec_of(self), {self.dim() - 1}));
+  const SpecPtr& spec = spec_of(input);
+  const at::Tensor local = at::diag_embed(to_local(input), offset, dim1, dim2);
+  Extents shape = local.sizes().vec();
+  Extents others;
+  for (int64_t dim = 0; dim < ndim; ++dim) {
+    if (dim == dim1 || dim == dim2) continue;
+    shape[static_cast<size_t>(dim)] = self.size(static_cast<int64_t>(others.size()));
+    others.push_back(dim);
+  }
+  LayoutDraft draft(spec->mesh()->shape(), shape);
+  for (size_t dim = 0; dim < others.size(); ++dim) {
+    draft.cut(others[dim], spec->layout().cuts()[dim]);
+  }
+  return from_local(local, make_spec(spec->mesh(), draft.layout()));
+}
+
 int64_t local_diagonal(const at::Tensor& self, int64_t diagonal) {
   const std::vector<int64_t>& offsets = spec_of(self)->box().offsets;
   return diagonal + offsets[offsets.size() - 2] - offsets[offsets.size() - 1];
@@ -161,6 +183,11 @@ const bool kRegistered =
         .above_autograd("aten::roll", &roll, kRows)
         .above_autograd("aten::repeat", &repeat, kRows)
         .above_autograd("aten::repeat_interleave.self_int", &repeat_interleave, kLocal)
+        .above_autograd("aten::diag_embed", &diag_embed,
+                        {"any Shard with the last dimension whole",
+                         "a Partial is reduced, a cut "
+                         "last dimension is gathered",
+                         "the same way back"})
         .below_autograd("aten::tril", &triangle<kTril>, kLocal)
         .below_autograd("aten::triu", &triangle<kTriu>, kLocal)
         .below_autograd("aten::tril_", &triangle_<kTril>, kLocal)

@@ -7,8 +7,12 @@
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/diagonal.h"
+#include "ATen/ops/unfold_backward.h"
+#include "fmt/format.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/layout/layout_draft.h"
+#include "parallel/shard/operators/operands.h"
 #include "parallel/shard/operators/view_parts.h"
 
 namespace meshrun {
@@ -31,6 +35,16 @@ Part slice_part(const ShardMesh::Ptr& mesh, Part part, int64_t dim, const SliceR
   return {part.local.slice(dim, own.start, own.end, own.step), sliced(part.layout, dim, range)};
 }
 
+SliceRange slice_range(int64_t extent, std::optional<int64_t> start, std::optional<int64_t> end,
+                       int64_t step) {
+  TORCH_CHECK_VALUE(step > 0, "slice step must be positive, not ", step);
+  const auto clamped = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + extent : at, 0, extent);
+  };
+  const int64_t first = clamped(start.value_or(0));
+  return {first, std::max(first, clamped(end.value_or(extent))), step};
+}
+
 namespace {
 
 using Extents = std::vector<int64_t>;
@@ -41,24 +55,14 @@ at::Tensor wrapped(const ShardMesh::Ptr& mesh, Part part) {
 
 Part part_of(const at::Tensor& self) { return {local_of(self), spec_of(self)->layout()}; }
 
-SliceRange range_of(int64_t extent, std::optional<int64_t> start, std::optional<int64_t> end,
-                    int64_t step) {
-  TORCH_CHECK_VALUE(step > 0, "slice step must be positive, not ", step);
-  const auto clamped = [&](int64_t at) {
-    return std::clamp<int64_t>(at < 0 ? at + extent : at, 0, extent);
-  };
-  const int64_t first = clamped(start.value_or(0));
-  return {first, std::max(first, clamped(end.value_or(extent))), step};
-}
-
 at::Tensor slice(const at::Tensor& self, int64_t dim, std::optional<int64_t> start,
                  std::optional<int64_t> end, int64_t step) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   TORCH_CHECK(self.dim() > 0, "slice() cannot be applied to a 0-dim tensor.");
   dim = at::maybe_wrap_dim(dim, self.dim());
   const ShardMesh::Ptr& mesh = spec_of(self)->mesh();
-  return wrapped(mesh,
-                 slice_part(mesh, part_of(self), dim, range_of(self.size(dim), start, end, step)));
+  return wrapped(
+      mesh, slice_part(mesh, part_of(self), dim, slice_range(self.size(dim), start, end, step)));
 }
 
 int64_t wrapped_index(const at::Tensor& self, int64_t dim, int64_t index) {
@@ -122,6 +126,38 @@ std::vector<at::Tensor> split(const at::Tensor& self, int64_t size, int64_t dim)
   return meshrun::split_with_sizes(self, sizes, dim);
 }
 
+at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  TORCH_CHECK(self.dim() > 0, "unfold() of a tensor without dimensions");
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  const SpecPtr& spec = spec_of(self);
+  if (spec->is_sharded(dim)) {
+    throw ShardTensorError(
+        fmt::format("unfold: dimension {} of {} has to be whole", dim, spec->to_string()));
+  }
+  const at::Tensor local = local_of(self).unfold(dim, size, step);
+  return wrap(local,
+              make_spec(spec->mesh(), with_dim(with_extent(spec->layout(), dim, local.size(dim)),
+                                               self.dim(), size)));
+}
+
+at::Tensor unfold_backward(const at::Tensor& gradient, at::IntArrayRef input_sizes, int64_t dim,
+                           int64_t size, int64_t step) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const auto ndim = static_cast<int64_t>(input_sizes.size());
+  dim = at::maybe_wrap_dim(dim, ndim);
+  // The windows, and what is in one, whole.
+  LayoutDraft draft(spec_of(gradient)->layout());
+  draft.make_whole(dim, gradient.size(dim));
+  draft.make_whole(ndim, size);
+  const ShardMesh::Ptr& mesh = spec_of(gradient)->mesh();
+  const at::Tensor local = local_as(gradient, make_spec(mesh, draft.layout()));
+  const SpecPtr spec = make_spec(
+      mesh,
+      selected(with_extent(draft.layout(), dim, input_sizes[static_cast<size_t>(dim)]), ndim, 0));
+  return wrap(at::unfold_backward(local, spec->local_shape(), dim, size, step), spec);
+}
+
 at::Tensor zeros_of(const at::Tensor& gradient, const SpecPtr& spec) {
   return local_of(gradient).new_zeros(spec->local_shape());
 }
@@ -131,7 +167,7 @@ at::Tensor slice_backward(const at::Tensor& gradient, at::IntArrayRef input_size
   const at::AutoDispatchBelowADInplaceOrView guard;
   dim = at::maybe_wrap_dim(dim, static_cast<int64_t>(input_sizes.size()));
   const int64_t extent = input_sizes[static_cast<size_t>(dim)];
-  const SliceRange range = range_of(extent, start, end, step);
+  const SliceRange range = slice_range(extent, start, end, step);
   const SpecPtr& from = spec_of(gradient);
   const SpecPtr spec = make_spec(from->mesh(), unsliced(from->layout(), dim, range, extent));
   const at::Tensor result = zeros_of(gradient, spec);
@@ -198,22 +234,26 @@ const Movement kSlice = {"any",
                          "nothing: each rank keeps what it has of the range, which may be "
                          "uneven",
                          "nothing"};
-const Movement kSelect = {"any", "nothing: one index of a cut dimension is Partial(sum)",
-                          "nothing; the gradient has that dimension whole"};
+const Movement kUnbind = {"any", "nothing: one index of a cut dimension is Partial(sum)",
+                          "nothing; a gradient along a cut dimension is whole"};
 const Movement kDiagonal = {"any where one of the two dimensions is whole; else an error",
                             "nothing", "nothing"};
 const Movement kBackward = {"any", "nothing", "nothing"};
 
 const bool kRegistered =
     OperatorFamily("views")
-        .below_autograd("aten::slice.Tensor", &slice, kSlice)
+        .below_autograd("aten::slice.Tensor", &slice, kSliceMovement)
         .below_autograd("aten::split.Tensor", &split, kSlice)
         .below_autograd("aten::split_with_sizes", &split_with_sizes, kSlice)
         .below_autograd("aten::unsafe_split.Tensor", &split, kSlice)
         .below_autograd("aten::unsafe_split_with_sizes", &split_with_sizes, kSlice)
-        .below_autograd("aten::select.int", &select, kSelect)
-        .below_autograd("aten::unbind.int", &unbind, kSelect)
+        .below_autograd("aten::select.int", &select, kSelectMovement)
+        .below_autograd("aten::unbind.int", &unbind, kUnbind)
         .below_autograd("aten::diagonal", &diagonal_view, kDiagonal)
+        .below_autograd("aten::unfold", &unfold,
+                        {"any with that dimension whole; else an error", "nothing",
+                         "windows that are cut are gathered"})
+        .below_autograd("aten::unfold_backward", &unfold_backward, kBackward)
         .below_autograd("aten::slice_backward", &slice_backward, kBackward)
         .below_autograd("aten::select_backward", &select_backward, kBackward)
         .below_autograd("aten::diagonal_backward", &diagonal_backward, kBackward)

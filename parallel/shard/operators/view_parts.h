@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/layout/view_layout.h"
 #include "parallel/shard/shard_tensor_impl.h"
 
@@ -20,5 +22,17 @@ struct Part {
 // others zeros.
 Part select_part(const ShardMesh::Ptr& mesh, Part part, int64_t dim, int64_t index);
 Part slice_part(const ShardMesh::Ptr& mesh, Part part, int64_t dim, const SliceRange& range);
+
+// As LibTorch reads slice()'s arguments. Raises c10::ValueError where the step is not positive.
+SliceRange slice_range(int64_t extent, std::optional<int64_t> start, std::optional<int64_t> end,
+                       int64_t step);
+
+// What slice and select move, for the table.
+inline const Movement kSliceMovement = {
+    "any", "nothing: each rank keeps what it has of the range, which may be uneven",
+    "nothing; of a cut dimension, a gradient that lies elsewhere moves to the tensor's layout"};
+inline const Movement kSelectMovement = {
+    "any", "nothing: one index of a cut dimension is Partial(sum)",
+    "nothing; of a cut dimension, a gradient that lies elsewhere moves to the tensor's layout"};
 
 }  // namespace meshrun

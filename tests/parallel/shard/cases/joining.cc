@@ -63,7 +63,8 @@ OperatorCase moves(Draw& draw) {
               [=](const Tensors& t) {
                 at::Tensor y = t[0] * 1;
                 y.tril_(shift / 3);
-                return Tensors{t[0].tril(shift / 3), t[0].triu(), y};
+                return Tensors{t[0].tril(shift / 3), t[0].triu(), y,
+                               at::diag_embed(t[0], shift / 4, 0, -1)};
               },
               Equality::kBits};
   }

@@ -1,4 +1,7 @@
+#include <gtest/gtest.h>
+
 #include "ATen/ATen.h"
+#include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/shard/operator_cases.h"
 
 namespace meshrun {
@@ -211,10 +214,69 @@ OperatorCase in_place(Draw& draw) {
           }};
 }
 
+OperatorCase windows(Draw& draw) {
+  const at::Tensor x = draw.normal({draw.extent(), draw.extent() + 2});
+  const int64_t size = draw.integer(1, 3);
+  const int64_t step = draw.integer(1, 3);
+  // The unfolded dimension is a new one, which is whole.
+  return {"unfold", {x}, [=](const Tensors& t) {
+            return Tensors{t[0].unsqueeze(0).expand({4, -1, -1}).unfold(0, size, step) * 2};
+          }};
+}
+
+// The metadata of a tensor of its own changes; bits are seen as integers.
+OperatorCase same_memory(Draw& draw) {
+  const Extents shape = shape_of(draw, 2);
+  return {
+      "unsqueeze_, squeeze_, transpose_, view.dtype", {draw.normal(shape)}, [](const Tensors& t) {
+        at::Tensor y = t[0] * 1;
+        y.unsqueeze_(1).transpose_(0, 2).squeeze_(1);
+        const at::Tensor values = t[0].detach().abs() + 1;
+        return Tensors{y * 2, values.view(at::kLong), y.t_() + 0};
+      }};
+}
+
+// What has no meaning without the global memory raises, and says what to do.
+OperatorCase refused(Draw& draw) {
+  return {"as_strided, view", {draw.normal({3, 4})}, [](const Tensors& t) {
+            if (!is_shard_tensor(t[0])) return Tensors{t[0] * 1};
+            EXPECT_THROW(t[0].as_strided({2}, {1}), ShardTensorError);
+            if (spec_of(t[0])->is_sharded(1)) {
+              try {
+                t[0].view({12});
+              } catch (const ShardTensorError& error) {
+                EXPECT_NE(std::string(error.what()).find("use reshape"), std::string::npos);
+              }
+            }
+            EXPECT_THROW(t[0].view({5, 5}), c10::Error);
+            EXPECT_THROW(t[0].select(0, 3), c10::Error);
+            EXPECT_THROW(t[0].permute({0, 0}), c10::Error);
+            return Tensors{t[0] * 1};
+          }};
+}
+
+// A gradient lies where its tensor does: nobody holds the rows of others.
+OperatorCase row_gradients(Draw& draw) {
+  const at::Tensor x = draw.normal({draw.extent(), draw.extent()});
+  const int64_t row = draw.integer(0, x.size(0) - 1);
+  return {"the gradient of a row", {x}, [=](const Tensors& t) {
+            const at::Tensor y = t[0] * 1;
+            if (is_shard_tensor(y)) {
+              const SpecPtr spec = gradient_spec(spec_of(y));
+              y.register_hook([spec](const at::Tensor& gradient) {
+                EXPECT_TRUE(!spec->is_sharded(0) || *spec_of(gradient) == *spec);
+                return gradient;
+              });
+            }
+            return Tensors{y.select(0, row) * 2 + y.slice(0, row, row + 1).sum(0)};
+          }};
+}
+
 const bool kRegistered = register_operator_cases("views", [](Draw& draw) {
   using Drawn = OperatorCase (*)(Draw&);
   return draw.one_of<Drawn>({&reshape, &heads, &order, &squeezed, &expanded, &parts, &parts,
-                             &diagonal, &complex, &in_place, &in_place})(draw);
+                             &diagonal, &complex, &windows, &same_memory, &refused, &row_gradients,
+                             &in_place, &in_place})(draw);
 });
 
 }  // namespace
