@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/sharded_key.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -55,6 +56,7 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
                             ReduceOp::RedOpType op, VCall call) {
   const c10::DeviceType device = device_of(tensor, *group);
   const ComparingBackend own(group->getBackend(device));
+  if (call.problem.empty() && is_sharded(tensor)) call.problem = kTakesLocalTensors;
   if (call.problem.empty() && !own && op == ReduceOp::AVG && !tensor.is_floating_point() &&
       !tensor.is_complex()) {
     call.problem = "an average needs a floating-point or complex type";

@@ -10,6 +10,7 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/sharded_key.h"
 #include "parallel/collectives/output_memory.h"
 #include "parallel/collectives/split.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -17,7 +18,11 @@
 namespace meshrun {
 namespace {
 
-constexpr const char* kUndefined = "the tensor is undefined";
+void agree(VCall& call, const Exchange& exchange) {
+  if (exchange.agreed == 0) return;
+  call.agreed = exchange.agreed;
+  call.details = [words = exchange.words] { return words; };
+}
 
 // How large the equal pieces of rank src's tensor are, told by src to all. A scatter itself, so
 // that what is wrong on any rank is heard by all, as ever.
@@ -47,10 +52,8 @@ std::string words_of(const Exchange& exchange, bool reversed) {
 ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& sizes, int64_t dim,
                           const GroupArgument& group) {
   ExchangePtr exchange = make_exchange(group);
-  if (!tensor.defined()) {
-    exchange->problem = kUndefined;
-    return exchange;
-  }
+  exchange->problem = tensor_problem(tensor);
+  if (!exchange->problem.empty()) return exchange;
   Pieces pieces = cut(role, sizes, tensor.sizes(), dim, exchange->rank, exchange->world);
   if (!pieces.problem.empty()) exchange->problem = std::move(pieces.problem);
   exchange->dim = pieces.dim;
@@ -69,6 +72,11 @@ void set_root(Exchange& exchange, std::string_view name, int64_t root) {
 }
 
 }  // namespace
+
+const char* tensor_problem(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "the tensor is undefined";
+  return is_sharded(tensor) ? kTakesLocalTensors : "";
+}
 
 int64_t Exchange::total() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 
@@ -158,9 +166,8 @@ ExchangePtr make_scatter(const at::Tensor& tensor, const Sizes& sizes, int64_t d
   }
   ExchangePtr exchange = make_exchange(group);
   set_root(*exchange, "src", src);
-  if (!tensor.defined()) {
-    exchange->problem = kUndefined;
-  } else if (exchange->problem.empty()) {
+  if (exchange->problem.empty()) exchange->problem = tensor_problem(tensor);
+  if (exchange->problem.empty()) {
     // Off src the extent along dim has no meaning, so that any template is a piece.
     Pieces pieces = cut(exchange->is_root() ? Role::kWhole : Role::kPiece, sizes, tensor.sizes(),
                         dim, exchange->rank, exchange->world);
@@ -178,7 +185,7 @@ ExchangePtr make_all_to_all(const at::Tensor& tensor, at::IntArrayRef input_size
                             const GroupArgument& group) {
   ExchangePtr exchange = make_exchange(group);
   std::string& problem = exchange->problem;
-  if (!tensor.defined()) problem = kUndefined;
+  problem = tensor_problem(tensor);
   if (problem.empty()) problem = wrap_dim("input_dim", input_dim, tensor.dim());
   if (problem.empty()) problem = wrap_dim("output_dim", output_dim, tensor.dim());
   if (problem.empty()) {
@@ -208,7 +215,7 @@ ExchangePtr make_transpose(const at::Tensor& tensor, int64_t dim0, int64_t dim1,
                            const GroupArgument& group) {
   ExchangePtr exchange = make_exchange(group);
   std::string& problem = exchange->problem;
-  if (!tensor.defined()) problem = kUndefined;
+  problem = tensor_problem(tensor);
   if (problem.empty()) problem = wrap_dim("dim0", dim0, tensor.dim());
   if (problem.empty()) problem = wrap_dim("dim1", dim1, tensor.dim());
   if (problem.empty() && dim0 == dim1) {
@@ -238,6 +245,7 @@ at::Tensor all_gather(const at::Tensor& tensor, const Exchange& exchange, const 
   if (exchange.problem.empty()) output = empty_with_extent(tensor, exchange.dim, exchange.total());
   VCall call = make_call(exchange.problem, form);
   call.use_fp32 = exchange.use_fp32;
+  agree(call, exchange);
   finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
              ->all_gather_v(output, tensor, exchange.sizes, exchange.dim, std::move(call)),
          exchange.problem, form);
@@ -250,6 +258,7 @@ at::Tensor reduce_scatter(const at::Tensor& tensor, const Exchange& exchange,
   if (exchange.problem.empty()) output = empty_with_extent(tensor, exchange.dim, exchange.own());
   VCall call = make_call(exchange.problem, form);
   call.use_fp32 = exchange.use_fp32;
+  agree(call, exchange);
   finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
              ->reduce_scatter_v(output, tensor, exchange.sizes, exchange.dim, std::move(call)),
          exchange.problem, form);
@@ -271,10 +280,12 @@ at::Tensor gather(const at::Tensor& tensor, const Exchange& exchange, const Call
 at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form) {
   at::Tensor output;
   if (exchange.problem.empty()) output = empty_with_extent(tensor, exchange.dim, exchange.own());
-  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
-             ->scatter_v(output, tensor, exchange.sizes, exchange.dim, exchange.root,
-                         make_call(exchange.problem, form)),
-         exchange.problem, form);
+  VCall call = make_call(exchange.problem, form);
+  agree(call, exchange);
+  finish(
+      VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+          ->scatter_v(output, tensor, exchange.sizes, exchange.dim, exchange.root, std::move(call)),
+      exchange.problem, form);
   return output;
 }
 

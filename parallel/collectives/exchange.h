@@ -36,8 +36,8 @@ struct Exchange : torch::CustomClassHolder {
   // Of an all-to-all: the receiving side.
   int64_t other_dim = 0;
   Extents other_sizes;
-  // Of a transpose: a digest of dims and sizes, which all ranks must have alike; of halos, that of
-  // their plan. 0: an all-to-all's sizes differ between ranks.
+  // Of a transpose: a digest of dims and sizes, which all ranks must have alike; of halos and of
+  // planned collectives, that of their plan. 0: an all-to-all's sizes differ between ranks.
   uint64_t agreed = 0;
   // What a mismatch says of it; empty: dims and sizes of a transpose.
   std::string words;
@@ -58,6 +58,9 @@ struct CallForm {
   bool requires_grad = false;
   WorkPtr* work = nullptr;
 };
+
+// What no collective takes: an undefined tensor, a sharded one. Empty: nothing is wrong.
+const char* tensor_problem(const at::Tensor& tensor);
 
 // Group, rank and world alone.
 ExchangePtr make_exchange(const GroupArgument& group);

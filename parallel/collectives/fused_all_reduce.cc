@@ -11,6 +11,7 @@
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/sharded_key.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -47,6 +48,7 @@ at::ScalarType accumulation_type(at::ScalarType type) {
 std::string problem_of_leaves(const std::vector<FusedLeaf>& leaves) {
   for (size_t i = 0; i < leaves.size(); ++i) {
     const Tensor& tensor = leaves[i].tensor;
+    if (is_sharded(tensor)) return kTakesLocalTensors;
     if (tensor.defined() && tensor.layout() == at::kStrided) continue;
     return fmt::format("fused_all_reduce: tensor {} (\"{}\") is {}", i, leaves[i].key,
                        tensor.defined() ? "not dense" : "undefined");

@@ -66,12 +66,13 @@ at::Tensor put_together_when_sent(VCall& call, const at::Tensor& tensor,
 std::string check_indexed(const at::Tensor& tensor, const IndexedState& state, bool reversed,
                           int64_t& dim) {
   if (!state.plan.problem.empty()) return state.plan.problem;
-  if (!tensor.defined()) return "the tensor is undefined";
+  std::string problem = tensor_problem(tensor);
+  if (!problem.empty()) return problem;
   if (tensor.layout() != at::kStrided) {
     return std::string("the tensor is of layout ") + c10::str(tensor.layout()) +
            "; a dense one is expected";
   }
-  std::string problem = wrap_dim("dim", dim, tensor.dim());
+  problem = wrap_dim("dim", dim, tensor.dim());
   if (!problem.empty()) return problem;
   const int64_t expected = reversed ? state.num_received : state.extent;
   if (tensor.size(dim) == expected) return {};

@@ -60,9 +60,9 @@ at::Tensor joined(const at::Tensor& tensor, int64_t dim, const std::vector<at::T
 ExchangePtr checked(const RangeExchangeState& state, const at::Tensor& tensor, int64_t extent) {
   const ExchangePtr& exchange = state.exchange;
   if (!exchange->problem.empty()) return exchange;
-  std::string problem;
-  if (!tensor.defined()) {
-    problem = "the tensor is undefined";
+  std::string problem = tensor_problem(tensor);
+  if (!problem.empty()) {
+    // That is it.
   } else if (tensor.dim() <= exchange->dim) {
     problem = fmt::format("the tensor has {} dimensions, and the halo is of dim {}", tensor.dim(),
                           exchange->dim);

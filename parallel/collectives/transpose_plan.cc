@@ -45,9 +45,9 @@ ExchangePtr TransposePlan::checked(const at::Tensor& tensor, bool back) const {
   const int64_t held_dim = back ? exchange_->dim : exchange_->other_dim;
   const int64_t whole = std::accumulate(cut.begin(), cut.end(), int64_t{0});
   const int64_t own = held[static_cast<size_t>(exchange_->rank)];
-  std::string problem;
-  if (!tensor.defined()) {
-    problem = "the tensor is undefined";
+  std::string problem = tensor_problem(tensor);
+  if (!problem.empty()) {
+    // That is it.
   } else if (tensor.dim() <= std::max(cut_dim, held_dim)) {
     problem = fmt::format("the tensor has {} dimensions, and the plan moves dim {} and dim {}",
                           tensor.dim(), cut_dim, held_dim);

@@ -44,8 +44,8 @@ ShardLayout inferred(const at::Tensor& local, const ShardMesh::Ptr& mesh,
   for (size_t rank = 0; rank < coordinates.size(); ++rank) {
     const Extents said(numbers, numbers + lengths[rank]);
     numbers += lengths[rank];
-    Extents head(said.begin(), said.begin() + static_cast<std::ptrdiff_t>(
-                                                  std::min(prefix, said.size())));
+    Extents head(said.begin(),
+                 said.begin() + static_cast<std::ptrdiff_t>(std::min(prefix, said.size())));
     if (rank == 0) first = head;
     if (head != first) {
       throw ShardTensorError(fmt::format(
@@ -59,8 +59,7 @@ ShardLayout inferred(const at::Tensor& local, const ShardMesh::Ptr& mesh,
   return ShardLayout::infer(mesh->shape(), placements, shapes);
 }
 
-ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh,
-                  const Placements& placements,
+ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh, const Placements& placements,
                   const std::map<int64_t, std::vector<Extents>>& shapes) {
   const Placements dims = normalized(placements, local.dim());
   std::vector<DimCut> cuts;
@@ -70,21 +69,24 @@ ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh,
     const auto found = shapes.find(static_cast<int64_t>(axis));
     DimCut& cut = cuts[static_cast<size_t>(dims[axis].dim())];
     if (found == shapes.end()) {
-      throw ShardLayoutError(fmt::format("sharding_shapes says nothing of mesh dimension {}, which "
-                                         "is {}",
-                                         axis, meshrun::to_string(dims[axis])));
+      throw ShardLayoutError(
+          fmt::format("sharding_shapes says nothing of mesh dimension {}, which "
+                      "is {}",
+                      axis, meshrun::to_string(dims[axis])));
     }
     if (!cut.axes.empty()) {
-      throw ShardLayoutError(fmt::format("mesh dimensions {} and {} both cut dimension {}: the "
-                                         "shapes have to be inferred",
-                                         cut.axes.front(), axis, dims[axis].dim()));
+      throw ShardLayoutError(
+          fmt::format("mesh dimensions {} and {} both cut dimension {}: the "
+                      "shapes have to be inferred",
+                      cut.axes.front(), axis, dims[axis].dim()));
     }
     cut = {{static_cast<int64_t>(axis)}, {}};
     for (const Extents& shape : found->second) {
       if (static_cast<int64_t>(shape.size()) != local.dim()) {
-        throw ShardLayoutError(fmt::format("sharding_shapes has a shape of {} dimensions for a "
-                                           "tensor of {}",
-                                           shape.size(), local.dim()));
+        throw ShardLayoutError(
+            fmt::format("sharding_shapes has a shape of {} dimensions for a "
+                        "tensor of {}",
+                        shape.size(), local.dim()));
       }
       cut.sizes.push_back(shape[static_cast<size_t>(dims[axis].dim())]);
     }
@@ -99,8 +101,9 @@ ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
   TORCH_CHECK_VALUE(local_tensor.defined() && !is_shard_tensor(local_tensor),
                     "ShardTensor takes a plain local tensor");
   if (local_tensor.sizes() != at::IntArrayRef(spec->local_shape())) {
-    throw ShardTensorError(fmt::format("ShardTensor: the local tensor is [{}], and the spec says {}",
-                                       fmt::join(local_tensor.sizes(), ", "), spec->to_string()));
+    throw ShardTensorError(
+        fmt::format("ShardTensor: the local tensor is [{}], and the spec says {}",
+                    fmt::join(local_tensor.sizes(), ", "), spec->to_string()));
   }
   at::Tensor& self = *this;
   self = wrap(local_tensor.detach(), spec);
@@ -122,8 +125,7 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
                                     const ShardingShapes& sharding_shapes,
                                     const std::optional<std::vector<int64_t>>& global_shape) {
   const ShardMesh::Ptr on = mesh ? ShardMesh::of(*mesh) : ShardMesh::global();
-  const Placements said =
-      placements.value_or(Placements(static_cast<size_t>(on->ndim())));
+  const Placements said = placements.value_or(Placements(static_cast<size_t>(on->ndim())));
   TORCH_CHECK_VALUE(local_tensor.defined() && !is_shard_tensor(local_tensor),
                     "from_local takes a plain local tensor");
   return with_shard_errors([&] {
@@ -141,16 +143,16 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
         break;
     }
     if (global_shape && *global_shape != layout.global_shape()) {
-      throw ShardLayoutError(fmt::format("from_local: the parts make [{}], and the global shape "
-                                         "is said to be [{}]",
-                                         fmt::join(layout.global_shape(), ", "),
-                                         fmt::join(*global_shape, ", ")));
+      throw ShardLayoutError(
+          fmt::format("from_local: the parts make [{}], and the global shape "
+                      "is said to be [{}]",
+                      fmt::join(layout.global_shape(), ", "), fmt::join(*global_shape, ", ")));
     }
     const SpecPtr spec = make_spec(on, std::move(layout));
     if (local_tensor.sizes() != at::IntArrayRef(spec->local_shape())) {
-      throw ShardLayoutError(fmt::format("from_local: the local tensor is [{}], and it should be {}",
-                                         fmt::join(local_tensor.sizes(), ", "),
-                                         spec->to_string()));
+      throw ShardLayoutError(
+          fmt::format("from_local: the local tensor is [{}], and it should be {}",
+                      fmt::join(local_tensor.sizes(), ", "), spec->to_string()));
     }
     return ShardTensor(meshrun::from_local(local_tensor, spec));
   });
@@ -168,7 +170,7 @@ at::Tensor ShardTensor::to_local(const std::optional<Placements>& grad_placement
 }
 
 at::Tensor ShardTensor::full_tensor(const std::optional<Placements>& grad_placements) const {
-  const SpecPtr whole = replicated_spec(spec()->mesh(), sizes());
+  const SpecPtr whole = target_spec(spec(), Placements(placements().size()));
   const at::Tensor gathered = meshrun::redistribute(*this, whole);
   return ShardTensor(gathered).to_local(grad_placements);
 }
@@ -193,25 +195,24 @@ int64_t ShardTensor::offsets(IntArgument mesh_dim) const {
 ShardTensor ShardTensor::redistribute(const std::optional<DeviceMesh>& mesh,
                                       const std::optional<Placements>& placements,
                                       BoolArgument async_op) const {
-  (void)async_op;
   if (!placements) throw ShardTensorError("redistribute needs placements");
   if (mesh && !(*mesh == spec()->mesh()->device_mesh())) {
-    throw ShardTensorError(fmt::format("redistribute stays on one mesh: the tensor is on {}, and "
-                                       "{} was asked",
-                                       spec()->mesh()->device_mesh().to_string(),
-                                       mesh->to_string()));
+    throw ShardTensorError(
+        fmt::format("redistribute stays on one mesh: the tensor is on {}, and "
+                    "{} was asked",
+                    spec()->mesh()->device_mesh().to_string(), mesh->to_string()));
   }
   for (const Placement& placement : *placements) {
     if (placement.is_partial()) {
-      throw ShardTensorError(fmt::format("redistribute: a target is Shard or Replicate on every "
-                                         "axis, not {}",
-                                         meshrun::to_string(*placements)));
+      throw ShardTensorError(
+          fmt::format("redistribute: a target is Shard or Replicate on every "
+                      "axis, not {}",
+                      meshrun::to_string(*placements)));
     }
   }
   const SpecPtr target = target_spec(spec(), *placements);
-  at::Tensor moved = meshrun::redistribute(*this, target);
-  if (local_of(moved).is_alias_of(local_of(*this))) moved = moved.clone();
-  return ShardTensor(std::move(moved));
+  return ShardTensor(
+      meshrun::redistribute(*this, target, {}, {.own_memory = true, .async = async_op}));
 }
 
 bool ShardTensor::patches_enabled() {

@@ -19,8 +19,7 @@ std::atomic<bool> any_made{false};
 // The backend's bit comes with the autograd keys of that backend alone.
 c10::DispatchKeySet keys_of(const at::Tensor& local) {
   const c10::DispatchKeySet backend =
-      local.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::RAW,
-                                            c10::full_backend_mask);
+      local.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::RAW, c10::full_backend_mask);
   return backend | c10::DispatchKeySet(kOperatorKey) | c10::DispatchKeySet(kFunctionKey);
 }
 
@@ -31,10 +30,9 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending
       local_(std::move(local)),
       spec_(std::move(spec)),
       pending_(std::move(pending)) {
-  TORCH_INTERNAL_ASSERT(
-      local_.sizes() == at::IntArrayRef(spec_->local_shape()),
-      fmt::format("a local tensor of [{}] for {}", fmt::join(local_.sizes(), ", "),
-                  spec_->to_string()));
+  TORCH_INTERNAL_ASSERT(local_.sizes() == at::IntArrayRef(spec_->local_shape()),
+                        fmt::format("a local tensor of [{}] for {}",
+                                    fmt::join(local_.sizes(), ", "), spec_->to_string()));
   set_storage_access_should_throw();
   mirror_strides();
   if (!any_made.load(std::memory_order_relaxed)) any_made = true;
@@ -79,9 +77,8 @@ void ShardTensorImpl::mirror_strides() {
 }
 
 void ShardTensorImpl::wait() const {
-  const WorkPtr work = std::move(pending_);
+  pending_->wait();
   pending_.reset();
-  work->wait();
 }
 
 void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
@@ -93,16 +90,15 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
 
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version_counter, bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<ShardTensorImpl>(local(), spec_);
+  auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_, pending_);
   copy_tensor_metadata(this, copy.get(), version_counter, allow_tensor_metadata_change);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version_counter, bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<ShardTensorImpl>(local(), spec_);
-  copy_tensor_metadata(this, copy.get(), std::move(version_counter),
-                       allow_tensor_metadata_change);
+  auto copy = c10::make_intrusive<ShardTensorImpl>(local_, spec_, pending_);
+  copy_tensor_metadata(this, copy.get(), std::move(version_counter), allow_tensor_metadata_change);
   return copy;
 }
 
@@ -111,9 +107,9 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& im
                    "a plain tensor cannot become the data of a ShardTensor");
   const auto& other = static_cast<const ShardTensorImpl&>(*impl);
   copy_tensor_metadata(&other, this, version_counter(), allow_tensor_metadata_change());
-  local_ = other.local();
+  local_ = other.local_;
   spec_ = other.spec_;
-  pending_.reset();
+  pending_ = other.pending_;
 }
 
 const at::Tensor& local_of(const at::Tensor& tensor) {
@@ -128,8 +124,9 @@ const SpecPtr& spec_of(const at::Tensor& tensor) {
   return impl->spec();
 }
 
-at::Tensor wrap(at::Tensor local, SpecPtr spec) {
-  return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec));
+at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending) {
+  return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec),
+                                                  std::move(pending));
 }
 
 bool any_shard_tensor_was_made() { return any_made; }

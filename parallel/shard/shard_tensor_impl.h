@@ -16,12 +16,13 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/TensorImpl.h"
+#include "parallel/base/sharded_key.h"
 #include "parallel/shard/shard_tensor_spec.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
 
-inline constexpr c10::DispatchKey kOperatorKey = c10::DispatchKey::Fake;
+inline constexpr c10::DispatchKey kOperatorKey = kShardedKey;
 inline constexpr c10::DispatchKey kFunctionKey = c10::DispatchKey::DeferredInit;
 
 class ShardTensorImpl : public c10::TensorImpl {
@@ -60,9 +61,7 @@ class ShardTensorImpl : public c10::TensorImpl {
   mutable WorkPtr pending_;
 };
 
-inline bool is_shard_tensor(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kOperatorKey);
-}
+inline bool is_shard_tensor(const at::Tensor& tensor) { return is_sharded(tensor); }
 
 // Null where it is not one.
 inline ShardTensorImpl* shard_impl(const at::Tensor& tensor) {
@@ -75,7 +74,7 @@ const at::Tensor& local_of(const at::Tensor& tensor);
 const SpecPtr& spec_of(const at::Tensor& tensor);
 
 // A sharded tensor without history. `local` has the spec's local shape.
-at::Tensor wrap(at::Tensor local, SpecPtr spec);
+at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending = {});
 
 // Whether any was made in this process.
 bool any_shard_tensor_was_made();

@@ -1,5 +1,6 @@
 #include "parallel/shard/shard_tensor_spec.h"
 
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -10,12 +11,18 @@
 namespace meshrun {
 
 ShardTensorSpec::ShardTensorSpec(ShardMesh::Ptr mesh, ShardLayout layout)
-    : mesh_(std::move(mesh)),
-      layout_(std::move(layout)),
-      box_(layout_.box(mesh_->coordinate())),
-      plans_(std::make_unique<RedistributionPlans>()) {}
+    : mesh_(std::move(mesh)), layout_(std::move(layout)), box_(layout_.box(mesh_->coordinate())) {}
 
-ShardTensorSpec::~ShardTensorSpec() = default;
+ShardTensorSpec::~ShardTensorSpec() { delete plans_.load(); }
+
+void ShardTensorSpec::release_resources() { delete plans_.exchange(nullptr); }
+
+RedistributionPlans& ShardTensorSpec::plans() const {
+  RedistributionPlans* plans = plans_.load(std::memory_order_acquire);
+  if (plans != nullptr) return *plans;
+  auto made = std::make_unique<RedistributionPlans>();
+  return plans_.compare_exchange_strong(plans, made.get()) ? *made.release() : *plans;
+}
 
 std::vector<int64_t> ShardTensorSpec::shard_sizes(int64_t mesh_dim) const {
   const Placement& placement = placements()[static_cast<size_t>(mesh_dim)];
@@ -25,8 +32,7 @@ std::vector<int64_t> ShardTensorSpec::shard_sizes(int64_t mesh_dim) const {
   std::vector<int64_t> sizes;
   for (int64_t i = 0; i < mesh_->shape()[static_cast<size_t>(mesh_dim)]; ++i) {
     coordinate[static_cast<size_t>(mesh_dim)] = i;
-    sizes.push_back(
-        cut.sizes[static_cast<size_t>(layout_.piece(placement.dim(), coordinate))]);
+    sizes.push_back(cut.sizes[static_cast<size_t>(layout_.piece(placement.dim(), coordinate))]);
   }
   return sizes;
 }
@@ -34,9 +40,9 @@ std::vector<int64_t> ShardTensorSpec::shard_sizes(int64_t mesh_dim) const {
 int64_t ShardTensorSpec::offset(int64_t mesh_dim) const {
   const std::vector<int64_t> sizes = shard_sizes(mesh_dim);
   if (sizes.empty()) return 0;
-  return std::accumulate(
-      sizes.begin(), sizes.begin() + mesh_->coordinate()[static_cast<size_t>(mesh_dim)],
-      int64_t{0});
+  return std::accumulate(sizes.begin(),
+                         sizes.begin() + mesh_->coordinate()[static_cast<size_t>(mesh_dim)],
+                         int64_t{0});
 }
 
 std::string ShardTensorSpec::to_string() const {
@@ -51,9 +57,9 @@ SpecPtr make_spec(const ShardMesh::Ptr& mesh, ShardLayout layout) {
 }
 
 SpecPtr replicated_spec(const ShardMesh::Ptr& mesh, at::IntArrayRef shape) {
-  return make_spec(mesh, ShardLayout::split(mesh->shape(),
-                                            Placements(static_cast<size_t>(mesh->ndim())),
-                                            shape.vec()));
+  return make_spec(mesh,
+                   ShardLayout::split(mesh->shape(), Placements(static_cast<size_t>(mesh->ndim())),
+                                      shape.vec()));
 }
 
 SpecPtr gradient_spec(const SpecPtr& spec) {
@@ -62,7 +68,7 @@ SpecPtr gradient_spec(const SpecPtr& spec) {
   for (Placement& placement : placements) {
     if (placement.is_partial()) placement = Replicate();
   }
-  return make_spec(spec->mesh(), spec->layout().with_placements(placements));
+  return target_spec(spec, placements);
 }
 
 }  // namespace meshrun

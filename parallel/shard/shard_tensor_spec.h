@@ -5,8 +5,8 @@
 // are equal where mesh and layout are. Threads: any. Corresponds to PhysicsNeMo's ShardTensorSpec.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,14 +61,17 @@ class ShardTensorSpec : public torch::CustomClassHolder {
   // "Shard(1) of [8, 9] on dp=2 ..., this rank has [8, 4] at [0, 5]".
   std::string to_string() const;
 
-  // Plans made for redistributions that start here.
-  RedistributionPlans& plans() const { return *plans_; }
+  // Of redistributions that start here.
+  RedistributionPlans& plans() const;
+
+  // At the end, of c10: weak pointers to this may remain after it.
+  void release_resources() override;
 
  private:
   const ShardMesh::Ptr mesh_;
   const ShardLayout layout_;
   const Box box_;
-  const std::unique_ptr<RedistributionPlans> plans_;
+  mutable std::atomic<RedistributionPlans*> plans_{nullptr};  // made when asked for
 };
 
 using SpecPtr = c10::intrusive_ptr<ShardTensorSpec>;

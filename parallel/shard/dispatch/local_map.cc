@@ -52,17 +52,29 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
   }
 };
 
+at::Tensor redistributed(const at::Tensor& tensor, const SpecPtr& to,
+                         const RedistributeForm& form) {
+  ShardTensorImpl::WorkPtr work;
+  const at::Tensor& local = local_of(tensor);
+  at::Tensor moved = redistribute_local(local, spec_of(tensor), to, form.async ? &work : nullptr);
+  if (form.own_memory && moved.is_alias_of(local))
+    moved = moved.clone(at::MemoryFormat::Contiguous);
+  return wrap(std::move(moved), to, std::move(work));
+}
+
 struct Redistribute : torch::autograd::Function<Redistribute> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const SpecPtr& to,
-                            const SpecPtr& gradient) {
+                            const SpecPtr& gradient, const RedistributeForm& form) {
     ctx->set_materialize_grads(false);
     save_spec(ctx, "gradient", gradient);
-    return wrap(redistribute_local(local_of(tensor), spec_of(tensor), to), to);
+    return redistributed(tensor, to, form);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
+    variable_list result(4);
+    if (!gradients[0].defined()) return result;
     const SpecPtr spec = saved_spec(ctx, "gradient");
-    return {redistribute(promote(gradients[0], spec->mesh()), spec), at::Tensor(), at::Tensor()};
+    result[0] = redistribute(promote(gradients[0], spec->mesh()), spec);
+    return result;
   }
 };
 
@@ -95,12 +107,12 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
   return FromLocal::apply(local, spec);
 }
 
-at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient) {
-  if (same(spec_of(tensor), to)) return tensor;
-  if (!wants_gradient(tensor)) {
-    return wrap(redistribute_local(local_of(tensor), spec_of(tensor), to), to);
-  }
-  return Redistribute::apply(tensor, to, gradient ? gradient : gradient_spec(spec_of(tensor)));
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient,
+                        const RedistributeForm& form) {
+  if (same(spec_of(tensor), to)) return form.own_memory ? tensor.clone() : tensor;
+  if (!wants_gradient(tensor)) return redistributed(tensor, to, form);
+  return Redistribute::apply(tensor, to, gradient ? gradient : gradient_spec(spec_of(tensor)),
+                             form);
 }
 
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {

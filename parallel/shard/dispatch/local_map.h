@@ -30,8 +30,13 @@ namespace meshrun {
 at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient = {});
 // A plain tensor is Replicate where `spec` is. `local` has the spec's local shape.
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
+struct RedistributeForm {
+  bool own_memory = false;  // the result never shares the tensor's
+  bool async = false;       // its first use waits for the last transfer
+};
 // `gradient`: where the gradient goes; null: gradient_spec() of the tensor's own.
-at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient = {});
+at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient = {},
+                        const RedistributeForm& form = {});
 
 // A ShardTensor stays what it is; a plain one becomes Replicate on the mesh, and its gradient is
 // plain, and whole (an announced leaf's where it is accumulated: promotion.h).

@@ -1,22 +1,22 @@
 #include "parallel/shard/redistribute/redistribute.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/empty.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/all_to_all_v.h"
-#include "parallel/collectives/split.h"
+#include "parallel/collectives/planned_collective.h"
+#include "parallel/shard/redistribute/deferred_work.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
-
-struct RedistributionPlans::State {};
-RedistributionPlans::RedistributionPlans() = default;
-RedistributionPlans::~RedistributionPlans() = default;
-
 namespace {
+
+using Step = RedistributionStep;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 c10d::ReduceOp::RedOpType reduce_op(PartialOp op) {
   switch (op) {
@@ -34,139 +34,143 @@ c10d::ReduceOp::RedOpType reduce_op(PartialOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-at::Tensor narrow_to(at::Tensor tensor, const Box& origin, const Box& part) {
+at::Tensor narrow_to(at::Tensor tensor, const Box& part) {
   for (size_t d = 0; d < part.sizes.size(); ++d) {
     const auto dim = static_cast<int64_t>(d);
-    if (part.sizes[d] == tensor.size(dim)) continue;
-    const int64_t begin = part.sizes[d] == 0 ? 0 : part.offsets[d] - origin.offsets[d];
-    tensor = tensor.narrow(dim, begin, part.sizes[d]);
+    if (part.sizes[d] != tensor.size(dim)) {
+      tensor = tensor.narrow(dim, part.offsets[d], part.sizes[d]);
+    }
   }
   return tensor;
 }
 
-// Whether every rank already holds its new part.
-bool is_local(const ShardLayout& from, const ShardLayout& to) {
-  for (const auto& coordinate : all_coordinates(from.mesh_shape())) {
-    const Box target = to.box(coordinate);
-    if (numel(intersect(from.box(coordinate), target)) != numel(target)) return false;
+// `finish` runs after the transfer: at once, or where `work` is waited for.
+template <typename Finish>
+void finish_after(WorkPtr transfer, WorkPtr* work, Finish finish) {
+  if (work == nullptr) {
+    transfer->wait();
+    finish();
+  } else {
+    *work = c10::make_intrusive<DeferredWork>(std::move(transfer), std::move(finish));
   }
-  return true;
 }
 
-// Whether the two ranks share their coordinates on all axes that do not shard `layout`.
-bool exchange_with(const ShardLayout& layout, const std::vector<int64_t>& a,
-                   const std::vector<int64_t>& b) {
-  for (size_t axis = 0; axis < a.size(); ++axis) {
-    if (!layout.placements()[axis].is_shard() && a[axis] != b[axis]) return false;
+at::Tensor all_reduce(const PreparedStep& prepared, const at::Tensor& local, bool is_own,
+                      WorkPtr* work) {
+  const at::Tensor sum = is_own && local.is_non_overlapping_and_dense()
+                             ? local
+                             : local.clone(at::MemoryFormat::Contiguous);
+  VCall call;
+  call.async = work != nullptr;
+  if (prepared.agreed != 0) {
+    call.agreed = prepared.agreed;
+    call.details = [words = prepared.words] { return words; };
   }
-  return true;
+  detail::PendingAllReduce pending =
+      detail::all_reduce(prepared.group, sum, reduce_op(prepared.step.op), std::move(call));
+  if (work == nullptr || !pending.work()) return pending.wait();
+  const WorkPtr transfer = pending.work();
+  finish_after(transfer, work,
+               [pending = std::make_shared<detail::PendingAllReduce>(std::move(pending))] {
+                 pending->wait();
+               });
+  return sum;
 }
 
-at::Tensor exchange(const at::Tensor& local, const ShardTensorSpec& from,
-                    const ShardTensorSpec& to) {
-  const ShardMesh& mesh = *from.mesh();
-  const std::vector<int64_t>& self = mesh.coordinate();
-  const auto coordinates = all_coordinates(mesh.shape());
-  std::vector<int64_t> send_sizes(coordinates.size());
-  std::vector<int64_t> receive_sizes(coordinates.size());
-  std::vector<Box> sent(coordinates.size());
-  std::vector<Box> received(coordinates.size());
+at::Tensor reduce_scatter(const PreparedStep& prepared, const at::Tensor& local, WorkPtr* work) {
+  if (prepared.step.op != PartialOp::kAvg) return (*prepared.collective)(local, work);
+  TORCH_CHECK_VALUE(local.is_floating_point() || local.is_complex(),
+                    "an average needs a floating-point or complex type");
+  const auto ranks = static_cast<int64_t>(prepared.step.sent_sizes.size());
+  WorkPtr transfer;
+  const at::Tensor sum = (*prepared.collective)(local, work == nullptr ? nullptr : &transfer);
+  if (work == nullptr) return at::Tensor(sum).div_(ranks);
+  finish_after(transfer, work, [sum, ranks] { at::Tensor(sum).div_(ranks); });
+  return sum;
+}
+
+at::Tensor exchange(const PreparedStepPtr& prepared, const at::Tensor& local, WorkPtr* work) {
+  const Step& step = prepared->step;
   int64_t total = 0;
-  for (size_t rank = 0; rank < coordinates.size(); ++rank) {
-    if (coordinates[rank] == self || !exchange_with(from.layout(), self, coordinates[rank])) {
-      continue;
-    }
-    sent[rank] = intersect(from.box(), to.layout().box(coordinates[rank]));
-    received[rank] = intersect(from.layout().box(coordinates[rank]), to.box());
-    send_sizes[rank] = numel(sent[rank]);
-    receive_sizes[rank] = numel(received[rank]);
-    total += send_sizes[rank];
-  }
+  for (const int64_t size : step.sent_sizes) total += size;
   const at::Tensor packed = at::empty({total}, local.options());
   int64_t offset = 0;
-  for (size_t rank = 0; rank < coordinates.size(); ++rank) {
-    if (send_sizes[rank] == 0) continue;
-    packed.narrow(0, offset, send_sizes[rank])
-        .view(sent[rank].sizes)
-        .copy_(narrow_to(local, from.box(), sent[rank]));
-    offset += send_sizes[rank];
+  for (size_t rank = 0; rank < step.sent.size(); ++rank) {
+    if (step.sent_sizes[rank] == 0) continue;
+    packed.narrow(0, offset, step.sent_sizes[rank])
+        .view(step.sent[rank].sizes)
+        .copy_(narrow_to(local, step.sent[rank]));
+    offset += step.sent_sizes[rank];
   }
-  const at::Tensor arrived =
-      all_to_all_v(packed, send_sizes, receive_sizes, 0, 0, GroupArgument(mesh.group()));
-  at::Tensor result = at::empty(to.local_shape(), local.options());
-  const Box own = intersect(from.box(), to.box());
-  if (numel(own) > 0) {
-    narrow_to(result, to.box(), own).copy_(narrow_to(local, from.box(), own));
+  WorkPtr transfer;
+  at::Tensor arrived;
+  if (step.is_on_wire) arrived = (*prepared->collective)(packed, &transfer);
+  at::Tensor result = at::empty(step.shape, local.options());
+  if (numel(step.own_from) > 0) {
+    narrow_to(result, step.own_to).copy_(narrow_to(local, step.own_from));
   }
-  offset = 0;
-  for (size_t rank = 0; rank < coordinates.size(); ++rank) {
-    if (receive_sizes[rank] == 0) continue;
-    narrow_to(result, to.box(), received[rank])
-        .copy_(arrived.narrow(0, offset, receive_sizes[rank]).view(received[rank].sizes));
-    offset += receive_sizes[rank];
-  }
+  if (!step.is_on_wire) return result;
+  finish_after(std::move(transfer), work, [prepared, arrived, result] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    int64_t begin = 0;
+    for (size_t rank = 0; rank < prepared->step.received.size(); ++rank) {
+      const int64_t size = prepared->step.received_sizes[rank];
+      if (size == 0) continue;
+      const Box& box = prepared->step.received[rank];
+      narrow_to(result, box).copy_(arrived.narrow(0, begin, size).view(box.sizes));
+      begin += size;
+    }
+  });
   return result;
+}
+
+// `is_own`: nobody else sees `local`'s memory.
+at::Tensor take(const PreparedStepPtr& prepared, const at::Tensor& local, bool is_own,
+                WorkPtr* work) {
+  switch (prepared->step.kind) {
+    case Step::Kind::kSlice:
+      return narrow_to(local, prepared->step.own_from);
+    case Step::Kind::kAllReduce:
+      return all_reduce(*prepared, local, is_own, work);
+    case Step::Kind::kReduceScatter:
+      return reduce_scatter(*prepared, local, work);
+    case Step::Kind::kExchange:
+      return exchange(prepared, local, work);
+    case Step::Kind::kAllGather:
+    case Step::Kind::kAllToAll:
+      break;
+  }
+  return (*prepared->collective)(local, work);
 }
 
 }  // namespace
 
-SpecPtr target_spec(const SpecPtr& from, Placements placements) {
-  return with_shard_errors([&] {
-    const ShardLayout& layout = from->layout();
-    placements = normalized(std::move(placements), layout.ndim());
-    if (placements.size() != layout.placements().size()) {
-      throw ShardLayoutError(fmt::format("placements {} are {}, and the mesh {} has {} axes",
-                                         to_string(placements), placements.size(),
-                                         from->mesh()->device_mesh().to_string(),
-                                         layout.placements().size()));
-    }
-    for (size_t axis = 0; axis < placements.size(); ++axis) {
-      if (placements[axis].is_partial() && placements[axis] != layout.placements()[axis]) {
-        throw ShardLayoutError(fmt::format(
-            "{} cannot be redistributed to {}: a target is Shard or Replicate on every axis",
-            to_string(layout.placements()), to_string(placements)));
-      }
-    }
-    if (placements == layout.placements()) return from;
-    const ShardLayout fresh =
-        ShardLayout::split(layout.mesh_shape(), placements, layout.global_shape());
-    std::vector<DimCut> cuts = fresh.cuts();
-    for (size_t dim = 0; dim < cuts.size(); ++dim) {
-      if (cuts[dim].axes == layout.cuts()[dim].axes) cuts[dim] = layout.cuts()[dim];
-    }
-    return make_spec(from->mesh(),
-                     ShardLayout::with_cuts(layout.mesh_shape(), placements, std::move(cuts)));
-  });
+SpecPtr target_spec(const SpecPtr& from, const Placements& placements) {
+  if (placements == from->placements()) return from;
+  return from->plans().target(from, placements);
 }
 
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
-                              c10::intrusive_ptr<c10d::Work>* work) {
-  (void)work;
+                              WorkPtr* work) {
   if (same(from, to)) return local;
   if (from->mesh() != to->mesh() || from->global_shape() != to->global_shape()) {
-    throw ShardTensorError(fmt::format("cannot redistribute {} to {}", from->to_string(),
-                                       to->to_string()));
+    throw ShardTensorError(
+        fmt::format("cannot redistribute {} to {}", from->to_string(), to->to_string()));
   }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const auto prepared = from->plans().to(*from, *to);
   at::Tensor tensor = local;
-  SpecPtr present = from;
-  Placements reduced = from->placements();
-  for (size_t axis = 0; axis < reduced.size(); ++axis) {
-    if (!reduced[axis].is_partial() || reduced[axis] == to->placements()[axis]) continue;
-    if (tensor.is_same(local)) tensor = local.clone(at::MemoryFormat::Contiguous);
-    detail::all_reduce(from->mesh()->axis_group(static_cast<int64_t>(axis)), tensor,
-                       reduce_op(reduced[axis].op()))
-        .wait();
-    reduced[axis] = Replicate();
+  bool is_own = false;
+  for (size_t i = 0; i < prepared->steps.size(); ++i) {
+    const PreparedStepPtr& step = prepared->steps[i];
+    tensor = take(step, tensor, is_own, i == prepared->may_go_on ? work : nullptr);
+    is_own |= step->step.is_on_wire;
   }
-  if (reduced != from->placements()) {
-    present = make_spec(from->mesh(), from->layout().with_placements(reduced));
-  }
-  if (same(present, to)) return tensor;
-  if (is_local(present->layout(), to->layout())) {
-    if (numel(to->box()) == 0) return at::empty(to->local_shape(), local.options());
-    return narrow_to(tensor, present->box(), to->box());
-  }
-  return exchange(tensor, *present, *to);
+  return tensor;
+}
+
+RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to) {
+  return plan_redistribution(from->layout(), to->layout(), from->mesh()->coordinate());
 }
 
 }  // namespace meshrun

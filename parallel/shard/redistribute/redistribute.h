@@ -1,13 +1,11 @@
-// Moves a local tensor from one layout to another: what every rank lacks, and nothing else.
-//
-//   Partial to anything     the reduction along that axis first
-//   from there              each rank gets the part of its new box that it does not hold, from the
-//                           rank that holds it and shares its other coordinates
+// Moves a local tensor from one layout to another: what every rank lacks, and nothing else
+// (redistribution_plan.h).
 //
 // All ranks of the mesh call it with the same two specs, in the same order. Internal to
 // parallel/shard, without autograd: ShardTensor::redistribute is the public form.
 // Errors: ShardTensorError (another mesh or global shape; a Partial target that is not one already),
-// and those of the collectives.
+// and those of the collectives: CollectiveMismatchError on every rank where ranks of one group
+// disagree on the layouts, CollectiveDeadlockError where they wait in different groups.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +13,45 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/shard/redistribute/redistribution_plan.h"
 #include "parallel/shard/shard_tensor_spec.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
 
-// What a spec keeps about redistributions that start there. Threads: any.
+// What a spec keeps about redistributions that start there: the last kKept plans with their groups,
+// and the specs of the last kKept targets. Threads: any.
 class RedistributionPlans {
  public:
+  static constexpr size_t kKept = 16;
+  struct Prepared;  // a plan, and its collectives
+
   RedistributionPlans();
   ~RedistributionPlans();
 
+  std::shared_ptr<const Prepared> to(const ShardTensorSpec& from, const ShardTensorSpec& to);
+  // What target_spec() returns.
+  SpecPtr target(const SpecPtr& from, const Placements& placements);
+
+  // Plans made in this process.
+  static int64_t num_made();
+
  private:
-  friend at::Tensor redistribute_local(const at::Tensor&, const SpecPtr&, const SpecPtr&,
-                                       c10::intrusive_ptr<c10d::Work>*);
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// May return `local` itself, or a view of it. `work`: where a transfer is left that goes on; null:
-// it is waited for.
+// May return `local` itself, or a view of it. `work`: where the last transfer is left that goes on
+// (null: none does); the result is whole after its wait(). Without `work` it is waited for.
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
                               c10::intrusive_ptr<c10d::Work>* work = nullptr);
 
 // The layout of `from` with other placements: dimensions that stay cut by the same axes keep their
 // pieces, others are cut by the split rule. Raises ShardTensorError: a Partial that `from` has not,
 // a dim out of range, placements whose number is not the mesh's.
-SpecPtr target_spec(const SpecPtr& from, Placements placements);
+SpecPtr target_spec(const SpecPtr& from, const Placements& placements);
+
+// The steps from one layout to the other, as this rank takes them.
+RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to);
 
 }  // namespace meshrun

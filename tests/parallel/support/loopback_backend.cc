@@ -89,6 +89,13 @@ LoopbackBackend::WorkPtr LoopbackBackend::all_gather_v(const at::Tensor& output,
                                                        VCall call) {
   if (WorkPtr error = refuse(std::move(call))) return error;
   write_own(output, sizes, dim, input);
+  bytes_received_ += static_cast<int64_t>(output.nbytes() - input.nbytes());
+  return done_;
+}
+
+LoopbackBackend::WorkPtr LoopbackBackend::allreduce(std::vector<at::Tensor>&,
+                                                    const c10d::AllreduceOptions&) {
+  ++num_calls_;
   return done_;
 }
 
@@ -98,6 +105,7 @@ LoopbackBackend::WorkPtr LoopbackBackend::reduce_scatter_v(const at::Tensor& out
                                                            VCall call) {
   if (WorkPtr error = refuse(std::move(call))) return error;
   copy(output, slice(input, sizes, dim, rank_));
+  bytes_received_ += (size_ - 1) * static_cast<int64_t>(output.nbytes());
   return done_;
 }
 
@@ -105,7 +113,10 @@ LoopbackBackend::WorkPtr LoopbackBackend::gather_v(const at::Tensor& output,
                                                    const at::Tensor& input, at::IntArrayRef sizes,
                                                    int64_t dim, int root, VCall call) {
   if (WorkPtr error = refuse(std::move(call))) return error;
-  if (root == rank_) write_own(output, sizes, dim, input);
+  if (root == rank_) {
+    write_own(output, sizes, dim, input);
+    bytes_received_ += static_cast<int64_t>(output.nbytes() - input.nbytes());
+  }
   return done_;
 }
 
@@ -117,6 +128,7 @@ LoopbackBackend::WorkPtr LoopbackBackend::scatter_v(const at::Tensor& output,
     copy(output, slice(input, sizes, dim, rank_));
   } else {
     output.zero_();
+    bytes_received_ += static_cast<int64_t>(output.nbytes());
   }
   return done_;
 }
@@ -129,7 +141,8 @@ LoopbackBackend::WorkPtr LoopbackBackend::all_to_all_v(const at::Tensor& output,
   if (WorkPtr error = refuse(std::move(call))) return error;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    slice(output, output_sizes, output_dim, r).zero_();
+    const at::Tensor from_other = slice(output, output_sizes, output_dim, r).zero_();
+    bytes_received_ += static_cast<int64_t>(from_other.nbytes());
     bytes_sent_ += static_cast<int64_t>(slice(input, input_sizes, input_dim, r).nbytes());
   }
   const auto own = static_cast<size_t>(rank_);

@@ -6,6 +6,7 @@
 //   reduce_scatter_v           the other ranks add zero
 //   scatter_v                  off the root, the piece is zeros
 //   all_to_all_v               what comes from the others is zeros
+//   allreduce                  the other ranks have the neutral element
 //
 // So each is the adjoint of its backward, as with real ranks. A call with a problem, or with sizes
 // that do not fit its tensors, ends with CollectiveArgumentError from its Work. Everything is
@@ -16,6 +17,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
@@ -45,10 +47,15 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
                        const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
                        VCall call) override;
 
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors,
+                    const c10d::AllreduceOptions& options) override;
+
   int64_t num_calls() const { return num_calls_; }
   int64_t bytes_copied() const { return bytes_copied_; }
   // To other ranks, in all_to_all_v.
   int64_t bytes_sent() const { return bytes_sent_; }
+  // From other ranks, in v-collectives; what is added up counts once for each rank that has it.
+  int64_t bytes_received() const { return bytes_received_; }
   const VCall& last_call() const { return last_call_; }
 
  private:
@@ -62,6 +69,7 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   int64_t num_calls_ = 0;
   int64_t bytes_copied_ = 0;
   int64_t bytes_sent_ = 0;
+  int64_t bytes_received_ = 0;
   VCall last_call_;
 };
 

@@ -1,0 +1,78 @@
+// How a tensor gets from one layout to another: which collectives, over which ranks, of which
+// pieces.
+//
+//   1. axes that become Shard and are Replicate: each rank keeps its part (nothing is sent)
+//   2. Partial(sum or avg) to Shard: reduce-scatter; any other Partial: all-reduce
+//   3. Shard to Shard: one all-to-all along the axis; Shard to Replicate: one all-gather, innermost
+//      axis first. Each writes its result in place
+//   4. what 3 cannot reach, or not with the fewest bytes (pieces that do not nest): one all-to-all
+//      of boxes, packed once
+//
+// In 3 and 4 a rank receives the part of its new box that it does not hold, once, from the rank
+// that holds it and shares its other coordinates: nothing can do with less. Pure, without LibTorch;
+// all ranks that give the same two layouts make steps of the same kinds over the same axes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/shard/layout/shard_layout.h"
+
+namespace meshrun {
+
+struct RedistributionStep {
+  enum class Kind : uint8_t {
+    kSlice,          // keeps own_from of what this rank has
+    kReduceScatter,  // over `axis`, into sent_sizes along sent_dim, by `op`
+    kAllReduce,      // over `axis`, by `op`
+    kAllGather,      // over `axis`, of sent_sizes along sent_dim
+    kAllToAll,       // over `axis`: sent_sizes along sent_dim go out, received_sizes along
+                     // received_dim come in
+    kExchange,       // over `axis`: a box to each rank and from each
+  };
+  static constexpr int64_t kWholeMesh = -1;
+
+  Kind kind = Kind::kSlice;
+  int64_t axis = kWholeMesh;
+  bool is_on_wire = true;
+  PartialOp op = PartialOp::kSum;
+  int64_t sent_dim = 0;
+  std::vector<int64_t> sent_sizes;
+  int64_t received_dim = 0;
+  std::vector<int64_t> received_sizes;
+
+  // Boxes in the local tensors: those sent in what this rank holds, those received in its result;
+  // one for each rank along `axis`, empty for itself. Its own part goes from own_from to own_to; a
+  // slice is own_from.
+  std::vector<Box> sent;
+  std::vector<Box> received;
+  Box own_from;
+  Box own_to;
+
+  // Of the local result.
+  std::vector<int64_t> shape;
+  // Elements that this rank gets from others. An all-reduce counts as a reduce-scatter and an
+  // all-gather of equal pieces, rounded up.
+  int64_t received_elements = 0;
+};
+
+struct RedistributionPlan {
+  std::vector<RedistributionStep> steps;
+  // What all ranks that make these exchanges must have alike, as a number and in words.
+  uint64_t digest = 0;
+  std::string words;
+
+  int64_t received_elements() const;
+};
+
+// Of the rank at `coordinate`. The layouts are of one mesh shape and one global shape; where `to`
+// is Partial `from` is the same Partial.
+RedistributionPlan plan_redistribution(const ShardLayout& from, const ShardLayout& to,
+                                       const std::vector<int64_t>& coordinate);
+
+// Elements of its new box that the rank does not hold.
+int64_t lacking_elements(const ShardLayout& from, const ShardLayout& to,
+                         const std::vector<int64_t>& coordinate);
+
+}  // namespace meshrun

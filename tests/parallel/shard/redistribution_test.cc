@@ -1,0 +1,289 @@
+// Redistribution between real ranks: bit-equal parts for every pair of layouts, gradients in the
+// placements asked for, transfers that go on.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "fmt/format.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/collectives/all_gather_v.h"
+#include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/shard_tensor.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/shard/drawn_layouts.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+using Extents = std::vector<int64_t>;
+
+std::vector<Extents> mesh_shapes(int64_t world) {
+  switch (world) {
+    case 1:
+      return {{1}, {1, 1}};
+    case 4:
+      return {{4}, {2, 2}, {4, 1}, {1, 2, 2}, {2, 1, 2}};
+    default:
+      return {{world}, {1, world}, {world, 1}};
+  }
+}
+
+// Small whole numbers: sums are exact, in any order.
+at::Tensor numbered(const Extents& shape) {
+  return at::arange(at::empty(shape).numel(), at::kDouble).view(shape).remainder(997);
+}
+
+void expect_part(const at::Tensor& tensor, const at::Tensor& whole, const SpecPtr& spec) {
+  const at::Tensor& local = local_of(tensor);
+  ASSERT_EQ(local.sizes(), at::IntArrayRef(spec->local_shape()));
+  EXPECT_TRUE(at::equal(local, part_of(whole, *spec)));
+}
+
+// Every kind of source and target on every axis; of a mesh with three, one in seven.
+void move_between_all_placements(const JoinedWorld& world) {
+  const Extents shape = {5, 9, 4};
+  const at::Tensor whole = numbered(shape);
+  const std::vector<Placement> kinds = {Shard(0), Shard(1), Shard(2), Replicate(), Partial()};
+  for (const Extents& mesh_shape : mesh_shapes(world.size)) {
+    const ShardMesh::Ptr mesh = mesh_of_world(mesh_shape);
+    int pair = 0;
+    for (const Extents& source : all_coordinates(Extents(mesh_shape.size(), 5))) {
+      for (const Extents& target : all_coordinates(Extents(mesh_shape.size(), 4))) {
+        if (mesh_shape.size() == 3 && ++pair % 7 != 0) continue;
+        Placements from;
+        Placements to;
+        for (size_t axis = 0; axis < mesh_shape.size(); ++axis) {
+          from.push_back(kinds[static_cast<size_t>(source[axis])]);
+          to.push_back(kinds[static_cast<size_t>(target[axis])]);
+        }
+        SCOPED_TRACE(fmt::format("mesh [{}]: {} to {}", fmt::join(mesh_shape, ", "),
+                                 to_string(from), to_string(to)));
+        const SpecPtr spec = make_spec(mesh, ShardLayout::split(mesh_shape, from, shape));
+        const SpecPtr target_layout = make_spec(mesh, ShardLayout::split(mesh_shape, to, shape));
+        const ShardTensor moved =
+            ShardTensor(part_of(whole, *spec), spec).redistribute(std::nullopt, to);
+        expect_part(moved, whole, moved.spec());
+        EXPECT_EQ(moved.placements(), to);
+        const at::Tensor there = redistribute_local(part_of(whole, *spec), spec, target_layout);
+        EXPECT_TRUE(at::equal(there, part_of(whole, *target_layout)));
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+void move_between_drawn_layouts(const JoinedWorld& world) {
+  Draw draw(20260701);
+  std::vector<ShardMesh::Ptr> meshes;
+  for (const Extents& shape : mesh_shapes(world.size)) meshes.push_back(mesh_of_world(shape));
+  for (int i = 0; i < 150; ++i) {
+    const ShardMesh::Ptr& mesh = meshes[static_cast<size_t>(i) % meshes.size()];
+    Extents shape(static_cast<size_t>(draw.integer(1, 4)));
+    for (int64_t& extent : shape) extent = draw.chance(0.05) ? 0 : draw.extent();
+    const at::ScalarType dtype = draw.one_of<at::ScalarType>(
+        {at::kDouble, at::kFloat, at::kHalf, at::kLong, at::kComplexFloat});
+    const bool sums = dtype != at::kHalf;
+    const at::Tensor whole = numbered(shape).remainder(31).to(dtype);
+    const SpecPtr from = make_spec(mesh, draw_layout(draw, mesh->shape(), shape, sums, true));
+    const SpecPtr to = make_spec(mesh, draw_layout(draw, mesh->shape(), shape, false, true));
+    SCOPED_TRACE(fmt::format("draw {}: {} {} to {}", i, c10::toString(dtype), from->to_string(),
+                             to->to_string()));
+    const at::Tensor part = part_of(whole, *from).to(dtype);
+    const at::Tensor kept = part.clone();
+    c10::intrusive_ptr<c10d::Work> work;
+    const at::Tensor moved = redistribute_local(part, from, to, &work);
+    if (work) work->wait();
+    EXPECT_TRUE(at::equal(moved, part_of(whole, *to)));
+    EXPECT_TRUE(at::equal(part, kept)) << "the source has changed";
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// The peers' vector 9: local shape (100, (r + 1) * 4 + 2r, 100).
+void move_vector_nine(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  for (const bool last_is_empty : {false, true}) {
+    int64_t columns = 0;
+    Extents sizes;
+    for (int64_t r = 0; r < world.size; ++r) {
+      const bool empty = last_is_empty && world.size > 1 && r + 1 == world.size;
+      sizes.push_back(empty ? 0 : (r + 1) * 4 + 2 * r);
+      columns += sizes.back();
+    }
+    const at::Tensor whole = at::arange(100 * columns * 100, at::kFloat).view({100, columns, 100});
+    const SpecPtr spec = make_spec(
+        mesh,
+        ShardLayout::with_cuts({world.size}, {Shard(1)}, {{{}, {100}}, {{0}, sizes}, {{}, {100}}}));
+    const at::Tensor part = part_of(whole, *spec);
+    const ShardTensor x = ShardTensor::from_local(part, mesh->device_mesh(), Placements{Shard(1)});
+    EXPECT_EQ(x.spec()->layout(), spec->layout());
+    EXPECT_TRUE(at::equal(x.full_tensor(), whole));
+    const ShardTensor rows = x.redistribute(std::nullopt, Placements{Shard(2)});
+    expect_part(rows, whole, rows.spec());
+    const ShardTensor other = rows.redistribute(std::nullopt, Placements{Shard(1)});
+    expect_part(other, whole, other.spec());
+    const at::Tensor again = redistribute_local(local_of(rows), rows.spec(), x.spec());
+    EXPECT_TRUE(at::equal(again, part));
+  }
+  const ShardTensor summands(
+      at::full({3, 2}, world.rank + 1.0),
+      make_spec(mesh, ShardLayout::split({world.size}, {Partial()}, {3, 2})));
+  EXPECT_TRUE(
+      at::equal(summands.full_tensor(), at::full({3, 2}, world.size * (world.size + 1) / 2.0)));
+}
+
+void reduce_every_partial(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const double n = world.size;
+  double factorial = 1;
+  for (int i = 2; i <= world.size; ++i) factorial *= i;
+  const std::map<PartialOp, double> expected = {{PartialOp::kSum, n * (n + 1) / 2},
+                                                {PartialOp::kAvg, (n + 1) / 2},
+                                                {PartialOp::kProduct, factorial},
+                                                {PartialOp::kMin, 1},
+                                                {PartialOp::kMax, n}};
+  for (const auto& [op, value] : expected) {
+    SCOPED_TRACE(to_string(op));
+    const ShardTensor x(at::full({5}, world.rank + 1.0),
+                        make_spec(mesh, ShardLayout::split({world.size}, {Partial(op)}, {5})));
+    EXPECT_TRUE(at::allclose(x.full_tensor(), at::full({5}, value)));
+    const ShardTensor pieces = x.redistribute(std::nullopt, Placements{Shard(0)});
+    EXPECT_TRUE(at::allclose(pieces.to_local(), at::full({pieces.spec()->local_shape()}, value)));
+    const ShardTensor later = x.redistribute(std::nullopt, Placements{Shard(0)}, true);
+    EXPECT_TRUE(at::equal(later.to_local(), pieces.to_local()));
+  }
+}
+
+void send_gradients_back(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const at::Tensor whole = numbered({7, 3});
+  const at::Tensor weight = numbered({7, 3}) + 1;
+  const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
+  const auto leaf = [&] { return ShardTensor(part_of(whole, *spec), spec, true); };
+  for (const bool async : {false, true}) {
+    ShardTensor x = leaf();
+    const ShardTensor moved = x.redistribute(std::nullopt, Placements{Shard(1)}, async);
+    at::mul(moved, at::Tensor(ShardTensor(part_of(weight, *moved.spec()), moved.spec())))
+        .sum()
+        .backward();
+    ASSERT_TRUE(is_shard_tensor(x.grad()));
+    EXPECT_EQ(spec_of(x.grad())->layout(), spec->layout());
+    expect_part(x.grad(), weight, spec);
+  }
+  {
+    ShardTensor x = leaf();  // every rank has the whole, and the same gradient of it
+    (x.full_tensor() * weight).sum().backward();
+    expect_part(x.grad(), weight, spec);
+  }
+  {
+    ShardTensor x = leaf();  // every rank has a summand of it
+    (x.full_tensor(Placements{Partial()}) * weight * (world.rank + 1)).sum().backward();
+    expect_part(x.grad(), weight * (world.size * (world.size + 1) / 2.0), spec);
+  }
+  {
+    const SpecPtr copies = replicated_spec(mesh, {7, 3});
+    ShardTensor x(whole, copies, true);
+    (x.to_local(Placements{Partial()}) * (world.rank + 1)).sum().backward();
+    expect_part(x.grad(), at::full({7, 3}, world.size * (world.size + 1) / 2.0, at::kDouble),
+                copies);
+  }
+  {
+    const SpecPtr summands = make_spec(mesh, ShardLayout::split({world.size}, {Partial()}, {7, 3}));
+    ShardTensor x(part_of(whole, *summands), summands, true);
+    (x.full_tensor() * weight).sum().backward();
+    EXPECT_EQ(spec_of(x.grad())->placements(), Placements{Replicate()});
+    expect_part(x.grad(), weight, replicated_spec(mesh, {7, 3}));
+  }
+  EXPECT_NE(error_of([&] { leaf().to_local(Placements{Replicate()}); }).find("cut into"),
+            std::string::npos);
+}
+
+// The ranks of a pair meet in the pair's group and in the world's, one rank in each order: whoever
+// waited in redistribute() would wait for ever.
+void go_on_meanwhile() {
+  const ShardMesh::Ptr mesh = mesh_of_world({2, 2});
+  const at::Tensor whole = numbered({6, 5});
+  for (const Placements& target :
+       {Placements{Shard(0), Replicate()}, Placements{Shard(0), Shard(0)}}) {
+    const SpecPtr spec = make_spec(mesh, ShardLayout::split({2, 2}, {Shard(0), Shard(1)}, {6, 5}));
+    const ShardTensor x(part_of(whole, *spec), spec);
+    const auto meet = [] { all_gather_v(at::zeros({1})); };
+    const bool first = mesh->coordinate()[1] == 0;
+    if (!first) meet();
+    const ShardTensor moved = x.redistribute(std::nullopt, target, true);
+    const at::Tensor copy = moved.tensor_data();
+    if (first) meet();
+    expect_part(moved, whole, moved.spec());
+    expect_part(copy, whole, moved.spec());
+  }
+}
+
+void plan_once(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
+  ShardTensor x(part_of(numbered({7, 3}), *spec), spec);
+  const auto there_and_back = [&] {
+    x = x.redistribute(std::nullopt, Placements{Shard(1)})
+            .redistribute(std::nullopt, Placements{Shard(0)});
+    x.full_tensor();
+  };
+  there_and_back();
+  const int64_t made = RedistributionPlans::num_made();
+  const SpecPtr there = x.redistribute(std::nullopt, Placements{Shard(1)}).spec();
+  for (int i = 0; i < 20; ++i) there_and_back();
+  EXPECT_EQ(RedistributionPlans::num_made(), made);
+  EXPECT_EQ(x.spec(), spec) << "a spec was made anew";
+  EXPECT_EQ(x.redistribute(std::nullopt, Placements{Shard(1)}).spec(), there);
+}
+
+void disagree(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
+  const ShardTensor x(part_of(numbered({7, 3}), *spec), spec);
+  expect_error_on_all_ranks(
+      [&] { x.redistribute(std::nullopt, Placements{world.rank == 0 ? Replicate() : Shard(1)}); },
+      "redistribution of [7, 3]");
+  // Of one kind, and of pieces that one rank believes to be others.
+  Extents sizes = spec->layout().cuts()[0].sizes;
+  std::swap(sizes.front(), sizes.back());
+  const SpecPtr other =
+      make_spec(mesh, ShardLayout::with_cuts({world.size}, {Shard(0)}, {{{0}, sizes}, {{}, {3}}}));
+  const ShardTensor again = x.redistribute(std::nullopt, Placements{Shard(1)});
+  expect_error_on_all_ranks(
+      [&] { redistribute_local(local_of(again), again.spec(), world.rank == 0 ? spec : other); },
+      "redistribution of [7, 3]");
+  EXPECT_TRUE(at::equal(x.full_tensor(), numbered({7, 3}))) << "the group is of no use any more";
+}
+
+void redistribute_all() {
+  const JoinedWorld world;
+  move_between_all_placements(world);
+  move_between_drawn_layouts(world);
+  move_vector_nine(world);
+  reduce_every_partial(world);
+  send_gradients_back(world);
+  plan_once(world);
+  if (world.size == 4) go_on_meanwhile();
+}
+
+void disagree_on_redistribution() {
+  const JoinedWorld world;
+  disagree(world);
+}
+
+const bool kRegistered = register_rank_function("redistribute", redistribute_all) &&
+                         register_rank_function("disagree", disagree_on_redistribution);
+
+TEST(RedistributionTest, MovesThePartsAndTheirGradientsBitEqual) {
+  run_in_worlds("redistribute", {1, 2, 3, 4}, {"ucx"});
+  run_in_worlds("redistribute", {3}, {"gloo"});
+}
+
+TEST(RedistributionTest, RanksThatDisagreeHearOfIt) { run_in_worlds("disagree", {3}, {"ucx"}); }
+
+}  // namespace
+}  // namespace meshrun

@@ -1,0 +1,99 @@
+// What redistributions send, counted by a backend without wire: all ranks of a mesh in this process.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/shard/redistribute/redistribute.h"
+#include "tests/parallel/shard/drawn_layouts.h"
+#include "tests/parallel/support/loopback_backend.h"
+
+namespace meshrun {
+namespace {
+
+using Extents = std::vector<int64_t>;
+
+// The mesh as one of its ranks has it.
+ShardMesh::Ptr mesh_without_wire(const Extents& shape, int rank) {
+  MeshLayout layout{{}, shape, {}};
+  int size = 1;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    layout.names.push_back(fmt::format("axis{}", axis));
+    size *= static_cast<int>(shape[axis]);
+  }
+  for (int other = 0; other < size; ++other) layout.ranks.push_back(other);
+  const DeviceMesh mesh(layout, rank);
+  std::vector<ShardMesh::Group> axes;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    axes.push_back(LoopbackBackend::make_group(static_cast<int>(mesh.get_coordinate()[axis]),
+                                               static_cast<int>(shape[axis])));
+  }
+  return c10::make_intrusive<ShardMesh>(mesh, axes, LoopbackBackend::make_group(rank, size));
+}
+
+int64_t received(const ShardMesh& mesh) {
+  int64_t bytes = LoopbackBackend::of(mesh.group()).bytes_received();
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
+    bytes += LoopbackBackend::of(mesh.axis_group(axis)).bytes_received();
+  }
+  return bytes;
+}
+
+int64_t calls(const ShardMesh& mesh) {
+  int64_t count = LoopbackBackend::of(mesh.group()).num_calls();
+  for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
+    count += LoopbackBackend::of(mesh.axis_group(axis)).num_calls();
+  }
+  return count;
+}
+
+TEST(WireBytesTest, EveryRankReceivesTheBytesThatItLacksAndNoOther) {
+  Draw draw(11);
+  const std::vector<Extents> shapes = {{2}, {4}, {2, 2}, {3, 2}, {1, 2, 2}, {2, 1, 2}, {2, 2, 2}};
+  for (int i = 0; i < 200; ++i) {
+    const Extents& mesh_shape = draw.one_of(shapes);
+    Extents shape(static_cast<size_t>(draw.integer(1, 3)));
+    for (int64_t& extent : shape) extent = draw.extent();
+    const ShardLayout from = draw_layout(draw, mesh_shape, shape, false, true);
+    const ShardLayout to = draw_layout(draw, mesh_shape, shape, false, true);
+    SCOPED_TRACE(fmt::format("mesh [{}], [{}] from {} to {}", fmt::join(mesh_shape, ", "),
+                             fmt::join(shape, ", "), to_string(from.placements()),
+                             to_string(to.placements())));
+    const auto coordinates = all_coordinates(mesh_shape);
+    for (size_t rank = 0; rank < coordinates.size(); ++rank) {
+      const ShardMesh::Ptr mesh = mesh_without_wire(mesh_shape, static_cast<int>(rank));
+      const SpecPtr source = make_spec(mesh, from);
+      const SpecPtr target = make_spec(mesh, to);
+      redistribute_local(at::ones(source->local_shape()), source, target);
+      EXPECT_EQ(received(*mesh), 4 * lacking_elements(from, to, coordinates[rank]));
+      EXPECT_EQ(received(*mesh), 4 * redistribution_plan(source, target).received_elements());
+    }
+  }
+}
+
+TEST(WireBytesTest, SummandsOfOtherPiecesAreTheOnlyOnesThatLeave) {
+  for (int rank = 0; rank < 4; ++rank) {
+    const ShardMesh::Ptr mesh = mesh_without_wire({4}, rank);
+    const SpecPtr summands = make_spec(mesh, ShardLayout::split({4}, {Partial()}, {10, 3}));
+    const SpecPtr pieces = target_spec(summands, {Shard(0)});
+    redistribute_local(at::ones({10, 3}), summands, pieces);
+    EXPECT_EQ(received(*mesh), 3 * numel(pieces->box()) * 4);
+    EXPECT_EQ(calls(*mesh), 1);
+  }
+}
+
+TEST(WireBytesTest, AMeshOfThreeAxesMovesAlongTheOnesThatChange) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({2, 2, 2}, 5);
+  const SpecPtr from =
+      make_spec(mesh, ShardLayout::split({2, 2, 2}, {Shard(0), Shard(1), Replicate()}, {8, 8}));
+  redistribute_local(at::ones({4, 4}), from,
+                     target_spec(from, {Shard(0), Replicate(), Replicate()}));
+  EXPECT_EQ(LoopbackBackend::of(mesh->axis_group(1)).num_calls(), 1);
+  EXPECT_EQ(calls(*mesh), 1);
+}
+
+}  // namespace
+}  // namespace meshrun
