@@ -13,6 +13,7 @@
 #include "ATen/ops/full.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/aligned.h"
+#include "parallel/shard/operators/operands.h"
 
 namespace meshrun {
 namespace {
@@ -20,12 +21,6 @@ namespace {
 using at::Tensor;
 
 enum class Form { kSoftmax, kLogSoftmax };
-
-// The local part under `spec`; a plain tensor is Replicate.
-Tensor part_of(const Tensor& tensor, const SpecPtr& spec) {
-  if (is_shard_tensor(tensor)) return redistribute_local(local_of(tensor), spec_of(tensor), spec);
-  return redistribute_local(tensor, replicated_spec(spec->mesh(), tensor.sizes()), spec);
-}
 
 Tensor widened(const Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
@@ -43,7 +38,7 @@ Tensor forward(const Tensor& self, int64_t dim, bool half_to_float) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   dim = at::maybe_wrap_dim(dim, self.dim());
   const SpecPtr spec = without_partial(spec_of(self));
-  const Tensor local = part_of(self, spec);
+  const Tensor local = local_as(self, spec);
   if (self.dim() == 0 || !spec->is_sharded(dim)) {
     return wrap(form == Form::kSoftmax ? at::_softmax(local, dim, half_to_float)
                                        : at::_log_softmax(local, dim, half_to_float),
@@ -66,8 +61,8 @@ Tensor backward(const Tensor& grad_output, const Tensor& output, int64_t dim,
   const at::AutoDispatchBelowADInplaceOrView guard;
   dim = at::maybe_wrap_dim(dim, output.dim());
   const SpecPtr spec = without_partial(spec_of(is_shard_tensor(output) ? output : grad_output));
-  const Tensor grad = part_of(grad_output, spec);
-  const Tensor result = part_of(output, spec);
+  const Tensor grad = local_as(grad_output, spec);
+  const Tensor result = local_as(output, spec);
   if (output.dim() == 0 || !spec->is_sharded(dim)) {
     return wrap(form == Form::kSoftmax
                     ? at::_softmax_backward_data(grad, result, dim, input_dtype)
