@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
 
 namespace meshrun {
 
@@ -11,5 +12,16 @@ namespace meshrun {
 // (dispatch/write_back.h). A target of another shape takes the result's memory and layout. Returns
 // `target`. Raises ShardTensorError where `target` is plain.
 at::Tensor& assign(at::Tensor& target, const at::Tensor& result);
+
+// The out= form of an operator: its arguments, then the tensor that is written. Below autograd.
+template <auto Operator>
+struct Into;
+template <typename... Arguments, at::Tensor (*Operator)(Arguments...)>
+struct Into<Operator> {
+  static at::Tensor& call(Arguments... arguments, at::Tensor& out) {
+    const at::NoGradGuard no_history;
+    return assign(out, Operator(arguments...));
+  }
+};
 
 }  // namespace meshrun

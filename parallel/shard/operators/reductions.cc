@@ -1,83 +1,231 @@
-// Reductions: a rank reduces its part, and what is left to add between ranks is a Partial.
-#include <numeric>
+// Reductions: a rank reduces its part. What is left to add between ranks is a Partial; what is not
+// a sum is put together by one small all-gather an axis.
+#include <cmath>
+#include <limits>
 #include <vector>
 
-#include "ATen/WrapDimUtils.h"
-#include "ATen/ops/sum.h"
+#include "ATen/Functions.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/operators/assign.h"
+#include "parallel/shard/operators/moments.h"
+#include "parallel/shard/operators/reduced.h"
 
 namespace meshrun {
 namespace {
 
 using OptionalDims = at::OptionalIntArrayRef;
+using OptionalType = std::optional<at::ScalarType>;
+using OptionalScalar = std::optional<at::Scalar>;
+using Dims = std::vector<int64_t>;
 
-std::vector<int64_t> all_or(OptionalDims dims, int64_t ndim) {
-  std::vector<int64_t> chosen;
-  if (dims.has_value() && !dims->empty()) {
-    for (const int64_t dim : *dims) chosen.push_back(at::maybe_wrap_dim(dim, ndim));
-  } else {
-    chosen.resize(static_cast<size_t>(ndim));
-    std::iota(chosen.begin(), chosen.end(), int64_t{0});
-  }
-  return chosen;
-}
-
-// The layout of a reduction over `dims`: the axes that cut one of them hold summands.
-SpecPtr reduced_spec(const SpecPtr& spec, const std::vector<int64_t>& dims, bool keepdim) {
-  const ShardLayout& layout = spec->layout();
-  std::vector<bool> gone(static_cast<size_t>(layout.ndim()));
-  for (const int64_t dim : dims) gone[static_cast<size_t>(dim)] = true;
-  Placements placements = layout.placements();
-  std::vector<DimCut> cuts;
-  std::vector<int64_t> place(gone.size());
-  for (size_t dim = 0; dim < gone.size(); ++dim) {
-    place[dim] = static_cast<int64_t>(cuts.size());
-    if (!gone[dim]) {
-      cuts.push_back(layout.cuts()[dim]);
-    } else if (keepdim) {
-      cuts.push_back({{}, {1}});
-    }
-  }
-  for (Placement& placement : placements) {
-    if (!placement.is_shard()) continue;
-    const auto dim = static_cast<size_t>(placement.dim());
-    placement = gone[dim] ? Partial() : Shard(place[dim]);
-  }
-  return make_spec(spec->mesh(), ShardLayout::with_cuts(layout.mesh_shape(), std::move(placements),
-                                                        std::move(cuts)));
-}
-
-// Sums and averages of summands may be added up; others are reduced first.
-at::Tensor with_sums_only(const at::Tensor& tensor) {
-  for (const Placement& placement : spec_of(tensor)->placements()) {
-    if (placement.is_partial() && placement.op() != PartialOp::kSum) {
-      return redistribute(tensor, without_partial(spec_of(tensor)));
-    }
-  }
-  return tensor;
-}
-
-at::Tensor sum_dims(const at::Tensor& self, OptionalDims dim, bool keepdim,
-                    std::optional<at::ScalarType> dtype) {
+at::Tensor sum_dims(const at::Tensor& self, OptionalDims dim, bool keepdim, OptionalType dtype) {
   const at::Tensor input = with_sums_only(self);
   const SpecPtr& spec = spec_of(input);
-  const std::vector<int64_t> dims = all_or(dim, input.dim());
+  const Dims dims = reduced_dims(dim, input.dim());
   return from_local(at::sum(to_local(input), dims, keepdim, dtype),
-                    reduced_spec(spec, dims, keepdim));
+                    reduced_spec(spec, dims, keepdim, Partial()));
 }
 
-at::Tensor sum_all(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
+at::Tensor sum_all(const at::Tensor& self, OptionalType dtype) {
   return sum_dims(self, {}, false, dtype);
+}
+
+// A rank's mean counts as much as it has elements.
+at::Tensor mean_dims(const at::Tensor& self, OptionalDims dim, bool keepdim, OptionalType dtype) {
+  const at::Tensor input = with_sums_only(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims(dim, input.dim());
+  const at::Tensor local = to_local(input);
+  const int64_t own = reduced_count(spec->local_shape(), dims);
+  const int64_t all = reduced_count(spec->global_shape(), dims);
+  TORCH_CHECK(at::isFloatingType(dtype.value_or(self.scalar_type())) ||
+                  at::isComplexType(dtype.value_or(self.scalar_type())),
+              "mean(): the elements are of type ", self.scalar_type(),
+              ": give a floating point or complex dtype");
+  at::Tensor mean = own > 0 || all == 0 ? at::mean(local, dims, keepdim, dtype)
+                                        : at::sum(local, dims, keepdim, dtype);
+  if (own != all && own > 0) mean = mean * (static_cast<double>(own) / static_cast<double>(all));
+  return from_local(mean, reduced_spec(spec, dims, keepdim, Partial()));
+}
+
+at::Tensor mean_all(const at::Tensor& self, OptionalType dtype) {
+  return mean_dims(self, {}, false, dtype);
+}
+
+at::Tensor nansum(const at::Tensor& self, OptionalDims dim, bool keepdim, OptionalType dtype) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims(dim, input.dim());
+  return from_local(at::nansum(to_local(input), dims, keepdim, dtype),
+                    reduced_spec(spec, dims, keepdim, Partial()));
+}
+
+at::Tensor prod_dim(const at::Tensor& self, int64_t dim, bool keepdim, OptionalType dtype) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims(at::IntArrayRef(dim), input.dim());
+  const at::Tensor own = at::prod(to_local(input), dim, keepdim, dtype);
+  return from_local(
+      combined(own, spec, dims, [](const at::Tensor& all) { return at::prod(all, 0); }),
+      reduced_spec(spec, dims, keepdim, Replicate()));
+}
+
+at::Tensor prod_all(const at::Tensor& self, OptionalType dtype) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims({}, input.dim());
+  return from_local(combined(at::prod(to_local(input), dtype), spec, dims,
+                             [](const at::Tensor& all) { return at::prod(all, 0); }),
+                    reduced_spec(spec, dims, false, Replicate()));
+}
+
+at::Tensor logsumexp(const at::Tensor& self, at::IntArrayRef dim, bool keepdim) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims(dim, input.dim());
+  const at::Tensor own = at::logsumexp(to_local(input), dims, keepdim);
+  return from_local(
+      combined(own, spec, dims, [](const at::Tensor& all) { return at::logsumexp(all, 0); }),
+      reduced_spec(spec, dims, keepdim, Replicate()));
+}
+
+// The norm of the norms that ranks have.
+at::Tensor vector_norm(const at::Tensor& self, const at::Scalar& ord, OptionalDims dim,
+                       bool keepdim, OptionalType dtype) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims(dim, input.dim());
+  const at::Tensor local = to_local(input);
+  const double order = ord.toDouble();
+  const int64_t own = reduced_count(spec->local_shape(), dims);
+  if (axes_that_cut(*spec, dims).empty()) {
+    return from_local(at::linalg_vector_norm(local, ord, dims, keepdim, dtype),
+                      reduced_spec(spec, dims, keepdim, Replicate()));
+  }
+  if (std::isinf(order)) {
+    // Extremes share a gradient among equal elements of all ranks.
+    const at::Tensor sizes = at::abs(dtype ? input.to(*dtype) : input);
+    return order > 0 ? at::amax(sizes, dims, keepdim) : at::amin(sizes, dims, keepdim);
+  }
+  const at::ScalarType result = at::toRealValueType(dtype.value_or(self.scalar_type()));
+  const OptionalType type = at::isReducedFloatingType(result) ? OptionalType(at::kFloat) : dtype;
+  // Without elements LibTorch has no norm of a negative order; the sum keeps the history.
+  at::Tensor norm = own == 0 && order < 0
+                        ? at::sum(at::abs(local), dims, keepdim, type.value_or(result)) +
+                              std::numeric_limits<double>::infinity()
+                        : at::linalg_vector_norm(local, ord, dims, keepdim, type);
+  norm = combined(norm, spec, dims, [&](const at::Tensor& all) {
+    return order == 0 ? at::sum(all, 0) : at::linalg_vector_norm(all, ord, Dims{0});
+  });
+  return from_local(norm.to(result), reduced_spec(spec, dims, keepdim, Replicate()));
+}
+
+at::Tensor norm_all(const at::Tensor& self, const at::Scalar& p) {
+  return vector_norm(self, p, {}, false, {});
+}
+at::Tensor norm_all_as(const at::Tensor& self, const OptionalScalar& p, at::ScalarType dtype) {
+  return vector_norm(self, p.value_or(2), {}, false, dtype);
+}
+at::Tensor norm_dims(const at::Tensor& self, const OptionalScalar& p, at::IntArrayRef dim,
+                     bool keepdim) {
+  return vector_norm(self, p.value_or(2), dim, keepdim, {});
+}
+at::Tensor norm_dims_as(const at::Tensor& self, const OptionalScalar& p, at::IntArrayRef dim,
+                        bool keepdim, at::ScalarType dtype) {
+  return vector_norm(self, p.value_or(2), dim, keepdim, dtype);
+}
+
+using OfAll = at::Tensor (*)(const at::Tensor&);
+using OfDim = at::Tensor (*)(const at::Tensor&, int64_t, bool);
+constexpr OfAll kAll = &at::all;
+constexpr OfAll kAny = &at::any;
+constexpr OfDim kAllDim = &at::all;
+constexpr OfDim kAnyDim = &at::any;
+
+template <auto Whole, auto Along>
+at::Tensor truth_all(const at::Tensor& self) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims({}, input.dim());
+  return from_local(combined(Whole(local_of(input)), spec, dims,
+                             [](const at::Tensor& all) { return Along(all, 0, false); }),
+                    reduced_spec(spec, dims, false, Replicate()));
+}
+
+template <auto Along>
+at::Tensor truth_dims(const at::Tensor& self, OptionalDims dim, bool keepdim) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  // Unlike elsewhere, an empty list means no dimension.
+  const Dims dims = dim.has_value() && dim->empty() ? Dims{} : reduced_dims(dim, input.dim());
+  at::Tensor own = local_of(input);
+  for (const int64_t d : dims) own = Along(own, d, true);
+  if (dims.empty()) own = own.to(at::kBool);
+  own = combined(own, spec, dims, [](const at::Tensor& all) { return Along(all, 0, false); });
+  return from_local(dropped(own, dims, keepdim), reduced_spec(spec, dims, keepdim, Replicate()));
+}
+
+template <auto Along>
+at::Tensor truth_dim(const at::Tensor& self, int64_t dim, bool keepdim) {
+  return truth_dims<Along>(self, at::IntArrayRef(dim), keepdim);
+}
+
+at::Tensor count_nonzero_dims(const at::Tensor& self, at::IntArrayRef dim) {
+  const at::Tensor input = without_summands(self);
+  const SpecPtr& spec = spec_of(input);
+  const Dims dims = reduced_dims(dim, input.dim());
+  return from_local(at::count_nonzero(local_of(input), dims),
+                    reduced_spec(spec, dims, false, Partial()));
+}
+
+at::Tensor count_nonzero(const at::Tensor& self, std::optional<int64_t> dim) {
+  return dim ? count_nonzero_dims(self, at::IntArrayRef(*dim)) : count_nonzero_dims(self, {});
 }
 
 const Movement kSum = {"any Shard, Replicate, Partial(sum)",
                        "nothing: axes that cut a summed dimension become Partial(sum)", "nothing"};
+const Movement kCount = {"any Shard, Replicate",
+                         "a Partial is reduced; axes that cut a reduced dimension become "
+                         "Partial(sum)",
+                         "nothing"};
+const Movement kCombined = {"any Shard, Replicate",
+                            "a Partial is reduced; one result of each rank that has a part of a "
+                            "reduced dimension",
+                            "nothing"};
 
-const bool kRegistered = OperatorFamily("reductions")
-                             .above_autograd("aten::sum", &sum_all, kSum)
-                             .above_autograd("aten::sum.dim_IntList", &sum_dims, kSum)
-                             .registered();
+const bool kRegistered =
+    OperatorFamily("reductions")
+        .above_autograd("aten::sum", &sum_all, kSum)
+        .above_autograd("aten::sum.dim_IntList", &sum_dims, kSum)
+        .below_autograd("aten::sum.IntList_out", &Into<&sum_dims>::call, kSum)
+        .below_autograd("aten::mean.out", &Into<&mean_dims>::call, kSum)
+        .below_autograd("aten::prod.int_out", &Into<&prod_dim>::call, kCombined)
+        .below_autograd("aten::logsumexp.out", &Into<&logsumexp>::call, kCombined)
+        .below_autograd("aten::linalg_vector_norm.out", &Into<&vector_norm>::call, kCombined)
+        .below_autograd("aten::norm.out", &Into<&norm_dims>::call, kCombined)
+        .below_autograd("aten::all.out", &Into<&truth_dim<kAllDim>>::call, kCombined)
+        .below_autograd("aten::any.out", &Into<&truth_dim<kAnyDim>>::call, kCombined)
+        .above_autograd("aten::mean", &mean_all, kSum)
+        .above_autograd("aten::mean.dim", &mean_dims, kSum)
+        .above_autograd("aten::nansum", &nansum, kCount)
+        .above_autograd("aten::count_nonzero", &count_nonzero, kCount)
+        .above_autograd("aten::count_nonzero.dim_IntList", &count_nonzero_dims, kCount)
+        .above_autograd("aten::prod", &prod_all, kCombined)
+        .above_autograd("aten::prod.dim_int", &prod_dim, kCombined)
+        .above_autograd("aten::logsumexp", &logsumexp, kCombined)
+        .above_autograd("aten::linalg_vector_norm", &vector_norm, kCombined)
+        .above_autograd("aten::norm.Scalar", &norm_all, kCombined)
+        .above_autograd("aten::norm.ScalarOpt_dtype", &norm_all_as, kCombined)
+        .above_autograd("aten::norm.ScalarOpt_dim", &norm_dims, kCombined)
+        .above_autograd("aten::norm.ScalarOpt_dim_dtype", &norm_dims_as, kCombined)
+        .above_autograd("aten::all", &truth_all<kAll, kAllDim>, kCombined)
+        .above_autograd("aten::all.dim", &truth_dim<kAllDim>, kCombined)
+        .above_autograd("aten::all.dims", &truth_dims<kAllDim>, kCombined)
+        .above_autograd("aten::any", &truth_all<kAny, kAnyDim>, kCombined)
+        .above_autograd("aten::any.dim", &truth_dim<kAnyDim>, kCombined)
+        .above_autograd("aten::any.dims", &truth_dims<kAnyDim>, kCombined)
+        .registered();
 
 }  // namespace
 }  // namespace meshrun

@@ -1,0 +1,96 @@
+#include "parallel/shard/operators/reduced.h"
+
+#include <numeric>
+#include <utility>
+
+#include "ATen/Functions.h"
+#include "ATen/WrapDimUtils.h"
+#include "parallel/collectives/all_gather_v.h"
+#include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/operators/moments.h"
+
+namespace meshrun {
+
+std::vector<int64_t> reduced_dims(at::OptionalIntArrayRef dims, int64_t ndim) {
+  std::vector<int64_t> chosen;
+  if (dims.has_value()) {
+    for (const int64_t dim : *dims) {
+      const int64_t wrapped = at::maybe_wrap_dim(dim, ndim);
+      if (ndim > 0) chosen.push_back(wrapped);
+    }
+  }
+  if (chosen.empty()) {
+    chosen.resize(static_cast<size_t>(ndim));
+    std::iota(chosen.begin(), chosen.end(), int64_t{0});
+  }
+  return chosen;
+}
+
+SpecPtr reduced_spec(const SpecPtr& spec, const std::vector<int64_t>& dims, bool keepdim,
+                     const Placement& where_cut) {
+  const ShardLayout& layout = spec->layout();
+  std::vector<bool> gone(static_cast<size_t>(layout.ndim()));
+  for (const int64_t dim : dims) gone[static_cast<size_t>(dim)] = true;
+  Placements placements = layout.placements();
+  std::vector<DimCut> cuts;
+  std::vector<int64_t> place(gone.size());
+  for (size_t dim = 0; dim < gone.size(); ++dim) {
+    place[dim] = static_cast<int64_t>(cuts.size());
+    if (!gone[dim]) {
+      cuts.push_back(layout.cuts()[dim]);
+    } else if (keepdim) {
+      cuts.push_back({{}, {1}});
+    }
+  }
+  for (Placement& placement : placements) {
+    if (!placement.is_shard()) continue;
+    const auto dim = static_cast<size_t>(placement.dim());
+    placement = gone[dim] ? where_cut : Shard(place[dim]);
+  }
+  return make_spec(spec->mesh(), ShardLayout::with_cuts(layout.mesh_shape(), std::move(placements),
+                                                        std::move(cuts)));
+}
+
+int64_t reduced_count(at::IntArrayRef shape, const std::vector<int64_t>& dims) {
+  int64_t count = 1;
+  for (const int64_t dim : dims) count *= shape[static_cast<size_t>(dim)];
+  return count;
+}
+
+at::Tensor without_summands(const at::Tensor& tensor) {
+  return redistribute(tensor, without_partial(spec_of(tensor)));
+}
+
+at::Tensor with_sums_only(const at::Tensor& tensor) {
+  for (const Placement& placement : spec_of(tensor)->placements()) {
+    if (placement.is_partial() && placement.op() != PartialOp::kSum) {
+      return without_summands(tensor);
+    }
+  }
+  return tensor;
+}
+
+at::Tensor stacked_along(const at::Tensor& own, const ShardMesh& mesh, int64_t axis) {
+  const int64_t ranks = mesh.shape()[static_cast<size_t>(axis)];
+  const int64_t self = mesh.coordinate()[static_cast<size_t>(axis)];
+  const at::Tensor row = own.unsqueeze(0);
+  const at::Tensor all = all_gather_v(row.detach().contiguous(),
+                                      Sizes(std::vector<int64_t>(static_cast<size_t>(ranks), 1)), 0,
+                                      true, GroupArgument(mesh.axis_group(axis)));
+  if (!own.requires_grad()) return all;
+  return at::cat({all.narrow(0, 0, self), row, all.narrow(0, self + 1, ranks - self - 1)});
+}
+
+at::Tensor combined(at::Tensor own, const SpecPtr& spec, const std::vector<int64_t>& dims,
+                    const std::function<at::Tensor(const at::Tensor&)>& reduce) {
+  for (const int64_t axis : axes_that_cut(*spec, dims)) {
+    own = reduce(stacked_along(own, *spec->mesh(), axis));
+  }
+  return own;
+}
+
+at::Tensor dropped(const at::Tensor& tensor, const std::vector<int64_t>& dims, bool keepdim) {
+  return keepdim || dims.empty() ? tensor : tensor.squeeze(dims);
+}
+
+}  // namespace meshrun
