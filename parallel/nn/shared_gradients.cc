@@ -6,6 +6,7 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -277,6 +278,30 @@ void SharedGradients::start(std::vector<Bucket>& buckets) {
     bucket.contributions.push_back(std::move(contribution));
   }
   for (size_t i = first; i < buckets.size(); ++i) buckets[i].start(group_, device, options_);
+}
+
+SharedParameterHook* mark_of(const Tensor& parameter) {
+  if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return nullptr;
+  return dynamic_cast<SharedParameterHook*>(
+      torch::autograd::impl::post_acc_grad_hooks(parameter).get());
+}
+
+bool has_other_hook(const Tensor& parameter) {
+  return torch::autograd::impl::get_autograd_meta(parameter) != nullptr &&
+         torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr &&
+         mark_of(parameter) == nullptr;
+}
+
+void share_gradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                     const std::vector<Tensor>& parameters,
+                     const SharedGradients::Options& options) {
+  const auto gradients = std::make_shared<SharedGradients>(std::move(group), parameters, options);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    auto hook = std::make_unique<SharedParameterHook>(gradients, i);
+    hook->before_hook = parameters[i].register_hook(
+        [gradients, i](const at::TensorBase&) -> void { gradients->before_accumulation(i); });
+    torch::autograd::impl::set_post_acc_grad_hooks(parameters[i], std::move(hook));
+  }
 }
 
 }  // namespace meshrun::detail

@@ -13,10 +13,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function_hook.h>
 
 #include <cstdint>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 #include "core/mutex.h"
@@ -72,5 +74,25 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
   Mutex mu_;
   std::vector<Slot> slots_ MESHRUN_GUARDED_BY(mu_);
 };
+
+// Tells the pass what has arrived at a parameter. Its presence is the mark.
+struct SharedParameterHook : torch::autograd::PostAccumulateGradHook {
+  SharedParameterHook(std::shared_ptr<SharedGradients> its_gradients, size_t its_index)
+      : gradients(std::move(its_gradients)), index(its_index) {}
+  void operator()(const at::Tensor&) override { gradients->after_accumulation(index); }
+
+  const std::shared_ptr<SharedGradients> gradients;
+  const size_t index;
+  unsigned before_hook = 0;  // the other hook's handle
+};
+
+// Null where the parameter has none.
+SharedParameterHook* mark_of(const at::Tensor& parameter);
+// Whether it has a post-accumulate hook of another kind.
+bool has_other_hook(const at::Tensor& parameter);
+// Marks the parameters, which have neither: from now on each pass reduces what it adds to them.
+void share_gradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
+                     const std::vector<at::Tensor>& parameters,
+                     const SharedGradients::Options& options);
 
 }  // namespace meshrun::detail

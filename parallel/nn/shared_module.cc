@@ -1,6 +1,5 @@
 #include "parallel/nn/shared_module.h"
 
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
@@ -20,31 +19,9 @@ namespace meshrun {
 namespace {
 
 using at::Tensor;
-using detail::SharedGradients;
+using detail::has_other_hook;
+using detail::mark_of;
 using NamedTensors = torch::OrderedDict<std::string, Tensor>;
-
-// Tells the pass what has arrived. Its presence is the mark.
-struct SharedParameterHook : torch::autograd::PostAccumulateGradHook {
-  SharedParameterHook(std::shared_ptr<SharedGradients> its_gradients, size_t its_index)
-      : gradients(std::move(its_gradients)), index(its_index) {}
-  void operator()(const Tensor&) override { gradients->after_accumulation(index); }
-
-  const std::shared_ptr<SharedGradients> gradients;
-  const size_t index;
-  unsigned before_hook = 0;  // the other hook's handle
-};
-
-SharedParameterHook* mark_of(const Tensor& parameter) {
-  if (torch::autograd::impl::get_autograd_meta(parameter) == nullptr) return nullptr;
-  return dynamic_cast<SharedParameterHook*>(
-      torch::autograd::impl::post_acc_grad_hooks(parameter).get());
-}
-
-bool has_other_hook(const Tensor& parameter) {
-  return torch::autograd::impl::get_autograd_meta(parameter) != nullptr &&
-         torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr &&
-         mark_of(parameter) == nullptr;
-}
 
 // Each once, under its first name.
 NamedTensors parameters_of(const torch::nn::Module& module, bool recurse) {
@@ -116,19 +93,11 @@ void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions&
   if (!difference.empty()) throw SharedModuleError("mark_module_as_shared: " + difference);
 
   constexpr double kMebibyte = 1024 * 1024;
-  const auto gradients = std::make_shared<SharedGradients>(
+  detail::share_gradients(
       group, parameters.values(),
-      SharedGradients::Options{
-          .mean = options.mean,
-          .use_fp32 = options.use_fp32_reduction,
-          .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte)});
-  const std::vector<Tensor> tensors = parameters.values();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    auto hook = std::make_unique<SharedParameterHook>(gradients, i);
-    hook->before_hook = tensors[i].register_hook(
-        [gradients, i](const at::TensorBase&) -> void { gradients->before_accumulation(i); });
-    torch::autograd::impl::set_post_acc_grad_hooks(tensors[i], std::move(hook));
-  }
+      {.mean = options.mean,
+       .use_fp32 = options.use_fp32_reduction,
+       .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte)});
 }
 
 void mark_module_as_shared(torch::nn::Module& module,
@@ -157,7 +126,7 @@ void unmark_module_as_shared(torch::nn::Module& module, BoolArgument recurse) {
     throw SharedModuleError("unmark_module_as_shared: the module has no parameter that is marked");
   }
   for (const Tensor& parameter : marked) {
-    const SharedParameterHook& hook = *mark_of(parameter);
+    const detail::SharedParameterHook& hook = *mark_of(parameter);
     hook.gradients->leave(hook.index);
     parameter.remove_hook(hook.before_hook);
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);

@@ -43,7 +43,9 @@ TransformerBlockImpl::TransformerBlockImpl(int64_t embed_dim, int64_t num_heads,
   using torch::nn::LayerNormOptions;
   using torch::nn::Linear;
   norm1_ = register_module("norm1", LayerNorm(LayerNormOptions({embed_dim})));
-  qkv_ = register_module("qkv", Linear(embed_dim, 3 * embed_dim));
+  // A bias of the keys would change nothing, and have rounding for a gradient.
+  qkv_ = register_module("qkv",
+                         Linear(torch::nn::LinearOptions(embed_dim, 3 * embed_dim).bias(false)));
   projection_ = register_module("projection", Linear(embed_dim, embed_dim));
   norm2_ = register_module("norm2", LayerNorm(LayerNormOptions({embed_dim})));
   hidden_ = register_module("hidden", Linear(embed_dim, hidden));

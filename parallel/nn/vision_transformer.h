@@ -7,6 +7,7 @@
 // y = patches(norm(blocks(tokens(x) + pos_embed))); tokens(x) is a convolution with the patch as
 // kernel and stride; a block is h = v + attention(norm(v)), h + perceptron(norm(h)), with
 // scaled_dot_product_attention over all tokens, gelu in the perceptron, and layer norms before.
+// Queries, keys and values have no bias.
 //
 // On ShardTensors (parallel/shard) that hold pieces of rows, Shard(2), the tokens are in pieces too:
 // whole rows of patches, so a rank's piece of H is a multiple of the patch's height. W stays whole.

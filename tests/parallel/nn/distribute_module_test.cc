@@ -1,0 +1,134 @@
+// Modules on meshes, in real rank processes, against one rank that sees everything.
+#include "parallel/nn/distribute_module.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include <vector>
+
+#include "parallel/nn/activation_checkpoint.h"
+#include "parallel/nn/shared_module.h"
+#include "parallel/shard/shard_tensor.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/nn/on_mesh.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+
+// Parameters that meet sharded activations in every way: in a product, along the dimension that is
+// cut, as a scalar, twice; one that is not used.
+struct NetworkImpl : torch::nn::Module {
+  NetworkImpl() {
+    at::manual_seed(3);
+    linear = register_module("linear", torch::nn::Linear(3, 4));
+    position = register_parameter("position", at::randn({1, 5, 4}, at::kDouble));
+    factor = register_parameter("factor", at::randn({}, at::kDouble));
+    unused = register_parameter("unused", at::randn({2}, at::kDouble));
+    frozen = register_parameter("frozen", at::randn({4}, at::kDouble), false);
+    to(at::kDouble);
+  }
+  // [B, 5, 3] -> a scalar
+  Tensor loss(const Tensor& x, bool twice = false) {
+    const auto layer = [&](const Tensor& in) { return (linear(in) + position).tanh(); };
+    const Tensor h = twice ? checkpoint(layer, x) : layer(x);
+    const Tensor y = (h * factor + position) * frozen;
+    return y.square().sum() / y.numel();
+  }
+  torch::nn::Linear linear = nullptr;
+  Tensor position, factor, unused, frozen;
+};
+TORCH_MODULE(Network);
+
+Tensor data(int64_t batch) {
+  at::manual_seed(5);
+  return at::randn({batch, 5, 3}, at::kDouble);
+}
+
+void expect_near(const Network& actual, const Network& wanted) {
+  const auto theirs = wanted->named_parameters();
+  for (const auto& item : actual->named_parameters()) {
+    const Tensor& gradient = item.value().grad();
+    const Tensor& expected = theirs[item.key()].grad();
+    ASSERT_EQ(gradient.defined(), expected.defined()) << item.key();
+    if (!expected.defined()) continue;
+    EXPECT_FALSE(is_shard_tensor(gradient));
+    EXPECT_LE(relative_distance(gradient, expected), 1e-12) << item.key();
+  }
+}
+
+const bool kGradients = register_rank_function("distributed_gradients", [] {
+  const JoinedWorld world;
+  const TestMesh test = mesh_of(world);
+  for (const double megabytes : {25.0, 1e-5}) {
+    Network network, alone;
+    if (world.rank != 0) {
+      const at::NoGradGuard no_grad;
+      for (Tensor& parameter : network->parameters()) parameter.add_(1);  // rank 0's count
+    }
+    distribute_module(*network, test.mesh, {.bucket_cap_mb = megabytes});
+    const Tensor whole = data(7);
+    const ShardTensor x = cut(whole, test.mesh, test.placements(0, 1));
+    for (int pass = 0; pass < 2; ++pass) {  // gradients accumulate
+      const Tensor loss = network->loss(x);
+      const Tensor wanted = alone->loss(whole);
+      EXPECT_LE(relative_distance(ShardTensor(loss).full_tensor(), wanted), 1e-13);
+      loss.backward();
+      wanted.backward();
+      expect_near(network, alone);
+    }
+    // Nested backward passes.
+    network->zero_grad();
+    alone->zero_grad();
+    network->loss(x, true).backward();
+    alone->loss(whole).backward();
+    expect_near(network, alone);
+    // Not accumulated.
+    network->zero_grad();
+    const Tensor gradient = torch::autograd::grad({network->loss(x)}, {network->linear->weight})[0];
+    EXPECT_LE(relative_distance(gradient, alone->linear->weight.grad()), 1e-12);
+    EXPECT_FALSE(network->linear->weight.grad().defined());
+  }
+});
+
+TEST(DistributeModuleTest, GradientsAreThoseOfTheGlobalLoss) {
+  run_in_worlds("distributed_gradients", {1, 2, 3, 4}, {"ucx"});
+}
+
+const bool kErrors = register_rank_function("distributed_errors", [] {
+  const JoinedWorld world;
+  const DeviceMesh mesh = mesh_of(world).mesh;
+  const bool is_last = world.rank == world.size - 1;
+  Network network;
+  const auto distribute = [&](const DistributeModuleOptions& options) {
+    distribute_module(*network, mesh, options);
+  };
+  expect_error_on_all_ranks([&] { distribute({.bucket_cap_mb = is_last ? 0.0 : 1.0}); },
+                            "bucket_cap_mb must be positive");
+  expect_error_on_all_ranks(
+      [&] {
+        distribute({.placements = {{"none", {Replicate()}}}});
+      },
+      "no parameter \"none\"");
+  expect_error_on_all_ranks(
+      [&] {
+        distribute({.placements = {{"position", {Shard(1)}}}});
+      },
+      "a module keeps the tensor that it was built with");
+  expect_error_on_all_ranks([&] { distribute({.use_fp32_reduction = is_last}); }, "options differ");
+  distribute({.placements = {{"position", {Replicate()}}}});
+  expect_error_on_all_ranks([&] { distribute({}); }, "shared already");
+  expect_error_on_all_ranks([&] { mark_module_as_shared(*network); }, "marked as shared already");
+});
+
+TEST(DistributeModuleTest, WrongUseIsOneErrorOnAllRanks) {
+  run_in_worlds("distributed_errors", {2, 3}, {"ucx"});
+}
+
+}  // namespace
+}  // namespace meshrun
