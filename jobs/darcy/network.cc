@@ -21,6 +21,7 @@ DarcyNetworkImpl::DarcyNetworkImpl(const Options& options, const Samples& sample
   boundary_ =
       (16 * samples.pressure_root_mean_square * grid[0] * (1 - grid[0]) * grid[1] * (1 - grid[1]))
           .to(device);
+  columns_ = compute_split_shapes(columns, mesh.spatial->getSize());
   operator_ = register_module("operator", FNO(FNOOptions()
                                                   .in_channels(1)
                                                   .out_channels(1)
@@ -34,7 +35,7 @@ DarcyNetworkImpl::DarcyNetworkImpl(const Options& options, const Samples& sample
 
 Tensor DarcyNetworkImpl::forward(const Tensor& permeability) {
   const Tensor medium = ((permeability.log() - log_mean_) / log_deviation_).unsqueeze(1);
-  return boundary_ * operator_(medium).squeeze(1);
+  return boundary_ * operator_(medium, columns_).squeeze(1);
 }
 
 }  // namespace meshrun::darcy

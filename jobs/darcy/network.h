@@ -9,6 +9,9 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "jobs/darcy/data.h"
 #include "jobs/darcy/options.h"
 #include "jobs/runtime/rank_mesh.h"
@@ -30,6 +33,7 @@ class DarcyNetworkImpl : public torch::nn::Module {
   const double log_deviation_;
   // [rows, own columns]: scale times the factor. Different on each rank, so no buffer.
   at::Tensor boundary_;
+  std::vector<int64_t> columns_;  // by rank of the spatial group
   FNO operator_ = nullptr;
 };
 TORCH_MODULE(DarcyNetwork);

@@ -9,6 +9,9 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "jobs/runtime/rank_mesh.h"
 #include "jobs/swe/data.h"
 #include "jobs/swe/options.h"
@@ -32,6 +35,7 @@ class SweNetworkImpl : public torch::nn::Module {
   // They follow from the data, and so belong to no checkpoint.
   const at::Tensor scales_;
   const at::Tensor change_scales_;
+  const std::vector<int64_t> columns_;  // by rank of the spatial group
   FNO operator_ = nullptr;
 };
 TORCH_MODULE(SweNetwork);

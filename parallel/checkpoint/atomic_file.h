@@ -11,4 +11,7 @@ namespace meshrun {
 // names the path and the reason.
 void write_file_atomically(const std::string& path, std::string_view content);
 
+// The whole content. Raises as write_file_atomically() does.
+std::string read_file(const std::string& path);
+
 }  // namespace meshrun

@@ -14,9 +14,9 @@
 
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/contents.h"
-#include "parallel/nn/optimizer_state.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/nn/optimizer_state.h"
 #include "parallel/nn/sharded_parameters.h"
 
 namespace meshrun {

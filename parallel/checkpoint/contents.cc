@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <set>
 
-#include "parallel/nn/optimizer_state.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/nn/optimizer_state.h"
 
 namespace meshrun::detail {
 namespace {

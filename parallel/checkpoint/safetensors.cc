@@ -1,11 +1,7 @@
 #include "parallel/checkpoint/safetensors.h"
 
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
-#include <system_error>
 
 #include "parallel/checkpoint/atomic_file.h"
 
@@ -42,14 +38,6 @@ uint64_t byte_size(const std::string& path, const std::string& name, const std::
     }
   }
   return bytes;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream content;
-  if (stream) content << stream.rdbuf();
-  if (!stream) throw std::system_error(errno, std::generic_category(), "cannot read " + path);
-  return std::move(content).str();
 }
 
 json parse_header(const std::string& path, const std::string& content, uint64_t& data_begin) {

@@ -31,12 +31,6 @@ void check(const absl::Status& status, const std::string& what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-std::string read_file(const std::string& path) {
-  absl::StatusOr<std::string> content = os::ReadFile(path);
-  check(content.status(), "cannot read");
-  return *std::move(content);
-}
-
 // The name that `path` has while it is not, or no longer, a checkpoint.
 fs::path hidden(const fs::path& path, const char* suffix) {
   return path.parent_path() / ("." + path.filename().string() + suffix);

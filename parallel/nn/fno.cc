@@ -136,7 +136,9 @@ Tensor SpectralConvolutionImpl::forward(const Tensor& x, const SplitExtent& spli
 // FNO.
 
 FNOImpl::FNOImpl(const FNOOptions& options)
-    : options_(options), activation_(get_activation(options.activation_fn())) {
+    : options_(options),
+      group_(options.group() ? options.group()->get() : nullptr),
+      activation_(get_activation(options.activation_fn())) {
   check_options(options_);
   const auto dimensions = static_cast<int64_t>(options_.modes().size());
   const int64_t inputs = options_.in_channels() + (options_.coordinates() ? dimensions : 0);
@@ -161,18 +163,31 @@ FNOImpl::FNOImpl(const FNOOptions& options)
 
 int64_t FNOImpl::split_dim() const { return 3; }
 
-const SplitExtent& FNOImpl::split_of(const Tensor& x) {
-  const int64_t extent = x.size(split_dim());
-  if (!options_.group()) {
-    split_ = {{extent}, extent, 0};
-  } else if (known_extent_ != extent) {
-    split_.sizes = gather_extents(extent, "", *options_.group(), x);
-    split_.total = std::accumulate(split_.sizes.begin(), split_.sizes.end(), int64_t{0});
-    const auto rank = options_.group()->get()->getRank();
-    split_.offset = std::accumulate(split_.sizes.begin(), split_.sizes.begin() + rank, int64_t{0});
-    known_extent_ = extent;
+std::string FNOImpl::problem_of_input(const Tensor& x, const Sizes& sizes) const {
+  if (!x.defined()) return "FNO: the input is undefined";
+  const auto dims = static_cast<int64_t>(options_.modes().size()) + 2;
+  if (x.dim() != dims || x.size(1) != options_.in_channels()) {
+    return c10::str("FNO: the input is ", x.sizes(), "; it should have ", dims, " dimensions and ",
+                    options_.in_channels(), " channels");
   }
-  return split_;
+  if (sizes.empty()) return "";
+  if (static_cast<int64_t>(sizes.size()) != group_.size() ||
+      sizes[static_cast<size_t>(group_.rank())] != x.size(split_dim())) {
+    return c10::str("FNO: sizes is ", at::IntArrayRef(sizes), "; ", group_.size(),
+                    " pieces are needed, and rank ", group_.rank(), " has ", x.size(split_dim()));
+  }
+  return "";
+}
+
+SplitExtent FNOImpl::split_of(const Tensor& x, const Sizes& sizes) const {
+  const int64_t extent = x.size(split_dim());
+  if (!options_.group()) return {{extent}, extent, 0};
+  // At each call: a rank whose extent is the former one cannot know that another's has changed.
+  SplitExtent split{sizes.empty() ? gather_extents(extent, "", *options_.group(), x) : sizes};
+  const auto own = split.sizes.begin() + group_.rank();
+  split.total = std::accumulate(split.sizes.begin(), split.sizes.end(), int64_t{0});
+  split.offset = std::accumulate(split.sizes.begin(), own, int64_t{0});
+  return split;
 }
 
 Tensor FNOImpl::coordinates(const Tensor& x, const SplitExtent& split) const {
@@ -197,8 +212,7 @@ Tensor FNOImpl::padded(const Tensor& x, const SplitExtent& split, SplitExtent& w
   wider = split;
   wider.total += padding;
   wider.sizes.back() += padding;
-  const bool is_last = !options_.group() || options_.group()->get()->getRank() + 1 ==
-                                                static_cast<int>(split.sizes.size());
+  const bool is_last = group_.rank() + 1 == group_.size();
   Sizes amounts;
   for (int64_t dim = x.dim() - 1; dim >= 2; --dim) {
     amounts.push_back(0);
@@ -207,12 +221,9 @@ Tensor FNOImpl::padded(const Tensor& x, const SplitExtent& split, SplitExtent& w
   return at::constant_pad_nd(x, amounts);
 }
 
-Tensor FNOImpl::forward(const Tensor& x) {
-  const auto dimensions = static_cast<int64_t>(options_.modes().size());
-  TORCH_CHECK_VALUE(x.dim() == dimensions + 2 && x.size(1) == options_.in_channels(),
-                    "FNO: the input is ", x.sizes(), "; it should have ", dimensions + 2,
-                    " dimensions and ", options_.in_channels(), " channels");
-  const SplitExtent& split = split_of(x);
+Tensor FNOImpl::forward(const Tensor& x, const Sizes& sizes) {
+  group_.raise(x, problem_of_input(x, sizes));
+  const SplitExtent split = split_of(x, sizes);
   Tensor v = lifting_(options_.coordinates() ? coordinates(x, split) : x);
   SplitExtent wider = split;
   if (options_.padding() > 0) v = padded(v, split, wider);

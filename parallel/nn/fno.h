@@ -24,7 +24,8 @@
 // up: a rank's loss is of its own columns.
 //
 // Threads: one at a time per module. Errors: c10::ValueError for options that do not fit; from
-// forward() those of the transforms, on every rank.
+// forward(), on every rank, c10::ValueError for an input that does not fit, and those of the
+// transforms.
 //
 // Source: Li et al., Fourier Neural Operator for Parametric Partial Differential Equations, 2021.
 // Corresponds to physicsnemo.models.fno.FNO, which has no spatial parallelism.
@@ -42,6 +43,7 @@
 
 #include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
+#include "parallel/nn/channel_group.h"
 #include "parallel/nn/fully_connected.h"
 #include "parallel/nn/sharded_parameters.h"
 
@@ -114,25 +116,26 @@ class FNOImpl : public torch::nn::Module {
  public:
   explicit FNOImpl(const FNOOptions& options = {});
 
-  at::Tensor forward(const at::Tensor& x);
+  // `sizes`: by rank, the pieces of the split dimension; empty: the ranks ask each other, which
+  // costs a message.
+  at::Tensor forward(const at::Tensor& x, const std::vector<int64_t>& sizes = {});
   const FNOOptions& options() const { return options_; }
 
  private:
   int64_t split_dim() const;
-  // Asks the other ranks when this rank's extent is new.
-  const SplitExtent& split_of(const at::Tensor& x);
+  std::string problem_of_input(const at::Tensor& x, const std::vector<int64_t>& sizes) const;
+  SplitExtent split_of(const at::Tensor& x, const std::vector<int64_t>& sizes) const;
   at::Tensor coordinates(const at::Tensor& x, const SplitExtent& split) const;
   at::Tensor padded(const at::Tensor& x, const SplitExtent& split, SplitExtent& wider) const;
 
   FNOOptions options_;
+  const detail::ChannelGroup group_;
   Activation activation_;
   Pointwise lifting_ = nullptr;
   torch::nn::ModuleList spectral_ = nullptr;
   torch::nn::ModuleList bypass_ = nullptr;
   Pointwise projection_ = nullptr;
   Pointwise output_ = nullptr;
-  std::optional<int64_t> known_extent_;
-  SplitExtent split_;
 };
 TORCH_MODULE(FNO);
 

@@ -154,6 +154,42 @@ const bool kMesh = register_rank_function("fno_mesh", [] {
 
 TEST(FNOTest, TrainsOnAMeshOfDataAndSpaceAsOnOneRank) { run_in_worlds("fno_mesh", {4}, {"ucx"}); }
 
+// The last rank has 5 columns of 10 and of 11.
+const bool kWidths = register_rank_function("fno_widths", [] {
+  const JoinedWorld world;
+  at::manual_seed(3);
+  FNO serial(small_options(false));
+  at::manual_seed(3);
+  FNO network(small_options(false).group(GroupArgument("world")));
+  for (const int64_t width : {10, 11, 10}) {
+    SCOPED_TRACE(width);
+    at::manual_seed(5);
+    const Tensor x = at::randn({2, 2, 9, width});
+    const Sizes sizes = compute_split_shapes(width, world.size);
+    const SplitRange own = split_range(width, world.size, world.rank);
+    const Tensor piece = x.narrow(3, own.begin, own.size());
+    const Tensor expected = serial(x).narrow(3, own.begin, own.size());
+    EXPECT_LE(relative(network(piece), expected), 1e-5);
+    EXPECT_LE(relative(network(piece, sizes), expected), 1e-5);
+  }
+});
+
+TEST(FNOTest, TakesAFieldOfAnotherWidthWhereOnlySomeRanksHaveMore) {
+  run_in_worlds("fno_widths", {2}, {"ucx", "gloo"});
+}
+
+const bool kWrong = register_rank_function("fno_wrong", [] {
+  const JoinedWorld world;
+  FNO network(small_options(false).group(GroupArgument("world")));
+  const bool odd = world.rank == 1;
+  const Tensor good = at::ones({1, 2, 9, 5});
+  EXPECT_THROW(network(odd ? at::ones({1, 3, 9, 5}) : good), c10::ValueError);
+  EXPECT_THROW(network(odd ? Tensor() : good), c10::ValueError);
+  EXPECT_THROW(network(good, odd ? Sizes{5, 6} : Sizes{5, 5}), c10::ValueError);
+});
+
+TEST(FNOTest, AWrongInputOnOneRankIsAnErrorOnAll) { run_in_worlds("fno_wrong", {2}, {"ucx"}); }
+
 TEST(FNOTest, RefusesOptionsThatDoNotFit) {
   FNOOptions options;
   options.modes({4});
