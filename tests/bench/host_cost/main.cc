@@ -2,16 +2,11 @@
 // microseconds, forward and with the backward pass.
 //
 // --count, for host_cost_test: prints allocations and copied bytes of one call each, and, under
-// callgrind, leaves a dump of the instructions of kCountedCalls calls each.
-#include <valgrind/callgrind.h>
-
+// callgrind, leaves a dump of the instructions (rows.h).
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,7 +20,7 @@
 #include "parallel/collectives/indexed_all_to_all_v.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/collectives/scatter_v.h"
-#include "tests/bench/collectives/counting_allocator.h"
+#include "tests/bench/host_cost/rows.h"
 #include "tests/parallel/support/loopback_backend.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -36,17 +31,11 @@ constexpr int kWorld = 8;
 constexpr int kRank = 3;
 constexpr int64_t kRows = 4;
 constexpr int64_t kColumns = 16;
-constexpr int kCountedCalls = 100;
 
 struct Call {
   std::string name;
   std::function<at::Tensor()> forward;
   at::Tensor leaf;  // undefined: there is no backward pass
-};
-
-struct Row {
-  std::string name;
-  std::function<void()> run;
 };
 
 // Forward, and forward with backward where there is one.
@@ -83,41 +72,6 @@ std::vector<Call> calls(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   };
 }
 
-// The median of batches, so that a clock's reading costs nothing.
-double microseconds(const std::function<void()>& run) {
-  constexpr int kBatches = 51, kCalls = 200;
-  std::vector<double> times;
-  for (int batch = -5; batch < kBatches; ++batch) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) run();
-    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
-    if (batch >= 0) times.push_back(time.count() / kCalls);
-  }
-  std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
-  return times[kBatches / 2];
-}
-
-void count(const Row& row, const LoopbackBackend& backend) {
-  static CountingAllocator& allocator = *new CountingAllocator;
-  for (int i = 0; i < kCountedCalls; ++i) row.run();
-  const int64_t copied = backend.bytes_copied();
-  {
-    const CountingAllocator::Use counting(allocator);
-    row.run();
-  }
-  const nlohmann::json line = {{"name", row.name},
-                               {"calls", kCountedCalls},
-                               {"allocations", allocator.allocations()},
-                               {"peak_bytes", allocator.peak_bytes()},
-                               {"copied_bytes", backend.bytes_copied() - copied}};
-  std::printf("%s\n", line.dump().c_str());
-  CALLGRIND_START_INSTRUMENTATION;
-  CALLGRIND_ZERO_STATS;
-  for (int i = 0; i < kCountedCalls; ++i) row.run();
-  CALLGRIND_DUMP_STATS_AT(row.name.c_str());
-  CALLGRIND_STOP_INSTRUMENTATION;
-}
-
 int main_of(int argc, char** argv) {
   bool counts = false;
   CLI::App app("Host cost of the v-collectives, without wire.", "host_cost");
@@ -134,9 +88,9 @@ int main_of(int argc, char** argv) {
   for (const Call& call : calls(group)) {
     for (const Row& row : rows_of(call)) {
       if (counts) {
-        count(row, LoopbackBackend::of(group));
+        count(row, [&] { return LoopbackBackend::of(group).bytes_copied(); });
       } else {
-        std::printf("%-50s %7.2f us\n", row.name.c_str(), microseconds(row.run));
+        std::printf("%-50s %7.2f us\n", row.name.c_str(), microseconds({row}).front());
       }
     }
   }

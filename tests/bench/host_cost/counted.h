@@ -1,0 +1,25 @@
+// A program of rows run under callgrind, so that the machine's load is no matter.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace meshrun::bench {
+
+struct Counted {
+  double instructions = 0;  // of one call
+  int64_t allocations = 0;
+  int64_t peak_bytes = 0;
+  int64_t copied_bytes = 0;
+};
+
+// By row. Fails the test where the program ends badly.
+std::map<std::string, Counted> count_under_callgrind(const std::string& program);
+
+// Expects the rows of the file to take the recorded multiple of the reference row's instructions,
+// within 5 percent.
+void expect_recorded_ratios(std::map<std::string, Counted>& counted, const std::string& reference,
+                            const std::string& file);
+
+}  // namespace meshrun::bench
