@@ -17,15 +17,24 @@ constexpr int kCountedCalls = 100;
 }  // namespace
 
 std::vector<double> microseconds(const std::vector<Row>& rows) {
-  constexpr int kBatches = 51, kCalls = 200;
+  constexpr int kBatches = 101;
+  // A batch is short beside the time that the scheduler gives a process at a time.
+  constexpr double kBatchMicroseconds = 100;
+  constexpr int kMostCalls = 200;
   std::vector<std::vector<double>> times(rows.size());
+  std::vector<int> calls(rows.size(), 10);
   for (int batch = -5; batch < kBatches; ++batch) {
     for (size_t row = 0; row < rows.size(); ++row) {
       const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < kCalls; ++i) rows[row].run();
+      for (int i = 0; i < calls[row]; ++i) rows[row].run();
       const std::chrono::duration<double, std::micro> time =
           std::chrono::steady_clock::now() - start;
-      if (batch >= 0) times[row].push_back(time.count() / kCalls);
+      const double one = time.count() / calls[row];
+      if (batch >= 0) {
+        times[row].push_back(one);
+      } else {
+        calls[row] = std::clamp(static_cast<int>(kBatchMicroseconds / one), 5, kMostCalls);
+      }
     }
   }
   std::vector<double> medians;
