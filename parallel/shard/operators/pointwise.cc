@@ -18,8 +18,7 @@ const bool kRegistered =
     OperatorFamily("pointwise")
         .boxed({"aten::add", "aten::sub", "aten::rsub"}, pointwise(Linearity::kSum), kLinear)
         .boxed({"aten::mul"}, pointwise(Linearity::kProduct), kLinear)
-        .boxed({"aten::neg", "aten::clone", "aten::detach", "aten::alias", "aten::lift_fresh",
-                "aten::_conj", "aten::_neg_view"},
+        .boxed({"aten::neg", "aten::clone", "aten::detach", "aten::alias", "aten::lift_fresh"},
                pointwise(Linearity::kFirst), kLinear)
         .boxed({"aten::abs",
                 "aten::acos",

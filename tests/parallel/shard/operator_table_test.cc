@@ -1,0 +1,60 @@
+// The operators in docs/shard_tensor.md are those that are registered. MESHRUN_WRITE_DOCS=PATH writes
+// them into that page instead.
+#include "parallel/shard/dispatch/operator_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace meshrun {
+namespace {
+
+constexpr const char* kBegin = "<!-- operators: printed from the table of handlers -->\n";
+constexpr const char* kEnd = "<!-- /operators -->\n";
+
+std::string read(const std::string& path) {
+  const std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(OperatorTableTest, TheDocumentedOperatorsAreTheRegisteredOnes) {
+  const char* write_to = std::getenv("MESHRUN_WRITE_DOCS");
+  const std::string path = write_to == nullptr ? "docs/shard_tensor.md" : write_to;
+  const std::string page = read(path);
+  const size_t begin = page.find(kBegin);
+  const size_t end = page.find(kEnd);
+  ASSERT_NE(begin, std::string::npos) << path;
+  ASSERT_NE(end, std::string::npos) << path;
+  const size_t inside = begin + std::string(kBegin).size();
+  const std::string table = "\n" + operators_as_markdown();
+  if (write_to != nullptr) {
+    std::ofstream(path) << page.substr(0, inside) << table << page.substr(end);
+    return;
+  }
+  EXPECT_EQ(page.substr(inside, end - inside), table)
+      << "write it anew: MESHRUN_WRITE_DOCS=$PWD/docs/shard_tensor.md "
+         "bazel-bin/tests/parallel/shard/operator_table_test";
+}
+
+TEST(OperatorTableTest, EveryRowSaysWhatItTakes) {
+  for (const OperatorRow& row : registered_operators()) {
+    EXPECT_FALSE(row.movement.placements.empty()) << row.name;
+  }
+}
+
+TEST(OperatorTableTest, EachOperatorHasOneHandlerALevel) {
+  std::set<std::pair<HandlerLevel, std::string>> seen;
+  for (const OperatorRow& row : registered_operators()) {
+    EXPECT_TRUE(seen.emplace(row.level, row.name).second) << row.family << ": " << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace meshrun
