@@ -68,9 +68,9 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const at::ScalarType type = moment_type(input.scalar_type());
     const at::Tensor gradient = gradients[0].to(type);
     const at::Tensor scale = spread(saved[4], how, input.sizes());
-    at::Tensor normal = input.to(type);
-    if (how.centered) normal = normal - spread(saved[3], how, input.sizes());
-    normal = normal * scale;
+    const at::Tensor values = input.to(type);
+    const at::Tensor normal =
+        how.centered ? (values - spread(saved[3], how, input.sizes())).mul_(scale) : values * scale;
 
     variable_list results(5);
     if (ctx->needs_input_grad(0)) {
@@ -79,7 +79,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
           sum_over(at::stack({total(inner, how), total(inner * normal, how)}).contiguous(),
                    *how.mesh, how.axes);
       const at::Tensor count = saved[5].clamp_min(1);
-      inner = inner - normal * spread(sums[1] / count, how, input.sizes());
+      inner = at::addcmul(inner, normal, spread(sums[1] / count, how, input.sizes()), -1);
       if (how.centered) inner.sub_(spread(sums[0] / count, how, input.sizes()));
       results[0] = inner.mul_(scale).to(input.scalar_type());
     }
