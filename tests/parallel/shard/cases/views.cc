@@ -114,9 +114,13 @@ OperatorCase parts(Draw& draw) {
       return {"select, slice, narrow",
               {x},
               [=](const Tensors& t) {
-                return Tensors{t[0].select(dim, index), t[0].slice(dim, start, end, step),
+                return Tensors{t[0].select(dim, index),
+                               t[0].slice(dim, start, end, step),
                                t[0].narrow(dim, start, end - start) * 2,
-                               t[0].slice(dim, start - extent - 1)};
+                               t[0].slice(dim, start - extent - 1),
+                               (t[0] > 0.25).select(dim, index),
+                               (t[0] * 4).to(at::kLong).select(dim, index),
+                               t[0].to(at::kBFloat16).select(dim, index)};
               },
               Equality::kBits};
     case 1:
