@@ -98,7 +98,17 @@ TEST(HaloGeometryTest, EveryRankGetsItsRange) {
     EXPECT_EQ(moved(sizes, ranges, periodic), cut_out(total(sizes), ranges, periodic));
     int64_t messages = 0;
     for (int r = 0; r < world; ++r) {
-      messages += plan_ranges(sizes, ranges, r, periodic).num_received();
+      const int64_t received = plan_ranges(sizes, ranges, r, periodic).num_received();
+      messages += received;
+      // What is needed and not one's own, nothing else.
+      int64_t begin = 0, needed = 0;
+      for (int q = 0; q < r; ++q) begin += sizes[static_cast<size_t>(q)];
+      const auto wanted = cut_out(total(sizes), ranges, periodic)[static_cast<size_t>(r)];
+      for (const int64_t position : wanted) {
+        const bool is_own = position >= begin && position < begin + sizes[static_cast<size_t>(r)];
+        if (position != kPadding && !is_own) ++needed;
+      }
+      EXPECT_EQ(received, needed);
     }
     EXPECT_EQ(messages > 0, anything_travels(sizes, ranges, periodic));
   }

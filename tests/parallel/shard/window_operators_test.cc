@@ -1,0 +1,116 @@
+// Operators with windows beyond what their cases in cases/ compare: derivatives of higher order,
+// wrong calls, memory formats.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/shard_tensor.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/support/gradcheck.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+using at::Tensor;
+
+ShardMesh::Ptr line_of(const JoinedWorld& world) {
+  return ShardMesh::of(world.manager.initialize_mesh({world.size}, {"domain"}));
+}
+
+// Dimension `dim` cut into pieces of these sizes.
+SpecPtr cut(const ShardMesh::Ptr& mesh, std::vector<int64_t> shape, int64_t dim,
+            const std::vector<int64_t>& sizes) {
+  std::vector<DimCut> cuts;
+  for (const int64_t extent : shape) cuts.push_back({{}, {extent}});
+  cuts[static_cast<size_t>(dim)] = {{0}, sizes};
+  return make_spec(mesh, ShardLayout::with_cuts(mesh->shape(), {Shard(dim)}, cuts));
+}
+
+const bool kDerivatives = register_rank_function("window_derivatives", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  // One rank has no rows, and no outputs.
+  const SpecPtr spec = cut(mesh, {1, 2, 6}, 2, {4, 0, 2});
+  const Tensor weight = at::arange(1, 13, at::kDouble).view({2, 2, 3}) / 7;
+  const Tensor upward = at::arange(1, 9, at::kDouble).view({2, 2, 2}) / 5;
+  const auto on_pieces = [&](const std::function<Tensor(const Tensor&)>& function) -> RankFunction {
+    return [&, function](const std::vector<Tensor>& inputs) {
+      const Tensor y = to_local(function(from_local(inputs[0], spec)));
+      return std::vector<Tensor>{y * y};
+    };
+  };
+  const Tensor x =
+      (at::arange(2 * spec->local_shape()[2], at::kDouble).view({1, 2, -1}) / 11 + world.rank + 0.3)
+          .requires_grad_();
+  const auto check = [&](const char* name, const std::function<Tensor(const Tensor&)>& function) {
+    SCOPED_TRACE(name);
+    const RankFunction of_pieces = on_pieces(function);
+    EXPECT_EQ(gradcheck(world.manager.world(), of_pieces, {x}), "");
+    EXPECT_EQ(gradgradcheck(world.manager.world(), of_pieces, {x}), "");
+  };
+  check("conv1d", [&](const Tensor& t) { return at::conv1d(t, weight, {}, 1, 1); });
+  check("conv_transpose1d",
+        [&](const Tensor& t) { return at::conv_transpose1d(t, upward, {}, 2, 1); });
+  check("avg_pool1d", [&](const Tensor& t) { return at::avg_pool1d(t, 3, 2, 1); });
+  check("upsample_linear1d", [&](const Tensor& t) { return at::upsample_linear1d(t, 9, false); });
+  check("pad", [&](const Tensor& t) { return at::pad(t, {2, 1}, "reflect"); });
+});
+TEST(WindowOperatorsTest, DerivativesOfAnyOrderAlsoWhereARankHasNothing) {
+  expect_success(run_ranks("window_derivatives", env_ranks(3)));
+}
+
+const bool kWeights = register_rank_function("window_weights", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  const Tensor whole = (at::arange(2 * 2 * 7 * 5, at::kFloat).view({2, 2, 7, 5}) % 11 - 5) / 4;
+  const Tensor kernel = (at::arange(3 * 2 * 3 * 2, at::kFloat).view({3, 2, 3, 2}) % 7 - 3) / 4;
+  const SpecPtr spec = cut(mesh, {2, 2, 7, 5}, 2, {3, 4});
+  const Tensor part = whole.narrow(2, spec->box().offsets[2], spec->local_shape()[2])
+                          .contiguous(at::MemoryFormat::ChannelsLast);
+  const Tensor w = kernel.clone().requires_grad_();
+  const Tensor same = kernel.clone().requires_grad_();
+  const Tensor y = at::conv2d(ShardTensor(part, spec), w, {}, 2, 1);
+  const Tensor expected = at::conv2d(whole, same, {}, 2, 1);
+  y.square().sum().backward();
+  expected.square().sum().backward();
+  EXPECT_TRUE(at::allclose(ShardTensor(y).full_tensor(), expected, 1e-5, 1e-5));
+  // A plain weight's gradient is plain, and whole.
+  EXPECT_FALSE(is_shard_tensor(w.grad()));
+  EXPECT_TRUE(at::allclose(w.grad(), same.grad(), 1e-5, 1e-4));
+});
+TEST(WindowOperatorsTest, APlainWeightGetsTheWholeGradient) {
+  expect_success(run_ranks("window_weights", env_ranks(2)));
+}
+
+const bool kWrong = register_rank_function("window_wrong", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  const SpecPtr spec = cut(mesh, {1, 2, 6}, 2, {4, 2});
+  const ShardTensor x(at::ones(spec->local_shape()), spec);
+  const auto expect = [&](const std::function<void()>& call, const char* part) {
+    expect_error_on_all_ranks(call, part);
+  };
+  expect([&] { at::convolution(x, at::ones({2, 3, 3}), {}, 1, 0, 1, false, 0, 1); }, "do not fit");
+  expect([&] { at::convolution(x, at::ones({2, 2, 9}), {}, 1, 1, 1, false, 0, 1); }, "too small");
+  expect(
+      [&] {
+        at::convolution(x, at::ones({2, 2, 3}), at::ones({3}), 1, 0, 1, false, 0, 1);
+      },
+      "a bias of [3]");
+  expect([&] { at::convolution(x, at::ones({2, 2, 3}), {}, 0, 0, 1, false, 0, 1); }, "stride 0");
+  expect([&] { at::max_pool1d(x, 3, 2, 2); }, "pooling: kernel 3");
+  expect([&] { at::adaptive_avg_pool1d(x, 0); }, "adaptive pooling");
+  expect([&] { at::upsample_nearest1d(x, 0, std::nullopt); }, "interpolation");
+  expect([&] { at::reflection_pad1d(x, {6, 0}); }, "pad: 6 and 0 for an extent of 6");
+});
+TEST(WindowOperatorsTest, AWrongCallIsOneErrorOnAllRanks) {
+  expect_success(run_ranks("window_wrong", env_ranks(2)));
+}
+
+}  // namespace
+}  // namespace meshrun
