@@ -123,7 +123,8 @@ at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size
   if (!has_elements) {
     // Of sums, too: this rank adds nothing.
     const at::Tensor zeros = at::zeros(result->local_shape(), pooled.options());
-    return from_local(pooled.requires_grad() ? tie(zeros, pooled) : zeros, result);
+    if (!pooled.requires_grad()) return from_local(zeros, result);
+    return from_local(tie(zeros, plan.cuts().size() < dims ? pooled.square() : pooled), result);
   }
   for (const WindowPlan::Cut& cut : plan.cuts()) {
     const auto i = static_cast<size_t>(cut.dim - arguments.first);
@@ -150,7 +151,7 @@ std::tuple<at::Tensor, at::Tensor> adaptive_max_pool(const at::Tensor& self,
   at::Tensor laid_out = plan.gather(to_local(redistribute(self, spec)));
   if (!plan.computes()) {
     return {
-        from_local(plan.nothing(laid_out), result),
+        from_local(plan.nothing(laid_out, true), result),
         from_local(at::empty(result->local_shape(), laid_out.options().dtype(at::kLong)), result)};
   }
   std::vector<int64_t> kernel;

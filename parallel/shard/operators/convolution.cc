@@ -190,8 +190,10 @@ std::array<at::Tensor, 3> ConvolutionPlan::gradients(const at::Tensor& gradient,
 }
 
 struct Convolution : torch::autograd::Function<Convolution> {
+  // An absent bias is no input: LibTorch asks inputs for their device.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, const PlanPtr& plan) {
+                            const std::optional<at::Tensor>& optional_bias, const PlanPtr& plan) {
+    const at::Tensor bias = optional_bias.value_or(at::Tensor());
     const auto& cuts = plan->windows.cuts();
     variable_list saved = {input, weight};
     at::Tensor gathered = input;
@@ -239,6 +241,10 @@ struct Convolution : torch::autograd::Function<Convolution> {
     const bool computes = plan->windows.computes();
     const at::Tensor whole = computes ? plan->whole_gradient(grads[0]) : grads[0];
     variable_list results(4);
+    // To what other ranks compute from, for derivatives of higher order.
+    const auto tied = [&](const at::Tensor& zeros) {
+      return tie(tie(tie(zeros, grads[0]), gathered), weight);
+    };
     const auto compute_others = [&] {
       if (!others[1] && !others[2]) return;
       if (computes) {
@@ -248,9 +254,8 @@ struct Convolution : torch::autograd::Function<Convolution> {
         results[2] = of_bias;
         return;
       }
-      // Tied to what other ranks compute from, for derivatives of higher order.
-      if (others[1]) results[1] = tie(tie(at::zeros_like(weight), grads[0]), gathered);
-      if (others[2]) results[2] = tie(at::zeros({grads[0].size(1)}, weight.options()), grads[0]);
+      if (others[1]) results[1] = tied(at::zeros_like(weight));
+      if (others[2]) results[2] = tied(at::zeros({grads[0].size(1)}, weight.options()));
     };
     if (!wants_input) {
       compute_others();
@@ -258,7 +263,7 @@ struct Convolution : torch::autograd::Function<Convolution> {
     }
     at::Tensor gradient =
         computes ? plan->gradients(whole, gathered, weight, has_bias, {true, false, false})[0]
-                 : tie(tie(at::zeros_like(gathered), grads[0]), weight);
+                 : tied(at::zeros_like(gathered));
     if (is_graph) {
       for (size_t i = cuts.size(); i-- > 0;) gradient = cuts[i].exchange.scatter(gradient);
       compute_others();
@@ -369,7 +374,8 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   const int64_t made = transposed ? weight.size(1) * groups : weight.size(0);
   const auto plan = c10::make_intrusive<ConvolutionPlan>(
       WindowPlan(spec, 2, windows_of(input, arguments), made), arguments);
-  return from_local(Convolution::apply(to_local(x), w, b, plan), plan->windows.result());
+  const auto given_bias = b.defined() ? std::optional(b) : std::nullopt;
+  return from_local(Convolution::apply(to_local(x), w, given_bias, plan), plan->windows.result());
 }
 
 const bool kRegistered =

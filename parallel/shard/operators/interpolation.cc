@@ -191,7 +191,7 @@ at::Tensor interpolate(const at::Tensor& self, at::IntArrayRef size, Mode mode, 
   const SpecPtr spec = windowed_spec(spec_of(self), whole);
   const WindowPlan plan(spec, 2, windows);
   at::Tensor result = plan.gather(to_local(redistribute(self, spec)));
-  if (!plan.computes()) return from_local(plan.nothing(result), plan.result());
+  if (!plan.computes()) return from_local(plan.nothing(result, false), plan.result());
   const bool in_float = at::isReducedFloatingType(self.scalar_type()) && !plan.cuts().empty();
   if (in_float) result = result.to(at::kFloat);
   if (plan.cuts().size() < dims) {

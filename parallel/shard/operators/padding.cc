@@ -121,8 +121,14 @@ at::Tensor pad(const at::Tensor& self, at::IntArrayRef pad, Mode mode, const at:
   const WindowPlan plan(spec, 0, windows, -1, mode == Mode::kCircular);
   const at::Tensor local = to_local(redistribute(self, spec));
   at::Tensor result = plan.gather(local, value);
-  if (!plan.computes()) return from_local(plan.nothing(result), plan.result());
-  if (mode == Mode::kReflect || mode == Mode::kReplicate) {
+  const std::vector<int64_t> uncut = pads.uncut(plan);
+  const bool pads_uncut =
+      std::any_of(uncut.begin(), uncut.end(), [](int64_t count) { return count != 0; });
+  const bool is_picked = mode == Mode::kReflect || mode == Mode::kReplicate;
+  if (!plan.computes()) {
+    return from_local(plan.nothing(result, is_picked && pads_uncut), plan.result());
+  }
+  if (is_picked) {
     for (const WindowPlan::Cut& cut : plan.cuts()) {
       const WindowedDim& window = windows[static_cast<size_t>(cut.dim)];
       std::vector<int64_t> positions;
@@ -132,10 +138,7 @@ at::Tensor pad(const at::Tensor& self, at::IntArrayRef pad, Mode mode, const at:
       result = result.index_select(cut.dim, at::tensor(positions, at::kLong).to(local.device()));
     }
   }
-  const std::vector<int64_t> uncut = pads.uncut(plan);
-  if (std::any_of(uncut.begin(), uncut.end(), [](int64_t count) { return count != 0; })) {
-    result = pad_locally(result, uncut, mode, value);
-  }
+  if (pads_uncut) result = pad_locally(result, uncut, mode, value);
   if (result.is_alias_of(local)) result = result.clone();
   return from_local(result, plan.result());
 }

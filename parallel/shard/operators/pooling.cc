@@ -81,7 +81,9 @@ struct Gathered {
         tensor(plan.gather(to_local(redistribute(self, spec)), beyond)),
         padding(pooling.padding) {
     for (size_t i = 0; i < padding.size(); ++i) {
-      if (plan.cut(pooling.first + static_cast<int64_t>(i)) != nullptr) padding[i] = 0;
+      if (plan.cut(pooling.first + static_cast<int64_t>(i)) == nullptr) continue;
+      gathers_padding |= padding[i] > 0;
+      padding[i] = 0;
     }
   }
 
@@ -89,6 +91,7 @@ struct Gathered {
   WindowPlan plan;
   at::Tensor tensor;
   std::vector<int64_t> padding;  // that is left to do
+  bool gathers_padding = false;  // on some rank
 };
 
 at::Scalar lowest(at::ScalarType type) {
@@ -128,9 +131,7 @@ struct Maxima {
 Maxima maxima(const Pooling& pooling, const Gathered& input, bool ceil_mode) {
   const auto first = static_cast<size_t>(pooling.first);
   const at::IntArrayRef shape = input.tensor.sizes().slice(first);
-  bool is_padded = false;
-  for (const WindowPlan::Cut& cut : input.plan.cuts()) is_padded |= cut.range.begin < 0;
-  if (!is_padded) {
+  if (!input.gathers_padding) {
     auto [values, indices] = max_pool_locally(pooling, input, ceil_mode);
     return {values, unravel(indices, shape)};
   }
@@ -160,7 +161,7 @@ std::tuple<at::Tensor, at::Tensor> max_pool_with_indices(const at::Tensor& self,
   const Gathered input(self, pooling, lowest(self.scalar_type()));
   const SpecPtr& result = input.plan.result();
   if (!input.plan.computes()) {
-    return {from_local(input.plan.nothing(input.tensor), result),
+    return {from_local(input.plan.nothing(input.tensor, !input.gathers_padding), result),
             from_local(at::empty(result->local_shape(), input.tensor.options().dtype(at::kLong)),
                        result)};
   }
@@ -179,8 +180,9 @@ at::Tensor max_pool(const at::Tensor& self, at::IntArrayRef kernel, at::IntArray
                     at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
   const Pooling pooling(self, dims, kernel, stride, padding, dilation, ceil_mode);
   const Gathered input(self, pooling, lowest(self.scalar_type()));
-  return from_local(input.plan.computes() ? maxima(pooling, input, ceil_mode).values
-                                          : input.plan.nothing(input.tensor),
+  return from_local(input.plan.computes()
+                        ? maxima(pooling, input, ceil_mode).values
+                        : input.plan.nothing(input.tensor, !input.gathers_padding),
                     input.plan.result());
 }
 
@@ -214,7 +216,7 @@ at::Tensor avg_pool(const at::Tensor& self, at::IntArrayRef kernel, at::IntArray
   if (divisor == 0) throw ShardTensorError("avg_pool: divisor_override is 0");
   const Gathered input(self, pooling, 0);
   const SpecPtr& result = input.plan.result();
-  if (!input.plan.computes()) return from_local(input.plan.nothing(input.tensor), result);
+  if (!input.plan.computes()) return from_local(input.plan.nothing(input.tensor, true), result);
   at::Tensor sums;
   if constexpr (dims == 3) {
     sums = at::avg_pool3d(input.tensor, pooling.kernel, pooling.stride, input.padding, ceil_mode,

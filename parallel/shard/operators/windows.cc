@@ -104,9 +104,10 @@ at::Tensor WindowPlan::gather(const at::Tensor& local, const c10::Scalar& paddin
   return gathered;
 }
 
-at::Tensor WindowPlan::nothing(const at::Tensor& gathered) const {
+at::Tensor WindowPlan::nothing(const at::Tensor& gathered, bool keeps_input) const {
   const at::Tensor empty = at::empty(result_->local_shape(), gathered.options());
-  return gathered.requires_grad() ? tie(empty, gathered) : empty;
+  if (!gathered.requires_grad()) return empty;
+  return tie(empty, keeps_input ? gathered.square() : gathered);
 }
 
 std::vector<int64_t> for_each_dim(at::IntArrayRef values, size_t count, const char* name) {

@@ -60,8 +60,9 @@ class WindowPlan {
   // The ranges of all cut dimensions, `padding` beyond the ends. Differentiable. May be `local`.
   at::Tensor gather(const at::Tensor& local, const c10::Scalar& padding = 0) const;
   // What a rank returns that computes nothing: without elements, but with its part in the backward
-  // pass.
-  at::Tensor nothing(const at::Tensor& gathered) const;
+  // pass. `keeps_input`: the gradient that the other ranks compute leads to their input again, if
+  // only with zeros; so ranks' second backward passes call alike.
+  at::Tensor nothing(const at::Tensor& gathered, bool keeps_input) const;
 
  private:
   SpecPtr result_;

@@ -56,8 +56,15 @@ const bool kDerivatives = register_rank_function("window_derivatives", [] {
   check("conv1d", [&](const Tensor& t) { return at::conv1d(t, weight, {}, 1, 1); });
   check("conv_transpose1d",
         [&](const Tensor& t) { return at::conv_transpose1d(t, upward, {}, 2, 1); });
+  check("max_pool1d", [&](const Tensor& t) { return at::max_pool1d(t, 2, 2); });
+  check("padded max_pool1d", [&](const Tensor& t) { return at::max_pool1d(t, 3, 2, 1); });
+  check("adaptive_max_pool1d",
+        [&](const Tensor& t) { return std::get<0>(at::adaptive_max_pool1d(t, 4)); });
+  check("adaptive_avg_pool1d", [&](const Tensor& t) { return at::adaptive_avg_pool1d(t, 4); });
   check("avg_pool1d", [&](const Tensor& t) { return at::avg_pool1d(t, 3, 2, 1); });
-  check("upsample_linear1d", [&](const Tensor& t) { return at::upsample_linear1d(t, 9, false); });
+  check("upsample_linear1d", [&](const Tensor& t) {
+    return at::upsample_linear1d(t, std::vector<int64_t>{9}, false, std::optional<double>());
+  });
   check("pad", [&](const Tensor& t) { return at::pad(t, {2, 1}, "reflect"); });
 });
 TEST(WindowOperatorsTest, DerivativesOfAnyOrderAlsoWhereARankHasNothing) {
@@ -105,7 +112,8 @@ const bool kWrong = register_rank_function("window_wrong", [] {
   expect([&] { at::convolution(x, at::ones({2, 2, 3}), {}, 0, 0, 1, false, 0, 1); }, "stride 0");
   expect([&] { at::max_pool1d(x, 3, 2, 2); }, "pooling: kernel 3");
   expect([&] { at::adaptive_avg_pool1d(x, 0); }, "adaptive pooling");
-  expect([&] { at::upsample_nearest1d(x, 0, std::nullopt); }, "interpolation");
+  expect([&] { at::upsample_nearest1d(x, std::vector<int64_t>{0}, std::optional<double>()); },
+         "interpolation");
   expect([&] { at::reflection_pad1d(x, {6, 0}); }, "pad: 6 and 0 for an extent of 6");
 });
 TEST(WindowOperatorsTest, AWrongCallIsOneErrorOnAllRanks) {

@@ -95,6 +95,12 @@ OperatorCase draw_any(Draw& draw) {
                                                  : convolve(dims, inputs, w, groups)};
                      }};
   if (draw.chance(0.3)) drawn.plain = {1, 2};
+  if (draw.chance(0.3)) {
+    drawn.inputs.pop_back();
+    drawn.call = [call = drawn.call](const Tensors& inputs) {
+      return call({inputs[0], inputs[1], at::Tensor()});
+    };
+  }
   return drawn;
 }
 
