@@ -35,10 +35,12 @@ std::string hexadecimal(uint64_t value) {
   return text.str();
 }
 
-int64_t samples_of(const Options& options) { return options.train_samples + options.test_samples; }
+int64_t samples_of(const DataOptions& options) {
+  return options.train_samples + options.test_samples;
+}
 
 // [count, 2, rows, columns] float32: permeability and pressure.
-Tensor solve(const Options& options, int64_t first, int64_t count) {
+Tensor solve(const DataOptions& options, int64_t first, int64_t count) {
   const Tensor fields = gaussian_fields(static_cast<uint64_t>(options.data_seed), first, count,
                                         options.size, options.size);
   const Tensor permeability = permeability_of(fields, options.medium);
@@ -55,7 +57,7 @@ void raise_together(const jobs::RankMesh& mesh, const std::string& problem) {
 }
 
 // Collective. All samples on rank 0, [samples, 2, rows, columns].
-Tensor solve_together(const Options& options, const jobs::RankMesh& mesh) {
+Tensor solve_together(const DataOptions& options, const jobs::RankMesh& mesh) {
   const int64_t all = samples_of(options);
   const int64_t chunks = (all + kSolvedTogether - 1) / kSolvedTogether;
   std::vector<int64_t> sizes;
@@ -82,7 +84,7 @@ Tensor solve_together(const Options& options, const jobs::RankMesh& mesh) {
   return gather_v(solved, sizes, 0, 0, mesh.world);
 }
 
-void keep(const std::string& path, const Options& options, const Tensor& samples) {
+void keep(const std::string& path, const DataOptions& options, const Tensor& samples) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const Tensor permeability = samples.select(1, 0).contiguous();
@@ -93,7 +95,7 @@ void keep(const std::string& path, const Options& options, const Tensor& samples
 }
 
 // Rank 0's file; solves and keeps the samples first where there is none. Collective.
-std::unique_ptr<DataFile> open_file(const Options& options, const jobs::RankMesh& mesh,
+std::unique_ptr<DataFile> open_file(const DataOptions& options, const jobs::RankMesh& mesh,
                                     bool& solved) {
   const bool reads = mesh.world->getRank() == 0;
   const std::string path = options.data.empty() ? cache_path(options) : options.data;
@@ -171,7 +173,7 @@ struct Moments {
 
 }  // namespace
 
-std::string parameters_of(const Options& options) {
+std::string parameters_of(const DataOptions& options) {
   std::ostringstream text;
   text << "version 1, medium " << options.medium << ", " << options.size << " x " << options.size
        << ", " << samples_of(options) << " samples, seed " << options.data_seed << ", tolerance "
@@ -179,7 +181,7 @@ std::string parameters_of(const Options& options) {
   return text.str();
 }
 
-std::string cache_path(const Options& options) {
+std::string cache_path(const DataOptions& options) {
   std::ostringstream name;
   name << options.medium << "-" << options.size << "x" << options.size << "-" << samples_of(options)
        << "-seed" << options.data_seed << "-" << hexadecimal(Fingerprint(parameters_of(options)))
@@ -187,7 +189,7 @@ std::string cache_path(const Options& options) {
   return (std::filesystem::path(options.cache) / name.str()).string();
 }
 
-Samples load_samples(const Options& options, const jobs::RankMesh& mesh) {
+Samples load_samples(const DataOptions& options, const jobs::RankMesh& mesh) {
   const auto start = std::chrono::steady_clock::now();
   Samples samples;
   const std::unique_ptr<DataFile> file = open_file(options, mesh, samples.solved);

@@ -11,15 +11,15 @@
 #include <string>
 
 #include "jobs/darcy/data_file.h"
-#include "jobs/darcy/options.h"
+#include "jobs/darcy/data_options.h"
 #include "jobs/runtime/rank_mesh.h"
 
 namespace meshrun::darcy {
 
 // What solved samples depend on, as text: it names the cache's file and is kept in it.
-std::string parameters_of(const Options& options);
+std::string parameters_of(const DataOptions& options);
 // The cache's file for these parameters.
-std::string cache_path(const Options& options);
+std::string cache_path(const DataOptions& options);
 
 struct Samples {
   // Whole samples have this shape.
@@ -40,6 +40,6 @@ struct Samples {
 };
 
 // Collective over the world. Raises DataError or SolverError with the same sentence on every rank.
-Samples load_samples(const Options& options, const jobs::RankMesh& mesh);
+Samples load_samples(const DataOptions& options, const jobs::RankMesh& mesh);
 
 }  // namespace meshrun::darcy

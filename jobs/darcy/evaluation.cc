@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "jobs/darcy/training.h"
 #include "jobs/runtime/all_reduce.h"
 #include "parallel/collectives/all_gather_v.h"
+#include "parallel/collectives/mappings.h"
 
 namespace meshrun::darcy {
 namespace {
@@ -18,7 +18,16 @@ constexpr int64_t kChunk = 16;
 
 }  // namespace
 
-TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
+Tensor relative_errors(const Tensor& predicted, const Tensor& truth, const Tensor& norms,
+                       const jobs::RankMesh& mesh) {
+  const Tensor squares =
+      reduce_from_parallel_region((predicted - truth).square().sum({1, 2}), mesh.spatial);
+  // The root has no slope at zero.
+  constexpr double kTiny = 1e-30;
+  return squares.clamp_min(kTiny).sqrt() / norms;
+}
+
+TestErrors evaluate(const Predict& predict, const Samples& samples, int64_t first, int64_t count,
                     const jobs::RankMesh& mesh, c10::Device device) {
   const at::NoGradGuard no_grad;
   const SplitRange share = mesh.share(count);
@@ -27,7 +36,7 @@ TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first
   for (int64_t at = share.begin; at < share.end; at += kChunk) {
     const int64_t size = std::min(kChunk, share.end - at);
     const auto pick = [&](const Tensor& all) { return all.narrow(0, first + at, size).to(device); };
-    const Tensor errors = relative_errors(network(pick(samples.permeability)),
+    const Tensor errors = relative_errors(predict(pick(samples.permeability)),
                                           pick(samples.pressure), pick(samples.pressure_norm), mesh)
                               .to(at::kDouble);
     sum += errors.sum().item<double>();
@@ -41,14 +50,14 @@ TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first
           reduce(worst, c10d::ReduceOp::MAX)};
 }
 
-Shown show(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
+Shown show(const Predict& predict, const Samples& samples, int64_t first, int64_t count,
            const jobs::RankMesh& mesh, c10::Device device) {
   const at::NoGradGuard no_grad;
   const auto [all, rows, columns] = samples.shape;
   const std::vector<int64_t> sizes = compute_split_shapes(columns, mesh.spatial->getSize());
   const Tensor permeability = samples.permeability.narrow(0, first, count).to(device);
   const Tensor pressure = samples.pressure.narrow(0, first, count).to(device);
-  const Tensor own = at::stack({permeability, pressure, network(permeability)});
+  const Tensor own = at::stack({permeability, pressure, predict(permeability)});
   const Tensor whole = all_gather_v(own, sizes, 3, true, mesh.spatial).cpu().contiguous();
   const auto values = [&](int64_t which, int64_t sample) {
     const Tensor field = whole[which][sample];

@@ -2,13 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "jobs/darcy/data.h"
-#include "jobs/darcy/network.h"
 #include "jobs/runtime/rank_mesh.h"
 
 namespace meshrun::darcy {
+
+// This rank's columns of the permeability, [batch, rows, own columns], to those of the pressure.
+using Predict = std::function<at::Tensor(const at::Tensor& permeability)>;
+
+// The error of each sample, |p - t| / |t| over the whole field: [batch]. Collective over the spatial
+// group; its gradient is that of the whole field's error.
+at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
+                           const at::Tensor& norms, const jobs::RankMesh& mesh);
 
 // Both are collective over the world and return the same on every rank.
 
@@ -17,7 +25,7 @@ struct TestErrors {
   double worst = 0;
 };
 // Of samples [first, first + count).
-TestErrors evaluate(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
+TestErrors evaluate(const Predict& predict, const Samples& samples, int64_t first, int64_t count,
                     const jobs::RankMesh& mesh, c10::Device device);
 
 // Whole fields of some samples, row-major.
@@ -31,7 +39,7 @@ struct Shown {
   };
   std::vector<Sample> samples;
 };
-Shown show(DarcyNetwork& network, const Samples& samples, int64_t first, int64_t count,
+Shown show(const Predict& predict, const Samples& samples, int64_t first, int64_t count,
            const jobs::RankMesh& mesh, c10::Device device);
 
 }  // namespace meshrun::darcy

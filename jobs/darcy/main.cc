@@ -8,6 +8,7 @@
 #include "jobs/darcy/data.h"
 #include "jobs/darcy/evaluation.h"
 #include "jobs/darcy/options.h"
+#include "jobs/darcy/picture.h"
 #include "jobs/darcy/report.h"
 #include "jobs/darcy/training.h"
 #include "jobs/runtime/job.h"
@@ -37,12 +38,15 @@ void run(const Options& options) {
   outcome.data_seconds = samples.seconds;
   outcome.data_solved = samples.solved;
   if (!options.no_evaluation) {
+    const Predict predict = [&](const at::Tensor& permeability) { return network(permeability); };
     outcome.test =
-        evaluate(network, samples, options.train_samples, options.test_samples, mesh, device);
+        evaluate(predict, samples, options.train_samples, options.test_samples, mesh, device);
     if (!options.png.empty()) {
-      const Shown shown = show(network, samples, options.train_samples,
+      const Shown shown = show(predict, samples, options.train_samples,
                                std::min(kShown, options.test_samples), mesh, device);
-      if (manager.rank() == 0) write_picture(shown, outcome, options);
+      if (manager.rank() == 0) {
+        write_picture(shown, *outcome.test, outcome.training.steps, options.png);
+      }
     }
   }
   finish(outcome, options, network, mesh);

@@ -1,10 +1,11 @@
-// What the job leaves behind: a sentence, a JSON file, a picture. Rank 0 writes them.
+// What the job leaves behind: a sentence and a JSON file. Rank 0 writes them.
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "jobs/darcy/evaluation.h"
+#include "jobs/darcy/network.h"
 #include "jobs/darcy/options.h"
 #include "jobs/darcy/training.h"
 
@@ -22,9 +23,5 @@ struct Outcome {
 // On every rank, as jobs::finish().
 void finish(const Outcome& outcome, const Options& options, const DarcyNetwork& network,
             const jobs::RankMesh& mesh);
-
-// Writes the picture that the options name. Raises std::runtime_error, which names the path. The
-// outcome must have been evaluated.
-void write_picture(const Shown& shown, const Outcome& outcome, const Options& options);
 
 }  // namespace meshrun::darcy

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "jobs/darcy/evaluation.h"
 #include "jobs/runtime/operator_training.h"
-#include "parallel/collectives/mappings.h"
 #include "parallel/nn/distributed_data_parallel.h"
 
 namespace meshrun::darcy {
@@ -35,15 +35,6 @@ Batch take(const Samples& samples, const std::vector<int64_t>& chosen) {
 }
 
 }  // namespace
-
-Tensor relative_errors(const Tensor& predicted, const Tensor& truth, const Tensor& norms,
-                       const jobs::RankMesh& mesh) {
-  const Tensor squares =
-      reduce_from_parallel_region((predicted - truth).square().sum({1, 2}), mesh.spatial);
-  // The root has no slope at zero.
-  constexpr double kTiny = 1e-30;
-  return squares.clamp_min(kTiny).sqrt() / norms;
-}
 
 jobs::TrainingResult train(DarcyNetwork& network, const Samples& samples,
                            const jobs::RankMesh& mesh, const Options& options) {

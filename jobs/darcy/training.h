@@ -9,11 +9,6 @@
 
 namespace meshrun::darcy {
 
-// The relative L2 error of each sample, |p - t| / |t| over the whole field: [batch]. Collective over
-// the spatial group; its gradient is that of the whole field's error.
-at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
-                           const at::Tensor& norms, const jobs::RankMesh& mesh);
-
 // Trains on the samples' first part; the loss is the mean relative error. Writes checkpoints as the
 // options say. On a stop signal to any rank, all of them write a checkpoint at the same step and
 // raise jobs::Stopped.

@@ -1,7 +1,9 @@
-// The mesh of jobs that learn fields: dp x spatial.
+// The mesh of jobs that learn fields: dp x spatial, or dp x domain where activations are cut by
+// ShardTensor.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "parallel/collectives/split.h"
@@ -11,6 +13,7 @@ namespace meshrun::jobs {
 
 inline constexpr char kData[] = "dp";
 inline constexpr char kSpatial[] = "spatial";
+inline constexpr char kDomain[] = "domain";
 
 struct RankMesh {
   ProcessGroupPtr world;
@@ -29,8 +32,9 @@ struct RankMesh {
 };
 
 // The launcher's mesh (`--mesh dp=2,spatial=2`), else the world in groups of `spatial` ranks. The
-// world must have been joined. Raises UsageError on every rank: the mesh has other axes, or
-// `spatial` does not divide the world.
-RankMesh join_mesh(int64_t spatial);
+// world must have been joined. `axis` names the second dimension, and the flag that `spatial` comes
+// from. Raises UsageError on every rank: the mesh has other axes, or `spatial` does not divide the
+// world.
+RankMesh join_mesh(int64_t spatial, const std::string& axis = kSpatial);
 
 }  // namespace meshrun::jobs

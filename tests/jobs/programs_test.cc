@@ -315,6 +315,60 @@ TEST_F(ProgramsTest, DarcySaysOnEveryRankWhatIsWrongWithData) {
   }
 }
 
+// vit and unet: activations cut over `domain`, with no operator that falls back on gathering.
+class PressureProgramsTest : public ProgramsTest, public testing::WithParamInterface<const char*> {
+ protected:
+  std::vector<RankResult> run_on(int world_size, const std::string& domain,
+                                 std::vector<std::string> more) {
+    const std::string job = GetParam();
+    const std::vector<std::string> network =
+        job == "vit"
+            ? std::vector<std::string>{"--patch", "4", "--embed-dim", "16",
+                                       "--depth", "2", "--heads",     "2"}
+            : std::vector<std::string>{"--base-channels", "4", "--depth", "2", "--groups", "2"};
+    more.insert(more.end(), network.begin(), network.end());
+    more.insert(more.end(),
+                {"--cache", path("cache"), "--size", "16", "--train-samples", "12",
+                 "--test-samples", "3", "--batch", "5", "--steps", "20", "--domain", domain,
+                 "--report", path("report.json"), "--png", path("picture.png")});
+    std::vector<Variables> ranks = env_ranks(world_size);
+    for (Variables& rank : ranks) rank["MESHRUN_SHARD_STRICT"] = "1";
+    return run(job, more, ranks);
+  }
+};
+
+TEST_P(PressureProgramsTest, IsTheSameOnEveryMeshAndResumesOnAnother) {
+  const auto dumped = [&](int world_size, const std::string& domain,
+                          std::vector<std::string> more) {
+    more.insert(more.end(), {"--dump-parameters", path("dump"), "--checkpoint-dir",
+                             path("checkpoints"), "--checkpoint-every", "10"});
+    expect_success(run_on(world_size, domain, more));
+    const std::string last = "dump-rank-" + std::to_string(world_size - 1) + ".safetensors";
+    return read_safetensors(path(last));
+  };
+  const TensorFile alone = dumped(1, "1", {});
+  const auto alone_report = nlohmann::json::parse(std::ifstream(path("report.json")));
+  fs::remove_all(path("checkpoints"));
+  EXPECT_LT(relative_l2(dumped(4, "2", {"--recompute"}), alone), 1e-4);
+  const auto report = nlohmann::json::parse(std::ifstream(path("report.json")));
+  EXPECT_EQ(report.at("mesh").at("domain"), 2);
+  const auto error_of = [](const nlohmann::json& of) {
+    return of.at("relative_l2_test").get<double>();
+  };
+  EXPECT_NEAR(error_of(report), error_of(alone_report), 1e-3 * error_of(alone_report));
+  EXPECT_TRUE(fs::exists(path("picture.png")));
+  fs::remove_all(path("checkpoints/step-20"));
+  EXPECT_LT(relative_l2(dumped(2, "2", {"--resume", "--no-evaluation"}), alone), 1e-4);
+
+  for (const RankResult& rank : run_on(3, "2", {})) {
+    EXPECT_EQ(rank.exit_code, 2);
+    EXPECT_THAT(rank.output, HasSubstr("--domain 2 does not divide the 3 ranks"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, PressureProgramsTest, testing::Values("vit", "unet"),
+                         [](const auto& test) { return std::string(test.param); });
+
 TEST_F(ProgramsTest, SweIsTheSameOnEveryMeshAndResumesOnAnother) {
   const std::vector<std::string> checkpoints = {"--checkpoint-dir", path("checkpoints"),
                                                 "--checkpoint-every", "10"};
