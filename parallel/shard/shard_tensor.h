@@ -32,7 +32,7 @@
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
 #include "parallel/shard/dispatch/operator_table.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 

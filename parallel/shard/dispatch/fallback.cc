@@ -13,7 +13,7 @@
 #include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "torch/library.h"
 
 namespace meshrun {
@@ -99,10 +99,10 @@ ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const Stack& stack) {
 void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announce) {
   const OperatorSignature signature(op.schema());
   if (signature.is_view) {
-    throw MissingShardRuleError(fmt::format(
-        "{} has no rule for sharded tensors, and a gathered copy would not be a view: "
-        "redistribute to Replicate and take to_local()",
-        name_of(op)));
+    throw MissingShardRuleError(
+        fmt::format("{} has no rule for sharded tensors, and a gathered copy would not be a view: "
+                    "redistribute to Replicate and take to_local()",
+                    name_of(op)));
   }
   const ShardMesh::Ptr mesh = common_mesh(op, *stack);
   const size_t count = signature.num_arguments;

@@ -12,7 +12,7 @@
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/stack.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 

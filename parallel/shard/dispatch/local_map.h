@@ -21,7 +21,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/shard/redistribute/redistribute.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 

@@ -9,7 +9,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 namespace {
@@ -128,9 +128,9 @@ std::string operators_as_markdown() {
         "|---|---|---|---|\n",
         family);
     for (const Group& group : groups) {
-      text += fmt::format("| {} | {} | {} | {} |\n", fmt::join(group.names, ", "),
-                          group.movement.placements, group.movement.forward,
-                          group.movement.backward);
+      text +=
+          fmt::format("| {} | {} | {} | {} |\n", fmt::join(group.names, ", "),
+                      group.movement.placements, group.movement.forward, group.movement.backward);
     }
     text += "\n";
   }

@@ -9,7 +9,7 @@
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 namespace {
@@ -47,15 +47,13 @@ PointwiseKernel::PointwiseKernel(const std::string& name, Linearity linearity)
     : signature_(OperatorSignature::of(name)), linearity_(linearity) {}
 
 bool PointwiseKernel::operands_agree(const Stack& stack) const {
-  const c10::IValue* arguments =
-      stack.data() + (stack.size() - signature_.num_arguments);
+  const c10::IValue* arguments = stack.data() + (stack.size() - signature_.num_arguments);
   const ShardTensorSpec* common = nullptr;
   size_t operands = 0;
   for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
     const c10::IValue& value = arguments[argument.index];
     if (!value.isTensor()) continue;
-    const auto* tensor = static_cast<const c10::TensorImpl*>(
-        value.unsafeToTensorImpl());
+    const auto* tensor = static_cast<const c10::TensorImpl*>(value.unsafeToTensorImpl());
     if (!tensor->key_set().has(kOperatorKey)) return false;
     const ShardTensorSpec* spec = static_cast<const ShardTensorImpl*>(tensor)->spec().get();
     ++operands;
@@ -67,9 +65,9 @@ bool PointwiseKernel::operands_agree(const Stack& stack) const {
   }
   if (common == nullptr) return false;
   if (!common->has_partial()) return true;
-  const bool stays = operands == 1 ? linearity_ == Linearity::kFirst ||
-                                         linearity_ == Linearity::kProduct
-                                   : linearity_ == Linearity::kSum;
+  const bool stays = operands == 1
+                         ? linearity_ == Linearity::kFirst || linearity_ == Linearity::kProduct
+                         : linearity_ == Linearity::kSum;
   if (!stays) return false;
   for (const Placement& placement : common->placements()) {
     if (placement.is_partial() && placement.op() != PartialOp::kSum &&
@@ -80,8 +78,7 @@ bool PointwiseKernel::operands_agree(const Stack& stack) const {
   return true;
 }
 
-void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
-                                 Stack* stack) {
+void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   if (!operands_agree(*stack)) {
     run_aligned(op, stack);
@@ -116,8 +113,8 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     const ShardTensorImpl* impl = shard_impl(tensor);
     if (impl == nullptr) {
       if (argument.is_written) {
-        throw ShardTensorError(fmt::format("{} cannot write a ShardTensor into a plain tensor",
-                                           op.schema().name()));
+        throw ShardTensorError(
+            fmt::format("{} cannot write a ShardTensor into a plain tensor", op.schema().name()));
       }
       check_promotion(tensor, op.schema().name().c_str());
     }
@@ -131,8 +128,8 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
   if (fixed >= 0) {
     const auto at = static_cast<size_t>(fixed);
     readers.erase(readers.begin() + static_cast<std::ptrdiff_t>(at));
-    remade = !readers.empty() && with_shard_errors([&] { return broadcast_shape(readers); }) !=
-                                     operands[at].shape &&
+    remade = !readers.empty() &&
+             with_shard_errors([&] { return broadcast_shape(readers); }) != operands[at].shape &&
              signature_.tensors.back().is_out;
   }
   const BroadcastLayout common = with_shard_errors([&] {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "parallel/shard/redistribute/redistribute.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 

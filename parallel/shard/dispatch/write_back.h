@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ATen/core/Tensor.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 

@@ -1,7 +1,7 @@
 #include "parallel/shard/operators/assign.h"
 
 #include "parallel/shard/dispatch/write_back.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 

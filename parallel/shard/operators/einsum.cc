@@ -11,7 +11,7 @@
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/product.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 namespace {

@@ -15,7 +15,7 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
 #include "parallel/shard/operators/moments.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 

@@ -5,7 +5,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/ArrayRef.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 

@@ -17,7 +17,7 @@
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/assign.h"
 #include "parallel/shard/redistribute/redistribute.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 namespace {

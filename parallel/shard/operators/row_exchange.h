@@ -10,7 +10,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/shard/layout/shard_layout.h"
-#include "parallel/shard/shard_mesh.h"
+#include "parallel/shard/tensor/shard_mesh.h"
 
 namespace meshrun {
 

@@ -9,7 +9,7 @@
 #include "ATen/core/Tensor.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/layout/view_layout.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
 

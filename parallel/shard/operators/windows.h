@@ -15,7 +15,7 @@
 #include "c10/core/Scalar.h"
 #include "parallel/collectives/halo_geometry.h"
 #include "parallel/collectives/range_exchange.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 

@@ -147,7 +147,7 @@ at::Tensor take(const PreparedStepPtr& prepared, const at::Tensor& local, bool i
 
 SpecPtr target_spec(const SpecPtr& from, const Placements& placements) {
   if (placements == from->placements()) return from;
-  return from->plans().target(from, placements);
+  return RedistributionPlans::of(*from).target(from, placements);
 }
 
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
@@ -158,7 +158,7 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
         fmt::format("cannot redistribute {} to {}", from->to_string(), to->to_string()));
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const auto prepared = from->plans().to(*from, *to);
+  const auto prepared = RedistributionPlans::of(*from).to(*from, *to);
   at::Tensor tensor = local;
   bool is_own = false;
   for (size_t i = 0; i < prepared->steps.size(); ++i) {
@@ -171,6 +171,15 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
 
 RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to) {
   return plan_redistribution(from->layout(), to->layout(), from->mesh()->coordinate());
+}
+
+SpecPtr gradient_spec(const SpecPtr& spec) {
+  if (!spec->has_partial()) return spec;
+  Placements placements = spec->placements();
+  for (Placement& placement : placements) {
+    if (placement.is_partial()) placement = Replicate();
+  }
+  return target_spec(spec, placements);
 }
 
 }  // namespace meshrun

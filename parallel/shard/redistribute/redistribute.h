@@ -14,20 +14,23 @@
 #include "ATen/core/Tensor.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/shard/redistribute/redistribution_plan.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
 
 // What a spec keeps about redistributions that start there: the last kKept plans with their groups,
 // and the specs of the last kKept targets. Threads: any.
-class RedistributionPlans {
+class RedistributionPlans : public SpecPlans {
  public:
   static constexpr size_t kKept = 16;
   struct Prepared;  // a plan, and its collectives
 
+  // Those that `spec` keeps.
+  static RedistributionPlans& of(const ShardTensorSpec& spec);
+
   RedistributionPlans();
-  ~RedistributionPlans();
+  ~RedistributionPlans() override;
 
   std::shared_ptr<const Prepared> to(const ShardTensorSpec& from, const ShardTensorSpec& to);
   // What target_spec() returns.
@@ -53,5 +56,9 @@ SpecPtr target_spec(const SpecPtr& from, const Placements& placements);
 
 // The steps from one layout to the other, as this rank takes them.
 RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to);
+
+// Of a gradient of such a tensor: a Partial is Replicate there, since every summand has the
+// gradient of the sum.
+SpecPtr gradient_spec(const SpecPtr& spec);
 
 }  // namespace meshrun

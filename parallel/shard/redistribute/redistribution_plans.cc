@@ -120,7 +120,7 @@ struct RedistributionPlans::State {
   // The one of that layout among `root` and what it keeps; made where there is none.
   static SpecPtr among_kept(const SpecPtr& root, ShardLayout layout) {
     if (root->layout() == layout) return root;
-    State& state = *root->plans().state_;
+    State& state = *RedistributionPlans::of(*root).state_;
     SpecPtr made;
     {
       const std::lock_guard lock(state.mutex);
@@ -128,7 +128,7 @@ struct RedistributionPlans::State {
         if (kept->layout() == layout) return kept;
       }
       made = make_spec(root->mesh(), std::move(layout));
-      made->plans().state_->root = WeakSpec(root);
+      RedistributionPlans::of(*made).state_->root = WeakSpec(root);
       keep(state.kept, state.next_kept, made);
     }
     return made;
@@ -143,6 +143,11 @@ struct RedistributionPlans::State {
   size_t next_kept = 0;
   std::optional<WeakSpec> root;  // of a target
 };
+
+RedistributionPlans& RedistributionPlans::of(const ShardTensorSpec& spec) {
+  return static_cast<RedistributionPlans&>(spec.plans(
+      []() -> std::unique_ptr<SpecPlans> { return std::make_unique<RedistributionPlans>(); }));
+}
 
 RedistributionPlans::RedistributionPlans() : state_(std::make_unique<State>()) {}
 RedistributionPlans::~RedistributionPlans() = default;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
 

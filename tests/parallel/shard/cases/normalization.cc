@@ -1,5 +1,5 @@
 #include "ATen/ATen.h"
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "tests/parallel/shard/operator_cases.h"
 
 namespace meshrun {

@@ -3,6 +3,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
+#include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/shard/operator_cases.h"
 #include "torch/nn/utils/clip_grad.h"

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "ATen/ATen.h"
+#include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/shard/operator_cases.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 
 #include <memory>
 #include <numeric>
@@ -6,7 +6,6 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/shard/redistribute/redistribute.h"
 
 namespace meshrun {
 
@@ -17,10 +16,10 @@ ShardTensorSpec::~ShardTensorSpec() { delete plans_.load(); }
 
 void ShardTensorSpec::release_resources() { delete plans_.exchange(nullptr); }
 
-RedistributionPlans& ShardTensorSpec::plans() const {
-  RedistributionPlans* plans = plans_.load(std::memory_order_acquire);
+SpecPlans& ShardTensorSpec::plans(std::unique_ptr<SpecPlans> (*make)()) const {
+  SpecPlans* plans = plans_.load(std::memory_order_acquire);
   if (plans != nullptr) return *plans;
-  auto made = std::make_unique<RedistributionPlans>();
+  std::unique_ptr<SpecPlans> made = make();
   return plans_.compare_exchange_strong(plans, made.get()) ? *made.release() : *plans;
 }
 
@@ -60,15 +59,6 @@ SpecPtr replicated_spec(const ShardMesh::Ptr& mesh, at::IntArrayRef shape) {
   return make_spec(mesh,
                    ShardLayout::split(mesh->shape(), Placements(static_cast<size_t>(mesh->ndim())),
                                       shape.vec()));
-}
-
-SpecPtr gradient_spec(const SpecPtr& spec) {
-  if (!spec->has_partial()) return spec;
-  Placements placements = spec->placements();
-  for (Placement& placement : placements) {
-    if (placement.is_partial()) placement = Replicate();
-  }
-  return target_spec(spec, placements);
 }
 
 }  // namespace meshrun

@@ -1,4 +1,4 @@
-#include "parallel/shard/shard_tensor_impl.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "parallel/shard/shard_mesh.h"
+#include "parallel/shard/tensor/shard_mesh.h"
 
 #include <map>
 #include <mutex>

@@ -17,7 +17,7 @@
 #include "ATen/core/Tensor.h"
 #include "c10/core/TensorImpl.h"
 #include "parallel/base/sharded_key.h"
-#include "parallel/shard/shard_tensor_spec.h"
+#include "parallel/shard/tensor/shard_tensor_spec.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@
 #include "c10/util/Exception.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/shard/layout/shard_layout.h"
-#include "parallel/shard/shard_mesh.h"
+#include "parallel/shard/tensor/shard_mesh.h"
 
 namespace meshrun {
 
@@ -29,7 +30,11 @@ class MissingShardRuleError : public c10::NotImplementedError {
   using NotImplementedError::NotImplementedError;
 };
 
-class RedistributionPlans;  // redistribute/redistribute.h
+// What redistribute/ keeps with a spec.
+class SpecPlans {
+ public:
+  virtual ~SpecPlans() = default;
+};
 
 class ShardTensorSpec : public torch::CustomClassHolder {
  public:
@@ -61,8 +66,8 @@ class ShardTensorSpec : public torch::CustomClassHolder {
   // "Shard(1) of [8, 9] on dp=2 ..., this rank has [8, 4] at [0, 5]".
   std::string to_string() const;
 
-  // Of redistributions that start here.
-  RedistributionPlans& plans() const;
+  // Of redistributions that start here; `make` makes them at first use.
+  SpecPlans& plans(std::unique_ptr<SpecPlans> (*make)()) const;
 
   // At the end, of c10: weak pointers to this may remain after it.
   void release_resources() override;
@@ -71,7 +76,7 @@ class ShardTensorSpec : public torch::CustomClassHolder {
   const ShardMesh::Ptr mesh_;
   const ShardLayout layout_;
   const Box box_;
-  mutable std::atomic<RedistributionPlans*> plans_{nullptr};  // made when asked for
+  mutable std::atomic<SpecPlans*> plans_{nullptr};  // made when asked for
 };
 
 using SpecPtr = c10::intrusive_ptr<ShardTensorSpec>;
@@ -81,9 +86,6 @@ inline bool same(const SpecPtr& a, const SpecPtr& b) { return a == b || *a == *b
 SpecPtr make_spec(const ShardMesh::Ptr& mesh, ShardLayout layout);
 // All axes Replicate.
 SpecPtr replicated_spec(const ShardMesh::Ptr& mesh, at::IntArrayRef shape);
-// Of a gradient of such a tensor: a Partial is Replicate there, since every summand has the
-// gradient of the sum.
-SpecPtr gradient_spec(const SpecPtr& spec);
 
 // Runs `call`, and turns what a layout finds wrong into a ShardTensorError.
 template <typename Call>
