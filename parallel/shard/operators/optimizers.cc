@@ -2,6 +2,7 @@
 // operators on one tensor, which have rules of their own; fused steps run on local tensors, each in
 // its parameter's layout.
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -118,6 +119,8 @@ void check_and_unscale(at::TensorList gradients, at::Tensor& found_inf,
 }
 
 bool register_lists() {
+  static const std::set<std::string> kFusedSteps = {"aten::_fused_adagrad_", "aten::_fused_adam_",
+                                                    "aten::_fused_adamw_", "aten::_fused_sgd_"};
   const Movement by_tensor = {"as the operator on one tensor", "as there", ""};
   const Movement fused = {"gradients and states in the parameter's layout",
                           "what lies otherwise; a Partial gradient is reduced", ""};
@@ -127,9 +130,7 @@ bool register_lists() {
     const bool is_foreach =
         name.name.starts_with("aten::_foreach_") &&
         handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-    const bool is_fused_step =
-        name.name.starts_with("aten::_fused_ada") && name.name.ends_with("_");
-    const bool is_fused_sgd = name.name == "aten::_fused_sgd_";
+    const bool is_fused_step = kFusedSteps.contains(name.name);
     const bool is_out = name.overload_name.ends_with("out");
     if (is_out) continue;
     const std::string full = c10::toString(name);
@@ -137,7 +138,7 @@ bool register_lists() {
       register_operator(
           {"optimizers", full, HandlerLevel::kBelowAutograd, by_tensor},
           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<TensorByTensor>()));
-    } else if (is_fused_step || is_fused_sgd) {
+    } else if (is_fused_step) {
       register_operator(
           {"optimizers", full, HandlerLevel::kBelowAutograd, fused},
           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<FusedStep>(handle->schema())));
