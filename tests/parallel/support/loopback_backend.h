@@ -50,6 +50,9 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   WorkPtr allreduce(std::vector<at::Tensor>& tensors,
                     const c10d::AllreduceOptions& options) override;
 
+  // From now on copies are tensor operators, which a RecordFunction sees.
+  void copy_by_operators() { by_operators_ = true; }
+
   int64_t num_calls() const { return num_calls_; }
   int64_t bytes_copied() const { return bytes_copied_; }
   // To other ranks, in all_to_all_v.
@@ -66,6 +69,7 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   void copy(const at::Tensor& to, const at::Tensor& from);
 
   WorkPtr done_;
+  bool by_operators_ = false;
   int64_t num_calls_ = 0;
   int64_t bytes_copied_ = 0;
   int64_t bytes_sent_ = 0;
