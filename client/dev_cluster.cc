@@ -24,7 +24,7 @@ using nlohmann::json;
 
 // Below the directory of the cluster's sockets.
 constexpr std::string_view kSocket = "/coordinator.sock";
-constexpr std::chrono::seconds kStartTimeout(10);
+constexpr std::chrono::seconds kDaemonStartTimeout(10);
 constexpr std::chrono::seconds kStopTimeout(15);
 
 // Returns 0 if no process has this id, or if it has ended and only waits to be collected.
@@ -107,7 +107,7 @@ absl::StatusOr<DevCluster::Process> DevCluster::StartProcess(const std::string& 
       DaemonProcess daemon,
       DaemonProcess::Start(
           {.program = program, .arguments = std::move(arguments), .log_path = log_path}));
-  auto line = daemon.WaitReady(kStartTimeout);
+  auto line = daemon.WaitReady(kDaemonStartTimeout);
   if (!line.ok()) {
     daemon.Signal(SIGKILL);
     daemon.WaitEnded(std::chrono::seconds(1));

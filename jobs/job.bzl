@@ -1,6 +1,6 @@
 """meshrun_job: the program of a shipped job."""
 
-load("//tools/bazel:meshrun.bzl", "meshrun_cc_binary")
+load("//tools/bazel:meshrun.bzl", "meshrun_cc_binary", "meshrun_cc_library")
 
 def meshrun_job(name, deps, srcs = ["main.cc"]):
     """The program NAME, and the same for GPUs, NAME_cuda.
@@ -12,17 +12,27 @@ def meshrun_job(name, deps, srcs = ["main.cc"]):
       deps: libraries of both.
       srcs: sources of both.
     """
-    meshrun_cc_binary(
-        name = name,
+    main = name + "_main"
+    meshrun_cc_library(
+        name = main,
         srcs = srcs,
         torch = True,
-        visibility = ["//visibility:public"],
+        alwayslink = True,
+        visibility = ["//visibility:private"],
         deps = deps,
     )
     meshrun_cc_binary(
+        name = name,
+        torch = True,
+        visibility = ["//visibility:public"],
+        deps = [":" + main],
+    )
+    meshrun_cc_binary(
         name = name + "_cuda",
-        srcs = srcs,
         gpu = True,
         visibility = ["//visibility:public"],
-        deps = deps + ["//parallel/comm:nccl_backend"],
+        deps = [
+            ":" + main,
+            "//parallel/comm:nccl_backend",
+        ],
     )

@@ -1,15 +1,18 @@
 """The C++ rules of this repository: Bazel's own, plus the tags that configurations filter by.
 
-torch = True: the target reaches LibTorch; adds the dependency and the tag "torch" (left out under sanitizers), and
-compiles with LibTorch's precompiled headers unless precompiled = False is given: for sources that include only little
-of LibTorch, or with copts that g++ refuses together with them.
-unoptimized = True: a test that takes longer to compile than to run.
+torch = True: the target reaches LibTorch; adds the dependency and the tag "torch" (left out under sanitizers).
+precompiled = False: the target does without the precompiled headers (//third_party/precompiled) that all others get, those
+of LibTorch with torch = True: for copts that g++ refuses together with them.
+unoptimized: whether to compile with -O0; True below tests/, save benchmarks. A test that takes longer to run than to
+compile says False.
+unity = False: each source is compiled alone, not several joined to one (unity.bzl): for sources that define equal names.
 gpu = True: the target needs a CUDA toolkit to build and, if a test, a GPU to run; implies torch unless torch = False is
 given; adds the tags and builds only with --config=cuda.
 Tests get GoogleTest's main() unless own_main = True.
 """
 
-load(":flags.bzl", "UNOPTIMIZED", "optimization")
+load(":flags.bzl", "UNOPTIMIZED", "is_unoptimized", "optimization", "precompiled_copts", "precompiled_deps")
+load(":unity.bzl", "unity_sources")
 
 _LIBTORCH = "//third_party/libtorch"
 _ONLY_WITH_CUDA = select({
@@ -22,26 +25,11 @@ _SUPPRESSIONS = select({
     "//conditions:default": [],
 })
 
-# -fpch-deps: Bazel compares the .d file's headers, and without this those of the precompiled header are not in it.
-def _precompiled_copts(unoptimized):
-    path = "third_party/libtorch/precompiled_{}optimized.h".format("un" if unoptimized else "")
-    return select({
-        "//:without_pch": [],
-        "//conditions:default": ["-include", path, "-Winvalid-pch", "-Werror=invalid-pch", "-fpch-deps"],
-    })
-
-def _precompiled_deps(unoptimized):
-    label = "{}:precompiled_{}optimized".format(_LIBTORCH, "un" if unoptimized else "")
-    return select({
-        "//:without_pch": [],
-        "//conditions:default": [label],
-    })
-
-def _attributes(attributes, torch, gpu):
+def _attributes(name, attributes, torch, gpu):
     if torch == None:
         torch = gpu
-    unoptimized = attributes.pop("unoptimized", False)
-    precompiled = attributes.pop("precompiled", torch)
+    unoptimized = attributes.pop("unoptimized", is_unoptimized(native.package_name()))
+    precompiled = attributes.pop("precompiled", True)
     copts = attributes.pop("copts", [])
     copts = (UNOPTIMIZED if unoptimized else optimization(native.package_name())) + copts
     tags = list(attributes.pop("tags", []))
@@ -55,23 +43,27 @@ def _attributes(attributes, torch, gpu):
         if torch:
             deps = deps + [_LIBTORCH + ":cuda"]
     if precompiled:
-        copts = copts + _precompiled_copts(unoptimized)
-        deps = deps + _precompiled_deps(unoptimized)
+        copts = copts + precompiled_copts(torch, unoptimized)
+        deps = deps + precompiled_deps(torch, unoptimized)
+    if attributes.pop("unity", True) and "srcs" in attributes:
+        passed_on = {key: attributes[key] for key in ["testonly", "target_compatible_with"] if key in attributes}
+        attributes["srcs"] = unity_sources(name, attributes["srcs"], tags = tags, **passed_on)
     attributes["copts"] = copts
     attributes["tags"] = tags
     attributes["deps"] = deps
     return attributes
 
 def meshrun_cc_library(name, torch = None, gpu = False, **attributes):
-    native.cc_library(name = name, **_attributes(attributes, torch, gpu))
+    # linkstatic: an archive alone. Nothing loads a shared library of ours.
+    native.cc_library(name = name, linkstatic = True, **_attributes(name, attributes, torch, gpu))
 
 def meshrun_cc_binary(name, torch = None, gpu = False, **attributes):
-    attributes = _attributes(attributes, torch, gpu)
+    attributes = _attributes(name, attributes, torch, gpu)
     attributes["deps"] = attributes["deps"] + _SUPPRESSIONS
     native.cc_binary(name = name, **attributes)
 
 def meshrun_cc_test(name, torch = None, gpu = False, own_main = False, size = "small", **attributes):
-    attributes = _attributes(attributes, torch, gpu)
+    attributes = _attributes(name, attributes, torch, gpu)
     main = "//third_party/googletest" + (":gtest" if own_main else ":gtest_main")
     attributes["deps"] = attributes["deps"] + [main] + _SUPPRESSIONS
     native.cc_test(name = name, size = size, **attributes)

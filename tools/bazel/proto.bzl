@@ -5,7 +5,7 @@ and, with grpc = True, "meshrun/v1/job.grpc.pb.h". Files elsewhere (a test's own
 root.
 """
 
-load(":flags.bzl", "LESS_OPTIMIZED")
+load(":flags.bzl", "LESS_OPTIMIZED", "precompiled_copts", "precompiled_deps")
 
 _PROTO_ROOT = "proto"
 
@@ -100,8 +100,9 @@ def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
         name = name,
         srcs = sources,
         hdrs = headers,
-        copts = ["-w"] + LESS_OPTIMIZED,
-        deps = deps + [
+        linkstatic = True,
+        copts = ["-w"] + LESS_OPTIMIZED + precompiled_copts(torch = False, unoptimized = False),
+        deps = deps + precompiled_deps(torch = False, unoptimized = False) + [
             "//third_party/grpc:grpc++" if grpc else "//third_party/protobuf",
             "//tools/bazel:proto_include_root",
         ],

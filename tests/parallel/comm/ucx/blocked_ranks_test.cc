@@ -27,7 +27,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::chrono::seconds kDeadline(60);
+constexpr std::chrono::seconds kWaitLimit(60);
 
 // Runs, and can be put forward.
 class JumpingClock final : public Clock {
@@ -77,7 +77,7 @@ struct Told {
   // Until there are so many.
   bool wait_for(size_t so_many, int withdrawn) {
     std::unique_lock lock(mu);
-    return changed.wait_for(lock, kDeadline,
+    return changed.wait_for(lock, kWaitLimit,
                             [&] { return reports.size() >= so_many && withdrawals >= withdrawn; });
   }
   size_t count() {
@@ -106,7 +106,7 @@ class TellingWatch final : public PeerWatch {
   Told& told_;
 };
 
-OperationSpec barrier(std::chrono::nanoseconds timeout = kDeadline) {
+OperationSpec barrier(std::chrono::nanoseconds timeout = kWaitLimit) {
   OperationSpec spec;
   spec.signature.kind = OperationKind::kBarrier;
   spec.timeout = timeout;
@@ -295,7 +295,7 @@ class WatchedRanksTest : public BlockedRanksTest {
     options.world_size = size;
     options.set_endpoint = [this](const std::string& value) { endpoint_ = value; };
     options.get_endpoint = [this] { return endpoint_; };
-    options.timeout = kDeadline;
+    options.timeout = kWaitLimit;
     if (suspect) options.suspect = std::move(suspect);
     absl::StatusOr<std::unique_ptr<PeerWatch>> watch = create_hub_watch(options);
     EXPECT_TRUE(watch.ok()) << watch.status();

@@ -10,9 +10,6 @@
 namespace meshrun::ucx {
 namespace {
 
-constexpr Home kInput{Space::kInput, 0, 0};
-constexpr Home kOutput{Space::kOutput, 0, 0};
-
 Home input(int piece) { return {Space::kInput, piece, 0}; }
 Home output(int piece) { return {Space::kOutput, piece, 0}; }
 

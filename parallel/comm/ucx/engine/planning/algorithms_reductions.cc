@@ -10,8 +10,6 @@
 namespace meshrun::ucx {
 namespace {
 
-constexpr Home kInput{Space::kInput, 0, 0};
-constexpr Home kOutput{Space::kOutput, 0, 0};
 constexpr int64_t kChunksInFlight = 2;
 
 // What one rank reduces: where this rank's contribution to it lies, and how it is cut in chunks.

@@ -97,6 +97,10 @@ struct Home {
   }
 };
 
+// Where a tensor of one piece begins.
+inline constexpr Home kInput{Space::kInput, 0, 0};
+inline constexpr Home kOutput{Space::kOutput, 0, 0};
+
 inline constexpr int64_t kStagingBytes = 2 << 20;
 
 // Slots of 128 KiB for each of `lanes` lanes, such that a direction has 2 MiB of them where that

@@ -1,4 +1,4 @@
-"""libtorch_precompiled: LibTorch's headers, compiled once by g++ for all sources with the same flags.
+"""precompiled_headers: headers of libraries, compiled once by g++ for all sources with the same flags.
 
 g++ takes a precompiled header only from a compilation whose target options and used macros agree (-O0 defines other
 macros than -O2), so there is one for each set of `copts` here. It is named `<name>.h.gch`, and no `<name>.h` lies beside
@@ -8,7 +8,7 @@ it: with -include, g++ fails where it cannot take it, rather than read text inst
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-def _libtorch_precompiled_impl(ctx):
+def _precompiled_headers_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
     features = cc_common.configure_features(
         ctx = ctx,
@@ -19,6 +19,10 @@ def _libtorch_precompiled_impl(ctx):
     compiler = cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME)
     if "clang" in compiler:
         fail("Only g++ reads these precompiled headers: give --define=meshrun_pch=false with {}.".format(compiler))
+    header = ctx.actions.declare_file(ctx.label.name + "_included.h")
+    package = ctx.label.package
+    lines = ["#include \"{}/{}\"".format(package, name) for name in ctx.attr.includes]
+    ctx.actions.write(header, "\n".join(lines + ["#pragma meshrun instantiate_templates", ""]))
     libraries = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     precompiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
     dependencies = ctx.actions.declare_file(ctx.label.name + ".d")
@@ -27,7 +31,7 @@ def _libtorch_precompiled_impl(ctx):
         cc_toolchain = toolchain,
         user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts,
         include_directories = libraries.includes,
-        quote_include_directories = libraries.quote_includes,
+        quote_include_directories = depset(["."], transitive = [libraries.quote_includes]),
         system_include_directories = libraries.system_includes,
         preprocessor_defines = libraries.defines,
         use_pic = True,
@@ -40,33 +44,48 @@ def _libtorch_precompiled_impl(ctx):
     arguments = ctx.actions.args()
     arguments.add_all(flags)
 
+    # A g++ that cannot use the plugin does not know the pragma.
+    arguments.add(ctx.file._plugin, format = "-fplugin=%s")
+    arguments.add("-Wno-unknown-pragmas")
+
     # The list of headers goes into the result: -fpch-deps of the users writes it into their .d files, from which Bazel
     # knows when to compile them again.
-    arguments.add_all(["-MD", "-MF", dependencies, "-x", "c++-header", ctx.file.header, "-o", precompiled])
+    arguments.add_all(["-MD", "-MF", dependencies, "-x", "c++-header", header, "-o", precompiled])
+    inputs = [header, ctx.file._plugin] + ctx.files.hdrs
     ctx.actions.run(
         executable = compiler,
         arguments = [arguments],
-        inputs = depset([ctx.file.header], transitive = [libraries.headers, toolchain.all_files]),
+        inputs = depset(inputs, transitive = [libraries.headers, toolchain.all_files]),
         outputs = [precompiled, dependencies],
         env = {"PATH": "/bin:/usr/bin:/usr/local/bin"},
         # Linking LibTorch's 9,000 headers into a sandbox takes longer than compiling.
         execution_requirements = {"no-sandbox": "1"},
         mnemonic = "PrecompileHeader",
-        progress_message = "Precompiling LibTorch's headers for {}".format(ctx.label.name),
+        progress_message = "Precompiling headers for {}".format(ctx.label.name),
     )
-    context = cc_common.create_compilation_context(headers = depset([precompiled, ctx.file.header]))
+    context = cc_common.create_compilation_context(headers = depset([precompiled, header] + ctx.files.hdrs))
     return [DefaultInfo(files = depset([precompiled])), CcInfo(compilation_context = context)]
 
-libtorch_precompiled = rule(
-    implementation = _libtorch_precompiled_impl,
+precompiled_headers = rule(
+    implementation = _precompiled_headers_impl,
     attrs = {
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
-        "header": attr.label(
-            allow_single_file = [".h"],
+        "hdrs": attr.label_list(
+            doc = "The files of this package that `includes` reaches.",
+            allow_files = [".h"],
+            mandatory = True,
+        ),
+        "includes": attr.string_list(
+            doc = "What is precompiled: names of `hdrs`.",
             mandatory = True,
         ),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_plugin": attr.label(
+            default = "//third_party/precompiled:instantiate_templates.so",
+            allow_single_file = True,
+            cfg = "host",
+        ),
     },
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],

@@ -1,0 +1,4 @@
+// What tests include more.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
