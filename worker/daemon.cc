@@ -99,7 +99,8 @@ absl::Status Daemon::Init() {
                         .jobs_dir = options_.jobs_dir,
                         .supervisor = {.path = os::SelfPath(),
                                        .lifeline_fd = options_.lifeline_fd.get(),
-                                       .end_with_daemon = options_.kill_at_once}},
+                                       .end_with_daemon = options_.kill_at_once},
+                        .file_timeout = options_.file_timeout},
       Generations::Handler{
           .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
           .on_rank_ended = [this](const std::string& job_id, uint64_t generation,

@@ -49,6 +49,9 @@ struct DaemonOptions {
   std::chrono::nanoseconds orphan_timeout = std::chrono::minutes(5);
   // When stopping: how long to wait, after the last job's grace, for ranks that do not end.
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);
+  // A file system that does not answer a job for so long is that job's error. Two of them fit into
+  // the coordinator's patience with Prepare.
+  std::chrono::nanoseconds file_timeout = std::chrono::seconds(10);
   // Of logs of ended generations; root and newest are the daemon's to say.
   LogRetention keep_logs;
   // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.

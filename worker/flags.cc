@@ -43,7 +43,8 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   DaemonOptions options;
   options.state_dir = DefaultStateDir();
   std::string memory, ports, orphan_timeout = "5m", stop_timeout = "10s", keep_logs = "1G",
-                             keep_logs_for, log_format = "text", log_level = "info";
+                             keep_logs_for, file_timeout = "10s", log_format = "text",
+                             log_level = "info";
   uint32_t cores = 0, slots = 0;
   int ready_fd = -1, lifeline_fd = -1;
 
@@ -84,6 +85,10 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
       ->capture_default_str();
   app.add_option("--stop-timeout", stop_timeout,
                  "When stopped, wait so long beyond a job's grace for what does not end")
+      ->capture_default_str();
+  app.add_option("--file-timeout", file_timeout,
+                 "A job's working directory, program or log directory that does not answer for so "
+                 "long keeps that job off this host")
       ->capture_default_str();
   app.add_option("--keep-logs", keep_logs,
                  "Bytes of logs to keep of generations that have ended, in blocks of the disk; the "
@@ -136,6 +141,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   const auto stop = ParseDuration(stop_timeout);
   if (!stop.ok()) return wrong(stop.status());
   options.stop_timeout = *stop;
+  const auto files = ParseDuration(file_timeout);
+  if (!files.ok()) return wrong(files.status());
+  options.file_timeout = *files;
   const auto logs = ParseBytes(keep_logs);
   if (!logs.ok()) return wrong(logs.status());
   options.keep_logs.keep_bytes = *logs;

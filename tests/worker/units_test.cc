@@ -333,7 +333,9 @@ TEST_F(LogRetentionTest, RemovesTheOldestBeyondTheBytes) {
 TEST_F(LogRetentionTest, RemovesWhatIsTooOldOrTooMany) {
   using std::chrono::hours;
   for (int i = 1; i <= 4; ++i) Write("a/" + std::to_string(i), 10, hours(10 - i));
-  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_for = hours(8)}, LogsInUse()), 1);
+  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_for = hours(8) + std::chrono::minutes(30)},
+                      LogsInUse()),
+            1);
   EXPECT_FALSE(Exists("a/1"));
   EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_generations = 1}, LogsInUse()), 2);
   EXPECT_TRUE(Exists("a/4"));

@@ -8,7 +8,7 @@
 //
 // No call here waits for a file system: files are written, read and removed by FileTasks, the ranks'
 // working directory and program are looked at by their supervisor. What does not answer within
-// kPatience is an error of that one generation. (MASTER_PORT is claimed in the host's own /tmp.)
+// Host::file_timeout is an error of that one generation. (MASTER_PORT is claimed in the host's own /tmp.)
 #pragma once
 
 #include <chrono>
@@ -40,9 +40,6 @@ namespace meshrun::worker {
 
 class Generations {
  public:
-  // For the files of a generation, and again for its program.
-  static constexpr std::chrono::seconds kPatience{10};
-
   // What the generations need; all of it outlives them.
   struct Host {
     EventLoop& loop;
@@ -56,6 +53,8 @@ class Generations {
     Environment environment;
     std::string jobs_dir;
     SupervisorProgram supervisor;
+    // For a file system to answer: for the files of a generation, and again for its program.
+    std::chrono::nanoseconds file_timeout;
   };
   struct Handler {
     // To the coordinator; dropped where there is no session.

@@ -36,13 +36,13 @@ void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
     return;
   }
   const std::shared_ptr<Preparation> preparation = *std::move(plan);
-  const auto deadline = host_.loop.After(kPatience, [this, key, preparation] {
+  const auto deadline = host_.loop.After(host_.file_timeout, [this, key, preparation] {
     GiveUp(key);
-    RefusePrepare(
-        preparation->plan().record.fence(),
-        absl::DeadlineExceededError(fmt::format("{} has not answered for {}: its file system hangs",
-                                                preparation->Doing(), FormatDuration(kPatience))),
-        /*bad_command=*/false);
+    RefusePrepare(preparation->plan().record.fence(),
+                  absl::DeadlineExceededError(
+                      fmt::format("{} has not answered for {}: its file system hangs",
+                                  preparation->Doing(), FormatDuration(host_.file_timeout))),
+                  /*bad_command=*/false);
   });
   preparing_[key] = {preparation, deadline};
   host_.files.Run(
@@ -79,7 +79,7 @@ absl::StatusOr<std::shared_ptr<Preparation>> Generations::Plan(const v1::Fence& 
   plan.launch = MakeLaunch(plan.record, search.command(), working_dir, host_.environment, facts,
                            plan.paths, lease_);
   *plan.launch.mutable_search() = search;
-  *plan.launch.mutable_search()->mutable_deadline() = ToProtoDuration(kPatience);
+  *plan.launch.mutable_search()->mutable_deadline() = ToProtoDuration(host_.file_timeout);
   return std::make_shared<Preparation>(std::move(plan));
 }
 
