@@ -44,6 +44,7 @@ struct StreamItem {
 // Where one log file is: the shell opens it there and passes its bytes on to the call.
 struct LogSource {
   std::string node_id;
+  std::string node_name;
   uint64_t session_id = 0;
   v1::OpenLog open;
   v1::Fence fence;

@@ -133,6 +133,7 @@ void Generations::SendPrepare(const Job& job, const Member& member) {
   v1::OpenSessionResponse message = Envelope(job, node);
   v1::Prepare& prepare = *message.mutable_prepare();
   *prepare.mutable_spec() = job.view.spec();
+  *prepare.mutable_spec()->mutable_env() = job.env;
   for (int i = 0; i < member.rank_count; ++i) {
     *prepare.add_ranks() = job.view.ranks(member.first_rank + i).assignment();
   }

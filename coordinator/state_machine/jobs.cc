@@ -12,6 +12,14 @@ namespace {
 constexpr std::chrono::seconds kPrepareTimeout(30);
 // Time after the grace for SIGKILL to take effect and for the worker to report it.
 constexpr std::chrono::seconds kStopSlack(30);
+constexpr char kHidden[] = "(hidden)";
+
+// The values of the environment, which stay out of what people see.
+google::protobuf::Map<std::string, std::string> TakeEnvironment(v1::JobSpec& spec) {
+  google::protobuf::Map<std::string, std::string> env = spec.env();
+  for (auto& [name, value] : *spec.mutable_env()) value = kHidden;
+  return env;
+}
 
 }  // namespace
 
@@ -35,6 +43,8 @@ Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   Job& job = jobs_[id];
   job.view.set_job_id(id);
   *job.view.mutable_spec() = std::move(spec);
+  job.env = TakeEnvironment(*job.view.mutable_spec());
+  job.view.set_submitter(context_.user);
   *job.view.mutable_submitted_at() = ToProtoTimestamp(context_.wall);
   job.submit_sequence = next_sequence_++;
   job.request_id = std::move(request_id);
@@ -179,6 +189,8 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       job.cancel_requested = record.cancel_requested();
       job.cancel_reason = record.cancel_reason();
       job.cancel_now = record.cancel_now();
+      // A record of an older coordinator has the values in the job.
+      job.env = record.env().empty() ? TakeEnvironment(*job.view.mutable_spec()) : record.env();
       Index(job);
     } else if (row.table() == v1::STATE_TABLE_WORLDS) {
       auto world = std::make_shared<v1::World>();
@@ -235,6 +247,7 @@ void JobTable::WriteJob(Job& job) {
   record.set_cancel_requested(job.cancel_requested);
   record.set_cancel_reason(job.cancel_reason);
   record.set_cancel_now(job.cancel_now);
+  *record.mutable_env() = job.env;
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
 }
 

@@ -31,8 +31,10 @@ struct Member {
 };
 
 struct Job {
-  // What people see. Ranks are in rank order.
+  // What people see: without the values of the environment. Ranks are in rank order.
   v1::Job view;
+  // For the ranks alone.
+  google::protobuf::Map<std::string, std::string> env;
   uint64_t submit_sequence = 0;
   std::string request_id;
   // By node rank. Of the current generation, or the last one.

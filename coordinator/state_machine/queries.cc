@@ -148,6 +148,7 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
     for (const int stream : streams) {
       LogSource& source = relay.sources.emplace_back();
       source.node_id = node->id();
+      source.node_name = node->record.name();
       source.session_id = node->session_id;
       source.fence.set_term(context.term);
       source.fence.set_job_id(job.id());

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "coordinator/state_machine/callers.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -30,6 +31,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   const SteadyNanos previous = std::exchange(context.now, SteadyNanos(event.now_nanos()));
   context.wall = FromProto(event.wall());
   context.random = event.random();
+  context.user = event.caller().user();
   if (event.event_case() == v1::StateEvent::kRestore) {
     Restore(event.restore());
   } else {
@@ -107,6 +109,14 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
 
 void StateMachine::Dispatch(const v1::StateEvent& event) {
   const uint64_t call = event.call_id();
+  if (absl::Status status = CheckCaller(event, parts_->nodes, parts_->jobs); !status.ok()) {
+    if (event.has_session_message()) {
+      parts_->context.Close(event.session_message().session_id(), std::move(status));
+    } else {
+      parts_->context.Reply(call, std::move(status));
+    }
+    return;
+  }
   switch (event.event_case()) {
     case v1::StateEvent::kSessionMessage:
       OnSessionMessage(event.session_message());
