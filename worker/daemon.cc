@@ -155,6 +155,9 @@ v1::Hello Daemon::MakeHello() const {
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
   for (v1::RunningGeneration& running : generations_->Running())
     *hello.add_running() = std::move(running);
+  // The ranks are stopped then, at the latest with the supervisor's own lease after it.
+  *hello.mutable_fence_after() =
+      ToProtoDuration(options_.orphan_timeout + options_.stop_timeout + std::chrono::seconds(5));
   hello.set_draining(stopping_);
   return hello;
 }

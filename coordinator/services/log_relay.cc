@@ -127,9 +127,9 @@ class LogReader
       uploads_[chunk.stream_id()] = upload;
       if (!chunk.data().empty()) {
         auto out = std::make_shared<v1::ReadLogsResponse>();
-        out->set_rank(it->second.open.rank());
+        out->set_rank(it->second.rank);
         out->set_stream(it->second.open.stream());
-        out->set_generation(it->second.open.generation());
+        out->set_generation(it->second.generation);
         out->set_offset(chunk.offset());
         out->set_allocated_data(chunk.release_data());
         bytes_ += out->data().size();

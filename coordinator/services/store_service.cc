@@ -116,4 +116,22 @@ grpc::ServerUnaryReactor* StoreService::GetWorld(grpc::CallbackServerContext* co
   return (new UnaryCall<v1::GetWorldResponse>(shell_, response))->Begin(*context, std::move(event));
 }
 
+grpc::ServerUnaryReactor* StoreService::CommitCheckpoint(grpc::CallbackServerContext* context,
+                                                         const v1::CommitCheckpointRequest* request,
+                                                         v1::CommitCheckpointResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_commit_checkpoint() = *request;
+  return (new UnaryCall<v1::CommitCheckpointResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
+grpc::ServerUnaryReactor* StoreService::GetCheckpoint(grpc::CallbackServerContext* context,
+                                                      const v1::GetCheckpointRequest* request,
+                                                      v1::GetCheckpointResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_get_checkpoint() = *request;
+  return (new UnaryCall<v1::GetCheckpointResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
 }  // namespace meshrun::coordinator

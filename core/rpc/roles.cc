@@ -41,6 +41,8 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.StoreService/AwaitUniqueId", kWorkerRole | kRankRole, Scope::kOwnNode},
     {"/meshrun.v1.StoreService/RegisterGroup", kWorkerRole | kRankRole, Scope::kOwnNode},
     {"/meshrun.v1.StoreService/GetWorld", kWorkerRole | kRankRole, Scope::kOwnNode},
+    {"/meshrun.v1.StoreService/CommitCheckpoint", kWorkerRole | kRankRole, Scope::kOwnNode},
+    {"/meshrun.v1.StoreService/GetCheckpoint", kWorkerRole | kRankRole, Scope::kOwnNode},
 
     // Served by daemons alone.
     {"/meshrun.v1.AgentService/RegisterRank", kRankRole},
@@ -48,6 +50,7 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.AgentService/ReportWait", kRankRole},
     {"/meshrun.v1.AgentService/WithdrawWait", kRankRole},
     {"/meshrun.v1.AgentService/UploadFlightRecord", kRankRole},
+    {"/meshrun.v1.AgentService/ReportQuiesced", kRankRole},
     {"/meshrun.v1.AgentService/WatchGeneration", kRankRole},
 
     // Whether it lives, and what can be called.
