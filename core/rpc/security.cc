@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 
 #include "core/os/files.h"
-#include "core/rpc/caller.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
 
@@ -101,9 +100,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = pem.ca;
   options.pem_key_cert_pairs.push_back({pem.key, pem.cert});
-  const auto credentials = grpc::SslServerCredentials(options);
-  credentials->SetAuthMetadataProcessor(std::make_shared<RoleCheck>());
-  return credentials;
+  return grpc::SslServerCredentials(options);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(

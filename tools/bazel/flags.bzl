@@ -29,6 +29,7 @@ _COMPUTING = [
     "coordinator/state_store",
     "parallel/nn/graph",
     "tests/bench",
+    "tests/coordinator/simulation",
 ]
 
 def _below(package, folders):

@@ -1,0 +1,40 @@
+// Clients, each with one job: submit it, as often as it takes to be answered and sometimes once
+// more; watch it to its end; maybe cancel it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "meshrun/v1/job.pb.h"
+#include "tests/coordinator/simulation/world.h"
+
+namespace meshrun::coordinator::simulation {
+
+class Client {
+ public:
+  Client(World& world, v1::JobSpec spec);
+
+  void Submit();
+  // Gives up when the job has not been submitted yet.
+  void Cancel(bool now);
+  const std::string& name() const { return spec_.name(); }
+  bool submitted() const { return !job_id_.empty(); }
+  // The watch has shown the end of the job.
+  bool done() const { return done_; }
+
+ private:
+  void OnSubmitted(const absl::Status& status, const MessagePtr& response);
+  void Watch();
+
+  World& world_;
+  const v1::JobSpec spec_;
+  const std::string request_id_;
+  std::string job_id_;
+  v1::JobState seen_ = v1::JOB_STATE_UNSPECIFIED;
+  bool watching_ = false;
+  bool done_ = false;
+};
+
+}  // namespace meshrun::coordinator::simulation

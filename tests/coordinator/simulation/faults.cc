@@ -1,0 +1,127 @@
+#include "tests/coordinator/simulation/faults.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+namespace meshrun::coordinator::simulation {
+namespace {
+
+// Short mostly, sometimes longer than the lease of 5 s, sometimes than all that waits.
+nanoseconds Pause(Random& random) {
+  switch (random.Below(4)) {
+    case 0:
+      return random.Between(seconds(4), seconds(8));
+    case 1:
+      return random.Between(seconds(8), seconds(30));
+    default:
+      return random.Between(milliseconds(1), seconds(4));
+  }
+}
+
+void EndARank(World& world, Host& host) {
+  const auto ranks = host.LiveRanks();
+  if (ranks.empty()) return;
+  const uint64_t process = ranks[world.random.Below(ranks.size())]->number;
+  switch (world.random.Below(8)) {
+    case 0:
+      host.Exit(process, 93, 0);
+      break;
+    case 1:
+    case 2:
+      host.Exit(process, 1, 0);
+      break;
+    case 3:
+      host.Exit(process, 0, 0);
+      break;
+    default:
+      host.Exit(process, 0, world.random.OneIn(2) ? SIGKILL : SIGSEGV);
+  }
+}
+
+void Partition(World& world, Host& host) {
+  const uint64_t kind = world.random.Below(3);
+  host.SetBlocked(kind != 1, kind != 2);
+  world.timeline.Note(fmt::format("{}: link blocked{}{}", host.options().name,
+                                  kind != 1 ? " up" : "", kind != 2 ? " down" : ""));
+  world.timeline.After(Pause(world.random), [&world, &host] {
+    world.timeline.Note(host.options().name + ": link heals");
+    host.SetBlocked(false, false);
+  });
+}
+
+void Happen(World& world, const std::vector<std::unique_ptr<Client>>& clients) {
+  Random& random = world.random;
+  Host& host = *world.hosts[random.Below(world.hosts.size())];
+  switch (random.Below(20)) {
+    case 0:
+    case 1:
+      host.CrashDaemon(Pause(random));
+      break;
+    case 2:
+    case 3:
+      host.StallDaemon(Pause(random));
+      break;
+    case 4:
+      host.PowerOff(Pause(random));
+      break;
+    case 5:
+      host.Drain(Pause(random));
+      break;
+    case 6:
+      host.BreakSession();
+      break;
+    case 7:
+    case 8:
+      Partition(world, host);
+      break;
+    case 9:
+      host.link.delay = random.Between(milliseconds(1), milliseconds(900));
+      world.timeline.After(Pause(random), [&host] { host.link.delay = milliseconds(1); });
+      break;
+    case 10:
+      host.KeepRanksAlive(random.Between(seconds(1), seconds(20)));
+      break;
+    case 11:
+      host.RefusePrepare("no free port", /*bad_command=*/random.OneIn(4));
+      world.timeline.After(Pause(random), [&host] { host.RefusePrepare("", false); });
+      break;
+    case 12:
+      world.coordinator.Crash(Pause(random));
+      break;
+    case 13:
+      world.coordinator.Stall(Pause(random));
+      break;
+    case 14:
+      world.coordinator.HangDisk(Pause(random));
+      break;
+    case 15:
+      if (random.OneIn(2)) clients[random.Below(clients.size())]->Cancel(random.OneIn(2));
+      break;
+    default:
+      EndARank(world, host);
+  }
+}
+
+}  // namespace
+
+void PlanFaults(World& world, const std::vector<std::unique_ptr<Client>>& clients, nanoseconds span,
+                int count) {
+  for (int i = 0; i < count; ++i) {
+    world.timeline.After(world.random.Between(nanoseconds(0), span),
+                         [&world, &clients] { Happen(world, clients); });
+  }
+}
+
+void HealAll(World& world) {
+  world.timeline.Note("--- peace ---");
+  world.coordinator.crash_chance = 0;
+  world.coordinator.crash_at_write = 0;
+  for (const auto& host : world.hosts) {
+    host->SetBlocked(false, false);
+    host->RefusePrepare("", false);
+    host->link.delay = milliseconds(1);
+  }
+}
+
+}  // namespace meshrun::coordinator::simulation

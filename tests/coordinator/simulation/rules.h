@@ -1,0 +1,59 @@
+// The rules that hold after every batch that the coordinator has made durable, after each of its
+// restarts, and at the end. Breaches go to the ledger.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/coordinator/simulation/coordinator_process.h"
+#include "tests/coordinator/simulation/ledger.h"
+
+namespace meshrun::coordinator::simulation {
+
+class Rules : public CoordinatorProcess::Observer {
+ public:
+  // Looks at every `interval`-th batch.
+  void Watch(Ledger& ledger, const CoordinatorProcess& coordinator, int interval) {
+    ledger_ = &ledger;
+    coordinator_ = &coordinator;
+    interval_ = interval;
+  }
+
+  void OnCommitted(const StateMachine& machine, const std::vector<v1::StateRow>& rows) override;
+  void OnRestored(const StateMachine& machine) override;
+  // All jobs have ended, and nothing is under way: nothing may be left of them.
+  void CheckNothingLeft(const StateMachine& machine);
+
+ private:
+  // What has been made durable of a job.
+  struct Facts {
+    v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+    uint64_t generation = 0;
+    uint32_t restarts = 0;
+    bool cancel_requested = false;
+    std::string failure;
+    // node_id and whether it has ended, by node rank.
+    std::vector<std::pair<std::string, bool>> members;
+    // Generations that failed at the job's charge and were followed by another.
+    std::set<uint64_t> charged;
+  };
+
+  void TakeGivenUp(const std::vector<v1::StateRow>& rows);
+  void CheckNodes(const StateMachine& machine);
+  void CheckJob(const Job& job);
+  void CheckPlaces(const Job& job);
+  void CheckBarriers(const StateMachine& machine);
+  void CheckEndedMembers(const Job& job, Facts& facts);
+  void Remember(const Job& job, Facts& facts);
+
+  Ledger* ledger_ = nullptr;
+  const CoordinatorProcess* coordinator_ = nullptr;
+  int interval_ = 1;
+  int batches_ = 0;
+  std::map<std::string, Facts> facts_;
+};
+
+}  // namespace meshrun::coordinator::simulation

@@ -1,0 +1,60 @@
+// One run of a simulated cluster through faults to peace, all of it drawn from a seed: the same
+// seed runs alike every time, on every machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/coordinator/simulation/timeline.h"
+
+namespace meshrun::coordinator::simulation {
+
+struct Plan {
+  uint64_t seed = 1;
+  int hosts = 4;
+  int jobs = 3;
+  // The most nodes that a job may ask for.
+  int most_nodes = 4;
+  nanoseconds chaos = seconds(40);
+  int faults = 12;
+  // Of the coordinator, as in CoordinatorProcess.
+  uint64_t crash_chance = 0;
+  uint64_t crash_at_write = 0;
+  bool crash_after_commit = false;
+  // The rules are checked after each so many batches.
+  int check_interval = 1;
+};
+
+// Small clusters mostly, a larger one now and then. Every fourth seed has a single fault: the
+// coordinator dies at one write, before or after its commit.
+Plan PlanOf(uint64_t seed);
+
+struct Outcome {
+  // The first rule that was broken; empty: none.
+  std::string violation;
+  // Of the state machine.
+  uint64_t steps = 0;
+  uint64_t writes = 0;
+  uint64_t crashes = 0;
+  // Ranks that were started, barriers that were passed by a rank.
+  uint64_t starts = 0;
+  uint64_t barriers = 0;
+  // By the job's last state.
+  int succeeded = 0;
+  int failed = 0;
+  int cancelled = 0;
+  nanoseconds simulated{0};
+  // The last events, where they were kept.
+  std::vector<std::string> notes;
+
+  // Adds the counts.
+  Outcome& operator+=(const Outcome& other);
+};
+
+// The counts, in words.
+std::string Text(const Outcome& outcome);
+
+Outcome Simulate(const Plan& plan, size_t keep_notes = 0);
+
+}  // namespace meshrun::coordinator::simulation

@@ -1,0 +1,40 @@
+// Everything of one simulated cluster.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/coordinator/simulation/coordinator_process.h"
+#include "tests/coordinator/simulation/host.h"
+#include "tests/coordinator/simulation/ledger.h"
+#include "tests/coordinator/simulation/network.h"
+#include "tests/coordinator/simulation/random.h"
+#include "tests/coordinator/simulation/timeline.h"
+
+namespace meshrun::coordinator::simulation {
+
+// What the ranks of a job do.
+struct Work {
+  // Between the first barrier and the last.
+  nanoseconds span = seconds(5);
+  // Number of additions of each rank to one counter.
+  int additions = 2;
+};
+
+struct World {
+  World(uint64_t seed, CoordinatorProcess::Observer& observer)
+      : random(seed), coordinator(timeline, random, observer) {}
+
+  Timeline timeline;
+  Random random;
+  Ledger ledger;
+  CoordinatorProcess coordinator;
+  std::vector<std::unique_ptr<Host>> hosts;
+  // By the job's name.
+  std::map<std::string, Work> works;
+  uint64_t next_process = 1;
+};
+
+}  // namespace meshrun::coordinator::simulation
