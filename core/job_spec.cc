@@ -9,6 +9,7 @@
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/status.h"
+#include "core/text.h"
 
 namespace meshrun {
 namespace {
@@ -17,6 +18,7 @@ constexpr uint32_t kMostNodes = 100'000;
 constexpr uint32_t kMostProcs = 4096;
 constexpr int64_t kLargestWorld = 1'000'000;
 constexpr uint64_t kMostMemory = uint64_t{1} << 50;
+constexpr size_t kMostSpecBytes = size_t{1} << 20;
 constexpr int64_t kLongestSeconds = 3650LL * 86400;
 
 absl::Status CheckMeshAgainstNodes(const v1::JobSpec& spec) {
@@ -47,6 +49,12 @@ absl::Status CheckDuration(std::string_view field, const google::protobuf::Durat
 }
 
 absl::Status CheckSizes(const v1::JobSpec& spec) {
+  if (const size_t bytes = spec.ByteSizeLong(); bytes > kMostSpecBytes) {
+    return absl::InvalidArgumentError(fmt::format(
+        "the job's specification has {}, and at most {} are taken: put what is large (arguments, "
+        "environment) into a file that the ranks read",
+        FormatBytes(bytes), FormatBytes(kMostSpecBytes)));
+  }
   const uint32_t procs = spec.procs_per_node().count();
   if (spec.max_nodes() > kMostNodes) {
     return absl::InvalidArgumentError(

@@ -33,6 +33,8 @@ namespace {
 
 constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::seconds kFarewell(1);
+// Of looks for logs that have become too old.
+constexpr std::chrono::minutes kPruneInterval(10);
 // The longest wait for processes that were killed at once.
 constexpr std::chrono::seconds kKillTime(2);
 
@@ -85,6 +87,8 @@ absl::Status Daemon::Init() {
 
   generations_ = std::make_unique<Generations>(
       Generations::Host{.loop = loop_,
+                        .files = files_,
+                        .logs_in_use = *logs_in_use_,
                         .state_dir = *state_dir_,
                         .ports = *ports_,
                         .ids = ids_,
@@ -95,7 +99,8 @@ absl::Status Daemon::Init() {
                         .jobs_dir = options_.jobs_dir,
                         .supervisor = {.path = os::SelfPath(),
                                        .lifeline_fd = options_.lifeline_fd.get(),
-                                       .end_with_daemon = options_.kill_at_once}},
+                                       .end_with_daemon = options_.kill_at_once},
+                        .file_timeout = options_.file_timeout},
       Generations::Handler{
           .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
           .on_rank_ended = [this](const std::string& job_id, uint64_t generation,
@@ -130,6 +135,8 @@ absl::Status Daemon::Init() {
     session_->Start();
     OnTick();
   });
+  options_.keep_logs.root = state_dir_->LogRoot();
+  PruneOldLogs();
   MESHRUN_ASSIGN_OR_RETURN(
       own_socket_,
       AgentSocket::Listen(loop_, state_dir_->AgentSocket(), [this](os::UniqueFd connection) {
@@ -148,6 +155,9 @@ v1::Hello Daemon::MakeHello() const {
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
   for (v1::RunningGeneration& running : generations_->Running())
     *hello.add_running() = std::move(running);
+  // The ranks are stopped then, at the latest with the supervisor's own lease after it.
+  *hello.mutable_fence_after() =
+      ToProtoDuration(options_.orphan_timeout + options_.stop_timeout + std::chrono::seconds(5));
   hello.set_draining(stopping_);
   return hello;
 }
@@ -273,11 +283,33 @@ void Daemon::EndWhenQuiet() {
 }
 
 void Daemon::OnGenerationEnded(const std::string& job_id, uint64_t generation) {
-  logs_->Prune({.ended = EndedLogs(state_dir_->LogRoot(), generations_->LogDirectoriesInUse()),
-                .keep_bytes = options_.keep_logs_bytes,
-                .newest = state_dir_->LogDirectory(job_id, generation)});
+  options_.keep_logs.newest = state_dir_->LogDirectory(job_id, generation);
+  PruneLogsLater();
   // Not from within the generation's own call.
   if (stopping_) loop_.Post([this] { EndWhenQuiet(); });
+}
+
+void Daemon::PruneOldLogs() {
+  if (options_.keep_logs.keep_for.count() == 0) return;
+  PruneLogsLater();
+  loop_.After(std::min<std::chrono::nanoseconds>(options_.keep_logs.keep_for, kPruneInterval),
+              [this] { PruneOldLogs(); });
+}
+
+void Daemon::PruneLogsLater() {
+  if (pruning_) {
+    prune_again_ = true;
+    return;
+  }
+  pruning_ = true;
+  // Its key is no job's: those have no slash.
+  files_.Run(
+      "logs/",
+      [retention = options_.keep_logs, in_use = logs_in_use_] { PruneLogs(retention, *in_use); },
+      [this] {
+        pruning_ = false;
+        if (std::exchange(prune_again_, false)) PruneLogsLater();
+      });
 }
 
 void Daemon::End() {
@@ -286,6 +318,8 @@ void Daemon::End() {
     // Waits for calls that need the loop; the loop stops after it.
     ender_ = std::thread([this] {
       agent_server_->Stop();
+      // Directories of generations that are over; what hangs is left to the next daemon.
+      files_.Drain(kFarewell);
       loop_.Stop();
     });
   });

@@ -18,11 +18,13 @@
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
 #include "worker/event_loop/event_loop.h"
+#include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
 #include "worker/generations/generations.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
 #include "worker/logs/log_uploads.h"
+#include "worker/logs/retention.h"
 #include "worker/session.h"
 
 namespace meshrun::worker {
@@ -42,12 +44,16 @@ struct DaemonOptions {
   // Empty: DefaultJobsDirectory().
   std::string jobs_dir;
   rpc::Security security;
-  // Ranks are stopped after this long without a coordinator.
-  std::chrono::nanoseconds orphan_timeout = std::chrono::seconds(15);
+  // Ranks are stopped after this long without a coordinator. Minutes: a coordinator that stalls, or
+  // is being moved to another host, stops no training.
+  std::chrono::nanoseconds orphan_timeout = std::chrono::minutes(5);
   // When stopping: how long to wait, after the last job's grace, for ranks that do not end.
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);
-  // Logs of ended generations: beyond this many bytes the oldest are removed.
-  uint64_t keep_logs_bytes = uint64_t{1} << 30;
+  // A file system that does not answer a job for so long is that job's error. Two of them fit into
+  // the coordinator's patience with Prepare.
+  std::chrono::nanoseconds file_timeout = std::chrono::seconds(10);
+  // Of logs of ended generations; root and newest are the daemon's to say.
+  LogRetention keep_logs;
   // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.
   bool kill_at_once = false;
   // Descriptor that gets one JSON line when the coordinator has welcomed this daemon.
@@ -83,10 +89,13 @@ class Daemon {
   void Stop(const std::string& reason, bool at_once);
   void EndWhenQuiet();
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);
+  void PruneOldLogs();
+  void PruneLogsLater();
   void End();
 
   DaemonOptions options_;
   EventLoop loop_;
+  FileTasks files_{loop_};
   RandomIdSource ids_;
   os::UniqueFd signals_;
   std::optional<StateDir> state_dir_;
@@ -98,6 +107,10 @@ class Daemon {
   // For probes.
   std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;
+  // Shared with the thread that removes logs, which a file system may hold beyond our end.
+  std::shared_ptr<LogsInUse> logs_in_use_ = std::make_shared<LogsInUse>();
+  bool prune_again_ = false;
+  bool pruning_ = false;
   std::unique_ptr<Session> session_;
   std::chrono::nanoseconds ping_interval_{std::chrono::seconds(1)};
   bool stopping_ = false;

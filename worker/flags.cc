@@ -42,8 +42,9 @@ os::UniqueFd TakeFd(int fd) {
 std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   DaemonOptions options;
   options.state_dir = DefaultStateDir();
-  std::string memory, ports, orphan_timeout = "15s", stop_timeout = "10s", keep_logs = "1G",
-                             log_format = "text", log_level = "info";
+  std::string memory, ports, orphan_timeout = "5m", stop_timeout = "10s", keep_logs = "1G",
+                             keep_logs_for, file_timeout = "10s", log_format = "text",
+                             log_level = "info";
   uint32_t cores = 0, slots = 0;
   int ready_fd = -1, lifeline_fd = -1;
 
@@ -85,9 +86,20 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--stop-timeout", stop_timeout,
                  "When stopped, wait so long beyond a job's grace for what does not end")
       ->capture_default_str();
-  app.add_option("--keep-logs", keep_logs,
-                 "Bytes of logs to keep of generations that have ended; the newest stays always")
+  app.add_option("--file-timeout", file_timeout,
+                 "A job's working directory, program or log directory that does not answer for so "
+                 "long keeps that job off this host")
       ->capture_default_str();
+  app.add_option("--keep-logs", keep_logs,
+                 "Bytes of logs to keep of generations that have ended, in blocks of the disk; the "
+                 "newest stays always")
+      ->capture_default_str();
+  app.add_option("--keep-logs-count", options.keep_logs.keep_generations,
+                 "Ended generations of which logs are kept")
+      ->capture_default_str();
+  app.add_option("--keep-logs-for", keep_logs_for,
+                 "Remove logs of generations that ended longer ago, for example 720h (default: age "
+                 "does not matter)");
   app.add_flag("--kill-at-once-on-lifeline", options.kill_at_once,
                "Ranks end with this process, without waiting for the lease");
   app.add_option("--ready-fd", ready_fd,
@@ -129,9 +141,17 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   const auto stop = ParseDuration(stop_timeout);
   if (!stop.ok()) return wrong(stop.status());
   options.stop_timeout = *stop;
+  const auto files = ParseDuration(file_timeout);
+  if (!files.ok()) return wrong(files.status());
+  options.file_timeout = *files;
   const auto logs = ParseBytes(keep_logs);
   if (!logs.ok()) return wrong(logs.status());
-  options.keep_logs_bytes = *logs;
+  options.keep_logs.keep_bytes = *logs;
+  if (!keep_logs_for.empty()) {
+    const auto age = ParseDuration(keep_logs_for);
+    if (!age.ok()) return wrong(age.status());
+    options.keep_logs.keep_for = *age;
+  }
   options.ready_fd = TakeFd(ready_fd);
   options.lifeline_fd = TakeFd(lifeline_fd);
   return options;

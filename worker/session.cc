@@ -199,13 +199,15 @@ void Session::Drain() {
 }
 
 void Session::OnDone(const absl::Status& status) {
-  stream_.reset();
+  // Else check_address refuses, whose reason may pass.
+  const bool was_asked = std::exchange(stream_, nullptr) != nullptr;
   const bool was_open = std::exchange(open_, false);
   if (closing_) {
     if (on_closed_) std::exchange(on_closed_, nullptr)();
     return;
   }
-  if (status.code() == absl::StatusCode::kFailedPrecondition ||
+  if ((was_asked && status.code() == absl::StatusCode::kPermissionDenied) ||
+      status.code() == absl::StatusCode::kFailedPrecondition ||
       status.code() == absl::StatusCode::kInvalidArgument) {
     if (handler_.on_refused(status)) return;
   }

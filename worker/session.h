@@ -35,8 +35,8 @@ class Session {
     std::function<void(const v1::Welcome&)> on_welcome;
     // Commands: everything but Welcome and HeartbeatReply.
     std::function<void(const v1::OpenSessionResponse&)> on_message;
-    // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT). True:
-    // do not try again.
+    // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT,
+    // PERMISSION_DENIED). True: do not try again.
     std::function<bool(const absl::Status&)> on_refused;
   };
 

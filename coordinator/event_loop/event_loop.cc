@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/util/delimited_message_util.h>
+#include <sys/stat.h>
 
 #include <charconv>
 #include <utility>
@@ -42,6 +43,23 @@ v1::StateRow MetaRow(std::string key, std::string value) {
   return row;
 }
 
+// What is recorded: without the values of environments, which are the ranks' alone.
+v1::StateEvent WithoutValues(v1::StateEvent event) {
+  if (event.has_submit_job()) {
+    for (auto& [name, value] : *event.mutable_submit_job()->mutable_spec()->mutable_env()) {
+      value.clear();
+    }
+  }
+  if (!event.has_restore()) return event;
+  for (v1::StateRow& row : *event.mutable_restore()->mutable_rows()) {
+    v1::JobRecord record;
+    if (row.table() != v1::STATE_TABLE_JOBS || !record.ParseFromString(row.value())) continue;
+    for (auto& [name, value] : *record.mutable_env()) value.clear();
+    row.set_value(record.SerializeAsString());
+  }
+  return event;
+}
+
 }  // namespace
 
 absl::Status EventLoop::Start() {
@@ -59,7 +77,10 @@ absl::Status EventLoop::Start() {
   MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
   if (!options_.record_path.empty()) {
     // Events hold what users submit: nobody else's business.
-    os::UniqueFd(::open(options_.record_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    const os::UniqueFd own(
+        ::open(options_.record_path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    // Also where the file was there before.
+    if (own) ::fchmod(own.get(), 0600);
     record_.open(options_.record_path, std::ios::binary | std::ios::trunc);
     if (!record_) {
       return absl::InvalidArgumentError(
@@ -170,7 +191,9 @@ Actions EventLoop::StepBatch(std::vector<v1::StateEvent>& batch) {
   batch.back().set_end_of_batch(true);
   Actions all;
   for (const v1::StateEvent& event : batch) {
-    if (record_.is_open()) google::protobuf::util::SerializeDelimitedToOstream(event, &record_);
+    if (record_.is_open()) {
+      google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &record_);
+    }
     Actions actions = machine_.Step(event);
     all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
                     std::make_move_iterator(actions.list.end()));

@@ -16,20 +16,21 @@ class DescribeCall : public UnaryCall<v1::DescribeClusterResponse> {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* ClusterService::ListNodes(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* ClusterService::ListNodes(grpc::CallbackServerContext* context,
                                                     const v1::ListNodesRequest* request,
                                                     v1::ListNodesResponse* response) {
   v1::StateEvent event;
   *event.mutable_list_nodes() = *request;
-  return (new UnaryCall<v1::ListNodesResponse>(shell_, response))->Begin(std::move(event));
+  return (new UnaryCall<v1::ListNodesResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
 }
 
-grpc::ServerUnaryReactor* ClusterService::DescribeCluster(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* ClusterService::DescribeCluster(grpc::CallbackServerContext* context,
                                                           const v1::DescribeClusterRequest* request,
                                                           v1::DescribeClusterResponse* response) {
   v1::StateEvent event;
   *event.mutable_describe_cluster() = *request;
-  return (new DescribeCall(shell_, response))->Begin(std::move(event));
+  return (new DescribeCall(shell_, response))->Begin(*context, std::move(event));
 }
 
 }  // namespace meshrun::coordinator

@@ -23,6 +23,7 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
     context.AddInitialMetadata(rpc::kReachedKey, "1");
     this->StartSendInitialMetadata();
     event.set_call_id(call_id_);
+    StampCaller(context, event);
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
@@ -56,36 +57,38 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
 
 }  // namespace
 
-grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* JobService::SubmitJob(grpc::CallbackServerContext* context,
                                                 const v1::SubmitJobRequest* request,
                                                 v1::SubmitJobResponse* response) {
   v1::StateEvent event;
   *event.mutable_submit_job() = *request;
-  return (new UnaryCall<v1::SubmitJobResponse>(shell_, response))->Begin(std::move(event));
+  return (new UnaryCall<v1::SubmitJobResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
 }
 
-grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* JobService::GetJob(grpc::CallbackServerContext* context,
                                              const v1::GetJobRequest* request,
                                              v1::GetJobResponse* response) {
   v1::StateEvent event;
   *event.mutable_get_job() = *request;
-  return (new UnaryCall<v1::GetJobResponse>(shell_, response))->Begin(std::move(event));
+  return (new UnaryCall<v1::GetJobResponse>(shell_, response))->Begin(*context, std::move(event));
 }
 
-grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* JobService::ListJobs(grpc::CallbackServerContext* context,
                                                const v1::ListJobsRequest* request,
                                                v1::ListJobsResponse* response) {
   v1::StateEvent event;
   *event.mutable_list_jobs() = *request;
-  return (new UnaryCall<v1::ListJobsResponse>(shell_, response))->Begin(std::move(event));
+  return (new UnaryCall<v1::ListJobsResponse>(shell_, response))->Begin(*context, std::move(event));
 }
 
-grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* context,
                                                 const v1::CancelJobRequest* request,
                                                 v1::CancelJobResponse* response) {
   v1::StateEvent event;
   *event.mutable_cancel_job() = *request;
-  return (new UnaryCall<v1::CancelJobResponse>(shell_, response))->Begin(std::move(event));
+  return (new UnaryCall<v1::CancelJobResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
@@ -99,7 +102,7 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
 grpc::ServerWriteReactor<v1::ReadLogsResponse>* JobService::ReadLogs(
     grpc::CallbackServerContext* context, const v1::ReadLogsRequest* request) {
   context->AddInitialMetadata(rpc::kReachedKey, "1");
-  return relay_.Read(*request);
+  return relay_.Read(*context, *request);
 }
 
 grpc::ServerWriteReactor<v1::GetFlightRecordsResponse>* JobService::GetFlightRecords(

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coordinator/services/outgoing_stream.h"
+#include "core/rpc/caller.h"
 
 namespace meshrun::coordinator {
 namespace {
@@ -58,12 +59,13 @@ class LogReader
   LogReader(Shell shell, LogRelay& relay)
       : shell_(shell), relay_(relay), token_(relay.token_), call_id_(shell.loop.NewId()) {}
 
-  void Begin(const v1::ReadLogsRequest& request) {
+  void Begin(const grpc::CallbackServerContext& context, const v1::ReadLogsRequest& request) {
     self_ = shared_from_this();
     StartSendInitialMetadata();
     v1::StateEvent event;
     event.set_call_id(call_id_);
     *event.mutable_read_logs() = request;
+    StampCaller(context, event);
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) End(status);
@@ -105,6 +107,13 @@ class LogReader
     Advance([&]() MESHRUN_REQUIRES(mu_) { EndAfterLastSource(); });
   }
 
+  // Whether this file is one that the caller may upload.
+  bool MayUpload(const std::string& stream_id, const rpc::Identity& caller) {
+    MutexLock lock(mu_);
+    const auto it = sources_.find(stream_id);
+    return it == sources_.end() || caller.SpeaksFor(it->second.node_name);
+  }
+
   // Takes an upload's bytes. kPause: stop reading until Resume. kEnd: the reader has gone.
   enum class Answer { kGoOn, kPause, kEnd };
   Answer Take(LogUpload* upload, v1::UploadLogRequest& chunk) {
@@ -118,9 +127,9 @@ class LogReader
       uploads_[chunk.stream_id()] = upload;
       if (!chunk.data().empty()) {
         auto out = std::make_shared<v1::ReadLogsResponse>();
-        out->set_rank(it->second.open.rank());
+        out->set_rank(it->second.rank);
         out->set_stream(it->second.open.stream());
-        out->set_generation(it->second.open.generation());
+        out->set_generation(it->second.generation);
         out->set_offset(chunk.offset());
         out->set_allocated_data(chunk.release_data());
         bytes_ += out->data().size();
@@ -279,6 +288,13 @@ void LogUpload::OnReadDone(bool ok) {
       End(absl::NotFoundError("no reader waits for log stream " + stream_id_));
       return;
     }
+    const auto peer = context_->auth_context();
+    if (rpc::ShowsCertificate(*peer) && !reader_->MayUpload(stream_id_, rpc::IdentityOf(*peer))) {
+      reader_.reset();
+      End(absl::PermissionDeniedError("log stream " + stream_id_ +
+                                      " is another node's than that of the certificate"));
+      return;
+    }
   }
   request_.set_stream_id(stream_id_);
   if (!request_.error().empty()) error_ = absl::UnavailableError(request_.error());
@@ -309,9 +325,10 @@ LogRelay::LogRelay(Shell shell) : shell_(shell) {
 
 LogRelay::~LogRelay() { shell_.recipients.SetUploads(nullptr); }
 
-grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(const v1::ReadLogsRequest& request) {
+grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(
+    const grpc::CallbackServerContext& context, const v1::ReadLogsRequest& request) {
   const auto reader = std::make_shared<LogReader>(shell_, *this);
-  reader->Begin(request);
+  reader->Begin(context, request);
   return reader.get();
 }
 

@@ -37,7 +37,8 @@ class LogRelay {
   ~LogRelay();
 
   // The reactors of the two calls; they delete themselves.
-  grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const v1::ReadLogsRequest& request);
+  grpc::ServerWriteReactor<v1::ReadLogsResponse>* Read(const grpc::CallbackServerContext& context,
+                                                       const v1::ReadLogsRequest& request);
   grpc::ServerReadReactor<v1::UploadLogRequest>* Upload(grpc::CallbackServerContext* context);
 
   // This session has ended: the files that it was asked for, and whose upload has not begun, will

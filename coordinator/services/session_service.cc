@@ -36,6 +36,8 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     }
     event.mutable_session_message()->set_session_id(session_id_);
     event.mutable_session_message()->mutable_message()->Swap(&request_);
+    // Later messages speak for the node of the Hello.
+    if (event.session_message().message().has_hello()) StampCaller(*context_, event);
     if (const absl::Status status = shell_.loop.Post(std::move(event)); !status.ok()) {
       v1::StateEvent closed;
       closed.mutable_session_closed()->set_session_id(session_id_);
@@ -105,11 +107,12 @@ grpc::ServerReadReactor<v1::UploadLogRequest>* SessionService::UploadLog(
 }
 
 grpc::ServerUnaryReactor* SessionService::UploadFlightRecord(
-    grpc::CallbackServerContext*, const v1::UploadFlightRecordRequest* request,
+    grpc::CallbackServerContext* context, const v1::UploadFlightRecordRequest* request,
     v1::UploadFlightRecordResponse* response) {
   v1::StateEvent event;
   *event.mutable_upload_flight_record() = *request;
-  return (new UnaryCall<v1::UploadFlightRecordResponse>(shell_, response))->Begin(std::move(event));
+  return (new UnaryCall<v1::UploadFlightRecordResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
 }
 
 }  // namespace meshrun::coordinator

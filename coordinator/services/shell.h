@@ -7,6 +7,7 @@
 
 #include "coordinator/event_loop/event_loop.h"
 #include "coordinator/event_loop/recipients.h"
+#include "coordinator/services/stamp_caller.h"
 #include "core/rpc/status_conversion.h"
 
 namespace meshrun::coordinator {
@@ -24,8 +25,10 @@ class UnaryCall : public grpc::ServerUnaryReactor, public PendingCall {
       : shell_(shell), call_id_(shell.loop.NewId()), response_(response) {}
 
   // Not in the constructor: the answer may come before this returns.
-  grpc::ServerUnaryReactor* Begin(v1::StateEvent event) {
+  grpc::ServerUnaryReactor* Begin(const grpc::CallbackServerContext& context,
+                                  v1::StateEvent event) {
     event.set_call_id(call_id_);
+    StampCaller(context, event);
     shell_.recipients.AddCall(call_id_, this);
     const absl::Status status = shell_.loop.Post(std::move(event));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))

@@ -41,6 +41,12 @@ class StoreService : public v1::StoreService::CallbackService {
                                           v1::RegisterGroupResponse*) override;
   grpc::ServerUnaryReactor* GetWorld(grpc::CallbackServerContext*, const v1::GetWorldRequest*,
                                      v1::GetWorldResponse*) override;
+  grpc::ServerUnaryReactor* CommitCheckpoint(grpc::CallbackServerContext*,
+                                             const v1::CommitCheckpointRequest*,
+                                             v1::CommitCheckpointResponse*) override;
+  grpc::ServerUnaryReactor* GetCheckpoint(grpc::CallbackServerContext*,
+                                          const v1::GetCheckpointRequest*,
+                                          v1::GetCheckpointResponse*) override;
 
  private:
   Shell shell_;

@@ -44,9 +44,14 @@ struct StreamItem {
 // Where one log file is: the shell opens it there and passes its bytes on to the call.
 struct LogSource {
   std::string node_id;
+  std::string node_name;
   uint64_t session_id = 0;
   v1::OpenLog open;
   v1::Fence fence;
+  // As the reader asked for it; `open` names the process, which may have another rank and generation
+  // of its own.
+  int rank = 0;
+  uint64_t generation = 0;
 };
 struct OpenLogRelay {
   uint64_t call_id = 0;

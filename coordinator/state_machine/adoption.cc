@@ -17,24 +17,39 @@ bool AllExited(const Job& job, const Member& member) {
   return true;
 }
 
+// Nodes lost during rendezvous, in a row: a job that takes its hosts down must not walk through all of
+// them.
+constexpr uint32_t kLostInRendezvous = 5;
+
 }  // namespace
 
 void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
+  OnLeavingReturned(node, hello);
   std::set<std::string> carried;
   for (const v1::RunningGeneration& running : hello.running()) {
     Job* job = jobs_.Find(running.job_id());
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
-    if (job == nullptr || member == nullptr || member->ended || !job->active() ||
-        job->view.generation() != running.generation()) {
+    const bool takes_part = job != nullptr && member != nullptr && !member->ended && job->active();
+    // Its processes are to live on, and it has not heard of that.
+    const bool behind = takes_part && job->view.state() == v1::JOB_STATE_RENDEZVOUS &&
+                        running.generation() < job->view.generation() && HasKept(*job);
+    if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
       SendForget(running.job_id(), running.generation(), node);
       continue;
     }
     carried.insert(job->id());
-    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
+    v1::Fence fence;
+    fence.set_job_id(job->id());
+    fence.set_generation(running.generation());
+    if (behind) {
+      for (const v1::RankExit& exit : running.exits()) OnRankExit(node, fence, exit);
+      if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !member->prepared) {
+        SendPrepare(*job, *member);
+      }
+      continue;
+    }
+    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && (running.ended() || !HasKept(*job))) {
       if (running.ended()) {
-        v1::Fence fence;
-        fence.set_job_id(job->id());
-        fence.set_generation(running.generation());
         OnEnded(node, fence);
       } else if (!member->prepared) {
         // Its answer may have been lost with the old session.
@@ -42,69 +57,100 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       }
       continue;
     }
-    for (const v1::RankExit& exit : running.exits()) {
-      if (exit.rank() >= member->first_rank &&
-          exit.rank() < member->first_rank + member->rank_count) {
-        TakeExit(*job, node, exit);
-      }
-    }
-    for (const int rank : running.running_ranks()) {
-      if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
-      v1::RankStatus& status = *job->view.mutable_ranks(rank);
-      if (status.state() == v1::RANK_STATE_ASSIGNED) status.set_state(v1::RANK_STATE_RUNNING);
-    }
-    jobs_.Changed(*job, *member);
-    blocked_.OnNodeReturned(*job, node);
+    TakeOver(*job, *member, node, running);
     if (running.ended()) {
-      v1::Fence fence;
-      fence.set_job_id(job->id());
-      fence.set_generation(running.generation());
       OnEnded(node, fence);
+    } else if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
+      if (!member->prepared) SendPrepare(*job, *member);
+    } else if (job->survivors_wait) {
+      if (job->quiesce_asked) SendQuiesce(*job, *member);
+      proceed_.insert(job->id());
     } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
       SendStop(*job, *member, job->stop_grace());
-    } else if (running.running_ranks().empty() && running.exits().empty()) {
+    } else if ((running.running_ranks().empty() && running.exits().empty()) ||
+               (!running.started() && HasKept(*job))) {
       SendStart(*job, *member);
     }
   }
-  // Generations that the node should run and does not name.
-  const std::set<std::string> jobs = node.jobs;
+  OnUnnamed(node, carried);
+}
+
+// What the node knows of the ranks of a generation that it carries on.
+void Generations::TakeOver(Job& job, Member& member, Node& node,
+                           const v1::RunningGeneration& running) {
+  v1::Fence fence;
+  fence.set_job_id(job.id());
+  fence.set_generation(running.generation());
+  for (const v1::RankExit& exit : running.exits()) OnRankExit(node, fence, exit);
+  for (const int rank : running.running_ranks()) {
+    if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) continue;
+    v1::RankStatus& status = *job.view.mutable_ranks(rank);
+    if (status.state() == v1::RANK_STATE_ASSIGNED && running.started()) {
+      status.set_state(v1::RANK_STATE_RUNNING);
+    }
+  }
+  OnRanksJoined(node, fence, running.joined());
+  jobs_.Changed(job, member);
+  blocked_.OnNodeReturned(job, node);
+}
+
+// Generations that the node should run and does not name.
+void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
+  const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : jobs) {
     if (carried.contains(job_id)) continue;
     Job* job = jobs_.Find(job_id);
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     if (member == nullptr || member->ended) continue;
-    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
+    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
       if (member->prepared) --job->members_prepared;
       member->prepared = false;
       SendPrepare(*job, *member);
       continue;
     }
-    const bool failing = job->view.state() == v1::JOB_STATE_RUNNING && !AllExited(*job, *member);
-    EndMember(*job, *member, /*lost=*/true);
+    const bool failing = MayFail(*job) && !AllExited(*job, *member);
+    EndMember(*job, *member, End::kGone);
     if (failing) {
       Fail(*job, v1::FAILURE_CAUSE_NODE_LOST,
            fmt::format("{} came back without its ranks of this job", node.record.name()), &node,
            nullptr);
     }
+    if (job->survivors_wait) proceed_.insert(job->id());
     Conclude(*job);
   }
 }
 
-void Generations::OnNodeLost(Node& node, const std::string& why) {
-  const std::set<std::string> jobs = node.jobs;
+// Whether what happens to a rank now would be the generation's first failure.
+bool Generations::MayFail(const Job& job) const {
+  if (job.failed()) return false;
+  return job.view.state() == v1::JOB_STATE_RUNNING || job.survivors_wait ||
+         (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasKept(job));
+}
+
+void Generations::OnNodeLost(Node& node, const std::string& why, bool stopped) {
+  const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : jobs) {
     Job* job = jobs_.Find(job_id);
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     if (member == nullptr || member->ended) continue;
-    EndMember(*job, *member, /*lost=*/true);
-    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS) {
+    if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
+      EndMember(*job, *member, End::kGone);
       Abandon(*job);
-      Requeue(*job, why);
+      if (++job->lost_in_rendezvous < kLostInRendezvous) {
+        Requeue(*job, why);
+      } else {
+        FailJob(*job, v1::FAILURE_CAUSE_NODE_LOST,
+                fmt::format("{} nodes in a row were lost while the job was being prepared on them, "
+                            "the last one: {}",
+                            job->lost_in_rendezvous, why),
+                &node);
+      }
       continue;
     }
-    if (job->view.state() == v1::JOB_STATE_RUNNING && !AllExited(*job, *member)) {
-      Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
-    }
+    const bool failing = MayFail(*job) && !AllExited(*job, *member);
+    EndMember(*job, *member, stopped ? End::kGone : End::kLost);
+    if (failing) Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
+    if (job->survivors_wait) proceed_.insert(job->id());
     Conclude(*job);
   }
 }
@@ -112,6 +158,12 @@ void Generations::OnNodeLost(Node& node, const std::string& why) {
 void Generations::OnRestored() {
   for (const auto& [id, unused] : jobs_.all()) {
     Job& job = *jobs_.Find(id);
+    for (const LeavingMember& leaving : job.leaving) {
+      const Member& member = leaving.member;
+      if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
+        nodes_.Hold(*node, id, member.slots, member.memory_bytes, member.gpus);
+      }
+    }
     if (!job.active()) continue;
     for (Member& member : job.members) {
       if (member.ended) continue;
@@ -124,12 +176,19 @@ void Generations::OnRestored() {
       }
       nodes_.Hold(*node, id, member.slots, member.memory_bytes, member.gpus);
     }
-    if (job.view.state() == v1::JOB_STATE_RENDEZVOUS) {
+    if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasKept(job)) {
+      // Its processes live on: the Prepare of the same generation is repeated to all.
+      job.members_prepared = 0;
+      for (Member& member : job.members) member.prepared = false;
+    } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS) {
       // No Start was sent. Its members hear Forget when they name it; the next generation is
       // another.
       Abandon(job);
       Requeue(job, "the coordinator restarted");
     } else {
+      if (job.view.state() == v1::JOB_STATE_RUNNING && HasKept(job)) {
+        jobs_.SetDeadline(job, context_.now + context_.lease + std::chrono::seconds(30));
+      }
       Conclude(job);
     }
   }

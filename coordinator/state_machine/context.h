@@ -23,6 +23,8 @@ class Context {
   SteadyNanos now{0};
   WallNanos wall{0};
   uint64_t random = 0;
+  // Of its caller; empty where nobody is named.
+  std::string user;
 
   uint64_t term = 0;
   WallNanos started_at{0};

@@ -1,4 +1,4 @@
-// The life of one generation of a job: two-phase start, failure, stop, restart.
+// The life of one generation of a job: two-phase start, failure, change, stop, restart.
 //
 //   Begin: RENDEZVOUS, Prepare to each member
 //     all answer ok ------------------> RUNNING, Start to each member
@@ -6,14 +6,26 @@
 //     one cannot (bad command) -------> Forget to all; FAILED
 //   RUNNING
 //     every member ended, all ranks 0 -> SUCCEEDED
-//     first failure, or cancel -------> QUIESCING, Stop to each member at once
+//     first failure, every rank that is left takes another generation in process
+//                               ------> QUIESCING without Stop; then the next generation, with them
+//     first failure else, or cancel --> QUIESCING, Stop to each member at once
 //   QUIESCING, every member ended or lost:
 //     cancelled --> CANCELLED;  restarts left --> WAITING (placed anew);  else --> FAILED
 //
+// A generation with processes that live on (kept) fails in RENDEZVOUS as it would in RUNNING.
 // A worker that is stopping (DRAINING, Goodbye) takes its ranks with it on purpose: the restart is
 // not charged, and a Prepare that it refuses only places the job anew.
+//
+// A member whose node is lost, or whose ranks do not die, is leaving: it holds what it held until
+// its node says that the ranks have ended. No other node takes its place before the node's fence
+// time, unless the job's writes are fenced.
+//
+// generations.cc has the start, recovery.cc failures and the end, continuation.cc the generations
+// that go on in process, leaving.cc what leaves, adoption.cc returning nodes and restarts.
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,13 +43,19 @@ class Generations {
               BlockedRanks& blocked)
       : context_(context), nodes_(nodes), jobs_(jobs), store_(store), blocked_(blocked) {}
 
-  // Phase one of the next generation.
-  void Begin(Job& job, const Placement& placement);
+  // Phase one of the next generation, with processes of its own.
+  void Begin(Job& job, const Placement& placement) { Begin(job, placement, {}); }
+
+  // The nodes that the job's next generation may have, besides being healthy. `*waits` says, where
+  // other nodes may be had later, for whom the job waits.
+  std::vector<const v1::Node*> Candidates(const Job& job, std::string* waits) const;
 
   // Messages of a node's session, with their fences. Messages of another generation are logged and
   // ignored.
   void OnPrepareResult(Node& node, const v1::Fence& fence, const v1::PrepareResult& result);
   void OnRanksStarted(Node& node, const v1::Fence& fence, const v1::RanksStarted& started);
+  void OnRanksJoined(Node& node, const v1::Fence& fence, const v1::RanksJoined& joined);
+  void OnRanksQuiesced(Node& node, const v1::Fence& fence, const v1::RanksQuiesced& quiesced);
   void OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit);
   void OnEnded(Node& node, const v1::Fence& fence);
   void OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report);
@@ -47,8 +65,16 @@ class Generations {
   // The node has said Hello: adopts the generations that it runs, answers Forget for unknown ones,
   // and repeats commands that may have been lost with the old session.
   void OnNodeReturned(Node& node, const v1::Hello& hello);
-  // The node is LOST: so are its ranks.
-  void OnNodeLost(Node& node, const std::string& why);
+  // The node is LOST: so are its ranks. `stopped`: its worker has said that they were stopped.
+  void OnNodeLost(Node& node, const std::string& why, bool stopped);
+  // The LOST node's fence time has come.
+  void OnNodeFenced(Node& node);
+
+  // A running job asks its ranks to stand still, and goes on with the nodes that there are then.
+  // False: not all of them can, nothing has changed.
+  bool AskToQuiesce(Job& job, const std::string& reason, bool save);
+  // Whether every rank that runs takes another generation in process.
+  bool TakesGenerations(const Job& job) const;
 
   // Idempotent. `now` also ends the grace of a stop that is under way.
   void Cancel(Job& job, bool now, const std::string& reason);
@@ -56,12 +82,26 @@ class Generations {
   void OnDeadline(Job& job);
   // After a restart of the coordinator, all nodes being SUSPECT.
   void OnRestored();
+  // At the end of a batch: jobs whose survivors wait go on where they can.
+  void ProceedAll();
+  // At the end of a batch in which jobs were placed: running jobs that may have more nodes ask their
+  // ranks to stand still for it.
+  void GrowAll();
 
  private:
   struct Target {
     Job* job = nullptr;
     Member* member = nullptr;
   };
+  // Ranks of the last generation by node and local rank: those that run live on.
+  using Kept = std::map<std::string, std::vector<v1::RankStatus>>;
+  enum class End {
+    kEnded,  // and said so
+    kGone,   // without a word on how
+    kLost,   // with their node: they may run on
+    kStuck,  // sent SIGKILL, and yet there
+  };
+
   Target Resolve(const Node& node, const v1::Fence& fence, std::string_view what);
   v1::OpenSessionResponse Envelope(const Job& job, const Node& node) const;
   void SendPrepare(const Job& job, const Member& member);
@@ -69,23 +109,64 @@ class Generations {
   void SendStop(const Job& job, const Member& member, std::chrono::nanoseconds grace);
   void SendForget(const std::string& job_id, uint64_t generation, const Node& node);
 
+  void Begin(Job& job, const Placement& placement, const Kept& kept);
+  void AddMember(Job& job, const PlacedNode& placed, const std::vector<v1::RankStatus>* kept,
+                 v1::World* world);
   void Commit(Job& job);
   void Abandon(Job& job);
   void Requeue(Job& job, std::string reason);
+  void AnswerNo(Job& job, Node& node, const v1::PrepareResult& result);
+
+  // adoption.cc
+  void TakeOver(Job& job, Member& member, Node& node, const v1::RunningGeneration& running);
+  void OnUnnamed(Node& node, const std::set<std::string>& carried);
+  bool MayFail(const Job& job) const;
+
+  // continuation.cc
+  bool HasKept(const Job& job) const;
+  void SurvivorsWait(Job& job, const std::string& reason);
+  void Proceed(Job& job);
+  bool GoOn(Job& job);
+  // With the nodes that living members hold taken as free.
+  PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes);
+  bool WaitsForFence(Job& job);
+  void SendQuiesce(const Job& job, const Member& member);
+  void OnJoinDeadline(Job& job);
+
+  // recovery.cc
   void TakeExit(Job& job, const Node& node, const v1::RankExit& exit);
   void Fail(Job& job, v1::FailureCause cause, std::string message, const Node* node,
             const v1::RankExit* exit);
+  void RecordFailure(Job& job, v1::FailureCause cause, const std::string& message, const Node* node,
+                     const v1::RankExit* exit);
+  void FailJob(Job& job, v1::FailureCause cause, const std::string& message, const Node* node);
   void Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason);
-  void EndMember(Job& job, Member& member, bool lost);
+  bool MayRestart(const Job& job) const;
+  bool MadeProgress(const Job& job) const;
+  // Counts the failure of this generation, and says what follows.
+  std::string Charge(Job& job);
+  void EndMember(Job& job, Member& member, End how);
   void EndGeneration(Job& job, const std::string& why);
   void Conclude(Job& job);
   void Finish(Job& job, v1::JobState state, std::string reason);
+
+  // leaving.cc
+  void Leave(Job& job, Member& member, bool stuck);
+  void Release(Job& job, size_t leaving);
+  // The node says that nothing is left of this generation, nor of earlier ones. False where none of
+  // them was leaving.
+  bool OnLeavingEnded(Node& node, const v1::Fence& fence);
+  // Those of the node that Hello does not name are gone; the others are told to end.
+  void OnLeavingReturned(Node& node, const v1::Hello& hello);
+  bool MayCompute(const LeavingMember& leaving) const;
 
   Context& context_;
   NodeTable& nodes_;
   JobTable& jobs_;
   RendezvousStore& store_;
   BlockedRanks& blocked_;
+  // Jobs whose survivors wait, and of which something has changed.
+  std::set<std::string> proceed_;
 };
 
 }  // namespace meshrun::coordinator

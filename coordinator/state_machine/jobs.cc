@@ -12,6 +12,18 @@ namespace {
 constexpr std::chrono::seconds kPrepareTimeout(30);
 // Time after the grace for SIGKILL to take effect and for the worker to report it.
 constexpr std::chrono::seconds kStopSlack(30);
+constexpr char kHidden[] = "(hidden)";
+
+// The values of the environment, which stay out of what people see.
+google::protobuf::Map<std::string, std::string> TakeEnvironment(v1::JobSpec& spec) {
+  google::protobuf::Map<std::string, std::string> env = spec.env();
+  for (auto& [name, value] : *spec.mutable_env()) value = kHidden;
+  return env;
+}
+
+std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank) {
+  return GenerationKey(job.id(), generation) + "/" + KeyNumber(node_rank);
+}
 
 }  // namespace
 
@@ -35,6 +47,8 @@ Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   Job& job = jobs_[id];
   job.view.set_job_id(id);
   *job.view.mutable_spec() = std::move(spec);
+  job.env = TakeEnvironment(*job.view.mutable_spec());
+  job.view.set_submitter(context_.user);
   *job.view.mutable_submitted_at() = ToProtoTimestamp(context_.wall);
   job.submit_sequence = next_sequence_++;
   job.request_id = std::move(request_id);
@@ -82,8 +96,14 @@ void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
   job.view.set_reason(std::move(reason));
   Changed(job);
   if (same_state) return;
+  if (state == v1::JOB_STATE_RUNNING && MaxNodes(job.view.spec()) > MinNodes(job.view.spec())) {
+    elastic_.insert(job.id());
+  } else {
+    elastic_.erase(job.id());
+  }
   const std::pair<int64_t, uint64_t> place{-int64_t{job.view.spec().priority()},
                                            job.submit_sequence};
+  if (!was_queued || !job.queued()) deadlines_.Clear(job.id());
   if (job.queued()) {
     queue_.insert(place);
     context_.placement_due = true;
@@ -93,15 +113,18 @@ void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
     return;
   }
   queue_.erase(place);
-  deadlines_.Clear(job.id());
   if (state == v1::JOB_STATE_RENDEZVOUS) {
     deadlines_.Set(job.id(), context_.now + kPrepareTimeout);
   } else if (state == v1::JOB_STATE_QUIESCING) {
-    deadlines_.Set(job.id(), context_.now + job.kill_grace() + kStopSlack);
+    SetStopDeadline(job);
   } else if (job.ended()) {
     *job.view.mutable_finished_at() = ToProtoTimestamp(context_.wall);
     ended_.insert(job.submit_sequence);
   }
+}
+
+void JobTable::SetStopDeadline(const Job& job) {
+  SetDeadline(job, context_.now + job.stop_grace() + kStopSlack);
 }
 
 void JobTable::Changed(Job& job, const Member& member) {
@@ -117,14 +140,31 @@ void JobTable::NewGeneration(Job& job, uint64_t previous_generation) {
   if (previous_generation != 0) {
     const auto previous = job.worlds.find(previous_generation);
     const int nodes = previous == job.worlds.end() ? 0 : previous->second->addresses_size();
-    for (int i = 0; i < nodes; ++i) {
-      context_.Erase(v1::STATE_TABLE_MEMBERS,
-                     GenerationKey(job.id(), previous_generation) + "/" + KeyNumber(i));
+    for (int i = 0; i < nodes; ++i)
+      context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, previous_generation, i));
+    for (const LeavingMember& leaving : job.leaving) {
+      if (leaving.generation == previous_generation) WriteLeaving(job, leaving);
     }
   }
   const v1::World& world = *job.worlds.at(job.view.generation());
   context_.Put(v1::STATE_TABLE_WORLDS, GenerationKey(job.id(), job.view.generation()), world);
   for (const Member& member : job.members) Changed(job, member);
+}
+
+void JobTable::Leave(Job& job, const Member& member, bool stuck) {
+  const size_t node_rank = static_cast<size_t>(&member - job.members.data());
+  job.leaving.push_back({job.view.generation(), node_rank, member, stuck});
+  Changed(job, member);
+}
+
+void JobTable::Left(Job& job, size_t index) {
+  const LeavingMember left = std::move(job.leaving[index]);
+  job.leaving.erase(job.leaving.begin() + static_cast<ptrdiff_t>(index));
+  if (left.generation == job.view.generation()) {
+    if (left.node_rank < job.members.size()) Changed(job, job.members[left.node_rank]);
+  } else {
+    context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, left.generation, left.node_rank));
+  }
 }
 
 std::vector<Job*> JobTable::Queue() {
@@ -179,6 +219,16 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       job.cancel_requested = record.cancel_requested();
       job.cancel_reason = record.cancel_reason();
       job.cancel_now = record.cancel_now();
+      job.failures_without_progress = record.failures_without_progress();
+      job.progress_step = record.progress_step();
+      job.survivors_wait = record.survivors_wait();
+      job.quiesce_asked = record.quiesce_asked();
+      if (record.has_checkpoint_at_failure()) {
+        job.checkpoint_at_failure = record.checkpoint_at_failure();
+      }
+      job.running_since = context_.now;
+      // A record of an older coordinator has the values in the job.
+      job.env = record.env().empty() ? TakeEnvironment(*job.view.mutable_spec()) : record.env();
       Index(job);
     } else if (row.table() == v1::STATE_TABLE_WORLDS) {
       auto world = std::make_shared<v1::World>();
@@ -195,8 +245,21 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         context_.Damaged(row);
         continue;
       }
-      Job* job = Find(row.key().substr(0, row.key().find('/')));
+      const auto key = ParseGenerationKey(row.key());
+      Job* job = key.has_value() ? Find(key->job_id) : nullptr;
       if (job == nullptr) continue;
+      if (record.leaving()) {
+        LeavingMember& leaving = job->leaving.emplace_back();
+        leaving.generation = key->generation;
+        leaving.node_rank = std::strtoull(key->rest.c_str(), nullptr, 10);
+        leaving.stuck = record.stuck();
+        leaving.member.node_id = record.node_id();
+        leaving.member.slots = record.slots();
+        leaving.member.memory_bytes = record.memory_bytes();
+        leaving.member.gpus.assign(record.gpus().begin(), record.gpus().end());
+        leaving.member.ended = true;
+      }
+      if (key->generation != job->view.generation()) continue;
       Member& member = job->members.emplace_back();
       member.node_id = record.node_id();
       job->member_by_node[member.node_id] = job->members.size() - 1;
@@ -235,7 +298,47 @@ void JobTable::WriteJob(Job& job) {
   record.set_cancel_requested(job.cancel_requested);
   record.set_cancel_reason(job.cancel_reason);
   record.set_cancel_now(job.cancel_now);
+  record.set_failures_without_progress(job.failures_without_progress);
+  record.set_progress_step(job.progress_step);
+  record.set_survivors_wait(job.survivors_wait);
+  record.set_quiesce_asked(job.quiesce_asked);
+  if (job.checkpoint_at_failure >= 0) record.set_checkpoint_at_failure(job.checkpoint_at_failure);
+  *record.mutable_env() = job.env;
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
+}
+
+void JobTable::WriteMember(const Job& job, size_t index) {
+  const Member& member = job.members[index];
+  v1::MemberRecord record;
+  record.set_node_id(member.node_id);
+  record.set_ended(member.ended);
+  record.set_slots(member.slots);
+  record.set_memory_bytes(member.memory_bytes);
+  for (int i = 0; i < member.rank_count; ++i) {
+    v1::RankStatus& rank = *record.add_ranks();
+    rank = job.view.ranks(member.first_rank + i);
+    rank.clear_progress();
+  }
+  for (const LeavingMember& leaving : job.leaving) {
+    if (leaving.generation != job.view.generation() || leaving.node_rank != index) continue;
+    record.set_leaving(true);
+    record.set_stuck(leaving.stuck);
+    record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
+  }
+  context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), index), record);
+}
+
+void JobTable::WriteLeaving(const Job& job, const LeavingMember& leaving) {
+  v1::MemberRecord record;
+  record.set_node_id(leaving.member.node_id);
+  record.set_ended(true);
+  record.set_leaving(true);
+  record.set_stuck(leaving.stuck);
+  record.set_slots(leaving.member.slots);
+  record.set_memory_bytes(leaving.member.memory_bytes);
+  record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
+  context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, leaving.generation, leaving.node_rank),
+               record);
 }
 
 void JobTable::Notify(const Job& job) {
@@ -251,17 +354,21 @@ void JobTable::Notify(const Job& job) {
 }
 
 void JobTable::DropOldest() {
-  while (ended_.size() > kMaxEnded) {
-    const uint64_t sequence = *ended_.begin();
-    ended_.erase(ended_.begin());
+  // A job that still holds something of a node stays.
+  for (auto next = ended_.begin(); ended_.size() > kMaxEnded && next != ended_.end();) {
+    const uint64_t sequence = *next;
     const std::string id = by_sequence_.at(sequence);
     const Job& job = jobs_.at(id);
+    if (!job.leaving.empty()) {
+      ++next;
+      continue;
+    }
+    next = ended_.erase(next);
     for (const auto& [generation, world] : job.worlds) {
       context_.Erase(v1::STATE_TABLE_WORLDS, GenerationKey(id, generation));
     }
     for (size_t i = 0; i < job.members.size(); ++i) {
-      context_.Erase(v1::STATE_TABLE_MEMBERS,
-                     GenerationKey(id, job.view.generation()) + "/" + KeyNumber(i));
+      context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), i));
     }
     context_.Erase(v1::STATE_TABLE_JOBS, id);
     by_request_.erase(job.request_id);
@@ -289,19 +396,7 @@ void JobTable::WriteChanged() {
   for (const auto& [id, index] : std::exchange(changed_members_, {})) {
     const Job* job = Find(id);
     if (job == nullptr || index >= job->members.size()) continue;
-    const Member& member = job->members[index];
-    v1::MemberRecord record;
-    record.set_node_id(member.node_id);
-    record.set_ended(member.ended);
-    record.set_slots(member.slots);
-    record.set_memory_bytes(member.memory_bytes);
-    for (int i = 0; i < member.rank_count; ++i) {
-      v1::RankStatus& rank = *record.add_ranks();
-      rank = job->view.ranks(member.first_rank + i);
-      rank.clear_progress();
-    }
-    context_.Put(v1::STATE_TABLE_MEMBERS,
-                 GenerationKey(id, job->view.generation()) + "/" + KeyNumber(index), record);
+    WriteMember(*job, index);
   }
   DropOldest();
 }

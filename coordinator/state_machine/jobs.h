@@ -30,9 +30,21 @@ struct Member {
   bool ended = false;
 };
 
+// One host of an earlier generation whose processes may not be gone: the host is lost, or they do not
+// die. What it holds stays held until the host says that they have ended.
+struct LeavingMember {
+  uint64_t generation = 0;
+  size_t node_rank = 0;
+  Member member;
+  // They were sent SIGKILL long ago: they compute nothing, and hold what they hold.
+  bool stuck = false;
+};
+
 struct Job {
-  // What people see. Ranks are in rank order.
+  // What people see: without the values of the environment. Ranks are in rank order.
   v1::Job view;
+  // For the ranks alone.
+  google::protobuf::Map<std::string, std::string> env;
   uint64_t submit_sequence = 0;
   std::string request_id;
   // By node rank. Of the current generation, or the last one.
@@ -41,6 +53,7 @@ struct Job {
   std::unordered_map<std::string, size_t> member_by_node;
   size_t members_alive = 0;
   size_t members_prepared = 0;
+  std::vector<LeavingMember> leaving;
   // Table of each generation: log files of earlier ones are found by it.
   std::map<uint64_t, std::shared_ptr<const v1::World>> worlds;
   // SHA-256 of the current one.
@@ -53,6 +66,24 @@ struct Job {
   std::string cancel_reason;
   // Cancelled without grace.
   bool cancel_now = false;
+  // QUIESCING, and no Stop was sent: the ranks that are left become the next generation, once every
+  // one of their hosts is connected or lost and, with quiesce_asked, all stand still.
+  bool survivors_wait = false;
+  bool quiesce_asked = false;
+  // Those that stand still.
+  std::set<int> quiesced;
+  bool save_asked = false;
+  // It has committed a checkpoint since it last tried to grow.
+  bool may_grow = false;
+  // Nodes lost while generations of the job were being prepared, since one has started.
+  uint32_t lost_in_rendezvous = 0;
+  // When the generation started, as far as this term knows.
+  SteadyNanos running_since{0};
+  // The newest checkpoint, of any name, at the last failure.
+  int64_t checkpoint_at_failure = -1;
+  // Since a rank last reported a step beyond progress_step, the highest one of earlier generations.
+  uint32_t failures_without_progress = 0;
+  int64_t progress_step = -1;
 
   const std::string& id() const { return view.job_id(); }
   bool queued() const {
@@ -81,7 +112,17 @@ struct Job {
     return cancel_now ? std::chrono::nanoseconds(0) : kill_grace();
   }
   Member* FindMember(const std::string& node_id);
+  // Ranks of other generations on hosts that are lost do no harm: the job says so, or commits its
+  // checkpoints through the coordinator.
+  bool writes_are_fenced() const {
+    return view.spec().replace_at_once() || view.checkpoints_size() > 0;
+  }
 };
+
+// Whether the rank's process was started for this generation.
+inline bool IsFresh(const v1::RankAssignment& rank, uint64_t generation) {
+  return rank.process_generation() == 0 || rank.process_generation() == generation;
+}
 
 class JobTable {
  public:
@@ -96,15 +137,26 @@ class JobTable {
 
   // Changes state and reason; starts the deadline that the state has, if any.
   void SetState(Job& job, v1::JobState state, std::string reason);
+  // Instead of the one that the state has.
+  void SetDeadline(const Job& job, SteadyNanos at) { deadlines_.Set(job.id(), at); }
+  // The one of a stop that is sent now.
+  void SetStopDeadline(const Job& job);
+  void ClearDeadline(const Job& job) { deadlines_.Clear(job.id()); }
   // The job's record, watchers and revision; ranks are in Member records of their own.
   void Changed(Job& job) { changed_.insert(job.id()); }
   void Changed(Job& job, const Member& member);
   // Seen by watchers, not durable.
   void Progressed(Job& job) { progressed_.insert(job.id()); }
   void NewGeneration(Job& job, uint64_t previous_generation);
+  // The member of the current generation is leaving from now on.
+  void Leave(Job& job, const Member& member, bool stuck);
+  // The leaving member has ended: drops it.
+  void Left(Job& job, size_t index);
 
   // QUEUED and WAITING, in the order in which they are placed.
   std::vector<Job*> Queue();
+  const std::set<std::string>& elastic() const { return elastic_; }
+  bool queue_empty() const { return queue_.empty(); }
   // Newest first, below `before` (0: from the newest).
   std::vector<const Job*> Newest(uint64_t before, size_t limit, bool active_only) const;
   size_t size() const { return jobs_.size(); }
@@ -129,12 +181,16 @@ class JobTable {
   void Index(const Job& job);
   void DropOldest();
   void WriteJob(Job& job);
+  void WriteMember(const Job& job, size_t index);
+  void WriteLeaving(const Job& job, const LeavingMember& leaving);
   void Notify(const Job& job);
 
   Context& context_;
   std::map<std::string, Job> jobs_;
   std::map<uint64_t, std::string> by_sequence_;
   std::map<std::string, std::string> by_request_;
+  // Jobs that run and may run on more nodes than their least.
+  std::set<std::string> elastic_;
   // Highest priority first, then in order of submission.
   std::set<std::pair<int64_t, uint64_t>> queue_;
   // submit_sequence of jobs that have ended.

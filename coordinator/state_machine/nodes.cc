@@ -44,7 +44,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   record.set_node_id(hello.node_id());
   record.set_name(hello.name());
   record.set_address(hello.address());
-  record.set_state(v1::NODE_STATE_HEALTHY);
+  record.set_state(record.drain_reason().empty() ? v1::NODE_STATE_HEALTHY
+                                                 : v1::NODE_STATE_DRAINING);
   *record.mutable_resources() = hello.resources();
   record.set_incarnation(incarnation);
   record.set_version(hello.version());
@@ -54,6 +55,10 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   node.session_id = session_id;
   sessions_[session_id] = node.id();
   leases_.Set(node.id(), context_.now + context_.lease);
+  fences_.Clear(node.id());
+  node.last_heard = context_.now;
+  node.fence_after.reset();
+  if (hello.has_fence_after()) node.fence_after = FromProto(hello.fence_after());
   recovering_.erase(node.id());
   if (is_new) {
     DropReplaced(node);
@@ -78,6 +83,7 @@ Node* NodeTable::Renew(uint64_t session_id) {
   if (it == sessions_.end()) return nullptr;
   Node& node = nodes_.at(it->second);
   leases_.Set(node.id(), context_.now + context_.lease);
+  node.last_heard = context_.now;
   *node.record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);
   return &node;
 }
@@ -106,6 +112,22 @@ void NodeTable::Drain(Node& node) {
   Changed(node);
 }
 
+void NodeTable::SetDrainReason(Node& node, std::string reason) {
+  if (node.record.drain_reason() == reason) return;
+  node.record.set_drain_reason(std::move(reason));
+  if (!node.record.drain_reason().empty()) {
+    context_.Record("NodeDraining", "", node.id(),
+                    fmt::format("{} drains: {}", node.record.name(), node.record.drain_reason()));
+  }
+  if (node.session_id != 0) {
+    node.record.set_state(node.draining || !node.record.drain_reason().empty()
+                              ? v1::NODE_STATE_DRAINING
+                              : v1::NODE_STATE_HEALTHY);
+  }
+  context_.placement_due = true;
+  Changed(node);
+}
+
 void NodeTable::Lose(Node& node, absl::Status why) {
   leases_.Clear(node.id());
   recovering_.erase(node.id());
@@ -114,6 +136,7 @@ void NodeTable::Lose(Node& node, absl::Status why) {
     context_.Close(std::exchange(node.session_id, 0), std::move(why));
   }
   node.record.set_state(v1::NODE_STATE_LOST);
+  if (node.fence() != SteadyNanos::max()) fences_.Set(node.id(), node.fence());
   context_.Add(
       EndUploads{node.id(), absl::UnavailableError(fmt::format("{}, which holds the file, is lost",
                                                                node.record.name()))});
@@ -130,6 +153,20 @@ Node* NodeTable::ExpireNext() {
   Lose(node, absl::DeadlineExceededError(message));
   context_.Record("NodeLost", "", node.id(), message);
   return &node;
+}
+
+Node* NodeTable::NextFenced() {
+  const auto node_id = fences_.PopDue(context_.now);
+  if (!node_id.has_value()) return nullptr;
+  context_.placement_due = true;
+  return &nodes_.at(*node_id);
+}
+
+std::optional<SteadyNanos> NodeTable::NextDeadline() const {
+  const auto lease = leases_.Next(), fence = fences_.Next();
+  return lease.has_value() && fence.has_value() ? std::min(lease, fence)
+         : lease.has_value()                    ? lease
+                                                : fence;
 }
 
 Node* NodeTable::Find(const std::string& node_id) {
@@ -162,7 +199,7 @@ void NodeTable::Hold(Node& node, const std::string& job_id, uint32_t slots, uint
 
 void NodeTable::Release(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
                         const std::vector<uint32_t>& gpus) {
-  node.jobs.erase(job_id);
+  if (const auto it = node.jobs.find(job_id); it != node.jobs.end()) node.jobs.erase(it);
   node.record.set_slots_used(node.record.slots_used() - slots);
   node.record.set_memory_used_bytes(node.record.memory_used_bytes() - memory);
   auto& used = *node.record.mutable_gpus_used();
@@ -173,14 +210,21 @@ void NodeTable::Release(Node& node, const std::string& job_id, uint32_t slots, u
   context_.placement_due = true;
 }
 
-void NodeTable::Restore(v1::Node record) {
-  Node& node = nodes_[record.node_id()];
-  node.record = std::move(record);
+void NodeTable::Restore(v1::NodeRecord row) {
+  Node& node = nodes_[row.node().node_id()];
+  node.record = std::move(*row.mutable_node());
+  if (row.has_fence_after()) node.fence_after = FromProto(row.fence_after());
+  // Not before: the last term may have heard it until its end.
+  node.last_heard = context_.now;
   node.record.clear_slots_used();
   node.record.clear_memory_used_bytes();
   node.record.clear_gpus_used();
-  if (node.lost()) return;
-  node.draining = node.record.state() == v1::NODE_STATE_DRAINING;
+  if (node.lost()) {
+    if (node.fence() != SteadyNanos::max()) fences_.Set(node.id(), node.fence());
+    return;
+  }
+  node.draining =
+      node.record.state() == v1::NODE_STATE_DRAINING && node.record.drain_reason().empty();
   node.record.set_state(v1::NODE_STATE_SUSPECT);
   leases_.Set(node.id(), context_.now + context_.lease);
   recovering_.insert(node.id());
@@ -195,6 +239,9 @@ void NodeTable::WriteChanged() {
     }
     v1::NodeRecord row;
     *row.mutable_node() = it->second.record;
+    if (it->second.fence_after.has_value()) {
+      *row.mutable_fence_after() = ToProtoDuration(*it->second.fence_after);
+    }
     context_.Put(v1::STATE_TABLE_NODES, node_id, row);
   }
 }
@@ -209,6 +256,7 @@ void NodeTable::DropReplaced(const Node& by) {
                           node.record.address() == by.record.address();
     if (replaced) {
       changed_.insert(node.id());
+      fences_.Clear(node.id());
       it = nodes_.erase(it);
     } else {
       ++it;

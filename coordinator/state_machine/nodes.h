@@ -25,14 +25,24 @@ struct Node {
   v1::Node record;
   // 0: not connected.
   uint64_t session_id = 0;
-  // Jobs with a member here that has not ended.
-  std::set<std::string> jobs;
+  // Jobs with a member here that has not ended, or is leaving: one entry for each.
+  std::multiset<std::string> jobs;
+  // Hello.fence_after; absent: the host promises nothing.
+  std::optional<std::chrono::nanoseconds> fence_after;
+  // When its last message came, as far as this term knows.
+  SteadyNanos last_heard{0};
   // Its worker is stopping. Outlives the session: the ranks that are lost with the node then were
   // ending anyway.
   bool draining = false;
 
   const std::string& id() const { return record.node_id(); }
   bool lost() const { return record.state() == v1::NODE_STATE_LOST; }
+  // While the node is not heard: from then on no rank computes there. Clocks of hosts differ in
+  // rate by less than 1 %.
+  SteadyNanos fence() const {
+    if (!fence_after.has_value()) return SteadyNanos::max();
+    return last_heard + *fence_after + *fence_after / 100 + std::chrono::milliseconds(100);
+  }
 };
 
 class NodeTable {
@@ -49,12 +59,16 @@ class NodeTable {
   void Disconnect(uint64_t session_id);
   // The worker is stopping: DRAINING from now on. Idempotent.
   void Drain(Node& node);
+  // Why nothing new is placed there, besides a worker that is stopping; empty: no such reason.
+  void SetDrainReason(Node& node, std::string reason);
   // LOST at once, whatever its lease. The session, if any, is closed with `why`.
   void Lose(Node& node, absl::Status why);
 
   // A node whose lease is over at context.now, made LOST; null when there is none.
   Node* ExpireNext();
-  std::optional<SteadyNanos> NextDeadline() const { return leases_.Next(); }
+  // A LOST node whose fence time has come: nothing computes there; null when there is none.
+  Node* NextFenced();
+  std::optional<SteadyNanos> NextDeadline() const;
   // The coordinator itself stood still: no node could renew its lease meanwhile.
   void PostponeLeases() { leases_.PostponeTo(context_.now + context_.lease); }
 
@@ -72,7 +86,7 @@ class NodeTable {
   void Release(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
                const std::vector<uint32_t>& gpus);
 
-  void Restore(v1::Node record);
+  void Restore(v1::NodeRecord row);
   void WriteChanged();
 
  private:
@@ -83,6 +97,8 @@ class NodeTable {
   std::map<std::string, Node> nodes_;
   std::map<uint64_t, std::string> sessions_;
   DeadlineIndex<std::string> leases_;
+  // Of LOST nodes.
+  DeadlineIndex<std::string> fences_;
   std::set<std::string> recovering_;
   std::set<std::string> changed_;
 };

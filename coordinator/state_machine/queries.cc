@@ -148,6 +148,7 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
     for (const int stream : streams) {
       LogSource& source = relay.sources.emplace_back();
       source.node_id = node->id();
+      source.node_name = node->record.name();
       source.session_id = node->session_id;
       source.fence.set_term(context.term);
       source.fence.set_job_id(job.id());
@@ -155,8 +156,12 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
       source.fence.set_incarnation(node->record.incarnation());
       source.open.set_stream_id(fmt::format("{}-{}-{}-{}", context.term, call_id, rank, stream));
       source.open.set_job_id(job.id());
-      source.open.set_generation(generation);
-      source.open.set_rank(rank);
+      source.rank = rank;
+      source.generation = generation;
+      const v1::RankAssignment& process = world->second->ranks(rank);
+      const bool named = process.process_generation() != 0;
+      source.open.set_generation(named ? process.process_generation() : generation);
+      source.open.set_rank(named ? process.process_rank() : rank);
       source.open.set_stream(static_cast<v1::LogStream>(stream));
       source.open.set_follow(request.follow());
       source.open.set_tail_lines(request.tail_lines());

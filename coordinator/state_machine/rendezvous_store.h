@@ -32,6 +32,10 @@ class RendezvousStore {
   RendezvousStore(Context& context, NodeTable& nodes, JobTable& jobs)
       : context_(context), nodes_(nodes), jobs_(jobs) {}
 
+  // The job of a call that is of its current generation; null when the call has been answered with
+  // an error. `rank`: who calls, where the request says it.
+  Job* Admit(uint64_t call_id, const v1::Fence& fence, int rank = -1);
+
   // True when the event is a store call; it has then been answered or waits.
   bool Step(const v1::StateEvent& event);
 
@@ -78,9 +82,6 @@ class RendezvousStore {
     std::map<std::string, std::set<uint64_t>> id_waiters;
   };
 
-  // Null when the call has been answered with an error. `rank`: who calls, where the request says
-  // it.
-  Job* Admit(uint64_t call_id, const v1::Fence& fence, int rank = -1);
   Generation& Of(const Job& job);
   // Answers a repeated call; false when it is new.
   template <typename Response>

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "coordinator/state_machine/callers.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"
 #include "core/text.h"
@@ -30,6 +31,7 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   const SteadyNanos previous = std::exchange(context.now, SteadyNanos(event.now_nanos()));
   context.wall = FromProto(event.wall());
   context.random = event.random();
+  context.user = event.caller().user();
   if (event.event_case() == v1::StateEvent::kRestore) {
     Restore(event.restore());
   } else {
@@ -37,7 +39,11 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
     Dispatch(event);
   }
   if (event.end_of_batch()) {
-    if (context.placement_due) PlaceJobs();
+    parts_->generations.ProceedAll();
+    if (context.placement_due) {
+      PlaceJobs();
+      parts_->generations.GrowAll();
+    }
     parts_->blocked.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
@@ -69,7 +75,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
         context.Damaged(row);
         continue;
       }
-      parts_->nodes.Restore(std::move(*record.mutable_node()));
+      parts_->nodes.Restore(std::move(record));
     } else if (row.table() == v1::STATE_TABLE_EVENTS) {
       v1::ClusterEvent event;
       if (!event.ParseFromString(row.value()) || KeyNumber(event.sequence()) != row.key()) {
@@ -95,10 +101,12 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   const auto due = NextDeadline();
   if (!due.has_value() || *due > context.now) return;
   while (Node* node = parts_->nodes.ExpireNext()) {
-    parts_->generations.OnNodeLost(
-        *node, fmt::format("{} is lost: silent for its lease of {}", node->record.name(),
-                           FormatDuration(context.lease)));
+    parts_->generations.OnNodeLost(*node,
+                                   fmt::format("{} is lost: silent for its lease of {}",
+                                               node->record.name(), FormatDuration(context.lease)),
+                                   /*stopped=*/false);
   }
+  while (Node* node = parts_->nodes.NextFenced()) parts_->generations.OnNodeFenced(*node);
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
@@ -107,6 +115,14 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
 
 void StateMachine::Dispatch(const v1::StateEvent& event) {
   const uint64_t call = event.call_id();
+  if (absl::Status status = CheckCaller(event, parts_->nodes, parts_->jobs); !status.ok()) {
+    if (event.has_session_message()) {
+      parts_->context.Close(event.session_message().session_id(), std::move(status));
+    } else {
+      parts_->context.Reply(call, std::move(status));
+    }
+    return;
+  }
   switch (event.event_case()) {
     case v1::StateEvent::kSessionMessage:
       OnSessionMessage(event.session_message());
@@ -148,6 +164,12 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
       break;
     case v1::StateEvent::kUploadFlightRecord:
       parts_->flight_records.Upload(call, event.upload_flight_record());
+      break;
+    case v1::StateEvent::kCommitCheckpoint:
+      parts_->checkpoints.Commit(call, event.commit_checkpoint());
+      break;
+    case v1::StateEvent::kGetCheckpoint:
+      parts_->checkpoints.Get(call, event.get_checkpoint());
       break;
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
@@ -221,6 +243,12 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
     case v1::OpenSessionRequest::kRanksStarted:
       generations.OnRanksStarted(*node, fence, message.ranks_started());
       break;
+    case v1::OpenSessionRequest::kRanksJoined:
+      generations.OnRanksJoined(*node, fence, message.ranks_joined());
+      break;
+    case v1::OpenSessionRequest::kRanksQuiesced:
+      generations.OnRanksQuiesced(*node, fence, message.ranks_quiesced());
+      break;
     case v1::OpenSessionRequest::kRankExit:
       generations.OnRankExit(*node, fence, message.rank_exit());
       break;
@@ -240,7 +268,8 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       context.Record("NodeLeft", "", node->id(), node->record.name() + " said goodbye");
       node->draining = true;
       parts_->nodes.Lose(*node, absl::OkStatus());
-      generations.OnNodeLost(*node, node->record.name() + " left: its worker was stopped");
+      generations.OnNodeLost(*node, node->record.name() + " left: its worker was stopped",
+                             /*stopped=*/true);
       break;
     case v1::OpenSessionRequest::kHello:
     case v1::OpenSessionRequest::MESSAGE_NOT_SET:
@@ -251,7 +280,6 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
 void StateMachine::PlaceJobs() {
   Context& context = parts_->context;
   context.placement_due = false;
-  const std::vector<const v1::Node*> healthy = parts_->nodes.Present(/*healthy_only=*/true);
   // A job that waits for resources of running jobs is not overtaken, else a large job would never
   // start. A job that could not run here even alone holds up no other job.
   const Job* blocking = nullptr;
@@ -271,20 +299,27 @@ void StateMachine::PlaceJobs() {
           fmt::format("behind job {}, which {}", blocking->id(), blocking->view.reason()));
       continue;
     }
+    std::string waits;
+    const std::vector<const v1::Node*> candidates = parts_->generations.Candidates(*job, &waits);
     PlacementRequest request{job->view.spec(), {}, {}};
-    for (const v1::Node* node : healthy) {
+    for (const v1::Node* node : candidates) {
       if (!job->avoided_nodes.contains(node->node_id())) request.nodes.push_back(node);
     }
     for (const Member& member : job->members) request.previous.push_back(member.node_id);
     PlacementResult result = Place(request);
     if (!result.placement.has_value() && !job->avoided_nodes.empty()) {
       // No other node can take the job, and the reason why this one could not prepare may be gone.
-      request.nodes = healthy;
+      request.nodes = candidates;
       result = Place(request);
     }
     if (result.placement.has_value()) {
       parts_->generations.Begin(*job, *result.placement);
       continue;
+    }
+    if (!waits.empty()) {
+      request.nodes = parts_->nodes.Present(/*healthy_only=*/true);
+      PlacementResult later = Place(request);
+      result.reason = later.placement.has_value() ? std::move(waits) : std::move(later.reason);
     }
     if (const size_t draining = parts_->nodes.draining(); draining > 0) {
       result.reason += draining == 1 ? "; 1 that is draining does not count"

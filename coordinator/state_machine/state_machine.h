@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "coordinator/state_machine/actions.h"
+#include "coordinator/state_machine/checkpoint_commits.h"
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
@@ -48,6 +49,7 @@ class StateMachine {
     JobTable jobs{context};
     RendezvousStore store{context, nodes, jobs};
     BlockedRanks blocked{context, nodes, jobs};
+    CheckpointCommits checkpoints{context, jobs, store};
     FlightRecords flight_records{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store, blocked};
   };

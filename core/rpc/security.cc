@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include "core/os/files.h"
+#include "core/rpc/caller.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
 
@@ -100,7 +101,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = pem.ca;
   options.pem_key_cert_pairs.push_back({pem.key, pem.cert});
-  return grpc::SslServerCredentials(options);
+  const auto credentials = grpc::SslServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(std::make_shared<RoleCheck>());
+  return credentials;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(

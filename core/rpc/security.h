@@ -1,8 +1,10 @@
 // Who may listen and connect in plaintext, and mutual TLS for everyone else:
 //
 //   unix:PATH     plaintext, also with TLS files; the socket's 0700 directory keeps other users out
-//   (unix_socket.h) any TCP       mutual TLS, on loopback too, where every user of the host can
-//   connect loopback TCP  plaintext with --insecure-loopback alone, which only tests use
+//                 (unix_socket.h)
+//   any TCP       mutual TLS, on loopback too, where every user of the host can connect; what a
+//                 certificate may call stands in roles.h
+//   loopback TCP  plaintext with --insecure-loopback alone, which only tests use
 #pragma once
 
 #include <grpcpp/security/credentials.h>

@@ -41,6 +41,14 @@ TEST(JobSpecTest, FillsInDefaultsOnce) {
   EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
 }
 
+TEST(JobSpecTest, OneMebibyteIsTheMost) {
+  v1::JobSpec spec = Spec();
+  (*spec.mutable_env())["X"] = std::string((1 << 20) - 100, 'x');
+  EXPECT_TRUE(NormalizeJobSpec(spec).ok());
+  (*spec.mutable_env())["X"] += std::string(100, 'x');
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("at most 1.0 MiB"));
+}
+
 TEST(JobSpecTest, DefaultsHoldBeforeNormalizingToo) {
   v1::JobSpec spec;
   EXPECT_EQ(MinNodes(spec), 1u);

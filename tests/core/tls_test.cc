@@ -4,10 +4,9 @@
 #include <grpcpp/server.h>
 #include <gtest/gtest.h>
 
-#include "core/os/files.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/security.h"
-#include "meshrun/v1/agent_service.grpc.pb.h"
+#include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "tests/core/support/certificates.h"
 #include "tests/worker/support/processes.h"
 
@@ -16,9 +15,9 @@ namespace {
 
 using testing::CertificateAuthority;
 
-class Service : public v1::AgentService::Service {
-  grpc::Status ReportProgress(grpc::ServerContext*, const v1::ReportProgressRequest*,
-                              v1::ReportProgressResponse*) override {
+class Service : public v1::ClusterService::Service {
+  grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest*,
+                         v1::ListNodesResponse*) override {
     return grpc::Status::OK;
   }
 };
@@ -28,8 +27,8 @@ class TlsTest : public ::testing::Test {
   TlsTest() {
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
-    const auto credentials = ServerCredentials(
-        "test", "127.0.0.1:0", {.tls = Files("server", ours_.Sign("server"), ours_)});
+    const auto credentials =
+        ServerCredentials("test", "127.0.0.1:0", {.tls = ours_.Sign("server")});
     EXPECT_TRUE(credentials.ok()) << credentials.status();
     if (!credentials.ok()) return;
     int port = 0;
@@ -39,22 +38,11 @@ class TlsTest : public ::testing::Test {
     address_ = "127.0.0.1:" + std::to_string(port);
   }
 
-  // The three files of one who shows `own` and trusts what `trusted` has signed.
-  TlsFiles Files(const std::string& name, const CertificateAuthority::Signed& own,
-                 const CertificateAuthority& trusted) {
-    const TlsFiles files = {.cert = directory_ / (name + ".pem"),
-                            .key = directory_ / (name + ".key"),
-                            .ca = directory_ / (name + ".ca.pem")};
-    EXPECT_TRUE(os::WriteFileAtomically(files.cert, own.cert_pem).ok());
-    EXPECT_TRUE(os::WriteFileAtomically(files.key, own.key_pem, 0600).ok());
-    EXPECT_TRUE(os::WriteFileAtomically(files.ca, trusted.cert_pem()).ok());
-    return files;
-  }
   grpc::StatusCode Call(const std::shared_ptr<grpc::Channel>& channel) {
     grpc::ClientContext context;
     SetTimeout(context, testing::kPatience);
-    v1::ReportProgressResponse response;
-    return v1::AgentService::NewStub(channel)->ReportProgress(&context, {}, &response).error_code();
+    v1::ListNodesResponse response;
+    return v1::ClusterService::NewStub(channel)->ListNodes(&context, {}, &response).error_code();
   }
   grpc::StatusCode CallWith(const TlsFiles& files) {
     const auto channel =
@@ -63,34 +51,45 @@ class TlsTest : public ::testing::Test {
     return channel.ok() ? Call(*channel) : grpc::StatusCode::UNKNOWN;
   }
 
-  const CertificateAuthority ours_{"ours"};
-  const CertificateAuthority other_{"other"};
   testing::TemporaryDirectory directory_;
+  const CertificateAuthority ours_{"ours", directory_.path()};
+  const CertificateAuthority other_{"other", directory_.path()};
   Service service_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
 };
 
 TEST_F(TlsTest, AcceptsACertificateOfItsOwnAuthority) {
-  EXPECT_EQ(CallWith(Files("client", ours_.Sign("client"), ours_)), grpc::StatusCode::OK);
+  EXPECT_EQ(CallWith(ours_.Sign("client", {.roles = {"read"}})), grpc::StatusCode::OK);
 }
 
 TEST_F(TlsTest, RefusesACertificateOfAnotherAuthority) {
-  EXPECT_EQ(CallWith(Files("stranger", other_.Sign("stranger"), ours_)),
+  EXPECT_EQ(CallWith(other_.Trusting(other_.Sign("stranger"), ours_)),
             grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(TlsTest, RefusesAClientWithoutACertificate) {
   grpc::SslCredentialsOptions options;
-  options.pem_root_certs = ours_.cert_pem();
+  options.pem_root_certs = ours_.pair().cert_pem;
   EXPECT_EQ(Call(grpc::CreateChannel(address_, grpc::SslCredentials(options))),
             grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(TlsTest, RefusesACertificateThatHasEnded) {
+  EXPECT_EQ(CallWith(ours_.Sign("late", {.lasts = std::chrono::seconds(-60)})),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(TlsTest, RefusesACertificateWithoutTheRole) {
+  EXPECT_EQ(CallWith(ours_.Sign("nobody", {.roles = {}})), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(CallWith(ours_.Sign("worker", {.roles = {"worker"}, .nodes = {"*"}})),
+            grpc::StatusCode::PERMISSION_DENIED);
 }
 
 TEST_F(TlsTest, RefusesPlaintext) { EXPECT_EQ(CallWith({}), grpc::StatusCode::UNAVAILABLE); }
 
 TEST_F(TlsTest, AClientRefusesAServerOfAnotherAuthority) {
-  EXPECT_EQ(CallWith(Files("client", ours_.Sign("client"), other_)), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(CallWith(ours_.Trusting(ours_.Sign("client"), other_)), grpc::StatusCode::UNAVAILABLE);
 }
 
 }  // namespace

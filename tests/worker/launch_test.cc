@@ -180,7 +180,7 @@ TEST(LaunchPlanTest, AShippedJobsCommandIsItsArguments) {
   EXPECT_THAT(launch.ranks(0).argv(), ElementsAre("/jobs/geoid", "--steps=3"));
 }
 
-class ResolveProgramTest : public ::testing::Test {
+class FindProgramTest : public ::testing::Test {
  protected:
   void Write(const std::string& name, int mode) {
     ASSERT_TRUE(os::WriteFileAtomically(directory_ / name, "#!/bin/sh\n", mode).ok());
@@ -188,44 +188,44 @@ class ResolveProgramTest : public ::testing::Test {
   bool Resolve(const std::string& command) {
     spec_.clear_command();
     spec_.add_command(command);
-    return ResolveProgram(spec_, directory_ / "jobs", working_dir_, inherited_, &program_, &error_);
+    found_ = FindProgram(SearchFor(spec_, directory_ / "jobs", working_dir_, inherited_));
+    return found_.error().empty();
   }
 
   testing::TemporaryDirectory directory_;
   std::string working_dir_ = directory_.path();
   Environment inherited_ = {{"PATH", directory_.path()}};
   v1::JobSpec spec_;
-  std::string program_;
-  CommandError error_;
+  v1::ProgramFound found_;
 };
 
-TEST_F(ResolveProgramTest, LooksInTheWorkingDirectoryAndAlongThePath) {
+TEST_F(FindProgramTest, LooksInTheWorkingDirectoryAndAlongThePath) {
   Write("train", 0755);
   EXPECT_TRUE(Resolve("./train"));
   EXPECT_TRUE(Resolve("train"));
-  EXPECT_EQ(program_, directory_ / "train");
+  EXPECT_EQ(found_.program(), directory_ / "train");
   (*spec_.mutable_env())["PATH"] = "/nowhere";
   EXPECT_FALSE(Resolve("train"));
 }
 
-TEST_F(ResolveProgramTest, AMissingOrUnexecutableProgramIsTheJobsFault) {
+TEST_F(FindProgramTest, AMissingOrUnexecutableProgramIsTheJobsFault) {
   EXPECT_FALSE(Resolve("./absent"));
-  EXPECT_TRUE(error_.bad_command);
-  EXPECT_THAT(std::string(error_.status.message()), HasSubstr("no such file"));
+  EXPECT_TRUE(found_.bad_command());
+  EXPECT_THAT(found_.error(), HasSubstr("no such file"));
   Write("plain", 0644);
   EXPECT_FALSE(Resolve("./plain"));
-  EXPECT_TRUE(error_.bad_command);
-  EXPECT_THAT(std::string(error_.status.message()), HasSubstr("not executable"));
+  EXPECT_TRUE(found_.bad_command());
+  EXPECT_THAT(found_.error(), HasSubstr("not executable"));
 }
 
-TEST_F(ResolveProgramTest, AMissingWorkingDirectoryIsTheHosts) {
+TEST_F(FindProgramTest, AMissingWorkingDirectoryIsTheHosts) {
   working_dir_ = directory_ / "elsewhere";
   EXPECT_FALSE(Resolve("/bin/true"));
-  EXPECT_FALSE(error_.bad_command);
-  EXPECT_THAT(std::string(error_.status.message()), HasSubstr("working directory"));
+  EXPECT_FALSE(found_.bad_command());
+  EXPECT_THAT(found_.error(), HasSubstr("working directory"));
 }
 
-TEST_F(ResolveProgramTest, ShippedJobsAreFoundByName) {
+TEST_F(FindProgramTest, ShippedJobsAreFoundByName) {
   ASSERT_TRUE(os::MakeDirectories(directory_ / "jobs/geoid").ok());
   Write("jobs/geoid/geoid", 0755);
   Write("jobs/recipe", 0755);
@@ -233,7 +233,7 @@ TEST_F(ResolveProgramTest, ShippedJobsAreFoundByName) {
   EXPECT_THAT(ListShippedJobs(directory_ / "jobs"), ElementsAre("geoid", "recipe"));
   spec_.set_shipped_job("geoid");
   EXPECT_TRUE(Resolve(""));
-  EXPECT_EQ(program_, directory_ / "jobs/geoid/geoid");
+  EXPECT_EQ(found_.program(), directory_ / "jobs/geoid/geoid");
   for (const char* const wrong : {"ocean", "../jobs/recipe", ".", ""}) {
     EXPECT_FALSE(FindShippedJob(directory_ / "jobs", wrong, false).ok()) << wrong;
   }
@@ -241,7 +241,7 @@ TEST_F(ResolveProgramTest, ShippedJobsAreFoundByName) {
               HasSubstr("geoid, recipe"));
 }
 
-TEST_F(ResolveProgramTest, ARankWithGpusGetsTheShippedJobsProgramForThem) {
+TEST_F(FindProgramTest, ARankWithGpusGetsTheShippedJobsProgramForThem) {
   ASSERT_TRUE(os::MakeDirectories(directory_ / "jobs/geoid").ok());
   Write("jobs/geoid/geoid", 0755);
   Write("jobs/geoid/geoid_cuda", 0755);
@@ -252,10 +252,10 @@ TEST_F(ResolveProgramTest, ARankWithGpusGetsTheShippedJobsProgramForThem) {
     spec_.set_shipped_job(name.substr(0, name.find('/')));
     spec_.set_gpus_per_proc(0);
     EXPECT_TRUE(Resolve(""));
-    EXPECT_EQ(program_, directory_ / ("jobs/" + name));
+    EXPECT_EQ(found_.program(), directory_ / ("jobs/" + name));
     spec_.set_gpus_per_proc(1);
     EXPECT_TRUE(Resolve(""));
-    EXPECT_EQ(program_, directory_ / ("jobs/" + name + "_cuda"));
+    EXPECT_EQ(found_.program(), directory_ / ("jobs/" + name + "_cuda"));
   }
 }
 

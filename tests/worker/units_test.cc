@@ -314,30 +314,47 @@ class LogRetentionTest : public ::testing::Test {
 
 TEST_F(LogRetentionTest, RemovesTheOldestBeyondTheBytes) {
   using std::chrono::hours;
-  Write("a/1", 100, hours(4));
-  Write("a/2", 100, hours(1));
-  Write("b/1", 100, hours(3));
-  const std::string newest = Write("c/1", 100, hours(2));
-  const std::string in_use = Write("d/1", 1000, hours(9));
-  const std::vector<std::string> ended = EndedLogs(directory_.path(), {in_use});
-  // Made after that: not ended, however old it looks.
-  Write("e/1", 100, hours(10));
-  EXPECT_EQ(PruneLogs({.ended = ended, .keep_bytes = 200, .newest = newest}), 2);
-  EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1") && Exists("e/1"));
+  Write("a/1", 4096, hours(4));
+  Write("a/2", 4096, hours(1));
+  Write("b/1", 4096, hours(3));
+  const std::string newest = Write("c/1", 4096, hours(2));
+  LogsInUse in_use;
+  in_use.Hold(Write("d/1", 1 << 20, hours(9)));
+  const LogRetention retention = {.root = directory_.path(), .keep_bytes = 9000, .newest = newest};
+  EXPECT_EQ(PruneLogs(retention, in_use), 2);
+  EXPECT_TRUE(Exists("a/2") && Exists("c/1") && Exists("d/1"));
   EXPECT_FALSE(Exists("a/1") || Exists("b/1"));
   // Nothing stays of a job without logs.
-  EndedLogs(directory_.path(), {});
+  EXPECT_EQ(PruneLogs(retention, in_use), 0);
   EXPECT_TRUE(Exists("a"));
   EXPECT_FALSE(Exists("b"));
 }
 
+TEST_F(LogRetentionTest, RemovesWhatIsTooOldOrTooMany) {
+  using std::chrono::hours;
+  for (int i = 1; i <= 4; ++i) Write("a/" + std::to_string(i), 10, hours(10 - i));
+  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_for = hours(8) + std::chrono::minutes(30)},
+                      LogsInUse()),
+            1);
+  EXPECT_FALSE(Exists("a/1"));
+  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_generations = 1}, LogsInUse()), 2);
+  EXPECT_TRUE(Exists("a/4"));
+}
+
+TEST_F(LogRetentionTest, AFileWithHolesCountsForItsBlocks) {
+  using std::chrono::hours;
+  Write("a/1", 10, hours(2));
+  std::filesystem::resize_file(directory_ / "a/1/0.stdout.log", uint64_t{1} << 40);
+  Write("a/2", 10, hours(1));
+  EXPECT_EQ(PruneLogs({.root = directory_.path(), .keep_bytes = 1 << 20}, LogsInUse()), 0);
+}
+
 TEST_F(LogRetentionTest, TheNewestStaysHoweverLarge) {
   using std::chrono::hours;
-  const std::string newest = Write("a/1", 1000, hours(2));
+  const std::string newest = Write("a/1", 1 << 20, hours(2));
   Write("a/2", 10, hours(1));
   EXPECT_EQ(
-      PruneLogs({.ended = EndedLogs(directory_.path(), {}), .keep_bytes = 100, .newest = newest}),
-      1);
+      PruneLogs({.root = directory_.path(), .keep_bytes = 100, .newest = newest}, LogsInUse()), 1);
   EXPECT_TRUE(Exists("a/1"));
 }
 

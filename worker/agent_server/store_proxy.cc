@@ -105,6 +105,8 @@ MESHRUN_FORWARD(PublishUniqueId)
 MESHRUN_FORWARD(AwaitUniqueId)
 MESHRUN_FORWARD(RegisterGroup)
 MESHRUN_FORWARD(GetWorld)
+MESHRUN_FORWARD(CommitCheckpoint)
+MESHRUN_FORWARD(GetCheckpoint)
 #undef MESHRUN_FORWARD
 
 }  // namespace meshrun::worker

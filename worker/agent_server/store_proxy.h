@@ -42,6 +42,8 @@ class StoreProxy : public v1::StoreService::CallbackService {
   MESHRUN_FORWARDED(AwaitUniqueId);
   MESHRUN_FORWARDED(RegisterGroup);
   MESHRUN_FORWARDED(GetWorld);
+  MESHRUN_FORWARDED(CommitCheckpoint);
+  MESHRUN_FORWARDED(GetCheckpoint);
 #undef MESHRUN_FORWARDED
 
   EventLoop& loop() { return loop_; }

@@ -26,14 +26,17 @@ bool MayConnect(int fd) {
 
 }  // namespace
 
+absl::StatusOr<os::UniqueFd> AgentSocket::Bind(const std::string& path) {
+  MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(path));
+  // All ranks of a host may come at once.
+  return ListenUnix(path, SOMAXCONN);
+}
+
 absl::StatusOr<std::unique_ptr<AgentSocket>> AgentSocket::Listen(EventLoop& loop,
                                                                  const std::string& path,
                                                                  OnConnection on_connection) {
-  MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(path));
-  // All ranks of a host may come at once.
-  MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd listener, ListenUnix(path, SOMAXCONN));
-  return std::unique_ptr<AgentSocket>(
-      new AgentSocket(loop, path, std::move(listener), std::move(on_connection)));
+  MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd listener, Bind(path));
+  return std::make_unique<AgentSocket>(loop, path, std::move(listener), std::move(on_connection));
 }
 
 AgentSocket::AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listener,
@@ -45,10 +48,7 @@ AgentSocket::AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listene
   loop_.Watch(listener_.get(), POLLIN, [this](short) { Accept(); });
 }
 
-AgentSocket::~AgentSocket() {
-  loop_.Unwatch(listener_.get());
-  ::unlink(path_.c_str());
-}
+AgentSocket::~AgentSocket() { loop_.Unwatch(listener_.get()); }
 
 void AgentSocket::Accept() {
   while (true) {

@@ -24,10 +24,13 @@ class AgentSocket {
   static absl::StatusOr<std::unique_ptr<AgentSocket>> Listen(EventLoop& loop,
                                                              const std::string& path,
                                                              OnConnection on_connection);
+  // The two halves of Listen: what a file system may hold up, on any thread, and the rest. The
+  // socket's file stays when the object ends.
+  static absl::StatusOr<os::UniqueFd> Bind(const std::string& path);
+  AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listener, OnConnection on_connection);
   ~AgentSocket();
 
  private:
-  AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listener, OnConnection on_connection);
   void Accept();
 
   EventLoop& loop_;

@@ -31,54 +31,21 @@ namespace {
 constexpr std::chrono::milliseconds kKillAgain(20);
 constexpr std::chrono::milliseconds kKillAgainAtMost(1000);
 constexpr int kKillPasses = 15;
-constexpr char kSelf[] = "/proc/self/exe";
-
-// Path of the running program. By name where that is still the same file; else through
-// /proc/self/exe: after an upgrade the name would start a supervisor of another version, which
-// would read our launch file.
-std::string ProgramPath(const std::string& path) {
-  struct stat running, named;
-  const bool same = ::stat(kSelf, &running) == 0 && ::stat(path.c_str(), &named) == 0 &&
-                    running.st_dev == named.st_dev && running.st_ino == named.st_ino;
-  return same ? path : kSelf;
-}
-
-absl::Status WritePrivate(const std::string& path, const google::protobuf::MessageLite& message) {
-  return os::WriteFileAtomically(path, message.SerializeAsString(), 0600, /*sync=*/false);
-}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(
-    EventLoop& loop, v1::GenerationRecord record, const v1::SupervisorLaunch& launch,
-    const GenerationPaths& paths, const SupervisorProgram& program, Handler handler) {
-  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.directory, 0700));
-  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(paths.logs, 0700));
-  MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/launch", launch));
-  MESHRUN_RETURN_IF_ERROR(WritePrivate(paths.directory + "/record", record));
-  // The socket is made here and handed over, so that a connection can be made before the supervisor
-  // has started.
-  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd listener, ListenUnix(paths.directory + "/sup.sock"));
-
-  os::SpawnOptions spawn;
-  spawn.argv = {ProgramPath(program.path),   "supervise",   "--launch",
-                paths.directory + "/launch", "--listen-fd", std::to_string(listener.get())};
-  spawn.keep_fds = {listener.get()};
-  if (program.lifeline_fd >= 0) {
-    spawn.argv.insert(spawn.argv.end(), {"--lifeline-fd", std::to_string(program.lifeline_fd)});
-    spawn.keep_fds.push_back(program.lifeline_fd);
-  }
-  if (program.end_with_daemon) spawn.argv.push_back("--end-with-daemon");
-  MESHRUN_ASSIGN_OR_RETURN(const pid_t pid, os::Spawn(spawn));
-
-  std::unique_ptr<Generation> generation(
-      new Generation(loop, std::move(record), paths.directory, std::move(handler)));
-  generation->WatchChild(pid);
-  MESHRUN_RETURN_IF_ERROR(generation->Connect());
+std::unique_ptr<Generation> Generation::Create(EventLoop& loop, FileTasks& files,
+                                               Preparation& preparation, Handler handler) {
+  std::unique_ptr<Generation> generation(new Generation(loop, files, preparation.plan().record,
+                                                        preparation.plan().paths.directory,
+                                                        std::move(handler)));
+  generation->WatchChild(preparation.pid);
+  generation->link_ = std::make_unique<SupervisorLink>(loop, std::move(preparation.connection),
+                                                       generation->LinkHandler());
   return generation;
 }
 
-absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop,
+absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop, FileTasks& files,
                                                               const std::string& directory,
                                                               Handler handler) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string content, os::ReadFile(directory + "/record"));
@@ -87,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop,
     return absl::DataLossError(fmt::format("{}/record is damaged", directory));
   }
   std::unique_ptr<Generation> generation(
-      new Generation(loop, std::move(record), directory, std::move(handler)));
+      new Generation(loop, files, std::move(record), directory, std::move(handler)));
   generation->started_ = generation->record_.has_start();
   if (!generation->Connect().ok()) {
     // Later: the table must know the generation before it is told of its end.
@@ -98,9 +65,10 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Adopt(EventLoop& loop,
   return generation;
 }
 
-Generation::Generation(EventLoop& loop, v1::GenerationRecord record, std::string directory,
-                       Handler handler)
+Generation::Generation(EventLoop& loop, FileTasks& files, v1::GenerationRecord record,
+                       std::string directory, Handler handler)
     : loop_(loop),
+      files_(files),
       record_(std::move(record)),
       directory_(std::move(directory)),
       handler_(std::move(handler)) {}
@@ -108,13 +76,21 @@ Generation::Generation(EventLoop& loop, v1::GenerationRecord record, std::string
 Generation::~Generation() = default;
 
 absl::Status Generation::Connect() {
-  MESHRUN_ASSIGN_OR_RETURN(
-      link_,
-      SupervisorLink::Connect(
-          loop_, directory_ + "/sup.sock",
-          {.on_message = [this](const v1::SupervisorResponse& response) { OnMessage(response); },
-           .on_closed = [this] { OnSupervisorGone(); }}));
+  MESHRUN_ASSIGN_OR_RETURN(link_,
+                           SupervisorLink::Connect(loop_, directory_ + "/sup.sock", LinkHandler()));
   return absl::OkStatus();
+}
+
+SupervisorLink::Handler Generation::LinkHandler() {
+  return {.on_message = [this](const v1::SupervisorResponse& response) { OnMessage(response); },
+          .on_closed = [this] { OnSupervisorGone(); }};
+}
+
+void Generation::OffLoop(std::function<void()> work, std::function<void()> done) {
+  files_.Run(fence().job_id(), std::move(work),
+             [alive = std::weak_ptr<bool>(alive_), done = std::move(done)] {
+               if (!alive.expired()) done();
+             });
 }
 
 void Generation::WatchChild(pid_t pid) {
@@ -133,8 +109,17 @@ void Generation::Start(const v1::Start& start) {
   started_ = true;
   *record_.mutable_start() = start;
   // Written first: the ranks may ask a restarted daemon for it.
-  WriteRecord();
-  SendStart();
+  auto written = std::make_shared<absl::Status>();
+  OffLoop([directory = directory_, record = record_,
+           written] { *written = WriteRecord(directory, record); },
+          [this, written] {
+            if (!written->ok()) {
+              log::Warning(
+                  "cannot write a generation's record: a restarted daemon would not find it",
+                  {{"error", *written}});
+            }
+            SendStart();
+          });
 }
 
 void Generation::SendStart() {
@@ -155,6 +140,15 @@ void Generation::Stop(std::chrono::nanoseconds grace, const std::string& reason)
   }
   v1::SupervisorRequest request;
   *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+  if (link_) link_->Send(request);
+}
+
+void Generation::Discard() {
+  ended_ = true;
+  v1::SupervisorRequest request;
+  *request.mutable_stop()->mutable_grace() = ToProtoDuration(std::chrono::nanoseconds(0));
+  if (link_) link_->Send(request);
+  request.mutable_release();
   if (link_) link_->Send(request);
 }
 
@@ -194,7 +188,11 @@ void Generation::TakeState(const v1::SupervisorState& state) {
   for (const v1::RankExit& exit : state.exits()) exits_.emplace(exit.rank(), exit);
   // The daemon that wrote the record ended before its supervisor got the start.
   if (!state.started() && record_.has_start()) SendStart();
-  if (!prepared_) {
+  if (!prepared_ && !state.searching()) {
+    if (!state.found().error().empty() && !state.started()) {
+      handler_.on_unprepared(state.found());
+      return;
+    }
     prepared_ = true;
     handler_.on_prepared();
   }
@@ -233,19 +231,35 @@ void Generation::AskForFlightRecords(uint64_t request) {
 void Generation::OnSupervisorGone() {
   if (ended_) return;
   link_.reset();
-  v1::SupervisorState last;
-  const auto final = os::ReadFile(directory_ + "/final");
-  if (final.ok() && last.ParseFromString(*final)) {
-    EndWithoutSupervisor(last);
-    return;
-  }
-  log::Warning("the supervisor is gone: killing what it has left",
-               {{"job", fence().job_id()}, {"generation", fence().generation()}});
-  KillLeftBehind(0);
+  // What it wrote last, if anything.
+  auto last = std::make_shared<std::optional<v1::SupervisorState>>();
+  OffLoop(
+      [path = directory_ + "/final", last] {
+        const auto bytes = os::ReadFile(path);
+        v1::SupervisorState state;
+        if (bytes.ok() && state.ParseFromString(*bytes)) *last = std::move(state);
+      },
+      [this, last] {
+        if (*last) {
+          EndWithoutSupervisor(**last);
+          return;
+        }
+        log::Warning("the supervisor is gone: killing what it has left",
+                     {{"job", fence().job_id()}, {"generation", fence().generation()}});
+        KillLeftBehind(0);
+      });
 }
 
 void Generation::KillLeftBehind(int pass) {
-  const int killed = KillByEnvironment("MESHRUN_TOKEN=" + record_.token());
+  if (ended_) return;
+  auto killed = std::make_shared<int>(0);
+  // The environment of a process that a file system holds may be held, too.
+  OffLoop(
+      [token = "MESHRUN_TOKEN=" + record_.token(), killed] { *killed = KillByEnvironment(token); },
+      [this, pass, killed] { OnLeftBehindKilled(pass, *killed); });
+}
+
+void Generation::OnLeftBehindKilled(int pass, int killed) {
   // Once more after a pass that found nothing: a process shows no environment while it becomes
   // another program.
   if (pass == 0 || (killed > 0 && pass < kKillPasses)) {
@@ -291,13 +305,6 @@ void Generation::End() {
   const auto watchers = watchers_;
   for (GenerationWatcher* const watcher : watchers) watcher->OnEnded();
   handler_.on_ended();
-}
-
-void Generation::WriteRecord() {
-  if (const absl::Status written = WritePrivate(directory_ + "/record", record_); !written.ok()) {
-    log::Warning("cannot write a generation's record: a restarted daemon would not find it",
-                 {{"error", written}});
-  }
 }
 
 std::chrono::nanoseconds Generation::kill_grace() const {

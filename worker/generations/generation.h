@@ -1,7 +1,8 @@
 // One generation of one job on this host, as its daemon sees it: its record, its supervisor, the
 // reports and exits of its ranks. Lives on the event loop's thread.
 //
-//   Prepare: files written, supervisor spawned  -> its first state arrives: on_prepared
+//   Prepare: files written, supervisor spawned (see Preparation)
+//   the supervisor has found the ranks' program -> on_prepared, or on_unprepared and no more
 //   Start -> on_started(pids) -> on_exit per rank -> on_ended
 //   The supervisor gone before it said "ended": whatever is left of the ranks is killed, exits that
 //   nobody saw are made up (SIGKILL), on_ended, after a moment.
@@ -21,19 +22,11 @@
 #include "meshrun/v1/store_service.pb.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/event_loop/event_loop.h"
+#include "worker/files/file_tasks.h"
+#include "worker/generations/preparation.h"
 #include "worker/generations/supervisor_link.h"
-#include "worker/launch/launch_plan.h"
 
 namespace meshrun::worker {
-
-// How supervisors are started on this host.
-struct SupervisorProgram {
-  // Of the running program: supervisors are the same program.
-  std::string path;
-  // Read end of the daemon's own lifeline, -1 when it has none: handed down.
-  int lifeline_fd = -1;
-  bool end_with_daemon = false;
-};
 
 // Is told when the generation is being stopped, news of other ranks, requests for flight records,
 // and the end.
@@ -50,6 +43,8 @@ class Generation {
  public:
   struct Handler {
     std::function<void()> on_prepared;
+    // The ranks cannot run here.
+    std::function<void(const v1::ProgramFound& why)> on_unprepared;
     std::function<void()> on_started;
     std::function<void(const v1::RankExit&)> on_exit;
     std::function<void()> on_ended;
@@ -57,14 +52,13 @@ class Generation {
     std::function<void()> on_progress;
   };
 
-  // Writes the files of a new generation and spawns its supervisor. Errors: file system, spawn.
-  static absl::StatusOr<std::unique_ptr<Generation>> Create(
-      EventLoop& loop, v1::GenerationRecord record, const v1::SupervisorLaunch& launch,
-      const GenerationPaths& paths, const SupervisorProgram& program, Handler handler);
+  // Takes over what a preparation has begun well. `files` outlives all generations.
+  static std::unique_ptr<Generation> Create(EventLoop& loop, FileTasks& files,
+                                            Preparation& preparation, Handler handler);
   // Takes over what an earlier incarnation left in `directory`. on_prepared is called when its
   // state is known; where the supervisor is gone, on_ended instead, later. Errors: no readable
   // record.
-  static absl::StatusOr<std::unique_ptr<Generation>> Adopt(EventLoop& loop,
+  static absl::StatusOr<std::unique_ptr<Generation>> Adopt(EventLoop& loop, FileTasks& files,
                                                            const std::string& directory,
                                                            Handler handler);
   ~Generation();
@@ -73,6 +67,8 @@ class Generation {
   void Start(const v1::Start& start);
   // SIGTERM, and SIGKILL after the grace; a second one can only shorten it.
   void Stop(std::chrono::nanoseconds grace, const std::string& reason);
+  // Ends the supervisor of a generation that never starts. Nothing is reported any more.
+  void Discard();
   // Renews the supervisor's lease.
   void Ping();
   // From the coordinator, for the ranks here.
@@ -112,8 +108,12 @@ class Generation {
   std::optional<v1::GetWorldResponse> world;
 
  private:
-  Generation(EventLoop& loop, v1::GenerationRecord record, std::string directory, Handler handler);
+  Generation(EventLoop& loop, FileTasks& files, v1::GenerationRecord record, std::string directory,
+             Handler handler);
   absl::Status Connect();
+  SupervisorLink::Handler LinkHandler();
+  // Runs `work` off the loop, then `done` on it, unless this generation is gone by then.
+  void OffLoop(std::function<void()> work, std::function<void()> done);
   void OnMessage(const v1::SupervisorResponse& response);
   void TakeState(const v1::SupervisorState& state);
   void TakeExit(const v1::RankExit& exit);
@@ -124,10 +124,11 @@ class Generation {
   void KillLeftBehind(int pass);
   void EndWithoutSupervisor(const v1::SupervisorState& last);
   void End();
+  void OnLeftBehindKilled(int pass, int killed);
   void WatchChild(pid_t pid);
-  void WriteRecord();
 
   EventLoop& loop_;
+  FileTasks& files_;
   v1::GenerationRecord record_;
   const std::string directory_;
   Handler handler_;

@@ -10,7 +10,6 @@
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 #include "core/secret.h"
-#include "core/status.h"
 
 namespace meshrun::worker {
 namespace {
@@ -18,11 +17,6 @@ namespace {
 // Progress is passed on at most five times a second.
 constexpr std::chrono::milliseconds kProgressInterval(200);
 constexpr std::chrono::seconds kAdoptionTimeout(2);
-constexpr int kTokenLength = 26;
-
-std::string AgentSocketPath(const StateDir& state_dir, const std::string& job_id) {
-  return state_dir.JobDirectory(job_id) + "/agent.sock";
-}
 
 }  // namespace
 
@@ -33,12 +27,13 @@ void Generations::Adopt(std::function<void()> on_done) {
     auto key = std::make_shared<Key>();
     Generation::Handler handler = {
         .on_prepared = [this, key] { OnPrepared(*key); },
+        .on_unprepared = [this, key](const v1::ProgramFound& why) { OnUnprepared(*key, why); },
         .on_started = [this, key] { OnStarted(*key); },
         .on_exit = [this, key](const v1::RankExit& exit) { OnExit(*key, exit); },
         .on_ended = [this, key] { OnEnded(*key); },
         .on_progress = [this] { ScheduleProgress(); },
     };
-    auto generation = Generation::Adopt(host_.loop, directory, std::move(handler));
+    auto generation = Generation::Adopt(host_.loop, host_.files, directory, std::move(handler));
     if (!generation.ok()) {
       log::Warning("removing what is left of a generation",
                    {{"directory", directory}, {"error", generation.status()}});
@@ -48,6 +43,7 @@ void Generations::Adopt(std::function<void()> on_done) {
     *key = {(*generation)->fence().job_id(), (*generation)->fence().generation()};
     const uint32_t port = (*generation)->record().master_port();
     if (port != 0) host_.ports.Keep(static_cast<uint16_t>(port));
+    host_.logs_in_use.Hold(host_.state_dir.LogDirectory(key->first, key->second));
     log::Info("adopting a generation", {{"job", key->first}, {"generation", key->second}});
     entries_[*key] = {.generation = *std::move(generation), .announced = true};
     if (const absl::Status open = OpenAgentSocket(key->first); !open.ok()) {
@@ -99,6 +95,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     return;
   }
   Entry* const entry = Find(key);
+  if (message.has_stop() || message.has_forget()) GiveUp(key);
   if (entry == nullptr) {
     if (message.has_forget() || message.has_peer_news() || message.has_collect_flight_records()) {
       return;
@@ -137,90 +134,10 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   }
 }
 
-void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
-  const Key key = {fence.job_id(), fence.generation()};
-  if (Entry* const known = Find(key)) {
-    // Said again after a reconnect.
-    if (known->generation->prepared() || known->generation->ended()) AnswerPrepare(key);
-    return;
-  }
-  bool bad_command = false;
-  auto generation = Create(fence, prepare, &bad_command);
-  if (!generation.ok()) {
-    RefusePrepare(fence, generation.status(), bad_command);
-    return;
-  }
-  entries_[key].generation = *std::move(generation);
-}
-
-absl::StatusOr<std::unique_ptr<Generation>> Generations::Create(const v1::Fence& fence,
-                                                                const v1::Prepare& prepare,
-                                                                bool* bad_command) {
-  if (!refusal_.empty()) return absl::UnavailableError(refusal_);
-  if (prepare.ranks().empty() || fence.job_id().empty() ||
-      fence.job_id().find('/') != std::string::npos) {
-    return absl::InvalidArgumentError(
-        "the coordinator's Prepare names no job, or no ranks for this host");
-  }
-  const std::string working_dir = WorkingDirectory(prepare.spec(), host_.environment);
-  std::string program;
-  CommandError error;
-  if (!ResolveProgram(prepare.spec(), host_.jobs_dir, working_dir, host_.environment, &program,
-                      &error)) {
-    *bad_command = error.bad_command;
-    return error.status;
-  }
-  MESHRUN_ASSIGN_OR_RETURN(const uint16_t port, host_.ports.Take());
-
-  v1::GenerationRecord record;
-  *record.mutable_fence() = fence;
-  *record.mutable_prepare() = prepare;
-  record.set_master_port(port);
-  record.set_token(host_.ids.Suffix(kTokenLength));
-  const GenerationPaths paths = {
-      host_.state_dir.GenerationDirectory(fence.job_id(), fence.generation()),
-      host_.state_dir.LogDirectory(fence.job_id(), fence.generation())};
-  HostFacts facts = host_.facts;
-  facts.agent_address = "unix:" + AgentSocketPath(host_.state_dir, fence.job_id());
-  const v1::SupervisorLaunch launch =
-      MakeLaunch(record, program, working_dir, host_.environment, facts, paths, lease_);
-  const absl::Status reachable = OpenAgentSocket(fence.job_id());
-  absl::StatusOr<std::unique_ptr<Generation>> generation =
-      reachable.ok()
-          ? Generation::Create(host_.loop, std::move(record), launch, paths, host_.supervisor,
-                               HandlerFor({fence.job_id(), fence.generation()}))
-          : reachable;
-  if (!generation.ok()) {
-    host_.ports.GiveBack(port);
-    (void)os::RemoveTree(paths.directory);
-    CloseAgentSocketIfUnused(fence.job_id());
-  }
-  return generation;
-}
-
-absl::Status Generations::OpenAgentSocket(const std::string& job_id) {
-  std::unique_ptr<AgentSocket>& socket = agent_sockets_[job_id];
-  if (socket != nullptr) return absl::OkStatus();
-  auto opened = AgentSocket::Listen(host_.loop, AgentSocketPath(host_.state_dir, job_id),
-                                    handler_.on_agent_connection);
-  if (!opened.ok()) {
-    agent_sockets_.erase(job_id);
-    return opened.status();
-  }
-  socket = *std::move(opened);
-  return absl::OkStatus();
-}
-
-void Generations::CloseAgentSocketIfUnused(const std::string& job_id) {
-  const auto next = entries_.lower_bound({job_id, 0});
-  if (next != entries_.end() && next->first.first == job_id) return;
-  agent_sockets_.erase(job_id);
-  (void)os::RemoveTree(host_.state_dir.JobDirectory(job_id));
-}
-
 Generation::Handler Generations::HandlerFor(const Key& key) {
   return {
       .on_prepared = [this, key] { OnPrepared(key); },
+      .on_unprepared = [this, key](const v1::ProgramFound& why) { OnUnprepared(key, why); },
       .on_started = [this, key] { OnStarted(key); },
       .on_exit = [this, key](const v1::RankExit& exit) { OnExit(key, exit); },
       .on_ended = [this, key] { OnEnded(key); },
@@ -234,39 +151,6 @@ void Generations::OnPrepared(const Key& key) {
     return;
   }
   if (Entry* const entry = Find(key); entry != nullptr && !entry->announced) AnswerPrepare(key);
-}
-
-void Generations::AnswerPrepare(const Key& key) {
-  Entry& entry = *Find(key);
-  entry.announced = true;
-  const v1::Fence& fence = entry.generation->fence();
-  if (!refusal_.empty()) {
-    RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
-    return;
-  }
-  if (entry.generation->ended()) {
-    RefusePrepare(
-        fence,
-        absl::FailedPreconditionError(fmt::format("generation {} of job {} has ended on {}",
-                                                  key.second, key.first, host_.facts.node_name)),
-        /*bad_command=*/false);
-    return;
-  }
-  v1::OpenSessionRequest message;
-  message.mutable_prepare_result()->set_ok(true);
-  message.mutable_prepare_result()->set_master_port(entry.generation->record().master_port());
-  Send(key, std::move(message));
-}
-
-void Generations::RefusePrepare(const v1::Fence& fence, const absl::Status& status,
-                                bool bad_command) {
-  log::Warning("cannot prepare a generation",
-               {{"job", fence.job_id()}, {"generation", fence.generation()}, {"error", status}});
-  v1::OpenSessionRequest message;
-  message.mutable_prepare_result()->set_error(std::string(status.message()));
-  message.mutable_prepare_result()->set_bad_command(bad_command);
-  message.mutable_prepare_result()->set_draining(!refusal_.empty());
-  Send({fence.job_id(), fence.generation()}, std::move(message));
 }
 
 void Generations::OnStarted(const Key& key) {
@@ -303,6 +187,7 @@ void Generations::OnEnded(const Key& key) {
   for (const v1::RankAssignment& rank : entry->generation->record().prepare().ranks()) {
     handler_.on_rank_ended(key.first, key.second, rank.rank());
   }
+  host_.logs_in_use.Release(host_.state_dir.LogDirectory(key.first, key.second));
   handler_.on_generation_ended(key.first, key.second);
   // Not from within the generation's own call.
   if (entry->forgotten) host_.loop.Post([this, key] { Drop(key); });
@@ -314,10 +199,8 @@ void Generations::Drop(const Key& key) {
   if (entry == entries_.end()) return;
   const std::string directory = entry->second.generation->directory();
   entries_.erase(entry);
+  RemoveLater(key.first, directory);
   CloseAgentSocketIfUnused(key.first);
-  if (const absl::Status removed = os::RemoveTree(directory); !removed.ok()) {
-    log::Warning("cannot remove a generation's directory", {{"error", removed}});
-  }
 }
 
 void Generations::SendExit(const Key& key, const v1::RankExit& exit) {
@@ -375,12 +258,14 @@ void Generations::PingAll() {
 
 void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
                           const std::string& reason) {
+  while (!preparing_.empty()) GiveUp(preparing_.begin()->first);
   for (auto& [key, entry] : entries_) {
     entry.generation->Stop(grace.value_or(entry.generation->kill_grace()), reason);
   }
 }
 
 bool Generations::AllEnded() const {
+  if (!preparing_.empty()) return false;
   for (const auto& [key, entry] : entries_) {
     if (!entry.generation->ended()) return false;
   }
@@ -409,16 +294,6 @@ std::string Generations::DescribeRunning() const {
                                                 : fmt::to_string(fmt::join(ranks, ", "))));
   }
   return fmt::to_string(fmt::join(running, "; "));
-}
-
-std::set<std::string> Generations::LogDirectoriesInUse() const {
-  std::set<std::string> out;
-  for (const auto& [key, entry] : entries_) {
-    if (!entry.generation->ended()) {
-      out.insert(host_.state_dir.LogDirectory(key.first, key.second));
-    }
-  }
-  return out;
 }
 
 std::vector<v1::RunningGeneration> Generations::Running() const {

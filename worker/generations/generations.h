@@ -5,6 +5,10 @@
 // While there is a session everything is reported at once; the rest is part of the next Hello
 // (Running). A generation that has ended stays, with its directory, until the coordinator answers
 // Forget; its log files stay after that.
+//
+// No call here waits for a file system: files are written, read and removed by FileTasks, the ranks'
+// working directory and program are looked at by their supervisor. What does not answer within
+// Host::file_timeout is an error of that one generation. (MASTER_PORT is claimed in the host's own /tmp.)
 #pragma once
 
 #include <chrono>
@@ -23,11 +27,14 @@
 #include "core/ids.h"
 #include "meshrun/v1/session.pb.h"
 #include "worker/event_loop/event_loop.h"
+#include "worker/files/file_tasks.h"
 #include "worker/generations/agent_socket.h"
 #include "worker/generations/generation.h"
 #include "worker/generations/port_range.h"
+#include "worker/generations/preparation.h"
 #include "worker/generations/state_dir.h"
 #include "worker/launch/rank_environment.h"
+#include "worker/logs/retention.h"
 
 namespace meshrun::worker {
 
@@ -36,6 +43,8 @@ class Generations {
   // What the generations need; all of it outlives them.
   struct Host {
     EventLoop& loop;
+    FileTasks& files;
+    LogsInUse& logs_in_use;
     StateDir& state_dir;
     PortRange& ports;
     IdSource& ids;
@@ -44,6 +53,8 @@ class Generations {
     Environment environment;
     std::string jobs_dir;
     SupervisorProgram supervisor;
+    // For a file system to answer: for the files of a generation, and again for its program.
+    std::chrono::nanoseconds file_timeout;
   };
   struct Handler {
     // To the coordinator; dropped where there is no session.
@@ -77,9 +88,8 @@ class Generations {
   std::chrono::nanoseconds LongestKillGrace() const;
   // For people: which ranks have not ended.
   std::string DescribeRunning() const;
-  std::set<std::string> LogDirectoriesInUse() const;
   // The worker is draining: nothing is prepared from now on.
-  void Refuse(const std::string& reason) { refusal_ = reason; }
+  void Refuse(const std::string& reason);
 
   // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
   absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
@@ -101,9 +111,19 @@ class Generations {
     bool forgotten = false;
   };
 
+  // Files of a generation that are being written.
+  struct Preparing {
+    std::shared_ptr<Preparation> preparation;
+    EventLoop::TimerId deadline = 0;
+  };
+
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
-  absl::StatusOr<std::unique_ptr<Generation>> Create(const v1::Fence& fence,
-                                                     const v1::Prepare& prepare, bool* bad_command);
+  absl::StatusOr<std::shared_ptr<Preparation>> Plan(const v1::Fence& fence,
+                                                    const v1::Prepare& prepare);
+  void OnFilesWritten(const Key& key, const std::shared_ptr<Preparation>& preparation);
+  // Whatever the preparation does from now on, nothing comes of it.
+  void GiveUp(const Key& key);
+  void OnUnprepared(const Key& key, const v1::ProgramFound& why);
   void AnswerPrepare(const Key& key);
   void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
   Generation::Handler HandlerFor(const Key& key);
@@ -120,6 +140,8 @@ class Generations {
   // The socket stays while any generation of the job is here.
   absl::Status OpenAgentSocket(const std::string& job_id);
   void CloseAgentSocketIfUnused(const std::string& job_id);
+  bool HasGenerations(const std::string& job_id) const;
+  void RemoveLater(const std::string& job_id, const std::string& directory);
   Entry* Find(const Key& key);
   void Send(const Key& key, v1::OpenSessionRequest message);
   void FinishAdoption();
@@ -127,6 +149,7 @@ class Generations {
   Host host_;
   Handler handler_;
   std::map<Key, Entry> entries_;
+  std::map<Key, Preparing> preparing_;
   // By job.
   std::map<std::string, std::unique_ptr<AgentSocket>> agent_sockets_;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};

@@ -12,8 +12,7 @@ namespace meshrun::worker {
 absl::StatusOr<std::unique_ptr<SupervisorLink>> SupervisorLink::Connect(
     EventLoop& loop, const std::string& socket_path, Handler handler) {
   MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd fd, ConnectUnix(socket_path));
-  return std::unique_ptr<SupervisorLink>(
-      new SupervisorLink(loop, std::move(fd), std::move(handler)));
+  return std::make_unique<SupervisorLink>(loop, std::move(fd), std::move(handler));
 }
 
 SupervisorLink::SupervisorLink(EventLoop& loop, os::UniqueFd fd, Handler handler)

@@ -25,13 +25,14 @@ class SupervisorLink {
   static absl::StatusOr<std::unique_ptr<SupervisorLink>> Connect(EventLoop& loop,
                                                                  const std::string& socket_path,
                                                                  Handler handler);
+  // On a connection that has been made.
+  SupervisorLink(EventLoop& loop, os::UniqueFd fd, Handler handler);
   ~SupervisorLink();
 
   // What the socket does not take at once is kept; after a close it is dropped.
   void Send(const v1::SupervisorRequest& request);
 
  private:
-  SupervisorLink(EventLoop& loop, os::UniqueFd fd, Handler handler);
   void Watch();
   void OnReady(short revents);
   void Close();

@@ -40,33 +40,46 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
   return launch;
 }
 
-bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir,
-                    const std::string& working_dir, const Environment& inherited,
-                    std::string* program, CommandError* error) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(working_dir, ignored)) {
-    error->status = absl::NotFoundError(
-        fmt::format("working directory {} does not exist on this host", working_dir));
-    return false;
-  }
-  absl::StatusOr<std::string> found;
+v1::ProgramSearch SearchFor(const v1::JobSpec& spec, const std::string& jobs_dir,
+                            const std::string& working_dir, const Environment& inherited) {
+  v1::ProgramSearch search;
+  search.set_working_dir(working_dir);
   if (!spec.shipped_job().empty()) {
-    found = FindShippedJob(jobs_dir, spec.shipped_job(), spec.gpus_per_proc() > 0);
-  } else {
-    auto path = spec.env().find("PATH");
-    const auto own = inherited.find("PATH");
-    const std::string variable = path != spec.env().end() ? path->second
-                                 : own != inherited.end() ? own->second
-                                                          : "/usr/local/bin:/usr/bin:/bin";
-    found = os::FindCommand(spec.command_size() > 0 ? spec.command(0) : "", working_dir, variable);
+    search.set_shipped_job(spec.shipped_job());
+    search.set_jobs_dir(jobs_dir);
+    search.set_gpus(spec.gpus_per_proc() > 0);
+    return search;
   }
+  if (spec.command_size() > 0) search.set_command(spec.command(0));
+  const auto path = spec.env().find("PATH");
+  const auto own = inherited.find("PATH");
+  search.set_path_variable(path != spec.env().end() ? path->second
+                           : own != inherited.end() ? own->second
+                                                    : "/usr/local/bin:/usr/bin:/bin");
+  return search;
+}
+
+v1::ProgramFound FindProgram(const v1::ProgramSearch& search,
+                             const std::function<void()>& on_working_dir) {
+  v1::ProgramFound out;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(search.working_dir(), ignored)) {
+    out.set_error(
+        fmt::format("working directory {} does not exist on this host", search.working_dir()));
+    return out;
+  }
+  if (on_working_dir) on_working_dir();
+  const absl::StatusOr<std::string> found =
+      search.shipped_job().empty()
+          ? os::FindCommand(search.command(), search.working_dir(), search.path_variable())
+          : FindShippedJob(search.jobs_dir(), search.shipped_job(), search.gpus());
   if (found.ok()) {
-    *program = *found;
-    return true;
+    out.set_program(*found);
+  } else {
+    out.set_error(std::string(found.status().message()));
+    out.set_bad_command(true);
   }
-  error->status = found.status();
-  error->bad_command = true;
-  return false;
+  return out;
 }
 
 std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherited) {

@@ -1,10 +1,9 @@
 // Turns the coordinator's Prepare into a SupervisorLaunch.
 #pragma once
 
+#include <functional>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/launch/rank_environment.h"
 
@@ -18,25 +17,21 @@ struct GenerationPaths {
   std::string logs;
 };
 
-// Pure. `program` is the absolute path that stands for the spec's command or shipped job.
+// Pure. `program`: the first word of each rank's argv, found by `search` before they start.
 v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
                                 const std::string& working_dir, const Environment& inherited,
                                 const HostFacts& host, const GenerationPaths& paths,
                                 std::chrono::nanoseconds lease);
 
-// Why a generation cannot run on this host.
-struct CommandError {
-  absl::Status status;
-  // It could not run on any other host either.
-  bool bad_command = false;
-};
+// How the program of `spec` is found: a shipped job below `jobs_dir`, else the first word of the
+// command, looked for as execvp would in `working_dir` with the ranks' PATH. Pure.
+v1::ProgramSearch SearchFor(const v1::JobSpec& spec, const std::string& jobs_dir,
+                            const std::string& working_dir, const Environment& inherited);
 
-// Finds the program of `spec`: a shipped job below `jobs_dir`, else the first word of the command,
-// looked for as execvp would in `working_dir` with the ranks' PATH. Returns true and sets
-// `program`, or fills `error` with one sentence.
-bool ResolveProgram(const v1::JobSpec& spec, const std::string& jobs_dir,
-                    const std::string& working_dir, const Environment& inherited,
-                    std::string* program, CommandError* error);
+// Carries the search out; a file system may hold it up. `on_working_dir` is called once the working
+// directory has answered. An error is one sentence.
+v1::ProgramFound FindProgram(const v1::ProgramSearch& search,
+                             const std::function<void()>& on_working_dir = nullptr);
 
 // Where the ranks run: the spec's, else the daemon's user's home, else "/".
 std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherited);

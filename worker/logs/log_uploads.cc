@@ -215,12 +215,6 @@ void LogUploads::RankEnded(const std::string& job_id, uint64_t generation, int r
   });
 }
 
-void LogUploads::Prune(LogRetention retention) {
-  loop_.Post([this, retention = std::move(retention)] {
-    if (!ending_) PruneLogs(retention);
-  });
-}
-
 void LogUploads::Forget(const std::string& stream_id) {
   uploads_.erase(stream_id);
   if (ending_ && uploads_.empty()) loop_.Stop();

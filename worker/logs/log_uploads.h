@@ -16,7 +16,6 @@
 
 #include "meshrun/v1/session.grpc.pb.h"
 #include "worker/event_loop/event_loop.h"
-#include "worker/logs/retention.h"
 
 namespace meshrun::worker {
 
@@ -36,8 +35,6 @@ class LogUploads {
   void Close(const std::string& stream_id);
   // This rank has ended: its files no longer grow.
   void RankEnded(const std::string& job_id, uint64_t generation, int rank);
-  // PruneLogs, on the loop: removing many files takes its time.
-  void Prune(LogRetention retention);
 
  private:
   friend class LogUpload;

@@ -1,6 +1,7 @@
 #include "worker/supervisor/supervisor.h"
 
 #include <fmt/format.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/exit_codes.h"
@@ -40,10 +42,14 @@ constexpr int kReportsPerTurn = 256;
 
 std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
 
-// Supervisors log rarely, and to their daemon's stderr.
+// Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is lost:
+// whoever reads the pipe may have stopped.
 void Say(const v1::Fence& fence, const std::string& text) {
-  const std::string line = fmt::format("meshrun-supervisor: {} job={} generation={}\n", text,
-                                       fence.job_id(), fence.generation());
+  std::string line = fmt::format("meshrun-supervisor: {} job={} generation={}\n", text,
+                                 fence.job_id(), fence.generation());
+  line.resize(std::min<size_t>(line.size(), PIPE_BUF));
+  pollfd room = {STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&room, 1, 0) != 1) return;
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -76,6 +82,9 @@ absl::Status Supervisor::Bind() {
     MESHRUN_ASSIGN_OR_RETURN(rank.reports, BindDatagrams(launch.report_socket()));
   }
   lease_end_ = Now() + FromProto(options_.launch.lease());
+  if (options_.launch.has_search()) {
+    MESHRUN_ASSIGN_OR_RETURN(search_, ProgramSearch::Begin(options_.launch.search()));
+  }
   return absl::OkStatus();
 }
 
@@ -98,7 +107,8 @@ std::vector<pollfd> Supervisor::PollSet() const {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
                              {lifeline_.get(), POLLIN, 0},
                              {listener_.get(), POLLIN, 0},
-                             {connection_.get(), connection_events, 0}};
+                             {connection_.get(), connection_events, 0},
+                             {search_ ? search_->fd() : -1, POLLIN, 0}};
   for (const Rank& rank : ranks_) fds.push_back({rank.reports.get(), POLLIN, 0});
   return fds;
 }
@@ -107,6 +117,7 @@ int Supervisor::PollTimeout(Time now) const {
   Time next = lease_end_;
   if (phase_ != Phase::kEnded) next = std::min(next, kill_at_);
   next = std::min(next, progress_at_);
+  if (search_) next = std::min(next, search_->deadline());
   const auto wait = std::chrono::ceil<milliseconds>(next - now).count();
   return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
 }
@@ -122,7 +133,10 @@ void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
     }
   }
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (fds[4 + i].revents != 0) ReadReports(ranks_[i]);
+    if (fds[5 + i].revents != 0) ReadReports(ranks_[i]);
+  }
+  if (search_ && fds[4].revents != 0) {
+    if (auto found = search_->Read()) EndSearch(*std::move(found));
   }
   if (connection_ && fds[3].revents != 0) ReadRequests();
   if (fds[2].revents != 0) Accept();
@@ -130,6 +144,7 @@ void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
 
 void Supervisor::AtTime(Time now) {
   if (now >= progress_at_) SendProgress(now);
+  if (search_ && now >= search_->deadline()) EndSearch(search_->GiveUp());
   // Judged only after all that had arrived was read: a supervisor that was itself held up must not
   // blame its daemon.
   if (now >= lease_end_) {
@@ -190,13 +205,33 @@ void Supervisor::Send(const v1::SupervisorResponse& response) {
   if (connection_) writer_.Append(response);
 }
 
+void Supervisor::EndSearch(v1::ProgramFound found) {
+  search_.reset();
+  found_ = std::move(found);
+  if (found_->error().empty()) {
+    for (v1::RankLaunch& launch : *options_.launch.mutable_ranks()) {
+      launch.set_argv(0, found_->program());
+    }
+  }
+  v1::SupervisorResponse response;
+  *response.mutable_state() = State();
+  Send(response);
+  if (start_) Start(*std::exchange(start_, std::nullopt));
+}
+
 void Supervisor::Start(const v1::SupervisorStart& start) {
   if (phase_ != Phase::kPrepared) return;
+  if (search_) {
+    start_ = start;
+    return;
+  }
   phase_ = Phase::kRunning;
   v1::SupervisorResponse response;
   for (Rank& rank : ranks_) {
     rank.exit.set_rank(rank.launch->rank());
-    const auto pid = StartRank(*rank.launch, start.env());
+    const auto pid = found_ && !found_->error().empty()
+                         ? absl::StatusOr<pid_t>(absl::NotFoundError(found_->error()))
+                         : StartRank(*rank.launch, start.env());
     if (pid.ok()) {
       rank.pid = *pid;
       ++running_;
@@ -356,6 +391,8 @@ v1::SupervisorState Supervisor::State() const {
     if (rank.pid > 0) (*state.mutable_pids())[rank.launch->rank()] = rank.pid;
     if (rank.exited) *state.add_exits() = rank.exit;
   }
+  state.set_searching(search_.has_value());
+  if (found_) *state.mutable_found() = *found_;
   return state;
 }
 

@@ -11,12 +11,16 @@
 // One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the
 // generation's directory; one daemon at a time, the newest counts. No exit is lost while it runs:
 // each new connection gets the whole state, and the last state is written to the file "final".
+//
+// Where the launch asks for it, the ranks' program is searched for first; a start waits for the end
+// of the search.
 #pragma once
 
 #include <poll.h>
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +28,7 @@
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
 #include "worker/supervisor/frame.h"
+#include "worker/supervisor/program_search.h"
 
 namespace meshrun::worker {
 
@@ -77,6 +82,7 @@ class Supervisor {
   void Handle(const v1::SupervisorRequest& request);
   void Send(const v1::SupervisorResponse& response);
 
+  void EndSearch(v1::ProgramFound found);
   void Start(const v1::SupervisorStart& start);
   void Stop(std::chrono::nanoseconds grace);
   void Abandon(const char* why);
@@ -94,6 +100,10 @@ class Supervisor {
   Phase phase_ = Phase::kPrepared;
   std::vector<Rank> ranks_;
   size_t running_ = 0;
+  std::optional<ProgramSearch> search_;
+  std::optional<v1::ProgramFound> found_;
+  // Came during the search.
+  std::optional<v1::SupervisorStart> start_;
   bool stop_sent_ = false;
   bool released_ = false;
   // No daemon will ask for the exits: end with the ranks.

@@ -392,6 +392,9 @@ TEST_F(GenerationTest, ASpareTakesThePlaceOfALostNode) {
   ASSERT_THAT(a.Running(id), ElementsAre(0));
   a.deaf = true;
   h.Advance(seconds(5));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  // The fence time of a.
+  h.Advance(seconds(16));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(b.Running(id), ElementsAre(1));
   EXPECT_THAT(spare.Running(id), ElementsAre(0));

@@ -35,6 +35,23 @@ TEST_F(JobsTest, TheSameRequestIsTheSameJob) {
   EXPECT_NE(h.TrySubmit(MakeSpec(1, 1), "r2").As<v1::SubmitJobResponse>().job().job_id(), first);
 }
 
+TEST_F(JobsTest, ValuesOfTheEnvironmentGoToTheRanksAloneAlsoAfterARestart) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  (*spec.mutable_env())["TOKEN"] = "secret";
+  const std::string id = h.Submit(spec);
+  EXPECT_EQ(h.job(id).spec().env().at("TOKEN"), "(hidden)");
+  h.StartCoordinator();
+  EXPECT_EQ(h.job(id).spec().env().at("TOKEN"), "(hidden)");
+  FakeWorker& worker = h.AddWorker("node1");
+  int prepared = 0;
+  for (const v1::OpenSessionResponse& message : worker.received) {
+    if (!message.has_prepare()) continue;
+    EXPECT_EQ(message.prepare().spec().env().at("TOKEN"), "secret");
+    ++prepared;
+  }
+  EXPECT_EQ(prepared, 1);
+}
+
 TEST_F(JobsTest, MustFitRefusesWhatCouldNeverRun) {
   h.AddWorker("node1", 8);
   h.Submit(MakeSpec(1, 8));

@@ -2,6 +2,8 @@
 
 #include <csignal>
 
+#include "core/proto_time.h"
+
 namespace meshrun::coordinator::testing {
 
 v1::OpenSessionRequest FakeWorker::Hello() const {
@@ -14,6 +16,9 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
   hello.set_address("127.0.0.1");
   hello.set_version("test");
   hello.set_draining(draining);
+  if (options_.fence_after.count() > 0) {
+    *hello.mutable_fence_after() = ToProtoDuration(options_.fence_after);
+  }
   hello.mutable_resources()->set_slots(options_.slots);
   hello.mutable_resources()->set_cores(options_.slots);
   hello.mutable_resources()->set_memory_bytes(options_.memory_bytes);
@@ -28,6 +33,7 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
     for (const int rank : generation.running) running.add_running_ranks(rank);
     for (const v1::RankExit& exit : generation.exits) *running.add_exits() = exit;
     running.set_ended(generation.ended);
+    running.set_started(generation.started);
   }
   return message;
 }
@@ -64,6 +70,8 @@ FakeWorker::Requests FakeWorker::End(const Key& key, Generation& generation, int
   exit.set_exit_code(code);
   exit.set_signal(signal);
   exit.set_teardown(teardown);
+  exit.set_process_generation(generation.ranks.at(rank).first);
+  exit.set_process_rank(generation.ranks.at(rank).second);
   exit.add_last_lines("last line of rank " + std::to_string(rank));
   generation.exits.push_back(exit);
   *out.emplace_back(Message(key)).mutable_rank_exit() = exit;
@@ -81,45 +89,108 @@ FakeWorker::Requests FakeWorker::OnMessage(const v1::OpenSessionResponse& messag
   received.push_back(message);
   if (deaf) return out;
   const Key key{message.fence().job_id(), message.fence().generation()};
-  if (message.has_prepare()) {
-    v1::PrepareResult& result = *out.emplace_back(Message(key)).mutable_prepare_result();
-    if (draining) {
-      result.set_error("is stopping");
-      result.set_draining(true);
+  if (message.has_prepare()) return Prepare(key, message.prepare());
+  if (message.has_start()) return Start(key);
+  if (message.has_stop()) return Stop(key, message.stop());
+  if (message.has_quiesce() && quiesces) {
+    auto& steps = *out.emplace_back(Message(key)).mutable_ranks_quiesced()->mutable_steps();
+    for (const int rank : generations_.at(key).running) steps[rank] = 10;
+  } else if (message.has_forget() && forgets) {
+    bool alive = false;
+    for (auto it = generations_.begin(); it != generations_.end();) {
+      const bool meant = it->first.first == key.first && it->first.second <= key.second;
+      alive |= meant && !it->second.ended;
+      it = meant ? generations_.erase(it) : std::next(it);
+    }
+    // It had not said that they had ended.
+    if (alive) out.emplace_back(Message(key)).mutable_generation_ended();
+  }
+  return out;
+}
+
+int FakeWorker::RunningRank(const std::string& job_id,
+                            const std::pair<uint64_t, int>& process) const {
+  for (const auto& [key, generation] : generations_) {
+    if (key.first != job_id) continue;
+    for (const int rank : generation.running) {
+      if (generation.ranks.at(rank) == process) return rank;
+    }
+  }
+  return -1;
+}
+
+FakeWorker::Requests FakeWorker::Prepare(const Key& key, const v1::Prepare& prepare) {
+  Requests out;
+  v1::PrepareResult& result = *out.emplace_back(Message(key)).mutable_prepare_result();
+  if (draining) {
+    result.set_error("is stopping");
+    result.set_draining(true);
+    return out;
+  }
+  if (!prepare_error.empty()) {
+    result.set_error(prepare_error);
+    result.set_bad_command(bad_command);
+    return out;
+  }
+  Generation next;
+  for (const v1::RankAssignment& rank : prepare.ranks()) {
+    const std::pair<uint64_t, int> process{rank.process_generation(), rank.process_rank()};
+    if (process.first != key.second && RunningRank(key.first, process) < 0) {
+      result.set_error("a process that was to live on has ended");
       return out;
     }
-    if (!prepare_error.empty()) {
-      result.set_error(prepare_error);
-      result.set_bad_command(bad_command);
-      return out;
-    }
-    result.set_ok(true);
-    result.set_master_port(20'000 + static_cast<uint32_t>(generations_.size()));
-    Generation& generation = generations_[key];
-    for (const auto& rank : message.prepare().ranks()) generation.ranks.insert(rank.rank());
-  } else if (message.has_start()) {
-    const auto it = generations_.find(key);
-    if (it == generations_.end() || !it->second.running.empty() || it->second.ended) return out;
-    it->second.running = it->second.ranks;
-    auto& pids = *out.emplace_back(Message(key)).mutable_ranks_started()->mutable_pids();
-    for (const int rank : it->second.ranks) pids[rank] = 1000 + rank;
-  } else if (message.has_stop()) {
-    const auto it = generations_.find(key);
-    if (it == generations_.end() || stubborn || it->second.ended) return out;
-    const std::set<int> running = it->second.running;
-    const int signal = message.stop().grace().seconds() > 0 ? SIGTERM : SIGKILL;
+    next.ranks[rank.rank()] = process;
+  }
+  result.set_ok(true);
+  result.set_master_port(20'000 + static_cast<uint32_t>(generations_.size()));
+  generations_.try_emplace(key, std::move(next));
+  return out;
+}
+
+FakeWorker::Requests FakeWorker::Start(const Key& key) {
+  Requests out;
+  const auto it = generations_.find(key);
+  if (it == generations_.end() || it->second.started || it->second.ended) return out;
+  Generation& generation = it->second;
+  generation.started = true;
+  v1::RanksJoined joined;
+  auto& pids = *out.emplace_back(Message(key)).mutable_ranks_started()->mutable_pids();
+  for (const auto& [rank, process] : generation.ranks) {
+    const bool kept = process.first != key.second;
+    if (kept && RunningRank(key.first, process) < 0) continue;
+    if (!kept) pids[rank] = 1000 + rank;
+    if (joins || !kept) joined.add_ranks(rank);
+    generation.running.insert(rank);
+  }
+  if (in_process) *joined.mutable_in_process() = joined.ranks();
+  // Earlier generations live on in this one.
+  for (auto old = generations_.begin(); old != it;) {
+    const bool meant = old->first.first == key.first && !old->second.ended;
+    old = meant ? generations_.erase(old) : std::next(old);
+  }
+  *out.emplace_back(Message(key)).mutable_ranks_joined() = joined;
+  return out;
+}
+
+FakeWorker::Requests FakeWorker::Stop(const Key& key, const v1::Stop& stop) {
+  Requests out;
+  if (stubborn) return out;
+  const int signal = stop.grace().seconds() > 0 ? SIGTERM : SIGKILL;
+  bool said_so = false;
+  bool found = false;
+  for (auto& [own, generation] : generations_) {
+    if (own.first != key.first || own.second > key.second || generation.ended) continue;
+    found = true;
+    const std::set<int> running = generation.running;
     for (const int rank : running) {
-      for (auto& request : End(key, it->second, rank, 0, signal, /*teardown=*/true)) {
+      for (auto& request : End(own, generation, rank, 0, signal, /*teardown=*/true)) {
+        said_so |= request.has_generation_ended() && own == key;
         out.push_back(std::move(request));
       }
     }
-    if (running.empty()) {
-      it->second.ended = true;
-      out.emplace_back(Message(key)).mutable_generation_ended();
-    }
-  } else if (message.has_forget()) {
-    generations_.erase(key);
+    generation.ended = true;
   }
+  if (found && !said_so) out.emplace_back(Message(key)).mutable_generation_ended();
   return out;
 }
 

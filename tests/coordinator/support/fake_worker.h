@@ -22,6 +22,8 @@ class FakeWorker {
     uint32_t gpus = 0;
     uint64_t memory_bytes = uint64_t{16} << 30;
     std::vector<std::string> shipped_jobs;
+    // Hello.fence_after; 0: not promised.
+    std::chrono::nanoseconds fence_after = std::chrono::seconds(20);
   };
 
   explicit FakeWorker(Options options) : options_(std::move(options)) {}
@@ -33,8 +35,16 @@ class FakeWorker {
   bool deaf = false;
   // Ranks do not end when they are told to, until Forget.
   bool stubborn = false;
+  // Ranks end at Forget.
+  bool forgets = true;
   // Is stopping: says so, and refuses Prepare.
   bool draining = false;
+  // Its ranks take another generation without being started again.
+  bool in_process = false;
+  // Ranks that live on do not join their next generation.
+  bool joins = true;
+  // Ranks stand still when they are asked to.
+  bool quiesces = true;
 
   const std::string& name() const { return options_.name; }
   std::string node_id() const { return "id-" + options_.name; }
@@ -63,14 +73,21 @@ class FakeWorker {
 
  private:
   struct Generation {
-    std::set<int> ranks;
+    // Process (generation, rank) by rank.
+    std::map<int, std::pair<uint64_t, int>> ranks;
     std::set<int> running;
     std::vector<v1::RankExit> exits;
+    bool started = false;
     bool ended = false;
   };
   using Key = std::pair<std::string, uint64_t>;
 
   v1::OpenSessionRequest Message(const Key& key) const;
+  Requests Prepare(const Key& key, const v1::Prepare& prepare);
+  Requests Start(const Key& key);
+  Requests Stop(const Key& key, const v1::Stop& stop);
+  // Of this process of the job, as the newest generation that was started has it; -1: it has ended.
+  int RunningRank(const std::string& job_id, const std::pair<uint64_t, int>& process) const;
   Requests End(const Key& key, Generation& generation, int rank, int code, int signal,
                bool teardown);
 

@@ -1,35 +1,40 @@
 // Certificates for tests of TLS: an authority, and what it signs for this host.
 #pragma once
 
-#include <openssl/evp.h>
-#include <openssl/x509.h>
-
-#include <memory>
+#include <chrono>
 #include <string>
+#include <vector>
+
+#include "core/certificates/authority.h"
+#include "core/rpc/security.h"
 
 namespace meshrun::testing {
 
 class CertificateAuthority {
  public:
-  explicit CertificateAuthority(const std::string& name);
+  // Files go below `directory`.
+  CertificateAuthority(const std::string& name, std::string directory);
 
-  struct Signed {
-    std::string cert_pem;
-    std::string key_pem;
+  struct Options {
+    // "operate", "worker", ...
+    std::vector<std::string> roles = {"coordinator", "operate"};
+    std::vector<std::string> nodes;
+    // From now; negative: it has ended.
+    std::chrono::seconds lasts = std::chrono::hours(1);
   };
-  // Good for an hour, for 127.0.0.1 and localhost, as a server and as a client.
-  Signed Sign(const std::string& name) const;
-  std::string cert_pem() const;
+  // The three files of one who is known as `name`; good for 127.0.0.1 and localhost.
+  rpc::TlsFiles Sign(const std::string& name, const Options& options) const;
+  rpc::TlsFiles Sign(const std::string& name) const { return Sign(name, Options()); }
+  // The same files, with trust in what `other` signs instead.
+  rpc::TlsFiles Trusting(rpc::TlsFiles files, const CertificateAuthority& other) const;
+
+  const certificates::KeyPair& pair() const { return pair_; }
+  const std::string& ca_file() const { return ca_file_; }
 
  private:
-  using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
-  using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
-  // `value` of the extension as openssl.cnf has it.
-  static Certificate Make(const std::string& name, EVP_PKEY* key, const X509_NAME* issuer,
-                          EVP_PKEY* issuer_key, int extension, const char* value);
-
-  Key key_;
-  Certificate cert_;
+  const std::string directory_;
+  std::string ca_file_;
+  certificates::KeyPair pair_;
 };
 
 }  // namespace meshrun::testing

@@ -35,6 +35,7 @@ class DaemonTest : public ::testing::Test {
     spawn.argv = {program_, "--coordinator", coordinator_->address(), "--state-dir", State(""),
                   "--name", "here"};
     spawn.argv.insert(spawn.argv.end(), flags.begin(), flags.end());
+    spawn.env = environment_;
     spawn.stderr_fd = log_.get();
     const auto pid = os::Spawn(spawn);
     ASSERT_TRUE(pid.ok()) << pid.status();
@@ -107,6 +108,8 @@ class DaemonTest : public ::testing::Test {
   TemporaryDirectory directory_;
   std::unique_ptr<FakeCoordinator> coordinator_ =
       std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.address = CoordinatorAddress()});
+  // Added to the daemon's.
+  std::map<std::string, std::string> environment_;
   // Where the daemon logs to; none: the test's own output.
   os::UniqueFd log_;
   pid_t daemon_ = -1;

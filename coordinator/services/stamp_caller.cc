@@ -1,0 +1,53 @@
+#include "coordinator/services/stamp_caller.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/os/user.h"
+#include "core/rpc/caller.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+std::string MethodOf(const v1::StateEvent& event) {
+  if (event.has_session_message()) return "OpenSession";
+  const auto* const field = event.GetReflection()->GetOneofFieldDescriptor(
+      event, v1::StateEvent::descriptor()->FindOneofByName("event"));
+  std::string name = field == nullptr ? "" : field->camelcase_name();
+  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z') name[0] -= 'a' - 'A';
+  return name;
+}
+
+// Of a method that the coordinator serves; daemons serve AgentService.
+rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
+  const auto rules = rpc::MethodRules();
+  const auto rule = std::find_if(rules.begin(), rules.end(), [method](const auto& candidate) {
+    return candidate.method.starts_with("/meshrun.v1.") &&
+           !candidate.method.starts_with("/meshrun.v1.AgentService/") &&
+           candidate.method.substr(candidate.method.rfind('/') + 1) == method;
+  });
+  // What the table does not know never comes here; it could name nothing.
+  if (rule == rules.end()) return rpc::Scope::kOwnNode;
+  const bool operates = (identity.roles & rpc::kOperateRole) != 0;
+  return rule->scope == rpc::Scope::kOwnJob && operates ? rpc::Scope::kAny : rule->scope;
+}
+
+}  // namespace
+
+void StampCaller(const grpc::CallbackServerContext& context, v1::StateEvent& event) {
+  v1::Caller& caller = *event.mutable_caller();
+  const auto peer = context.auth_context();
+  if (!rpc::ShowsCertificate(*peer)) {
+    static const std::string own(os::UserName());
+    caller.set_user(own);
+    return;
+  }
+  rpc::Identity identity = rpc::IdentityOf(*peer);
+  const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
+  caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
+  caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob);
+  caller.set_user(std::move(identity.name));
+  for (std::string& node : identity.nodes) caller.add_nodes(std::move(node));
+}
+
+}  // namespace meshrun::coordinator

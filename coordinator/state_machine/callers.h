@@ -1,0 +1,15 @@
+// What a caller with a certificate may name. Which methods its roles allow was checked before its
+// event came here (core/rpc/roles.h).
+#pragma once
+
+#include "absl/status/status.h"
+#include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/nodes.h"
+
+namespace meshrun::coordinator {
+
+// PERMISSION_DENIED: a worker names another node than its own, or a job that does not run there; or
+// a submitter names somebody else's job.
+absl::Status CheckCaller(const v1::StateEvent& event, NodeTable& nodes, JobTable& jobs);
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,226 @@
+// Generations that go on in process: those of their ranks that run take the next generation.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state_machine/generations.h"
+#include "core/job_spec.h"
+#include "core/proto_time.h"
+#include "core/rank_exit.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+// For ranks to finish their step, agree and save, once they are asked to stand still.
+constexpr std::chrono::seconds kQuiesceTimeout(60);
+// For a host to answer, beyond a fence time that the job waits for.
+constexpr std::chrono::seconds kFenceSlack(30);
+
+}  // namespace
+
+bool Generations::HasKept(const Job& job) const {
+  return std::any_of(job.view.ranks().begin(), job.view.ranks().end(), [&](const auto& rank) {
+    return !IsFresh(rank.assignment(), job.view.generation());
+  });
+}
+
+bool Generations::TakesGenerations(const Job& job) const {
+  if (job.view.spec().recovery() == v1::RECOVERY_RESPAWN) return false;
+  bool any = false;
+  for (const v1::RankStatus& rank : job.view.ranks()) {
+    if (rank.state() == v1::RANK_STATE_RUNNING) {
+      if (!rank.in_process()) return false;
+      any = true;
+    } else if (rank.state() == v1::RANK_STATE_ASSIGNED) {
+      // Started, and not heard of since.
+      if (job.view.state() == v1::JOB_STATE_RUNNING) return false;
+    } else if (rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit())) {
+      // It has finished: nobody can say what a rank in its place should do.
+      return false;
+    }
+  }
+  return any;
+}
+
+void Generations::SurvivorsWait(Job& job, const std::string& reason) {
+  job.survivors_wait = true;
+  jobs_.SetState(job, v1::JOB_STATE_QUIESCING, reason);
+  jobs_.Changed(job);
+  blocked_.Tell(job);
+  proceed_.insert(job.id());
+}
+
+bool Generations::AskToQuiesce(Job& job, const std::string& reason, bool save) {
+  if (job.view.state() != v1::JOB_STATE_RUNNING || !TakesGenerations(job)) return false;
+  job.quiesce_asked = true;
+  job.save_asked = save;
+  job.quiesced.clear();
+  SurvivorsWait(job, reason);
+  jobs_.SetDeadline(job, context_.now + kQuiesceTimeout);
+  context_.Record("QuiesceAsked", job.id(), "", reason);
+  for (const Member& member : job.members) SendQuiesce(job, member);
+  return true;
+}
+
+void Generations::SendQuiesce(const Job& job, const Member& member) {
+  const Node& node = *nodes_.Find(member.node_id);
+  if (node.session_id == 0 || member.ended) return;
+  v1::OpenSessionResponse message = Envelope(job, node);
+  message.mutable_quiesce()->set_reason(job.view.reason());
+  message.mutable_quiesce()->set_save(job.save_asked);
+  *message.mutable_quiesce()->mutable_deadline() = ToProtoDuration(kQuiesceTimeout);
+  context_.Send(node.session_id, std::move(message));
+}
+
+void Generations::OnRanksQuiesced(Node& node, const v1::Fence& fence,
+                                  const v1::RanksQuiesced& quiesced) {
+  const auto [job, member] = Resolve(node, fence, "RanksQuiesced");
+  if (job == nullptr) return;
+  for (const auto& [rank, step] : quiesced.steps()) job->quiesced.insert(rank);
+  proceed_.insert(job->id());
+}
+
+void Generations::ProceedAll() {
+  for (const std::string& job_id : std::exchange(proceed_, {})) {
+    if (Job* job = jobs_.Find(job_id); job != nullptr) Proceed(*job);
+  }
+}
+
+void Generations::Proceed(Job& job) {
+  if (job.view.state() != v1::JOB_STATE_QUIESCING || !job.survivors_wait) return;
+  for (const Member& member : job.members) {
+    // Whether a host whose session broke comes back is known when its lease is over.
+    if (!member.ended && nodes_.Find(member.node_id)->session_id == 0) return;
+  }
+  if (job.quiesce_asked && !job.failed()) {
+    for (const v1::RankStatus& rank : job.view.ranks()) {
+      const bool runs = rank.state() == v1::RANK_STATE_RUNNING;
+      if (runs && !job.quiesced.contains(rank.assignment().rank())) return;
+    }
+  }
+  if (GoOn(job) || WaitsForFence(job)) return;
+  if (!job.failed()) {
+    RecordFailure(job, v1::FAILURE_CAUSE_MOVED, job.view.reason(), nullptr, nullptr);
+  }
+  Quiesce(job, job.stop_grace(), job.view.reason());
+}
+
+PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> nodes) {
+  const auto each_living = [&](auto&& act) {
+    for (const Member& member : job.members) {
+      if (!member.ended) act(*nodes_.Find(member.node_id), member);
+    }
+  };
+  const bool placement_due = context_.placement_due;
+  each_living([&](Node& node, const Member& member) {
+    nodes_.Release(node, job.id(), member.slots, member.memory_bytes, member.gpus);
+  });
+  PlacementRequest request{job.view.spec(), std::move(nodes), {}};
+  for (const Member& member : job.members) request.previous.push_back(member.node_id);
+  PlacementResult result = Place(request);
+  each_living([&](Node& node, const Member& member) {
+    nodes_.Hold(node, job.id(), member.slots, member.memory_bytes, member.gpus);
+  });
+  context_.placement_due = placement_due;
+  return result;
+}
+
+bool Generations::GoOn(Job& job) {
+  if (!TakesGenerations(job) || job.cancel_requested) return false;
+  std::string waits;
+  const PlacementResult result = PlaceAgain(job, Candidates(job, &waits));
+  if (!result.placement.has_value()) return false;
+  Kept kept;
+  int living = 0;
+  for (const PlacedNode& placed : result.placement->nodes) {
+    const Member* member = job.FindMember(placed.node_id);
+    if (member == nullptr || member->ended) continue;
+    if (static_cast<int>(placed.procs) != member->rank_count) return false;
+    std::vector<v1::RankStatus>& ranks = kept[placed.node_id];
+    for (int i = 0; i < member->rank_count; ++i) {
+      ranks.push_back(job.view.ranks(member->first_rank + i));
+      living += ranks.back().state() == v1::RANK_STATE_RUNNING;
+    }
+  }
+  if (living == 0) return false;
+  for (Member& member : job.members) {
+    if (member.ended) continue;
+    if (kept.contains(member.node_id)) {
+      nodes_.Release(*nodes_.Find(member.node_id), job.id(), member.slots, member.memory_bytes,
+                     member.gpus);
+      continue;
+    }
+    // Parked, or its worker is stopping.
+    SendStop(job, member, job.stop_grace());
+    Leave(job, member, /*stuck=*/false);
+  }
+  const std::string reason = Charge(job);
+  EndGeneration(job, "the generation is over, its ranks go on in the next one");
+  job.survivors_wait = false;
+  job.quiesce_asked = false;
+  context_.Record("GoesOnInProcess", job.id(), "",
+                  fmt::format("{} of {} ranks live on in generation {}; {}", living,
+                              result.placement->world_size, job.view.generation() + 1, reason));
+  Begin(job, *result.placement, kept);
+  return true;
+}
+
+// A node that may be had once the fence time of another one is over: the survivors wait for it.
+bool Generations::WaitsForFence(Job& job) {
+  std::string waits;
+  if (!TakesGenerations(job) || job.cancel_requested) return false;
+  (void)Candidates(job, &waits);
+  if (waits.empty()) return false;
+  SteadyNanos until = context_.now;
+  for (const LeavingMember& leaving : job.leaving) {
+    if (!MayCompute(leaving)) continue;
+    const Node& node = *nodes_.Find(leaving.member.node_id);
+    if (!node.lost()) continue;
+    if (node.fence() == SteadyNanos::max()) return false;
+    until = std::max(until, node.fence());
+  }
+  if (!PlaceAgain(job, nodes_.Present(/*healthy_only=*/true)).placement.has_value()) return false;
+  jobs_.SetState(job, job.view.state(), job.view.failure().message() + "; " + waits);
+  jobs_.SetDeadline(job, until + kFenceSlack);
+  return true;
+}
+
+void Generations::OnJoinDeadline(Job& job) {
+  for (const v1::RankStatus& rank : job.view.ranks()) {
+    if (rank.joined() || rank.state() != v1::RANK_STATE_RUNNING ||
+        IsFresh(rank.assignment(), job.view.generation())) {
+      continue;
+    }
+    const std::string message =
+        fmt::format("rank {} on {} was to go on in generation {}, and did not join it within 30 s",
+                    rank.assignment().rank(), rank.node_name(), job.view.generation());
+    RecordFailure(job, v1::FAILURE_CAUSE_HUNG, message, nodes_.Find(rank.assignment().node_id()),
+                  nullptr);
+    job.view.mutable_failure()->set_rank(rank.assignment().rank());
+    context_.Record("RankHung", job.id(), rank.assignment().node_id(), message);
+    Quiesce(job, job.kill_grace(), message);
+    return;
+  }
+}
+
+void Generations::GrowAll() {
+  if (!jobs_.queue_empty()) return;
+  const std::set<std::string> jobs = jobs_.elastic();
+  for (const std::string& job_id : jobs) {
+    Job& job = *jobs_.Find(job_id);
+    const v1::Growth growth = job.view.spec().growth();
+    if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
+    if (growth != v1::GROWTH_AT_ONCE && !std::exchange(job.may_grow, false)) continue;
+    std::string waits;
+    const PlacementResult result = PlaceAgain(job, Candidates(job, &waits));
+    if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
+      continue;
+    }
+    AskToQuiesce(job,
+                 fmt::format("grows from {} to {} ranks", job.view.world_size(),
+                             result.placement->world_size),
+                 /*save=*/false);
+  }
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,112 @@
+// Members that leave: hosts of earlier generations whose processes may not be gone.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state_machine/generations.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+
+void Generations::Leave(Job& job, Member& member, bool stuck) {
+  jobs_.Leave(job, member, stuck);
+  if (!stuck) return;
+  Node& node = *nodes_.Find(member.node_id);
+  nodes_.SetDrainReason(node, fmt::format("processes of job {} do not end", job.id()));
+}
+
+void Generations::Release(Job& job, size_t index) {
+  const LeavingMember leaving = job.leaving[index];
+  jobs_.Left(job, index);
+  proceed_.insert(job.id());
+  Node* node = nodes_.Find(leaving.member.node_id);
+  if (node == nullptr) return;
+  const Member& member = leaving.member;
+  nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
+  if (!leaving.stuck) return;
+  for (const std::string& job_id : node->jobs) {
+    const Job* other = jobs_.Find(job_id);
+    if (other == nullptr) continue;
+    for (const LeavingMember& stays : other->leaving) {
+      if (stays.stuck && stays.member.node_id == node->id()) return;
+    }
+  }
+  nodes_.SetDrainReason(*node, "");
+}
+
+bool Generations::OnLeavingEnded(Node& node, const v1::Fence& fence) {
+  Job* job = jobs_.Find(fence.job_id());
+  bool found = false;
+  for (size_t i = job == nullptr ? 0 : job->leaving.size(); i-- > 0;) {
+    const LeavingMember& leaving = job->leaving[i];
+    if (leaving.member.node_id != node.id() || leaving.generation > fence.generation()) continue;
+    Release(*job, i);
+    found = true;
+  }
+  return found;
+}
+
+void Generations::OnLeavingReturned(Node& node, const v1::Hello& hello) {
+  const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
+  for (const std::string& job_id : jobs) {
+    Job* job = jobs_.Find(job_id);
+    for (size_t i = job == nullptr ? 0 : job->leaving.size(); i-- > 0;) {
+      const LeavingMember& leaving = job->leaving[i];
+      if (leaving.member.node_id != node.id()) continue;
+      bool runs = false;
+      for (const v1::RunningGeneration& running : hello.running()) {
+        if (running.job_id() != job_id || running.ended()) continue;
+        // The host has taken the job's present generation: those before it are gone.
+        if (running.generation() == job->view.generation() &&
+            leaving.generation < running.generation()) {
+          continue;
+        }
+        runs = true;
+        // It never heard of the generation that it was part of when it was lost.
+        if (running.generation() < leaving.generation) {
+          SendForget(job_id, leaving.generation, node);
+        }
+      }
+      if (!runs) Release(*job, i);
+    }
+  }
+}
+
+bool Generations::MayCompute(const LeavingMember& leaving) const {
+  const Node* node = nodes_.Find(leaving.member.node_id);
+  if (node == nullptr || leaving.stuck) return false;
+  return !node->lost() || context_.now < node->fence();
+}
+
+void Generations::OnNodeFenced(Node& node) {
+  const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
+  for (const std::string& job_id : jobs) {
+    proceed_.insert(job_id);
+    context_.Record("NodeFenced", job_id, node.id(),
+                    fmt::format("the fence time of {} is over: none of its ranks computes any more",
+                                node.record.name()));
+  }
+}
+
+std::vector<const v1::Node*> Generations::Candidates(const Job& job, std::string* waits) const {
+  std::vector<const v1::Node*> healthy = nodes_.Present(/*healthy_only=*/true);
+  waits->clear();
+  if (job.writes_are_fenced()) return healthy;
+  for (const LeavingMember& leaving : job.leaving) {
+    if (!MayCompute(leaving)) continue;
+    const Node& node = *nodes_.Find(leaving.member.node_id);
+    const bool known = node.lost() && node.fence() != SteadyNanos::max();
+    *waits = fmt::format(
+        "ranks of the job may still compute on {}, {}: no other node takes their place before",
+        node.record.name(),
+        known         ? "for " + FormatDuration(node.fence() - context_.now) + " at most"
+        : node.lost() ? "which is lost and has promised no fence time"
+                      : "which is told to end them");
+  }
+  if (waits->empty()) return healthy;
+  std::erase_if(
+      healthy, [&](const v1::Node* node) { return !job.member_by_node.contains(node->node_id()); });
+  return healthy;
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,368 @@
+// Failures, stops and the end of a generation, and what becomes of its job.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state_machine/generations.h"
+#include "core/exit_codes.h"
+#include "core/proto_time.h"
+#include "core/rank_exit.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+// So many failed generations without a step beyond the highest one before end the job.
+constexpr uint32_t kFailuresWithoutProgress = 3;
+// A generation that ran so long and went beyond the highest step before has made progress, also
+// without a checkpoint.
+constexpr std::chrono::minutes kLongRun(10);
+// The rank whose process has ended, or -1.
+int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
+  const int end = member.first_rank + member.rank_count;
+  if (exit.process_generation() == 0) {
+    return exit.rank() >= member.first_rank && exit.rank() < end ? exit.rank() : -1;
+  }
+  for (int rank = member.first_rank; rank < end; ++rank) {
+    const v1::RankAssignment& process = job.view.ranks(rank).assignment();
+    if (process.process_generation() == exit.process_generation() &&
+        process.process_rank() == exit.process_rank()) {
+      return rank;
+    }
+  }
+  return -1;
+}
+
+int64_t NewestCheckpoint(const Job& job) {
+  int64_t newest = -1;
+  for (const v1::CheckpointCommit& commit : job.view.checkpoints()) {
+    newest = std::max(newest, commit.step());
+  }
+  return newest;
+}
+
+int64_t HighestStep(const Job& job) {
+  int64_t highest = job.view.progress().has_step() ? job.view.progress().step() : -1;
+  for (const v1::RankStatus& rank : job.view.ranks()) {
+    if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());
+  }
+  return highest;
+}
+
+}  // namespace
+
+void Generations::OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit) {
+  Job* job = jobs_.Find(fence.job_id());
+  Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
+  // A process that lives on may end before its host hears of the generation.
+  const bool earlier = job != nullptr && exit.process_generation() != 0 &&
+                       fence.generation() < job->view.generation() && job->active() &&
+                       member != nullptr && !member->ended;
+  if (!earlier) {
+    const Target target = Resolve(node, fence, "RankExit");
+    job = target.job;
+    member = target.member;
+  }
+  if (job == nullptr) return;
+  const int rank = RankOf(*job, *member, exit);
+  if (rank < 0) {
+    context_.Warn(fmt::format("RankExit of {}: rank {} of job {} does not live there",
+                              node.record.name(), exit.rank(), job->id()));
+    return;
+  }
+  v1::RankExit current = exit;
+  current.set_rank(rank);
+  TakeExit(*job, node, current);
+  jobs_.Changed(*job, *member);
+}
+
+void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit) {
+  v1::RankStatus& status = *job.view.mutable_ranks(exit.rank());
+  if (status.state() == v1::RANK_STATE_EXITED) return;
+  status.set_state(v1::RANK_STATE_EXITED);
+  *status.mutable_exit() = exit;
+  // After the first failure or a cancel every further death is a consequence, whatever its cause.
+  if (job.view.state() == v1::JOB_STATE_QUIESCING && !ExitedCleanly(exit) &&
+      (!job.survivors_wait || job.failed())) {
+    status.mutable_exit()->set_teardown(true);
+  }
+  status.set_end(DescribeEnd(exit));
+  const std::string text = RankEndSentence(exit, node.record.name());
+  store_.OnRankGone(job, exit.rank(), text);
+  if (ExitedCleanly(exit)) {
+    blocked_.OnRankLeft(job, exit.rank());
+  } else {
+    blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
+  }
+  // A rank that its worker stopped has not finished, however it ended.
+  if (job.survivors_wait) proceed_.insert(job.id());
+  if (!MayFail(job) || (ExitedCleanly(exit) && !exit.teardown())) return;
+  if (exit.teardown()) {
+    Fail(job, v1::FAILURE_CAUSE_NODE_LOST,
+         fmt::format("the worker on {} stopped its ranks", node.record.name()), &node, &exit);
+    return;
+  }
+  Fail(job, exit.signal() != 0 ? v1::FAILURE_CAUSE_RANK_SIGNALED : v1::FAILURE_CAUSE_RANK_EXITED,
+       text, &node, &exit);
+}
+
+void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::string& message,
+                                const Node* node, const v1::RankExit* exit) {
+  v1::Failure& failure = *job.view.mutable_failure();
+  failure.Clear();
+  failure.set_cause(cause);
+  failure.set_message(message);
+  failure.set_rank(exit == nullptr ? -1 : exit->rank());
+  if (node != nullptr) {
+    failure.set_node_id(node->id());
+    failure.set_node_name(node->record.name());
+  }
+  failure.set_planned(cause == v1::FAILURE_CAUSE_MOVED ||
+                      (cause == v1::FAILURE_CAUSE_NODE_LOST && node != nullptr && node->draining));
+  if (exit != nullptr) *failure.mutable_exit() = *exit;
+  failure.set_generation(job.view.generation());
+  jobs_.Changed(job);
+}
+
+void Generations::Fail(Job& job, v1::FailureCause cause, std::string message, const Node* node,
+                       const v1::RankExit* exit) {
+  RecordFailure(job, cause, message, node, exit);
+  context_.Record(exit == nullptr ? "NodeFailed" : "RankFailed", job.id(),
+                  node == nullptr ? "" : node->id(), message);
+  if (TakesGenerations(job) && !job.cancel_requested && MayRestart(job)) {
+    SurvivorsWait(job, message);
+  } else {
+    Quiesce(job, job.kill_grace(), std::move(message));
+  }
+}
+
+// The job ends, without a rank to blame.
+void Generations::FailJob(Job& job, v1::FailureCause cause, const std::string& message,
+                          const Node* node) {
+  RecordFailure(job, cause, message, node, nullptr);
+  Finish(job, v1::JOB_STATE_FAILED, message);
+}
+
+void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason) {
+  job.survivors_wait = false;
+  job.quiesce_asked = false;
+  jobs_.SetState(job, v1::JOB_STATE_QUIESCING, std::move(reason));
+  jobs_.SetStopDeadline(job);
+  blocked_.Tell(job);
+  for (const Member& member : job.members) SendStop(job, member, grace);
+}
+
+void Generations::OnEnded(Node& node, const v1::Fence& fence) {
+  SendForget(fence.job_id(), fence.generation(), node);
+  if (OnLeavingEnded(node, fence)) {
+    const Job* known = jobs_.Find(fence.job_id());
+    if (fence.generation() != known->view.generation()) return;
+    const auto place = known->member_by_node.find(node.id());
+    if (place == known->member_by_node.end() || known->members[place->second].ended) return;
+  }
+  const auto [job, member] = Resolve(node, fence, "GenerationEnded");
+  if (job == nullptr) return;
+  if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(*job)) {
+    v1::PrepareResult gave_up;
+    gave_up.set_error("gave the generation up before its start");
+    OnPrepareResult(node, fence, gave_up);
+    return;
+  }
+  EndMember(*job, *member, End::kEnded);
+  for (int i = 0; i < member->rank_count && !job->failed(); ++i) {
+    const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
+    if (status.state() == v1::RANK_STATE_EXITED) continue;
+    if (job->view.state() == v1::JOB_STATE_QUIESCING && !job->survivors_wait) break;
+    Fail(*job, v1::FAILURE_CAUSE_NODE_LOST,
+         fmt::format("{} says that its ranks have ended, but not how rank {} did",
+                     node.record.name(), status.assignment().rank()),
+         &node, nullptr);
+    return;
+  }
+  if (job->survivors_wait) proceed_.insert(job->id());
+  Conclude(*job);
+}
+
+void Generations::EndMember(Job& job, Member& member, End how) {
+  if (member.ended) return;
+  bool all_exited = true;
+  for (int i = 0; i < member.rank_count; ++i) {
+    v1::RankStatus& status = *job.view.mutable_ranks(member.first_rank + i);
+    if (status.state() == v1::RANK_STATE_EXITED) continue;
+    all_exited = false;
+    if (how == End::kEnded) continue;
+    status.set_state(v1::RANK_STATE_LOST);
+    status.set_end(fmt::format("lost with {}", status.node_name()));
+    store_.OnRankGone(job, member.first_rank + i,
+                      fmt::format("rank {} was {}", member.first_rank + i, status.end()));
+    blocked_.OnRankLost(job, member.first_rank + i,
+                        fmt::format("its host {} was lost", status.node_name()));
+  }
+  if ((how == End::kLost && !all_exited) || how == End::kStuck) {
+    Leave(job, member, how == End::kStuck);
+  } else if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
+    nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
+  }
+  member.ended = true;
+  --job.members_alive;
+  jobs_.Changed(job, member);
+}
+
+bool Generations::MayRestart(const Job& job) const {
+  const v1::Failure& failure = job.view.failure();
+  // By this exit code a rank says that another run would end in the same way.
+  if (failure.cause() == v1::FAILURE_CAUSE_RANK_EXITED &&
+      failure.exit().exit_code() == kExitDoNotRequeue) {
+    return false;
+  }
+  const uint32_t budget = job.view.spec().max_restarts();
+  // A planned end costs no restart, but a job with max_restarts 0 fails: its user asked that it
+  // never runs twice.
+  if (failure.planned()) return budget > 0;
+  const int64_t step = HighestStep(job);
+  const bool reports_steps = step >= 0 || job.progress_step >= 0;
+  if (reports_steps && step <= job.progress_step &&
+      job.failures_without_progress + 1 >= kFailuresWithoutProgress) {
+    return false;
+  }
+  return budget > 0 && (job.view.restarts_charged() < budget || MadeProgress(job));
+}
+
+// Since the last failure: enough for a new budget.
+bool Generations::MadeProgress(const Job& job) const {
+  return NewestCheckpoint(job) > job.checkpoint_at_failure ||
+         (context_.now - job.running_since >= kLongRun && HighestStep(job) > job.progress_step);
+}
+
+std::string Generations::Charge(Job& job) {
+  if (!job.failed()) return job.view.reason();
+  const std::string& what = job.view.failure().message();
+  if (job.view.failure().planned()) return "restart at no charge after: " + what;
+  if (MadeProgress(job)) job.view.set_restarts_charged(0);
+  const int64_t step = HighestStep(job);
+  job.failures_without_progress = step > job.progress_step ? 0 : job.failures_without_progress + 1;
+  job.progress_step = std::max(job.progress_step, step);
+  job.checkpoint_at_failure = NewestCheckpoint(job);
+  job.view.set_restarts(job.view.restarts() + 1);
+  job.view.set_restarts_charged(job.view.restarts_charged() + 1);
+  return fmt::format("restart {} of {} after: {}", job.view.restarts_charged(),
+                     job.view.spec().max_restarts(), what);
+}
+
+// What becomes of the job when the last member has ended.
+void Generations::Conclude(Job& job) {
+  if (job.members_alive > 0 || !job.active()) return;
+  EndGeneration(job, "the generation has ended");
+  job.survivors_wait = false;
+  job.quiesce_asked = false;
+  const bool may_restart = MayRestart(job);
+  if (job.failed() && (!job.cancel_requested || !may_restart)) {
+    if (!may_restart) {
+      if (job.failures_without_progress + 1 >= kFailuresWithoutProgress &&
+          job.view.restarts_charged() < job.view.spec().max_restarts()) {
+        job.view.mutable_failure()->set_cause(v1::FAILURE_CAUSE_NO_PROGRESS);
+        job.view.mutable_failure()->set_message(fmt::format(
+            "{} generations in a row without a step of progress, the last one after: {}",
+            kFailuresWithoutProgress, job.view.failure().message()));
+      }
+      Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());
+      return;
+    }
+    const std::string reason = Charge(job);
+    context_.Record("JobRestarting", job.id(), "", reason);
+    jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
+    return;
+  }
+  if (job.cancel_requested) {
+    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
+    return;
+  }
+  Finish(job, v1::JOB_STATE_SUCCEEDED, "");
+}
+
+void Generations::EndGeneration(Job& job, const std::string& why) {
+  store_.EndGeneration(job, why);
+  blocked_.EndGeneration(job);
+}
+
+void Generations::Finish(Job& job, v1::JobState state, std::string reason) {
+  const std::string kind = state == v1::JOB_STATE_SUCCEEDED ? "JobSucceeded"
+                           : state == v1::JOB_STATE_FAILED  ? "JobFailed"
+                                                            : "JobCancelled";
+  context_.Record(kind, job.id(), "", reason);
+  jobs_.SetState(job, state, std::move(reason));
+}
+
+void Generations::Cancel(Job& job, bool now, const std::string& reason) {
+  if (job.ended()) return;
+  if (now && !job.cancel_now) {
+    job.cancel_now = true;
+    jobs_.Changed(job);
+  }
+  if (!job.cancel_requested) {
+    job.cancel_requested = true;
+    job.cancel_reason = reason.empty() ? "cancelled by a client" : reason;
+    context_.Record("CancelRequested", job.id(), "", job.cancel_reason);
+    jobs_.Changed(job);
+  }
+  if (job.queued()) {
+    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
+  } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS && !HasKept(job)) {
+    Abandon(job);
+    Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
+  } else if (job.view.state() != v1::JOB_STATE_QUIESCING || job.survivors_wait) {
+    Quiesce(job, job.stop_grace(), job.cancel_reason);
+  } else if (now) {
+    for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
+  }
+}
+
+void Generations::OnDeadline(Job& job) {
+  if (job.queued()) {
+    const std::string message =
+        fmt::format("not placed within its queue timeout of {}: {}",
+                    FormatDuration(FromProto(job.view.spec().queue_timeout())),
+                    job.view.reason().empty() ? "no reason known" : job.view.reason());
+    FailJob(job, v1::FAILURE_CAUSE_QUEUE_TIMEOUT, message, nullptr);
+    return;
+  }
+  if (job.view.state() == v1::JOB_STATE_RENDEZVOUS) {
+    for (Member& member : job.members) {
+      if (member.prepared || member.ended) continue;
+      v1::Fence fence;
+      fence.set_job_id(job.id());
+      fence.set_generation(job.view.generation());
+      v1::PrepareResult silence;
+      silence.set_error("no answer to Prepare within 30 s");
+      OnPrepareResult(*nodes_.Find(member.node_id), fence, silence);
+      return;
+    }
+    return;
+  }
+  if (job.view.state() == v1::JOB_STATE_RUNNING) {
+    OnJoinDeadline(job);
+    return;
+  }
+  if (job.view.state() != v1::JOB_STATE_QUIESCING) return;
+  if (job.survivors_wait) {
+    if (!job.failed()) {
+      RecordFailure(job, v1::FAILURE_CAUSE_MOVED,
+                    job.view.reason() + "; not all ranks stood still in time", nullptr, nullptr);
+    }
+    Quiesce(job, job.stop_grace(), job.view.reason());
+    return;
+  }
+  for (Member& member : job.members) {
+    if (member.ended) continue;
+    const Node& node = *nodes_.Find(member.node_id);
+    context_.Record(
+        "MemberStuck", job.id(), node.id(),
+        fmt::format("{} did not say that its ranks ended; it is told to kill and forget them",
+                    node.record.name()));
+    SendForget(job.id(), job.view.generation(), node);
+    EndMember(job, member, End::kStuck);
+  }
+  Conclude(job);
+}
+
+}  // namespace meshrun::coordinator

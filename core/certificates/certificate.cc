@@ -1,0 +1,99 @@
+#include "core/certificates/certificate.h"
+
+#include <arpa/inet.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "core/certificates/openssl.h"
+
+namespace meshrun::certificates {
+namespace {
+
+using GeneralNames = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
+
+WallNanos ToWall(const ASN1_TIME* time) {
+  std::tm broken = {};
+  if (time == nullptr || ASN1_TIME_to_tm(time, &broken) != 1) return WallNanos(0);
+  // Any year may stand there, and nanoseconds end in 2262.
+  constexpr int64_t kLatest = 7'258'118'400;  // 2200-01-01
+  return std::chrono::seconds(std::clamp<int64_t>(::timegm(&broken), 0, kLatest));
+}
+
+std::string Text(const ASN1_STRING* text) {
+  return std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                     ASN1_STRING_length(text));
+}
+
+std::string Address(const ASN1_OCTET_STRING* bytes) {
+  char out[INET6_ADDRSTRLEN] = {};
+  const int family = ASN1_STRING_length(bytes) == 4 ? AF_INET : AF_INET6;
+  if (family == AF_INET6 && ASN1_STRING_length(bytes) != 16) return "";
+  ::inet_ntop(family, ASN1_STRING_get0_data(bytes), out, sizeof(out));
+  return out;
+}
+
+void ReadNames(X509* cert, Certificate* out) {
+  const GeneralNames names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(cert, NID_subject_alt_name, nullptr, nullptr)));
+  const int count = names == nullptr ? 0 : sk_GENERAL_NAME_num(names.get());
+  for (int i = 0; i < count; ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type == GEN_URI) out->uris.push_back(Text(name->d.uniformResourceIdentifier));
+    if (name->type == GEN_DNS) out->hosts.push_back(Text(name->d.dNSName));
+    if (name->type == GEN_IPADD) out->hosts.push_back(Address(name->d.iPAddress));
+  }
+}
+
+}  // namespace
+
+X509Ptr ParseCertificate(std::string_view pem) {
+  const Bio bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  X509Ptr cert(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  return cert;
+}
+
+absl::StatusOr<Certificate> ReadCertificate(std::string_view pem) {
+  constexpr size_t kLargest = 1 << 20;
+  const X509Ptr cert = pem.size() > kLargest ? nullptr : ParseCertificate(pem);
+  if (cert == nullptr) return absl::InvalidArgumentError("no certificate in PEM's form");
+  Certificate out;
+  const X509_NAME* const subject = X509_get_subject_name(cert.get());
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  if (at >= 0) out.common_name = Text(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  out.not_before = ToWall(X509_get0_notBefore(cert.get()));
+  out.not_after = ToWall(X509_get0_notAfter(cert.get()));
+  ReadNames(cert.get(), &out);
+  out.authority = X509_check_ca(cert.get()) == 1;
+  const uint32_t usage = X509_get_extended_key_usage(cert.get());
+  out.server = usage != UINT32_MAX && (usage & XKU_SSL_SERVER) != 0;
+  return out;
+}
+
+Expiry ExpiryAt(WallNanos now, WallNanos not_after) {
+  constexpr std::chrono::hours kDay(24);
+  const WallNanos left = not_after - now;
+  if (left <= WallNanos(0)) return Expiry::kOver;
+  if (left <= kDay) return Expiry::kDay;
+  if (left <= 7 * kDay) return Expiry::kWeek;
+  return left <= 30 * kDay ? Expiry::kMonth : Expiry::kFar;
+}
+
+std::string DescribeEnd(WallNanos now, WallNanos not_after) {
+  const std::time_t end = std::chrono::duration_cast<std::chrono::seconds>(not_after).count();
+  const auto left = std::chrono::duration_cast<std::chrono::hours>(not_after - now).count();
+  const auto away = left < 0 ? -left : left;
+  const auto count = away < 48 ? away : away / 24;
+  const std::string time =
+      fmt::format("{} {}{}", count, away < 48 ? "hour" : "day", count == 1 ? "" : "s");
+  const std::string date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(end));
+  return not_after <= now ? fmt::format("ended {} ago ({})", time, date)
+                          : fmt::format("ends in {} ({})", time, date);
+}
+
+}  // namespace meshrun::certificates

@@ -1,0 +1,27 @@
+// Users of this host.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace meshrun::os {
+
+struct User {
+  std::string name;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::string home;
+  std::string shell;
+};
+
+// NOT_FOUND: this host knows nobody of that name. May ask a directory service, and so may take its
+// time.
+absl::StatusOr<User> FindUser(const std::string& name);
+
+// Of this process; its number where it has no name.
+std::string UserName();
+
+}  // namespace meshrun::os

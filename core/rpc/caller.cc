@@ -1,0 +1,39 @@
+#include "core/rpc/caller.h"
+
+#include <grpc/grpc_security_constants.h>
+
+#include <vector>
+
+namespace meshrun::rpc {
+namespace {
+
+std::vector<std::string> Values(const grpc::AuthContext& context, const char* name) {
+  std::vector<std::string> out;
+  for (const grpc::string_ref& value : context.FindPropertyValues(name)) {
+    out.emplace_back(value.data(), value.size());
+  }
+  return out;
+}
+
+}  // namespace
+
+bool ShowsCertificate(const grpc::AuthContext& context) { return context.IsPeerAuthenticated(); }
+
+Identity IdentityOf(const grpc::AuthContext& context) {
+  const std::vector<std::string> names = Values(context, GRPC_X509_CN_PROPERTY_NAME);
+  return MakeIdentity(names.empty() ? "" : names.front(),
+                      Values(context, GRPC_PEER_URI_PROPERTY_NAME));
+}
+
+grpc::Status RoleCheck::Process(const InputMetadata& metadata, grpc::AuthContext* context,
+                                OutputMetadata*, OutputMetadata*) {
+  const auto path = metadata.find(":path");
+  const absl::Status status =
+      path == metadata.end()
+          ? absl::PermissionDeniedError("the call names no method")
+          : CheckCall(IdentityOf(*context),
+                      std::string_view(path->second.data(), path->second.size()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace meshrun::rpc

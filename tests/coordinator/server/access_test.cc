@@ -1,0 +1,306 @@
+// Who may call what of a coordinator with TLS: every method of its services, with each kind of
+// certificate that must not do.
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/server.h"
+#include "core/rpc/channel.h"
+#include "core/rpc/roles.h"
+#include "meshrun/v1/cluster_service.grpc.pb.h"
+#include "meshrun/v1/job_service.grpc.pb.h"
+#include "meshrun/v1/session.grpc.pb.h"
+#include "meshrun/v1/store_service.grpc.pb.h"
+#include "tests/coordinator/support/grpc_worker.h"
+#include "tests/core/support/certificates.h"
+#include "tests/worker/support/processes.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::Message;
+using google::protobuf::MessageFactory;
+using google::protobuf::MethodDescriptor;
+using meshrun::testing::CertificateAuthority;
+using meshrun::testing::kPatience;
+using meshrun::testing::TemporaryDirectory;
+using ::testing::HasSubstr;
+
+std::string PathOf(const MethodDescriptor& method) {
+  return "/" + method.service()->full_name() + "/" + method.name();
+}
+
+// What the coordinator serves, from the descriptors that are linked here.
+std::vector<const MethodDescriptor*> Served() {
+  std::vector<const MethodDescriptor*> out;
+  for (const char* name : {"JobService", "ClusterService", "SessionService", "StoreService"}) {
+    const auto* const service =
+        DescriptorPool::generated_pool()->FindServiceByName(std::string("meshrun.v1.") + name);
+    for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
+      out.push_back(service->method(i));
+    }
+  }
+  return out;
+}
+
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() {
+    Server::Options options;
+    options.listen = "127.0.0.1:0";
+    options.security.tls = ours_.Sign("coordinator");
+    options.lease = std::chrono::seconds(120);
+    auto server = Server::Start(std::move(options));
+    EXPECT_TRUE(server.ok()) << server.status();
+    if (server.ok()) server_ = *std::move(server);
+  }
+
+  std::shared_ptr<grpc::Channel> ChannelOf(const rpc::TlsFiles& files) {
+    return *rpc::MakeChannel("test", server_->address(), {.tls = files});
+  }
+  std::shared_ptr<grpc::Channel> Worker(const std::string& node) {
+    return ChannelOf(ours_.Sign("worker-" + node, {.roles = {"worker"}, .nodes = {node}}));
+  }
+
+  // As a unary call, whatever the method is: a refusal comes before anything else.
+  grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const MethodDescriptor& method,
+                    const Message& request) {
+    const std::string path = PathOf(method);
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, std::chrono::seconds(5));
+    const grpc::Slice slice(request.SerializeAsString());
+    const grpc::ByteBuffer bytes(&slice, 1);
+    grpc::ByteBuffer answer;
+    return grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+        channel.get(),
+        grpc::internal::RpcMethod(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC, channel),
+        &context, bytes, &answer);
+  }
+
+  // A request that a worker of node1 would send for its job: what has a fence names it, what has a
+  // job_id too.
+  std::unique_ptr<Message> RequestFor(const MethodDescriptor& method, const std::string& job_id,
+                                      const std::string& node_id) {
+    std::unique_ptr<Message> request(
+        MessageFactory::generated_factory()->GetPrototype(method.input_type())->New());
+    const auto& reflection = *request->GetReflection();
+    if (const auto* field = method.input_type()->FindFieldByName("fence")) {
+      auto& fence = dynamic_cast<v1::Fence&>(*reflection.MutableMessage(request.get(), field));
+      fence.set_job_id(job_id);
+      fence.set_generation(1);
+      fence.set_node_id(node_id);
+      fence.set_incarnation(1);
+    }
+    if (const auto* field = method.input_type()->FindFieldByName("job_id")) {
+      reflection.SetString(request.get(), field, job_id);
+    }
+    return request;
+  }
+  // Of a session that begins with this message.
+  grpc::Status EndOfSession(const std::shared_ptr<grpc::Channel>& channel,
+                            const v1::OpenSessionRequest& first) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, kPatience);
+    const auto stream = v1::SessionService::NewStub(channel)->OpenSession(&context);
+    stream->Write(first);
+    v1::OpenSessionResponse response;
+    EXPECT_FALSE(stream->Read(&response)) << response.ShortDebugString();
+    return stream->Finish();
+  }
+
+  v1::Job Submit(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, kPatience);
+    v1::SubmitJobRequest request;
+    request.mutable_spec()->set_name("train");
+    request.mutable_spec()->add_command("./train");
+    (*request.mutable_spec()->mutable_env())["TOKEN"] = "of-ada";
+    v1::SubmitJobResponse response;
+    const grpc::Status status =
+        v1::JobService::NewStub(channel)->SubmitJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.job();
+  }
+  v1::Job Get(const std::shared_ptr<grpc::Channel>& channel, const std::string& id) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, kPatience);
+    v1::GetJobRequest request;
+    request.set_job_id(id);
+    v1::GetJobResponse response;
+    EXPECT_TRUE(v1::JobService::NewStub(channel)->GetJob(&context, request, &response).ok());
+    return response.job();
+  }
+
+  TemporaryDirectory directory_;
+  const CertificateAuthority ours_{"ours", directory_.path()};
+  const CertificateAuthority other_{"other", directory_.path()};
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(AccessTest, EveryMethodRefusesWhoHasNoCertificateOfThisCluster) {
+  grpc::SslCredentialsOptions no_certificate;
+  no_certificate.pem_root_certs = ours_.pair().cert_pem;
+  const std::pair<const char*, std::shared_ptr<grpc::Channel>> kStrangers[] = {
+      {"plaintext", *rpc::MakeChannel("test", server_->address(), {.insecure_loopback = true})},
+      {"no certificate",
+       grpc::CreateChannel(server_->address(), grpc::SslCredentials(no_certificate))},
+      {"one that has ended",
+       ChannelOf(ours_.Sign("late", {.roles = {"operate"}, .lasts = std::chrono::minutes(-5)}))},
+      {"another cluster's", ChannelOf(other_.Trusting(other_.Sign("operator"), ours_))},
+  };
+  const auto served = Served();
+  ASSERT_GE(served.size(), 25u);
+  for (const auto& [who, channel] : kStrangers) {
+    for (const MethodDescriptor* method : served) {
+      const grpc::Status status = Call(channel, *method, *RequestFor(*method, "job", "id-node1"));
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE)
+          << who << " " << PathOf(*method) << ": " << status.error_message();
+    }
+  }
+}
+
+TEST_F(AccessTest, EveryMethodAnswersTheRolesOfItsRowAlone) {
+  for (const char* role : {"coordinator", "submit", "operate", "read", "worker"}) {
+    const auto channel = ChannelOf(ours_.Sign(role, {.roles = {role}, .nodes = {"node1"}}));
+    const rpc::Roles bit = *rpc::ParseRole(role);
+    for (const MethodDescriptor* method : Served()) {
+      const rpc::MethodRule* const rule = rpc::FindRule(PathOf(*method));
+      ASSERT_NE(rule, nullptr) << PathOf(*method);
+      if ((rule->roles & bit) != 0) continue;
+      const grpc::Status status = Call(channel, *method, *RequestFor(*method, "job", "id-node1"));
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED)
+          << role << " " << PathOf(*method) << ": " << status.error_message();
+    }
+  }
+}
+
+TEST_F(AccessTest, AWorkerSpeaksForItsOwnNodeAlone) {
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  GrpcWorker worker(Worker("node1"), {.name = "node1"});
+  ASSERT_TRUE(worker.Connect());
+  const std::string job = Submit(operates).job_id();
+  const auto other = Worker("node2");
+  int checked = 0;
+  for (const MethodDescriptor* method : Served()) {
+    const rpc::MethodRule* const rule = rpc::FindRule(PathOf(*method));
+    // A session needs a stream, see below; the bytes of a log a reader, see the next test.
+    if (rule->scope != rpc::Scope::kOwnNode || method->client_streaming()) continue;
+    const auto request = RequestFor(*method, job, "id-node1");
+    EXPECT_EQ(Call(other, *method, *request).error_code(), grpc::StatusCode::PERMISSION_DENIED)
+        << PathOf(*method);
+    ++checked;
+  }
+  EXPECT_GE(checked, 14);
+  v1::OpenSessionRequest hello;
+  hello.mutable_fence()->set_incarnation(2);
+  hello.mutable_hello()->set_node_id("id-node1");
+  hello.mutable_hello()->set_name("node1");
+  hello.mutable_hello()->mutable_resources()->set_slots(8);
+  EXPECT_EQ(EndOfSession(other, hello).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  // Nor does it take the place of a node under its own name.
+  hello.mutable_hello()->set_name("node2");
+  const grpc::Status status = EndOfSession(other, hello);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(), HasSubstr("'node1'"));
+}
+
+TEST_F(AccessTest, AWorkerHasNothingToSayOfJobsThatRunElsewhere) {
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  GrpcWorker first(Worker("node1"), {.name = "node1"});
+  ASSERT_TRUE(first.Connect());
+  const std::string job = Submit(operates).job_id();
+  ASSERT_TRUE(meshrun::testing::Eventually(
+      [&] { return Get(operates, job).state() == v1::JOB_STATE_RUNNING; }));
+  GrpcWorker second(Worker("node2"), {.name = "node2"});
+  ASSERT_TRUE(second.Connect());
+  const auto* const set =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.StoreService.SetValues");
+  EXPECT_EQ(Call(Worker("node1"), *set, *RequestFor(*set, job, "id-node1")).error_code(),
+            grpc::StatusCode::OK);
+  EXPECT_EQ(Call(Worker("node2"), *set, *RequestFor(*set, job, "id-node2")).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+
+  // The log of rank 0 is node1's to upload.
+  grpc::ClientContext reading;
+  rpc::SetTimeout(reading, kPatience);
+  v1::ReadLogsRequest request;
+  request.set_job_id(job);
+  request.add_streams(v1::LOG_STREAM_STDOUT);
+  std::string stream;
+  const auto reader = v1::JobService::NewStub(operates)->ReadLogs(&reading, request);
+  ASSERT_TRUE(meshrun::testing::Eventually([&] {
+    first.Say([&](FakeWorker& fake) {
+      for (const auto& message : fake.received) {
+        if (message.has_open_log()) stream = message.open_log().stream_id();
+      }
+      return FakeWorker::Requests{};
+    });
+    return !stream.empty();
+  }));
+  v1::UploadLogRequest chunk;
+  chunk.set_stream_id(stream);
+  chunk.set_data("forged\n");
+  const auto* const upload =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.SessionService.UploadLog");
+  EXPECT_EQ(Call(Worker("node2"), *upload, chunk).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  chunk.set_data("true\n");
+  EXPECT_EQ(Call(Worker("node1"), *upload, chunk).error_code(), grpc::StatusCode::OK);
+  v1::ReadLogsResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.data(), "true\n");
+}
+
+TEST_F(AccessTest, ASubmitterEndsItsOwnJobsAndAnOperatorAny) {
+  const auto ada = ChannelOf(ours_.Sign("ada", {.roles = {"submit"}}));
+  const auto bob = ChannelOf(ours_.Sign("bob", {.roles = {"submit"}}));
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  const v1::Job first = Submit(ada), second = Submit(ada);
+  EXPECT_EQ(first.submitter(), "ada");
+  int checked = 0;
+  for (const MethodDescriptor* method : Served()) {
+    if (rpc::FindRule(PathOf(*method))->scope != rpc::Scope::kOwnJob) continue;
+    const grpc::Status status = Call(bob, *method, *RequestFor(*method, first.job_id(), ""));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << PathOf(*method);
+    EXPECT_THAT(status.error_message(), HasSubstr("'ada'"));
+    ++checked;
+  }
+  EXPECT_GE(checked, 1);
+  const auto* const cancel =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService.CancelJob");
+  EXPECT_TRUE(Call(ada, *cancel, *RequestFor(*cancel, first.job_id(), "")).ok());
+  EXPECT_TRUE(Call(operates, *cancel, *RequestFor(*cancel, second.job_id(), "")).ok());
+  EXPECT_EQ(Get(bob, first.job_id()).state(), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(AccessTest, ValuesOfTheEnvironmentAreShownToTheRanksAlone) {
+  const auto ada = ChannelOf(ours_.Sign("ada", {.roles = {"submit"}}));
+  std::string told;
+  Mutex mu;
+  GrpcWorker worker(Worker("node1"), {.name = "node1"},
+                    [&](GrpcWorker&, const v1::OpenSessionResponse& message) {
+                      if (!message.has_prepare()) return;
+                      MutexLock lock(mu);
+                      told = message.prepare().spec().env().at("TOKEN");
+                    });
+  ASSERT_TRUE(worker.Connect());
+  const v1::Job job = Submit(ada);
+  ASSERT_TRUE(meshrun::testing::Eventually([&] {
+    MutexLock lock(mu);
+    return !told.empty();
+  }));
+  MutexLock lock(mu);
+  EXPECT_EQ(told, "of-ada");
+  for (const v1::Job& shown : {job, Get(ada, job.job_id())}) {
+    EXPECT_TRUE(shown.spec().env().contains("TOKEN"));
+    EXPECT_EQ(shown.DebugString().find("of-ada"), std::string::npos) << shown.DebugString();
+  }
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

@@ -1,0 +1,348 @@
+// Generations that go on in process, fence times, checkpoint commits, growing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "core/proto_time.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ContinuationTest : public ::testing::Test {
+ protected:
+  FakeWorker& Add(const std::string& name) {
+    FakeWorker::Options options;
+    options.name = name;
+    FakeWorker& worker = h.AddWorkerWith(std::move(options));
+    worker.in_process = true;
+    return worker;
+  }
+  v1::JobSpec Elastic(uint32_t min_nodes, uint32_t max_nodes, uint32_t procs = 1) {
+    v1::JobSpec spec = MakeSpec(min_nodes, procs);
+    spec.set_max_nodes(max_nodes);
+    spec.set_max_restarts(3);
+    return spec;
+  }
+  // A job that is so far RUNNING in its first generation.
+  std::string Run(const v1::JobSpec& spec) {
+    const std::string id = h.Submit(spec);
+    EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+    return id;
+  }
+  static int Count(const FakeWorker& worker, bool (v1::OpenSessionResponse::*has)() const) {
+    int n = 0;
+    for (const auto& message : worker.received) n += (message.*has)();
+    return n;
+  }
+  absl::Status Commit(const std::string& job_id, uint64_t generation, int64_t step,
+                      std::optional<int64_t> expected) {
+    v1::StateEvent event;
+    v1::CommitCheckpointRequest& request = *event.mutable_commit_checkpoint();
+    *request.mutable_fence() = h.fence(job_id);
+    request.mutable_fence()->set_generation(generation);
+    request.mutable_commit()->set_name("runs/a");
+    request.mutable_commit()->set_step(step);
+    request.mutable_commit()->set_digest(std::to_string(step));
+    if (expected) request.set_expected_step(*expected);
+    return h.answer(h.Call(std::move(event))).status;
+  }
+  // The worker and its ranks are cut off.
+  void Lose(FakeWorker& worker) {
+    worker.deaf = true;
+    h.Disconnect(worker);
+  }
+  Harness h;
+};
+
+TEST_F(ContinuationTest, SurvivorsGoOnInProcessWithoutTheLostNode) {
+  Add("node1");
+  FakeWorker& lost = Add("node2");
+  FakeWorker& last = Add("node3");
+  const std::string id = Run(Elastic(2, 3));
+  Lose(lost);
+  h.Advance(seconds(6));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  ASSERT_EQ(h.job(id).world_size(), 2u);
+  // Rank 2 is rank 1 now, in the process that was started as rank 2 of generation 1.
+  const v1::RankAssignment& moved = h.job(id).ranks(1).assignment();
+  EXPECT_EQ(moved.process_generation(), 1u);
+  EXPECT_EQ(moved.process_rank(), 2);
+  EXPECT_EQ(moved.node_id(), last.node_id());
+  EXPECT_EQ(Count(last, &v1::OpenSessionResponse::has_stop), 0);
+  EXPECT_EQ(h.job(id).restarts_charged(), 1u);
+}
+
+TEST_F(ContinuationTest, ARankThatDiesIsStartedAnewBesideTheOthers) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2, 2));
+  h.Say(second, second.Exit(id, 3, 0, SIGKILL));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).ranks(3).assignment().process_generation(), 2u);
+  EXPECT_EQ(h.job(id).ranks(2).assignment().process_generation(), 1u);
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 0);
+  EXPECT_EQ(Count(second, &v1::OpenSessionResponse::has_stop), 0);
+  EXPECT_EQ(h.node(second).slots_used(), 2u);
+}
+
+TEST_F(ContinuationTest, OneRankThatCannotTakeAGenerationMeansARestartForAll) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  second.in_process = false;
+  const std::string id = Run(Elastic(2, 2));
+  h.Say(first, first.Exit(id, 0, 3));
+  EXPECT_EQ(Count(second, &v1::OpenSessionResponse::has_stop), 1);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).ranks(1).assignment().process_generation(), 2u);
+}
+
+TEST_F(ContinuationTest, ASpareTakesTheLostNodesPlaceOnlyAfterItsFenceTime) {
+  Add("node1");
+  FakeWorker& lost = Add("node2");
+  FakeWorker& spare = Add("node3");
+  const std::string id = Run(Elastic(2, 2));
+  Lose(lost);
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  EXPECT_THAT(h.job(id).reason(), HasSubstr("may still compute on node2"));
+  EXPECT_FALSE(spare.Carries(id));
+  // 20 s, 1 % and 100 ms after its last message.
+  h.Advance(seconds(10));
+  EXPECT_FALSE(spare.Carries(id));
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_TRUE(spare.Carries(id));
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
+TEST_F(ContinuationTest, AJobWithFencedWritesDoesNotWait) {
+  Add("node1");
+  FakeWorker& lost = Add("node2");
+  FakeWorker& spare = Add("node3");
+  const std::string id = Run(Elastic(2, 2));
+  EXPECT_TRUE(Commit(id, 1, 100, std::nullopt).ok());
+  Lose(lost);
+  h.Advance(seconds(6));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_TRUE(spare.Carries(id));
+  // The lost node's ranks may run on, and commit nothing.
+  EXPECT_THAT(Commit(id, 1, 200, 100).ToString(), HasSubstr("FAILED_PRECONDITION"));
+  EXPECT_TRUE(Commit(id, 2, 200, 100).ok());
+}
+
+TEST_F(ContinuationTest, WithoutSurvivorsTheJobWaitsForTheFenceInTheQueue) {
+  FakeWorker& lost = Add("node1");
+  FakeWorker& spare = Add("node2");
+  spare.deaf = false;
+  v1::JobSpec spec = Elastic(1, 1, 8);
+  const std::string id = Run(spec);
+  ASSERT_TRUE(lost.Carries(id));
+  Lose(lost);
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  EXPECT_THAT(h.job(id).reason(), HasSubstr("no other node takes their place before"));
+  h.Advance(seconds(12));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(spare.Carries(id));
+}
+
+TEST_F(ContinuationTest, WhatALostNodeHeldIsFreeOnlyWhenItHasSaidSo) {
+  FakeWorker& lost = Add("node1");
+  const std::string id = Run(Elastic(1, 1, 8));
+  h.Disconnect(lost);
+  h.Advance(seconds(40));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  EXPECT_EQ(h.node(lost).slots_used(), 8u);
+  lost.deaf = true;  // Forget is on its way.
+  h.Connect(lost);
+  EXPECT_EQ(h.node(lost).slots_used(), 8u);
+  lost.deaf = false;
+  h.Disconnect(lost);
+  h.Connect(lost);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.node(lost).slots_used(), 8u);
+}
+
+TEST_F(ContinuationTest, ASecondDeathDuringTheChangeLeadsToOneMoreGeneration) {
+  Add("node1");
+  FakeWorker& second = Add("node2");
+  FakeWorker& third = Add("node3");
+  const std::string id = Run(Elastic(1, 3));
+  second.deaf = true;
+  h.Say(third, third.Exit(id, 2, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  h.Disconnect(second);
+  h.Advance(seconds(6));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 3u);
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
+TEST_F(ContinuationTest, ARankThatDoesNotJoinIsHungAndAllAreStartedAnew) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  first.joins = false;
+  h.Say(second, second.Exit(id, 1, 1));
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  h.Advance(seconds(31));
+  EXPECT_EQ(h.job(id).generation(), 3u);
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 3u);
+  EXPECT_TRUE(h.HasEvent("RankHung"));
+}
+
+TEST_F(ContinuationTest, ARestartedCoordinatorFinishesTheChange) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  first.deaf = true;
+  h.Say(second, second.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  h.StartCoordinator();
+  first.deaf = false;
+  h.Connect(first);
+  h.Connect(second);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_forget), 0);
+  EXPECT_EQ(h.node(first).slots_used(), 1u);
+}
+
+TEST_F(ContinuationTest, GrowsAtOnceWhenANodeComes) {
+  Add("node1");
+  v1::JobSpec spec = Elastic(1, 4);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  FakeWorker& second = Add("node2");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+  EXPECT_TRUE(second.Carries(id));
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
+TEST_F(ContinuationTest, GrowsAtTheNextCheckpointByDefault) {
+  Add("node1");
+  const std::string id = Run(Elastic(1, 4));
+  Add("node2");
+  EXPECT_EQ(h.job(id).world_size(), 1u);
+  EXPECT_TRUE(Commit(id, 1, 10, std::nullopt).ok());
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+}
+
+TEST_F(ContinuationTest, RanksThatDoNotStandStillAreStoppedAtNoCharge) {
+  FakeWorker& first = Add("node1");
+  first.quiesces = false;
+  v1::JobSpec spec = Elastic(1, 2);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  Add("node2");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  h.Advance(seconds(61));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).world_size(), 2u);
+  EXPECT_EQ(h.job(id).restarts_charged(), 0u);
+}
+
+TEST_F(ContinuationTest, CancelDuringTheChangeStopsTheProcesses) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  first.deaf = true;
+  h.Say(second, second.Exit(id, 1, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  h.Cancel(id);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  first.deaf = false;
+  h.Say(first, first.OnMessage(first.received.back()));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+  EXPECT_TRUE(first.Running(id).empty());
+  EXPECT_EQ(h.node(first).slots_used(), 0u);
+  EXPECT_EQ(h.node(second).slots_used(), 0u);
+}
+
+TEST_F(ContinuationTest, RanksThatDoNotDieKeepTheirSlotsAndDrainTheNode) {
+  FakeWorker& stuck = Add("node1");
+  const std::string id = Run(Elastic(1, 1, 4));
+  stuck.stubborn = true;
+  h.Cancel(id);
+  h.Advance(seconds(34));
+  // The worker hears Forget, and its ranks do not end.
+  stuck.forgets = false;
+  h.Advance(seconds(6));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(h.node(stuck).slots_used(), 4u);
+  EXPECT_EQ(h.node(stuck).state(), v1::NODE_STATE_DRAINING);
+  EXPECT_THAT(h.node(stuck).drain_reason(), HasSubstr("do not end"));
+  stuck.forgets = true;
+  h.Say(stuck, stuck.OnMessage(stuck.received.back()));
+  EXPECT_EQ(h.node(stuck).slots_used(), 0u);
+  EXPECT_EQ(h.node(stuck).state(), v1::NODE_STATE_HEALTHY);
+}
+
+TEST_F(ContinuationTest, ThreeGenerationsWithoutProgressEndTheJob) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_max_restarts(10);
+  const std::string id = Run(spec);
+  for (int i = 0; i < 4 && h.state(id) == v1::JOB_STATE_RUNNING; ++i) {
+    v1::OpenSessionRequest report;
+    report.mutable_fence()->set_term(h.term());
+    report.mutable_fence()->set_incarnation(1);
+    report.mutable_fence()->set_job_id(id);
+    report.mutable_fence()->set_generation(h.job(id).generation());
+    (*report.mutable_progress_report()->mutable_progress())[0].set_step(5);
+    h.Say(worker, {report});
+    h.Say(worker, worker.Exit(id, 0, 1));
+  }
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NO_PROGRESS);
+  EXPECT_EQ(h.job(id).generation(), 4u);
+}
+
+TEST_F(ContinuationTest, ACommittedCheckpointRefillsTheBudget) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_max_restarts(1);
+  const std::string id = Run(spec);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  EXPECT_EQ(h.job(id).restarts_charged(), 1u);
+  EXPECT_TRUE(Commit(id, 2, 50, std::nullopt).ok());
+  h.StartCoordinator();
+  h.Connect(worker);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).restarts(), 2u);
+  EXPECT_EQ(h.job(id).restarts_charged(), 1u);
+  h.StartCoordinator();
+  h.Connect(worker);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+}
+
+TEST_F(ContinuationTest, ACommitIsACompareAndSet) {
+  Add("node1");
+  const std::string id = Run(Elastic(1, 1));
+  EXPECT_TRUE(Commit(id, 1, 10, std::nullopt).ok());
+  EXPECT_TRUE(Commit(id, 1, 10, std::nullopt).ok()) << "the same again";
+  EXPECT_THAT(Commit(id, 1, 20, std::nullopt).ToString(), HasSubstr("is step 10, not none"));
+  EXPECT_THAT(Commit(id, 1, 20, 5).ToString(), HasSubstr("is step 10, not step 5"));
+  EXPECT_TRUE(Commit(id, 1, 20, 10).ok());
+  h.StartCoordinator();
+  EXPECT_EQ(h.job(id).checkpoints(0).step(), 20);
+  EXPECT_EQ(h.job(id).checkpoints(0).generation(), 1u);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing

@@ -1,0 +1,103 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/certificates/authority.h"
+#include "core/certificates/certificate.h"
+
+namespace meshrun::certificates {
+namespace {
+
+using std::chrono::hours;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr WallNanos kNow = std::chrono::seconds(1'800'000'000);
+const Validity kYear = {.not_before = kNow, .not_after = kNow + hours(24 * 365)};
+
+KeyPair Authority(const std::string& name = "cluster") {
+  auto made = MakeAuthority(name, kYear);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *made;
+}
+
+TEST(CertificatesTest, SaysWhatWasAskedFor) {
+  const KeyPair authority = Authority();
+  EXPECT_TRUE(ReadCertificate(authority.cert_pem)->authority);
+  const auto issued = Issue(authority,
+                            {.common_name = "ada@example.org",
+                             .uris = {"urn:meshrun:role:submit", "urn:meshrun:role:read"},
+                             .hosts = {"head", "10.0.0.1", "::1"},
+                             .server = true},
+                            kYear);
+  ASSERT_TRUE(issued.ok()) << issued.status();
+  EXPECT_THAT(issued->key_pem, HasSubstr("BEGIN PRIVATE KEY"));
+  const auto read = ReadCertificate(issued->cert_pem);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->common_name, "ada@example.org");
+  EXPECT_THAT(read->uris, ElementsAre("urn:meshrun:role:submit", "urn:meshrun:role:read"));
+  EXPECT_THAT(read->hosts, ElementsAre("head", "10.0.0.1", "::1"));
+  EXPECT_TRUE(read->server);
+  EXPECT_FALSE(read->authority);
+  EXPECT_EQ(read->not_before, kYear.not_before);
+  EXPECT_EQ(read->not_after, kYear.not_after);
+}
+
+TEST(CertificatesTest, RenewKeepsAllButTheTimes) {
+  const KeyPair authority = Authority();
+  const auto first = Issue(authority, {.common_name = "w", .uris = {"urn:meshrun:node:w"}}, kYear);
+  ASSERT_TRUE(first.ok());
+  const Validity next = {.not_before = kNow, .not_after = kNow + hours(24 * 700)};
+  const auto renewed = Renew(authority, first->cert_pem, next);
+  ASSERT_TRUE(renewed.ok()) << renewed.status();
+  const auto read = ReadCertificate(*renewed);
+  EXPECT_EQ(read->common_name, "w");
+  EXPECT_THAT(read->uris, ElementsAre("urn:meshrun:node:w"));
+  EXPECT_FALSE(read->server);
+  EXPECT_EQ(read->not_after, next.not_after);
+  EXPECT_NE(*renewed, first->cert_pem);
+}
+
+TEST(CertificatesTest, RenewRefusesWhatAnotherAuthoritySigned) {
+  const KeyPair other = Authority("other");
+  const auto foreign = Issue(other, {.common_name = "w"}, kYear);
+  ASSERT_TRUE(foreign.ok());
+  const auto renewed = Renew(Authority(), foreign->cert_pem, kYear);
+  EXPECT_EQ(renewed.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CertificatesTest, ANameCannotBringMoreNames) {
+  const KeyPair authority = Authority();
+  for (const char* name : {"", "a,URI:urn:meshrun:role:operate", "a\nb", "a;b", "a=b", "a\"b"}) {
+    EXPECT_EQ(Issue(authority, {.common_name = name}, kYear).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << name;
+    EXPECT_FALSE(Issue(authority, {.common_name = "a", .uris = {name}}, kYear).ok()) << name;
+    EXPECT_FALSE(Issue(authority, {.common_name = "a", .hosts = {name}}, kYear).ok()) << name;
+  }
+  EXPECT_FALSE(Issue(authority, {.common_name = std::string(65, 'a')}, kYear).ok());
+}
+
+TEST(CertificatesTest, DamagedTextIsAnError) {
+  const std::string pem = Authority().cert_pem;
+  for (const std::string& text : {std::string(), std::string("no"), pem.substr(0, 200),
+                                  std::string("-----BEGIN CERTIFICATE-----\nAAAA\n-----END "
+                                              "CERTIFICATE-----\n")}) {
+    EXPECT_EQ(ReadCertificate(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  EXPECT_FALSE(
+      Issue({.cert_pem = pem, .key_pem = Authority().key_pem}, {.common_name = "a"}, kYear).ok());
+}
+
+TEST(CertificatesTest, TheEndIsToldThreeTimes) {
+  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24 * 31)), Expiry::kFar);
+  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24 * 30)), Expiry::kMonth);
+  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24 * 7)), Expiry::kWeek);
+  EXPECT_EQ(ExpiryAt(kNow, kNow + hours(24)), Expiry::kDay);
+  EXPECT_EQ(ExpiryAt(kNow, kNow), Expiry::kOver);
+  EXPECT_EQ(DescribeEnd(kNow, kNow + hours(24 * 6)), "ends in 6 days (2027-01-21 08:00 UTC)");
+  EXPECT_EQ(DescribeEnd(kNow, kNow + hours(1)), "ends in 1 hour (2027-01-15 09:00 UTC)");
+  EXPECT_THAT(DescribeEnd(kNow, kNow - hours(72)), HasSubstr("ended 3 days ago"));
+}
+
+}  // namespace
+}  // namespace meshrun::certificates

@@ -1,0 +1,91 @@
+#include "worker/generations/preparation.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <string_view>
+#include <utility>
+
+#include "core/os/files.h"
+#include "core/os/process.h"
+#include "core/status.h"
+#include "worker/generations/agent_socket.h"
+#include "worker/supervisor/unix_socket.h"
+
+namespace meshrun::worker {
+namespace {
+
+constexpr char kRunningProgram[] = "/proc/self/exe";
+
+// Path of the running program. By name where that is still the same file; else through
+// /proc/self/exe: after an upgrade the name would start a supervisor of another version, which
+// would read our launch file.
+std::string ProgramPath(const std::string& path) {
+  struct stat running, named;
+  const bool same = ::stat(kRunningProgram, &running) == 0 && ::stat(path.c_str(), &named) == 0 &&
+                    running.st_dev == named.st_dev && running.st_ino == named.st_ino;
+  return same ? path : kRunningProgram;
+}
+
+absl::Status WritePrivate(const std::string& path, const google::protobuf::MessageLite& message) {
+  return os::WriteFileAtomically(path, message.SerializeAsString(), 0600, /*sync=*/false);
+}
+
+}  // namespace
+
+absl::Status WriteRecord(const std::string& directory, const v1::GenerationRecord& record) {
+  return WritePrivate(directory + "/record", record);
+}
+
+void Preparation::Run() {
+  status = Write();
+  if (status.ok()) return;
+  connection.reset();
+  (void)os::RemoveTree(plan_.paths.directory);
+}
+
+std::string Preparation::Doing() const {
+  MutexLock lock(mu_);
+  return doing_;
+}
+
+void Preparation::Begin(const std::string& what) {
+  MutexLock lock(mu_);
+  doing_ = what;
+}
+
+absl::Status Preparation::Write() {
+  const std::string& directory = plan_.paths.directory;
+  if (!plan_.agent_socket.empty()) {
+    Begin(plan_.agent_socket);
+    MESHRUN_ASSIGN_OR_RETURN(agent_listener, AgentSocket::Bind(plan_.agent_socket));
+  }
+  Begin(directory);
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(directory, 0700));
+  MESHRUN_RETURN_IF_ERROR(WritePrivate(directory + "/launch", plan_.launch));
+  MESHRUN_RETURN_IF_ERROR(WriteRecord(directory, plan_.record));
+  // The socket is made here and handed over, so that a connection can be made before the supervisor
+  // has started.
+  const std::string socket = directory + "/sup.sock";
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd listener, ListenUnix(socket));
+  MESHRUN_ASSIGN_OR_RETURN(connection, ConnectUnix(socket));
+  Begin(plan_.paths.logs);
+  MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(plan_.paths.logs, 0700));
+
+  Begin(plan_.program.path);
+  os::SpawnOptions spawn;
+  spawn.argv = {ProgramPath(plan_.program.path), "supervise",   "--launch",
+                directory + "/launch",           "--listen-fd", std::to_string(listener.get())};
+  spawn.keep_fds = {listener.get()};
+  if (plan_.program.lifeline_fd >= 0) {
+    spawn.argv.insert(spawn.argv.end(),
+                      {"--lifeline-fd", std::to_string(plan_.program.lifeline_fd)});
+    spawn.keep_fds.push_back(plan_.program.lifeline_fd);
+  }
+  if (plan_.program.end_with_daemon) spawn.argv.push_back("--end-with-daemon");
+  if (given_up_) return absl::CancelledError("given up");
+  MESHRUN_ASSIGN_OR_RETURN(pid, os::Spawn(spawn));
+  return absl::OkStatus();
+}
+
+}  // namespace meshrun::worker
