@@ -326,6 +326,7 @@ absl::Status Client::ReadLogs(const LogQuery& query,
   request.set_follow(query.follow);
   request.set_tail_lines(query.tail_lines);
   request.set_generation(query.generation);
+  request.set_started_there(query.started_there);
   // The first byte not yet delivered, by rank and stream.
   std::map<std::pair<int, int>, uint64_t> next;
   return Persist(options, [&](bool* alive) -> absl::Status {

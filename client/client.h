@@ -62,6 +62,8 @@ struct LogQuery {
   int64_t tail_lines = 0;
   // 0: the current one.
   uint64_t generation = 0;
+  // Leave out processes that live on from an earlier generation.
+  bool started_there = false;
 };
 
 // "host" -> "host:7480". INVALID_ARGUMENT: the text cannot be an address.

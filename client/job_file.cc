@@ -83,6 +83,14 @@ Setter DurationField(google::protobuf::Duration* (v1::JobSpec::*mutable_field)()
   };
 }
 
+Setter WordField(absl::Status (*set)(std::string_view, v1::JobSpec*), std::string what_to_write) {
+  return [=](const Value& value, v1::JobSpec* spec) -> absl::Status {
+    MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text(what_to_write));
+    const absl::Status status = set(text, spec);
+    return status.ok() ? status : value.WrongAt(value.node, status);
+  };
+}
+
 absl::Status SetName(const Value& value, v1::JobSpec* spec) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text("write for example name: geoid"));
   if (const absl::Status status = CheckJobName(text); !status.ok())
@@ -188,6 +196,9 @@ const std::map<std::string, Setter>& Fields() {
         {"memory_bytes", SetMemory},
         {"mesh", SetMeshField},
         {"max_restarts", NumberField<uint32_t>(&v1::JobSpec::set_max_restarts, 0, "3")},
+        {"recovery", WordField(&SetRecovery, "write auto or respawn")},
+        {"replace", WordField(&SetReplace, "write at-once")},
+        {"grow", WordField(&SetGrowth, "write checkpoint, at-once or never")},
         {"kill_grace", DurationField(&v1::JobSpec::mutable_kill_grace)},
         {"queue_timeout", DurationField(&v1::JobSpec::mutable_queue_timeout)},
         {"priority", NumberField<int32_t>(&v1::JobSpec::set_priority,

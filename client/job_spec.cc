@@ -62,6 +62,39 @@ absl::Status SetMesh(std::string_view text, v1::JobSpec* spec) {
   return absl::OkStatus();
 }
 
+absl::Status SetRecovery(std::string_view text, v1::JobSpec* spec) {
+  if (text == "auto" || text == "respawn") {
+    spec->set_recovery(text == "auto" ? v1::RECOVERY_UNSPECIFIED : v1::RECOVERY_RESPAWN);
+  } else if (!text.empty()) {
+    return absl::InvalidArgumentError(fmt::format("'{}': write auto or respawn", text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetReplace(std::string_view text, v1::JobSpec* spec) {
+  if (text == "at-once") {
+    spec->set_replace_at_once(true);
+  } else if (!text.empty()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "'{}': write at-once; without it a lost node's place waits for its fence time", text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetGrowth(std::string_view text, v1::JobSpec* spec) {
+  constexpr std::pair<std::string_view, v1::Growth> kNames[] = {
+      {"checkpoint", v1::GROWTH_AT_CHECKPOINT},
+      {"at-once", v1::GROWTH_AT_ONCE},
+      {"never", v1::GROWTH_NEVER}};
+  if (text.empty()) return absl::OkStatus();
+  for (const auto& [name, growth] : kNames) {
+    if (text != name) continue;
+    spec->set_growth(growth);
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(fmt::format("'{}': write checkpoint, at-once or never", text));
+}
+
 bool NeedsPython(std::string_view argv0, bool argv0_is_executable) {
   return argv0.ends_with(".py") && !argv0_is_executable;
 }

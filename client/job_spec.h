@@ -24,6 +24,12 @@ absl::StatusOr<v1::ProcsPerNode> ParseProcsPerNode(std::string_view text, bool h
 // "dp=-1,spatial=2" into spec->mesh.
 absl::Status SetMesh(std::string_view text, v1::JobSpec* spec);
 
+// "auto", "respawn" into spec->recovery; "at-once" into replace_at_once; "checkpoint", "at-once",
+// "never" into growth. An empty text changes nothing.
+absl::Status SetRecovery(std::string_view text, v1::JobSpec* spec);
+absl::Status SetReplace(std::string_view text, v1::JobSpec* spec);
+absl::Status SetGrowth(std::string_view text, v1::JobSpec* spec);
+
 // As torchrun does: a script that is not executable is run by python3. `argv0_is_executable`: as
 // found on this host. $PYTHON_EXEC names another interpreter.
 bool NeedsPython(std::string_view argv0, bool argv0_is_executable);

@@ -20,6 +20,7 @@
 #include "client/render/report.h"
 #include "core/clock.h"
 #include "core/exit_codes.h"
+#include "core/mutex.h"
 #include "core/os/process.h"
 
 namespace meshrun::client {
@@ -58,7 +59,7 @@ bool HasRun(const v1::Job& job) {
           (HasEnded(job.state()) && job.has_started_at()));
 }
 
-// The output of one generation, from bytes to the screen.
+// The output of the processes that one generation has started, from bytes to the screen.
 class OutputPipe {
  public:
   OutputPipe(Screen& screen, int world_size)
@@ -196,6 +197,7 @@ void Follower::StartReader() {
         query.job_id = job_id;
         query.follow = true;
         query.generation = generation;
+        query.started_there = true;
         const absl::Status status = client_.ReadLogs(
             query, [&](const v1::ReadLogsResponse& chunk) { queue_.Push(Output{chunk}, stop); },
             StreamOptions{stop, options_.patience, nullptr});
@@ -301,35 +303,44 @@ int Follower::Finish() {
   return client::ExitCodeOf(job_);
 }
 
-// One generation after another, until the job has ended.
+// Every generation from the current one on, until the job has ended. Processes of one may live on in
+// the next: each generation is read on a thread of its own.
 absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_token& stop,
                                const std::function<void(const v1::ReadLogsResponse&)>& on_data) {
+  Mutex mu;
+  absl::Status outcome;
+  std::vector<std::jthread> readers;
+  const auto read = [&](const LogQuery& generation) {
+    readers.emplace_back([&, generation](const std::stop_token& end) {
+      StreamOptions options;
+      options.stop = end;
+      const absl::Status status = client.ReadLogs(generation, on_data, options);
+      MutexLock lock(mu);
+      if (!end.stop_requested()) outcome.Update(status);
+    });
+  };
   uint64_t last = 0;
-  while (true) {
-    v1::Job job;
-    std::stop_source enough;
-    const std::stop_callback pass_on(stop, [&] { enough.request_stop(); });
-    StreamOptions watch;
-    watch.stop = enough.get_token();
-    const absl::Status watched = client.Watch(
-        query.job_id,
-        [&](const v1::Job& now) {
-          job = now;
-          if (HasRun(now) && now.generation() > last) enough.request_stop();
-        },
-        watch);
-    if (stop.stop_requested()) return absl::CancelledError("stopped");
-    if (!watched.ok() && !absl::IsCancelled(watched)) return watched;
-    if (!HasRun(job) || job.generation() <= last) return absl::OkStatus();
-    // Begin with the current one; after that leave none out.
-    query.generation = last == 0 ? job.generation() : last + 1;
-    last = query.generation;
-    StreamOptions read;
-    read.stop = stop;
-    if (const absl::Status status = client.ReadLogs(query, on_data, read); !status.ok())
-      return status;
-    query.tail_lines = 0;
+  StreamOptions watch;
+  watch.stop = stop;
+  const absl::Status watched = client.Watch(
+      query.job_id,
+      [&](const v1::Job& job) {
+        if (!HasRun(job)) return;
+        for (uint64_t g = last == 0 ? job.generation() : last + 1; g <= job.generation(); ++g) {
+          query.generation = last = g;
+          read(query);
+          query.started_there = true;
+          query.tail_lines = 0;
+        }
+      },
+      watch);
+  if (stop.stop_requested()) {
+    for (std::jthread& reader : readers) reader.request_stop();
   }
+  readers.clear();
+  if (stop.stop_requested()) return absl::CancelledError("stopped");
+  MutexLock lock(mu);
+  return watched.ok() ? outcome : watched;
 }
 
 }  // namespace

@@ -94,7 +94,18 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
   flags.Switch("-m,--module", &f->module, "The command is a Python module: python3 -m");
   flags.Switch("--no-python", &f->no_python, "Never run a .py by python3");
   flags.Section("When things go wrong");
-  flags.Text("--max-restarts", &f->max_restarts, "N", "Restarts after failures (default 0)");
+  flags.Text("--max-restarts", &f->max_restarts, "N",
+             "Restarts after failures without progress between them (default 0)");
+  flags.Text(
+      "--recovery", &f->recovery, "auto|respawn",
+      "After a failure: ranks that live go on in process where they can (auto, the default), "
+      "or all are started anew");
+  flags.Text("--replace", &f->replace, "at-once",
+             "Start ranks in a lost node's place before its fence time: nothing that its own ranks "
+             "still write does harm");
+  flags.Text(
+      "--grow", &f->grow, "checkpoint|at-once|never",
+      "When nodes come for which --nodes leaves room (default checkpoint: after the next one)");
   flags.Text(
       "--kill-grace", &f->kill_grace, "TIME",
       fmt::format("From SIGTERM to SIGKILL (default {})", FormatDuration(kDefaultKillGrace)));
@@ -165,6 +176,9 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
                              ParseNumber<uint32_t>("--max-restarts", flags.max_restarts, 0));
     spec->set_max_restarts(n);
   }
+  MESHRUN_RETURN_IF_ERROR(Annotate(SetRecovery(flags.recovery, spec), "--recovery"));
+  MESHRUN_RETURN_IF_ERROR(Annotate(SetReplace(flags.replace, spec), "--replace"));
+  MESHRUN_RETURN_IF_ERROR(Annotate(SetGrowth(flags.grow, spec), "--grow"));
   if (!flags.priority.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(const auto n,
                              ParseNumber<int32_t>("--priority", flags.priority, INT32_MIN));

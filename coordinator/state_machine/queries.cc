@@ -138,6 +138,7 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
                                                              job.id(), world_size - 1, rank)));
       return;
     }
+    if (request.started_there() && !IsFresh(world->second->ranks(rank), generation)) continue;
     Node* node = parts_->nodes.Find(world->second->ranks(rank).node_id());
     if (node == nullptr || node->session_id == 0) {
       relay.end = absl::UnavailableError(fmt::format(

@@ -110,6 +110,15 @@ TEST(JobFileTest, EachErrorNamesLineColumnFieldAndRemedy) {
   }
 }
 
+TEST(JobFileTest, WhatHappensAfterAFailure) {
+  const auto spec = ParseJobText(
+      "command: ./train\nrecovery: respawn\nreplace: at-once\ngrow: never\n", "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->recovery(), v1::RECOVERY_RESPAWN);
+  EXPECT_TRUE(spec->replace_at_once());
+  EXPECT_EQ(spec->growth(), v1::GROWTH_NEVER);
+}
+
 TEST(JobFileTest, AFileThatIsNoMapSaysWhatItShouldBe) {
   for (const char* text : {"", "- a\n- b\n", "just text"}) {
     EXPECT_THAT(ErrorOf(text), HasSubstr("field: value"));

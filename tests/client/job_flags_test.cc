@@ -50,6 +50,19 @@ TEST(JobFlagsTest, DefaultsAreOneRankHere) {
   EXPECT_FALSE(spec.has_gpus_per_proc());
 }
 
+TEST(JobFlagsTest, WhatHappensAfterAFailure) {
+  JobFlags flags;
+  flags.recovery = "respawn";
+  flags.replace = "at-once";
+  flags.grow = "at-once";
+  const v1::JobSpec spec = Apply(flags, {"./train"});
+  EXPECT_EQ(spec.recovery(), v1::RECOVERY_RESPAWN);
+  EXPECT_TRUE(spec.replace_at_once());
+  EXPECT_EQ(spec.growth(), v1::GROWTH_AT_ONCE);
+  flags.grow = "soon";
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("--grow: 'soon': write checkpoint, at-once or never"));
+}
+
 TEST(JobFlagsTest, AScriptThatIsNoProgramIsRunByPython) {
   EXPECT_THAT(Apply({}, {"train.py", "--lr", "1"}).command(),
               ElementsAre("python3", "-u", "train.py", "--lr", "1"));
