@@ -196,6 +196,7 @@ const std::map<std::string, Setter>& Fields() {
         {"memory_bytes", SetMemory},
         {"mesh", SetMeshField},
         {"max_restarts", NumberField<uint32_t>(&v1::JobSpec::set_max_restarts, 0, "3")},
+        {"hang_timeout", DurationField(&v1::JobSpec::mutable_hang_timeout)},
         {"recovery", WordField(&SetRecovery, "write auto or respawn")},
         {"replace", WordField(&SetReplace, "write at-once")},
         {"grow", WordField(&SetGrowth, "write checkpoint, at-once or never")},

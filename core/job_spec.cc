@@ -135,6 +135,7 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
   MESHRUN_RETURN_IF_ERROR(CheckSizes(spec));
   MESHRUN_RETURN_IF_ERROR(CheckDuration("kill_grace", spec.kill_grace()));
   MESHRUN_RETURN_IF_ERROR(CheckDuration("queue_timeout", spec.queue_timeout()));
+  MESHRUN_RETURN_IF_ERROR(CheckDuration("hang_timeout", spec.hang_timeout()));
   for (const auto& [name, value] : spec.env()) {
     if (name.empty() || name.find('=') != std::string::npos ||
         name.find('\0') != std::string::npos) {

@@ -111,6 +111,7 @@ class WaitBoard {
   std::vector<WaitVerdict> Decide(SteadyNanos now);
   // When to call both next; absent: not before the next report.
   std::optional<SteadyNanos> NextDecision() const { return next_; }
+  bool IsBlocked(int rank) const { return waiting_.contains(rank); }
   // Members that neither are blocked nor have left: for the sentence of a timeout.
   std::vector<int> Silent(const std::vector<int>& members) const;
 

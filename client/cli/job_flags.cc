@@ -109,6 +109,9 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
   flags.Text(
       "--kill-grace", &f->kill_grace, "TIME",
       fmt::format("From SIGTERM to SIGKILL (default {})", FormatDuration(kDefaultKillGrace)));
+  flags.Text("--hang-timeout", &f->hang_timeout, "TIME",
+             "Without a further step for so long the job hangs: its state is dumped, and it is "
+             "restarted; 0: never (default: learned from its steps, at least 2m)");
   flags.Text("--queue-timeout", &f->queue_timeout, "TIME",
              "Give up when it has not started by then");
   flags.Text("--priority", &f->priority, "N", "Higher runs first (default 0)");
@@ -188,6 +191,11 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
     const auto grace = ParseDuration(flags.kill_grace);
     if (!grace.ok()) return Annotate(grace.status(), "--kill-grace");
     *spec->mutable_kill_grace() = ToProtoDuration(*grace);
+  }
+  if (!flags.hang_timeout.empty()) {
+    const auto timeout = ParseDuration(flags.hang_timeout);
+    if (!timeout.ok()) return Annotate(timeout.status(), "--hang-timeout");
+    *spec->mutable_hang_timeout() = ToProtoDuration(*timeout);
   }
   if (!flags.queue_timeout.empty()) {
     const auto timeout = ParseDuration(flags.queue_timeout);

@@ -25,7 +25,7 @@ struct JobFlags {
   std::string shipped_job;
   std::string working_dir;
   std::string max_restarts;
-  std::string recovery, replace, grow;
+  std::string recovery, replace, grow, hang_timeout;
   std::string kill_grace;
   std::string queue_timeout;
   std::string priority;

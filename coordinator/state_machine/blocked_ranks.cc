@@ -57,6 +57,12 @@ void BlockedRanks::Withdraw(const Job& job, const Member& member,
   if (LivesOn(member, withdrawn.rank())) BoardOf(job).waiting.Withdraw(withdrawn.rank());
 }
 
+bool BlockedRanks::IsBlocked(const Job& job, int rank) const {
+  const auto board = boards_.find(job.id());
+  return board != boards_.end() && board->second.generation == job.view.generation() &&
+         board->second.waiting.IsBlocked(rank);
+}
+
 void BlockedRanks::OnRankLeft(const Job& job, int rank) {
   Board& board = BoardOf(job);
   board.waiting.Left(rank, context_.now);

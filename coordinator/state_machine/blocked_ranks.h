@@ -26,6 +26,9 @@ class BlockedRanks {
   void Report(const Job& job, const Member& member, const v1::WaitReport& report);
   void Withdraw(const Job& job, const Member& member, const v1::WaitWithdrawn& withdrawn);
 
+  // Whether the rank has reported that it is blocked, and not withdrawn it.
+  bool IsBlocked(const Job& job, int rank) const;
+
   // All ranks are told at the end of the batch, or by Tell().
   void OnRankLeft(const Job& job, int rank);
   void OnRankLost(const Job& job, int rank, const std::string& reason);

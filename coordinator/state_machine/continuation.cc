@@ -194,13 +194,18 @@ void Generations::OnJoinDeadline(Job& job) {
     const std::string message =
         fmt::format("rank {} on {} was to go on in generation {}, and did not join it within 30 s",
                     rank.assignment().rank(), rank.node_name(), job.view.generation());
-    RecordFailure(job, v1::FAILURE_CAUSE_HUNG, message, nodes_.Find(rank.assignment().node_id()),
-                  nullptr);
-    job.view.mutable_failure()->set_rank(rank.assignment().rank());
-    context_.Record("RankHung", job.id(), rank.assignment().node_id(), message);
-    Quiesce(job, job.kill_grace(), message);
+    OnHung(job, rank.assignment().rank(), message);
     return;
   }
+}
+
+// All are started anew: nobody knows in which call a rank stands that hangs.
+void Generations::OnHung(Job& job, int rank, const std::string& message) {
+  const Node* node = rank < 0 ? nullptr : nodes_.Find(job.view.ranks(rank).assignment().node_id());
+  RecordFailure(job, v1::FAILURE_CAUSE_HUNG, message, node, nullptr);
+  job.view.mutable_failure()->set_rank(rank);
+  context_.Record("RankHung", job.id(), node == nullptr ? "" : node->id(), message);
+  Quiesce(job, job.kill_grace(), message);
 }
 
 void Generations::GrowAll() {

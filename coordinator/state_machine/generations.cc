@@ -308,9 +308,10 @@ void Generations::OnRanksJoined(Node& node, const v1::Fence& fence, const v1::Ra
   jobs_.Changed(*job, *member);
 }
 
-void Generations::OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report) {
+const Job* Generations::OnProgress(Node& node, const v1::Fence& fence,
+                                   const v1::ProgressReport& report) {
   const auto [job, member] = Resolve(node, fence, "ProgressReport");
-  if (job == nullptr) return;
+  if (job == nullptr) return nullptr;
   int lowest = job->view.world_size();
   for (const auto& [rank, progress] : report.progress()) {
     if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
@@ -323,6 +324,7 @@ void Generations::OnProgress(Node& node, const v1::Fence& fence, const v1::Progr
     break;
   }
   jobs_.Progressed(*job);
+  return job->view.state() == v1::JOB_STATE_RUNNING ? job : nullptr;
 }
 
 void Generations::OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report) {

@@ -58,7 +58,8 @@ class Generations {
   void OnRanksQuiesced(Node& node, const v1::Fence& fence, const v1::RanksQuiesced& quiesced);
   void OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit);
   void OnEnded(Node& node, const v1::Fence& fence);
-  void OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report);
+  // The job; null where the report was ignored.
+  const Job* OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report);
   void OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report);
   void OnWaitWithdrawn(Node& node, const v1::Fence& fence, const v1::WaitWithdrawn& withdrawn);
 
@@ -75,6 +76,9 @@ class Generations {
   bool AskToQuiesce(Job& job, const std::string& reason, bool save);
   // Whether every rank that runs takes another generation in process.
   bool TakesGenerations(const Job& job) const;
+
+  // A running generation stands still; `rank`: who is to blame, or -1.
+  void OnHung(Job& job, int rank, const std::string& message);
 
   // Idempotent. `now` also ends the grace of a stop that is under way.
   void Cancel(Job& job, bool now, const std::string& reason);

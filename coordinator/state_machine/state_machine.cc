@@ -55,7 +55,8 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   std::optional<SteadyNanos> next;
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
-        parts_->blocked.NextDeadline(), parts_->flight_records.NextDeadline()}) {
+        parts_->blocked.NextDeadline(), parts_->hangs.NextDeadline(),
+        parts_->flight_records.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
@@ -97,6 +98,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
     context.Warn(fmt::format("the coordinator stood still for {}: leases are prolonged",
                              FormatDuration(context.now - previous)));
     parts_->nodes.PostponeLeases();
+    parts_->hangs.Postpone();
   }
   const auto due = NextDeadline();
   if (!due.has_value() || *due > context.now) return;
@@ -110,6 +112,9 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
+  while (const auto hung = parts_->hangs.NextHung()) {
+    parts_->generations.OnHung(*hung->job, hung->rank, hung->message);
+  }
   parts_->flight_records.ExpireDue();
 }
 
@@ -256,7 +261,9 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       generations.OnEnded(*node, fence);
       break;
     case v1::OpenSessionRequest::kProgressReport:
-      generations.OnProgress(*node, fence, message.progress_report());
+      if (const Job* job = generations.OnProgress(*node, fence, message.progress_report())) {
+        parts_->hangs.OnProgress(*job);
+      }
       break;
     case v1::OpenSessionRequest::kWaitReport:
       generations.OnWaitReport(*node, fence, message.wait_report());

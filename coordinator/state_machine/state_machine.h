@@ -24,6 +24,7 @@
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/flight_records.h"
 #include "coordinator/state_machine/generations.h"
+#include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
 #include "coordinator/state_machine/rendezvous_store.h"
@@ -52,6 +53,7 @@ class StateMachine {
     CheckpointCommits checkpoints{context, jobs, store};
     FlightRecords flight_records{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store, blocked};
+    Hangs hangs{context, nodes, jobs, blocked};
   };
 
   void Restore(const v1::RestoreEvent& restore);

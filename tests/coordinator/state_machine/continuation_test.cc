@@ -331,6 +331,41 @@ TEST_F(ContinuationTest, ACommittedCheckpointRefillsTheBudget) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
 }
 
+TEST_F(ContinuationTest, StepsThatStopAreAHangAfterTenTimesTheLongestPause) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  const auto report = [&](FakeWorker& worker, int rank, int64_t step) {
+    v1::OpenSessionRequest message;
+    message.mutable_fence()->set_term(h.term());
+    message.mutable_fence()->set_incarnation(1);
+    message.mutable_fence()->set_job_id(id);
+    message.mutable_fence()->set_generation(1);
+    if (step >= 0) {
+      (*message.mutable_progress_report()->mutable_progress())[rank].set_step(step);
+    } else {
+      message.mutable_wait_report()->set_rank(rank);
+    }
+    h.Say(worker, {message});
+  };
+  for (int step = 0; step < 4; ++step) {
+    report(first, 0, step);
+    h.Advance(seconds(20));
+  }
+  report(first, 0, -1);
+  h.Advance(seconds(175));
+  EXPECT_EQ(Count(second, &v1::OpenSessionResponse::has_dump), 0);
+  h.Advance(seconds(10));
+  EXPECT_EQ(Count(second, &v1::OpenSessionResponse::has_dump), 1);
+  EXPECT_EQ(h.job(id).generation(), 1u) << "nothing is killed before the dumps";
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_HUNG);
+  EXPECT_EQ(h.job(id).failure().rank(), 1);
+  EXPECT_THAT(h.job(id).failure().message(),
+              HasSubstr("rank 0 waits in an operation for the others, rank 1 on node2 does not"));
+}
+
 TEST_F(ContinuationTest, ACommitIsACompareAndSet) {
   Add("node1");
   const std::string id = Run(Elastic(1, 1));

@@ -1,0 +1,149 @@
+#include "coordinator/state_machine/hangs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr int kIntervalsToLearn = 2;
+constexpr size_t kNamed = 8;
+
+int64_t HighestStep(const v1::Job& job) {
+  int64_t highest = -1;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());
+  }
+  return highest;
+}
+
+std::string NameRanks(const std::vector<int>& ranks) {
+  const std::vector<int> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kNamed));
+  return fmt::format(
+      "{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(named, ", "),
+      ranks.size() > kNamed ? fmt::format(" and {} more", ranks.size() - kNamed) : "");
+}
+
+}  // namespace
+
+void Hangs::OnProgress(const Job& job) {
+  Watch& watch = watches_[job.id()];
+  if (watch.generation != job.view.generation()) {
+    watch = Watch();
+    watch.generation = job.view.generation();
+  }
+  const int64_t step = HighestStep(job.view);
+  if (step <= watch.step) return;
+  if (watch.step >= 0) {
+    ++watch.intervals;
+    watch.longest = std::max(watch.longest, context_.now - watch.at);
+  }
+  if (watch.suspected) {
+    context_.Record(
+        "StepsGoOn", job.id(), "",
+        fmt::format("step {} after {} without one", step, FormatDuration(context_.now - watch.at)));
+  }
+  watch.step = step;
+  watch.at = context_.now;
+  watch.suspected = false;
+  const auto limit = Limit(job, watch);
+  if (limit.has_value()) {
+    deadlines_.Set(job.id(), context_.now + *limit);
+  } else {
+    deadlines_.Clear(job.id());
+  }
+}
+
+std::optional<std::chrono::nanoseconds> Hangs::Limit(const Job& job, const Watch& watch) const {
+  const v1::Progress& progress = job.view.progress();
+  if (progress.has_total_steps() && watch.step >= progress.total_steps()) return std::nullopt;
+  if (job.view.spec().has_hang_timeout()) {
+    const std::chrono::nanoseconds given = FromProto(job.view.spec().hang_timeout());
+    return given.count() == 0 ? std::nullopt : std::optional(given);
+  }
+  if (watch.intervals < kIntervalsToLearn) return std::nullopt;
+  return std::max<std::chrono::nanoseconds>(kFloor, kTimesLongest * watch.longest);
+}
+
+std::pair<int, std::string> Hangs::Evidence(const Job& job, const Watch& watch) const {
+  std::vector<int> waiting, silent;
+  int64_t lowest = watch.step;
+  int behind = -1;
+  for (const v1::RankStatus& rank : job.view.ranks()) {
+    if (rank.state() != v1::RANK_STATE_RUNNING) continue;
+    const int number = rank.assignment().rank();
+    (blocked_.IsBlocked(job, number) ? waiting : silent).push_back(number);
+    if (rank.progress().has_step() && rank.progress().step() < lowest) {
+      lowest = rank.progress().step();
+      behind = number;
+    }
+  }
+  std::string text = fmt::format("no step after step {} for {}", watch.step,
+                                 FormatDuration(context_.now - watch.at));
+  int culprit = -1;
+  if (!waiting.empty() && !silent.empty()) {
+    text +=
+        fmt::format("; {} {} in an operation for the others, {} on {} {} not", NameRanks(waiting),
+                    waiting.size() == 1 ? "waits" : "wait", NameRanks(silent),
+                    job.view.ranks(silent.front()).node_name(), silent.size() == 1 ? "does" : "do");
+    if (silent.size() == 1) culprit = silent.front();
+  }
+  if (behind >= 0) {
+    text += fmt::format("; rank {} on {} is at step {}", behind, job.view.ranks(behind).node_name(),
+                        lowest);
+    if (culprit < 0) culprit = behind;
+  }
+  return {culprit, std::move(text)};
+}
+
+void Hangs::Suspect(Job& job, Watch& watch) {
+  watch.suspected = true;
+  const auto [rank, text] = Evidence(job, watch);
+  context_.Record("HangSuspected", job.id(),
+                  rank < 0 ? "" : job.view.ranks(rank).assignment().node_id(), text);
+  for (const Member& member : job.members) {
+    const Node* node = nodes_.Find(member.node_id);
+    if (member.ended || node == nullptr || node->session_id == 0) continue;
+    v1::OpenSessionResponse message;
+    message.mutable_fence()->set_job_id(job.id());
+    message.mutable_fence()->set_generation(job.view.generation());
+    message.mutable_fence()->set_incarnation(node->record.incarnation());
+    message.mutable_dump()->set_reason(text);
+    context_.Send(node->session_id, std::move(message));
+  }
+  deadlines_.Set(job.id(), context_.now + kDumpTime);
+}
+
+std::optional<Hangs::Verdict> Hangs::NextHung() {
+  while (const auto job_id = deadlines_.PopDue(context_.now)) {
+    Job* job = jobs_.Find(*job_id);
+    const auto found = watches_.find(*job_id);
+    if (job == nullptr || found == watches_.end() || job->view.state() != v1::JOB_STATE_RUNNING ||
+        found->second.generation != job->view.generation()) {
+      watches_.erase(*job_id);
+      continue;
+    }
+    Watch& watch = found->second;
+    if (!watch.suspected) {
+      Suspect(*job, watch);
+      continue;
+    }
+    const bool may_kill =
+        job->view.spec().has_hang_timeout() || job->view.spec().max_restarts() > 0;
+    if (!may_kill) continue;
+    auto [rank, text] = Evidence(*job, watch);
+    watches_.erase(found);
+    return Verdict{job, rank, "the job hangs: " + std::move(text)};
+  }
+  return std::nullopt;
+}
+
+void Hangs::Postpone() { deadlines_.PostponeTo(context_.now + kFloor); }
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,71 @@
+// Jobs whose steps have stopped, by the reports of their ranks.
+//
+// The limit adapts to the job: ten times the longest time between two reports of a higher step, and
+// never less than the floor; JobSpec.hang_timeout replaces it. A job that has reported fewer than
+// three steps in a generation, or the last one, is not watched. At the limit people are told who
+// stands still and who waits for it, and every host dumps the state of its ranks. After that the
+// generation fails, where the job has restarts or has set its limit; else it is left alone.
+//
+// None of this is durable: after a restart of the coordinator the limit is learned anew.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "coordinator/state_machine/blocked_ranks.h"
+#include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/jobs.h"
+#include "coordinator/state_machine/nodes.h"
+
+namespace meshrun::coordinator {
+
+class Hangs {
+ public:
+  static constexpr std::chrono::minutes kFloor{2};
+  static constexpr int kTimesLongest = 10;
+  // For dumps, before anything is killed.
+  static constexpr std::chrono::seconds kDumpTime{10};
+
+  Hangs(Context& context, NodeTable& nodes, JobTable& jobs, BlockedRanks& blocked)
+      : context_(context), nodes_(nodes), jobs_(jobs), blocked_(blocked) {}
+
+  // Some rank of a running job has reported.
+  void OnProgress(const Job& job);
+
+  struct Verdict {
+    Job* job = nullptr;
+    int rank = -1;
+    std::string message;
+  };
+  // The next job whose generation is to fail; absent when there is none.
+  std::optional<Verdict> NextHung();
+  std::optional<SteadyNanos> NextDeadline() const { return deadlines_.Next(); }
+  // The coordinator itself stood still.
+  void Postpone();
+
+ private:
+  struct Watch {
+    uint64_t generation = 0;
+    int64_t step = -1;
+    SteadyNanos at{0};
+    int intervals = 0;
+    std::chrono::nanoseconds longest{0};
+    bool suspected = false;
+  };
+  // Absent: not watched.
+  std::optional<std::chrono::nanoseconds> Limit(const Job& job, const Watch& watch) const;
+  void Suspect(Job& job, Watch& watch);
+  // The rank to blame, or -1, and a sentence.
+  std::pair<int, std::string> Evidence(const Job& job, const Watch& watch) const;
+
+  Context& context_;
+  NodeTable& nodes_;
+  JobTable& jobs_;
+  BlockedRanks& blocked_;
+  std::map<std::string, Watch> watches_;
+  DeadlineIndex<std::string> deadlines_;
+};
+
+}  // namespace meshrun::coordinator
