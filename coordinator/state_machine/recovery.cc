@@ -177,7 +177,6 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
          fmt::format("{} says that its ranks have ended, but not how rank {} did",
                      node.record.name(), status.assignment().rank()),
          &node, nullptr);
-    return;
   }
   if (job->survivors_wait) proceed_.insert(job->id());
   Conclude(*job);

@@ -233,7 +233,11 @@ void Host::SendHeartbeat() {
 
 void Host::Send(const GenerationKey& key, v1::OpenSessionRequest message) {
   if (!open_) return;
-  if (const auto run = runs_.find(key); run != runs_.end() && run->second.forgotten) return;
+  // Of a generation that the coordinator does not want only its end is told.
+  if (const auto run = runs_.find(key);
+      run != runs_.end() && run->second.forgotten && !message.has_generation_ended()) {
+    return;
+  }
   v1::Fence& fence = *message.mutable_fence();
   fence.set_term(term_);
   fence.set_incarnation(incarnation_);
@@ -257,7 +261,6 @@ v1::OpenSessionRequest Host::Hello() const {
     hello.mutable_resources()->add_gpus()->set_index(i);
   }
   for (const auto& [key, run] : runs_) {
-    if (run.forgotten) continue;
     v1::RunningGeneration& running = *hello.add_running();
     running.set_job_id(key.first);
     running.set_generation(key.second);

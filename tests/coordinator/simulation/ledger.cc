@@ -36,7 +36,7 @@ void Ledger::OnStarted(const std::string& node_id, const GenerationKey& key, int
   live_.insert({node_id, key});
   for (const uint32_t gpu : gpus) {
     const auto [it, is_new] = gpus_.try_emplace({node_id, gpu}, key);
-    if (!is_new && it->second != key && !given_up_.contains({node_id, it->second})) {
+    if (!is_new && it->second != key) {
       Fail(fmt::format("GPU {} of {} is given to {} while {} runs on it", gpu, node_id, Text(key),
                        Text(it->second)));
     }
@@ -46,7 +46,6 @@ void Ledger::OnStarted(const std::string& node_id, const GenerationKey& key, int
 
 void Ledger::OnGone(const std::string& node_id, const GenerationKey& key) {
   live_.erase({node_id, key});
-  given_up_.erase({node_id, key});
   const auto first = gpus_.lower_bound({node_id, 0});
   for (auto it = first; it != gpus_.end() && it->first.first == node_id;) {
     it = it->second == key ? gpus_.erase(it) : std::next(it);

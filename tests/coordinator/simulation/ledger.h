@@ -33,15 +33,6 @@ class Ledger {
   bool HasProcesses(const std::string& node_id, const GenerationKey& key) const {
     return live_.contains({node_id, key});
   }
-  // The coordinator has given the generation on this host up: its lease is over, or a deadline.
-  // What still runs there holds nothing any more as far as the coordinator can know.
-  void OnGivenUp(const std::string& node_id, const GenerationKey& key) {
-    given_up_.insert({node_id, key});
-  }
-  bool IsGivenUp(const std::string& node_id, const GenerationKey& key) const {
-    return given_up_.contains({node_id, key});
-  }
-
   // A rank enters a barrier of all ranks, and leaves it.
   void OnEnter(const GenerationKey& key, const std::string& barrier, int rank);
   void OnPassed(const GenerationKey& key, const std::string& barrier, int rank, int world_size);
@@ -65,7 +56,6 @@ class Ledger {
   std::map<GenerationKey, Membership> memberships_;
   std::set<std::pair<GenerationKey, int>> started_;
   std::set<Place> live_;
-  std::set<Place> given_up_;
   std::map<std::pair<std::string, uint32_t>, GenerationKey> gpus_;
   std::map<std::pair<GenerationKey, std::string>, std::set<int>> entered_;
   std::map<GenerationKey, std::map<int64_t, std::string>> added_;

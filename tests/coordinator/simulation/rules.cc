@@ -26,29 +26,7 @@ bool IsEnd(v1::JobState state) {
 
 }  // namespace
 
-// The coordinator says in its events of whom it will not hear the end.
-void Rules::TakeGivenUp(const std::vector<v1::StateRow>& rows) {
-  for (const v1::StateRow& row : rows) {
-    if (row.table() != v1::STATE_TABLE_EVENTS || row.erased()) continue;
-    v1::ClusterEvent event;
-    if (!event.ParseFromString(row.value())) {
-      ledger_->Fail("an event that cannot be read is made durable");
-      return;
-    }
-    const bool node = event.kind() == "NodeLost" || event.kind() == "NodeLeft";
-    if (!node && event.kind() != "MemberStuck") continue;
-    for (const auto& [job_id, facts] : facts_) {
-      if (event.kind() == "MemberStuck" && job_id != event.job_id()) continue;
-      for (const auto& [node_id, ended] : facts.members) {
-        if (node_id != event.node_id() || ended) continue;
-        ledger_->OnGivenUp(node_id, {job_id, facts.generation});
-      }
-    }
-  }
-}
-
 void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::StateRow>& rows) {
-  TakeGivenUp(rows);
   std::set<std::string> changed;
   for (const v1::StateRow& row : rows) {
     if (row.table() != v1::STATE_TABLE_JOBS && row.table() != v1::STATE_TABLE_MEMBERS) continue;
@@ -68,7 +46,7 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
   CheckBarriers(machine);
 }
 
-// A member ends for the coordinator when it ended truly, or was given up.
+// What a member holds is held until its processes have truly ended.
 void Rules::CheckEndedMembers(const Job& job, Facts& facts) {
   const GenerationKey before{job.id(), facts.generation};
   for (size_t i = 0; i < facts.members.size(); ++i) {
@@ -76,7 +54,11 @@ void Rules::CheckEndedMembers(const Job& job, Facts& facts) {
     if (ended) continue;
     const bool same = job.view.generation() == facts.generation && i < job.members.size();
     if (same && !job.members[i].ended) continue;
-    if (!ledger_->HasProcesses(node_id, before) || ledger_->IsGivenUp(node_id, before)) continue;
+    const bool leaves = std::any_of(
+        job.leaving.begin(), job.leaving.end(), [&, node = node_id](const LeavingMember& leaving) {
+          return leaving.member.node_id == node && leaving.generation == facts.generation;
+        });
+    if (leaves || !ledger_->HasProcesses(node_id, before)) continue;
     ledger_->Fail(
         fmt::format("the coordinator holds generation {} of {} on {} for ended, and it runs: GPUs "
                     "and slots are "
@@ -149,13 +131,11 @@ void Rules::CheckNodes(const StateMachine& machine) {
   struct Held {
     uint32_t slots = 0;
     std::set<uint32_t> gpus;
-    std::set<std::string> jobs;
+    std::multiset<std::string> jobs;
   };
   std::map<std::string, Held> held;
   for (const auto& [id, job] : machine.jobs().all()) {
-    if (!job.active()) continue;
-    for (const Member& member : job.members) {
-      if (member.ended) continue;
+    const auto hold = [&, id = id](const Member& member) {
       Held& on = held[member.node_id];
       on.slots += member.slots;
       on.jobs.insert(id);
@@ -163,6 +143,10 @@ void Rules::CheckNodes(const StateMachine& machine) {
         if (on.gpus.insert(gpu).second) continue;
         ledger_->Fail(fmt::format("GPU {} of {} is held by two members", gpu, member.node_id));
       }
+    };
+    for (const LeavingMember& leaving : job.leaving) hold(leaving.member);
+    for (const Member& member : job.members) {
+      if (job.active() && !member.ended) hold(member);
     }
   }
   for (const auto& [id, node] : machine.nodes().all()) {
@@ -180,9 +164,6 @@ void Rules::CheckNodes(const StateMachine& machine) {
     if (on.slots > node.record.resources().slots()) {
       ledger_->Fail(fmt::format("{} of {} slots of {} are given out", on.slots,
                                 node.record.resources().slots(), id));
-    }
-    if (node.lost() && !on.jobs.empty()) {
-      ledger_->Fail(fmt::format("{} is lost and still holds {} jobs", id, on.jobs.size()));
     }
   }
 }

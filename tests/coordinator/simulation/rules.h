@@ -41,7 +41,6 @@ class Rules : public CoordinatorProcess::Observer {
     std::set<uint64_t> charged;
   };
 
-  void TakeGivenUp(const std::vector<v1::StateRow>& rows);
   void CheckNodes(const StateMachine& machine);
   void CheckJob(const Job& job);
   void CheckPlaces(const Job& job);

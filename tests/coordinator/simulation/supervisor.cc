@@ -127,11 +127,7 @@ void Host::End(const GenerationKey& key) {
   it->second.ended = true;
   world_.ledger.OnGone(node_id(), key);
   SendEnded(key);
-  WhenAwake([this, key] {
-    const auto run = runs_.find(key);
-    if (run != runs_.end() && run->second.forgotten) runs_.erase(run);
-    EndWhenQuiet();
-  });
+  WhenAwake([this] { EndWhenQuiet(); });
 }
 
 void Host::WatchLease(const GenerationKey& key) {

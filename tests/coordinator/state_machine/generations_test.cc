@@ -51,6 +51,19 @@ TEST_F(GenerationTest, RunsAJobFromSubmitToSuccess) {
   EXPECT_EQ(h.node(worker).slots_used(), 0u);
 }
 
+TEST_F(GenerationTest, TheLastHostThatDoesNotSayHowItsRanksEndedEndsTheGenerationAtOnce) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 2));
+  v1::OpenSessionRequest ended = worker.Heartbeat();
+  ended.mutable_fence()->set_job_id(id);
+  ended.mutable_fence()->set_generation(1);
+  ended.mutable_generation_ended();
+  h.Say(worker, {ended});
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(h.job(id).reason(), HasSubstr("not how rank 0 did"));
+  EXPECT_EQ(h.node(worker).slots_used(), 0u);
+}
+
 TEST_F(GenerationTest, StartsNobodyBeforeAllHavePrepared) {
   FakeWorker& quick = h.AddWorker("node1");
   FakeWorker& slow = h.AddWorker("node2");
