@@ -59,6 +59,25 @@ struct Progress {
   std::string note;
 };
 
+// Why the ranks are to stand still at the end of a step.
+struct Quiesce {
+  std::string reason;
+  // A checkpoint is wanted first.
+  bool save = false;
+  // What they have for it.
+  Milliseconds deadline{0};
+};
+
+// The newest checkpoint of a name, as the coordinator knows it.
+struct Checkpoint {
+  int64_t step = 0;
+  // SHA-256 of its manifest.
+  std::string digest;
+  // Where it lies until it is renamed.
+  std::string temporary;
+  uint64_t generation = 0;
+};
+
 // News of the generation. The agent calls these on a thread of its own, one at a time. Past events,
 // except verdicts, are replayed first and may repeat.
 struct GenerationListener {
@@ -71,6 +90,8 @@ struct GenerationListener {
   std::function<void(const WaitVerdict& verdict)> on_verdict;
   // A person asks for this rank's flight record. Returns JSON; an empty text: there is none.
   std::function<std::string()> flight_record;
+  // The rank is to stand still at the end of a step: ReportQuiesced, then NextGeneration. Optional.
+  std::function<void(const Quiesce&)> on_quiesce;
 };
 
 class Agent {
@@ -138,6 +159,30 @@ class Agent {
   virtual absl::Status ReportWait(const WaitReport& report, Milliseconds timeout) = 0;
   // Says that this rank is no longer blocked.
   virtual absl::Status WithdrawWait(Milliseconds timeout) = 0;
+
+  // --- generations that change in process; docs/protocol.md ---
+
+  // Says whether this process can take another generation without being started again. Until it has
+  // said so, it cannot.
+  virtual absl::Status SetInProcess(bool can, Milliseconds timeout) = 0;
+  // Waits for the generation that follows this one, and returns this process's agent there, which
+  // has said SetInProcess(true). This agent is good for nothing else afterwards: destroy it when
+  // nothing uses it any more. Errors: ABORTED (the generation is being stopped: no other one follows
+  // for this process), DEADLINE_EXCEEDED (neither has happened yet: call it again),
+  // FAILED_PRECONDITION (this process has no place any more).
+  virtual absl::StatusOr<std::unique_ptr<Agent>> NextGeneration(Milliseconds timeout) = 0;
+  // This rank stands still after so many steps, as GenerationListener::on_quiesce asked.
+  virtual absl::Status ReportQuiesced(int64_t step, Milliseconds timeout) = 0;
+
+  // Makes a checkpoint that lies complete at `temporary` the newest of `name`: rename it only after
+  // ok. `expected`: the step of the newest commit as the caller knows it; absent: there is none.
+  // FAILED_PRECONDITION: another generation holds the job's checkpoint right, or the newest commit
+  // is another one.
+  virtual absl::Status CommitCheckpoint(std::string_view name, int64_t step,
+                                        std::string_view digest, std::string_view temporary,
+                                        std::optional<int64_t> expected) = 0;
+  // Absent: nothing was committed under this name.
+  virtual absl::StatusOr<std::optional<Checkpoint>> CommittedCheckpoint(std::string_view name) = 0;
 };
 
 }  // namespace meshrun::agent

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "agent/deadlines.h"
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
@@ -17,18 +18,10 @@
 namespace meshrun::agent {
 namespace {
 
-// Calls that do not wait for other ranks: long enough for a coordinator to be started again.
-constexpr std::chrono::seconds kCallTimeout(60);
 // Nobody waits longer for a flight record.
 constexpr std::chrono::seconds kUploadTimeout(2);
 // A watch lasts as long as the generation; it is opened anew from time to time.
 constexpr std::chrono::hours kWatchTimeout(24);
-
-Calls::Deadline After(std::chrono::nanoseconds timeout) {
-  // Callers pass "for ever" as the largest number there is.
-  return std::chrono::steady_clock::now() +
-         std::min<std::chrono::nanoseconds>(timeout, std::chrono::hours(24 * 365));
-}
 
 // At timeout 0 the store says NOT_FOUND; here a timeout is a timeout.
 absl::Status AsTimeout(const absl::Status& status) {
@@ -48,10 +41,10 @@ v1::Progress ProgressOf(const Progress& progress) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::Connect(const AgentEnvironment& environment,
-                                                            Milliseconds timeout) {
+                                                            Milliseconds timeout, bool in_process) {
   MESHRUN_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel("agent", environment.address, {}));
   std::unique_ptr<DaemonAgent> agent(new DaemonAgent(environment, std::move(channel)));
-  MESHRUN_RETURN_IF_ERROR(agent->Register(timeout));
+  MESHRUN_RETURN_IF_ERROR(agent->Register(timeout, in_process));
   return agent;
 }
 
@@ -87,8 +80,9 @@ v1::Fence DaemonAgent::Fence() const {
   return fence;
 }
 
-absl::Status DaemonAgent::Register(Milliseconds timeout) {
+absl::Status DaemonAgent::Register(Milliseconds timeout, bool in_process) {
   v1::RegisterRankRequest request;
+  request.set_in_process(in_process);
   *request.mutable_fence() = Fence();
   request.set_rank(environment_.rank);
   request.set_pid(::getpid());
@@ -309,6 +303,11 @@ void DaemonAgent::Watch(GenerationListener listener) {
       for (const int rank : event.news().left()) listener.on_left(rank);
       for (const v1::WaitVerdict& verdict : event.news().verdicts()) {
         listener.on_verdict(FromProto(verdict));
+      }
+      if (event.has_quiesce() && listener.on_quiesce) {
+        listener.on_quiesce(
+            {event.quiesce().reason(), event.quiesce().save(),
+             std::chrono::duration_cast<Milliseconds>(FromProto(event.quiesce().deadline()))});
       }
       if (event.flight_record_request() != 0) {
         Upload(event.flight_record_request(), listener.flight_record());

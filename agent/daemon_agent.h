@@ -21,7 +21,8 @@ class DaemonAgent : public Agent {
  public:
   // Registers. Errors: as Agent::Connect.
   static absl::StatusOr<std::unique_ptr<Agent>> Connect(const AgentEnvironment& environment,
-                                                        Milliseconds timeout);
+                                                        Milliseconds timeout,
+                                                        bool in_process = false);
   ~DaemonAgent() override;
 
   const Assignment& assignment() const override { return assignment_; }
@@ -51,10 +52,19 @@ class DaemonAgent : public Agent {
   void Watch(GenerationListener listener) override;
   absl::Status ReportWait(const WaitReport& report, Milliseconds timeout) override;
   absl::Status WithdrawWait(Milliseconds timeout) override;
+  absl::Status SetInProcess(bool can, Milliseconds timeout) override;
+  absl::StatusOr<std::unique_ptr<Agent>> NextGeneration(Milliseconds timeout) override;
+  absl::Status ReportQuiesced(int64_t step, Milliseconds timeout) override;
+  absl::Status CommitCheckpoint(std::string_view name, int64_t step, std::string_view digest,
+                                std::string_view temporary,
+                                std::optional<int64_t> expected) override;
+  absl::StatusOr<std::optional<Checkpoint>> CommittedCheckpoint(std::string_view name) override;
 
  private:
   DaemonAgent(const AgentEnvironment& environment, std::shared_ptr<grpc::Channel> channel);
-  absl::Status Register(Milliseconds timeout);
+  absl::Status Register(Milliseconds timeout, bool in_process);
+  // This process's place in the generation that follows, or why there is none.
+  absl::StatusOr<AgentEnvironment> AwaitPlace(Milliseconds timeout);
   // Passes each event to `listener` until it returns false.
   void ReadEvents(const std::function<bool(const v1::WatchGenerationResponse&)>& listener);
   void Upload(uint64_t request, std::string flight_record);

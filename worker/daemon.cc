@@ -14,6 +14,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
@@ -37,6 +38,11 @@ constexpr std::chrono::seconds kFarewell(1);
 constexpr std::chrono::minutes kPruneInterval(10);
 // The longest wait for processes that were killed at once.
 constexpr std::chrono::seconds kKillTime(2);
+// What orphans have between SIGTERM and SIGKILL, at most.
+constexpr std::chrono::seconds kOrphanGrace(5);
+// From the decision to kill to the death of the last rank: daemons and supervisors that wait for a
+// processor, and the passes over /proc.
+constexpr std::chrono::seconds kFenceMargin(2);
 
 }  // namespace
 
@@ -110,7 +116,8 @@ absl::Status Daemon::Init() {
                 OnGenerationEnded(job_id, generation);
               },
           .on_agent_connection =
-              [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); }});
+              [this](os::UniqueFd connection) { agent_server_->Serve(std::move(connection)); },
+          .ping = [this] { return MakePing(); }});
   logs_ = std::make_unique<LogUploads>(channels[1]);
   session_ = std::make_unique<Session>(
       loop_, channels[0], state_dir_->incarnation(),
@@ -132,7 +139,7 @@ absl::Status Daemon::Init() {
   WatchLifeline();
   // Ranks of an earlier incarnation must be known before they can ask.
   generations_->Adopt([this] {
-    session_->Start();
+    session_->Start(generations_->InheritedContact().value_or(os::BootTimeNow()));
     OnTick();
   });
   options_.keep_logs.root = state_dir_->LogRoot();
@@ -155,10 +162,8 @@ v1::Hello Daemon::MakeHello() const {
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
   for (v1::RunningGeneration& running : generations_->Running())
     *hello.add_running() = std::move(running);
-  // The ranks are stopped then, at the latest with the supervisor's own lease after it.
-  *hello.mutable_fence_after() =
-      ToProtoDuration(options_.orphan_timeout + options_.stop_timeout + std::chrono::seconds(5));
   hello.set_draining(stopping_);
+  *hello.mutable_fence_after() = ToProtoDuration(KillAfter() + kFenceMargin);
   return hello;
 }
 
@@ -249,12 +254,39 @@ void Daemon::OnTick() {
   if (ending_) return;
   loop_.After(ping_interval_, [this] { OnTick(); });
   generations_->PingAll();
-  const bool orphaned = session_->Silence() > options_.orphan_timeout;
+  CheckContact();
+}
+
+std::chrono::nanoseconds Daemon::KillAfter() const {
+  return options_.orphan_timeout + kOrphanGrace;
+}
+
+v1::SupervisorPing Daemon::MakePing() const {
+  v1::SupervisorPing ping;
+  *ping.mutable_good_for() = ToProtoDuration(KillAfter());
+  ping.set_since_boottime_nanos(session_->Contact().count());
+  return ping;
+}
+
+void Daemon::CheckContact() {
+  loop_.Cancel(contact_timer_);
+  const auto silence = os::BootTimeNow() - session_->Contact();
+  const bool orphaned = silence >= options_.orphan_timeout;
+  const bool fenced = silence >= KillAfter();
+  const std::string reason = fmt::format("{} has lost its coordinator", options_.name);
   if (orphaned && !std::exchange(orphaned_, true) && !generations_->AllEnded()) {
     log::Error("no coordinator for longer than --orphan-timeout: stopping the ranks");
-    generations_->StopAll(std::nullopt, fmt::format("{} has lost its coordinator", options_.name));
+    generations_->StopAll(kOrphanGrace, reason);
+  }
+  if (fenced && !std::exchange(fenced_, true) && !generations_->AllEnded()) {
+    log::Error("no coordinator until the fence time: killing the ranks");
+    generations_->KillAll(reason);
   }
   orphaned_ = orphaned;
+  fenced_ = fenced;
+  if (fenced) return;
+  const auto next = (orphaned ? KillAfter() : options_.orphan_timeout) - silence;
+  if (next < ping_interval_) contact_timer_ = loop_.After(next, [this] { CheckContact(); });
 }
 
 void Daemon::Stop(const std::string& reason, bool at_once) {

@@ -86,6 +86,12 @@ class Daemon {
   void OnMessage(const v1::OpenSessionResponse& message);
   bool OnRefused(const absl::Status& status);
   void OnTick();
+  // Stops the ranks when the coordinator has been silent for the orphan timeout, and kills them at
+  // the fence time.
+  void CheckContact();
+  v1::SupervisorPing MakePing() const;
+  // When the ranks are killed, after the last contact.
+  std::chrono::nanoseconds KillAfter() const;
   void Stop(const std::string& reason, bool at_once);
   void EndWhenQuiet();
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);
@@ -116,6 +122,8 @@ class Daemon {
   bool stopping_ = false;
   bool ending_ = false;
   bool orphaned_ = false;
+  bool fenced_ = false;
+  EventLoop::TimerId contact_timer_ = 0;
   absl::Status outcome_;
   std::thread ender_;
 };

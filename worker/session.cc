@@ -1,10 +1,10 @@
 #include "worker/session.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 #include "core/log.h"
+#include "core/os/boot_time.h"
 #include "core/proto_time.h"
 #include "core/rpc/status_conversion.h"
 
@@ -108,8 +108,9 @@ Session::Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64
 
 Session::~Session() = default;
 
-void Session::Start() {
+void Session::Start(std::chrono::nanoseconds contact) {
   last_heard_ = std::chrono::steady_clock::now();
+  contact_ = contact;
   Connect();
   OnTick();
 }
@@ -123,6 +124,8 @@ void Session::Connect() {
   }
   stream_ = std::make_unique<SessionStream>(*this, loop_);
   stream_->Begin(*stub_);
+  heartbeats_sent_.clear();
+  hello_sent_ = os::BootTimeNow();
   v1::OpenSessionRequest message;
   *message.mutable_hello() = handler_.hello();
   message.mutable_fence()->set_term(term_);
@@ -135,10 +138,6 @@ void Session::Send(v1::OpenSessionRequest message) {
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
   stream_->Write(std::move(message));
-}
-
-std::chrono::nanoseconds Session::Silence() const {
-  return std::chrono::steady_clock::now() - last_heard_;
 }
 
 void Session::OnMessage(v1::OpenSessionResponse message) {
@@ -154,7 +153,13 @@ void Session::OnMessage(v1::OpenSessionResponse message) {
   } else if (!open_) {
     log::Warning("the coordinator's first message is not a Welcome");
     stream_->Cancel();
-  } else if (!message.has_heartbeat_reply()) {
+  } else if (message.has_heartbeat_reply()) {
+    while (!heartbeats_sent_.empty() &&
+           heartbeats_sent_.front().first <= message.heartbeat_reply().sequence()) {
+      contact_ = std::max(contact_, heartbeats_sent_.front().second);
+      heartbeats_sent_.pop_front();
+    }
+  } else {
     handler_.on_message(message);
   }
 }
@@ -166,6 +171,7 @@ void Session::OnWelcome(const v1::OpenSessionResponse& message) {
   if (welcome.has_heartbeat_interval())
     heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
   open_ = true;
+  contact_ = std::max(contact_, hello_sent_);
   backoff_ = std::chrono::nanoseconds(0);
   last_error_.clear();
   log::Info("joined the coordinator", {{"term", term_}});
@@ -188,9 +194,13 @@ void Session::OnTick() {
 }
 
 void Session::SendHeartbeat() {
+  if (!open_) return;
   v1::OpenSessionRequest message;
   message.mutable_heartbeat()->set_sequence(++sequence_);
   message.mutable_heartbeat()->set_draining(draining_);
+  if (heartbeats_sent_.size() < kMostQueued) {
+    heartbeats_sent_.emplace_back(sequence_, os::BootTimeNow());
+  }
   Send(std::move(message));
 }
 

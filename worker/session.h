@@ -13,8 +13,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "meshrun/v1/session.grpc.pb.h"
@@ -44,7 +46,8 @@ class Session {
           Handler handler);
   ~Session();
 
-  void Start();
+  // `contact`: what Contact says until the coordinator answers.
+  void Start(std::chrono::nanoseconds contact);
   // From now on every heartbeat says that this worker is stopping; the first one is sent at once.
   void Drain();
   // Dropped while the session is not open. The fence's term and incarnation are filled in.
@@ -52,8 +55,10 @@ class Session {
   bool open() const { return open_; }
   // The highest term seen.
   uint64_t term() const { return term_; }
-  // Time since the last message; since Start where none has come.
-  std::chrono::nanoseconds Silence() const;
+  // When this worker sent the last heartbeat, or Hello, that was answered; CLOCK_BOOTTIME. The time
+  // at which the answer came says nothing: it may have been on its way for long, and the
+  // coordinator counts from what it received.
+  std::chrono::nanoseconds Contact() const { return contact_; }
 
   // Sends what is queued and Goodbye, ends the stream, and calls `on_closed`, at the latest after
   // `timeout`. The session does not open again.
@@ -82,6 +87,10 @@ class Session {
   std::chrono::nanoseconds heartbeat_interval_{std::chrono::seconds(1)};
   std::chrono::nanoseconds backoff_{0};
   Time last_heard_;
+  std::chrono::nanoseconds contact_{0};
+  // Of Hello, and of each heartbeat that is not answered yet.
+  std::chrono::nanoseconds hello_sent_{0};
+  std::deque<std::pair<uint64_t, std::chrono::nanoseconds>> heartbeats_sent_;
   Time stream_began_;
   EventLoop::TimerId tick_ = 0;
   std::string last_error_;

@@ -19,12 +19,12 @@ std::optional<ProcessStat> ParseProcessStat(std::string_view line) {
   const std::string rest(line.substr(end_of_name + 1));
   ProcessStat stat;
   stat.pid = static_cast<pid_t>(std::strtol(std::string(line).c_str(), nullptr, 10));
-  // Fields 3 (state), 4 (parent), 20 (threads) and 22 (start time).
+  // Fields 3 (state), 4 (parent), 6 (session), 20 (threads) and 22 (start time).
   const int found = std::sscanf(
       rest.c_str(),
-      " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %" SCNd64 " %*d %" SCNu64,
-      &stat.state, &stat.parent, &stat.threads, &stat.start_ticks);
-  if (found != 4) return std::nullopt;
+      " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %" SCNd64 " %*d %" SCNu64,
+      &stat.state, &stat.parent, &stat.session, &stat.threads, &stat.start_ticks);
+  if (found != 5) return std::nullopt;
   return stat;
 }
 

@@ -12,6 +12,7 @@ namespace meshrun::os {
 struct ProcessStat {
   pid_t pid = 0;
   pid_t parent = 0;
+  pid_t session = 0;
   char state = '?';
   int64_t threads = 0;
   // Clock ticks since boot: with the pid it names one process for ever.

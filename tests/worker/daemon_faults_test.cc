@@ -134,9 +134,9 @@ TEST_F(DaemonFaultsTest, AStartThatNeverReachedTheSupervisorIsSentAgain) {
   const std::string path = (generation->path() / "record").string();
   const auto content = os::ReadFile(path);
   ASSERT_TRUE(content.ok()) << content.status();
-  v1::GenerationRecord record;
+  v1::ProcessesRecord record;
   ASSERT_TRUE(record.ParseFromString(*content));
-  record.mutable_start()->set_master_addr("127.0.0.1");
+  record.mutable_generations(0)->mutable_start()->set_master_addr("127.0.0.1");
   ASSERT_TRUE(os::WriteFileAtomically(path, record.SerializeAsString(), 0600).ok());
   StartDaemon();
   EXPECT_EQ(AwaitRankExit().exit_code(), 4);

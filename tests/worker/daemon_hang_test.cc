@@ -93,8 +93,10 @@ TEST_F(DaemonHangTest, AHangingDirectoryOfAJobsFilesHoldsNoOtherJob) {
   EXPECT_FALSE(result.ok());
   EXPECT_THAT(result.error(), HasSubstr(logs + "/1 has not answered for"));
   ExpectTheOtherJobLives();
-  // Another generation of the other job is prepared meanwhile, and its end removes its files.
+  // Another generation of the other job is prepared meanwhile, in the place of the one that runs, and
+  // its end removes its files.
   EXPECT_TRUE(Prepare(PrepareFor("exit 5"), 2).ok());
+  EXPECT_TRUE(AwaitRankExit().teardown());
   Start(2);
   EXPECT_EQ(AwaitRankExit().exit_code(), 5);
   Release();

@@ -222,7 +222,9 @@ TEST(SupervisorTest, ADaemonThatComesBackSeesEverything) {
   const v1::SupervisorState state = supervisor.Connect();
   EXPECT_TRUE(state.started());
   EXPECT_FALSE(state.ended());
-  EXPECT_EQ(state.pids().at(1), rank);
+  ASSERT_EQ(state.processes_size(), 2);
+  EXPECT_EQ(state.processes(1).rank(), 1);
+  EXPECT_EQ(state.processes(1).pid(), rank);
   ASSERT_EQ(state.exits_size(), 1);
   EXPECT_EQ(state.exits(0).exit_code(), 5);
   supervisor.Stop(milliseconds(0));
@@ -260,17 +262,78 @@ TEST(SupervisorTest, ForwardsReportsAndIgnoresWhatIsNone) {
   report(R"({"step": 12, "loss": 0.5})");
   const auto progress = supervisor.Await(Response::kProgress);
   ASSERT_TRUE(progress);
-  EXPECT_EQ(progress->progress().progress().at(0).step(), 12);
-  EXPECT_EQ(progress->progress().progress().at(0).loss(), 0.5);
+  EXPECT_EQ(progress->progress().progress(0).progress().step(), 12);
+  EXPECT_EQ(progress->progress().progress(0).progress().loss(), 0.5);
   // What is said just before the end arrives before the end.
   report(R"({"step": 13, "note": "done"})");
   ASSERT_TRUE(os::WriteFileAtomically(supervisor.Path("done"), "").ok());
   const auto last = supervisor.Await(Response::kProgress);
   ASSERT_TRUE(last);
-  EXPECT_EQ(last->progress().progress().at(0).step(), 13);
-  EXPECT_EQ(last->progress().progress().at(0).note(), "done");
-  EXPECT_EQ(last->progress().progress().at(0).loss(), 0.5);
+  EXPECT_EQ(last->progress().progress(0).progress().step(), 13);
+  EXPECT_EQ(last->progress().progress(0).progress().note(), "done");
+  EXPECT_EQ(last->progress().progress(0).progress().loss(), 0.5);
   supervisor.AwaitExits(1);
+}
+
+TEST(SupervisorTest, AProcessOfALaterGenerationStartsBesideThoseThatLiveOn) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo $$ > pid; exec sleep 1000");
+  // What it leaves has left its session and its process group.
+  supervisor.AddRank("setsid -f sh -c 'echo $$ > left; exec sleep 1000'; exit 7");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  EXPECT_EQ(supervisor.AwaitExits(1)[0].exit_code(), 7);
+  const pid_t left = AwaitPid(supervisor.Path("left"));
+  const pid_t kept = AwaitPid(supervisor.Path("pid"));
+  supervisor.StartLater(
+      supervisor.LaterRank(2, 1, "kill -0 " + std::to_string(left) + " && exit 8; exit 9"));
+  const auto exit = supervisor.AwaitExits(1)[0];
+  EXPECT_EQ(exit.exit_code(), 9);
+  EXPECT_EQ(exit.process_generation(), 2u);
+  EXPECT_EQ(exit.process_rank(), 1);
+  EXPECT_TRUE(AwaitGone(left));
+  EXPECT_EQ(::kill(kept, 0), 0);
+  // Known: not started twice.
+  supervisor.StartLater(supervisor.LaterRank(2, 1, "exit 10"));
+  const auto started = supervisor.Await(Response::kStarted);
+  ASSERT_TRUE(started);
+  EXPECT_EQ(started->started().processes_size(), 0);
+  supervisor.Stop(milliseconds(0));
+  EXPECT_EQ(supervisor.AwaitExits(1)[0].signal(), SIGKILL);
+}
+
+TEST(SupervisorTest, AProcessIsStoppedAlone) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo $$ > pid; exec sleep 1000");
+  supervisor.AddRank("trap '' TERM; echo $$ > stubborn; while :; do sleep 1000; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t kept = AwaitPid(supervisor.Path("pid"));
+  AwaitPid(supervisor.Path("stubborn"));
+  supervisor.StopAlone(1, 1, milliseconds(50));
+  const auto exit = supervisor.AwaitExits(1)[0];
+  EXPECT_EQ(exit.rank(), 1);
+  EXPECT_EQ(exit.signal(), SIGKILL);
+  EXPECT_TRUE(exit.teardown());
+  EXPECT_EQ(::kill(kept, 0), 0);
+}
+
+TEST(SupervisorTest, TheFenceTimeEndsRanksWhateverTheirGrace) {
+  SupervisorHarness supervisor;
+  *supervisor.launch().mutable_kill_grace() = ToProtoDuration(std::chrono::hours(1));
+  supervisor.AddRank("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  AwaitPid(supervisor.Path("pid"));
+  supervisor.PingWithFence(std::chrono::hours(1));
+  supervisor.Stop(std::chrono::hours(1));
+  supervisor.PingWithFence(milliseconds(100));
+  const auto exit = supervisor.AwaitExits(1)[0];
+  EXPECT_EQ(exit.signal(), SIGKILL);
+  EXPECT_TRUE(exit.teardown());
 }
 
 }  // namespace

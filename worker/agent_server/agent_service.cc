@@ -39,6 +39,17 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
     event.set_flight_record_request(record);
     Write(std::move(event));
   }
+  void OnQuiesce(const v1::Quiesce& quiesce) override {
+    v1::WatchGenerationResponse event;
+    *event.mutable_quiesce() = quiesce;
+    Write(std::move(event));
+  }
+  void OnNewGeneration(const v1::RegisterRankResponse& place) override {
+    v1::WatchGenerationResponse event;
+    *event.mutable_new_generation() = place;
+    Write(std::move(event));
+    Complete(grpc::Status::OK);
+  }
   void OnEnded() override { Complete(grpc::Status::OK); }
 
   void OnWriteDone(bool) override {
@@ -69,7 +80,11 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   }
   void Begin() {
     if (const auto generation = Find(); generation.ok()) {
-      (*generation)->AddWatcher(this);
+      (*generation)->AddWatcher(this, request_.rank());
+    } else if (const auto place =
+                   generations_.FindSuccessor(request_.fence(), request_.token(), request_.rank());
+               place.ok()) {
+      OnNewGeneration(*place);
     } else {
       Complete(rpc::ToGrpc(generation.status(), v1::ERROR_ORIGIN_WORKER));
     }
@@ -156,18 +171,11 @@ grpc::ServerUnaryReactor* AgentService::RegisterRank(grpc::CallbackServerContext
       reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;
     }
-    const v1::GenerationRecord& record = (*found)->record();
-    *response->mutable_assignment() = *(*found)->FindRank(request->rank());
-    response->set_world_size(static_cast<int32_t>(record.prepare().world_size()));
-    response->set_local_world_size(record.prepare().ranks_size());
-    response->set_node_count(static_cast<int32_t>(record.prepare().node_count()));
-    *response->mutable_mesh() = record.prepare().mesh();
-    response->set_master_addr(record.start().master_addr());
-    response->set_master_port(record.start().master_port());
-    response->set_node_name(generations_.facts().node_name);
+    *response = (*found)->PlaceOf(request->rank(), generations_.facts().node_name);
+    generations_.Join(**found, request->rank(), request->in_process());
     log::Debug(
         "a rank has registered",
-        {{"job", record.fence().job_id()}, {"rank", request->rank()}, {"pid", request->pid()}});
+        {{"job", request->fence().job_id()}, {"rank", request->rank()}, {"pid", request->pid()}});
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
@@ -180,7 +188,7 @@ grpc::ServerUnaryReactor* AgentService::ReportProgress(grpc::CallbackServerConte
   loop_.Post([this, reactor, request] {
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
-    if (found.ok()) (*found)->MergeRankProgress(request->rank(), request->progress());
+    if (found.ok()) generations_.ReportProgress(**found, request->rank(), request->progress());
     reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;
@@ -207,6 +215,19 @@ grpc::ServerUnaryReactor* AgentService::WithdrawWait(grpc::CallbackServerContext
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
     if (found.ok()) generations_.WithdrawWait(**found, request->rank());
+    reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AgentService::ReportQuiesced(grpc::CallbackServerContext* context,
+                                                       const v1::ReportQuiescedRequest* request,
+                                                       v1::ReportQuiescedResponse*) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  loop_.Post([this, reactor, request] {
+    const auto found =
+        generations_.Authenticate(request->fence(), request->token(), request->rank());
+    if (found.ok()) generations_.ReportQuiesced(**found, request->rank(), request->step());
     reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
   });
   return reactor;

@@ -37,6 +37,9 @@ class AgentService : public v1::AgentService::CallbackService {
   grpc::ServerUnaryReactor* WithdrawWait(grpc::CallbackServerContext* context,
                                          const v1::WithdrawWaitRequest* request,
                                          v1::WithdrawWaitResponse* response) override;
+  grpc::ServerUnaryReactor* ReportQuiesced(grpc::CallbackServerContext* context,
+                                           const v1::ReportQuiescedRequest* request,
+                                           v1::ReportQuiescedResponse* response) override;
   grpc::ServerUnaryReactor* UploadFlightRecord(grpc::CallbackServerContext* context,
                                                const v1::UploadFlightRecordRequest* request,
                                                v1::UploadFlightRecordResponse* response) override;

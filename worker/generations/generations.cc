@@ -8,14 +8,12 @@
 #include "core/log.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
-#include "core/rank_exit.h"
 #include "core/secret.h"
+#include "core/status.h"
 
 namespace meshrun::worker {
 namespace {
 
-// Progress is passed on at most five times a second.
-constexpr std::chrono::milliseconds kProgressInterval(200);
 constexpr std::chrono::seconds kAdoptionTimeout(2);
 
 }  // namespace
@@ -23,32 +21,26 @@ constexpr std::chrono::seconds kAdoptionTimeout(2);
 void Generations::Adopt(std::function<void()> on_done) {
   on_adopted_ = std::move(on_done);
   for (const std::string& directory : host_.state_dir.GenerationDirectories()) {
-    // Its key stands in its record.
-    auto key = std::make_shared<Key>();
-    Generation::Handler handler = {
-        .on_prepared = [this, key] { OnPrepared(*key); },
-        .on_unprepared = [this, key](const v1::ProgramFound& why) { OnUnprepared(*key, why); },
-        .on_started = [this, key] { OnStarted(*key); },
-        .on_exit = [this, key](const v1::RankExit& exit) { OnExit(*key, exit); },
-        .on_ended = [this, key] { OnEnded(*key); },
-        .on_progress = [this] { ScheduleProgress(); },
-    };
-    auto generation = Generation::Adopt(host_.loop, host_.files, directory, std::move(handler));
-    if (!generation.ok()) {
-      log::Warning("removing what is left of a generation",
-                   {{"directory", directory}, {"error", generation.status()}});
+    auto processes = RankProcesses::Adopt(host_.loop, host_.files, directory, ProcessesHandler());
+    if (!processes.ok()) {
+      log::Warning("removing what is left of rank processes",
+                   {{"directory", directory}, {"error", processes.status()}});
       (void)os::RemoveTree(directory);
       continue;
     }
-    *key = {(*generation)->fence().job_id(), (*generation)->fence().generation()};
-    const uint32_t port = (*generation)->record().master_port();
-    if (port != 0) host_.ports.Keep(static_cast<uint16_t>(port));
-    host_.logs_in_use.Hold(host_.state_dir.LogDirectory(key->first, key->second));
-    log::Info("adopting a generation", {{"job", key->first}, {"generation", key->second}});
-    entries_[*key] = {.generation = *std::move(generation), .announced = true};
-    if (const absl::Status open = OpenAgentSocket(key->first); !open.ok()) {
+    const std::string& job_id = (*processes)->job_id();
+    for (const v1::GenerationRecord& record : (*processes)->record().generations()) {
+      const Key key = {job_id, record.fence().generation()};
+      if (record.master_port() != 0) host_.ports.Keep(static_cast<uint16_t>(record.master_port()));
+      log::Info("adopting a generation", {{"job", key.first}, {"generation", key.second}});
+      for (const v1::RankAssignment& rank : record.prepare().ranks())
+        HoldLogs(**processes, NameOf(rank, key.second).generation);
+      entries_[key] = {.generation = std::make_unique<Generation>(record, *processes),
+                       .announced = true};
+    }
+    if (const absl::Status open = OpenAgentSocket(job_id); !open.ok()) {
       log::Warning("the ranks of a job cannot reach this daemon",
-                   {{"job", key->first}, {"error", open}});
+                   {{"job", job_id}, {"error", open}});
     }
   }
   std::set<std::string> in_use;
@@ -67,22 +59,43 @@ void Generations::FinishAdoption() {
   for (const auto& [key, entry] : entries_) {
     if (!entry.generation->prepared() && !entry.generation->ended()) return;
   }
+  // The record of a start may be older than the removal of the generations before it.
+  std::vector<Key> started;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.generation->started()) started.push_back(key);
+  }
+  for (const Key& key : started) {
+    if (Find(key) != nullptr) Supersede(key);
+  }
   std::exchange(on_adopted_, nullptr)();
+}
+
+std::optional<std::chrono::nanoseconds> Generations::InheritedContact() const {
+  std::optional<std::chrono::nanoseconds> earliest;
+  for (const auto& [key, entry] : entries_) {
+    const RankProcesses& processes = *entry.generation->processes();
+    if (processes.ended() || !processes.inherited_ping().has_good_for()) continue;
+    const std::chrono::nanoseconds at(processes.inherited_ping().since_boottime_nanos());
+    earliest = std::min(earliest.value_or(at), at);
+  }
+  return earliest;
 }
 
 void Generations::OnSession(std::chrono::nanoseconds lease) {
   lease_ = lease;
   for (auto& [key, entry] : entries_) {
     // Hello does not carry pids and progress.
-    if (!entry.generation->pids().empty() && !entry.generation->ended()) OnStarted(key);
+    if (entry.generation->started() && !entry.generation->ended()) SendStarted(key);
     entry.generation->OfferProgressAgain();
     for (const auto& [rank, report] : entry.generation->waiting()) SendWaiting(key, report);
+    entry.unsaid = true;
   }
+  SendJoined();
   SendProgress();
   // Exits after Hello was written are neither in it nor in a message, since there was no session
   // yet. The coordinator ignores the ones that it knows.
   for (const auto& [key, entry] : entries_) {
-    for (const auto& [rank, exit] : entry.generation->exits()) SendExit(key, exit);
+    for (const auto& [rank, exit] : entry.generation->Exits()) SendExit(key, exit);
     if (entry.generation->ended()) SendEnded(key);
   }
 }
@@ -94,173 +107,111 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     Prepare(fence, message.prepare());
     return;
   }
+  if (message.has_forget() || message.has_stop()) GiveUp(key);
   Entry* const entry = Find(key);
-  if (message.has_stop() || message.has_forget()) GiveUp(key);
   if (entry == nullptr) {
-    if (message.has_forget() || message.has_peer_news() || message.has_collect_flight_records()) {
-      return;
-    }
     // The coordinator must know that nothing runs here.
-    log::Warning("a command for a generation that is not here",
-                 {{"job", key.first}, {"generation", key.second}});
-    SendEnded(key);
+    if (message.has_start() || message.has_stop()) {
+      log::Warning("a command for a generation that is not here",
+                   {{"job", key.first}, {"generation", key.second}});
+      SendEnded(key);
+    }
     return;
   }
   Generation& generation = *entry->generation;
   if (message.has_start()) {
-    if (generation.ended()) {
-      SendEnded(key);
-    } else {
-      generation.Start(message.start());
-    }
+    Start(key, message.start());
   } else if (message.has_stop()) {
     log::Info(
         "stopping a generation",
         {{"job", key.first}, {"generation", key.second}, {"reason", message.stop().reason()}});
-    generation.Stop(FromProto(message.stop().grace()), message.stop().reason());
+    StopProcesses(*generation.processes(), FromProto(message.stop().grace()),
+                  message.stop().reason());
   } else if (message.has_peer_news()) {
     generation.Tell(message.peer_news());
   } else if (message.has_collect_flight_records()) {
     generation.AskForFlightRecords(message.collect_flight_records().request());
+  } else if (message.has_quiesce()) {
+    generation.TellQuiesce(message.quiesce());
   } else if (message.has_forget()) {
-    entry->forgotten = true;
-    if (generation.ended()) {
-      Drop(key);
-    } else {
-      log::Info("killing a generation that the coordinator does not know",
-                {{"job", key.first}, {"generation", key.second}});
-      generation.Stop(std::chrono::nanoseconds(0), "the coordinator does not know this job");
-    }
+    Forget(key);
   }
 }
 
-Generation::Handler Generations::HandlerFor(const Key& key) {
-  return {
-      .on_prepared = [this, key] { OnPrepared(key); },
-      .on_unprepared = [this, key](const v1::ProgramFound& why) { OnUnprepared(key, why); },
-      .on_started = [this, key] { OnStarted(key); },
-      .on_exit = [this, key](const v1::RankExit& exit) { OnExit(key, exit); },
-      .on_ended = [this, key] { OnEnded(key); },
-      .on_progress = [this] { ScheduleProgress(); },
-  };
-}
-
-void Generations::OnPrepared(const Key& key) {
-  if (on_adopted_) {
-    FinishAdoption();
+void Generations::Forget(const Key& key) {
+  Entry& entry = *Find(key);
+  const std::shared_ptr<RankProcesses> processes = entry.generation->processes();
+  entry.forgotten = true;
+  if (processes->ended()) {
+    Drop(key);
     return;
   }
-  if (Entry* const entry = Find(key); entry != nullptr && !entry->announced) AnswerPrepare(key);
+  const std::vector<Key> keys = KeysOf(*processes);
+  const bool all = std::all_of(keys.begin(), keys.end(),
+                               [this](const Key& other) { return Find(other)->forgotten; });
+  if (all) {
+    log::Info("killing a generation that the coordinator does not know",
+              {{"job", key.first}, {"generation", key.second}});
+    StopProcesses(*processes, std::chrono::nanoseconds(0),
+                  "the coordinator does not know this job");
+  } else if (!entry.generation->started()) {
+    // What it was to follow goes on.
+    Drop(key);
+  }
 }
 
-void Generations::OnStarted(const Key& key) {
-  Entry& entry = *Find(key);
-  v1::OpenSessionRequest message;
-  for (const auto& [rank, pid] : entry.generation->pids()) {
-    (*message.mutable_ranks_started()->mutable_pids())[rank] = pid;
-  }
-  Send(key, std::move(message));
-}
-
-void Generations::OnExit(const Key& key, const v1::RankExit& exit) {
-  log::Info("a rank has ended", {{"job", key.first},
-                                 {"generation", key.second},
-                                 {"rank", exit.rank()},
-                                 {"end", DescribeEnd(exit)},
-                                 {"teardown", exit.teardown()}});
-  // Its last progress is sent before its end.
-  SendProgress();
-  SendExit(key, exit);
-  handler_.on_rank_ended(key.first, key.second, exit.rank());
-}
-
-void Generations::OnEnded(const Key& key) {
-  Entry* const entry = Find(key);
-  if (entry == nullptr) return;
-  log::Info("a generation has ended on this host",
-            {{"job", key.first}, {"generation", key.second}});
-  SendProgress();
-  SendEnded(key);
-  if (const uint32_t port = entry->generation->record().master_port(); port != 0) {
-    host_.ports.GiveBack(static_cast<uint16_t>(port));
-  }
-  for (const v1::RankAssignment& rank : entry->generation->record().prepare().ranks()) {
-    handler_.on_rank_ended(key.first, key.second, rank.rank());
-  }
-  host_.logs_in_use.Release(host_.state_dir.LogDirectory(key.first, key.second));
-  handler_.on_generation_ended(key.first, key.second);
-  // Not from within the generation's own call.
-  if (entry->forgotten) host_.loop.Post([this, key] { Drop(key); });
-  if (on_adopted_) FinishAdoption();
+void Generations::StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
+                                const std::string& reason) {
+  for (const Key& key : KeysOf(processes)) Find(key)->generation->TellStopping(reason);
+  processes.Stop(grace);
 }
 
 void Generations::Drop(const Key& key) {
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) return;
-  const std::string directory = entry->second.generation->directory();
+  const std::shared_ptr<RankProcesses> processes = entry->second.generation->processes();
+  const uint32_t port = entry->second.generation->record().master_port();
+  if (!processes->ended()) {
+    if (port != 0) host_.ports.GiveBack(static_cast<uint16_t>(port));
+    processes->Erase(entry->second.generation->record(), entry->second.generation->started());
+  }
+  host_.loop.Cancel(entry->second.saving);
   entries_.erase(entry);
-  RemoveLater(key.first, directory);
+  if (!KeysOf(*processes).empty()) return;
+  RemoveLater(key.first, processes->directory());
   CloseAgentSocketIfUnused(key.first);
 }
 
-void Generations::SendExit(const Key& key, const v1::RankExit& exit) {
-  v1::OpenSessionRequest message;
-  *message.mutable_rank_exit() = exit;
-  Send(key, std::move(message));
+void Generations::HoldLogs(RankProcesses& processes, uint64_t generation) {
+  const std::string directory = host_.state_dir.LogDirectory(processes.job_id(), generation);
+  host_.logs_in_use.Hold(directory);
+  processes.logs.insert(directory);
 }
 
-void Generations::SendEnded(const Key& key) {
-  v1::OpenSessionRequest message;
-  message.mutable_generation_ended();
-  Send(key, std::move(message));
-}
-
-void Generations::SendWaiting(const Key& key, const v1::WaitReport& report) {
-  v1::OpenSessionRequest message;
-  *message.mutable_wait_report() = report;
-  Send(key, std::move(message));
-}
-
-void Generations::ReportWait(Generation& generation, const v1::WaitReport& report) {
-  generation.SetWaiting(report);
-  SendWaiting({generation.fence().job_id(), generation.fence().generation()}, report);
-}
-
-void Generations::WithdrawWait(Generation& generation, int rank) {
-  generation.ClearWaiting(rank);
-  v1::OpenSessionRequest message;
-  message.mutable_wait_withdrawn()->set_rank(rank);
-  Send({generation.fence().job_id(), generation.fence().generation()}, std::move(message));
-}
-
-void Generations::ScheduleProgress() {
-  if (progress_scheduled_) return;
-  progress_scheduled_ = true;
-  host_.loop.After(kProgressInterval, [this] {
-    progress_scheduled_ = false;
-    SendProgress();
-  });
-}
-
-void Generations::SendProgress() {
-  for (auto& [key, entry] : entries_) {
-    auto report = entry.generation->TakeProgress();
-    if (!report) continue;
-    v1::OpenSessionRequest message;
-    *message.mutable_progress_report() = *std::move(report);
-    Send(key, std::move(message));
-  }
+void Generations::ReleaseLogs(RankProcesses& processes) {
+  for (const std::string& directory : processes.logs) host_.logs_in_use.Release(directory);
 }
 
 void Generations::PingAll() {
-  for (auto& [key, entry] : entries_) entry.generation->Ping();
+  const v1::SupervisorPing ping = handler_.ping();
+  for (auto& [key, entry] : entries_) entry.generation->processes()->Ping(ping);
 }
 
 void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
                           const std::string& reason) {
+  deferred_.clear();
   while (!preparing_.empty()) GiveUp(preparing_.begin()->first);
   for (auto& [key, entry] : entries_) {
-    entry.generation->Stop(grace.value_or(entry.generation->kill_grace()), reason);
+    const auto own = entry.generation->kill_grace();
+    StopProcesses(*entry.generation->processes(), grace ? std::min(*grace, own) : own, reason);
+  }
+}
+
+void Generations::KillAll(const std::string& reason) {
+  for (auto& [key, entry] : entries_) {
+    if (entry.generation->ended()) continue;
+    entry.generation->TellStopping(reason);
+    entry.generation->processes()->KillNow();
   }
 }
 
@@ -285,9 +236,9 @@ std::string Generations::DescribeRunning() const {
   for (const auto& [key, entry] : entries_) {
     if (entry.generation->ended()) continue;
     std::vector<std::string> ranks;
-    const v1::RunningGeneration now = entry.generation->Running();
-    for (const int rank : now.running_ranks()) {
-      ranks.push_back(fmt::format("rank {} (pid {})", rank, entry.generation->pids().at(rank)));
+    const auto exits = entry.generation->Exits();
+    for (const auto& [rank, pid] : entry.generation->Pids()) {
+      if (!exits.contains(rank)) ranks.push_back(fmt::format("rank {} (pid {})", rank, pid));
     }
     running.push_back(fmt::format("generation {} of {}: {}", key.second, key.first,
                                   ranks.empty() ? "no rank, but a process that one of them started"
@@ -307,7 +258,7 @@ std::vector<v1::RunningGeneration> Generations::Running() const {
 absl::StatusOr<Generation*> Generations::Authenticate(const v1::Fence& fence,
                                                       const std::string& token, int rank) {
   Entry* const entry = Find({fence.job_id(), fence.generation()});
-  if (entry == nullptr || entry->generation->ended()) {
+  if (entry == nullptr || entry->generation->ended() || !entry->generation->started()) {
     for (const auto& [key, other] : entries_) {
       if (key.first == fence.job_id() && key.second > fence.generation()) {
         return absl::FailedPreconditionError(
@@ -331,9 +282,38 @@ absl::StatusOr<Generation*> Generations::Authenticate(const v1::Fence& fence,
   return entry->generation.get();
 }
 
+absl::StatusOr<v1::RegisterRankResponse> Generations::FindSuccessor(const v1::Fence& fence,
+                                                                    const std::string& token,
+                                                                    int rank) const {
+  for (const auto& [key, entry] : entries_) {
+    const Generation& later = *entry.generation;
+    if (key.first != fence.job_id() || key.second <= fence.generation() || !later.started() ||
+        later.ended() || !SameSecret(token, later.record().token())) {
+      continue;
+    }
+    for (const v1::FormerGeneration& former : later.processes()->record().former()) {
+      if (former.generation() != fence.generation()) continue;
+      for (const v1::RankAssignment& place : former.ranks()) {
+        const auto now = later.RankOf(NameOf(place, former.generation()));
+        if (place.rank() == rank && now) return later.PlaceOf(*now, host_.facts.node_name);
+      }
+    }
+  }
+  return absl::NotFoundError(
+      fmt::format("rank {} of generation {} of job {} has no place in a later generation", rank,
+                  fence.generation(), fence.job_id()));
+}
+
 bool Generations::RankMayWrite(const std::string& job_id, uint64_t generation, int rank) const {
-  const auto entry = entries_.find({job_id, generation});
-  return entry != entries_.end() && entry->second.generation->RankMayWrite(rank);
+  const ProcessName name = {generation, rank};
+  for (auto it = entries_.lower_bound({job_id, 0}); it != entries_.end(); ++it) {
+    if (it->first.first != job_id) break;
+    const Generation& here = *it->second.generation;
+    if (here.ended()) continue;
+    if (here.processes()->Runs(name)) return true;
+    if (here.RankOf(name) && here.processes()->FindExit(name) == nullptr) return true;
+  }
+  return false;
 }
 
 Generations::Entry* Generations::Find(const Key& key) {
@@ -341,12 +321,34 @@ Generations::Entry* Generations::Find(const Key& key) {
   return entry == entries_.end() ? nullptr : &entry->second;
 }
 
-void Generations::Send(const Key& key, v1::OpenSessionRequest message) {
-  const Entry* const entry = Find(key);
-  if (entry != nullptr && entry->forgotten) return;
-  message.mutable_fence()->set_job_id(key.first);
-  message.mutable_fence()->set_generation(key.second);
-  handler_.send(std::move(message));
+std::vector<Generations::Key> Generations::KeysOf(const RankProcesses& processes) const {
+  std::vector<Key> keys;
+  for (auto it = entries_.lower_bound({processes.job_id(), 0}); it != entries_.end(); ++it) {
+    if (it->first.first != processes.job_id()) break;
+    if (it->second.generation->processes().get() == &processes) keys.push_back(it->first);
+  }
+  return keys;
+}
+
+Generations::Entry* Generations::Current(const RankProcesses& processes) {
+  for (const Key& key : KeysOf(processes)) {
+    if (Find(key)->generation->started()) return Find(key);
+  }
+  return nullptr;
+}
+
+uint64_t Generations::HighestOf(const std::string& job_id) const {
+  auto it = entries_.upper_bound({job_id, ~uint64_t{0}});
+  if (it == entries_.begin() || (--it)->first.first != job_id) return 0;
+  return it->first.second;
+}
+
+std::shared_ptr<RankProcesses> Generations::LiveProcesses(const std::string& job_id) const {
+  for (auto it = entries_.lower_bound({job_id, 0}); it != entries_.end(); ++it) {
+    if (it->first.first != job_id) break;
+    if (!it->second.generation->ended()) return it->second.generation->processes();
+  }
+  return nullptr;
 }
 
 }  // namespace meshrun::worker

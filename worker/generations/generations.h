@@ -4,11 +4,13 @@
 //
 // While there is a session everything is reported at once; the rest is part of the next Hello
 // (Running). A generation that has ended stays, with its directory, until the coordinator answers
-// Forget; its log files stay after that.
+// Forget; its log files stay after that. A generation whose processes live on into a later one is
+// dropped when that one starts: there is nothing to report of its end.
 //
 // No call here waits for a file system: files are written, read and removed by FileTasks, the ranks'
 // working directory and program are looked at by their supervisor. What does not answer within
-// Host::file_timeout is an error of that one generation. (MASTER_PORT is claimed in the host's own /tmp.)
+// Host::file_timeout is an error of that one generation. (MASTER_PORT is claimed in the host's own
+// /tmp.)
 #pragma once
 
 #include <chrono>
@@ -59,12 +61,14 @@ class Generations {
   struct Handler {
     // To the coordinator; dropped where there is no session.
     std::function<void(v1::OpenSessionRequest)> send;
-    // This rank's output is complete.
+    // The output of the process that was started as this rank of that generation is complete.
     std::function<void(const std::string& job_id, uint64_t generation, int rank)> on_rank_ended;
     // Nothing of the generation is left on this host. The handler must not remove it.
     std::function<void(const std::string& job_id, uint64_t generation)> on_generation_ended;
     // A rank has connected to its job's socket.
     AgentSocket::OnConnection on_agent_connection;
+    // What supervisors are told: until when their ranks may run.
+    std::function<v1::SupervisorPing()> ping;
   };
 
   Generations(Host host, Handler handler) : host_(std::move(host)), handler_(std::move(handler)) {}
@@ -72,17 +76,22 @@ class Generations {
   // Takes over what an earlier incarnation left; `on_done` is called when the state of all is
   // known, or after two seconds.
   void Adopt(std::function<void()> on_done);
+  // The earliest time at which an earlier incarnation sent the last heartbeat that was answered
+  // (CLOCK_BOOTTIME), as the supervisors that run know it; absent: nothing was taken over.
+  std::optional<std::chrono::nanoseconds> InheritedContact() const;
 
   // A session has begun: repeats what the coordinator may have missed.
   void OnSession(std::chrono::nanoseconds lease);
-  // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords.
+  // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords, Quiesce.
   void Handle(const v1::OpenSessionResponse& message);
   std::vector<v1::RunningGeneration> Running() const;
 
   // Renews every supervisor's lease.
   void PingAll();
-  // Stops all: with each job's own grace, or with `grace`.
+  // Stops all: with each job's own grace, at most `grace`.
   void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
+  // SIGKILL to every rank: this host's fence time is over.
+  void KillAll(const std::string& reason);
   bool AllEnded() const;
   // Longest grace of the generations that have not ended; 0 without any.
   std::chrono::nanoseconds LongestKillGrace() const;
@@ -91,13 +100,22 @@ class Generations {
   // The worker is draining: nothing is prepared from now on.
   void Refuse(const std::string& reason);
 
-  // NOT_FOUND (no such generation, or `rank` is not here), UNAUTHENTICATED (token). rank -1: any.
+  // NOT_FOUND (no such generation, or `rank` is not here), FAILED_PRECONDITION (a later one has
+  // started), UNAUTHENTICATED (token). rank -1: any.
   absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
                                            int rank = -1);
+  // The place of a rank whose process has lived on from the fence's generation into a later one.
+  // Errors: as Authenticate.
+  absl::StatusOr<v1::RegisterRankResponse> FindSuccessor(const v1::Fence& fence,
+                                                         const std::string& token, int rank) const;
+  // The rank has registered.
+  void Join(Generation& generation, int rank, bool in_process);
+  void ReportQuiesced(Generation& generation, int rank, int64_t step);
   // A rank is blocked, or no longer: reported to the coordinator, and again in a new session.
   void ReportWait(Generation& generation, const v1::WaitReport& report);
   void WithdrawWait(Generation& generation, int rank);
-  // True while this rank may add to its output.
+  void ReportProgress(Generation& generation, int rank, const v1::Progress& progress);
+  // True while the process that was started as this rank may add to its output.
   bool RankMayWrite(const std::string& job_id, uint64_t generation, int rank) const;
   const HostFacts& facts() const { return host_.facts; }
 
@@ -109,50 +127,96 @@ class Generations {
     bool announced = false;
     // The coordinator does not know it: report nothing about it.
     bool forgotten = false;
+    // Ranks have joined or stand still, and the coordinator was not told.
+    bool unsaid = false;
+    // Its record is being written; 0: it has been.
+    EventLoop::TimerId saving = 0;
   };
-
-  // Files of a generation that are being written.
+  // Files of a generation that are being written, with its processes' supervisor to come.
   struct Preparing {
     std::shared_ptr<Preparation> preparation;
     EventLoop::TimerId deadline = 0;
   };
+  struct Deferred {
+    v1::Fence fence;
+    v1::Prepare prepare;
+  };
 
+  // --- preparing.cc ---
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
-  absl::StatusOr<std::shared_ptr<Preparation>> Plan(const v1::Fence& fence,
-                                                    const v1::Prepare& prepare);
+  // Of a generation without processes here: its own supervisor is started.
+  absl::Status Create(const v1::Fence& fence, const v1::Prepare& prepare);
+  // Of a generation into which processes live on.
+  absl::Status Continue(const v1::Fence& fence, const v1::Prepare& prepare);
+  absl::StatusOr<std::shared_ptr<RankProcesses>> FindKept(const v1::Fence& fence,
+                                                          const v1::Prepare& prepare) const;
+  absl::StatusOr<v1::GenerationRecord> NewRecord(const v1::Fence& fence, const v1::Prepare& prepare,
+                                                 const std::string& token);
+  v1::SupervisorLaunch PlanLaunch(const v1::GenerationRecord& record, const GenerationPaths& paths);
   void OnFilesWritten(const Key& key, const std::shared_ptr<Preparation>& preparation);
+  void OnSaved(const Key& key, EventLoop::TimerId saving, const absl::Status& status);
   // Whatever the preparation does from now on, nothing comes of it.
   void GiveUp(const Key& key);
-  void OnUnprepared(const Key& key, const v1::ProgramFound& why);
   void AnswerPrepare(const Key& key);
   void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
-  Generation::Handler HandlerFor(const Key& key);
-  void OnPrepared(const Key& key);
-  void OnStarted(const Key& key);
-  void OnExit(const Key& key, const v1::RankExit& exit);
-  void OnEnded(const Key& key);
+  absl::Status Silent(const std::string& what) const;
+  void Start(const Key& key, const v1::Start& start);
+  // The earlier generations of the same processes are over.
+  void Supersede(const Key& key);
+  void PrepareDeferred(const std::string& job_id);
+
+  // --- reports.cc ---
+  RankProcesses::Handler ProcessesHandler();
+  void OnReady(RankProcesses& processes);
+  void OnUnready(RankProcesses& processes, const v1::ProgramFound& why);
+  void OnStarted(RankProcesses& processes, uint64_t generation);
+  void OnExit(RankProcesses& processes, const ProcessName& name, const v1::RankExit& exit);
+  void OnProgress(RankProcesses& processes, const ProcessName& name, const v1::Progress& progress);
+  void OnEnded(RankProcesses& processes);
+  void SendStarted(const Key& key);
   void SendExit(const Key& key, const v1::RankExit& exit);
   void SendEnded(const Key& key);
   void SendWaiting(const Key& key, const v1::WaitReport& report);
+  void ScheduleJoined(const Key& key);
+  void SendJoined();
   void ScheduleProgress();
   void SendProgress();
+  void Send(const Key& key, v1::OpenSessionRequest message);
+
+  // --- generations.cc ---
+  void Forget(const Key& key);
+  void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
+                     const std::string& reason);
+  // Takes a generation out of the table.
   void Drop(const Key& key);
   // The socket stays while any generation of the job is here.
   absl::Status OpenAgentSocket(const std::string& job_id);
   void CloseAgentSocketIfUnused(const std::string& job_id);
   bool HasGenerations(const std::string& job_id) const;
   void RemoveLater(const std::string& job_id, const std::string& directory);
+  void HoldLogs(RankProcesses& processes, uint64_t generation);
+  void ReleaseLogs(RankProcesses& processes);
   Entry* Find(const Key& key);
-  void Send(const Key& key, v1::OpenSessionRequest message);
+  // Keys of the generations of these processes, ascending.
+  std::vector<Key> KeysOf(const RankProcesses& processes) const;
+  // The one that has started, and is not over; nullptr: none.
+  Entry* Current(const RankProcesses& processes);
+  // Highest generation of the job here; 0: none.
+  uint64_t HighestOf(const std::string& job_id) const;
+  // Processes of the job that have not ended.
+  std::shared_ptr<RankProcesses> LiveProcesses(const std::string& job_id) const;
   void FinishAdoption();
 
   Host host_;
   Handler handler_;
   std::map<Key, Entry> entries_;
   std::map<Key, Preparing> preparing_;
+  // By job: they wait until older processes of the job are gone.
+  std::map<std::string, Deferred> deferred_;
   // By job.
   std::map<std::string, std::unique_ptr<AgentSocket>> agent_sockets_;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
+  bool joined_scheduled_ = false;
   bool progress_scheduled_ = false;
   std::string refusal_;
   std::function<void()> on_adopted_;

@@ -33,7 +33,7 @@ absl::Status WritePrivate(const std::string& path, const google::protobuf::Messa
 
 }  // namespace
 
-absl::Status WriteRecord(const std::string& directory, const v1::GenerationRecord& record) {
+absl::Status WriteRecord(const std::string& directory, const v1::ProcessesRecord& record) {
   return WritePrivate(directory + "/record", record);
 }
 

@@ -28,7 +28,7 @@ struct SupervisorProgram {
 class Preparation {
  public:
   struct Plan {
-    v1::GenerationRecord record;
+    v1::ProcessesRecord record;
     v1::SupervisorLaunch launch;
     GenerationPaths paths;
     SupervisorProgram program;
@@ -45,6 +45,8 @@ class Preparation {
   void GiveUp() { given_up_ = true; }
 
   const Plan& plan() const { return plan_; }
+  // The one that is prepared.
+  const v1::GenerationRecord& generation() const { return plan_.record.generations(0); }
   // Errors: of the file system, of the start of the supervisor; CANCELLED after GiveUp.
   absl::Status status;
   // To the supervisor, which is pid.
@@ -63,7 +65,7 @@ class Preparation {
   std::string doing_ MESHRUN_GUARDED_BY(mu_);
 };
 
-// Writes a generation's record, for a daemon that is started again. Blocks.
-absl::Status WriteRecord(const std::string& directory, const v1::GenerationRecord& record);
+// Writes the record of rank processes, for a daemon that is started again. Blocks.
+absl::Status WriteRecord(const std::string& directory, const v1::ProcessesRecord& record);
 
 }  // namespace meshrun::worker

@@ -1,10 +1,14 @@
-// How a generation is prepared: its files are written off the loop, its supervisor looks for the
-// ranks' program, and the coordinator gets an answer in any case.
+// How a generation is prepared and started: its files are written off the loop, its supervisor looks
+// for the ranks' program, and the coordinator gets an answer in any case.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "core/log.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
+#include "core/rank_exit.h"
 #include "core/status.h"
 #include "core/text.h"
 #include "worker/generations/generations.h"
@@ -19,72 +23,122 @@ std::string AgentSocketPath(const StateDir& state_dir, const std::string& job_id
   return state_dir.JobDirectory(job_id) + "/agent.sock";
 }
 
+bool LivesOn(const v1::RankAssignment& rank, const v1::Fence& fence) {
+  return NameOf(rank, fence.generation()).generation < fence.generation();
+}
+
 }  // namespace
 
 void Generations::Prepare(const v1::Fence& fence, const v1::Prepare& prepare) {
   const Key key = {fence.job_id(), fence.generation()};
   if (Entry* const known = Find(key)) {
-    // Said again after a reconnect.
-    if (known->generation->prepared() || known->generation->ended()) AnswerPrepare(key);
+    // Said again after a reconnect. What is being written is answered afterwards.
+    const Generation& generation = *known->generation;
+    if (known->saving == 0 && (generation.prepared() || generation.ended())) AnswerPrepare(key);
     return;
   }
   // Said again after a reconnect: the answer is on its way.
   if (preparing_.contains(key)) return;
-  auto plan = Plan(fence, prepare);
-  if (!plan.ok()) {
-    RefusePrepare(fence, plan.status(), /*bad_command=*/false);
+  if (!refusal_.empty()) {
+    RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
     return;
   }
-  const std::shared_ptr<Preparation> preparation = *std::move(plan);
-  const auto deadline = host_.loop.After(host_.file_timeout, [this, key, preparation] {
-    GiveUp(key);
-    RefusePrepare(preparation->plan().record.fence(),
-                  absl::DeadlineExceededError(
-                      fmt::format("{} has not answered for {}: its file system hangs",
-                                  preparation->Doing(), FormatDuration(host_.file_timeout))),
+  if (const uint64_t highest = HighestOf(key.first); highest > key.second) {
+    RefusePrepare(fence,
+                  absl::FailedPreconditionError(
+                      fmt::format("generation {} of job {} is older than generation {}, which {} "
+                                  "knows",
+                                  key.second, key.first, highest, host_.facts.node_name)),
                   /*bad_command=*/false);
-  });
-  preparing_[key] = {preparation, deadline};
-  host_.files.Run(
-      fence.job_id(), [preparation] { preparation->Run(); },
-      [this, key, preparation] { OnFilesWritten(key, preparation); });
+    return;
+  }
+  const bool keeps = std::any_of(prepare.ranks().begin(), prepare.ranks().end(),
+                                 [&](const auto& rank) { return LivesOn(rank, fence); });
+  if (const auto older = LiveProcesses(key.first); older && !keeps) {
+    // Two generations never run side by side on a host.
+    deferred_[key.first] = {fence, prepare};
+    StopProcesses(*older, Find(KeysOf(*older).back())->generation->kill_grace(),
+                  fmt::format("generation {} follows", key.second));
+    return;
+  }
+  deferred_.erase(key.first);
+  const absl::Status begun = keeps ? Continue(fence, prepare) : Create(fence, prepare);
+  if (!begun.ok()) RefusePrepare(fence, begun, /*bad_command=*/false);
 }
 
-absl::StatusOr<std::shared_ptr<Preparation>> Generations::Plan(const v1::Fence& fence,
-                                                               const v1::Prepare& prepare) {
-  if (!refusal_.empty()) return absl::UnavailableError(refusal_);
+void Generations::PrepareDeferred(const std::string& job_id) {
+  const auto waits = deferred_.find(job_id);
+  if (waits == deferred_.end() || LiveProcesses(job_id)) return;
+  const Deferred deferred = std::move(waits->second);
+  deferred_.erase(waits);
+  Prepare(deferred.fence, deferred.prepare);
+}
+
+absl::StatusOr<v1::GenerationRecord> Generations::NewRecord(const v1::Fence& fence,
+                                                            const v1::Prepare& prepare,
+                                                            const std::string& token) {
   if (prepare.ranks().empty() || fence.job_id().empty() ||
       fence.job_id().find('/') != std::string::npos) {
     return absl::InvalidArgumentError(
         "the coordinator's Prepare names no job, or no ranks for this host");
   }
+  v1::GenerationRecord record;
+  *record.mutable_fence() = fence;
+  *record.mutable_prepare() = prepare;
+  record.set_token(token);
   MESHRUN_ASSIGN_OR_RETURN(const uint16_t port, host_.ports.Take());
+  record.set_master_port(port);
+  return record;
+}
 
+v1::SupervisorLaunch Generations::PlanLaunch(const v1::GenerationRecord& record,
+                                             const GenerationPaths& paths) {
+  const v1::JobSpec& spec = record.prepare().spec();
+  HostFacts facts = host_.facts;
+  facts.agent_address = "unix:" + AgentSocketPath(host_.state_dir, record.fence().job_id());
+  const std::string working_dir = WorkingDirectory(spec, host_.environment);
+  const v1::ProgramSearch search = SearchFor(spec, host_.jobs_dir, working_dir, host_.environment);
+  v1::SupervisorLaunch launch =
+      MakeLaunch(record, search.command(), working_dir, host_.environment, facts, paths, lease_);
+  *launch.mutable_search() = search;
+  *launch.mutable_search()->mutable_deadline() = ToProtoDuration(host_.file_timeout);
+  *launch.mutable_ping() = handler_.ping();
+  return launch;
+}
+
+absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prepare) {
+  const Key key = {fence.job_id(), fence.generation()};
+  MESHRUN_ASSIGN_OR_RETURN(const v1::GenerationRecord record,
+                           NewRecord(fence, prepare, host_.ids.Suffix(kTokenLength)));
   Preparation::Plan plan;
   plan.program = host_.supervisor;
-  *plan.record.mutable_fence() = fence;
-  *plan.record.mutable_prepare() = prepare;
-  plan.record.set_master_port(port);
-  plan.record.set_token(host_.ids.Suffix(kTokenLength));
-  plan.paths = {host_.state_dir.GenerationDirectory(fence.job_id(), fence.generation()),
-                host_.state_dir.LogDirectory(fence.job_id(), fence.generation())};
+  plan.record.set_job_id(key.first);
+  plan.record.set_token(record.token());
+  *plan.record.add_generations() = record;
+  plan.paths = {host_.state_dir.GenerationDirectory(key.first, key.second),
+                host_.state_dir.LogDirectory(key.first, key.second)};
   host_.logs_in_use.Hold(plan.paths.logs);
-  const std::string agent_socket = AgentSocketPath(host_.state_dir, fence.job_id());
-  if (!agent_sockets_.contains(fence.job_id())) plan.agent_socket = agent_socket;
-  HostFacts facts = host_.facts;
-  facts.agent_address = "unix:" + agent_socket;
-  const std::string working_dir = WorkingDirectory(prepare.spec(), host_.environment);
-  const v1::ProgramSearch search =
-      SearchFor(prepare.spec(), host_.jobs_dir, working_dir, host_.environment);
-  plan.launch = MakeLaunch(plan.record, search.command(), working_dir, host_.environment, facts,
-                           plan.paths, lease_);
-  *plan.launch.mutable_search() = search;
-  *plan.launch.mutable_search()->mutable_deadline() = ToProtoDuration(host_.file_timeout);
-  return std::make_shared<Preparation>(std::move(plan));
+  if (!agent_sockets_.contains(key.first)) {
+    plan.agent_socket = AgentSocketPath(host_.state_dir, key.first);
+  }
+  plan.launch = PlanLaunch(record, plan.paths);
+
+  const auto preparation = std::make_shared<Preparation>(std::move(plan));
+  const auto deadline = host_.loop.After(host_.file_timeout, [this, key, preparation] {
+    GiveUp(key);
+    RefusePrepare(preparation->generation().fence(), Silent(preparation->Doing()),
+                  /*bad_command=*/false);
+  });
+  preparing_[key] = {preparation, deadline};
+  host_.files.Run(
+      key.first, [preparation] { preparation->Run(); },
+      [this, key, preparation] { OnFilesWritten(key, preparation); });
+  return absl::OkStatus();
 }
 
 void Generations::OnFilesWritten(const Key& key, const std::shared_ptr<Preparation>& preparation) {
   const Preparation::Plan& plan = preparation->plan();
+  const v1::GenerationRecord& record = preparation->generation();
   const auto current = preparing_.find(key);
   const bool wanted = current != preparing_.end() && current->second.preparation == preparation;
   if (wanted) {
@@ -97,44 +151,97 @@ void Generations::OnFilesWritten(const Key& key, const std::shared_ptr<Preparati
         handler_.on_agent_connection);
   }
   if (wanted && preparation->status.ok()) {
-    entries_[key].generation =
-        Generation::Create(host_.loop, host_.files, *preparation, HandlerFor(key));
+    auto processes =
+        RankProcesses::Create(host_.loop, host_.files, *preparation, ProcessesHandler());
+    HoldLogs(*processes, key.second);
+    entries_[key].generation = std::make_unique<Generation>(record, std::move(processes));
     return;
   }
-  host_.ports.GiveBack(static_cast<uint16_t>(plan.record.master_port()));
+  host_.ports.GiveBack(static_cast<uint16_t>(record.master_port()));
   if (!wanted && !preparing_.contains(key) && !entries_.contains(key)) {
     RemoveLater(key.first, plan.paths.directory);
     host_.logs_in_use.Release(plan.paths.logs);
   }
   if (preparation->pid > 0) {
     // It was given up while its supervisor started.
-    Generation::Create(host_.loop, host_.files, *preparation, {})->Discard();
+    RankProcesses::Create(host_.loop, host_.files, *preparation, {})->Discard();
   }
   CloseAgentSocketIfUnused(key.first);
   if (wanted) {
     host_.logs_in_use.Release(plan.paths.logs);
-    RefusePrepare(plan.record.fence(), preparation->status, /*bad_command=*/false);
+    RefusePrepare(record.fence(), preparation->status, /*bad_command=*/false);
   }
 }
 
+absl::StatusOr<std::shared_ptr<RankProcesses>> Generations::FindKept(
+    const v1::Fence& fence, const v1::Prepare& prepare) const {
+  const std::shared_ptr<RankProcesses> processes = LiveProcesses(fence.job_id());
+  for (const v1::RankAssignment& rank : prepare.ranks()) {
+    if (!LivesOn(rank, fence)) continue;
+    const ProcessName name = NameOf(rank, fence.generation());
+    const std::string who =
+        fmt::format("the process of rank {}, started as rank {} of generation {},", rank.rank(),
+                    name.rank, name.generation);
+    if (processes && processes->Runs(name)) continue;
+    if (const v1::RankExit* const exit = processes ? processes->FindExit(name) : nullptr) {
+      return absl::FailedPreconditionError(
+          fmt::format("{} {} on {}", who, DescribeEnd(*exit), host_.facts.node_name));
+    }
+    return absl::NotFoundError(fmt::format("{} does not run on {}", who, host_.facts.node_name));
+  }
+  return processes;
+}
+
+absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& prepare) {
+  const Key key = {fence.job_id(), fence.generation()};
+  MESHRUN_ASSIGN_OR_RETURN(const std::shared_ptr<RankProcesses> processes,
+                           FindKept(fence, prepare));
+  // A lower generation that was prepared and has not started never will.
+  for (const Key& lower : KeysOf(*processes)) {
+    if (!Find(lower)->generation->started()) Drop(lower);
+  }
+  MESHRUN_ASSIGN_OR_RETURN(v1::GenerationRecord record,
+                           NewRecord(fence, prepare, processes->record().token()));
+  const GenerationPaths paths = {processes->directory(),
+                                 host_.state_dir.LogDirectory(key.first, key.second)};
+  *record.mutable_launches() = std::move(*PlanLaunch(record, paths).mutable_ranks());
+  if (!record.launches().empty()) HoldLogs(*processes, key.second);
+  Entry& entry = entries_[key];
+  entry.generation = std::make_unique<Generation>(record, processes);
+  const auto saving = std::make_shared<EventLoop::TimerId>(0);
+  *saving = host_.loop.After(host_.file_timeout, [this, key, saving, processes] {
+    OnSaved(key, *saving, Silent(processes->directory()));
+  });
+  entry.saving = *saving;
+  processes->Save(
+      record, [this, key, saving](const absl::Status& status) { OnSaved(key, *saving, status); },
+      record.launches().empty() ? "" : paths.logs);
+  return absl::OkStatus();
+}
+
+void Generations::OnSaved(const Key& key, EventLoop::TimerId saving, const absl::Status& status) {
+  Entry* const entry = Find(key);
+  if (entry == nullptr || entry->saving != saving) return;
+  host_.loop.Cancel(std::exchange(entry->saving, 0));
+  if (status.ok()) {
+    AnswerPrepare(key);
+    return;
+  }
+  const v1::Fence fence = entry->generation->fence();
+  Drop(key);
+  RefusePrepare(fence, status, /*bad_command=*/false);
+}
+
 void Generations::GiveUp(const Key& key) {
+  const auto waits = deferred_.find(key.first);
+  if (waits != deferred_.end() && waits->second.fence.generation() == key.second) {
+    deferred_.erase(waits);
+  }
   const auto preparing = preparing_.find(key);
   if (preparing == preparing_.end()) return;
   preparing->second.preparation->GiveUp();
   host_.loop.Cancel(preparing->second.deadline);
   preparing_.erase(preparing);
-}
-
-void Generations::OnUnprepared(const Key& key, const v1::ProgramFound& why) {
-  Entry& entry = *Find(key);
-  RefusePrepare(entry.generation->fence(), absl::NotFoundError(why.error()), why.bad_command());
-  // Its supervisor ends at once, unless a file system holds the search.
-  entry.generation->Discard();
-  host_.ports.GiveBack(static_cast<uint16_t>(entry.generation->record().master_port()));
-  host_.logs_in_use.Release(host_.state_dir.LogDirectory(key.first, key.second));
-  // Not from within the generation's own call.
-  host_.loop.Post([this, key] { Drop(key); });
-  if (on_adopted_) host_.loop.Post([this] { FinishAdoption(); });
 }
 
 absl::Status Generations::OpenAgentSocket(const std::string& job_id) {
@@ -151,10 +258,9 @@ absl::Status Generations::OpenAgentSocket(const std::string& job_id) {
 }
 
 bool Generations::HasGenerations(const std::string& job_id) const {
-  const auto entry = entries_.lower_bound({job_id, 0});
-  if (entry != entries_.end() && entry->first.first == job_id) return true;
   const auto preparing = preparing_.lower_bound({job_id, 0});
-  return preparing != preparing_.end() && preparing->first.first == job_id;
+  return HighestOf(job_id) != 0 ||
+         (preparing != preparing_.end() && preparing->first.first == job_id);
 }
 
 void Generations::CloseAgentSocketIfUnused(const std::string& job_id) {
@@ -204,14 +310,54 @@ void Generations::RefusePrepare(const v1::Fence& fence, const absl::Status& stat
   Send({fence.job_id(), fence.generation()}, std::move(message));
 }
 
+absl::Status Generations::Silent(const std::string& what) const {
+  return absl::DeadlineExceededError(
+      fmt::format("{} has not answered for {}: its file system hangs", what,
+                  FormatDuration(host_.file_timeout)));
+}
+
 void Generations::Refuse(const std::string& reason) {
   refusal_ = reason;
+  for (const auto& [job_id, deferred] : std::exchange(deferred_, {})) {
+    RefusePrepare(deferred.fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
+  }
   while (!preparing_.empty()) {
     const Key key = preparing_.begin()->first;
-    const v1::Fence fence = preparing_.begin()->second.preparation->plan().record.fence();
+    const v1::Fence fence = preparing_.begin()->second.preparation->generation().fence();
     GiveUp(key);
     RefusePrepare(fence, absl::UnavailableError(refusal_), /*bad_command=*/false);
   }
+}
+
+void Generations::Start(const Key& key, const v1::Start& start) {
+  Generation& generation = *Find(key)->generation;
+  if (generation.ended()) {
+    SendEnded(key);
+    return;
+  }
+  if (generation.started()) return;
+  generation.Start(start);
+  Supersede(key);
+  // Processes that were to live on and have ended since: the coordinator knows it.
+  for (const auto& [rank, exit] : generation.Exits()) generation.TakeExit(exit);
+}
+
+void Generations::Supersede(const Key& key) {
+  Generation& generation = *Find(key)->generation;
+  const std::shared_ptr<RankProcesses> processes = generation.processes();
+  bool follows = false;
+  for (const Key& earlier : KeysOf(*processes)) {
+    if (earlier.second >= key.second) continue;
+    follows = true;
+    Find(earlier)->generation->HandOver(generation, host_.facts.node_name);
+    Drop(earlier);
+  }
+  if (!follows) return;
+  std::vector<ProcessName> left_out;
+  for (const ProcessName& name : processes->Running()) {
+    if (!generation.RankOf(name)) left_out.push_back(name);
+  }
+  processes->StopAlone(left_out, generation.kill_grace());
 }
 
 }  // namespace meshrun::worker

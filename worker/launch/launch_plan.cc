@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/job_spec.h"
@@ -19,10 +20,17 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
   *launch.mutable_fence() = record.fence();
   *launch.mutable_lease() = ToProtoDuration(lease);
   *launch.mutable_kill_grace() = ToProtoDuration(KillGrace(prepare.spec()));
+  const uint64_t generation = record.fence().generation();
+  const auto starts = [generation](const v1::RankAssignment& rank) {
+    return rank.process_generation() == 0 || rank.process_generation() == generation;
+  };
+  const bool first = std::all_of(prepare.ranks().begin(), prepare.ranks().end(), starts);
   for (int i = 0; i < prepare.ranks_size(); ++i) {
+    if (!starts(prepare.ranks(i))) continue;
     const int rank = prepare.ranks(i).rank();
     v1::RankLaunch& out = *launch.add_ranks();
     out.set_rank(rank);
+    out.set_generation(generation);
     out.add_argv(program);
     // The first word of a command is the program itself; a shipped job's command is arguments only.
     for (int a = prepare.spec().shipped_job().empty() ? 1 : 0; a < prepare.spec().command_size();
@@ -33,7 +41,8 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
     out.set_stdout_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDOUT));
     out.set_stderr_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDERR));
     out.set_error_file(ErrorFilePath(paths.logs, rank));
-    out.set_report_socket(fmt::format("{}/r{}.sock", paths.directory, rank));
+    out.set_report_socket(first ? fmt::format("{}/r{}.sock", paths.directory, rank)
+                                : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
     const Environment env = RankEnvironment(inherited, record, i, host, out);
     out.mutable_env()->insert(env.begin(), env.end());
   }

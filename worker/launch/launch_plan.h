@@ -17,7 +17,8 @@ struct GenerationPaths {
   std::string logs;
 };
 
-// Pure. `program`: the first word of each rank's argv, found by `search` before they start.
+// Of the ranks whose processes are started for this generation; processes that live on into it have
+// theirs. Pure. `program`: the first word of each rank's argv, found by `search` before they start.
 v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
                                 const std::string& working_dir, const Environment& inherited,
                                 const HostFacts& host, const GenerationPaths& paths,

@@ -36,7 +36,7 @@ class ProcFs : public ProcessTable {
   std::optional<Process> Read(pid_t pid) override {
     const auto stat = os::ReadProcessStat(pid);
     if (!stat || stat->IsZombie()) return std::nullopt;
-    return Process{stat->pid, stat->parent, stat->start_ticks};
+    return Process{stat->pid, stat->parent, stat->start_ticks, stat->session};
   }
 
   std::string Environment(pid_t pid) override {
@@ -93,6 +93,11 @@ std::vector<Process> ReadDescendants(pid_t root, ProcessTable& table) {
   return found;
 }
 
+bool HasEntry(pid_t pid, std::string_view entry, ProcessTable& table) {
+  const std::string needle = '\0' + std::string(entry) + '\0';
+  return ('\0' + table.Environment(pid)).find(needle) != std::string::npos;
+}
+
 std::vector<std::pair<pid_t, uint64_t>> Names(const std::vector<Process>& processes) {
   std::vector<std::pair<pid_t, uint64_t>> names;
   for (const Process& process : processes) names.emplace_back(process.pid, process.start);
@@ -116,16 +121,27 @@ int KillDescendants(pid_t root, ProcessTable& table) {
   return FreezeAndKill(table, [&] { return Names(ReadDescendants(root, table)); });
 }
 
+int KillSession(pid_t root, pid_t session, std::string_view entry, ProcessTable& table) {
+  int found = 0;
+  FreezeAndKill(table, [&] {
+    std::vector<Process> own;
+    for (const Process& process : ReadDescendants(root, table)) {
+      if (process.session == session || HasEntry(process.pid, entry, table)) own.push_back(process);
+    }
+    found = static_cast<int>(own.size());
+    return Names(own);
+  });
+  return found;
+}
+
 int KillByEnvironment(std::string_view entry, ProcessTable& table) {
-  const std::string needle = '\0' + std::string(entry) + '\0';
   return FreezeAndKill(table, [&] {
     std::vector<Process> found;
     for (const pid_t pid : table.Pids()) {
       if (pid == ::getpid()) continue;
       // Read before the environment: a pid that is reused in between has another start time.
       const auto process = table.Read(pid);
-      if (process && ('\0' + table.Environment(pid)).find(needle) != std::string::npos)
-        found.push_back(*process);
+      if (process && HasEntry(pid, entry, table)) found.push_back(*process);
     }
     return Names(found);
   });

@@ -19,6 +19,7 @@ struct Process {
   pid_t parent = 0;
   // Clock ticks since boot: with the pid it names one process for ever.
   uint64_t start = 0;
+  pid_t session = 0;
 };
 
 // What the operating system offers; a test puts its own processes here.
@@ -47,6 +48,12 @@ std::vector<pid_t> Descendants(pid_t root, ProcessTable& table = ProcessTable::R
 // that none can fork away from its kill. Returns how many were sent SIGKILL. Collect them with
 // waitpid and call again while any is left: the kernel may take its time.
 int KillDescendants(pid_t root, ProcessTable& table = ProcessTable::Real());
+
+// Kills, in the same way, the descendants of `root` that are of `session` or have `entry` in their
+// environment: what one rank has started, and the rank itself, whose session it is. Returns how many
+// there are.
+int KillSession(pid_t root, pid_t session, std::string_view entry,
+                ProcessTable& table = ProcessTable::Real());
 
 // Kills, in the same way, every process of this user whose environment holds `entry` ("NAME=value")
 // since its start; never the caller. For what is left when the subreaper itself is gone. Returns

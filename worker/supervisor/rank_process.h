@@ -18,4 +18,9 @@ namespace meshrun::worker {
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
                                 const google::protobuf::Map<std::string, std::string>& environment);
 
+// An entry of the environment that this process has, and what it starts inherits, and no other.
+inline std::string EntryOf(const v1::RankLaunch& launch) {
+  return "MESHRUN_REPORT=" + launch.report_socket();
+}
+
 }  // namespace meshrun::worker

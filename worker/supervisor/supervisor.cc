@@ -1,7 +1,6 @@
 #include "worker/supervisor/supervisor.h"
 
 #include <fmt/format.h>
-#include <limits.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -13,15 +12,12 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/clock.h"
-#include "core/exit_codes.h"
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/status.h"
-#include "worker/supervisor/exit_report.h"
 #include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/rank_process.h"
-#include "worker/supervisor/report.h"
 #include "worker/supervisor/unix_socket.h"
 
 namespace meshrun::worker {
@@ -35,22 +31,11 @@ constexpr milliseconds kLinger(200);
 // reads /proc, so the pauses grow.
 constexpr milliseconds kKillAgain(20);
 constexpr milliseconds kKillAgainAtMost(1000);
-// At most ten progress messages a second.
-constexpr milliseconds kProgressInterval(100);
-constexpr size_t kLargestReport = 1 << 16;
-constexpr int kReportsPerTurn = 256;
 
-std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
-
-// Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is lost:
-// whoever reads the pipe may have stopped.
-void Say(const v1::Fence& fence, const std::string& text) {
-  std::string line = fmt::format("meshrun-supervisor: {} job={} generation={}\n", text,
-                                 fence.job_id(), fence.generation());
-  line.resize(std::min<size_t>(line.size(), PIPE_BUF));
-  pollfd room = {STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&room, 1, 0) != 1) return;
-  (void)!::write(STDERR_FILENO, line.data(), line.size());
+// To the rank's process group: a shell between us and the program passes no signal on. Right after
+// the fork the group does not exist yet.
+void Terminate(pid_t pid) {
+  if (::kill(-pid, SIGTERM) != 0) ::kill(pid, SIGTERM);
 }
 
 }  // namespace
@@ -76,11 +61,7 @@ absl::Status Supervisor::Bind() {
   if (!listener_) {
     MESHRUN_ASSIGN_OR_RETURN(listener_, ListenUnix(options_.directory + "/sup.sock"));
   }
-  for (const v1::RankLaunch& launch : options_.launch.ranks()) {
-    Rank& rank = ranks_.emplace_back();
-    rank.launch = &launch;
-    MESHRUN_ASSIGN_OR_RETURN(rank.reports, BindDatagrams(launch.report_socket()));
-  }
+  TakePing(options_.launch.ping());
   lease_end_ = Now() + FromProto(options_.launch.lease());
   if (options_.launch.has_search()) {
     MESHRUN_ASSIGN_OR_RETURN(search_, ProgramSearch::Begin(options_.launch.search()));
@@ -116,9 +97,13 @@ std::vector<pollfd> Supervisor::PollSet() const {
 int Supervisor::PollTimeout(Time now) const {
   Time next = lease_end_;
   if (phase_ != Phase::kEnded) next = std::min(next, kill_at_);
-  next = std::min(next, progress_at_);
+  next = std::min({next, progress_at_, start_at_});
   if (search_) next = std::min(next, search_->deadline());
-  const auto wait = std::chrono::ceil<milliseconds>(next - now).count();
+  for (const Rank& rank : ranks_) next = std::min(next, rank.kill_at);
+  auto wait = std::chrono::ceil<milliseconds>(next - now).count();
+  if (const auto fence = UntilFence()) {
+    wait = std::min(wait, std::chrono::ceil<milliseconds>(*fence).count());
+  }
   return static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000));
 }
 
@@ -150,6 +135,12 @@ void Supervisor::AtTime(Time now) {
   if (now >= lease_end_) {
     lease_end_ = Time::max();
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
+  }
+  if (now >= start_at_) GoOnStarting(now);
+  KillAlone(now);
+  if (const auto fence = UntilFence(); fence && fence->count() <= 0) {
+    if (running_ > 0 && !stop_sent_) Say("killing its ranks: the fence time of this host is over");
+    Kill();
   }
   if (phase_ != Phase::kEnded && now >= kill_at_) Kill();
 }
@@ -191,7 +182,14 @@ void Supervisor::Handle(const v1::SupervisorRequest& request) {
       Start(request.start());
       break;
     case v1::SupervisorRequest::kStop:
-      Stop(FromProto(request.stop().grace()));
+      if (request.stop().processes().empty()) {
+        Stop(FromProto(request.stop().grace()));
+      } else {
+        StopAlone(request.stop());
+      }
+      break;
+    case v1::SupervisorRequest::kPing:
+      TakePing(request.ping());
       break;
     case v1::SupervisorRequest::kRelease:
       released_ = true;
@@ -208,44 +206,10 @@ void Supervisor::Send(const v1::SupervisorResponse& response) {
 void Supervisor::EndSearch(v1::ProgramFound found) {
   search_.reset();
   found_ = std::move(found);
-  if (found_->error().empty()) {
-    for (v1::RankLaunch& launch : *options_.launch.mutable_ranks()) {
-      launch.set_argv(0, found_->program());
-    }
-  }
   v1::SupervisorResponse response;
   *response.mutable_state() = State();
   Send(response);
   if (start_) Start(*std::exchange(start_, std::nullopt));
-}
-
-void Supervisor::Start(const v1::SupervisorStart& start) {
-  if (phase_ != Phase::kPrepared) return;
-  if (search_) {
-    start_ = start;
-    return;
-  }
-  phase_ = Phase::kRunning;
-  v1::SupervisorResponse response;
-  for (Rank& rank : ranks_) {
-    rank.exit.set_rank(rank.launch->rank());
-    const auto pid = found_ && !found_->error().empty()
-                         ? absl::StatusOr<pid_t>(absl::NotFoundError(found_->error()))
-                         : StartRank(*rank.launch, start.env());
-    if (pid.ok()) {
-      rank.pid = *pid;
-      ++running_;
-      (*response.mutable_started()->mutable_pids())[rank.launch->rank()] = *pid;
-    } else {
-      rank.exit.set_exit_code(kExitNotExecutable);
-      rank.exit.set_error_message("cannot start: " + std::string(pid.status().message()));
-    }
-  }
-  Send(response);
-  for (Rank& rank : ranks_) {
-    if (rank.pid < 0) FinishExit(rank);
-  }
-  Reap();
 }
 
 void Supervisor::Stop(std::chrono::nanoseconds grace) {
@@ -261,9 +225,7 @@ void Supervisor::Stop(std::chrono::nanoseconds grace) {
   if (phase_ == Phase::kRunning && grace.count() > 0) {
     for (const Rank& rank : ranks_) {
       if (rank.pid <= 0 || rank.exited) continue;
-      // To the rank's process group: a shell between us and the program passes no signal on. Right
-      // after the fork the group does not exist yet.
-      if (::kill(-rank.pid, SIGTERM) != 0) ::kill(rank.pid, SIGTERM);
+      Terminate(rank.pid);
     }
   }
   phase_ = Phase::kStopping;
@@ -271,11 +233,47 @@ void Supervisor::Stop(std::chrono::nanoseconds grace) {
   kill_at_ = std::min(kill_at_, Now() + grace);
 }
 
+void Supervisor::StopAlone(const v1::SupervisorStop& stop) {
+  Reap();
+  for (const v1::SupervisedProcess& process : stop.processes()) {
+    for (Rank& rank : ranks_) {
+      if (rank.launch.generation() != process.generation() ||
+          rank.launch.rank() != process.rank() || rank.exited) {
+        continue;
+      }
+      const auto grace = FromProto(stop.grace());
+      if (!std::exchange(rank.stop_sent, true) && grace.count() > 0) Terminate(rank.pid);
+      rank.kill_at = std::min(rank.kill_at, Now() + grace);
+    }
+  }
+}
+
+void Supervisor::KillAlone(Time now) {
+  for (Rank& rank : ranks_) {
+    if (now < rank.kill_at) continue;
+    const int left = KillSession(::getpid(), rank.pid, EntryOf(rank.launch));
+    Reap();
+    rank.kill_at = left == 0 && rank.exited ? Time::max() : now + kKillAgainAtMost / 10;
+  }
+}
+
+void Supervisor::TakePing(const v1::SupervisorPing& ping) {
+  if (ping.has_good_for()) ping_ = ping;
+}
+
+std::optional<std::chrono::nanoseconds> Supervisor::UntilFence() const {
+  if (!ping_.has_good_for() || (phase_ != Phase::kRunning && phase_ != Phase::kStopping)) {
+    return std::nullopt;
+  }
+  return FromProto(ping_.good_for()) + std::chrono::nanoseconds(ping_.since_boottime_nanos()) -
+         os::BootTimeNow();
+}
+
 void Supervisor::Abandon(const char* why) {
   Reap();
   abandoned_ = true;
   if (phase_ == Phase::kEnded) return;
-  if (running_ > 0) Say(options_.launch.fence(), fmt::format("killing its ranks: {}", why));
+  if (running_ > 0) Say(fmt::format("killing its ranks: {}", why));
   stop_sent_ = true;
   if (phase_ == Phase::kPrepared) phase_ = Phase::kRunning;
   Kill();
@@ -283,6 +281,8 @@ void Supervisor::Abandon(const char* why) {
 
 void Supervisor::Kill() {
   phase_ = Phase::kKilling;
+  starting_.reset();
+  start_at_ = Time::max();
   stop_sent_ = true;
   KillDescendants(::getpid());
   kill_again_ = std::clamp(kill_again_ * 2, kKillAgain, kKillAgainAtMost);
@@ -300,11 +300,12 @@ void Supervisor::Reap() {
       child_left = pid == 0;
       break;
     }
-    const auto rank =
-        std::find_if(ranks_.begin(), ranks_.end(), [pid](const Rank& r) { return r.pid == pid; });
-    if (rank != ranks_.end() && !rank->exited) RecordExit(*rank, status);
+    const auto rank = std::find_if(ranks_.begin(), ranks_.end(),
+                                   [pid](const Rank& r) { return r.pid == pid && !r.exited; });
+    if (rank != ranks_.end()) RecordExit(*rank, status);
   }
   if (phase_ == Phase::kPrepared || phase_ == Phase::kEnded || running_ > 0) return;
+  if (starting_ && phase_ == Phase::kRunning) return;
   if (child_left) {
     if (phase_ != Phase::kKilling) kill_at_ = std::min(kill_at_, Now() + kLinger);
     return;
@@ -313,32 +314,9 @@ void Supervisor::Reap() {
   // A subreaper without children has no descendants.
   const absl::Status written = os::WriteFileAtomically(
       options_.directory + "/final", State().SerializeAsString(), 0600, /*sync=*/false);
-  if (!written.ok()) Say(options_.launch.fence(), std::string(written.message()));
+  if (!written.ok()) Say(std::string(written.message()));
   v1::SupervisorResponse response;
   response.mutable_ended();
-  Send(response);
-}
-
-void Supervisor::RecordExit(Rank& rank, int wait_status) {
-  --running_;
-  if (WIFSIGNALED(wait_status)) {
-    rank.exit.set_signal(WTERMSIG(wait_status));
-  } else {
-    rank.exit.set_exit_code(WEXITSTATUS(wait_status));
-  }
-  rank.exit.set_teardown(stop_sent_);
-  if (wait_status != 0) ReadLeftBehind(*rank.launch, &rank.exit);
-  FinishExit(rank);
-}
-
-void Supervisor::FinishExit(Rank& rank) {
-  rank.exited = true;
-  rank.exit.set_at_unix_nanos(Clock::Real().WallNow().count());
-  // Its last reports are passed on before its end.
-  ReadReports(rank);
-  SendProgress(Now());
-  v1::SupervisorResponse response;
-  *response.mutable_rank_exit() = rank.exit;
   Send(response);
 }
 
@@ -350,50 +328,6 @@ void Supervisor::ReadSignals() {
   }
   Reap();
   if (terminate) Stop(FromProto(options_.launch.kill_grace()));
-}
-
-void Supervisor::ReadReports(Rank& rank) {
-  static char buffer[kLargestReport];
-  // Bounded: a rank that floods its socket loses reports and does not hold up the others.
-  for (int i = 0; i < kReportsPerTurn; ++i) {
-    const ssize_t n = ::recv(rank.reports.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (n < 0) break;
-    if (MergeReport(std::string_view(buffer, n), &rank.progress)) {
-      rank.progress_unsent = true;
-    } else if (++malformed_reports_ == 1) {
-      Say(options_.launch.fence(),
-          fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
-                      rank.launch->rank(), n));
-    }
-  }
-  if (rank.progress_unsent)
-    progress_at_ = std::min(progress_at_, last_progress_ + kProgressInterval);
-}
-
-void Supervisor::SendProgress(Time now) {
-  progress_at_ = Time::max();
-  v1::SupervisorResponse response;
-  for (Rank& rank : ranks_) {
-    if (!rank.progress_unsent || !connection_) continue;
-    rank.progress_unsent = false;
-    (*response.mutable_progress()->mutable_progress())[rank.launch->rank()] = rank.progress;
-  }
-  if (!response.has_progress()) return;
-  last_progress_ = now;
-  Send(response);
-}
-
-v1::SupervisorState Supervisor::State() const {
-  v1::SupervisorState state;
-  state.set_started(phase_ != Phase::kPrepared);
-  state.set_ended(phase_ == Phase::kEnded);
-  for (const Rank& rank : ranks_) {
-    if (rank.pid > 0) (*state.mutable_pids())[rank.launch->rank()] = rank.pid;
-    if (rank.exited) *state.add_exits() = rank.exit;
-  }
-  state.set_searching(search_.has_value());
-  if (found_) *state.mutable_found() = *found_;
-  return state;
 }
 
 }  // namespace meshrun::worker

@@ -1,15 +1,17 @@
-// The supervisor of one generation on one host: a small process of its own, parent of the ranks,
+// The supervisor of one job's rank processes on one host: a small process of its own, their parent,
 // that outlives its daemon for the length of the lease. docs/architecture.md, "Rank processes".
 //
 //   PREPARED --start--> RUNNING --stop--> STOPPING --grace over--> KILLING --no child left--> ENDED
 //
+//   RUNNING            --start: more processes, for a later generation--> RUNNING
 //   PREPARED           --stop--> ENDED
 //   RUNNING, STOPPING  --all ranks have exited, no child is left--> ENDED
 //   RUNNING, STOPPING  --all ranks have exited, some child is left for a moment--> KILLING
 //   any but ENDED      --lease over or lifeline broken--> KILLING; the process exits after ENDED
+//   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
 //
 // One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the
-// generation's directory; one daemon at a time, the newest counts. No exit is lost while it runs:
+// processes' directory; one daemon at a time, the newest counts. No exit is lost while it runs:
 // each new connection gets the whole state, and the last state is written to the file "final".
 //
 // Where the launch asks for it, the ranks' program is searched for first; a start waits for the end
@@ -34,7 +36,7 @@ namespace meshrun::worker {
 
 struct SupervisorOptions {
   v1::SupervisorLaunch launch;
-  // Directory of the generation, with sup.sock and final.
+  // Directory of the processes, with sup.sock and final.
   std::string directory;
   // Listening already, where the daemon made the socket; else the supervisor binds sup.sock itself.
   os::UniqueFd listener;
@@ -58,9 +60,14 @@ class Supervisor {
   enum class Phase { kPrepared, kRunning, kStopping, kKilling, kEnded };
 
   struct Rank {
-    const v1::RankLaunch* launch = nullptr;
+    v1::RankLaunch launch;
     pid_t pid = -1;
     bool exited = false;
+    // It was stopped alone, and is killed at this time.
+    bool stop_sent = false;
+    Time kill_at = Time::max();
+    // Nothing of it is left: another process may take its place.
+    bool cleared = false;
     v1::RankExit exit;
     os::UniqueFd reports;
     v1::Progress progress;
@@ -83,8 +90,20 @@ class Supervisor {
   void Send(const v1::SupervisorResponse& response);
 
   void EndSearch(v1::ProgramFound found);
-  void Start(const v1::SupervisorStart& start);
+  void Start(v1::SupervisorStart start);
+  // Starts what waits to be started, once nothing is left of the processes that have ended.
+  void GoOnStarting(Time now);
+  bool ClearEnded();
+  void StartNow();
+  absl::StatusOr<pid_t> Spawn(Rank& rank, const v1::SupervisorStart& start);
+  void Refuse(const std::string& why);
   void Stop(std::chrono::nanoseconds grace);
+  void StopAlone(const v1::SupervisorStop& stop);
+  // Processes that were stopped alone, when their grace is over.
+  void KillAlone(Time now);
+  void TakePing(const v1::SupervisorPing& ping);
+  // Time until the fence; absent where there is none.
+  std::optional<std::chrono::nanoseconds> UntilFence() const;
   void Abandon(const char* why);
   void Kill();
   // Collects every child that has ended, and finds out whether any is left.
@@ -95,6 +114,10 @@ class Supervisor {
   void ReadReports(Rank& rank);
   void SendProgress(Time now);
   v1::SupervisorState State() const;
+  // Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is
+  // lost: whoever reads the pipe may have stopped.
+  void Say(const std::string& text) const;
+  static Time Now() { return std::chrono::steady_clock::now(); }
 
   SupervisorOptions options_;
   Phase phase_ = Phase::kPrepared;
@@ -115,6 +138,11 @@ class Supervisor {
   FrameReader reader_;
   FrameWriter writer_;
   Time lease_end_;
+  v1::SupervisorPing ping_;
+  // Waits until what ended processes have left is gone.
+  std::optional<v1::SupervisorStart> starting_;
+  Time start_at_ = Time::max();
+  Time start_until_ = Time::max();
   // When KILLING begins (RUNNING, STOPPING), and when it tries again (KILLING).
   Time kill_at_ = Time::max();
   std::chrono::milliseconds kill_again_{0};

@@ -166,4 +166,26 @@ absl::Status FakeAgent::RegisterGroup(std::string_view name, const std::vector<i
   return absl::OkStatus();
 }
 
+absl::Status FakeAgent::CommitCheckpoint(std::string_view name, int64_t step,
+                                         std::string_view digest, std::string_view temporary,
+                                         std::optional<int64_t> expected) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  const auto known = checkpoints_.find(name);
+  const bool is_expected =
+      known == checkpoints_.end() ? !expected.has_value() : expected == known->second.step;
+  if (!is_expected) return absl::FailedPreconditionError("the newest commit is another one");
+  checkpoints_[std::string(name)] = {step, std::string(digest), std::string(temporary), 1};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<agent::Checkpoint>> FakeAgent::CommittedCheckpoint(
+    std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  const auto known = checkpoints_.find(name);
+  if (known == checkpoints_.end()) return std::nullopt;
+  return known->second;
+}
+
 }  // namespace meshrun

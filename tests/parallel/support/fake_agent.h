@@ -4,7 +4,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +58,16 @@ class FakeAgent : public agent::Agent {
     return absl::OkStatus();
   }
   absl::Status WithdrawWait(agent::Milliseconds) override { return absl::OkStatus(); }
+  absl::Status SetInProcess(bool, agent::Milliseconds) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<agent::Agent>> NextGeneration(agent::Milliseconds) override {
+    return absl::AbortedError("there is one generation here");
+  }
+  absl::Status ReportQuiesced(int64_t, agent::Milliseconds) override { return absl::OkStatus(); }
+  absl::Status CommitCheckpoint(std::string_view name, int64_t step, std::string_view digest,
+                                std::string_view temporary,
+                                std::optional<int64_t> expected) override;
+  absl::StatusOr<std::optional<agent::Checkpoint>> CommittedCheckpoint(
+      std::string_view name) override;
 
  private:
   // Runs `call` with c10d's exceptions turned into codes.
@@ -68,6 +81,7 @@ class FakeAgent : public agent::Agent {
   absl::Status failure_;
   absl::Status group_refusal_;
   std::vector<std::string> groups_;
+  std::map<std::string, agent::Checkpoint, std::less<>> checkpoints_;
 };
 
 }  // namespace meshrun

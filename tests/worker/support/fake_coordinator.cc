@@ -67,8 +67,8 @@ grpc::Status FakeCoordinator::OpenSession(
       *answer.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
       *answer.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
       stream->Write(answer);
-    } else if (message.has_heartbeat()) {
-      answer.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+    } else if (message.has_heartbeat() && message.heartbeat().sequence() > late_) {
+      answer.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence() - late_);
       stream->Write(answer);
     }
     received_.push_back(message);
@@ -141,6 +141,11 @@ FakeCoordinator::Upload FakeCoordinator::AwaitUpload(
     if (!changed_.WaitUntil(mu_, deadline)) break;
   }
   return uploads_[stream_id];
+}
+
+void FakeCoordinator::AnswerLate(uint64_t heartbeats) {
+  MutexLock lock(mu_);
+  late_ = heartbeats;
 }
 
 int FakeCoordinator::store_calls() const {

@@ -55,6 +55,9 @@ class FakeCoordinator : public v1::SessionService::Service {
   // As it is once `enough` holds of it.
   Upload AwaitUpload(const std::string& stream_id,
                      const std::function<bool(const Upload&)>& enough);
+  // From now on each heartbeat is answered when so many more have come.
+  void AnswerLate(uint64_t heartbeats);
+
   // Calls of the store that have come, and the fence of the last.
   int store_calls() const;
   v1::Fence last_store_fence() const;
@@ -78,6 +81,7 @@ class FakeCoordinator : public v1::SessionService::Service {
       nullptr;
   uint64_t incarnation_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::map<std::string, Upload> uploads_ MESHRUN_GUARDED_BY(mu_);
+  uint64_t late_ MESHRUN_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace meshrun::testing

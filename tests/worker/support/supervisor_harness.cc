@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
@@ -30,9 +31,17 @@ SupervisorHarness::~SupervisorHarness() {
 }
 
 v1::RankLaunch& SupervisorHarness::AddRank(const std::string& script) {
-  const std::string rank = std::to_string(launch_.ranks_size());
-  v1::RankLaunch& out = *launch_.add_ranks();
-  out.set_rank(launch_.ranks_size() - 1);
+  const int rank = launch_.ranks_size();
+  return *launch_.add_ranks() = LaterRank(1, rank, script);
+}
+
+v1::RankLaunch SupervisorHarness::LaterRank(uint64_t generation, int number,
+                                            const std::string& script) {
+  const std::string rank =
+      (generation == 1 ? "" : std::to_string(generation) + "-") + std::to_string(number);
+  v1::RankLaunch out;
+  out.set_rank(number);
+  out.set_generation(generation);
   for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script})
     out.add_argv(word);
   (*out.mutable_env())["PATH"] = "/usr/local/bin:/usr/bin:/bin";
@@ -41,6 +50,7 @@ v1::RankLaunch& SupervisorHarness::AddRank(const std::string& script) {
   out.set_stderr_path(Path(rank + ".stderr.log"));
   out.set_error_file(Path(rank + ".error.json"));
   out.set_report_socket(Path("r" + rank + ".sock"));
+  (*out.mutable_env())["MESHRUN_REPORT"] = out.report_socket();
   return out;
 }
 
@@ -78,6 +88,29 @@ void SupervisorHarness::Disconnect() { connection_.reset(); }
 void SupervisorHarness::Start() {
   v1::SupervisorRequest request;
   (*request.mutable_start()->mutable_env())["MASTER_PORT"] = "20001";
+  Send(request);
+}
+
+void SupervisorHarness::StartLater(const v1::RankLaunch& launch) {
+  v1::SupervisorRequest request;
+  request.mutable_start()->set_generation(launch.generation());
+  *request.mutable_start()->add_ranks() = launch;
+  Send(request);
+}
+
+void SupervisorHarness::StopAlone(uint64_t generation, int rank, std::chrono::milliseconds grace) {
+  v1::SupervisorRequest request;
+  *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+  v1::SupervisedProcess& process = *request.mutable_stop()->add_processes();
+  process.set_generation(generation);
+  process.set_rank(rank);
+  Send(request);
+}
+
+void SupervisorHarness::PingWithFence(std::chrono::milliseconds good_for) {
+  v1::SupervisorRequest request;
+  *request.mutable_ping()->mutable_good_for() = ToProtoDuration(good_for);
+  request.mutable_ping()->set_since_boottime_nanos(os::BootTimeNow().count());
   Send(request);
 }
 

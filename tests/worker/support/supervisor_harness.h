@@ -30,8 +30,14 @@ class SupervisorHarness {
   void Disconnect();
 
   void Start();
+  // A rank that AddRank has not added, for a later generation. Started by StartLater.
+  v1::RankLaunch LaterRank(uint64_t generation, int rank, const std::string& script);
+  void StartLater(const v1::RankLaunch& launch);
   void Stop(std::chrono::milliseconds grace);
+  void StopAlone(uint64_t generation, int rank, std::chrono::milliseconds grace);
   void Ping();
+  // The fence time is over after this, from now on.
+  void PingWithFence(std::chrono::milliseconds good_for);
   void Release();
   pid_t pid() const { return pid_; }
   // Wait status.

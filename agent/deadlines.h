@@ -1,0 +1,20 @@
+// How long the agent's calls last.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "agent/calls.h"
+
+namespace meshrun::agent {
+
+// Calls that do not wait for other ranks: long enough for a coordinator to be started again.
+inline constexpr std::chrono::seconds kCallTimeout(60);
+
+inline Calls::Deadline After(std::chrono::nanoseconds timeout) {
+  // Callers pass "for ever" as the largest number there is.
+  return std::chrono::steady_clock::now() +
+         std::min<std::chrono::nanoseconds>(timeout, std::chrono::hours(24 * 365));
+}
+
+}  // namespace meshrun::agent

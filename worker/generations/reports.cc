@@ -1,0 +1,232 @@
+// What this host's generations report to the coordinator.
+#include <utility>
+
+#include "core/log.h"
+#include "core/rank_exit.h"
+#include "worker/generations/generations.h"
+
+namespace meshrun::worker {
+namespace {
+
+// Progress is passed on at most five times a second.
+constexpr std::chrono::milliseconds kProgressInterval(200);
+// Ranks of a host register within a moment: one message for all.
+constexpr std::chrono::milliseconds kJoinedInterval(5);
+
+}  // namespace
+
+RankProcesses::Handler Generations::ProcessesHandler() {
+  return {
+      .on_ready = [this](RankProcesses& processes) { OnReady(processes); },
+      .on_unready = [this](RankProcesses& processes,
+                           const v1::ProgramFound& why) { OnUnready(processes, why); },
+      .on_started = [this](RankProcesses& processes,
+                           uint64_t generation) { OnStarted(processes, generation); },
+      .on_exit = [this](RankProcesses& processes, const ProcessName& name,
+                        const v1::RankExit& exit) { OnExit(processes, name, exit); },
+      .on_progress = [this](
+                         RankProcesses& processes, const ProcessName& name,
+                         const v1::Progress& progress) { OnProgress(processes, name, progress); },
+      .on_ended = [this](RankProcesses& processes) { OnEnded(processes); },
+  };
+}
+
+void Generations::OnReady(RankProcesses& processes) {
+  if (on_adopted_) {
+    FinishAdoption();
+    return;
+  }
+  for (const Key& key : KeysOf(processes)) {
+    if (!Find(key)->announced) AnswerPrepare(key);
+  }
+}
+
+void Generations::OnUnready(RankProcesses& processes, const v1::ProgramFound& why) {
+  // Its supervisor ends at once, unless a file system holds the search.
+  processes.Discard();
+  ReleaseLogs(processes);
+  for (const Key& key : KeysOf(processes)) {
+    const Generation& generation = *Find(key)->generation;
+    RefusePrepare(generation.fence(), absl::NotFoundError(why.error()), why.bad_command());
+    host_.ports.GiveBack(static_cast<uint16_t>(generation.record().master_port()));
+    // Not from within the processes' own call.
+    host_.loop.Post([this, key] { Drop(key); });
+  }
+  if (on_adopted_) host_.loop.Post([this] { FinishAdoption(); });
+}
+
+void Generations::OnStarted(RankProcesses& processes, uint64_t generation) {
+  const Entry* const entry = Find({processes.job_id(), generation});
+  if (entry != nullptr) SendStarted({processes.job_id(), generation});
+}
+
+void Generations::SendStarted(const Key& key) {
+  v1::OpenSessionRequest message;
+  for (const auto& [rank, pid] : Find(key)->generation->Pids()) {
+    (*message.mutable_ranks_started()->mutable_pids())[rank] = pid;
+  }
+  if (message.has_ranks_started()) Send(key, std::move(message));
+}
+
+void Generations::OnExit(RankProcesses& processes, const ProcessName& name,
+                         const v1::RankExit& exit) {
+  const std::string& job_id = processes.job_id();
+  log::Info("a rank has ended", {{"job", job_id},
+                                 {"generation", name.generation},
+                                 {"rank", name.rank},
+                                 {"end", DescribeEnd(exit)},
+                                 {"teardown", exit.teardown()}});
+  // Its last progress is sent before its end.
+  SendProgress();
+  // Of the generation that runs, and of the one that was to follow.
+  for (const Key& key : KeysOf(processes)) {
+    Generation& generation = *Find(key)->generation;
+    const auto rank = generation.RankOf(name);
+    if (!rank) continue;
+    v1::RankExit now = exit;
+    now.set_rank(*rank);
+    if (generation.started()) generation.TakeExit(now);
+    SendExit(key, now);
+  }
+  handler_.on_rank_ended(job_id, name.generation, name.rank);
+}
+
+void Generations::OnProgress(RankProcesses& processes, const ProcessName& name,
+                             const v1::Progress& progress) {
+  Entry* const entry = Current(processes);
+  const auto rank = entry ? entry->generation->RankOf(name) : std::nullopt;
+  if (rank) ReportProgress(*entry->generation, *rank, progress);
+}
+
+void Generations::ReportProgress(Generation& generation, int rank, const v1::Progress& progress) {
+  generation.MergeRankProgress(rank, progress);
+  ScheduleProgress();
+}
+
+void Generations::OnEnded(RankProcesses& processes) {
+  const std::string job_id = processes.job_id();
+  SendProgress();
+  uint64_t newest = 0;
+  std::vector<Key> forgotten;
+  for (const Key& key : KeysOf(processes)) {
+    Entry& entry = *Find(key);
+    log::Info("a generation has ended on this host",
+              {{"job", key.first}, {"generation", key.second}});
+    entry.generation->TellEnded();
+    SendEnded(key);
+    if (const uint32_t port = entry.generation->record().master_port(); port != 0) {
+      host_.ports.GiveBack(static_cast<uint16_t>(port));
+    }
+    for (const v1::RankAssignment& rank : entry.generation->record().prepare().ranks()) {
+      const ProcessName name = NameOf(rank, key.second);
+      newest = std::max(newest, name.generation);
+      handler_.on_rank_ended(key.first, name.generation, name.rank);
+    }
+    if (entry.forgotten) forgotten.push_back(key);
+  }
+  ReleaseLogs(processes);
+  handler_.on_generation_ended(job_id, newest);
+  // Not from within the processes' own call.
+  host_.loop.Post([this, job_id, forgotten] {
+    for (const Key& key : forgotten) Drop(key);
+    PrepareDeferred(job_id);
+  });
+  if (on_adopted_) FinishAdoption();
+}
+
+void Generations::SendExit(const Key& key, const v1::RankExit& exit) {
+  v1::OpenSessionRequest message;
+  *message.mutable_rank_exit() = exit;
+  Send(key, std::move(message));
+}
+
+void Generations::SendEnded(const Key& key) {
+  v1::OpenSessionRequest message;
+  message.mutable_generation_ended();
+  Send(key, std::move(message));
+}
+
+void Generations::SendWaiting(const Key& key, const v1::WaitReport& report) {
+  v1::OpenSessionRequest message;
+  *message.mutable_wait_report() = report;
+  Send(key, std::move(message));
+}
+
+void Generations::ReportWait(Generation& generation, const v1::WaitReport& report) {
+  generation.SetWaiting(report);
+  SendWaiting({generation.fence().job_id(), generation.fence().generation()}, report);
+}
+
+void Generations::WithdrawWait(Generation& generation, int rank) {
+  generation.ClearWaiting(rank);
+  v1::OpenSessionRequest message;
+  message.mutable_wait_withdrawn()->set_rank(rank);
+  Send({generation.fence().job_id(), generation.fence().generation()}, std::move(message));
+}
+
+void Generations::Join(Generation& generation, int rank, bool in_process) {
+  if (!generation.Join(rank, in_process)) return;
+  ScheduleJoined({generation.fence().job_id(), generation.fence().generation()});
+}
+
+void Generations::ReportQuiesced(Generation& generation, int rank, int64_t step) {
+  generation.TakeQuiesced(rank, step);
+  ScheduleJoined({generation.fence().job_id(), generation.fence().generation()});
+}
+
+void Generations::ScheduleJoined(const Key& key) {
+  Find(key)->unsaid = true;
+  if (std::exchange(joined_scheduled_, true)) return;
+  host_.loop.After(kJoinedInterval, [this] {
+    joined_scheduled_ = false;
+    for (auto& [unsaid, entry] : entries_) {
+      if (entry.unsaid && !entry.generation->ended()) entry.generation->Save();
+    }
+    SendJoined();
+  });
+}
+
+void Generations::SendJoined() {
+  for (auto& [key, entry] : entries_) {
+    if (!std::exchange(entry.unsaid, false)) continue;
+    const v1::GenerationRecord& record = entry.generation->record();
+    if (record.joined().ranks_size() > 0) {
+      v1::OpenSessionRequest message;
+      *message.mutable_ranks_joined() = record.joined();
+      Send(key, std::move(message));
+    }
+    if (record.quiesced().steps_size() > 0) {
+      v1::OpenSessionRequest message;
+      *message.mutable_ranks_quiesced() = record.quiesced();
+      Send(key, std::move(message));
+    }
+  }
+}
+
+void Generations::ScheduleProgress() {
+  if (std::exchange(progress_scheduled_, true)) return;
+  host_.loop.After(kProgressInterval, [this] {
+    progress_scheduled_ = false;
+    SendProgress();
+  });
+}
+
+void Generations::SendProgress() {
+  for (auto& [key, entry] : entries_) {
+    auto report = entry.generation->TakeProgress();
+    if (!report) continue;
+    v1::OpenSessionRequest message;
+    *message.mutable_progress_report() = *std::move(report);
+    Send(key, std::move(message));
+  }
+}
+
+void Generations::Send(const Key& key, v1::OpenSessionRequest message) {
+  const Entry* const entry = Find(key);
+  if (entry != nullptr && entry->forgotten) return;
+  message.mutable_fence()->set_job_id(key.first);
+  message.mutable_fence()->set_generation(key.second);
+  handler_.send(std::move(message));
+}
+
+}  // namespace meshrun::worker
