@@ -31,8 +31,9 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     const bool takes_part = job != nullptr && member != nullptr && !member->ended && job->active();
     // Its processes are to live on, and it has not heard of that.
-    const bool behind = takes_part && job->view.state() == v1::JOB_STATE_RENDEZVOUS &&
-                        running.generation() < job->view.generation() && HasKept(*job);
+    const bool behind =
+        takes_part && running.generation() < job->view.generation() && HasKept(*job) &&
+        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait);
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
       SendForget(running.job_id(), running.generation(), node);
       continue;
@@ -46,6 +47,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !member->prepared) {
         SendPrepare(*job, *member);
       }
+      if (job->survivors_wait) proceed_.insert(job->id());
       continue;
     }
     if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && (running.ended() || !HasKept(*job))) {

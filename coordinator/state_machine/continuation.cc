@@ -93,10 +93,19 @@ void Generations::Proceed(Job& job) {
     if (!member.ended && nodes_.Find(member.node_id)->session_id == 0) return;
   }
   if (job.quiesce_asked && !job.failed()) {
+    bool all_still = true;
     for (const v1::RankStatus& rank : job.view.ranks()) {
-      const bool runs = rank.state() == v1::RANK_STATE_RUNNING;
-      if (runs && !job.quiesced.contains(rank.assignment().rank())) return;
+      if (rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit())) {
+        // It had come to its end when it was asked, and so have the others.
+        job.survivors_wait = job.quiesce_asked = false;
+        jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
+        jobs_.ClearDeadline(job);
+        return;
+      }
+      all_still &= rank.state() != v1::RANK_STATE_RUNNING ||
+                   job.quiesced.contains(rank.assignment().rank());
     }
+    if (!all_still) return;
   }
   if (GoOn(job) || WaitsForFence(job)) return;
   if (!job.failed()) {

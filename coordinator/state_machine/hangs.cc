@@ -33,6 +33,12 @@ std::string NameRanks(const std::vector<int>& ranks) {
 }  // namespace
 
 void Hangs::OnProgress(const Job& job) {
+  if (watches_.size() > 2 * jobs_.active_count() + 100) {
+    std::erase_if(watches_, [&](const auto& entry) {
+      const Job* watched = jobs_.Find(entry.first);
+      return watched == nullptr || watched->ended();
+    });
+  }
   Watch& watch = watches_[job.id()];
   if (watch.generation != job.view.generation()) {
     watch = Watch();

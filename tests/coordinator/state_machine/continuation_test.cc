@@ -270,6 +270,37 @@ TEST_F(ContinuationTest, RanksThatDoNotStandStillAreStoppedAtNoCharge) {
   EXPECT_EQ(h.job(id).restarts_charged(), 0u);
 }
 
+TEST_F(ContinuationTest, RanksThatComeToTheirEndWhenTheyAreAskedSucceed) {
+  FakeWorker& first = Add("node1");
+  first.quiesces = false;
+  v1::JobSpec spec = Elastic(1, 2);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  Add("node2");
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  h.Say(first, first.ExitAll(id, 0));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED) << h.job(id).reason();
+}
+
+TEST_F(ContinuationTest, AHostThatIsTwoGenerationsBehindKeepsItsProcesses) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  FakeWorker& third = Add("node3");
+  const std::string id = Run(Elastic(1, 3));
+  first.deaf = true;
+  h.Say(third, third.Exit(id, 2, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  // Before it has heard of generation 2, another host dies.
+  h.Disconnect(first);
+  h.Say(second, second.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  first.deaf = false;
+  h.Connect(first);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_forget), 0);
+}
+
 TEST_F(ContinuationTest, CancelDuringTheChangeStopsTheProcesses) {
   FakeWorker& first = Add("node1");
   FakeWorker& second = Add("node2");
