@@ -8,8 +8,9 @@
 
 namespace meshrun::agent {
 
-// Calls that do not wait for other ranks: long enough for a coordinator to be started again.
-inline constexpr std::chrono::seconds kCallTimeout(60);
+// Calls that do not wait for other ranks: long enough for a coordinator to be started again, or for
+// its disk to answer again.
+inline constexpr std::chrono::minutes kCallTimeout(5);
 
 inline Calls::Deadline After(std::chrono::nanoseconds timeout) {
   // Callers pass "for ever" as the largest number there is.

@@ -13,6 +13,7 @@
 #include "coordinator/services/log_relay.h"
 #include "coordinator/services/session_service.h"
 #include "coordinator/services/store_service.h"
+#include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
@@ -93,6 +94,10 @@ class RunningServer : public Server {
  private:
   static Options WithStore(Options options) {
     if (options.store == nullptr) options.store = std::make_unique<MemoryStateStore>();
+    const StateStore::Limits limits = options.store->limits();
+    if (limits.rows != StateStore::Limits().rows || limits.bytes != StateStore::Limits().bytes) {
+      options.store = std::make_unique<BatchedStateStore>(std::move(options.store));
+    }
     return options;
   }
 

@@ -5,11 +5,11 @@
 #include <google/protobuf/util/delimited_message_util.h>
 #include <sys/stat.h>
 
-#include <charconv>
+#include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "core/ids.h"
-#include "core/log.h"
 #include "core/os/fd.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -18,30 +18,10 @@
 namespace meshrun::coordinator {
 namespace {
 
-constexpr std::chrono::seconds kAttemptInterval(1);
-
-bool IsRead(const v1::StateEvent& event) {
-  switch (event.event_case()) {
-    case v1::StateEvent::kGetJob:
-    case v1::StateEvent::kListJobs:
-    case v1::StateEvent::kWatchJob:
-    case v1::StateEvent::kListNodes:
-    case v1::StateEvent::kDescribeCluster:
-    case v1::StateEvent::kReadLogs:
-    case v1::StateEvent::kCallCancelled:
-      return true;
-    default:
-      return false;
-  }
-}
-
-v1::StateRow MetaRow(std::string key, std::string value) {
-  v1::StateRow row;
-  row.set_table(v1::STATE_TABLE_META);
-  row.set_key(std::move(key));
-  row.set_value(std::move(value));
-  return row;
-}
+// A commit that takes longer is answered beside: most are over before.
+constexpr std::chrono::milliseconds kBeside(200);
+// A commit that takes longer stops the state machine's clock.
+constexpr std::chrono::seconds kStandStill(1);
 
 // What is recorded: without the values of environments, which are the ranks' alone.
 v1::StateEvent WithoutValues(v1::StateEvent event) {
@@ -63,18 +43,7 @@ v1::StateEvent WithoutValues(v1::StateEvent event) {
 }  // namespace
 
 absl::Status EventLoop::Start() {
-  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
-  for (const v1::StateRow& row : rows) {
-    if (row.table() != v1::STATE_TABLE_META || row.key() != "term") continue;
-    const char* const end = row.value().data() + row.value().size();
-    const auto [stop, error] = std::from_chars(row.value().data(), end, term_);
-    if (error != std::errc{} || stop != end) {
-      return absl::DataLossError(fmt::format(
-          "the state is damaged: the term is '{}', which is not a number", row.value()));
-    }
-  }
-  ++term_;
-  MESHRUN_RETURN_IF_ERROR(options_.store.Commit({MetaRow("term", std::to_string(term_))}));
+  MESHRUN_ASSIGN_OR_RETURN(term_, options_.store.BeginTerm());
   if (!options_.record_path.empty()) {
     // Events hold what users submit: nobody else's business.
     const os::UniqueFd own(
@@ -88,6 +57,8 @@ absl::Status EventLoop::Start() {
     }
   }
   MESHRUN_RETURN_IF_ERROR(Restore());
+  commits_.Start();
+  loads_.Start();
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -99,10 +70,18 @@ void EventLoop::Stop() {
     arrived_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+  commits_.Stop();
+  loads_.Stop();
+}
+
+void EventLoop::Poke() {
+  MutexLock lock(mu_);
+  poked_ = true;
+  arrived_.NotifyAll();
 }
 
 v1::StateEvent EventLoop::Stamped(v1::StateEvent event) const {
-  event.set_now_nanos(options_.clock.SteadyNow().count());
+  event.set_now_nanos(Now().count());
   *event.mutable_wall() = ToProtoTimestamp(options_.clock.WallNow());
   return event;
 }
@@ -131,7 +110,7 @@ void EventLoop::Enqueue(v1::StateEvent event, size_t bytes) {
   // Stamped under the lock: the order of the queue is the order of time.
   queue_.push_back({Stamped(std::move(event)), bytes});
   queue_bytes_ += bytes;
-  if (queue_.size() == 1) arrived_.NotifyOne();
+  if (queue_.size() == seen_ + 1) arrived_.NotifyAll();
 }
 
 void EventLoop::PostEnd(v1::StateEvent event) {
@@ -145,176 +124,206 @@ std::string EventLoop::read_only_reason() const {
   return read_only_reason_;
 }
 
-std::vector<v1::StateEvent> EventLoop::TakeBatch() {
-  auto deadline = read_only_ ? std::optional<SteadyNanos>(next_attempt_) : machine_.NextDeadline();
-  // Every wait has an end, whatever the clock does.
-  const SteadyNanos now = options_.clock.SteadyNow();
-  const SteadyNanos wake = std::min(deadline.value_or(now + std::chrono::seconds(1)),
-                                    now + SteadyNanos(std::chrono::seconds(1)));
-  const auto until = std::chrono::steady_clock::now() +
-                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(wake - now);
-  std::vector<v1::StateEvent> batch;
-  MutexLock lock(mu_);
-  while (queue_.empty() && !stopping_) {
-    if (!arrived_.WaitUntil(mu_, until)) break;
-  }
-  if (stopping_) return batch;
-  while (!queue_.empty() && batch.size() < options_.batch_limit) {
-    batch.push_back(std::move(queue_.front().event));
-    queue_bytes_ -= queue_.front().bytes;
-    queue_.pop_front();
-  }
-  if (batch.empty()) {
-    v1::StateEvent tick;
-    tick.mutable_tick();
-    batch.push_back(Stamped(std::move(tick)));
-  }
-  return batch;
-}
-
 void EventLoop::Run() {
   while (true) {
-    std::vector<v1::StateEvent> batch = TakeBatch();
-    if (batch.empty()) break;
-    if (read_only_ && options_.clock.SteadyNow() >= next_attempt_) TryToLeaveReadOnly();
-    if (read_only_) {
-      ProcessReadOnly(std::move(batch));
-    } else {
-      Process(std::move(batch));
+    AwaitSomething();
+    {
+      MutexLock lock(mu_);
+      if (stopping_) break;
     }
+    Turn();
   }
   options_.recipients.EndCalls(absl::UnavailableError("the coordinator is stopping"));
   options_.recipients.EndSessions(absl::UnavailableError("the coordinator is stopping"));
 }
 
-Actions EventLoop::StepBatch(std::vector<v1::StateEvent>& batch) {
+SteadyNanos EventLoop::WakeAt() const {
+  // Every wait has an end, whatever the clock does.
+  const SteadyNanos now = options_.clock.SteadyNow();
+  SteadyNanos wake = now + std::chrono::seconds(1);
+  if (mode_ == Mode::kFailed && work_ == Work::kNone) wake = std::min(wake, next_attempt_);
+  if (mode_ != Mode::kWriting) return wake;
+  if (work_ == Work::kCommit) {
+    const SteadyNanos beside = work_began_ + kBeside;
+    return std::min(wake, now < beside ? beside : work_began_ + options_.read_only_after);
+  }
+  const auto deadline = machine_.NextDeadline();
+  return deadline ? std::min(wake, *deadline + SteadyNanos(stood_still_.load())) : wake;
+}
+
+void EventLoop::AwaitSomething() {
+  const SteadyNanos wait = WakeAt() - options_.clock.SteadyNow();
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait);
+  const bool committing = mode_ == Mode::kWriting && work_ == Work::kCommit;
+  const bool beside = committing && options_.clock.SteadyNow() - work_began_ >= kBeside;
+  MutexLock lock(mu_);
+  while (!stopping_ && !std::exchange(poked_, false)) {
+    if (beside ? queue_.size() > seen_ : !committing && !queue_.empty()) return;
+    if (!arrived_.WaitUntil(mu_, until)) return;
+  }
+}
+
+void EventLoop::Turn() {
+  if (options_.on_turn) options_.on_turn();
+  if (loads_.TakeDone()) OnViewLoaded();
+  if (commits_.TakeDone()) OnStoreDone();
+  if (mode_ == Mode::kWriting && work_ == Work::kCommit) {
+    const SteadyNanos took = options_.clock.SteadyNow() - work_began_;
+    if (took >= kBeside) AnswerBeside();
+    if (took >= options_.read_only_after) {
+      EnterReadOnly(Mode::kHung,
+                    fmt::format("its disk has not answered for {}", FormatDuration(took)));
+    }
+    return;
+  }
+  if (mode_ == Mode::kFailed && work_ == Work::kNone &&
+      options_.clock.SteadyNow() >= next_attempt_) {
+    BeginProbe();
+  }
+  Batch batch = TakeBatch();
+  if (mode_ == Mode::kWriting) {
+    Process(std::move(batch));
+  } else {
+    ProcessReadOnly(std::move(batch));
+  }
+}
+
+EventLoop::Batch EventLoop::TakeBatch() {
+  Batch batch;
+  MutexLock lock(mu_);
+  while (!queue_.empty() && batch.size() < options_.batch_limit) {
+    batch.push_back(std::move(queue_.front().event));
+    queue_bytes_ -= queue_.front().bytes;
+    queue_.pop_front();
+  }
+  seen_ -= std::min(seen_, batch.size());
+  return batch;
+}
+
+Actions EventLoop::StepBatch(StateMachine& machine, Batch& batch) {
   batch.back().set_end_of_batch(true);
   Actions all;
   for (const v1::StateEvent& event : batch) {
-    if (record_.is_open()) {
-      google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &record_);
+    if (record_.is_open() && &machine == &machine_) {
+      std::ostringstream bytes;
+      google::protobuf::util::SerializeDelimitedToOstream(WithoutValues(event), &bytes);
+      unrecorded_ += bytes.str();
     }
-    Actions actions = machine_.Step(event);
+    Actions actions = machine.Step(event);
     all.list.insert(all.list.end(), std::make_move_iterator(actions.list.begin()),
                     std::make_move_iterator(actions.list.end()));
     all.rows = std::move(actions.rows);
     all.damage.Update(actions.damage);
   }
-  if (record_.is_open()) record_.flush();
   return all;
 }
 
-void EventLoop::Process(std::vector<v1::StateEvent> batch) {
-  Actions actions = StepBatch(batch);
-  if (const absl::Status status = options_.store.Commit(actions.rows); !status.ok()) {
-    EnterReadOnly(status);
-    // Its calls have their answer; its sessions go on.
-    ProcessReadOnly(std::move(batch));
+void EventLoop::Process(Batch batch) {
+  if (batch.empty()) {
+    v1::StateEvent tick;
+    tick.mutable_tick();
+    batch.push_back(Stamped(std::move(tick)));
+  }
+  Actions actions = StepBatch(machine_, batch);
+  // Answers to heartbeats show nothing of the state.
+  const auto first_answer =
+      std::stable_partition(actions.list.begin(), actions.list.end(), [](const Action& action) {
+        const auto* const send = std::get_if<SendToSession>(&action);
+        return send == nullptr || !send->message.has_heartbeat_reply();
+      });
+  options_.recipients.Deliver(
+      {std::make_move_iterator(first_answer), std::make_move_iterator(actions.list.end())});
+  actions.list.erase(first_answer, actions.list.end());
+  unreleased_ = std::move(actions.list);
+  uncommitted_ = std::move(batch);
+  if (actions.rows.empty() && unrecorded_.empty()) {
+    Release();
+  } else {
+    BeginCommit(Work::kCommit, std::move(actions.rows));
+  }
+}
+
+void EventLoop::BeginCommit(Work work, std::vector<v1::StateRow> rows) {
+  work_ = work;
+  work_began_ = options_.clock.SteadyNow();
+  outcome_ = std::make_shared<Outcome>();
+  commits_.Begin([this, rows = std::move(rows), record = std::exchange(unrecorded_, {}),
+                  outcome = outcome_.get()] {
+    outcome->status = options_.store.Commit(term_, rows);
+    if (outcome->status.ok() && !record.empty())
+      record_.write(record.data(), record.size()).flush();
+  });
+}
+
+void EventLoop::OnStoreDone() {
+  const Work done = std::exchange(work_, Work::kNone);
+  const SteadyNanos took = options_.clock.SteadyNow() - work_began_;
+  const std::shared_ptr<Outcome> outcome = std::move(outcome_);
+  if (done == Work::kProbe) {
+    OnProbed(*outcome);
+  } else if (done == Work::kCommit) {
+    OnCommitted(outcome->status, took);
+  } else if (outcome->status.ok()) {
+    Release();
+    LeaveReadOnly();
+  }
+}
+
+void EventLoop::OnCommitted(const absl::Status& status, SteadyNanos took) {
+  if (took >= kStandStill) StandStill(took);
+  if (status.ok()) {
+    Release();
+    if (mode_ == Mode::kHung) LeaveReadOnly();
     return;
   }
-  options_.recipients.Deliver(std::move(actions.list));
-  for (const v1::StateEvent& event : batch) {
+  superseded_ = absl::IsFailedPrecondition(status);
+  // Events that were stepped but not written never happened.
+  unreleased_.clear();
+  EnterReadOnly(Mode::kFailed, std::string(status.message()));
+  // Their calls have their answer; their sessions go on.
+  ProcessReadOnly(std::exchange(uncommitted_, {}));
+  ProcessReadOnly(std::exchange(held_, {}));
+}
+
+void EventLoop::StandStill(SteadyNanos took) {
+  MutexLock lock(mu_);
+  const int64_t frozen = (work_began_ - SteadyNanos(stood_still_.load())).count();
+  stood_still_ += took.count();
+  for (Queued& queued : queue_) queued.event.set_now_nanos(frozen);
+  for (v1::StateEvent& event : held_) event.set_now_nanos(frozen);
+  for (v1::StateEvent& event : waiting_reads_) event.set_now_nanos(frozen);
+}
+
+void EventLoop::Release() {
+  options_.recipients.Deliver(std::exchange(unreleased_, {}));
+  for (const v1::StateEvent& event : uncommitted_) {
     if (event.has_session_closed()) {
       options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
     }
   }
+  uncommitted_.clear();
 }
 
-v1::RestoreEvent EventLoop::RestoreEvent() const {
-  v1::RestoreEvent restore;
+v1::StateEvent EventLoop::RestoreEvent(const std::vector<v1::StateRow>& rows) const {
+  v1::StateEvent event;
+  v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
   *restore.mutable_lease() = ToProtoDuration(options_.lease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
-  return restore;
+  restore.mutable_rows()->Add(rows.begin(), rows.end());
+  return Stamped(std::move(event));
 }
 
 absl::Status EventLoop::Restore() {
   MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
-  v1::StateEvent event;
-  *event.mutable_restore() = RestoreEvent();
-  event.mutable_restore()->mutable_rows()->Add(rows.begin(), rows.end());
-  std::vector<v1::StateEvent> batch;
-  batch.push_back(Stamped(std::move(event)));
-  Actions actions = StepBatch(batch);
+  Batch batch;
+  batch.push_back(RestoreEvent(rows));
+  Actions actions = StepBatch(machine_, batch);
   MESHRUN_RETURN_IF_ERROR(actions.damage);
-  return options_.store.Commit(actions.rows);
-}
-
-void EventLoop::EnterReadOnly(const absl::Status& why) {
-  const std::string reason =
-      fmt::format("the state cannot be written: {}", std::string(why.message()));
-  log::Error("read-only from now on", {{"why", why}});
-  {
-    MutexLock lock(mu_);
-    read_only_reason_ = reason;
-  }
-  options_.recipients.EndCalls(absl::UnavailableError("the coordinator is read-only: " + reason));
-  read_only_ = true;
-  next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
-  // Events that were stepped but not written never happened. The rows of this restore stay
-  // unwritten.
-  const auto rows = options_.store.Load();
-  v1::StateEvent event;
-  *event.mutable_restore() = RestoreEvent();
-  if (rows.ok()) event.mutable_restore()->mutable_rows()->Add(rows->begin(), rows->end());
-  std::vector<v1::StateEvent> batch;
-  batch.push_back(Stamped(std::move(event)));
-  frozen_now_nanos_ = batch.back().now_nanos();
-  readable_ = StepBatch(batch).damage.ok() && rows.ok();
-}
-
-void EventLoop::TryToLeaveReadOnly() {
-  next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
-  if (!options_.store.Commit({MetaRow("term", std::to_string(term_))}).ok()) return;
-  if (const absl::Status status = Restore(); !status.ok()) {
-    log::Error("still read-only", {{"why", status}});
-    return;
-  }
-  log::Info("the state can be written again");
-  options_.recipients.EndSessions(absl::UnavailableError(
-      "the coordinator was read-only and has not kept what was said meanwhile: say Hello again"));
-  read_only_ = false;
-  readable_ = true;
-  MutexLock lock(mu_);
-  read_only_reason_.clear();
-}
-
-void EventLoop::AnswerReadOnly(const v1::SessionMessage& event) {
-  const v1::OpenSessionRequest& message = event.message();
-  v1::OpenSessionResponse reply;
-  reply.mutable_fence()->set_term(term_);
-  reply.mutable_fence()->set_incarnation(message.fence().incarnation());
-  if (message.has_hello()) {
-    const v1::RestoreEvent settings = RestoreEvent();
-    *reply.mutable_welcome()->mutable_lease() = settings.lease();
-    *reply.mutable_welcome()->mutable_heartbeat_interval() = settings.heartbeat_interval();
-  } else if (message.has_heartbeat()) {
-    reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
-  } else {
-    return;
-  }
-  options_.recipients.Send(event.session_id(), std::move(reply));
-}
-
-void EventLoop::ProcessReadOnly(std::vector<v1::StateEvent> batch) {
-  const absl::Status refusal =
-      absl::UnavailableError("the coordinator is read-only: " + read_only_reason());
-  for (v1::StateEvent& event : batch) {
-    // No lease ends while nobody may renew it.
-    event.set_now_nanos(frozen_now_nanos_);
-    if (event.has_session_message()) {
-      AnswerReadOnly(event.session_message());
-    } else if (event.has_session_closed()) {
-      options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
-    } else if (IsRead(event) && (readable_ || event.has_call_cancelled())) {
-      options_.recipients.Deliver(machine_.Step(event).list);
-      // Nothing changes from here on, so a watch has shown all; no call outlives this state
-      // machine.
-      if (event.has_watch_job()) options_.recipients.Reply(event.call_id(), refusal, nullptr);
-    } else if (event.call_id() != 0) {
-      options_.recipients.Reply(event.call_id(), refusal, nullptr);
-    }
-  }
+  MESHRUN_RETURN_IF_ERROR(options_.store.Commit(term_, actions.rows));
+  record_ << std::exchange(unrecorded_, {}) << std::flush;
+  return absl::OkStatus();
 }
 
 }  // namespace meshrun::coordinator

@@ -1,24 +1,40 @@
 // The one thread on which the state machine runs.
 //
 // Events are posted from any thread and stamped with the time of their arrival. The loop takes what
-// has arrived as one batch, steps it, commits its rows in one transaction, and only then releases
-// its actions. When a commit fails the actions are dropped, every call ends with UNAVAILABLE and
-// the state is rebuilt from disk: from then on the coordinator is read-only, and tries once a
-// second to write the disk again. Meanwhile it answers reads, Hello and heartbeats (a worker that
-// gets no answer stops its ranks). All other messages of workers are dropped: once the disk can be
-// written, their sessions end with UNAVAILABLE, and their next Hello repeats everything.
+// has arrived as one batch, steps it, has its rows committed in one transaction on a thread beside,
+// and releases its actions only when they are durable. Meanwhile the next events wait in the queue,
+// so that nobody, a reader neither, is shown what a crash could undo; heartbeats are answered
+// (a worker that gets no answer stops its ranks).
+//
+//   WRITING --commit fails-----------------------> FAILED --a commit succeeds, restored--> WRITING
+//      |                                              ^
+//      +--commit under way for read_only_after--> HUNG-+ fails
+//      ^                                            |
+//      +---------------- the commit returns --------+
+//
+// FAILED: the actions are dropped, every call ends with UNAVAILABLE, and the state is rebuilt from
+// disk. Messages of workers, except Hello and heartbeats, are dropped: once the disk can be written,
+// their sessions end with UNAVAILABLE, and their next Hello repeats everything.
+// HUNG: nothing is lost. Messages of workers are held and stepped when the commit has returned (the
+// progress of ranks is not: newer follows). The state machine's clock stands still, so that no lease
+// or deadline passes.
+// In both the coordinator is read-only and says why: calls that change the state are refused, reads
+// are answered from what is on disk.
 #pragma once
 
 #include <atomic>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/event_loop/recipients.h"
+#include "coordinator/event_loop/store_thread.h"
 #include "coordinator/state_machine/state_machine.h"
 #include "coordinator/state_store/state_store.h"
 #include "core/clock.h"
@@ -34,13 +50,17 @@ class EventLoop {
     Recipients& recipients;
     SteadyNanos lease = std::chrono::seconds(5);
     SteadyNanos heartbeat = std::chrono::seconds(1);
+    // A commit that takes longer makes the coordinator read-only until it returns.
+    SteadyNanos read_only_after = std::chrono::seconds(3);
     // Events waiting, and their bytes; more are refused.
     size_t queue_limit = 65'536;
     size_t queue_bytes_limit = 256u << 20;
     // The most events of one batch.
     size_t batch_limit = 4096;
-    // File that each stepped event is written to, after its length; empty: none.
+    // File that each event is written to, after its length, when its batch is durable; empty: none.
     std::string record_path;
+    // Called on the loop's thread at each turn, at least once a second: for health checks.
+    std::function<void()> on_turn;
   };
 
   explicit EventLoop(const Options& options) : options_(options) {}
@@ -49,7 +69,7 @@ class EventLoop {
   // Raises the term, makes it durable, restores the state, starts the thread. DATA_LOSS names a row
   // that cannot be read.
   absl::Status Start();
-  // Ends all calls and sessions with UNAVAILABLE. Idempotent.
+  // Ends all calls and sessions with UNAVAILABLE, and waits for a commit under way. Idempotent.
   void Stop();
 
   // RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: stopping.
@@ -65,32 +85,86 @@ class EventLoop {
   std::string read_only_reason() const;
 
  private:
+  using Batch = std::vector<v1::StateEvent>;
+  enum class Mode { kWriting, kHung, kFailed };
+  enum class Work { kNone, kCommit, kProbe, kRestore };
+
+  // What a piece of work on a StoreThread leaves.
+  struct Outcome {
+    absl::Status status;
+    std::vector<v1::StateRow> rows;
+  };
+
+  // event_loop.cc
   void Run();
-  std::vector<v1::StateEvent> TakeBatch();
-  void Process(std::vector<v1::StateEvent> batch);
-  void ProcessReadOnly(std::vector<v1::StateEvent> batch);
-  void AnswerReadOnly(const v1::SessionMessage& event);
-  // Steps all, the last one as the end of the batch, and records them.
-  Actions StepBatch(std::vector<v1::StateEvent>& batch);
+  void Turn();
+  void AwaitSomething();
+  SteadyNanos WakeAt() const;
+  Batch TakeBatch();
+  void Process(Batch batch);
+  void BeginCommit(Work work, std::vector<v1::StateRow> rows);
+  void OnStoreDone();
+  void OnCommitted(const absl::Status& status, SteadyNanos took);
+  void Release();
+  // Steps all, the last one as the end of the batch, and keeps their bytes for the record.
+  Actions StepBatch(StateMachine& machine, Batch& batch);
+  // The steady clock without the time in which commits hung.
+  SteadyNanos Now() const { return options_.clock.SteadyNow() - SteadyNanos(stood_still_.load()); }
   v1::StateEvent Stamped(v1::StateEvent event) const;
-  v1::RestoreEvent RestoreEvent() const;
+  v1::StateEvent RestoreEvent(const std::vector<v1::StateRow>& rows) const;
   void Enqueue(v1::StateEvent event, size_t bytes) MESHRUN_REQUIRES(mu_);
   absl::Status Restore();
-  void EnterReadOnly(const absl::Status& why);
-  void TryToLeaveReadOnly();
+  void Poke();
+
+  // read_only.cc
+  void EnterReadOnly(Mode mode, const std::string& reason);
+  void LeaveReadOnly();
+  void AnswerBeside();
+  void ProcessReadOnly(Batch batch);
+  void AnswerWorker(const v1::SessionMessage& event);
+  void AnswerRead(v1::StateEvent event);
+  void LoadView();
+  void OnViewLoaded();
+  void RefuseWaitingReads();
+  absl::Status Refusal() const;
+  void StandStill(SteadyNanos took);
+  void BeginProbe();
+  void OnProbed(const Outcome& outcome);
 
   const Options options_;
   StateMachine machine_;
-  std::ofstream record_;
   uint64_t term_ = 0;
   std::atomic<uint64_t> next_id_{1};
+  // Nanoseconds.
+  std::atomic<int64_t> stood_still_{0};
   std::thread thread_;
+  StoreThread commits_{[this] { Poke(); }};
+  StoreThread loads_{[this] { Poke(); }};
 
-  // Only on the loop's thread.
-  bool read_only_ = false;
-  bool readable_ = true;
+  // Only on the loop's thread, except that the work under way writes the record and its outcome.
+  Mode mode_ = Mode::kWriting;
+  Work work_ = Work::kNone;
+  SteadyNanos work_began_{0};
+  std::shared_ptr<Outcome> outcome_;
+  std::ofstream record_;
+  std::string unrecorded_;
+  // Of the batch whose commit is under way.
+  std::vector<Action> unreleased_;
+  Batch uncommitted_;
+
+  // Read-only: what is on disk, to answer reads from; null until it is loaded.
+  std::unique_ptr<StateMachine> view_;
+  std::shared_ptr<Outcome> loaded_;
+  SteadyNanos read_only_began_{0};
+  SteadyNanos load_began_{0};
+  Batch waiting_reads_;
   int64_t frozen_now_nanos_ = 0;
   SteadyNanos next_attempt_{0};
+  // Hung: for after the commit. Beyond the queue's limit messages are dropped, and said again.
+  Batch held_;
+  bool dropped_messages_ = false;
+  // Another coordinator has begun a higher term on this state.
+  bool superseded_ = false;
 
   mutable Mutex mu_;
   CondVar arrived_;
@@ -100,6 +174,9 @@ class EventLoop {
   };
   std::deque<Queued> queue_ MESHRUN_GUARDED_BY(mu_);
   size_t queue_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // How many of the queue's events AnswerBeside has seen.
+  size_t seen_ MESHRUN_GUARDED_BY(mu_) = 0;
+  bool poked_ MESHRUN_GUARDED_BY(mu_) = false;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   std::string read_only_reason_ MESHRUN_GUARDED_BY(mu_);
 };

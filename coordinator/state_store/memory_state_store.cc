@@ -1,8 +1,26 @@
 #include "coordinator/state_store/memory_state_store.h"
 
+#include <fmt/format.h>
+
+#include "core/status.h"
+
 namespace meshrun::coordinator {
 
+absl::StatusOr<uint64_t> MemoryStateStore::Term() const {
+  const auto term = rows_.find({v1::STATE_TABLE_META, "term"});
+  return term == rows_.end() ? 0 : ParseTerm(term->second);
+}
+
+absl::StatusOr<uint64_t> MemoryStateStore::BeginTerm() {
+  MutexLock lock(mu_);
+  MESHRUN_ASSIGN_OR_RETURN(const uint64_t last, Term());
+  const v1::StateRow row = TermRow(last + 1);
+  rows_[{row.table(), row.key()}] = row.value();
+  return last + 1;
+}
+
 absl::StatusOr<std::vector<v1::StateRow>> MemoryStateStore::Load() {
+  MutexLock lock(mu_);
   std::vector<v1::StateRow> out;
   for (const auto& [key, value] : rows_) {
     v1::StateRow& row = out.emplace_back();
@@ -13,7 +31,18 @@ absl::StatusOr<std::vector<v1::StateRow>> MemoryStateStore::Load() {
   return out;
 }
 
-absl::Status MemoryStateStore::Commit(const std::vector<v1::StateRow>& rows) {
+absl::Status MemoryStateStore::Commit(uint64_t term, const std::vector<v1::StateRow>& rows) {
+  if (rows.empty()) return absl::OkStatus();
+  size_t bytes = 0;
+  for (const v1::StateRow& row : rows) bytes += row.key().size() + row.value().size();
+  if (rows.size() > limits_.rows || bytes > limits_.bytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("a transaction of {} rows and {} bytes; at most {} and {} are taken",
+                    rows.size(), bytes, limits_.rows, limits_.bytes));
+  }
+  MutexLock lock(mu_);
+  MESHRUN_ASSIGN_OR_RETURN(const uint64_t stored, Term());
+  MESHRUN_RETURN_IF_ERROR(CheckTerm(stored, term));
   for (const v1::StateRow& row : rows) {
     if (row.erased()) {
       rows_.erase({row.table(), row.key()});

@@ -6,16 +6,28 @@
 #include <utility>
 
 #include "coordinator/state_store/state_store.h"
+#include "core/mutex.h"
 
 namespace meshrun::coordinator {
 
 class MemoryStateStore : public StateStore {
  public:
+  MemoryStateStore() = default;
+  explicit MemoryStateStore(Limits limits) : limits_(limits) {}
+
+  Limits limits() const override { return limits_; }
+  absl::StatusOr<uint64_t> BeginTerm() override;
   absl::StatusOr<std::vector<v1::StateRow>> Load() override;
-  absl::Status Commit(const std::vector<v1::StateRow>& rows) override;
+  absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
 
  private:
-  std::map<std::pair<int, std::string>, std::string> rows_;
+  using Key = std::pair<int, std::string>;
+
+  absl::StatusOr<uint64_t> Term() const MESHRUN_REQUIRES(mu_);
+
+  const Limits limits_;
+  mutable Mutex mu_;
+  std::map<Key, std::string> rows_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun::coordinator

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(
 SqliteStateStore::~SqliteStateStore() {
   sqlite3_finalize(put_);
   sqlite3_finalize(erase_);
+  sqlite3_finalize(term_);
   sqlite3_close(db_);
 }
 
@@ -72,16 +73,18 @@ absl::Status SqliteStateStore::Prepare() {
   if (sqlite3_prepare_v2(db_, "INSERT OR REPLACE INTO rows VALUES (?1, ?2, ?3)", -1, &put_,
                          nullptr) != SQLITE_OK ||
       sqlite3_prepare_v2(db_, "DELETE FROM rows WHERE kind = ?1 AND key = ?2", -1, &erase_,
+                         nullptr) != SQLITE_OK ||
+      sqlite3_prepare_v2(db_, "SELECT value FROM rows WHERE kind = ?1 AND key = 'term'", -1, &term_,
                          nullptr) != SQLITE_OK) {
     return Error("cannot prepare statements on");
   }
   return absl::OkStatus();
 }
 
-absl::Status SqliteStateStore::Error(std::string_view what) const {
-  const int code = db_ == nullptr ? SQLITE_NOMEM : sqlite3_errcode(db_);
+absl::Status SqliteStateStore::ErrorOf(sqlite3* db, std::string_view what) const {
+  const int code = db == nullptr ? SQLITE_NOMEM : sqlite3_errcode(db);
   const std::string text =
-      fmt::format("{} {}: {}", what, path_, db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_));
+      fmt::format("{} {}: {}", what, path_, db == nullptr ? "out of memory" : sqlite3_errmsg(db));
   return code == SQLITE_FULL ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
 }
 
@@ -91,10 +94,16 @@ absl::Status SqliteStateStore::Execute(const char* sql) {
 }
 
 absl::StatusOr<std::vector<v1::StateRow>> SqliteStateStore::Load() {
+  sqlite3* db = nullptr;
+  const int opened =
+      sqlite3_open_v2(path_.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, nullptr);
+  const auto close = [](sqlite3* connection) { sqlite3_close(connection); };
+  const std::unique_ptr<sqlite3, decltype(close)> owned(db, close);
+  if (opened != SQLITE_OK) return ErrorOf(db, "cannot open");
   sqlite3_stmt* select = nullptr;
-  if (sqlite3_prepare_v2(db_, "SELECT kind, key, value FROM rows ORDER BY kind, key", -1, &select,
+  if (sqlite3_prepare_v2(db, "SELECT kind, key, value FROM rows ORDER BY kind, key", -1, &select,
                          nullptr) != SQLITE_OK) {
-    return Error("cannot read");
+    return ErrorOf(db, "cannot read");
   }
   std::vector<v1::StateRow> out;
   int code;
@@ -106,7 +115,7 @@ absl::StatusOr<std::vector<v1::StateRow>> SqliteStateStore::Load() {
     const void* value = sqlite3_column_blob(select, 2);
     if (value != nullptr) row.set_value(value, sqlite3_column_bytes(select, 2));
   }
-  const absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Error("cannot read");
+  const absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : ErrorOf(db, "cannot read");
   sqlite3_finalize(select);
   if (!status.ok()) return status;
   return out;
@@ -127,15 +136,46 @@ absl::Status SqliteStateStore::Write(const v1::StateRow& row) {
   return status;
 }
 
-absl::Status SqliteStateStore::Commit(const std::vector<v1::StateRow>& rows) {
-  if (rows.empty()) return absl::OkStatus();
+absl::StatusOr<uint64_t> SqliteStateStore::StoredTerm() {
+  sqlite3_bind_int(term_, 1, v1::STATE_TABLE_META);
+  absl::StatusOr<uint64_t> term = 0;
+  const int code = sqlite3_step(term_);
+  if (code == SQLITE_ROW) {
+    const auto* const text = static_cast<const char*>(sqlite3_column_blob(term_, 0));
+    term = ParseTerm({text, static_cast<size_t>(sqlite3_column_bytes(term_, 0))});
+  } else if (code != SQLITE_DONE) {
+    term = Error("cannot read");
+  }
+  sqlite3_reset(term_);
+  return term;
+}
+
+absl::Status SqliteStateStore::Transact(const std::function<absl::Status(uint64_t)>& check,
+                                        const std::vector<v1::StateRow>& rows) {
   absl::Status status = Execute("BEGIN IMMEDIATE");
+  if (status.ok()) {
+    const auto stored = StoredTerm();
+    status = stored.ok() ? check(*stored) : stored.status();
+  }
   for (auto row = rows.begin(); status.ok() && row != rows.end(); ++row) status = Write(*row);
   if (status.ok()) status = Execute("COMMIT");
   if (!status.ok() && sqlite3_get_autocommit(db_) == 0) {
     sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
   }
   return status;
+}
+
+absl::StatusOr<uint64_t> SqliteStateStore::BeginTerm() {
+  // Nobody else writes between this reading and the transaction: the directory is locked.
+  MESHRUN_ASSIGN_OR_RETURN(const uint64_t last, StoredTerm());
+  MESHRUN_RETURN_IF_ERROR(
+      Transact([last](uint64_t stored) { return CheckTerm(stored, last); }, {TermRow(last + 1)}));
+  return last + 1;
+}
+
+absl::Status SqliteStateStore::Commit(uint64_t term, const std::vector<v1::StateRow>& rows) {
+  if (rows.empty()) return absl::OkStatus();
+  return Transact([term](uint64_t stored) { return CheckTerm(stored, term); }, rows);
 }
 
 }  // namespace meshrun::coordinator

@@ -1,8 +1,10 @@
 // State in one SQLite file of a directory that one coordinator at a time may use.
 //
-// WAL with synchronous=FULL: a commit is one fsync, and what it wrote survives a loss of power.
+// WAL with synchronous=FULL: a commit is one fsync, and what it wrote survives a loss of power. Load
+// reads on a connection of its own, beside a commit that hangs. No limits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,15 +23,21 @@ class SqliteStateStore : public StateStore {
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(const std::string& directory);
   ~SqliteStateStore() override;
 
+  absl::StatusOr<uint64_t> BeginTerm() override;
   absl::StatusOr<std::vector<v1::StateRow>> Load() override;
-  absl::Status Commit(const std::vector<v1::StateRow>& rows) override;
+  absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override;
 
  private:
   explicit SqliteStateStore(std::string path) : path_(std::move(path)) {}
   absl::Status Prepare();
   absl::Status Execute(const char* sql);
+  absl::StatusOr<uint64_t> StoredTerm();
+  // Within one transaction, checked by `check` first, which sees the stored term.
+  absl::Status Transact(const std::function<absl::Status(uint64_t stored)>& check,
+                        const std::vector<v1::StateRow>& rows);
   absl::Status Write(const v1::StateRow& row);
-  absl::Status Error(std::string_view what) const;
+  absl::Status Error(std::string_view what) const { return ErrorOf(db_, what); }
+  absl::Status ErrorOf(sqlite3* db, std::string_view what) const;
 
   const std::string path_;
   // Held by flock as long as we live.
@@ -37,6 +45,7 @@ class SqliteStateStore : public StateStore {
   sqlite3* db_ = nullptr;
   sqlite3_stmt* put_ = nullptr;
   sqlite3_stmt* erase_ = nullptr;
+  sqlite3_stmt* term_ = nullptr;
 };
 
 }  // namespace meshrun::coordinator

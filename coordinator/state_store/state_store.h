@@ -1,7 +1,10 @@
 // Where the coordinator's state survives: rows in tables (v1.StateTable), changed in atomic
-// batches.
+// transactions by the holder of the highest term.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,17 +13,40 @@
 
 namespace meshrun::coordinator {
 
-// One owner, one thread.
+// One owner. BeginTerm and Commit are called by one thread at a time. Load may be called by another
+// one meanwhile, and shows what is durable.
 class StateStore {
  public:
+  // What one transaction holds at most; bytes are those of keys and values. BatchedStateStore
+  // commits batches of any size to a store with limits.
+  struct Limits {
+    size_t rows = std::numeric_limits<size_t>::max();
+    size_t bytes = std::numeric_limits<size_t>::max();
+  };
+  // Every store takes so much. etcd's own limits are 128 operations and 1.5 MiB.
+  static constexpr Limits kLeast{.rows = 128, .bytes = 1 << 20};
+
   virtual ~StateStore() = default;
+  virtual Limits limits() const { return {}; }
+
+  // Raises the term by one, durably, and returns it: what was committed in a lower term stays, and
+  // nothing more can be. Errors: DATA_LOSS (the term cannot be read), INTERNAL, RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<uint64_t> BeginTerm() = 0;
 
   // Every row, in the order of tables and of keys. Errors: INTERNAL, RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<std::vector<v1::StateRow>> Load() = 0;
 
-  // All changes or none; durable when it returns OK. Later rows of one key win. After an error only
-  // Load tells what is on disk. Errors: INTERNAL, RESOURCE_EXHAUSTED (disk full).
-  virtual absl::Status Commit(const std::vector<v1::StateRow>& rows) = 0;
+  // One transaction: all changes or none; durable when it returns OK. Later rows of one key win.
+  // `term` 0: of a store in which no term has begun. After an error only Load tells what is on
+  // disk. Errors: FAILED_PRECONDITION (the store's term is another: nothing was written),
+  // INVALID_ARGUMENT (beyond the limits), INTERNAL, RESOURCE_EXHAUSTED (disk full).
+  virtual absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) = 0;
 };
+
+// What stores share: the row that holds the term.
+v1::StateRow TermRow(uint64_t term);
+absl::StatusOr<uint64_t> ParseTerm(std::string_view text);
+// FAILED_PRECONDITION unless they are the same.
+absl::Status CheckTerm(uint64_t stored, uint64_t term);
 
 }  // namespace meshrun::coordinator

@@ -291,7 +291,7 @@ TEST_F(ServerTest, ADamagedStateIsNamedAndNotUsed) {
     Server::Options options;
     options.listen = "unix:" + (sockets_ / "c.sock");
     options.store = *SqliteStateStore::Open(directory_);
-    EXPECT_TRUE(options.store->Commit({row}).ok());
+    EXPECT_TRUE(options.store->Commit(*options.store->BeginTerm(), {row}).ok());
     return Server::Start(std::move(options)).status();
   };
   const absl::Status job = start_with(v1::STATE_TABLE_JOBS, "train-1");
@@ -452,7 +452,7 @@ TEST_F(ServerTest, ARecordingReplaysToTheSameState) {
   bool clean_end = false;
   int events = 0;
   while (google::protobuf::util::ParseDelimitedFromZeroCopyStream(&event, &input, &clean_end)) {
-    ASSERT_TRUE(replayed.Commit(machine.Step(event).rows).ok());
+    ASSERT_TRUE(replayed.Commit(0, machine.Step(event).rows).ok());
     ++events;
     event.Clear();  // reading merges into what is there
   }

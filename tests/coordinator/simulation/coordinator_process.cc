@@ -32,11 +32,7 @@ void CoordinatorProcess::Start() {
   inbox_.clear();
   turn_planned_ = committing_ = false;
   stalled_until_ = timeline_.now();
-  v1::StateRow term;
-  term.set_table(v1::STATE_TABLE_META);
-  term.set_key("term");
-  term.set_value(std::to_string(++term_));
-  (void)store_.Commit({term});
+  term_ = *store_.BeginTerm();
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
@@ -244,7 +240,7 @@ CoordinatorProcess::CrashPoint CoordinatorProcess::DrawCrash() {
 bool CoordinatorProcess::Commit(const std::vector<v1::StateRow>& rows) {
   const CrashPoint crash = rows.empty() ? CrashPoint::kNone : DrawCrash();
   if (crash != CrashPoint::kBefore) {
-    (void)store_.Commit(rows);
+    (void)store_.Commit(term_, rows);
     observer_.OnCommitted(*machine_, rows);
   }
   if (crash == CrashPoint::kNone) return true;

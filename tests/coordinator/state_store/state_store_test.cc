@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "coordinator/state_store/sqlite_state_store.h"
 #include "core/os/files.h"
@@ -44,6 +45,10 @@ std::string Directory() {
 }
 
 std::unique_ptr<StateStore> MakeMemory() { return std::make_unique<MemoryStateStore>(); }
+std::unique_ptr<StateStore> MakeBatched() {
+  return std::make_unique<BatchedStateStore>(
+      std::make_unique<MemoryStateStore>(StateStore::kLeast));
+}
 std::unique_ptr<StateStore> MakeSqlite() { return *SqliteStateStore::Open(Directory()); }
 
 class StateStoreTest : public ::testing::TestWithParam<std::unique_ptr<StateStore> (*)()> {
@@ -64,40 +69,61 @@ TEST_P(StateStoreTest, BeginsEmpty) { EXPECT_THAT(Loaded(), ElementsAre()); }
 TEST_P(StateStoreTest, LoadsInTheOrderOfTablesAndKeys) {
   ASSERT_TRUE(
       store_
-          ->Commit({Row(v1::STATE_TABLE_NODES, "a", "3"), Row(v1::STATE_TABLE_JOBS, "b", "2"),
-                    Row(v1::STATE_TABLE_JOBS, "a", "1")})
+          ->Commit(0, {Row(v1::STATE_TABLE_NODES, "a", "3"), Row(v1::STATE_TABLE_JOBS, "b", "2"),
+                       Row(v1::STATE_TABLE_JOBS, "a", "1")})
           .ok());
   EXPECT_THAT(Loaded(), ElementsAre("2:a=1", "2:b=2", "3:a=3"));
 }
 
 TEST_P(StateStoreTest, ReplacesAndErases) {
   ASSERT_TRUE(
-      store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_JOBS, "b", "1")})
+      store_->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "1"), Row(v1::STATE_TABLE_JOBS, "b", "1")})
           .ok());
   ASSERT_TRUE(
-      store_->Commit({Row(v1::STATE_TABLE_JOBS, "a", "2"), Erased(v1::STATE_TABLE_JOBS, "b")})
+      store_->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "2"), Erased(v1::STATE_TABLE_JOBS, "b")})
           .ok());
   EXPECT_THAT(Loaded(), ElementsAre("2:a=2"));
 }
 
 TEST_P(StateStoreTest, TheLastRowOfAKeyWinsInABatch) {
-  ASSERT_TRUE(store_
-                  ->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1"), Erased(v1::STATE_TABLE_JOBS, "a"),
-                            Row(v1::STATE_TABLE_JOBS, "a", "2")})
-                  .ok());
+  ASSERT_TRUE(
+      store_
+          ->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "1"), Erased(v1::STATE_TABLE_JOBS, "a"),
+                       Row(v1::STATE_TABLE_JOBS, "a", "2")})
+          .ok());
   EXPECT_THAT(Loaded(), ElementsAre("2:a=2"));
 }
 
 TEST_P(StateStoreTest, ErasingWhatIsNotThereIsNoError) {
-  EXPECT_TRUE(store_->Commit({Erased(v1::STATE_TABLE_JOBS, "a")}).ok());
-  EXPECT_TRUE(store_->Commit({}).ok());
+  EXPECT_TRUE(store_->Commit(0, {Erased(v1::STATE_TABLE_JOBS, "a")}).ok());
+  EXPECT_TRUE(store_->Commit(0, {}).ok());
+}
+
+TEST_P(StateStoreTest, TermsRiseAndAnOlderOneWritesNothing) {
+  EXPECT_EQ(*store_->BeginTerm(), 1u);
+  ASSERT_TRUE(store_->Commit(1, {Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
+  EXPECT_EQ(*store_->BeginTerm(), 2u);
+  const absl::Status stale = store_->Commit(1, {Row(v1::STATE_TABLE_JOBS, "a", "stale")});
+  EXPECT_TRUE(absl::IsFailedPrecondition(stale)) << stale;
+  EXPECT_THAT(std::string(stale.message()), HasSubstr("has begun term 2"));
+  ASSERT_TRUE(store_->Commit(2, {Row(v1::STATE_TABLE_JOBS, "b", "2")}).ok());
+  EXPECT_THAT(Loaded(), ElementsAre("1:term=2", "2:a=1", "2:b=2"));
+}
+
+TEST_P(StateStoreTest, TakesWhatEveryStoreTakes) {
+  std::vector<v1::StateRow> rows;
+  for (size_t i = 0; i < StateStore::kLeast.rows; ++i) {
+    rows.push_back(Row(v1::STATE_TABLE_VALUES, std::to_string(1000 + i), std::string(8000, 'x')));
+  }
+  EXPECT_TRUE(store_->Commit(0, rows).ok());
+  EXPECT_EQ(store_->Load()->size(), rows.size());
 }
 
 TEST_P(StateStoreTest, KeepsEveryByte) {
   const std::string bytes("\0\xff\n'\"", 5);
   ASSERT_TRUE(store_
-                  ->Commit({Row(v1::STATE_TABLE_VALUES, "k\xc3\xa9y'\"%/", bytes),
-                            Row(v1::STATE_TABLE_VALUES, "empty", "")})
+                  ->Commit(0, {Row(v1::STATE_TABLE_VALUES, "k\xc3\xa9y'\"%/", bytes),
+                               Row(v1::STATE_TABLE_VALUES, "empty", "")})
                   .ok());
   const auto rows = *store_->Load();
   ASSERT_EQ(rows.size(), 2u);
@@ -107,13 +133,14 @@ TEST_P(StateStoreTest, KeepsEveryByte) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Memory, StateStoreTest, ::testing::Values(&MakeMemory));
+INSTANTIATE_TEST_SUITE_P(Batched, StateStoreTest, ::testing::Values(&MakeBatched));
 INSTANTIATE_TEST_SUITE_P(Sqlite, StateStoreTest, ::testing::Values(&MakeSqlite));
 
 TEST(SqliteStateStoreTest, KeepsItsRowsAcrossProcesses) {
   const std::string directory = Directory();
   {
     auto store = *SqliteStateStore::Open(directory);
-    ASSERT_TRUE(store->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
+    ASSERT_TRUE(store->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
   }
   EXPECT_EQ((*(*SqliteStateStore::Open(directory))->Load()).size(), 1u);
 }
@@ -142,15 +169,15 @@ TEST(SqliteStateStoreTest, RefusesANewerSchema) {
 TEST(SqliteStateStoreTest, AFailedBatchLeavesNothing) {
   const std::string directory = Directory();
   auto store = *SqliteStateStore::Open(directory);
-  ASSERT_TRUE(store->Commit({Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
+  ASSERT_TRUE(store->Commit(0, {Row(v1::STATE_TABLE_JOBS, "a", "1")}).ok());
   // Another process's lock stands in for a disk that refuses.
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((directory + "/state.sqlite").c_str(), &db), SQLITE_OK);
   ASSERT_EQ(sqlite3_exec(db, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
-  EXPECT_FALSE(store->Commit({Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
+  EXPECT_FALSE(store->Commit(0, {Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
   sqlite3_close(db);
   EXPECT_EQ(store->Load()->size(), 1u);
-  EXPECT_TRUE(store->Commit({Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
+  EXPECT_TRUE(store->Commit(0, {Row(v1::STATE_TABLE_JOBS, "b", "1")}).ok());
 }
 
 }  // namespace

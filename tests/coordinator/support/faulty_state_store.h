@@ -1,4 +1,4 @@
-// A StateStore whose disk can be made to fail.
+// A StateStore whose disk can be made to fail and to hang.
 #pragma once
 
 #include <atomic>
@@ -11,19 +11,25 @@ namespace meshrun::coordinator::testing {
 
 class FaultyStateStore : public StateStore {
  public:
-  // `broken` is the switch, and outlives the store.
-  FaultyStateStore(std::unique_ptr<StateStore> store, const std::atomic<bool>& broken)
-      : store_(std::move(store)), broken_(broken) {}
+  // Switches, which outlive the store. While `hung` is true commits wait; turn it with
+  // notify_all(). Null: the disk never hangs.
+  FaultyStateStore(std::unique_ptr<StateStore> store, const std::atomic<bool>& broken,
+                   const std::atomic<bool>* hung = nullptr)
+      : store_(std::move(store)), broken_(broken), hung_(hung) {}
 
+  Limits limits() const override { return store_->limits(); }
+  absl::StatusOr<uint64_t> BeginTerm() override { return store_->BeginTerm(); }
   absl::StatusOr<std::vector<v1::StateRow>> Load() override { return store_->Load(); }
-  absl::Status Commit(const std::vector<v1::StateRow>& rows) override {
+  absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) override {
+    if (hung_ != nullptr && !rows.empty()) hung_->wait(true);
     if (broken_.load() && !rows.empty()) return absl::ResourceExhaustedError("disk full");
-    return store_->Commit(rows);
+    return store_->Commit(term, rows);
   }
 
  private:
   const std::unique_ptr<StateStore> store_;
   const std::atomic<bool>& broken_;
+  const std::atomic<bool>* const hung_;
 };
 
 }  // namespace meshrun::coordinator::testing

@@ -17,7 +17,7 @@ void Harness::StartCoordinator() {
   sessions_.clear();
   wire_.clear();
   machine_ = std::make_unique<StateMachine>();
-  ++term_;
+  term_ = *store_.BeginTerm();
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
@@ -35,7 +35,7 @@ void Harness::Step(v1::StateEvent event) {
   event.set_end_of_batch(true);
   history.push_back(event);
   Actions actions = machine_->Step(event);
-  (void)store_.Commit(actions.rows);
+  (void)store_.Commit(term_, actions.rows);
   for (Action& action : actions.list) {
     outcome.push_back(DebugText(action));
     if (auto* send = std::get_if<SendToSession>(&action)) {

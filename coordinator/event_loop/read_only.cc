@@ -1,0 +1,215 @@
+// The event loop while the state cannot be written.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "coordinator/event_loop/event_loop.h"
+#include "core/log.h"
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr std::chrono::seconds kAttemptInterval(1);
+// Reads wait so long for what is on disk; a disk that hangs may not be read either.
+constexpr std::chrono::seconds kLoadTime(2);
+
+bool IsRead(const v1::StateEvent& event) {
+  switch (event.event_case()) {
+    case v1::StateEvent::kGetJob:
+    case v1::StateEvent::kListJobs:
+    case v1::StateEvent::kWatchJob:
+    case v1::StateEvent::kListNodes:
+    case v1::StateEvent::kDescribeCluster:
+    case v1::StateEvent::kReadLogs:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+absl::Status EventLoop::Refusal() const {
+  return absl::UnavailableError("the coordinator is read-only: " + read_only_reason());
+}
+
+void EventLoop::EnterReadOnly(Mode mode, const std::string& reason) {
+  log::Error("read-only from now on", {{"why", reason}});
+  {
+    MutexLock lock(mu_);
+    read_only_reason_ = "the state cannot be written: " + reason;
+  }
+  mode_ = mode;
+  if (mode == Mode::kFailed) {
+    options_.recipients.EndCalls(Refusal());
+    waiting_reads_.clear();
+    next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
+  }
+  if (superseded_) options_.recipients.EndSessions(Refusal());
+  frozen_now_nanos_ = Now().count();
+  read_only_began_ = options_.clock.SteadyNow();
+  if (!loads_.busy()) LoadView();
+}
+
+void EventLoop::LoadView() {
+  view_.reset();
+  load_began_ = options_.clock.SteadyNow();
+  loaded_ = std::make_shared<Outcome>();
+  loads_.Begin([this, loaded = loaded_.get()] {
+    auto rows = options_.store.Load();
+    loaded->status = rows.status();
+    if (rows.ok()) loaded->rows = *std::move(rows);
+  });
+}
+
+void EventLoop::OnViewLoaded() {
+  const std::shared_ptr<Outcome> loaded = std::move(loaded_);
+  if (mode_ == Mode::kWriting) return;
+  if (load_began_ < read_only_began_) {
+    // Left from the last time.
+    LoadView();
+    return;
+  }
+  if (loaded->status.ok()) {
+    // Its rows stay unwritten.
+    view_ = std::make_unique<StateMachine>();
+    Batch batch;
+    batch.push_back(RestoreEvent(loaded->rows));
+    frozen_now_nanos_ = batch.back().now_nanos();
+    if (!StepBatch(*view_, batch).damage.ok()) view_.reset();
+  }
+  if (view_ == nullptr) RefuseWaitingReads();
+  for (v1::StateEvent& event : std::exchange(waiting_reads_, {})) AnswerRead(std::move(event));
+}
+
+void EventLoop::RefuseWaitingReads() {
+  for (const v1::StateEvent& event : std::exchange(waiting_reads_, {})) {
+    options_.recipients.Reply(event.call_id(), Refusal(), nullptr);
+  }
+}
+
+void EventLoop::BeginProbe() {
+  next_attempt_ = options_.clock.SteadyNow() + kAttemptInterval;
+  work_ = Work::kProbe;
+  work_began_ = options_.clock.SteadyNow();
+  outcome_ = std::make_shared<Outcome>();
+  commits_.Begin([this, outcome = outcome_.get()] {
+    outcome->status = options_.store.Commit(term_, {TermRow(term_)});
+    if (!outcome->status.ok()) return;
+    auto rows = options_.store.Load();
+    outcome->status = rows.status();
+    if (rows.ok()) outcome->rows = *std::move(rows);
+  });
+}
+
+void EventLoop::OnProbed(const Outcome& outcome) {
+  if (!outcome.status.ok()) return;
+  Batch batch;
+  batch.push_back(RestoreEvent(outcome.rows));
+  unrecorded_.clear();
+  Actions actions = StepBatch(machine_, batch);
+  if (!actions.damage.ok()) {
+    log::Error("still read-only", {{"why", actions.damage}});
+    return;
+  }
+  unreleased_ = std::move(actions.list);
+  BeginCommit(Work::kRestore, std::move(actions.rows));
+}
+
+void EventLoop::LeaveReadOnly() {
+  log::Info("the state can be written again");
+  const bool failed = std::exchange(mode_, Mode::kWriting) == Mode::kFailed;
+  if (failed || std::exchange(dropped_messages_, false)) {
+    options_.recipients.EndSessions(absl::UnavailableError(
+        "the coordinator was read-only and has not kept what was said meanwhile: say Hello again"));
+  }
+  view_.reset();
+  superseded_ = false;
+  {
+    MutexLock lock(mu_);
+    read_only_reason_.clear();
+  }
+  Batch batch = std::exchange(held_, {});
+  for (v1::StateEvent& event : std::exchange(waiting_reads_, {})) {
+    batch.push_back(std::move(event));
+  }
+  if (!batch.empty()) Process(std::move(batch));
+}
+
+void EventLoop::AnswerBeside() {
+  std::vector<v1::SessionMessage> heartbeats;
+  {
+    MutexLock lock(mu_);
+    for (; seen_ < queue_.size(); ++seen_) {
+      const v1::StateEvent& event = queue_[seen_].event;
+      if (event.session_message().message().has_heartbeat()) {
+        heartbeats.push_back(event.session_message());
+      }
+    }
+  }
+  for (const v1::SessionMessage& heartbeat : heartbeats) AnswerWorker(heartbeat);
+}
+
+void EventLoop::AnswerWorker(const v1::SessionMessage& event) {
+  const v1::OpenSessionRequest& message = event.message();
+  v1::OpenSessionResponse reply;
+  reply.mutable_fence()->set_term(term_);
+  reply.mutable_fence()->set_incarnation(message.fence().incarnation());
+  if (message.has_hello()) {
+    *reply.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
+    *reply.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+  } else if (message.has_heartbeat()) {
+    reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
+  } else {
+    return;
+  }
+  options_.recipients.Send(event.session_id(), std::move(reply));
+}
+
+void EventLoop::AnswerRead(v1::StateEvent event) {
+  if (view_ != nullptr) {
+    // No lease ends while nobody may renew it.
+    event.set_now_nanos(frozen_now_nanos_);
+    options_.recipients.Deliver(view_->Step(event).list);
+    // Nothing changes from here on, so a watch has shown all; no call outlives this view.
+    if (event.has_watch_job()) options_.recipients.Reply(event.call_id(), Refusal(), nullptr);
+  } else if (loads_.busy() && options_.clock.SteadyNow() - load_began_ < kLoadTime) {
+    waiting_reads_.push_back(std::move(event));
+  } else {
+    options_.recipients.Reply(event.call_id(), Refusal(), nullptr);
+  }
+}
+
+void EventLoop::ProcessReadOnly(Batch batch) {
+  if (options_.clock.SteadyNow() - load_began_ >= kLoadTime) RefuseWaitingReads();
+  const bool hung = mode_ == Mode::kHung;
+  for (v1::StateEvent& event : batch) {
+    if (event.has_session_message()) {
+      const v1::SessionMessage& said = event.session_message();
+      if (superseded_) {
+        options_.recipients.Close(said.session_id(), Refusal());
+        continue;
+      }
+      AnswerWorker(said);
+      if (!hung || said.message().has_heartbeat() || said.message().has_progress_report()) continue;
+      if (held_.size() < options_.queue_limit) {
+        held_.push_back(std::move(event));
+      } else {
+        dropped_messages_ = true;
+      }
+    } else if (event.has_session_closed()) {
+      options_.recipients.Close(event.session_closed().session_id(), absl::OkStatus());
+      if (hung) held_.push_back(std::move(event));
+    } else if (event.has_call_cancelled()) {
+      if (hung) held_.push_back(std::move(event));
+    } else if (IsRead(event)) {
+      AnswerRead(std::move(event));
+    } else if (event.call_id() != 0) {
+      options_.recipients.Reply(event.call_id(), Refusal(), nullptr);
+    }
+  }
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,152 @@
+// Batches of any size on a store whose transactions are small, and a crash between any two of them.
+#include "coordinator/state_store/batched_state_store.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+
+#include "coordinator/state_store/memory_state_store.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+using State = std::map<std::pair<int, std::string>, std::string>;
+using Rows = std::vector<v1::StateRow>;
+
+constexpr StateStore::Limits kSmall{.rows = 8, .bytes = 8192};
+
+// The disk, and a process that ends after so many transactions.
+class CrashingStore : public StateStore {
+ public:
+  CrashingStore(StateStore& disk, int transactions) : disk_(disk), left_(transactions) {}
+  Limits limits() const override { return disk_.limits(); }
+  absl::StatusOr<uint64_t> BeginTerm() override { return disk_.BeginTerm(); }
+  absl::StatusOr<Rows> Load() override { return disk_.Load(); }
+  absl::Status Commit(uint64_t term, const Rows& rows) override {
+    if (left_-- <= 0) return absl::InternalError("crashed");
+    return disk_.Commit(term, rows);
+  }
+
+ private:
+  StateStore& disk_;
+  int left_;
+};
+
+State StateOf(const Rows& rows) {
+  State out;
+  for (const v1::StateRow& row : rows) {
+    if (row.table() != v1::STATE_TABLE_META) out[{row.table(), row.key()}] = row.value();
+  }
+  return out;
+}
+
+void Apply(const Rows& rows, State* state) {
+  for (const v1::StateRow& row : rows) {
+    if (row.erased()) {
+      state->erase({row.table(), row.key()});
+    } else {
+      (*state)[{row.table(), row.key()}] = row.value();
+    }
+  }
+}
+
+// Some rows small, some larger than a transaction, some erased, keys twice.
+Rows RandomBatch(std::mt19937& random) {
+  Rows out;
+  const size_t count = 1 + random() % 24;
+  for (size_t i = 0; i < count; ++i) {
+    v1::StateRow& row = out.emplace_back();
+    row.set_table(random() % 2 == 0 ? v1::STATE_TABLE_JOBS : v1::STATE_TABLE_VALUES);
+    row.set_key("job/" + std::to_string(random() % 12));
+    if (random() % 5 == 0) {
+      row.set_erased(true);
+    } else {
+      row.set_value(std::string(random() % 3 == 0 ? random() % 20'000 : random() % 100,
+                                static_cast<char>('a' + random() % 26)));
+    }
+  }
+  return out;
+}
+
+TEST(BatchedStateStoreTest, ACrashBetweenAnyTwoTransactionsLeavesOneOfTwoBatches) {
+  int committed = 0, undone = 0;
+  for (uint32_t seed = 0; seed < 150; ++seed) {
+    std::mt19937 random(seed);
+    MemoryStateStore disk(kSmall);
+    State state;
+    // Several processes, each of which ends somewhere.
+    for (int process = 0; process < 4; ++process) {
+      BatchedStateStore store(
+          std::make_unique<CrashingStore>(disk, static_cast<int>(random() % 60)));
+      const auto term = store.BeginTerm();
+      if (!term.ok()) continue;
+      while (true) {
+        const Rows batch = RandomBatch(random);
+        State next = state;
+        Apply(batch, &next);
+        const absl::Status status = store.Commit(*term, batch);
+        if (status.ok()) {
+          state = std::move(next);
+          ++committed;
+        }
+        const State loaded = StateOf(*store.Load());
+        if (!status.ok()) {
+          ASSERT_TRUE(loaded == state || loaded == next) << "seed " << seed;
+          state = loaded;
+          ++undone;
+          break;
+        }
+        ASSERT_TRUE(loaded == state) << "seed " << seed;
+      }
+    }
+    BatchedStateStore store(std::make_unique<CrashingStore>(disk, 1'000'000));
+    ASSERT_TRUE(store.BeginTerm().ok());
+    ASSERT_TRUE(StateOf(*store.Load()) == state) << "seed " << seed;
+    // Nothing is left beside the state.
+    const Rows raw = *disk.Load();
+    for (const v1::StateRow& row : raw) EXPECT_NE(row.table(), v1::STATE_TABLE_STAGED);
+  }
+  EXPECT_GT(committed, 150);
+  EXPECT_GT(undone, 150);
+}
+
+TEST(BatchedStateStoreTest, AnErrorThatPassesLeavesTheStoreUsable) {
+  for (int transactions = 0; transactions < 40; ++transactions) {
+    MemoryStateStore disk(kSmall);
+    std::mt19937 random(7);
+    // The same process goes on: its disk fails once.
+    class FailingOnce : public CrashingStore {
+     public:
+      FailingOnce(StateStore& disk, int after) : CrashingStore(disk, 1 << 30), after_(after) {}
+      absl::Status Commit(uint64_t term, const Rows& rows) override {
+        if (after_-- == 0) {
+          // Written, and yet an error: what a lost answer looks like.
+          (void)CrashingStore::Commit(term, rows);
+          return absl::InternalError("no answer");
+        }
+        return CrashingStore::Commit(term, rows);
+      }
+
+     private:
+      int after_;
+    };
+    BatchedStateStore store(std::make_unique<FailingOnce>(disk, transactions));
+    const auto term = store.BeginTerm();
+    ASSERT_TRUE(term.ok());
+    State state;
+    for (int i = 0; i < 12; ++i) {
+      const Rows batch = RandomBatch(random);
+      State next = state;
+      Apply(batch, &next);
+      const absl::Status status = store.Commit(*term, batch);
+      const State loaded = StateOf(*store.Load());
+      ASSERT_TRUE(loaded == next || (!status.ok() && loaded == state)) << transactions << " " << i;
+      state = loaded;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator
