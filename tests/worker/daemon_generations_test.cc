@@ -157,6 +157,38 @@ TEST_F(DaemonGenerationsTest, AProcessLivesOnAsAnotherRankBesideANewOne) {
   EXPECT_EQ(ended->fence().generation(), 2u);
 }
 
+TEST_F(DaemonGenerationsTest, ADumpShowsWhatTheProcessesDoBesideTheirLogs) {
+  RunTwo();
+  grpc::ClientContext context;
+  const auto watch = WatchAs(&context, 1, 0);
+  v1::OpenSessionResponse message;
+  message.mutable_peer_news()->add_lost()->set_rank(9);
+  coordinator_->Send(message, kJob, 1);
+  v1::WatchGenerationResponse event;
+  ASSERT_TRUE(watch->Read(&event)) << "the watch has begun";
+  message.mutable_dump()->set_reason("no step for 3 m");
+  coordinator_->Send(message, kJob, 1);
+  while (event.flight_record_request() == 0) ASSERT_TRUE(watch->Read(&event));
+  grpc::ClientContext upload_context;
+  rpc::SetTimeout(upload_context, testing::kPatience);
+  v1::UploadFlightRecordRequest upload;
+  upload.mutable_fence()->set_job_id(kJob);
+  upload.mutable_fence()->set_generation(1);
+  upload.set_token(token_);
+  upload.set_request(event.flight_record_request());
+  upload.mutable_record()->set_json("{\"groups\": []}");
+  v1::UploadFlightRecordResponse done;
+  EXPECT_TRUE(agent_->UploadFlightRecord(&upload_context, upload, &done).ok());
+  const std::filesystem::path logs = std::filesystem::path(Stdout(0)).parent_path();
+  const auto holds = [&](const char* file, const char* text) {
+    const auto content = os::ReadFile((logs / file).string());
+    return content.ok() && content->find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(Eventually([&] { return holds("0.flight_record.json", "groups"); }));
+  EXPECT_TRUE(Eventually([&] { return holds("1.dump.txt", "call stacks"); }));
+  EXPECT_TRUE(holds("1.dump.txt", "no step for 3 m"));
+}
+
 TEST_F(DaemonGenerationsTest, AProcessThatHasEndedCannotLiveOn) {
   RunTwo();
   End("go0.1");

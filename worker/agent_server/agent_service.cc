@@ -146,6 +146,11 @@ class FlightRecordUpload : public grpc::ServerUnaryReactor {
       Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
       return;
     }
+    if ((request_.request() & Generations::kDumpRequest) != 0) {
+      generations_.WriteFlightRecord(**found, request_.record());
+      Finish(grpc::Status::OK);
+      return;
+    }
     request_.clear_token();
     coordinator_.async()->UploadFlightRecord(
         &client_, &request_, response_, [this](const grpc::Status& status) { Finish(status); });

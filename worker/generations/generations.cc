@@ -131,6 +131,8 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     generation.Tell(message.peer_news());
   } else if (message.has_collect_flight_records()) {
     generation.AskForFlightRecords(message.collect_flight_records().request());
+  } else if (message.has_dump()) {
+    Dump(generation, message.dump().reason());
   } else if (message.has_quiesce()) {
     generation.TellQuiesce(message.quiesce());
   } else if (message.has_forget()) {

@@ -42,6 +42,9 @@ namespace meshrun::worker {
 
 class Generations {
  public:
+  // Numbers of flight records that a dump asks for have this bit; the coordinator's have not.
+  static constexpr uint64_t kDumpRequest = uint64_t{1} << 63;
+
   // What the generations need; all of it outlives them.
   struct Host {
     EventLoop& loop;
@@ -115,6 +118,8 @@ class Generations {
   void ReportWait(Generation& generation, const v1::WaitReport& report);
   void WithdrawWait(Generation& generation, int rank);
   void ReportProgress(Generation& generation, int rank, const v1::Progress& progress);
+  // The flight record that Dump has asked a rank for.
+  void WriteFlightRecord(const Generation& generation, const v1::FlightRecord& record);
   // True while the process that was started as this rank may add to its output.
   bool RankMayWrite(const std::string& job_id, uint64_t generation, int rank) const;
   const HostFacts& facts() const { return host_.facts; }
@@ -184,6 +189,8 @@ class Generations {
   void Send(const Key& key, v1::OpenSessionRequest message);
 
   // --- generations.cc ---
+  // What the ranks' processes do right now, beside their logs.
+  void Dump(Generation& generation, const std::string& reason);
   void Forget(const Key& key);
   void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
                      const std::string& reason);
