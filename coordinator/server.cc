@@ -15,6 +15,8 @@
 #include "coordinator/services/store_service.h"
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
+#include "core/certificates/expiry_watch.h"
+#include "core/log.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
 #include "core/rpc/unix_socket.h"
@@ -26,13 +28,15 @@ namespace {
 class RunningServer : public Server {
  public:
   explicit RunningServer(Options options)
-      : options_(WithStore(std::move(options))),
+      : has_state_(options.store != nullptr),
+        options_(WithStore(std::move(options))),
         loop_({.clock = *options_.clock,
                .store = *options_.store,
                .recipients = recipients_,
                .lease = options_.lease,
                .heartbeat = options_.heartbeat,
-               .record_path = options_.record_path}) {}
+               .record_path = options_.record_path,
+               .has_cluster_id = has_state_}) {}
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
@@ -69,6 +73,15 @@ class RunningServer : public Server {
           "0 for any free one",
           options_.listen));
     }
+    if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty() && !unix_path) {
+      expiry_.emplace(std::vector<std::string>{tls.cert, tls.ca}, [this](const std::string& text) {
+        log::Warning(text);
+        v1::StateEvent event;
+        event.mutable_notice()->set_kind("CertificateEnding");
+        event.mutable_notice()->set_message(text);
+        loop_.PostEnd(std::move(event));
+      });
+    }
     address_ = options_.listen;
     if (unix_path) {
       port_ = 0;
@@ -101,6 +114,7 @@ class RunningServer : public Server {
     return options;
   }
 
+  const bool has_state_;
   Options options_;
   Recipients recipients_;
   EventLoop loop_;
@@ -113,6 +127,7 @@ class RunningServer : public Server {
   std::string address_;
   rpc::SocketClaim claim_;
   std::unique_ptr<grpc::Server> server_;
+  std::optional<certificates::ExpiryWatch> expiry_;
 };
 
 }  // namespace

@@ -74,7 +74,12 @@ absl::Status Daemon::Init() {
       !warning.empty()) {
     log::Warning(warning);
   }
-  MESHRUN_ASSIGN_OR_RETURN(state_dir_, StateDir::Open(options_.state_dir, ids_));
+  if (const rpc::TlsFiles& tls = options_.security.tls; !tls.empty()) {
+    expiry_.emplace(std::vector<std::string>{tls.cert, tls.ca},
+                    [](const std::string& text) { log::Warning(text); });
+  }
+  MESHRUN_ASSIGN_OR_RETURN(state_dir_,
+                           StateDir::Open(options_.state_dir, ids_, options_.join_cluster));
   if (options_.name.empty()) options_.name = HostName();
   if (options_.address.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(options_.address, AddressFacing(options_.coordinator));
@@ -128,6 +133,10 @@ absl::Status Daemon::Init() {
                 return path ? rpc::MakeSocketDirectory(*path) : absl::OkStatus();
               },
           .hello = [this] { return MakeHello(); },
+          .check_welcome =
+              [this](const v1::Welcome& welcome) {
+                return state_dir_->CheckCluster(welcome.cluster_id());
+              },
           .on_welcome = [this](const v1::Welcome& welcome) { OnWelcome(welcome); },
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
           .on_refused = [this](const absl::Status& status) { return OnRefused(status); }});
@@ -164,6 +173,8 @@ v1::Hello Daemon::MakeHello() const {
     *hello.add_running() = std::move(running);
   hello.set_draining(stopping_);
   *hello.mutable_fence_after() = ToProtoDuration(KillAfter() + kFenceMargin);
+  hello.set_cluster_id(state_dir_->cluster_id());
+  hello.set_machine_id(machine_id_);
   return hello;
 }
 
@@ -207,6 +218,9 @@ void Daemon::OnWelcome(const v1::Welcome& welcome) {
       std::min<std::chrono::nanoseconds>(FromProto(welcome.heartbeat_interval()), lease / 3);
   ping_interval_ =
       std::max<std::chrono::nanoseconds>(ping_interval_, std::chrono::milliseconds(10));
+  if (const absl::Status joined = state_dir_->JoinCluster(welcome.cluster_id()); !joined.ok()) {
+    log::Warning("cannot write which cluster this node belongs to", {{"error", joined}});
+  }
   generations_->OnSession(lease);
   if (options_.ready_fd) {
     const std::string line =

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/certificates/expiry_watch.h"
 #include "core/ids.h"
 #include "core/os/fd.h"
 #include "core/rpc/security.h"
@@ -23,6 +24,7 @@
 #include "worker/generations/generations.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
+#include "worker/host_address.h"
 #include "worker/logs/log_uploads.h"
 #include "worker/logs/retention.h"
 #include "worker/session.h"
@@ -40,6 +42,8 @@ struct DaemonOptions {
   std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;
+  // Leaves the cluster that the state directory belongs to for the one with this id.
+  std::string join_cluster;
   PortInterval ports;
   // Empty: DefaultJobsDirectory().
   std::string jobs_dir;
@@ -103,6 +107,8 @@ class Daemon {
   EventLoop loop_;
   FileTasks files_{loop_};
   RandomIdSource ids_;
+  const std::string machine_id_ = MachineId();
+  std::optional<certificates::ExpiryWatch> expiry_;
   os::UniqueFd signals_;
   std::optional<StateDir> state_dir_;
   std::unique_ptr<PortRange> ports_;

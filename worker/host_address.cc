@@ -7,7 +7,9 @@
 
 #include <memory>
 
+#include "core/hash.h"
 #include "core/os/fd.h"
+#include "core/os/files.h"
 #include "core/rpc/security.h"
 
 namespace meshrun::worker {
@@ -51,6 +53,13 @@ absl::StatusOr<std::string> AddressFacing(const std::string& coordinator) {
   }
   return absl::NotFoundError(
       fmt::format("this host has no route to the coordinator's {}: pass --address", host));
+}
+
+std::string MachineId(const std::string& path) {
+  constexpr size_t kDigits = 32;
+  const auto id = os::ReadRegularFile(path, 4096);
+  if (!id.ok() || id->size() < kDigits) return "";
+  return HexEncode(Sha256("meshrun " + id->substr(0, kDigits))).substr(0, kDigits);
 }
 
 }  // namespace meshrun::worker

@@ -15,4 +15,8 @@ std::string HostName();
 // --address).
 absl::StatusOr<std::string> AddressFacing(const std::string& coordinator);
 
+// Of this machine, the same for all its daemons; empty where it has none, as containers do. Not the
+// id itself: systemd asks that it stays on its host.
+std::string MachineId(const std::string& path = "/etc/machine-id");
+
 }  // namespace meshrun::worker

@@ -147,6 +147,14 @@ void Session::OnMessage(v1::OpenSessionResponse message) {
     stream_->Cancel();
     return;
   }
+  if (message.has_welcome()) {
+    // A stranger's words renew nothing.
+    stranger_ = handler_.check_welcome(message.welcome());
+    if (!stranger_.ok()) {
+      stream_->Cancel();
+      return;
+    }
+  }
   last_heard_ = std::chrono::steady_clock::now();
   if (message.has_welcome()) {
     OnWelcome(message);
@@ -208,7 +216,8 @@ void Session::Drain() {
   if (!std::exchange(draining_, true)) SendHeartbeat();
 }
 
-void Session::OnDone(const absl::Status& status) {
+void Session::OnDone(const absl::Status& end) {
+  const absl::Status status = stranger_.ok() ? end : std::exchange(stranger_, absl::OkStatus());
   // Else check_address refuses, whose reason may pass.
   const bool was_asked = std::exchange(stream_, nullptr) != nullptr;
   const bool was_open = std::exchange(open_, false);

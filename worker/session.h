@@ -34,6 +34,9 @@ class Session {
     std::function<absl::Status()> check_address;
     // What this daemon is and runs, as of now.
     std::function<v1::Hello()> hello;
+    // Whether this coordinator may command us; asked before anything of it counts, its Welcome
+    // included.
+    std::function<absl::Status(const v1::Welcome&)> check_welcome;
     std::function<void(const v1::Welcome&)> on_welcome;
     // Commands: everything but Welcome and HeartbeatReply.
     std::function<void(const v1::OpenSessionResponse&)> on_message;
@@ -94,6 +97,8 @@ class Session {
   Time stream_began_;
   EventLoop::TimerId tick_ = 0;
   std::string last_error_;
+  // Why check_welcome ended the stream; OK: it did not.
+  absl::Status stranger_;
   bool draining_ = false;
   bool closing_ = false;
   std::function<void()> on_closed_;

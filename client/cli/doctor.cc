@@ -18,11 +18,13 @@
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
 #include "client/render/table.h"
+#include "core/certificates/certificate.h"
 #include "core/exit_codes.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/os/shared_memory.h"
 #include "core/proto_time.h"
+#include "core/rpc/roles.h"
 #include "core/text.h"
 #include "core/version.h"
 
@@ -86,6 +88,36 @@ void CheckPrograms(Checks* checks) {
        jobs.empty() ? "build them (they need LibTorch): bazel build //jobs/geoid; own programs run "
                       "without them"
                     : ""});
+}
+
+void CheckCertificates(const DoctorFlags& flags, Checks* checks) {
+  const rpc::TlsFiles& tls = flags.coordinator.security.tls;
+  for (const std::string& file : {tls.cert, tls.ca}) {
+    if (file.empty()) continue;
+    const auto pem = os::ReadFile(file);
+    const auto certificate = pem.ok() ? certificates::ReadCertificate(*pem) : pem.status();
+    if (!certificate.ok()) {
+      checks->push_back({Level::kFail, file, std::string(certificate.status().message()),
+                         "'meshrun ca issue' makes certificates"});
+      continue;
+    }
+    const certificates::Expiry stage = certificates::ExpiryAt(WallNow(), certificate->not_after);
+    const bool far = stage == certificates::Expiry::kFar;
+    const bool over = stage == certificates::Expiry::kOver;
+    const std::string roles =
+        certificate->authority
+            ? "authority"
+            : rpc::RoleNames(rpc::MakeIdentity(certificate->common_name, certificate->uris).roles);
+    checks->push_back({far    ? Level::kOk
+                       : over ? Level::kFail
+                              : Level::kWarn,
+                       file,
+                       fmt::format("'{}', {}, {}", certificate->common_name, roles,
+                                   certificates::DescribeEnd(WallNow(), certificate->not_after)),
+                       far                      ? ""
+                       : certificate->authority ? "make another authority, and certificates of it"
+                                                : "renew it: meshrun ca renew DIR"});
+  }
 }
 
 void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
@@ -259,6 +291,7 @@ void CheckHost(Checks* checks) {
 int Run(const DoctorFlags& flags) {
   Checks checks;
   CheckPrograms(&checks);
+  CheckCertificates(flags, &checks);
   CheckCoordinator(flags, &checks);
   CheckGpu(&checks);
   CheckHost(&checks);

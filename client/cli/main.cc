@@ -131,6 +131,7 @@ int Main(int argc, char** argv) {
   AddLogs(flags, &commands);
   AddNodes(flags, &commands);
   AddDev(flags, &commands);
+  AddCa(flags, &commands);
   AddDoctor(flags, &commands);
   AddCompletion(flags, &commands);
   AddVersion(flags, &commands);

@@ -18,6 +18,7 @@
 namespace meshrun::coordinator {
 namespace {
 
+constexpr int kClusterIdLength = 20;
 // A commit that takes longer is answered beside: most are over before.
 constexpr std::chrono::milliseconds kBeside(200);
 // A commit that takes longer stops the state machine's clock.
@@ -44,6 +45,7 @@ v1::StateEvent WithoutValues(v1::StateEvent event) {
 
 absl::Status EventLoop::Start() {
   MESHRUN_ASSIGN_OR_RETURN(term_, options_.store.BeginTerm());
+  if (options_.has_cluster_id) MESHRUN_RETURN_IF_ERROR(FindClusterId());
   if (!options_.record_path.empty()) {
     // Events hold what users submit: nobody else's business.
     const os::UniqueFd own(
@@ -309,10 +311,26 @@ v1::StateEvent EventLoop::RestoreEvent(const std::vector<v1::StateRow>& rows) co
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
+  restore.set_cluster_id(cluster_id_);
   *restore.mutable_lease() = ToProtoDuration(options_.lease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
   restore.mutable_rows()->Add(rows.begin(), rows.end());
   return Stamped(std::move(event));
+}
+
+absl::Status EventLoop::FindClusterId() {
+  MESHRUN_ASSIGN_OR_RETURN(const std::vector<v1::StateRow> rows, options_.store.Load());
+  v1::StateRow row;
+  row.set_table(v1::STATE_TABLE_META);
+  row.set_key("cluster_id");
+  for (const v1::StateRow& known : rows) {
+    if (known.table() == row.table() && known.key() == row.key()) cluster_id_ = known.value();
+  }
+  if (!cluster_id_.empty()) return absl::OkStatus();
+  RandomIdSource ids;
+  cluster_id_ = ids.Suffix(kClusterIdLength);
+  row.set_value(cluster_id_);
+  return options_.store.Commit(term_, {row});
 }
 
 absl::Status EventLoop::Restore() {

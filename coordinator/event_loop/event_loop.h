@@ -59,6 +59,8 @@ class EventLoop {
     size_t batch_limit = 4096;
     // File that each event is written to, after its length, when its batch is durable; empty: none.
     std::string record_path;
+    // Whether the store has a cluster id, made when it is first used; else there is none.
+    bool has_cluster_id = false;
     // Called on the loop's thread at each turn, at least once a second: for health checks.
     std::function<void()> on_turn;
   };
@@ -114,6 +116,7 @@ class EventLoop {
   v1::StateEvent RestoreEvent(const std::vector<v1::StateRow>& rows) const;
   void Enqueue(v1::StateEvent event, size_t bytes) MESHRUN_REQUIRES(mu_);
   absl::Status Restore();
+  absl::Status FindClusterId();
   void Poke();
 
   // read_only.cc
@@ -134,6 +137,7 @@ class EventLoop {
   const Options options_;
   StateMachine machine_;
   uint64_t term_ = 0;
+  std::string cluster_id_;
   std::atomic<uint64_t> next_id_{1};
   // Nanoseconds.
   std::atomic<int64_t> stood_still_{0};

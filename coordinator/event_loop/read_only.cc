@@ -160,6 +160,7 @@ void EventLoop::AnswerWorker(const v1::SessionMessage& event) {
   if (message.has_hello()) {
     *reply.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
     *reply.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+    reply.mutable_welcome()->set_cluster_id(cluster_id_);
   } else if (message.has_heartbeat()) {
     reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
   } else {

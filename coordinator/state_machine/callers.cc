@@ -81,6 +81,17 @@ absl::Status CheckOwner(const v1::Caller& caller, const Message& body, JobTable&
 
 }  // namespace
 
+absl::Status CheckCluster(const std::string& cluster_id, const v1::Hello& hello) {
+  if (hello.cluster_id().empty() || hello.cluster_id() == cluster_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "{} belongs to cluster {}, and this coordinator {}: {}", hello.name(), hello.cluster_id(),
+      cluster_id.empty() ? "keeps no state" : "is of cluster " + cluster_id,
+      cluster_id.empty()
+          ? "give the worker another --state-dir"
+          : fmt::format("look at its --coordinator, or move it with --join-cluster {}",
+                        cluster_id)));
+}
+
 absl::Status CheckCaller(const v1::StateEvent& event, NodeTable& nodes, JobTable& jobs) {
   const v1::Caller& caller = event.caller();
   if (caller.own_node_only()) {

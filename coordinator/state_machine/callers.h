@@ -12,4 +12,8 @@ namespace meshrun::coordinator {
 // a submitter names somebody else's job.
 absl::Status CheckCaller(const v1::StateEvent& event, NodeTable& nodes, JobTable& jobs);
 
+// FAILED_PRECONDITION: the worker belongs to another cluster. What runs there is not this
+// coordinator's to judge.
+absl::Status CheckCluster(const std::string& cluster_id, const v1::Hello& hello);
+
 }  // namespace meshrun::coordinator

@@ -27,6 +27,7 @@ class Context {
   std::string user;
 
   uint64_t term = 0;
+  std::string cluster_id;
   WallNanos started_at{0};
   SteadyNanos lease{0};
   SteadyNanos heartbeat{0};

@@ -27,6 +27,14 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
           fmt::format("incarnation {} of node {} is over: {} has registered since", incarnation,
                       record.name(), record.incarnation()));
     }
+    const bool other_machine = !hello.machine_id().empty() && !record.machine_id().empty() &&
+                               hello.machine_id() != record.machine_id();
+    if (other_machine && !node.lost()) {
+      return absl::AlreadyExistsError(fmt::format(
+          "node id {} is that of {} at {}, and the worker {} at {} is another machine: its state "
+          "directory is a copy; give each worker one of its own",
+          hello.node_id(), record.name(), record.address(), hello.name(), hello.address()));
+    }
     const bool other_host = hello.address() != record.address() || hello.name() != record.name();
     if (node.session_id != 0 && incarnation == record.incarnation() && other_host) {
       return absl::AlreadyExistsError(fmt::format(
@@ -46,6 +54,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   record.set_address(hello.address());
   record.set_state(record.drain_reason().empty() ? v1::NODE_STATE_HEALTHY
                                                  : v1::NODE_STATE_DRAINING);
+  record.set_machine_id(hello.machine_id());
   *record.mutable_resources() = hello.resources();
   record.set_incarnation(incarnation);
   record.set_version(hello.version());

@@ -86,6 +86,7 @@ void StateMachine::DescribeCluster(uint64_t call_id, const v1::DescribeClusterRe
   v1::DescribeClusterResponse response;
   response.set_version(kVersion);
   response.set_term(context.term);
+  response.set_cluster_id(context.cluster_id);
   *response.mutable_started_at() = ToProtoTimestamp(context.started_at);
   *response.mutable_now() = ToProtoTimestamp(context.wall);
   response.set_nodes_healthy(parts_->nodes.Present(/*healthy_only=*/true).size());

@@ -65,6 +65,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
 void StateMachine::Restore(const v1::RestoreEvent& restore) {
   Context& context = parts_->context;
   context.term = restore.term();
+  context.cluster_id = restore.cluster_id();
   context.lease = FromProto(restore.lease());
   context.heartbeat = FromProto(restore.heartbeat_interval());
   context.started_at = context.wall;
@@ -176,6 +177,9 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kGetCheckpoint:
       parts_->checkpoints.Get(call, event.get_checkpoint());
       break;
+    case v1::StateEvent::kNotice:
+      parts_->context.Record(event.notice().kind(), "", "", event.notice().message());
+      break;
     case v1::StateEvent::kTick:
     case v1::StateEvent::kRestore:
     case v1::StateEvent::EVENT_NOT_SET:
@@ -193,6 +197,10 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
                   TakenOver(context.term, message.hello().name(), message.fence().term()));
     return;
   }
+  if (absl::Status status = CheckCluster(context.cluster_id, message.hello()); !status.ok()) {
+    context.Close(session_id, std::move(status));
+    return;
+  }
   auto node = parts_->nodes.Register(session_id, message.fence().incarnation(), message.hello());
   if (!node.ok()) {
     context.Close(session_id, node.status());
@@ -202,6 +210,7 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
   response.mutable_fence()->set_incarnation(message.fence().incarnation());
   *response.mutable_welcome()->mutable_lease() = ToProtoDuration(context.lease);
   *response.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(context.heartbeat);
+  response.mutable_welcome()->set_cluster_id(context.cluster_id);
   context.Send(session_id, std::move(response));
   parts_->generations.OnNodeReturned(**node, message.hello());
 }

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 
@@ -21,6 +22,25 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, directory);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadToEnd(const UniqueFd& fd, const std::string& path,
+                                      size_t most_bytes) {
+  std::string content;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    if (n == 0) return content;
+    if (n > 0 && content.size() + n > most_bytes) {
+      return absl::ResourceExhaustedError(
+          fmt::format("{} has more than {} bytes", path, most_bytes));
+    }
+    if (n > 0) {
+      content.append(buffer, n);
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, path);
+    }
+  }
 }
 
 }  // namespace
@@ -50,17 +70,24 @@ absl::Status ErrnoStatus(int error, std::string_view what) {
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return ErrnoStatus(errno, path);
-  std::string content;
-  char buffer[1 << 16];
-  while (true) {
-    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
-    if (n == 0) return content;
-    if (n > 0) {
-      content.append(buffer, n);
-    } else if (errno != EINTR) {
-      return ErrnoStatus(errno, path);
-    }
+  return ReadToEnd(fd, path, SIZE_MAX);
+}
+
+absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat info = {};
+  const bool opened = fd && ::fstat(fd.get(), &info) == 0;
+  if (opened && S_ISREG(info.st_mode)) return fd;
+  // ENXIO: a socket.
+  if (opened || errno == ELOOP || errno == ENXIO) {
+    return absl::FailedPreconditionError(fmt::format("{} is not a regular file", path));
   }
+  return ErrnoStatus(errno, path);
+}
+
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes) {
+  const auto fd = OpenRegularFile(path);
+  return fd.ok() ? ReadToEnd(*fd, path, most_bytes) : fd.status();
 }
 
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode,

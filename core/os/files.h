@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/os/fd.h"
 
 namespace meshrun::os {
 
@@ -14,6 +15,13 @@ namespace meshrun::os {
 absl::Status ErrnoStatus(int error, std::string_view what);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// For files that somebody else controls (a rank): opened for reading without following a link at
+// that name, and without waiting, as the open of a pipe does. FAILED_PRECONDITION: a link, a pipe,
+// a device, anything but a regular file.
+absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path);
+// All of it. RESOURCE_EXHAUSTED: it has more than `most_bytes`.
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes);
 // Written beside `path`, synced, renamed, and the directory synced: a reader sees the old content or
 // the new one, also after the host has failed. Without `sync` it may be lost then, which is right
 // for what describes running processes.

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <netinet/in.h>
 
 #include "core/os/files.h"
@@ -12,26 +14,27 @@
 namespace meshrun::rpc {
 namespace {
 
-struct Pem {
-  std::string cert, key, ca;
-};
+namespace tls = grpc::experimental;
 
-absl::StatusOr<Pem> ReadPem(const TlsFiles& tls) {
-  Pem pem;
-  const auto read = [](std::string_view flag, const std::string& path,
-                       std::string* out) -> absl::Status {
-    auto content = os::ReadFile(path);
+// gRPC reads the files later, and says nothing of what is wrong with them.
+absl::Status CheckPem(const TlsFiles& files) {
+  const auto check = [](std::string_view flag, const std::string& path) -> absl::Status {
+    const auto content = os::ReadFile(path);
     if (!content.ok()) return Annotate(content.status(), flag);
     if (content->find("-----BEGIN") == std::string::npos) {
       return absl::InvalidArgumentError(fmt::format("{}: {} is no PEM file", flag, path));
     }
-    *out = *std::move(content);
     return absl::OkStatus();
   };
-  MESHRUN_RETURN_IF_ERROR(read("--tls-cert", tls.cert, &pem.cert));
-  MESHRUN_RETURN_IF_ERROR(read("--tls-key", tls.key, &pem.key));
-  MESHRUN_RETURN_IF_ERROR(read("--tls-ca", tls.ca, &pem.ca));
-  return pem;
+  MESHRUN_RETURN_IF_ERROR(check("--tls-cert", files.cert));
+  MESHRUN_RETURN_IF_ERROR(check("--tls-key", files.key));
+  return check("--tls-ca", files.ca);
+}
+
+std::shared_ptr<tls::CertificateProviderInterface> Watched(const Security& security) {
+  return std::make_shared<tls::FileWatcherCertificateProvider>(
+      security.tls.key, security.tls.cert, security.tls.ca,
+      static_cast<unsigned>(security.reread.count()));
 }
 
 // "HOST:PORT", "HOST", "[V6]:PORT" or a bare V6 address. Empty where it is none of them.
@@ -96,12 +99,12 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
   MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, security));
   // A Unix socket stays plaintext: its directory is the lock, and no certificate names it.
   if (security.tls.empty() || UnixPath(address)) return grpc::InsecureServerCredentials();
-  MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(security.tls));
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = pem.ca;
-  options.pem_key_cert_pairs.push_back({pem.key, pem.cert});
-  const auto credentials = grpc::SslServerCredentials(options);
+  MESHRUN_RETURN_IF_ERROR(CheckPem(security.tls));
+  tls::TlsServerCredentialsOptions options(Watched(security));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  const auto credentials = tls::TlsServerCredentials(options);
   credentials->SetAuthMetadataProcessor(std::make_shared<RoleCheck>());
   return credentials;
 }
@@ -110,12 +113,12 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     std::string_view role, std::string_view address, const Security& security) {
   MESHRUN_RETURN_IF_ERROR(CheckSecurity(role, address, security));
   if (security.tls.empty() || UnixPath(address)) return grpc::InsecureChannelCredentials();
-  MESHRUN_ASSIGN_OR_RETURN(Pem pem, ReadPem(security.tls));
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = pem.ca;
-  options.pem_private_key = pem.key;
-  options.pem_cert_chain = pem.cert;
-  return grpc::SslCredentials(options);
+  MESHRUN_RETURN_IF_ERROR(CheckPem(security.tls));
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Watched(security));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  return tls::TlsCredentials(options);
 }
 
 }  // namespace meshrun::rpc

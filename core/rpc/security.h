@@ -10,6 +10,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@ struct Security {
   TlsFiles tls;
   // --insecure-loopback.
   bool insecure_loopback = false;
+  // How often the files are read again: new connections show the certificates that lie there then.
+  std::chrono::seconds reread{10};
 };
 
 // True for unix:PATH, 127.0.0.0/8, ::1 and localhost, with a port or without: what never leaves the

@@ -3,6 +3,8 @@
 
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
+#include "core/certificates/expiry_watch.h"
+#include "core/os/files.h"
 
 namespace meshrun::certificates {
 namespace {
@@ -86,6 +88,25 @@ TEST(CertificatesTest, DamagedTextIsAnError) {
   }
   EXPECT_FALSE(
       Issue({.cert_pem = pem, .key_pem = Authority().key_pem}, {.common_name = "a"}, kYear).ok());
+}
+
+TEST(CertificatesTest, EachStageIsToldOnceAndARenewedCertificateAnew) {
+  const std::string file = ::testing::TempDir() + "/ending.crt";
+  const KeyPair authority = Authority();
+  ASSERT_TRUE(os::WriteFileAtomically(file, authority.cert_pem).ok());
+  ExpiryNotices notices({file, "/nonexistent"});
+  const WallNanos end = kYear.not_after;
+  EXPECT_EQ(notices.Due(kNow).size(), 0u);
+  for (const hours before : {hours(24 * 29), hours(24 * 6), hours(23), hours(-1)}) {
+    EXPECT_EQ(notices.Due(end - before).size(), 1u) << before.count();
+    EXPECT_EQ(notices.Due(end - before).size(), 0u) << before.count();
+  }
+  const auto next = MakeAuthority("cluster", {.not_before = kNow, .not_after = end + hours(100)});
+  ASSERT_TRUE(next.ok());
+  ASSERT_TRUE(os::WriteFileAtomically(file, next->cert_pem).ok());
+  const auto due = notices.Due(end);
+  ASSERT_EQ(due.size(), 1u);
+  EXPECT_THAT(due[0], HasSubstr("'cluster' in " + file + " ends in 4 days"));
 }
 
 TEST(CertificatesTest, TheEndIsToldThreeTimes) {

@@ -37,6 +37,20 @@ TEST_F(OsTest, AtomicWriteReplacesTheWholeFileAndLeavesNothingBeside) {
   EXPECT_EQ(ReadFile(dir_ + "/absent").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(OsTest, SomebodyElsesFileIsNeitherFollowedNorWaitedFor) {
+  const std::string file = dir_ + "/file", link = dir_ + "/link", pipe = dir_ + "/pipe";
+  ASSERT_TRUE(WriteFileAtomically(file, "content").ok());
+  std::filesystem::create_symlink(file, link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(*ReadRegularFile(file, 7), "content");
+  EXPECT_EQ(ReadRegularFile(file, 6).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadRegularFile(dir_ + "/absent", 7).status().code(), absl::StatusCode::kNotFound);
+  for (const std::string& other : {link, pipe, dir_, std::string("/dev/zero")}) {
+    EXPECT_EQ(ReadRegularFile(other, 7).status().code(), absl::StatusCode::kFailedPrecondition)
+        << other;
+  }
+}
+
 TEST_F(OsTest, CommandsAreFoundAsAShellFindsThem) {
   std::ofstream(dir_ + "/plain") << "text";
   std::ofstream(dir_ + "/tool") << "#!/bin/sh\n";

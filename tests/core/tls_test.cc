@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <gtest/gtest.h>
 
+#include "core/os/files.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/security.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
@@ -22,13 +23,15 @@ class Service : public v1::ClusterService::Service {
   }
 };
 
+constexpr std::chrono::seconds kReread(1);
+
 class TlsTest : public ::testing::Test {
  protected:
   TlsTest() {
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     const auto credentials =
-        ServerCredentials("test", "127.0.0.1:0", {.tls = ours_.Sign("server")});
+        ServerCredentials("test", "127.0.0.1:0", {.tls = files_, .reread = kReread});
     EXPECT_TRUE(credentials.ok()) << credentials.status();
     if (!credentials.ok()) return;
     int port = 0;
@@ -53,6 +56,7 @@ class TlsTest : public ::testing::Test {
 
   testing::TemporaryDirectory directory_;
   const CertificateAuthority ours_{"ours", directory_.path()};
+  const TlsFiles files_ = ours_.Sign("server");
   const CertificateAuthority other_{"other", directory_.path()};
   Service service_;
   std::unique_ptr<grpc::Server> server_;
@@ -84,6 +88,29 @@ TEST_F(TlsTest, RefusesACertificateWithoutTheRole) {
   EXPECT_EQ(CallWith(ours_.Sign("nobody", {.roles = {}})), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(CallWith(ours_.Sign("worker", {.roles = {"worker"}, .nodes = {"*"}})),
             grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(TlsTest, RereadsItsFilesOnBothSides) {
+  // Of a client that goes on: new connections show what lies there then.
+  const TlsFiles own = other_.Trusting(other_.Sign("client"), ours_);
+  const auto channel = MakeChannel("test", address_, {.tls = own, .reread = kReread});
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  ASSERT_EQ(Call(*channel), grpc::StatusCode::UNAVAILABLE);
+  const TlsFiles right = ours_.Sign("right");
+  for (const auto& [from, to] : {std::pair(right.key, own.key), std::pair(right.cert, own.cert)}) {
+    ASSERT_TRUE(os::WriteFileAtomically(to, *os::ReadFile(from), 0600).ok());
+  }
+  EXPECT_TRUE(testing::Eventually([&] { return Call(*channel) == grpc::StatusCode::OK; }));
+
+  // Of the server: it moves to another authority.
+  const TlsFiles moved = other_.Sign("moved");
+  for (const auto& [from, to] :
+       {std::pair(moved.key, files_.key), std::pair(moved.cert, files_.cert),
+        std::pair(moved.ca, files_.ca)}) {
+    ASSERT_TRUE(os::WriteFileAtomically(to, *os::ReadFile(from), 0600).ok());
+  }
+  const TlsFiles theirs = other_.Sign("theirs");
+  EXPECT_TRUE(testing::Eventually([&] { return CallWith(theirs) == grpc::StatusCode::OK; }));
 }
 
 TEST_F(TlsTest, RefusesPlaintext) { EXPECT_EQ(CallWith({}), grpc::StatusCode::UNAVAILABLE); }

@@ -280,6 +280,82 @@ TEST_F(DaemonTest, StreamsALogFromAnOffsetAndFollowsItToItsEnd) {
               HasSubstr("No such file"));
 }
 
+TEST_F(DaemonTest, FilesThatARankHasReplacedAreNeitherFollowedNorWaitedFor) {
+  StartDaemon();
+  AwaitHello();
+  Prepare(
+      PrepareFor("cd $(dirname $TORCHELASTIC_ERROR_FILE) && rm 0.stdout.log 0.stderr.log && "
+                 "mkfifo 0.stdout.log 0.error.json && ln -s /etc/passwd 0.stderr.log; exit 3"));
+  Start();
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.exit_code(), 3);
+  EXPECT_EQ(exit.last_lines_size(), 0);
+  EXPECT_THAT(exit.error_message(), HasSubstr("not a regular file"));
+  for (const auto stream : {v1::LOG_STREAM_STDOUT, v1::LOG_STREAM_STDERR}) {
+    v1::OpenSessionResponse open;
+    v1::OpenLog& log = *open.mutable_open_log();
+    log.set_stream_id(v1::LogStream_Name(stream));
+    log.set_job_id(kJob);
+    log.set_generation(1);
+    log.set_stream(stream);
+    log.set_follow(true);
+    coordinator_->Send(open, kJob, 1);
+    const auto upload =
+        coordinator_->AwaitUpload(log.stream_id(), [](const auto& u) { return u.ended; });
+    EXPECT_EQ(upload.data, "");
+    EXPECT_THAT(upload.error, HasSubstr("not a regular file"));
+  }
+}
+
+TEST_F(DaemonTest, AStrangersCoordinatorEndsNothingHere) {
+  const auto restart = [this](const std::string& cluster_id, uint64_t term) {
+    coordinator_.reset();
+    coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{
+        .term = term, .address = CoordinatorAddress(), .cluster_id = cluster_id});
+  };
+  restart("ours", 1);
+  RunOnDaemon("sleep 600");
+  // Of a higher term, as of a state directory that is older.
+  restart("theirs", 5);
+  for (int i = 0; i < 2; ++i) {
+    const Request hello = AwaitHello();
+    EXPECT_EQ(hello.hello().cluster_id(), "ours");
+    EXPECT_EQ(hello.hello().running_size(), 1);
+  }
+  v1::OpenSessionResponse forget;
+  forget.mutable_forget();
+  coordinator_->Send(forget, kJob, 1);
+  AwaitHello();
+  restart("ours", 2);
+  const Request hello = AwaitHello();
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  EXPECT_FALSE(hello.hello().running(0).ended());
+  EXPECT_EQ(hello.hello().running(0).running_ranks_size(), 1);
+  EXPECT_EQ(hello.hello().running(0).exits_size(), 0);
+}
+
+TEST_F(DaemonTest, JoinsAnotherClusterWhenItIsToldTo) {
+  coordinator_.reset();
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.address = CoordinatorAddress(), .cluster_id = "first"});
+  StartDaemon();
+  AwaitHello();
+  ASSERT_TRUE(Eventually([this] {
+    const auto node = os::ReadFile(State("/node.json"));
+    return node.ok() && node->find("first") != std::string::npos;
+  }));
+  ::kill(daemon_, SIGTERM);
+  testing::AwaitExit(std::exchange(daemon_, -1));
+  coordinator_.reset();
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.address = CoordinatorAddress(), .cluster_id = "second"});
+  StartDaemon();
+  testing::AwaitExit(std::exchange(daemon_, -1));
+  StartDaemon({"--join-cluster", "second"});
+  EXPECT_EQ(AwaitHello().hello().cluster_id(), "first");
+  EXPECT_EQ(AwaitHello().hello().cluster_id(), "second");
+}
+
 TEST_F(DaemonTest, ForwardsProgress) {
   StartDaemon();
   AwaitHello();

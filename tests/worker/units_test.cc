@@ -158,6 +158,17 @@ TEST(TailTest, FindsTheFirstOfTheLastLines) {
   EXPECT_EQ(Tail("", 1), 0u);
 }
 
+TEST(TailTest, LooksBackSoFarAndNoFurther) {
+  constexpr uint64_t kTerabyte = uint64_t{1} << 40;
+  uint64_t read = 0;
+  const uint64_t offset = TailOffset(kTerabyte, 5, [&read](uint64_t, size_t size) {
+    read += size;
+    return std::string(size, '\0');
+  });
+  EXPECT_EQ(read, uint64_t{64} << 20);
+  EXPECT_EQ(offset, kTerabyte - read);
+}
+
 TEST(TailTest, CrossesBlocks) {
   std::string text;
   for (int i = 0; i < 3; ++i) text += std::string(100'000, 'x') + "\n";

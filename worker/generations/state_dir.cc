@@ -35,7 +35,8 @@ std::vector<std::string> ListDirectory(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<StateDir> StateDir::Open(const std::string& path, IdSource& ids) {
+absl::StatusOr<StateDir> StateDir::Open(const std::string& path, IdSource& ids,
+                                        const std::string& join_cluster) {
   StateDir out;
   std::error_code error;
   out.path_ = std::filesystem::absolute(path, error).lexically_normal().string();
@@ -64,15 +65,41 @@ absl::StatusOr<StateDir> StateDir::Open(const std::string& path, IdSource& ids) 
     }
     out.node_id_ = node["node_id"].get<std::string>();
     out.incarnation_ = node["incarnation"].get<uint64_t>();
+    if (node.contains("cluster_id") && node["cluster_id"].is_string()) {
+      out.cluster_id_ = node["cluster_id"].get<std::string>();
+    }
   } else if (content.status().code() == absl::StatusCode::kNotFound) {
     out.node_id_ = "node-" + ids.Suffix(10);
   } else {
     return content.status();
   }
   ++out.incarnation_;
-  const nlohmann::json node = {{"node_id", out.node_id_}, {"incarnation", out.incarnation_}};
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(node_path, node.dump() + "\n", 0600));
+  if (!join_cluster.empty()) out.cluster_id_ = join_cluster;
+  MESHRUN_RETURN_IF_ERROR(out.WriteNode());
   return out;
+}
+
+absl::Status StateDir::WriteNode() const {
+  nlohmann::json node = {{"node_id", node_id_}, {"incarnation", incarnation_}};
+  if (!cluster_id_.empty()) node["cluster_id"] = cluster_id_;
+  return os::WriteFileAtomically(path_ + "/node.json", node.dump() + "\n", 0600);
+}
+
+absl::Status StateDir::CheckCluster(const std::string& cluster_id) const {
+  if (cluster_id_.empty() || cluster_id == cluster_id_) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "this worker belongs to cluster {}, and the coordinator {}: {}", cluster_id_,
+      cluster_id.empty() ? "keeps no state" : "is of cluster " + cluster_id,
+      cluster_id.empty() ? "pass another --state-dir"
+                         : fmt::format("look at --coordinator, or leave the old cluster with "
+                                       "--join-cluster {}",
+                                       cluster_id)));
+}
+
+absl::Status StateDir::JoinCluster(const std::string& cluster_id) {
+  if (!cluster_id_.empty() || cluster_id.empty()) return absl::OkStatus();
+  cluster_id_ = cluster_id;
+  return WriteNode();
 }
 
 std::string StateDir::JobDirectory(const std::string& job_id) const {

@@ -1,7 +1,7 @@
 // A worker daemon's state directory:
 //
 //   lock                            held while the daemon runs
-//   node.json                       node_id, incarnation
+//   node.json                       node_id, incarnation, cluster_id
 //   agent.sock                      where a probe asks the daemon for its health
 //   j/<short>/agent.sock            where the ranks of one job reach the daemon
 //   g/<short>/                      one generation: record, launch, sup.sock, r<rank>.sock, final
@@ -29,10 +29,19 @@ class StateDir {
   // Creates what is missing, locks, and begins a new incarnation. Errors: FAILED_PRECONDITION
   // (another daemon uses it), PERMISSION_DENIED (other users can enter it), those of the file
   // system.
-  static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids);
+  // `join_cluster`: leaves the cluster that the directory belongs to for this one; empty: stays.
+  static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids,
+                                       const std::string& join_cluster = "");
 
   const std::string& node_id() const { return node_id_; }
   uint64_t incarnation() const { return incarnation_; }
+  // The cluster that this directory belongs to; empty: none yet.
+  const std::string& cluster_id() const { return cluster_id_; }
+  // OK: this coordinator may command the ranks here. FAILED_PRECONDITION: it is a stranger.
+  absl::Status CheckCluster(const std::string& cluster_id) const;
+  // The first cluster that welcomes this node is its own from now on. A second call changes
+  // nothing.
+  absl::Status JoinCluster(const std::string& cluster_id);
 
   std::string AgentSocket() const { return run_dir_ + "/agent.sock"; }
   // Holds the job's agent.sock alone.
@@ -47,10 +56,13 @@ class StateDir {
   std::vector<std::string> GenerationDirectories() const;
 
  private:
+  absl::Status WriteNode() const;
+
   std::string path_;
   std::string run_dir_;
   std::string node_id_;
   uint64_t incarnation_ = 0;
+  std::string cluster_id_;
   os::UniqueFd lock_;
 };
 

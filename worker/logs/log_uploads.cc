@@ -119,18 +119,20 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   }
 
   bool OpenFile(bool growing) {
-    file_.reset(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file_) {
-      const int error = errno;
+    auto opened = os::OpenRegularFile(path_);
+    if (opened.ok()) {
+      file_ = *std::move(opened);
+    } else {
       std::error_code ignored;
-      if (error == ENOENT && growing) {
+      const bool missing = absl::IsNotFound(opened.status());
+      if (missing && growing) {
         LookAgain();
-      } else if (error == ENOENT && std::filesystem::is_directory(
-                                        std::filesystem::path(path_).parent_path(), ignored)) {
+      } else if (missing && std::filesystem::is_directory(
+                                std::filesystem::path(path_).parent_path(), ignored)) {
         // A rank that was never started said nothing.
         End();
       } else {
-        Fail(std::string(os::ErrnoStatus(error, path_).message()));
+        Fail(std::string(opened.status().message()));
       }
       return false;
     }

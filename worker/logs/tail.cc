@@ -6,13 +6,15 @@ namespace meshrun::worker {
 namespace {
 
 constexpr uint64_t kBlock = 1 << 16;
+// A file without line ends may be of any size: a rank makes one of a terabyte in no time.
+constexpr uint64_t kFurthest = uint64_t{64} << 20;
 
 }  // namespace
 
 uint64_t TailOffset(uint64_t end, int64_t lines, const ReadAt& read_at) {
   if (lines <= 0) return end;
   uint64_t block_end = end;
-  while (block_end > 0) {
+  while (block_end > 0 && end - block_end < kFurthest) {
     const uint64_t block_begin = block_end - std::min(block_end, kBlock);
     const std::string block = read_at(block_begin, block_end - block_begin);
     for (size_t i = block.size(); i-- > 0;) {
@@ -23,7 +25,7 @@ uint64_t TailOffset(uint64_t end, int64_t lines, const ReadAt& read_at) {
     }
     block_end = block_begin;
   }
-  return 0;
+  return block_end;
 }
 
 }  // namespace meshrun::worker

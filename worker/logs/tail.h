@@ -11,7 +11,7 @@ namespace meshrun::worker {
 using ReadAt = std::function<std::string(uint64_t offset, size_t size)>;
 
 // Offset of the first of the last `lines` lines of the first `end` bytes; 0 when there are no more,
-// `end` when lines is 0. A newline at the end closes its line. Reads backwards, in blocks. Pure,
+// `end` when lines is 0. It looks back 64 MiB at most. A newline at the end closes its line. Reads backwards, in blocks. Pure,
 // except `read_at`.
 uint64_t TailOffset(uint64_t end, int64_t lines, const ReadAt& read_at);
 

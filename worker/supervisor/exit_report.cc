@@ -1,6 +1,6 @@
 #include "worker/supervisor/exit_report.h"
 
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,14 +15,15 @@ namespace meshrun::worker {
 namespace {
 
 constexpr size_t kMostErrorBytes = 4096;
+constexpr size_t kLargestErrorFile = 1 << 20;
 
 std::vector<std::string> LastLinesOfFile(const std::string& path) {
-  const os::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = os::OpenRegularFile(path);
   struct stat info;
-  if (!fd || ::fstat(fd.get(), &info) != 0 || info.st_size == 0) return {};
+  if (!fd.ok() || ::fstat(fd->get(), &info) != 0 || info.st_size == 0) return {};
   const off_t start = std::max<off_t>(0, info.st_size - static_cast<off_t>(kMostLastBytes));
   char buffer[kMostLastBytes];
-  const ssize_t n = ::pread(fd.get(), buffer, sizeof(buffer), start);
+  const ssize_t n = ::pread(fd->get(), buffer, sizeof(buffer), start);
   return n > 0 ? LastLines(std::string_view(buffer, n), start > 0) : std::vector<std::string>();
 }
 
@@ -66,8 +67,12 @@ void ReadLeftBehind(const v1::RankLaunch& launch, v1::RankExit* exit) {
   if (lines.empty()) lines = LastLinesOfFile(launch.stdout_path());
   for (std::string& line : lines) exit->add_last_lines(std::move(line));
   if (launch.error_file().empty()) return;
-  if (const auto content = os::ReadFile(launch.error_file()); content.ok()) {
+  const auto content = os::ReadRegularFile(launch.error_file(), kLargestErrorFile);
+  if (content.ok()) {
     exit->set_error_message(ErrorFileMessage(*content));
+  } else if (!absl::IsNotFound(content.status())) {
+    exit->set_error_message(
+        fmt::format("its error file was not read: {}", std::string(content.status().message())));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "core/exit_codes.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/status.h"
 
 namespace meshrun::worker {
 namespace {
@@ -23,6 +25,21 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   for (std::string& s : strings) out.push_back(s.data());
   out.push_back(nullptr);
   return out;
+}
+
+// An earlier rank could have put a link or a pipe at this name: neither is followed or waited for.
+absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  os::UniqueFd fd(::open(path.c_str(), kFlags, 0600));
+  if (!fd) return os::ErrnoStatus(errno, path);
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return os::ErrnoStatus(errno, path);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(fmt::format("{} is not a regular file", path));
+  }
+  // What the rank writes there must not end with EAGAIN, whatever the file system.
+  ::fcntl(fd.get(), F_SETFL, O_APPEND);
+  return fd;
 }
 
 [[noreturn]] void Refuse(const std::string& what, int error) {
@@ -37,11 +54,8 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 absl::StatusOr<pid_t> StartRank(
     const v1::RankLaunch& launch,
     const google::protobuf::Map<std::string, std::string>& environment) {
-  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
-  const os::UniqueFd out(::open(launch.stdout_path().c_str(), kFlags, 0600));
-  if (!out) return os::ErrnoStatus(errno, launch.stdout_path());
-  const os::UniqueFd err(::open(launch.stderr_path().c_str(), kFlags, 0600));
-  if (!err) return os::ErrnoStatus(errno, launch.stderr_path());
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd out, OpenOutput(launch.stdout_path()));
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd err, OpenOutput(launch.stderr_path()));
 
   std::map<std::string, std::string> variables(launch.env().begin(), launch.env().end());
   for (const auto& [name, value] : environment) variables[name] = value;

@@ -164,6 +164,22 @@ TEST_F(AccessTest, EveryMethodRefusesWhoHasNoCertificateOfThisCluster) {
   }
 }
 
+TEST_F(AccessTest, TheEndOfACertificateIsAnEvent) {
+  const auto reads = ChannelOf(ours_.Sign("reader", {.roles = {"read"}}));
+  const auto stub = v1::ClusterService::NewStub(reads);
+  EXPECT_TRUE(meshrun::testing::Eventually([&] {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, kPatience);
+    v1::DescribeClusterResponse response;
+    EXPECT_TRUE(stub->DescribeCluster(&context, {}, &response).ok());
+    return std::any_of(response.events().begin(), response.events().end(),
+                       [](const v1::ClusterEvent& event) {
+                         return event.kind() == "CertificateEnding" &&
+                                event.message().find("'coordinator'") != std::string::npos;
+                       });
+  }));
+}
+
 TEST_F(AccessTest, EveryMethodAnswersTheRolesOfItsRowAlone) {
   for (const char* role : {"coordinator", "submit", "operate", "read", "worker"}) {
     const auto channel = ChannelOf(ours_.Sign(role, {.roles = {role}, .nodes = {"node1"}}));

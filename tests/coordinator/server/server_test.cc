@@ -197,11 +197,14 @@ TEST_F(ServerTest, ARestartKeepsWhatWasListedAndAdoptsWhatRuns) {
   ASSERT_TRUE(Submit(Spec(7, 1), &queued).ok());
   const v1::GetJobResponse before = Get(running.job_id());
   const uint64_t term = server_->term();
+  const std::string cluster_id = Describe().cluster_id();
+  EXPECT_EQ(cluster_id.size(), 20u);
 
   server_.reset();
   EXPECT_EQ(worker->AwaitEnd().error_code(), grpc::StatusCode::UNAVAILABLE);
   Start();
   EXPECT_EQ(server_->term(), term + 1);
+  EXPECT_EQ(Describe().cluster_id(), cluster_id);
   const v1::GetJobResponse after = Get(running.job_id());
   EXPECT_EQ(after.job().state(), v1::JOB_STATE_RUNNING);
   ASSERT_GE(after.events_size(), before.events_size());

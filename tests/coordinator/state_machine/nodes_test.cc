@@ -8,6 +8,41 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(IdentityTest, ACopyOfAStateDirectoryOnAnotherMachineTakesNobodysPlace) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.machine_id = "first";
+  h.Connect(worker);
+  v1::OpenSessionRequest copy = worker.Hello();
+  copy.mutable_hello()->set_machine_id("second");
+  copy.mutable_fence()->set_incarnation(9);
+  h.Say(worker, {copy});
+  EXPECT_TRUE(absl::IsAlreadyExists(h.closed["node1"])) << h.closed["node1"];
+  EXPECT_THAT(std::string(h.closed["node1"].message()), HasSubstr("is a copy"));
+  EXPECT_EQ(h.node(worker).incarnation(), 1u);
+  EXPECT_EQ(h.node(worker).machine_id(), "first");
+  // A directory that was moved is that node again, once the old machine is lost.
+  h.Advance(seconds(6));
+  ASSERT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+  worker.machine_id = "second";
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+}
+
+TEST(IdentityTest, AWorkerOfAnotherClusterIsRefused) {
+  Harness h;
+  h.cluster_id = "ours";
+  h.StartCoordinator();
+  FakeWorker& worker = h.AddWorker("node1");
+  worker.cluster_id = "ours";
+  h.Connect(worker);
+  EXPECT_TRUE(h.connected(worker));
+  worker.cluster_id = "theirs";
+  h.Connect(worker);
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.closed["node1"])) << h.closed["node1"];
+  EXPECT_THAT(std::string(h.closed["node1"].message()), HasSubstr("--join-cluster ours"));
+}
+
 TEST(LeaseTest, HeartbeatsKeepANode) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");

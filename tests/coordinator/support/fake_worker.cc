@@ -13,6 +13,8 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
   v1::Hello& hello = *message.mutable_hello();
   hello.set_node_id(node_id());
   hello.set_name(options_.name);
+  hello.set_machine_id(machine_id);
+  hello.set_cluster_id(cluster_id);
   hello.set_address("127.0.0.1");
   hello.set_version("test");
   hello.set_draining(draining);

@@ -45,6 +45,9 @@ class FakeWorker {
   bool joins = true;
   // Ranks stand still when they are asked to.
   bool quiesces = true;
+  // Of its next Hello.
+  std::string machine_id;
+  std::string cluster_id;
 
   const std::string& name() const { return options_.name; }
   std::string node_id() const { return "id-" + options_.name; }

@@ -21,6 +21,7 @@ void Harness::StartCoordinator() {
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
+  restore.set_cluster_id(cluster_id);
   *restore.mutable_lease() = ToProtoDuration(seconds(5));
   *restore.mutable_heartbeat_interval() = ToProtoDuration(seconds(1));
   const auto rows = *store_.Load();

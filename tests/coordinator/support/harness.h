@@ -55,6 +55,8 @@ class Harness {
   std::map<std::string, absl::Status> closed;
   // Workers say nothing of themselves while this is false: no heartbeats in Advance.
   bool heartbeats = true;
+  // Of the coordinator from its next start on.
+  std::string cluster_id;
 
   // In steps of the machine's own deadlines and of heartbeats.
   void Advance(std::chrono::nanoseconds by);

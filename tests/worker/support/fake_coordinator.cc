@@ -66,6 +66,7 @@ grpc::Status FakeCoordinator::OpenSession(
       incarnation_ = message.fence().incarnation();
       *answer.mutable_welcome()->mutable_lease() = ToProtoDuration(options_.lease);
       *answer.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
+      answer.mutable_welcome()->set_cluster_id(options_.cluster_id);
       stream->Write(answer);
     } else if (message.has_heartbeat() && message.heartbeat().sequence() > late_) {
       answer.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence() - late_);

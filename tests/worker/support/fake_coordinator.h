@@ -27,6 +27,7 @@ class FakeCoordinator : public v1::SessionService::Service {
     std::chrono::milliseconds heartbeat{100};
     // unix:PATH, in a directory that is there.
     std::string address;
+    std::string cluster_id;
     // Called between each Hello and its Welcome.
     std::function<void()> before_welcome;
   };

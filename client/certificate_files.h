@@ -1,0 +1,44 @@
+// The files of `meshrun ca`: an authority in one directory, and for each who has a certificate of it a
+// directory with tls.crt, tls.key and ca.crt, as every program's --tls-* flags take them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/clock.h"
+
+namespace meshrun::client {
+
+// $XDG_CONFIG_HOME/meshrun/ca, else ~/.config/meshrun/ca. FAILED_PRECONDITION: neither is set.
+absl::StatusOr<std::string> DefaultAuthorityDirectory();
+
+// Makes ca.crt and ca.key (0600) in `directory`, which is made with mode 0700. ALREADY_EXISTS: there
+// is one; a second one would lock out all who have certificates of the first.
+absl::Status InitAuthority(const std::string& directory, const std::string& name, uint32_t days,
+                           WallNanos now);
+
+struct CertificateRequest {
+  // "worker", "submit", ...; at least one.
+  std::vector<std::string> roles;
+  // Of a person; empty: this user, or the node, or "coordinator".
+  std::string user;
+  // Of a worker.
+  std::vector<std::string> nodes;
+  // Of a coordinator; localhost and this host's name are added.
+  std::vector<std::string> hosts;
+  uint32_t days = 365;
+};
+// Writes the three files below `out`. Returns one sentence. INVALID_ARGUMENT: the request is wrong,
+// and how. ALREADY_EXISTS: `out` holds a certificate.
+absl::StatusOr<std::string> IssueCertificate(const std::string& authority,
+                                             const CertificateRequest& request,
+                                             const std::string& out, WallNanos now);
+
+// Signs the certificate in `directory` again; its key stays, so a process that rereads its files
+// (each does) never sees a pair that does not fit. Returns one sentence.
+absl::StatusOr<std::string> RenewCertificate(const std::string& authority,
+                                             const std::string& directory, uint32_t days,
+                                             WallNanos now);
+
+}  // namespace meshrun::client

@@ -1,0 +1,122 @@
+// meshrun ca: the certificates of a cluster.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "client/certificate_files.h"
+#include "client/cli/context.h"
+#include "core/exit_codes.h"
+
+namespace meshrun::client {
+namespace {
+
+constexpr uint32_t kAuthorityDays = 3650;
+constexpr uint32_t kMostDays = 36500;
+
+struct CaFlags {
+  std::string authority;
+  std::string name = "meshrun cluster";
+  std::string out;
+  uint32_t days = 0;
+  CertificateRequest request;
+  std::vector<std::string> directories;
+};
+
+absl::StatusOr<std::string> AuthorityOf(const CaFlags& flags) {
+  return flags.authority.empty() ? DefaultAuthorityDirectory() : flags.authority;
+}
+
+absl::StatusOr<uint32_t> DaysOf(const CaFlags& flags, uint32_t otherwise) {
+  const uint32_t days = flags.days == 0 ? otherwise : flags.days;
+  if (days <= kMostDays) return days;
+  return absl::InvalidArgumentError(fmt::format("--days {} is above {}", days, kMostDays));
+}
+
+int Init(const CaFlags& flags) {
+  const auto directory = AuthorityOf(flags);
+  const auto days = DaysOf(flags, kAuthorityDays);
+  if (!directory.ok()) return Fail(directory.status());
+  if (!days.ok()) return Fail(days.status());
+  if (const auto made = InitAuthority(*directory, flags.name, *days, WallNow()); !made.ok()) {
+    return Fail(made);
+  }
+  fmt::print(
+      "{}: ca.crt, and ca.key, which makes whoever has it anybody: keep it off the cluster\n",
+      *directory);
+  return kExitOk;
+}
+
+int Issue(CaFlags flags) {
+  const auto directory = AuthorityOf(flags);
+  const auto days = DaysOf(flags, 365);
+  if (!directory.ok()) return Fail(directory.status());
+  if (!days.ok()) return Fail(days.status());
+  if (flags.out.empty()) return Fail(absl::InvalidArgumentError("--out DIR is missing"));
+  flags.request.days = *days;
+  const auto said = IssueCertificate(*directory, flags.request, flags.out, WallNow());
+  if (!said.ok()) return Fail(said.status());
+  fmt::print("{}\n", *said);
+  return kExitOk;
+}
+
+int Renew(const CaFlags& flags) {
+  const auto directory = AuthorityOf(flags);
+  const auto days = DaysOf(flags, 365);
+  if (!directory.ok()) return Fail(directory.status());
+  if (!days.ok()) return Fail(days.status());
+  for (const std::string& renewed : flags.directories) {
+    const auto said = RenewCertificate(*directory, renewed, *days, WallNow());
+    if (!said.ok()) return Fail(said.status());
+    fmt::print("{}\n", *said);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddCa(FlagSet& root, Commands* commands) {
+  auto values = std::make_shared<CaFlags>();
+  FlagSet ca = root.Command(
+      "ca",
+      "The certificates of a cluster: who may do what over TLS\n\n"
+      "One authority for a cluster. Each certificate says what its holder may: coordinator,\n"
+      "worker (for its own node), submit, operate, read (docs/security.md).");
+  ca.Examples(
+      "  meshrun ca init\n"
+      "  meshrun ca issue --role coordinator --host head.example.org --out certificates/head\n"
+      "  meshrun ca issue --role worker --node gpu7 --out certificates/gpu7\n"
+      "  meshrun ca issue --role submit --user ada --out certificates/ada\n"
+      "  meshrun ca renew certificates/*");
+  ca.ListUnder("Set up");
+  FlagSet init = ca.Command("init", "Makes the authority: ca.crt and ca.key");
+  init.Text("--name", &values->name, "NAME", "What it is called (default: meshrun cluster)");
+  FlagSet issue =
+      ca.Command("issue", "Makes a key and a certificate for it: tls.crt, tls.key, ca.crt");
+  issue.Texts("--role", &values->request.roles, "ROLE",
+              "coordinator, worker, submit, operate or read; may be repeated");
+  issue.Text("--user", &values->request.user, "NAME",
+             "Whose it is: jobs are submitted under this name (default: this user)");
+  issue.Texts("--node", &values->request.nodes, "NAME",
+              "Of a worker: its --name; may be repeated, '*' is every node");
+  issue.Texts("--host", &values->request.hosts, "NAME",
+              "Of a coordinator: a name or address at which it is reached; may be repeated");
+  issue.Text("--out", &values->out, "DIR", "Where to write the three files");
+  FlagSet renew = ca.Command(
+      "renew",
+      "Signs certificates again; keys stay\n\n"
+      "Every program rereads its files: copy tls.crt to where it is used, and nothing restarts.");
+  renew.Arguments("DIR", &values->directories, "Directories that 'ca issue' has written");
+  for (FlagSet* command : {&init, &issue, &renew}) {
+    command->ListUnder("Commands");
+    command->Text("--ca", &values->authority, "DIR",
+                  "The authority's directory (default: ~/.config/meshrun/ca)");
+    command->Number(
+        "--days", &values->days,
+        command == &init ? "How long it lasts (default 3650)" : "How long it lasts (default 365)");
+  }
+  commands->push_back({init.app(), [values] { return Init(*values); }});
+  commands->push_back({issue.app(), [values] { return Issue(*values); }});
+  commands->push_back({renew.app(), [values] { return Renew(*values); }});
+}
+
+}  // namespace meshrun::client
