@@ -31,9 +31,10 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     Member* member = job == nullptr ? nullptr : job->FindMember(node.id());
     const bool takes_part = job != nullptr && member != nullptr && !member->ended && job->active();
     // Its processes are to live on, and it has not heard of that.
-    const bool behind =
-        takes_part && running.generation() < job->view.generation() && HasKept(*job) &&
-        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait);
+    const bool behind = takes_part && running.generation() < job->view.generation() &&
+                        HasKept(*job) &&
+                        (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait ||
+                         (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
       SendForget(running.job_id(), running.generation(), node);
       continue;
@@ -47,7 +48,12 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && !member->prepared) {
         SendPrepare(*job, *member);
       }
-      if (job->survivors_wait) proceed_.insert(job->id());
+      if (job->survivors_wait) {
+        proceed_.insert(job->id());
+      } else if (job->view.state() == v1::JOB_STATE_QUIESCING) {
+        // They compute until they are told, and hold what they hold until they have ended.
+        SendStop(*job, *member, job->stop_grace());
+      }
       continue;
     }
     if (job->view.state() == v1::JOB_STATE_RENDEZVOUS && (running.ended() || !HasKept(*job))) {
@@ -182,6 +188,7 @@ void Generations::OnRestored() {
       // Its processes live on: the Prepare of the same generation is repeated to all.
       job.members_prepared = 0;
       for (Member& member : job.members) member.prepared = false;
+      job.world_digest = WorldDigest(*job.worlds.at(job.view.generation()));
     } else if (job.view.state() == v1::JOB_STATE_RENDEZVOUS) {
       // No Start was sent. Its members hear Forget when they name it; the next generation is
       // another.

@@ -102,8 +102,8 @@ void Generations::Proceed(Job& job) {
         jobs_.ClearDeadline(job);
         return;
       }
-      all_still &= rank.state() != v1::RANK_STATE_RUNNING ||
-                   job.quiesced.contains(rank.assignment().rank());
+      all_still &=
+          rank.state() != v1::RANK_STATE_RUNNING || job.quiesced.contains(rank.assignment().rank());
     }
     if (!all_still) return;
   }
@@ -152,6 +152,20 @@ bool Generations::GoOn(Job& job) {
     }
   }
   if (living == 0) return false;
+  const bool newcomers = std::any_of(
+      result.placement->nodes.begin(), result.placement->nodes.end(),
+      [&](const PlacedNode& placed) { return job.FindMember(placed.node_id) == nullptr; });
+  if (newcomers && !job.writes_are_fenced()) {
+    // Ranks that are told to end compute until they do: no other node takes their place before.
+    bool told = false;
+    for (Member& member : job.members) {
+      if (member.ended || kept.contains(member.node_id)) continue;
+      SendStop(job, member, job.stop_grace());
+      EndMember(job, member, End::kTold);
+      told = true;
+    }
+    if (told) return GoOn(job);
+  }
   for (Member& member : job.members) {
     if (member.ended) continue;
     if (kept.contains(member.node_id)) {

@@ -15,18 +15,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Maps in a fixed order: the same table has the same digest on every host.
-std::string Digest(const v1::World& world) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    world.SerializeToCodedStream(&coded);
-  }
-  return Sha256(bytes);
-}
-
 void AddMeshGroups(v1::Job& job, const std::vector<Axis>& mesh) {
   for (size_t axis = 0; axis < mesh.size(); ++axis) {
     for (int64_t rank = 0; rank < job.world_size(); ++rank) {
@@ -42,6 +30,17 @@ void AddMeshGroups(v1::Job& job, const std::vector<Axis>& mesh) {
 constexpr std::chrono::seconds kJoinTimeout(30);
 
 }  // namespace
+
+std::string WorldDigest(const v1::World& world) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    world.SerializeToCodedStream(&coded);
+  }
+  return Sha256(bytes);
+}
 
 void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) {
   v1::Job& view = job.view;
@@ -66,7 +65,7 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
     AddMember(job, placed, found == kept.end() ? nullptr : &found->second, world.get());
   }
   AddMeshGroups(view, placement.mesh);
-  job.world_digest = Digest(*world);
+  job.world_digest = WorldDigest(*world);
   job.worlds[view.generation()] = std::move(world);
   jobs_.NewGeneration(job, previous);
   jobs_.SetState(job, v1::JOB_STATE_RENDEZVOUS,

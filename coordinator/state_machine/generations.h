@@ -37,6 +37,9 @@
 
 namespace meshrun::coordinator {
 
+// SHA-256 of the table with its maps in a fixed order: the same on every host.
+std::string WorldDigest(const v1::World& world);
+
 class Generations {
  public:
   Generations(Context& context, NodeTable& nodes, JobTable& jobs, RendezvousStore& store,
@@ -103,6 +106,7 @@ class Generations {
     kEnded,  // and said so
     kGone,   // without a word on how
     kLost,   // with their node: they may run on
+    kTold,   // not yet: they are told to end
     kStuck,  // sent SIGKILL, and yet there
   };
 

@@ -170,7 +170,7 @@ void CoordinatorProcess::Post(v1::StateEvent event) {
 void CoordinatorProcess::PlanTurn() {
   if (turn_planned_ || committing_ || !up() || timeline_.now() < stalled_until_) return;
   turn_planned_ = true;
-  timeline_.After(random_.Between(nanoseconds(0), milliseconds(1)), [this, life = life_] {
+  timeline_.After(random_.Between(nanoseconds(0), turn), [this, life = life_] {
     if (life == life_) Turn();
   });
 }

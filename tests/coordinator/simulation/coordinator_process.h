@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "coordinator/state_machine/state_machine.h"
-#include "coordinator/state_store/memory_state_store.h"
+#include "coordinator/state_store/state_store.h"
 #include "tests/coordinator/simulation/network.h"
 
 namespace meshrun::coordinator::simulation {
@@ -31,11 +31,13 @@ class CoordinatorProcess {
   };
   using Answer = std::function<void(const absl::Status&, const MessagePtr&)>;
 
-  CoordinatorProcess(Timeline& timeline, Random& random, Observer& observer)
-      : timeline_(timeline), random_(random), observer_(observer) {}
+  CoordinatorProcess(Timeline& timeline, Random& random, Observer& observer, StateStore& store)
+      : timeline_(timeline), random_(random), observer_(observer), store_(store) {}
 
   // --- its host ---
   HostClock clock;
+  // At most so long after an event its batch is taken.
+  nanoseconds turn = milliseconds(1);
   // Crashes at each write with this chance, in 1,000; and at the write with this number, before its
   // commit or after it.
   uint64_t crash_chance = 0;
@@ -61,9 +63,10 @@ class CoordinatorProcess {
   // The caller goes away; the answer, if one comes, says so.
   void CancelCall(uint64_t call_id);
 
+  // Of its own steady clock.
+  SteadyNanos Now() const { return clock.Steady(timeline_.now()); }
   // Null while no process runs.
   const StateMachine* machine() const { return machine_.get(); }
-  MemoryStateStore& store() { return store_; }
   uint64_t steps() const { return steps_; }
   uint64_t writes() const { return writes_; }
   uint64_t crashes() const { return crashes_; }
@@ -98,7 +101,7 @@ class CoordinatorProcess {
   Timeline& timeline_;
   Random& random_;
   Observer& observer_;
-  MemoryStateStore store_;
+  StateStore& store_;
   std::unique_ptr<StateMachine> machine_;
   uint64_t term_ = 0;
   // Of this process: what was planned for an earlier one does not happen.

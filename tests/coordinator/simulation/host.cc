@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/job_spec.h"
+#include "coordinator/state_machine/jobs.h"
 #include "core/proto_time.h"
 #include "tests/coordinator/simulation/world.h"
 
@@ -49,13 +49,12 @@ void Host::StartDaemon() {
   term_ = 0;
   backoff_ = nanoseconds(0);
   last_heard_ = Now();
+  answered_.reset();
+  sent_.clear();
   if (world_.timeline.notes_wanted()) {
     world_.timeline.Note(fmt::format("{}: daemon incarnation {}", options_.name, incarnation_));
   }
-  for (auto& [key, run] : runs_) {
-    run.forgotten = false;
-    run.prepared = true;
-  }
+  for (auto& [key, run] : runs_) run.prepared = true;
   Connect();
   Tick(++ticks_);
 }
@@ -148,6 +147,8 @@ void Host::Connect() {
   v1::OpenSessionRequest hello = Hello();
   hello.mutable_fence()->set_term(term_);
   hello.mutable_fence()->set_incarnation(incarnation_);
+  sent_.clear();
+  sent_[0] = Now();
   stream_->up.Put(std::move(hello));
 }
 
@@ -178,6 +179,13 @@ void Host::OnItem(uint64_t stream, Wire<v1::OpenSessionResponse>::Item item) {
     return;
   }
   last_heard_ = Now();
+  // Welcome answers Hello, which has no number.
+  const uint64_t sequence = message.has_welcome() ? 0 : message.heartbeat_reply().sequence();
+  if (const auto sent = sent_.find(sequence);
+      sent != sent_.end() && (message.has_welcome() || message.has_heartbeat_reply())) {
+    answered_ = sent->second;
+    sent_.erase(sent_.begin(), std::next(sent));
+  }
   if (message.has_welcome()) {
     OnWelcome(message);
   } else if (open_ && !message.has_heartbeat_reply() &&
@@ -199,11 +207,15 @@ void Host::OnWelcome(const v1::OpenSessionResponse& message) {
   open_ = true;
   backoff_ = nanoseconds(0);
   for (const auto& [key, run] : runs_) {
-    if (run.started && !run.ended) SendStarted(key, run);
-    for (const auto& [number, rank] : run.ranks) {
-      if (rank.exited) SendExit(key, rank.exit);
+    if (run.started && !run.ended) SendStarted(key);
+    if (run.ended) SendEnded({key.first, std::max(key.second, run.ends_as)});
+  }
+  for (auto& [number, process] : processes_) {
+    if (process.exited) {
+      SendExit(process);
+    } else if (process.joined) {
+      Join(process);
     }
-    if (run.ended) SendEnded(key);
   }
   Tick(++ticks_);
 }
@@ -211,7 +223,7 @@ void Host::OnWelcome(const v1::OpenSessionResponse& message) {
 void Host::Tick(uint64_t ticks) {
   if (ticks != ticks_) return;
   Later(CoordinatorProcess::kHeartbeat, [this, ticks] { Tick(ticks); });
-  for (auto& [key, run] : runs_) run.pinged = Now();
+  Ping();
   const bool orphaned = Now() - last_heard_ > options_.orphan_timeout;
   if (orphaned && !orphaned_) StopAll();
   orphaned_ = orphaned;
@@ -228,16 +240,12 @@ void Host::SendHeartbeat() {
   v1::OpenSessionRequest message;
   message.mutable_heartbeat()->set_sequence(++sequence_);
   message.mutable_heartbeat()->set_draining(draining_);
+  if (open_) sent_[sequence_] = Now();
   Send({}, std::move(message));
 }
 
 void Host::Send(const GenerationKey& key, v1::OpenSessionRequest message) {
   if (!open_) return;
-  // Of a generation that the coordinator does not want only its end is told.
-  if (const auto run = runs_.find(key);
-      run != runs_.end() && run->second.forgotten && !message.has_generation_ended()) {
-    return;
-  }
   v1::Fence& fence = *message.mutable_fence();
   fence.set_term(term_);
   fence.set_incarnation(incarnation_);
@@ -260,142 +268,61 @@ v1::OpenSessionRequest Host::Hello() const {
   for (uint32_t i = 0; i < options_.gpus; ++i) {
     hello.mutable_resources()->add_gpus()->set_index(i);
   }
-  for (const auto& [key, run] : runs_) {
-    v1::RunningGeneration& running = *hello.add_running();
-    running.set_job_id(key.first);
-    running.set_generation(key.second);
-    running.set_ended(run.ended);
-    for (const auto& [number, rank] : run.ranks) {
-      if (!run.started) continue;
-      if (rank.exited) {
-        *running.add_exits() = rank.exit;
-      } else {
-        running.add_running_ranks(number);
-      }
-    }
+  if (options_.fence_after.has_value()) {
+    *hello.mutable_fence_after() = ToProtoDuration(*options_.fence_after);
+  }
+  for (auto it = runs_.begin(); it != runs_.end(); ++it) {
+    const auto next = std::next(it);
+    const bool newest = next == runs_.end() || next->first.first != it->first.first;
+    // An older one counts while its processes are being killed and none of them lives on.
+    const bool counts = newest || (!it->second.ended && !next->second.kept);
+    if (counts) *hello.add_running() = Describe(it->first, it->second);
   }
   return message;
 }
 
-// --- generations ---
-
-void Host::Handle(const v1::OpenSessionResponse& message) {
-  const GenerationKey key{message.fence().job_id(), message.fence().generation()};
-  if (message.has_prepare()) {
-    Prepare(message);
-    return;
-  }
-  const auto it = runs_.find(key);
-  if (it == runs_.end()) {
-    // The coordinator must know that nothing runs here.
-    if (message.has_start() || message.has_stop()) SendEnded(key);
-    return;
-  }
-  Run& run = it->second;
-  if (message.has_start()) {
-    if (run.ended) {
-      SendEnded(key);
-    } else {
-      Start(key, run);
-    }
-  } else if (message.has_stop()) {
-    Stop(key, run, FromProto(message.stop().grace()));
-  } else if (message.has_forget()) {
-    run.forgotten = true;
-    if (run.ended) {
-      runs_.erase(it);
-    } else {
-      Kill(key);
+v1::RunningGeneration Host::Describe(const GenerationKey& key, const Run& run) const {
+  v1::RunningGeneration running;
+  running.set_job_id(key.first);
+  running.set_generation(key.second);
+  running.set_ended(run.ended);
+  running.set_started(run.started);
+  for (const auto& [number, process] : processes_) {
+    if (process.job_id != key.first) continue;
+    // Before Start, those that are to live on are still part of an earlier generation.
+    const bool part = process.generation == key.second ||
+                      (!run.started && run.kept && process.generation < key.second);
+    if (!part) continue;
+    if (process.exited) {
+      *running.add_exits() = process.exit;
+    } else if (run.started) {
+      running.add_running_ranks(process.rank);
+      if (process.joined) {
+        running.mutable_joined()->add_ranks(process.rank);
+        if (world_.works[process.work].in_process) {
+          running.mutable_joined()->add_in_process(process.rank);
+        }
+      }
     }
   }
+  if (!run.started && run.kept) {
+    for (const auto& [rank, seat] : run.seats) {
+      if (!IsFresh(seat, key.second)) running.add_running_ranks(rank);
+    }
+  }
+  return running;
 }
 
-void Host::Prepare(const v1::OpenSessionResponse& message) {
-  const v1::Prepare& prepare = message.prepare();
-  const GenerationKey key{message.fence().job_id(), message.fence().generation()};
-  world_.ledger.OnPrepare(node_id(), message.fence(), prepare);
-  if (const auto known = runs_.find(key); known != runs_.end()) {
-    if (known->second.prepared || known->second.ended) AnswerPrepare(key);
-    return;
+void Host::Ping() {
+  pinged_ = Now();
+  // A daemon that has heard nothing since it was started does not know how long its host is good.
+  if (answered_.has_value() && options_.fence_after.has_value()) {
+    fence_at_ = *answered_ + *options_.fence_after;
   }
-  if (draining_ || !prepare_error_.empty()) {
-    AnswerPrepare(key);
-    return;
-  }
-  Run& run = runs_[key];
-  run.kill_grace = KillGrace(prepare.spec());
-  run.world_size = static_cast<int>(prepare.world_size());
-  run.work = prepare.spec().name();
-  for (const v1::RankAssignment& assignment : prepare.ranks()) {
-    RankProcess& rank = run.ranks[assignment.rank()];
-    rank.generation = key;
-    rank.rank = assignment.rank();
-    rank.world_size = run.world_size;
-    rank.work = run.work;
-    run.gpus[rank.rank] = {assignment.gpus().begin(), assignment.gpus().end()};
-  }
-  run.pinged = Now();
-  WatchLease(key);
-  Later(world_.random.Between(milliseconds(1), milliseconds(40)), [this, key] {
-    const auto it = runs_.find(key);
-    if (it == runs_.end() || std::exchange(it->second.prepared, true)) return;
-    AnswerPrepare(key);
-  });
 }
 
-void Host::AnswerPrepare(const GenerationKey& key) {
-  v1::OpenSessionRequest message;
-  v1::PrepareResult& result = *message.mutable_prepare_result();
-  const auto run = runs_.find(key);
-  if (draining_) {
-    result.set_error("the worker is stopping");
-    result.set_draining(true);
-  } else if (run == runs_.end()) {
-    result.set_error(prepare_error_);
-    result.set_bad_command(bad_command_);
-  } else if (run->second.ended) {
-    result.set_error("the generation has ended here");
-  } else {
-    result.set_ok(true);
-    result.set_master_port(static_cast<uint32_t>(20'000 + world_.random.Below(1'000)));
-  }
-  Send(key, std::move(message));
-}
-
-void Host::SendStarted(const GenerationKey& key, const Run& run) {
-  v1::OpenSessionRequest message;
-  auto& pids = *message.mutable_ranks_started()->mutable_pids();
-  for (const auto& [number, rank] : run.ranks) pids[number] = static_cast<int64_t>(rank.number);
+void Host::Say(const GenerationKey& key, v1::OpenSessionRequest message) {
   WhenAwake([this, key, message = std::move(message)]() mutable { Send(key, std::move(message)); });
-}
-
-void Host::SendExit(const GenerationKey& key, const v1::RankExit& exit) {
-  v1::OpenSessionRequest message;
-  *message.mutable_rank_exit() = exit;
-  WhenAwake([this, key, message = std::move(message)]() mutable { Send(key, std::move(message)); });
-}
-
-void Host::SendEnded(const GenerationKey& key) {
-  v1::OpenSessionRequest message;
-  message.mutable_generation_ended();
-  WhenAwake([this, key, message = std::move(message)]() mutable { Send(key, std::move(message)); });
-}
-
-void Host::Report(const RankProcess& process, int64_t step) {
-  v1::OpenSessionRequest message;
-  (*message.mutable_progress_report()->mutable_progress())[process.rank].set_step(step);
-  WhenAwake([this, key = process.generation, message = std::move(message)]() mutable {
-    Send(key, std::move(message));
-  });
-}
-
-void Host::StopAll() {
-  std::vector<GenerationKey> keys;
-  for (const auto& [key, run] : runs_) keys.push_back(key);
-  for (const GenerationKey& key : keys) {
-    Run& run = runs_.at(key);
-    Stop(key, run, run.kill_grace);
-  }
 }
 
 }  // namespace meshrun::coordinator::simulation

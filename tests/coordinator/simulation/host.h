@@ -1,17 +1,17 @@
 // A host: its worker daemon, the supervisors that outlive it, and their ranks. Says and does what
-// worker/ does (session.cc, generations.cc, supervisor.cc), on a clock of its own.
+// worker/ does (session.cc, generations/, supervisor/), on a clock of its own.
 //
 //   daemon       killed, started again, stopped for a while (SIGSTOP), drained
-//   supervisor   one per generation; kills its ranks when the daemon does not ping for a lease
+//   supervisors  kill their ranks when the daemon does not ping for a lease, or at the host's fence
 //   rank         a process that runs a RankProgram; may ignore SIGTERM, and may not die for a while
-//                even when it is killed (an uninterruptible sleep)
+//                even when it is killed (an uninterruptible sleep); may take later generations
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,18 +21,32 @@
 namespace meshrun::coordinator::simulation {
 
 struct World;
+class RankProgram;
 
 // One process of a rank.
 struct RankProcess {
   // Unique in the simulation.
   uint64_t number = 0;
-  GenerationKey generation;
+  std::string job_id;
+  // What it was started as.
+  uint64_t process_generation = 0;
+  int process_rank = 0;
+  // What it is now.
+  uint64_t generation = 0;
   int rank = 0;
   int world_size = 0;
   // Name of the job's work, in World::works.
   std::string work;
+  bool joined = false;
+  bool stop_sent = false;
+  bool killed = false;
   bool exited = false;
+  // What it has started is gone too.
+  bool gone = false;
   v1::RankExit exit;
+  std::shared_ptr<RankProgram> program;
+
+  GenerationKey key() const { return {job_id, generation}; }
 };
 
 class Host {
@@ -44,6 +58,8 @@ class Host {
     HostClock clock;
     // Without a coordinator for so long, ranks are stopped.
     nanoseconds orphan_timeout = seconds(15);
+    // Hello.fence_after; absent: the host promises nothing.
+    std::optional<nanoseconds> fence_after;
   };
 
   Host(World& world, Options options);
@@ -52,7 +68,6 @@ class Host {
   std::string node_id() const { return "id-" + options_.name; }
   uint64_t incarnation() const { return incarnation_; }
   bool daemon_up() const { return daemon_up_; }
-  bool powered() const { return powered_; }
   // Of generations that are here, or whose end is not acknowledged.
   size_t generation_count() const { return runs_.size(); }
   std::vector<const RankProcess*> LiveRanks() const;
@@ -74,26 +89,30 @@ class Host {
   void RefusePrepare(std::string error, bool bad_command);
 
   // --- of rank programs ---
+  // Null when it has ended.
   RankProcess* Find(uint64_t process);
   void Exit(uint64_t process, int code, int signal);
   void Report(const RankProcess& process, int64_t step);
+  void Join(RankProcess& process);
+  void ReportQuiesced(const RankProcess& process, int64_t step);
 
  private:
+  // A generation that was prepared here.
   struct Run {
-    std::map<int, RankProcess> ranks;
-    std::map<int, std::vector<uint32_t>> gpus;
+    std::map<int, v1::RankAssignment> seats;
     nanoseconds kill_grace{0};
     int world_size = 0;
     std::string work;
+    // Some of its ranks are processes of earlier generations.
+    bool kept = false;
     bool prepared = false;
     bool started = false;
-    bool stop_sent = false;
-    bool killing = false;
+    bool stopping = false;
     bool ended = false;
-    // The daemon reports nothing about it any more.
-    bool forgotten = false;
-    SteadyNanos pinged{0};
+    // Its end ends this generation too.
+    uint64_t ends_as = 0;
   };
+  using Runs = std::map<GenerationKey, Run>;
 
   SteadyNanos Now() const;
   // On the daemon's loop: never while it is stopped, never in another life of it.
@@ -110,28 +129,38 @@ class Host {
   void DropStream(bool tell);
   void OnWelcome(const v1::OpenSessionResponse& message);
   v1::OpenSessionRequest Hello() const;
+  v1::RunningGeneration Describe(const GenerationKey& key, const Run& run) const;
   void Send(const GenerationKey& key, v1::OpenSessionRequest message);
   void SendHeartbeat();
   void EndDaemon(bool tell);
+  void Ping();
 
   // --- daemon: generations ---
   void Handle(const v1::OpenSessionResponse& message);
   void Prepare(const v1::OpenSessionResponse& message);
+  void AnswerWhenReady(const GenerationKey& key);
   void AnswerPrepare(const GenerationKey& key);
-  void SendStarted(const GenerationKey& key, const Run& run);
-  void SendExit(const GenerationKey& key, const v1::RankExit& exit);
+  void Start(const GenerationKey& key, Run& run);
+  // Of all the job's generations up to this one. `forget`: at once, and they are not kept once they
+  // have ended.
+  void Stop(const GenerationKey& key, nanoseconds grace, bool forget);
+  void Quiesce(const GenerationKey& key);
+  void Say(const GenerationKey& key, v1::OpenSessionRequest message);
+  void SendStarted(const GenerationKey& key);
+  void SendExit(const RankProcess& process);
   void SendEnded(const GenerationKey& key);
   void StopAll();
   void EndWhenQuiet();
+  Runs::iterator Newest(const std::string& job_id);
+  // Whether a process of the job is left, of this generation or an earlier one.
+  bool HasProcesses(const GenerationKey& upto, bool only_exited = false) const;
 
-  // --- supervisor ---
-  void Start(const GenerationKey& key, Run& run);
-  void Stop(const GenerationKey& key, Run& run, nanoseconds grace);
-  void Kill(const GenerationKey& key);
-  void OnAllExited(const GenerationKey& key);
-  void End(const GenerationKey& key);
-  void WatchLease(const GenerationKey& key);
-  void EndRank(const GenerationKey& key, Run& run, RankProcess& rank, int code, int signal);
+  // --- supervisors ---
+  void StopProcess(RankProcess& process, nanoseconds grace);
+  void Kill(uint64_t process);
+  void OnGone(uint64_t process);
+  void CheckEnded(const std::string& job_id);
+  void WatchDaemon();
 
   World& world_;
   const Options options_;
@@ -151,15 +180,23 @@ class Host {
   uint64_t sequence_ = 0;
   SteadyNanos last_heard_{0};
   SteadyNanos stream_began_{0};
+  // When the heartbeats were sent that wait for their answer, and the last one that has it.
+  std::map<uint64_t, SteadyNanos> sent_;
+  std::optional<SteadyNanos> answered_;
   nanoseconds backoff_{0};
   bool draining_ = false;
   bool orphaned_ = false;
   nanoseconds drained_pause_{0};
+  // What the supervisors know: the last ping, and how long it is good for.
+  SteadyNanos pinged_{0};
+  SteadyNanos fence_at_ = SteadyNanos::max();
+  bool watching_ = false;
 
   std::string prepare_error_;
   bool bad_command_ = false;
   SteadyNanos ranks_kept_until_{0};
-  std::map<GenerationKey, Run> runs_;
+  Runs runs_;
+  std::map<uint64_t, RankProcess> processes_;
 };
 
 }  // namespace meshrun::coordinator::simulation

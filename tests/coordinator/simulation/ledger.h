@@ -15,6 +15,14 @@ namespace meshrun::coordinator::simulation {
 
 using GenerationKey = std::pair<std::string, uint64_t>;  // job_id, generation
 
+// A rank's process, as the ledger sees it.
+struct Computing {
+  std::string node_id;
+  // The one that it is part of now, and its rank there.
+  GenerationKey generation;
+  int rank = 0;
+};
+
 class Ledger {
  public:
   // The first rule that was broken; empty while all hold.
@@ -25,42 +33,66 @@ class Ledger {
 
   // A host reads a Prepare: one membership per generation, whoever tells it, however often.
   void OnPrepare(const std::string& node_id, const v1::Fence& fence, const v1::Prepare& prepare);
-  // A rank's process: at most one per rank and generation, ever. `gpus` are its own on that host.
-  void OnStarted(const std::string& node_id, const GenerationKey& key, int rank,
-                 const std::vector<uint32_t>& gpus);
-  // Nothing of the generation is left on the host.
-  void OnGone(const std::string& node_id, const GenerationKey& key);
-  bool HasProcesses(const std::string& node_id, const GenerationKey& key) const {
-    return live_.contains({node_id, key});
+
+  // A process is started: at most one per rank and generation, ever; on GPUs that no other has; and
+  // not in the place of one that may still compute, unless the job's writes are fenced.
+  void OnStarted(uint64_t process, const Computing& now, const std::vector<uint32_t>& gpus);
+  // It takes a later generation: nobody else is this rank.
+  void OnTaken(uint64_t process, const GenerationKey& generation, int rank);
+  // It has ended, or was sent SIGKILL: it computes nothing any more.
+  void OnSilenced(uint64_t process);
+  // Nothing of it is left, of what it has started neither.
+  void OnGone(uint64_t process, const std::string& node_id, const std::string& job_id);
+  bool HasProcesses(const std::string& node_id, const std::string& job_id) const {
+    return live_.contains({node_id, job_id});
   }
+  // The first of the node's processes that compute; empty: none does.
+  std::string ComputesOn(const std::string& node_id) const;
+  // The coordinator holds the job's writes for fenced, or no longer: a checkpoint was committed, or
+  // the job says so.
+  void SetWritesFenced(const std::string& job_id) { writes_fenced_.insert(job_id); }
+
   // A rank enters a barrier of all ranks, and leaves it.
   void OnEnter(const GenerationKey& key, const std::string& barrier, int rank);
   void OnPassed(const GenerationKey& key, const std::string& barrier, int rank, int world_size);
   // An addition of 1, with this request id, was answered with `value`: no two requests get the same
   // value, and one that is repeated gets its own again.
   void OnAdded(const GenerationKey& key, const std::string& request_id, int64_t value);
+  // A checkpoint's commit was answered with ok: one writer per step, and later steps have later
+  // generations.
+  void OnCheckpoint(const GenerationKey& writer, int64_t step);
 
-  size_t live_count() const { return live_.size(); }
   uint64_t starts() const { return starts_; }
+  uint64_t taken() const { return taken_; }
   uint64_t barriers() const { return barriers_; }
+  uint64_t checkpoints() const { return checkpoints_; }
 
  private:
-  using Place = std::pair<std::string, GenerationKey>;  // node_id, generation
-
   struct Membership {
     std::string digest;
     std::map<int, std::string> nodes;
   };
 
+  void ClaimRank(uint64_t process, const Computing& now);
+  bool IsMember(const GenerationKey& key, const std::string& node_id) const;
+
   std::string violation_;
   std::map<GenerationKey, Membership> memberships_;
   std::set<std::pair<GenerationKey, int>> started_;
-  std::set<Place> live_;
-  std::map<std::pair<std::string, uint32_t>, GenerationKey> gpus_;
+  std::map<uint64_t, Computing> computing_;
+  std::map<std::pair<GenerationKey, int>, uint64_t> rank_of_;
+  std::map<std::string, std::set<uint64_t>> computing_on_;
+  std::map<std::string, std::set<uint64_t>> computing_for_;
+  std::map<std::pair<std::string, std::string>, int> live_;
+  std::map<std::pair<std::string, uint32_t>, uint64_t> gpus_;
+  std::set<std::string> writes_fenced_;
   std::map<std::pair<GenerationKey, std::string>, std::set<int>> entered_;
   std::map<GenerationKey, std::map<int64_t, std::string>> added_;
+  std::map<std::string, std::map<int64_t, uint64_t>> checkpoint_writers_;
   uint64_t starts_ = 0;
+  uint64_t taken_ = 0;
   uint64_t barriers_ = 0;
+  uint64_t checkpoints_ = 0;
 };
 
 }  // namespace meshrun::coordinator::simulation

@@ -7,16 +7,10 @@
 namespace meshrun::coordinator::simulation {
 namespace {
 
+// Its generation's end is charged to the job when another one follows.
 bool IsCharged(const v1::Failure& failure) {
-  if (failure.planned()) return false;
-  switch (failure.cause()) {
-    case v1::FAILURE_CAUSE_RANK_EXITED:
-    case v1::FAILURE_CAUSE_RANK_SIGNALED:
-    case v1::FAILURE_CAUSE_NODE_LOST:
-      return true;
-    default:
-      return false;
-  }
+  return !failure.planned() && failure.cause() != v1::FAILURE_CAUSE_QUEUE_TIMEOUT &&
+         failure.cause() != v1::FAILURE_CAUSE_UNSPECIFIED;
 }
 
 bool IsEnd(v1::JobState state) {
@@ -34,36 +28,80 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
   }
   for (const std::string& id : changed) {
     const auto it = machine.jobs().all().find(id);
-    if (it == machine.jobs().all().end()) continue;
+    if (it == machine.jobs().all().end()) {
+      const auto facts = facts_.find(id);
+      if (facts == facts_.end()) continue;
+      if (!IsEnd(facts->second.state)) ledger_->Fail(id + " is forgotten before it has ended");
+      facts_.erase(facts);
+      ++forgotten_;
+      continue;
+    }
     Facts& facts = facts_[id];
     CheckEndedMembers(it->second, facts);
+    CheckCheckpoint(it->second, facts);
     if (it->second.view.generation() != facts.generation) CheckPlaces(it->second);
     Remember(it->second, facts);
     CheckJob(it->second);
   }
   if (++batches_ % interval_ != 0) return;
   CheckNodes(machine);
+  CheckFences(machine);
   CheckBarriers(machine);
 }
 
-// What a member holds is held until its processes have truly ended.
+// What a member holds is held, by itself or by one that follows it, until its processes have truly
+// ended.
 void Rules::CheckEndedMembers(const Job& job, Facts& facts) {
-  const GenerationKey before{job.id(), facts.generation};
-  for (size_t i = 0; i < facts.members.size(); ++i) {
-    const auto& [node_id, ended] = facts.members[i];
-    if (ended) continue;
-    const bool same = job.view.generation() == facts.generation && i < job.members.size();
-    if (same && !job.members[i].ended) continue;
-    const bool leaves = std::any_of(
-        job.leaving.begin(), job.leaving.end(), [&, node = node_id](const LeavingMember& leaving) {
-          return leaving.member.node_id == node && leaving.generation == facts.generation;
-        });
-    if (leaves || !ledger_->HasProcesses(node_id, before)) continue;
+  for (const auto& [node_id, ended] : facts.members) {
+    if (ended || !ledger_->HasProcesses(node_id, job.id())) continue;
+    const auto there = job.member_by_node.find(node_id);
+    const bool holds =
+        job.active() && there != job.member_by_node.end() && !job.members[there->second].ended;
+    const bool leaves = std::any_of(job.leaving.begin(), job.leaving.end(),
+                                    [&, node = node_id](const LeavingMember& leaving) {
+                                      return leaving.member.node_id == node;
+                                    });
+    if (holds || leaves) continue;
     ledger_->Fail(
         fmt::format("the coordinator holds generation {} of {} on {} for ended, and it runs: GPUs "
                     "and slots are "
                     "free before their processes are gone",
                     facts.generation, job.id(), node_id));
+  }
+}
+
+// One line of checkpoints: each is of a later step than the one before, of no earlier generation,
+// and written by the generation that committed it.
+void Rules::CheckCheckpoint(const Job& job, Facts& facts) {
+  if (job.writes_are_fenced()) ledger_->SetWritesFenced(job.id());
+  for (const v1::CheckpointCommit& commit : job.view.checkpoints()) {
+    const std::pair<int64_t, uint64_t> newest{commit.step(), commit.generation()};
+    if (newest == facts.checkpoint) continue;
+    if (commit.digest() != std::to_string(commit.generation())) {
+      ledger_->Fail(
+          fmt::format("generation {} has written step {} of {}, and it is committed as "
+                      "generation {}'s",
+                      commit.digest(), commit.step(), job.id(), commit.generation()));
+    }
+    if (newest.first <= facts.checkpoint.first || newest.second < facts.checkpoint.second) {
+      ledger_->Fail(fmt::format(
+          "the newest checkpoint of {} goes from step {} of generation {} to "
+          "step {} of generation {}",
+          job.id(), facts.checkpoint.first, facts.checkpoint.second, newest.first, newest.second));
+    }
+    facts.checkpoint = newest;
+  }
+}
+
+// Nothing computes on a lost node once its fence time is over on the coordinator's clock.
+void Rules::CheckFences(const StateMachine& machine) {
+  const SteadyNanos now = coordinator_->Now();
+  for (const auto& [id, node] : machine.nodes().all()) {
+    if (!node.lost() || now < node.fence()) continue;
+    const std::string computes = ledger_->ComputesOn(id);
+    if (computes.empty()) continue;
+    ledger_->Fail(
+        fmt::format("{} computes on {}, which is lost, after its fence time", computes, id));
   }
 }
 
@@ -81,6 +119,7 @@ void Rules::Remember(const Job& job, Facts& facts) {
   facts.state = view.state();
   facts.generation = view.generation();
   facts.restarts = view.restarts();
+  facts.restarts_charged = view.restarts_charged();
   facts.cancel_requested = job.cancel_requested;
   facts.failure = view.failure().SerializeAsString();
   facts.members.clear();
@@ -92,11 +131,13 @@ void Rules::Remember(const Job& job, Facts& facts) {
   if (IsCharged(view.failure()) && view.failure().generation() < view.generation()) {
     facts.charged.insert(view.failure().generation());
   }
-  if (facts.charged.size() > view.spec().max_restarts()) {
-    ledger_->Fail(
-        fmt::format("{} may restart {} times, and {} of its generations failed before "
-                    "the current one",
-                    job.id(), view.spec().max_restarts(), facts.charged.size()));
+  if (facts.charged.size() > view.restarts() ||
+      view.restarts_charged() > view.spec().max_restarts()) {
+    ledger_->Fail(fmt::format(
+        "{} generations of {} failed at its charge before the current one; it counts {} restarts, "
+        "{} of {} charged",
+        facts.charged.size(), job.id(), view.restarts(), view.restarts_charged(),
+        view.spec().max_restarts()));
   }
 }
 
@@ -198,6 +239,7 @@ void Rules::OnRestored(const StateMachine& machine) {
     const Job& job = it->second;
     const v1::Job& view = job.view;
     const bool same = view.generation() == facts.generation && view.restarts() == facts.restarts &&
+                      view.restarts_charged() == facts.restarts_charged &&
                       job.cancel_requested == facts.cancel_requested &&
                       view.failure().SerializeAsString() == facts.failure;
     if (!same) {

@@ -24,6 +24,8 @@ class Rules : public CoordinatorProcess::Observer {
 
   void OnCommitted(const StateMachine& machine, const std::vector<v1::StateRow>& rows) override;
   void OnRestored(const StateMachine& machine) override;
+  // Jobs whose rows were removed after they had ended.
+  uint64_t forgotten() const { return forgotten_; }
   // All jobs have ended, and nothing is under way: nothing may be left of them.
   void CheckNothingLeft(const StateMachine& machine);
 
@@ -33,6 +35,9 @@ class Rules : public CoordinatorProcess::Observer {
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     uint64_t generation = 0;
     uint32_t restarts = 0;
+    uint32_t restarts_charged = 0;
+    // The newest checkpoint: its step and generation.
+    std::pair<int64_t, uint64_t> checkpoint{-1, 0};
     bool cancel_requested = false;
     std::string failure;
     // node_id and whether it has ended, by node rank.
@@ -42,6 +47,8 @@ class Rules : public CoordinatorProcess::Observer {
   };
 
   void CheckNodes(const StateMachine& machine);
+  void CheckFences(const StateMachine& machine);
+  void CheckCheckpoint(const Job& job, Facts& facts);
   void CheckJob(const Job& job);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
@@ -52,6 +59,7 @@ class Rules : public CoordinatorProcess::Observer {
   const CoordinatorProcess* coordinator_ = nullptr;
   int interval_ = 1;
   int batches_ = 0;
+  uint64_t forgotten_ = 0;
   std::map<std::string, Facts> facts_;
 };
 

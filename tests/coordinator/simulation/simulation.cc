@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "coordinator/state_store/memory_state_store.h"
 #include "core/proto_time.h"
 #include "tests/coordinator/simulation/clients.h"
 #include "tests/coordinator/simulation/faults.h"
@@ -37,6 +38,9 @@ v1::JobSpec DrawSpec(Random& random, const Plan& plan, int number) {
   spec.set_max_restarts(random.Below(4));
   spec.set_priority(static_cast<int>(random.Below(2)));
   if (random.OneIn(3)) spec.set_gpus_per_proc(1);
+  if (random.OneIn(5)) spec.set_replace_at_once(true);
+  if (random.OneIn(5)) spec.set_recovery(v1::RECOVERY_RESPAWN);
+  spec.set_growth(static_cast<v1::Growth>(random.Below(4)));
   if (random.OneIn(3)) *spec.mutable_queue_timeout() = ToProtoDuration(seconds(15));
   if (random.OneIn(3)) {
     *spec.mutable_kill_grace() =
@@ -47,13 +51,15 @@ v1::JobSpec DrawSpec(Random& random, const Plan& plan, int number) {
 
 class Simulation {
  public:
-  Simulation(const Plan& plan, size_t keep_notes) : plan_(plan), world_(plan.seed, rules_) {
+  Simulation(const Plan& plan, size_t keep_notes)
+      : plan_(plan), world_(plan.seed, rules_, plan.store == nullptr ? memory_ : *plan.store) {
     world_.timeline.KeepNotes(keep_notes);
     rules_.Watch(world_.ledger, world_.coordinator, plan.check_interval);
     world_.coordinator.clock = DrawClock(world_.random);
     world_.coordinator.crash_chance = plan.crash_chance;
     world_.coordinator.crash_at_write = plan.crash_at_write;
     world_.coordinator.crash_after_commit = plan.crash_after_commit;
+    world_.coordinator.turn = plan.turn;
   }
 
   Outcome Run() {
@@ -63,16 +69,18 @@ class Simulation {
       Host::Options options{.name = fmt::format("n{}", i), .clock = DrawClock(random)};
       options.slots = 2 + static_cast<uint32_t>(random.Below(7));
       options.gpus = static_cast<uint32_t>(random.Below(5));
-      if (random.OneIn(3)) options.orphan_timeout = seconds(60);
+      if (random.OneIn(2)) options.orphan_timeout = seconds(300);
+      if (!random.OneIn(4)) options.fence_after = random.Between(seconds(6), seconds(25));
       Host& host = *world_.hosts.emplace_back(std::make_unique<Host>(world_, options));
       world_.timeline.After(random.Between(nanoseconds(0), milliseconds(1500)),
                             [&host] { host.StartDaemon(); });
     }
     for (int i = 0; i < plan_.jobs; ++i) {
       const v1::JobSpec spec = DrawSpec(random, plan_, i);
-      world_.works[spec.name()] = {
-          .span = random.Between(nanoseconds(0), nanoseconds(plan_.chaos) / 2),
-          .additions = static_cast<int>(random.Below(3))};
+      world_.works[spec.name()] = {.span = random.Between(nanoseconds(0), plan_.longest_work),
+                                   .additions = static_cast<int>(random.Below(3)),
+                                   .in_process = random.OneIn(2),
+                                   .checkpoints = random.OneIn(2)};
       Client& client = *clients_.emplace_back(std::make_unique<Client>(world_, spec));
       world_.timeline.After(random.Between(nanoseconds(0), plan_.chaos * 3 / 4),
                             [&client] { client.Submit(); });
@@ -169,7 +177,8 @@ class Simulation {
       ++jobs[job.view.spec().name()];
     }
     for (const auto& client : clients_) {
-      if (jobs[client->name()] == 1) continue;
+      // Jobs that ended long ago are forgotten.
+      if (jobs[client->name()] == 1 || rules_.forgotten() > 0) continue;
       world_.ledger.Fail(
           fmt::format("{} jobs come of {}'s one request", jobs[client->name()], client->name()));
     }
@@ -183,6 +192,9 @@ class Simulation {
     out.crashes = world_.coordinator.crashes();
     out.starts = world_.ledger.starts();
     out.barriers = world_.ledger.barriers();
+    out.taken = world_.ledger.taken();
+    out.forgotten = rules_.forgotten();
+    out.checkpoints = world_.ledger.checkpoints();
     out.simulated = world_.timeline.now();
     out.notes.assign(world_.timeline.notes().begin(), world_.timeline.notes().end());
     if (world_.coordinator.machine() == nullptr) return out;
@@ -195,6 +207,7 @@ class Simulation {
   }
 
   const Plan plan_;
+  MemoryStateStore memory_;
   Rules rules_;
   World world_;
   std::vector<std::unique_ptr<Client>> clients_;
@@ -208,6 +221,8 @@ Outcome& Outcome::operator+=(const Outcome& other) {
   crashes += other.crashes;
   starts += other.starts;
   barriers += other.barriers;
+  taken += other.taken;
+  checkpoints += other.checkpoints;
   succeeded += other.succeeded;
   failed += other.failed;
   cancelled += other.cancelled;
@@ -217,10 +232,12 @@ Outcome& Outcome::operator+=(const Outcome& other) {
 
 std::string Text(const Outcome& outcome) {
   return fmt::format(
-      "{} steps, {} writes, {} crashes of the coordinator, {} ranks started, {} barriers passed; "
+      "{} steps, {} writes, {} crashes of the coordinator, {} ranks started, {} taken over in "
+      "process, {} "
+      "barriers passed, {} checkpoints committed; "
       "jobs: {} succeeded, {} failed, {} cancelled; {:.0f} s simulated",
-      outcome.steps, outcome.writes, outcome.crashes, outcome.starts, outcome.barriers,
-      outcome.succeeded, outcome.failed, outcome.cancelled,
+      outcome.steps, outcome.writes, outcome.crashes, outcome.starts, outcome.taken,
+      outcome.barriers, outcome.checkpoints, outcome.succeeded, outcome.failed, outcome.cancelled,
       std::chrono::duration<double>(outcome.simulated).count());
 }
 
@@ -233,11 +250,13 @@ Plan PlanOf(uint64_t seed) {
   if (seed % 4 == 0) {
     plan.faults = 0;
     plan.chaos = seconds(20);
+    plan.longest_work = seconds(10);
     plan.crash_at_write = 1 + random.Below(60);
     plan.crash_after_commit = random.OneIn(2);
     return plan;
   }
   plan.chaos = seconds(random.Between(15, 45));
+  plan.longest_work = plan.chaos / 2;
   plan.faults = 2 + static_cast<int>(random.Below(14));
   plan.crash_chance = random.OneIn(2) ? 0 : random.Below(40);
   if (seed % 100 == 1) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/state_store/state_store.h"
 #include "tests/coordinator/simulation/timeline.h"
 
 namespace meshrun::coordinator::simulation {
@@ -24,6 +25,12 @@ struct Plan {
   bool crash_after_commit = false;
   // The rules are checked after each so many batches.
   int check_interval = 1;
+  // Where the coordinator's state is; null: in memory.
+  StateStore* store = nullptr;
+  // At most so long after an event the coordinator takes its batch.
+  nanoseconds turn = milliseconds(1);
+  // Of a job's work.
+  nanoseconds longest_work = seconds(20);
 };
 
 // Small clusters mostly, a larger one now and then. Every fourth seed has a single fault: the
@@ -37,13 +44,18 @@ struct Outcome {
   uint64_t steps = 0;
   uint64_t writes = 0;
   uint64_t crashes = 0;
-  // Ranks that were started, barriers that were passed by a rank.
+  // Ranks that were started, ranks that took another generation in process, barriers that a rank
+  // passed, checkpoints that were committed.
   uint64_t starts = 0;
+  uint64_t taken = 0;
   uint64_t barriers = 0;
+  uint64_t checkpoints = 0;
   // By the job's last state.
   int succeeded = 0;
   int failed = 0;
   int cancelled = 0;
+  // Of those that had ended, by the coordinator's rule.
+  uint64_t forgotten = 0;
   nanoseconds simulated{0};
   // The last events, where they were kept.
   std::vector<std::string> notes;

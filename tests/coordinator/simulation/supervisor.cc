@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tests/coordinator/simulation/host.h"
-#include "tests/coordinator/simulation/rank_program.h"
 #include "tests/coordinator/simulation/world.h"
 
 namespace meshrun::coordinator::simulation {
@@ -26,119 +25,112 @@ void Host::LaterOnHost(nanoseconds own_span, std::function<void()> run) {
 
 std::vector<const RankProcess*> Host::LiveRanks() const {
   std::vector<const RankProcess*> out;
-  for (const auto& [key, run] : runs_) {
-    for (const auto& [number, rank] : run.ranks) {
-      if (run.started && !rank.exited) out.push_back(&rank);
-    }
+  for (const auto& [number, process] : processes_) {
+    if (!process.exited) out.push_back(&process);
   }
   return out;
 }
 
 RankProcess* Host::Find(uint64_t process) {
-  for (auto& [key, run] : runs_) {
-    for (auto& [number, rank] : run.ranks) {
-      if (rank.number == process) return rank.exited || !powered_ ? nullptr : &rank;
-    }
-  }
-  return nullptr;
+  const auto it = processes_.find(process);
+  return it == processes_.end() || it->second.exited ? nullptr : &it->second;
 }
 
-void Host::Start(const GenerationKey& key, Run& run) {
-  if (run.started || run.ended) return;
-  run.started = true;
-  for (auto& [number, rank] : run.ranks) {
-    rank.number = world_.next_process++;
-    world_.ledger.OnStarted(node_id(), key, number, run.gpus[number]);
-    BeginRankProgram(world_, *this, rank.number);
+void Host::StopProcess(RankProcess& process, nanoseconds grace) {
+  if (process.exited || process.killed) return;
+  const uint64_t number = process.number;
+  // Some ranks do not listen.
+  if (!std::exchange(process.stop_sent, true) && grace.count() > 0 && !world_.random.OneIn(6)) {
+    LaterOnHost(world_.random.Between(milliseconds(1), seconds(2)), [this, number] {
+      if (world_.timeline.now() >= ranks_kept_until_) Exit(number, 0, SIGTERM);
+    });
   }
-  SendStarted(key, run);
+  if (grace.count() == 0) {
+    Kill(number);
+  } else {
+    LaterOnHost(grace, [this, number] { Kill(number); });
+  }
 }
 
-void Host::Stop(const GenerationKey& key, Run& run, nanoseconds grace) {
-  if (run.ended || run.killing) return;
-  if (!run.started) {
-    End(key);
-    return;
-  }
-  if (!std::exchange(run.stop_sent, true)) {
-    for (auto& [number, rank] : run.ranks) {
-      // Some ranks do not listen.
-      if (rank.exited || grace.count() == 0 || world_.random.OneIn(6)) continue;
-      const nanoseconds span = world_.random.Between(milliseconds(1), seconds(2));
-      LaterOnHost(span, [this, process = rank.number] {
-        if (world_.timeline.now() >= ranks_kept_until_) Exit(process, 0, SIGTERM);
-      });
-    }
-  }
-  LaterOnHost(grace, [this, key] { Kill(key); });
-}
-
-void Host::Kill(const GenerationKey& key) {
-  const auto it = runs_.find(key);
-  if (it == runs_.end() || it->second.ended) return;
-  Run& run = it->second;
-  run.killing = run.stop_sent = true;
-  if (!run.started) {
-    End(key);
-    return;
-  }
-  bool alive = false;
-  for (auto& [number, rank] : run.ranks) {
-    if (rank.exited) continue;
-    alive = true;
-    const nanoseconds asleep = std::max(nanoseconds(0), ranks_kept_until_ - world_.timeline.now());
-    LaterOnHost(asleep + world_.random.Between(milliseconds(1), milliseconds(60)),
-                [this, process = rank.number] { Exit(process, 0, SIGKILL); });
-  }
-  if (!alive) LaterOnHost(milliseconds(20), [this, key] { End(key); });
+void Host::Kill(uint64_t process) {
+  RankProcess* const rank = Find(process);
+  if (rank == nullptr || std::exchange(rank->killed, true)) return;
+  rank->stop_sent = true;
+  // It does not die at once, and computes nothing any more.
+  world_.ledger.OnSilenced(process);
+  const nanoseconds asleep = std::max(nanoseconds(0), ranks_kept_until_ - world_.timeline.now());
+  LaterOnHost(asleep + world_.random.Between(milliseconds(1), milliseconds(60)),
+              [this, process] { Exit(process, 0, SIGKILL); });
 }
 
 void Host::Exit(uint64_t process, int code, int signal) {
   RankProcess* const rank = Find(process);
   if (rank == nullptr) return;
-  const GenerationKey key = rank->generation;
-  EndRank(key, runs_.at(key), *rank, code, signal);
-}
-
-void Host::EndRank(const GenerationKey& key, Run& run, RankProcess& rank, int code, int signal) {
-  rank.exited = true;
-  rank.exit.set_rank(rank.rank);
-  rank.exit.set_exit_code(code);
-  rank.exit.set_signal(signal);
-  rank.exit.set_teardown(run.stop_sent);
-  rank.exit.set_at_unix_nanos(options_.clock.Wall(world_.timeline.now()).count());
+  rank->exited = true;
+  world_.ledger.OnSilenced(process);
+  rank->exit.set_rank(rank->rank);
+  rank->exit.set_exit_code(code);
+  rank->exit.set_signal(signal);
+  rank->exit.set_teardown(rank->stop_sent);
+  rank->exit.set_at_unix_nanos(options_.clock.Wall(world_.timeline.now()).count());
+  rank->exit.set_process_generation(rank->process_generation);
+  rank->exit.set_process_rank(rank->process_rank);
   if (world_.timeline.notes_wanted()) {
     world_.timeline.Note(fmt::format("{}: rank {} of {}/{} ends, code {} signal {}", options_.name,
-                                     rank.rank, key.first, key.second, code, signal));
+                                     rank->rank, rank->job_id, rank->generation, code, signal));
   }
-  SendExit(key, rank.exit);
-  const bool all = std::all_of(run.ranks.begin(), run.ranks.end(),
-                               [](const auto& entry) { return entry.second.exited; });
-  if (!all) return;
+  SendExit(*rank);
   // A process that a rank has started may live a little longer, and holds what the rank held.
-  const bool lingers = !run.killing && world_.random.OneIn(6);
+  const bool lingers = !rank->killed && world_.random.OneIn(6);
   LaterOnHost(lingers ? world_.random.Between(milliseconds(100), kLinger) : milliseconds(1),
-              [this, key] { End(key); });
+              [this, process] { OnGone(process); });
 }
 
-void Host::End(const GenerationKey& key) {
-  const auto it = runs_.find(key);
-  if (it == runs_.end() || it->second.ended) return;
-  it->second.ended = true;
-  world_.ledger.OnGone(node_id(), key);
-  SendEnded(key);
+void Host::OnGone(uint64_t process) {
+  RankProcess& rank = processes_.at(process);
+  rank.gone = true;
+  world_.ledger.OnGone(process, node_id(), rank.job_id);
+  CheckEnded(rank.job_id);
+}
+
+// A generation has ended here when it was started or told to stop, and nothing of it or of earlier
+// ones is left.
+void Host::CheckEnded(const std::string& job_id) {
+  for (auto it = runs_.lower_bound({job_id, 0}); it != runs_.end() && it->first.first == job_id;
+       ++it) {
+    Run& run = it->second;
+    if (run.ended || (!run.started && !run.stopping) || HasProcesses(it->first)) continue;
+    run.ended = true;
+    SendEnded({job_id, std::max(it->first.second, run.ends_as)});
+  }
+  // Of generations that are not here any more nobody asks.
+  std::erase_if(processes_, [&](const auto& entry) {
+    return entry.second.gone && entry.second.job_id == job_id && Newest(job_id) == runs_.end();
+  });
   WhenAwake([this] { EndWhenQuiet(); });
 }
 
-void Host::WatchLease(const GenerationKey& key) {
-  const auto it = runs_.find(key);
-  if (it == runs_.end() || it->second.ended) return;
-  const nanoseconds left = it->second.pinged + CoordinatorProcess::kLease - Now();
-  if (left <= nanoseconds(0)) {
-    Kill(key);
-    return;
-  }
-  LaterOnHost(left, [this, key] { WatchLease(key); });
+// What the supervisors do when their daemon is silent: kill at the end of their lease, and at the
+// latest at the host's fence.
+void Host::WatchDaemon() {
+  if (std::exchange(watching_, true)) return;
+  const SteadyNanos end = std::min(pinged_ + CoordinatorProcess::kLease, fence_at_);
+  LaterOnHost(std::max(end - Now(), nanoseconds(0)), [this] {
+    watching_ = false;
+    const bool over = Now() >= std::min(pinged_ + CoordinatorProcess::kLease, fence_at_);
+    if (over) {
+      for (auto& [number, process] : processes_) Kill(number);
+      for (auto& [key, run] : runs_) run.stopping = true;
+      std::vector<std::string> jobs;
+      for (const auto& [key, run] : runs_) jobs.push_back(key.first);
+      for (const std::string& job_id : jobs) CheckEnded(job_id);
+    }
+    const bool left = std::any_of(runs_.begin(), runs_.end(),
+                                  [](const auto& entry) { return !entry.second.ended; });
+    if (left) {
+      LaterOnHost(over ? milliseconds(100) : milliseconds(0), [this] { WatchDaemon(); });
+    }
+  });
 }
 
 void Host::PowerOff(nanoseconds pause) {
@@ -147,19 +139,19 @@ void Host::PowerOff(nanoseconds pause) {
   EndDaemon(/*tell=*/false);
   powered_ = false;
   ++boot_;
-  for (auto it = runs_.begin(); it != runs_.end();) {
-    Run& run = it->second;
-    if (!run.ended) world_.ledger.OnGone(node_id(), it->first);
-    for (auto& [number, rank] : run.ranks) {
-      if (!run.started || rank.exited) continue;
-      rank.exited = true;
-      rank.exit.set_rank(number);
-      rank.exit.set_signal(SIGKILL);
-      rank.exit.set_teardown(run.stop_sent);
-    }
-    run.ended = true;
-    ++it;
+  watching_ = false;
+  fence_at_ = SteadyNanos::max();
+  for (auto& [number, process] : processes_) {
+    if (!process.gone) world_.ledger.OnGone(number, node_id(), process.job_id);
+    process.gone = true;
+    if (std::exchange(process.exited, true)) continue;
+    process.exit.set_rank(process.rank);
+    process.exit.set_signal(SIGKILL);
+    process.exit.set_teardown(process.stop_sent);
+    process.exit.set_process_generation(process.process_generation);
+    process.exit.set_process_rank(process.process_rank);
   }
+  for (auto& [key, run] : runs_) run.ended = run.stopping = true;
   world_.timeline.After(pause, [this] {
     powered_ = true;
     StartDaemon();

@@ -21,11 +21,15 @@ struct Work {
   nanoseconds span = seconds(5);
   // Number of additions of each rank to one counter.
   int additions = 2;
+  // Its ranks take another generation without being started again.
+  bool in_process = false;
+  // Rank 0 commits them through the coordinator.
+  bool checkpoints = false;
 };
 
 struct World {
-  World(uint64_t seed, CoordinatorProcess::Observer& observer)
-      : random(seed), coordinator(timeline, random, observer) {}
+  World(uint64_t seed, CoordinatorProcess::Observer& observer, StateStore& store)
+      : random(seed), coordinator(timeline, random, observer, store) {}
 
   Timeline timeline;
   Random random;

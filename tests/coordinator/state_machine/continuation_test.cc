@@ -102,6 +102,49 @@ TEST_F(ContinuationTest, OneRankThatCannotTakeAGenerationMeansARestartForAll) {
   EXPECT_EQ(h.job(id).ranks(1).assignment().process_generation(), 2u);
 }
 
+TEST_F(ContinuationTest, APrepareThatIsRepeatedAfterARestartHasTheSameDigest) {
+  Add("node1");
+  FakeWorker& slow = Add("node2");
+  FakeWorker& lost = Add("node3");
+  const std::string id = Run(Elastic(2, 3));
+  Lose(lost);
+  h.Advance(milliseconds(4'900));
+  slow.deaf = true;
+  h.Advance(milliseconds(200));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS) << h.job(id).reason();
+  const auto digest = [&] {
+    std::string last;
+    for (const auto& message : slow.received) {
+      if (message.has_prepare()) last = message.prepare().world_digest();
+    }
+    return last;
+  };
+  const std::string before = digest();
+  ASSERT_FALSE(before.empty());
+  h.StartCoordinator();
+  slow.received.clear();
+  h.Connect(slow);
+  EXPECT_EQ(digest(), before);
+}
+
+TEST_F(ContinuationTest, AnotherHostTakesTheirPlaceOnlyWhenRanksThatAreToldToEndHave) {
+  FakeWorker& stays = Add("node1");
+  FakeWorker& leaving = Add("node2");
+  FakeWorker& failing = Add("node3");
+  FakeWorker& spare = Add("node4");
+  const std::string id = Run(Elastic(3, 3));
+  leaving.stubborn = true;
+  leaving.draining = true;
+  h.Say(leaving, {leaving.Heartbeat()});
+  h.Say(failing, failing.Exit(id, 2, 1));
+  EXPECT_TRUE(spare.Running(id).empty()) << h.job(id).ShortDebugString();
+  EXPECT_EQ(Count(stays, &v1::OpenSessionResponse::has_stop), 0);
+  h.Say(leaving, leaving.ExitAll(id, 1));
+  h.Advance(seconds(1));
+  EXPECT_EQ(spare.Running(id).size(), 1u) << h.job(id).ShortDebugString();
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+}
+
 TEST_F(ContinuationTest, ASpareTakesTheLostNodesPlaceOnlyAfterItsFenceTime) {
   Add("node1");
   FakeWorker& lost = Add("node2");

@@ -1,0 +1,56 @@
+// A day of a cluster in minutes: simulated time over real storage. Takes about ten minutes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+
+#include "coordinator/state_store/sqlite_state_store.h"
+#include "tests/coordinator/simulation/simulation.h"
+
+namespace meshrun::coordinator::simulation {
+namespace {
+
+constexpr int kJobs = 200'000;
+constexpr std::chrono::hours kDay(24);
+
+TEST(DayTest, ADayOf200000JobsLeavesADirectoryThatDoesNotGrow) {
+  const std::string directory = std::string(::testing::TempDir()) + "/day";
+  auto store = SqliteStateStore::Open(directory);
+  ASSERT_TRUE(store.ok()) << store.status();
+  Plan plan{.seed = 24, .hosts = 24, .jobs = kJobs, .most_nodes = 2};
+  plan.chaos = kDay;
+  plan.faults = 2'000;
+  plan.crash_chance = 0;
+  plan.check_interval = 1'000;
+  plan.store = store->get();
+  plan.turn = std::chrono::milliseconds(400);
+  plan.longest_work = seconds(4);
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome outcome = Simulate(plan);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(outcome.violation, "");
+  std::map<int, int> rows;
+  for (const v1::StateRow& row : *(*store)->Load()) ++rows[row.table()];
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  fmt::print("{} in {:.0f} s; {} jobs forgotten; {} MiB on disk\n", Text(outcome), took.count(),
+             outcome.forgotten, bytes >> 20);
+  for (const auto& [table, count] : rows) {
+    fmt::print("{}: {} rows\n", v1::StateTable_Name(static_cast<v1::StateTable>(table)), count);
+  }
+  const uint64_t known = rows[v1::STATE_TABLE_JOBS];
+  EXPECT_EQ(known + outcome.forgotten, static_cast<uint64_t>(kJobs));
+  // What is left is bounded by what is remembered, not by what has happened.
+  EXPECT_LE(known, 20'000u);
+  EXPECT_LE(rows[v1::STATE_TABLE_EVENTS], 20'000);
+  EXPECT_EQ(rows[v1::STATE_TABLE_VALUES], 0);
+  EXPECT_EQ(rows[v1::STATE_TABLE_REQUESTS], 0);
+  EXPECT_LE(bytes, uint64_t{512} << 20);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::simulation
