@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace meshrun {
@@ -160,6 +162,121 @@ TEST(RedistributionPlanTest, ReceivesWhatIsLackingAndNoElementMore) {
       EXPECT_EQ(plan.steps.back().shape, to.box(rank).sizes);
     }
     EXPECT_EQ(structures.size(), 1u) << "ranks take other steps";
+  }
+}
+
+// Numbers of a local tensor, row-major.
+struct Local {
+  Extents shape;
+  std::vector<int64_t> numbers;
+};
+
+// Calls visit(offset in the local tensor, offset in the box) for the elements of a box in it.
+template <typename Visit>
+void for_each_in(const Extents& shape, const Box& box, const Visit& visit) {
+  int64_t place = 0;
+  for (const Extents& index : all_coordinates(box.sizes)) {
+    int64_t offset = 0;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      ASSERT_LT(index[d] + box.offsets[d], shape[d]);
+      offset = offset * shape[d] + index[d] + box.offsets[d];
+    }
+    visit(static_cast<size_t>(offset), static_cast<size_t>(place++));
+  }
+}
+
+Local part_of(const Local& local, const Box& box) {
+  Local part{box.sizes, std::vector<int64_t>(static_cast<size_t>(numel(box)))};
+  for_each_in(local.shape, box,
+              [&](size_t from, size_t to) { part.numbers[to] = local.numbers[from]; });
+  return part;
+}
+
+void put(Local& local, const Box& box, const Local& part) {
+  for_each_in(local.shape, box,
+              [&](size_t to, size_t from) { local.numbers[to] = part.numbers[from]; });
+}
+
+// What a rank has of a dimension from `begin` on.
+Box narrowed(const Extents& shape, int64_t dim, int64_t begin, int64_t size) {
+  Box box{Extents(shape.size()), shape};
+  box.offsets[static_cast<size_t>(dim)] = begin;
+  box.sizes[static_cast<size_t>(dim)] = size;
+  return box;
+}
+
+// Carries out step `i` of all ranks' plans, by what the step says alone. `order`: the ranks along
+// its axis, this one among them.
+Local result_of(const std::vector<RedistributionPlan>& plans, size_t i, size_t self,
+                const std::vector<size_t>& order, const std::vector<Local>& before) {
+  const RedistributionStep& step = plans[self].steps[i];
+  Local result{step.shape, {}};
+  result.numbers.assign(static_cast<size_t>(numel({Extents(step.shape.size()), step.shape})), -1);
+  if (step.kind == Kind::kSlice) return part_of(before[self], step.own_from);
+  if (step.kind == Kind::kExchange) put(result, step.own_to, part_of(before[self], step.own_from));
+  const size_t own =
+      static_cast<size_t>(std::find(order.begin(), order.end(), self) - order.begin());
+  int64_t begin = 0;
+  for (size_t peer = 0; peer < order.size() && step.is_on_wire; ++peer) {
+    const RedistributionStep& theirs = plans[order[peer]].steps[i];
+    const Local& source = before[order[peer]];
+    if (step.kind == Kind::kExchange) {
+      if (step.received_sizes[peer] == 0) continue;
+      put(result, step.received[peer], part_of(source, theirs.sent[own]));
+      continue;
+    }
+    const bool gathers = step.kind == Kind::kAllGather;
+    const int64_t dim = gathers ? step.sent_dim : step.received_dim;
+    int64_t sent_from = 0;
+    for (size_t r = 0; r < own && !gathers; ++r) sent_from += theirs.sent_sizes[r];
+    const Local part = gathers ? source
+                               : part_of(source, narrowed(source.shape, theirs.sent_dim, sent_from,
+                                                          theirs.sent_sizes[own]));
+    const int64_t size = (gathers ? step.sent_sizes : step.received_sizes)[peer];
+    EXPECT_EQ(part.shape[static_cast<size_t>(dim)], size);
+    put(result, narrowed(step.shape, dim, begin, size), part);
+    begin += size;
+  }
+  return result;
+}
+
+TEST(RedistributionPlanTest, BringsEachElementToItsPlace) {
+  RandomLayouts random(11);
+  const std::vector<Extents> meshes = {{4}, {2, 2}, {3, 2}, {2, 2, 2}};
+  for (int draw = 0; draw < 400; ++draw) {
+    const Extents& mesh = meshes[static_cast<size_t>(random.below(4))];
+    const Extents shape = {1 + random.below(7), 1 + random.below(5), 1 + random.below(3)};
+    const ShardLayout from = random.layout(mesh, shape);
+    const ShardLayout to = random.layout(mesh, shape);
+    SCOPED_TRACE(to_string(from.placements()) + " to " + to_string(to.placements()));
+    Local whole{shape, {}};
+    for (const Extents& index : all_coordinates(shape)) {
+      whole.numbers.push_back((index[0] * shape[1] + index[1]) * shape[2] + index[2]);
+    }
+    const std::vector<Extents> ranks = all_coordinates(mesh);
+    std::vector<RedistributionPlan> plans;
+    std::vector<Local> locals;
+    for (const Extents& rank : ranks) {
+      plans.push_back(plan_redistribution(from, to, rank));
+      locals.push_back(part_of(whole, from.box(rank)));
+    }
+    for (size_t i = 0; i < plans[0].steps.size(); ++i) {
+      const int64_t axis = plans[0].steps[i].axis;
+      std::vector<Local> after;
+      for (size_t self = 0; self < ranks.size(); ++self) {
+        std::vector<size_t> order;
+        for (size_t other = 0; other < ranks.size(); ++other) {
+          Extents there = ranks[other];
+          if (axis >= 0) there[static_cast<size_t>(axis)] = ranks[self][static_cast<size_t>(axis)];
+          if (axis < 0 || there == ranks[self]) order.push_back(other);
+        }
+        after.push_back(result_of(plans, i, self, order, locals));
+      }
+      locals = std::move(after);
+    }
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      EXPECT_EQ(locals[rank].numbers, part_of(whole, to.box(ranks[rank])).numbers);
+    }
   }
 }
 
