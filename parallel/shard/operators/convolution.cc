@@ -190,7 +190,7 @@ std::array<at::Tensor, 3> ConvolutionPlan::gradients(const at::Tensor& gradient,
 }
 
 struct Convolution : torch::autograd::Function<Convolution> {
-  // An absent bias is no input: LibTorch asks inputs for their device.
+  // An absent bias is not among the inputs: LibTorch asks each input for its device.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const std::optional<at::Tensor>& optional_bias, const PlanPtr& plan) {
     const at::Tensor bias = optional_bias.value_or(at::Tensor());

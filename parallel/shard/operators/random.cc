@@ -255,7 +255,7 @@ Tensor noise_for(const Tensor& input, double kept, bool of_features) {
 
 enum class DropoutForm { kPlain, kAlpha };
 
-// As LibTorch's _dropout. Scale and shift (absent but for alpha dropout) of the kept ones.
+// As LibTorch's _dropout: the scale of the kept elements and, in alpha dropout alone, their shift.
 template <bool of_features, DropoutForm form>
 std::optional<std::pair<Tensor, Tensor>> noise_and_shift(const Tensor& input, double p,
                                                          bool train) {

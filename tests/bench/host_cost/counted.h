@@ -1,4 +1,4 @@
-// A program of rows run under callgrind, so that the machine's load is no matter.
+// Runs a program of rows under callgrind: the counts do not depend on the machine's load.
 #pragma once
 
 #include <cstdint>

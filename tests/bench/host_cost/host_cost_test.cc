@@ -1,5 +1,5 @@
 // What a v-collective costs its own rank must not grow unnoticed: instructions as a multiple of
-// at::add's, allocations and copied bytes. Counted by callgrind, so the machine's load is no
+// at::add's, allocations and copied bytes. callgrind counts them: the machine's load does not
 // matter.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What operators on sharded tensors cost the host must not grow unnoticed: instructions as a
-// multiple of the plain addition's. Counted by callgrind, so the machine's load is no matter.
+// multiple of the plain addition's. callgrind counts them: the machine's load does not matter.
 #include <gtest/gtest.h>
 
 #include "tests/bench/host_cost/counted.h"
