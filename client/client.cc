@@ -208,18 +208,27 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) 
   return client;
 }
 
-absl::StatusOr<v1::Job> Client::Submit(const v1::JobSpec& spec, bool must_fit) {
+absl::StatusOr<v1::Job> Client::Submit(const v1::JobSpec& spec, bool must_fit,
+                                       const std::string& request_id) {
   RandomIdSource ids;
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
-  request.set_request_id(NewRequestId(ids));
+  request.set_request_id(request_id.empty() ? NewRequestId(ids) : request_id);
   request.set_must_fit(must_fit);
   v1::SubmitJobResponse response;
   StreamOptions once_more;
   once_more.patience = impl_->options.timeout / 2;
-  MESHRUN_RETURN_IF_ERROR(Persist(once_more, [&](bool*) {
+  const absl::Status status = Persist(once_more, [&](bool*) {
     return impl_->Call(*impl_->jobs, &v1::JobService::Stub::SubmitJob, request, &response);
-  }));
+  });
+  if (IsRetriable(status)) {
+    return absl::Status(
+        status.code(),
+        fmt::format("{}; the job may have been accepted: submit it again with --request-id {}, "
+                    "which never makes two of it",
+                    std::string(status.message()), request.request_id()));
+  }
+  MESHRUN_RETURN_IF_ERROR(status);
   return std::move(*response.mutable_job());
 }
 
@@ -280,6 +289,50 @@ absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
   MESHRUN_RETURN_IF_ERROR(impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListNodes,
                                       v1::ListNodesRequest(), &response));
   return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
+}
+
+absl::StatusOr<v1::Job> Client::Update(const v1::UpdateJobRequest& request) {
+  v1::UpdateJobResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->jobs, &v1::JobService::Stub::UpdateJob, request, &response));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::DrainNodeResponse> Client::DrainNode(const v1::DrainNodeRequest& request) {
+  v1::DrainNodeResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DrainNode, request, &response));
+  return response;
+}
+
+absl::StatusOr<v1::Node> Client::UndrainNode(const std::string& node) {
+  v1::UndrainNodeRequest request;
+  request.set_node(node);
+  v1::UndrainNodeResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::UndrainNode, request, &response));
+  return std::move(*response.mutable_node());
+}
+
+absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node) {
+  v1::RemoveNodeRequest request;
+  request.set_node(node);
+  v1::RemoveNodeResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::RemoveNode, request, &response));
+  return std::move(*response.mutable_node());
+}
+
+absl::StatusOr<std::vector<v1::ClusterEvent>> Client::ListEvents(v1::ListEventsRequest request) {
+  std::vector<v1::ClusterEvent> events;
+  v1::ListEventsResponse response;
+  do {
+    MESHRUN_RETURN_IF_ERROR(
+        impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListEvents, request, &response));
+    for (v1::ClusterEvent& event : *response.mutable_events()) events.push_back(std::move(event));
+    if (!events.empty()) request.set_after(events.back().sequence());
+  } while (response.more());
+  return events;
 }
 
 absl::StatusOr<v1::DescribeClusterResponse> Client::DescribeCluster(uint32_t max_events) {

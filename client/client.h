@@ -81,7 +81,10 @@ class Client {
 
   // must_fit: FAILED_PRECONDITION instead of a queue that the job could never leave. A call that
   // broke half-way is repeated with the same request id: never two jobs.
-  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool must_fit = false);
+  // `request_id`: of an earlier call whose answer did not come; empty: a new one. An error that
+  // leaves open whether the job was accepted names it.
+  absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool must_fit = false,
+                                 const std::string& request_id = "");
   absl::StatusOr<v1::GetJobResponse> Get(const std::string& job_id);
   // Newest first.
   absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000);
@@ -90,7 +93,15 @@ class Client {
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
                                                                  std::chrono::nanoseconds wait);
   absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason);
+  // Hold, release, priority.
+  absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
   absl::StatusOr<std::vector<v1::Node>> ListNodes();
+  absl::StatusOr<v1::DrainNodeResponse> DrainNode(const v1::DrainNodeRequest& request);
+  absl::StatusOr<v1::Node> UndrainNode(const std::string& node);
+  // Forgets a lost node.
+  absl::StatusOr<v1::Node> RemoveNode(const std::string& node);
+  // All that the coordinator keeps, oldest first; `limit` of the request is the size of a page.
+  absl::StatusOr<std::vector<v1::ClusterEvent>> ListEvents(v1::ListEventsRequest request);
   absl::StatusOr<v1::DescribeClusterResponse> DescribeCluster(uint32_t max_events = 0);
 
   // The job as it is, then its changes until it has ended; resumed over interruptions.

@@ -91,6 +91,26 @@ Setter WordField(absl::Status (*set)(std::string_view, v1::JobSpec*), std::strin
   };
 }
 
+Setter ListField(void (*add)(v1::JobSpec*, const std::string&), std::string what_to_write) {
+  return [=](const Value& value, v1::JobSpec* spec) -> absl::Status {
+    if (!value.node.IsSequence()) return value.Wrong(what_to_write);
+    for (const YAML::Node& item : value.node) {
+      if (!item.IsScalar() || item.Scalar().empty()) return value.WrongAt(item, what_to_write);
+      add(spec, item.Scalar());
+    }
+    return absl::OkStatus();
+  };
+}
+
+absl::Status SetHold(const Value& value, v1::JobSpec* spec) {
+  bool hold = false;
+  if (!value.node.IsScalar() || !YAML::convert<bool>::decode(value.node, hold)) {
+    return value.Wrong("write hold: true or hold: false");
+  }
+  spec->set_hold(hold);
+  return absl::OkStatus();
+}
+
 absl::Status SetName(const Value& value, v1::JobSpec* spec) {
   MESHRUN_ASSIGN_OR_RETURN(const std::string text, value.Text("write for example name: geoid"));
   if (const absl::Status status = CheckJobName(text); !status.ok())
@@ -201,6 +221,14 @@ const std::map<std::string, Setter>& Fields() {
         {"replace", WordField(&SetReplace, "write at-once")},
         {"grow", WordField(&SetGrowth, "write checkpoint, at-once or never")},
         {"kill_grace", DurationField(&v1::JobSpec::mutable_kill_grace)},
+        {"time_limit", DurationField(&v1::JobSpec::mutable_time_limit)},
+        {"constraints",
+         ListField([](v1::JobSpec* s, const std::string& t) { s->add_constraints(t); },
+                   "write for example constraints: [zone=a, nvlink]")},
+        {"exclude_nodes",
+         ListField([](v1::JobSpec* s, const std::string& t) { s->add_exclude_nodes(t); },
+                   "write for example exclude_nodes: [node-a, node-b]")},
+        {"hold", SetHold},
         {"queue_timeout", DurationField(&v1::JobSpec::mutable_queue_timeout)},
         {"priority", NumberField<int32_t>(&v1::JobSpec::set_priority,
                                           std::numeric_limits<int32_t>::min(), "5")},

@@ -14,7 +14,9 @@
 #include "core/exit_codes.h"
 #include "core/log.h"
 #include "core/os/process.h"
+#include "core/proto_time.h"
 #include "core/rpc/security_flags.h"
+#include "core/status.h"
 #include "core/text.h"
 #include "core/version.h"
 
@@ -56,6 +58,9 @@ struct Flags {
   std::string log_format = "text";
   std::string log_level = "info";
   std::string record_events;
+  uint32_t keep_jobs = 1000;
+  std::string keep_jobs_for;
+  std::string keep_lost_nodes = "24h";
   meshrun::rpc::Security security;
 };
 
@@ -85,8 +90,22 @@ void WriteReady(int fd, const Server& server) {
   ::close(fd);
 }
 
-int Serve(const Flags& flags, std::chrono::milliseconds lease,
-          std::chrono::milliseconds heartbeat) {
+absl::StatusOr<meshrun::v1::Retention> RetentionOf(const Flags& flags) {
+  meshrun::v1::Retention retention;
+  retention.set_ended_jobs(flags.keep_jobs);
+  if (!flags.keep_jobs_for.empty()) {
+    const auto age = meshrun::ParseDuration(flags.keep_jobs_for);
+    if (!age.ok()) return meshrun::Annotate(age.status(), "--keep-jobs-for");
+    *retention.mutable_ended_job_age() = meshrun::ToProtoDuration(*age);
+  }
+  const auto age = meshrun::ParseDuration(flags.keep_lost_nodes);
+  if (!age.ok()) return meshrun::Annotate(age.status(), "--keep-lost-nodes");
+  *retention.mutable_lost_node_age() = meshrun::ToProtoDuration(*age);
+  return retention;
+}
+
+int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::milliseconds heartbeat,
+          const meshrun::v1::Retention& retention) {
   // A broken pipe to whoever started us must not end the control plane.
   std::signal(SIGPIPE, SIG_IGN);
   std::optional<meshrun::os::Lifeline> lifeline;
@@ -99,6 +118,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease,
   options.security = flags.security;
   options.lease = lease;
   options.heartbeat = heartbeat;
+  options.retention = retention;
   options.record_path = flags.record_events;
   if (!flags.ephemeral) {
     auto store = SqliteStateStore::Open(flags.state_dir);
@@ -153,6 +173,15 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
       ->capture_default_str();
+  app.add_option("--keep-jobs", flags.keep_jobs,
+                 "Ended jobs to remember; those that ended first go first")
+      ->check(CLI::Range(1u, 1'000'000u))
+      ->capture_default_str();
+  app.add_option("--keep-jobs-for", flags.keep_jobs_for,
+                 "Forget a job so long after its end (default: never for its age)");
+  app.add_option("--keep-lost-nodes", flags.keep_lost_nodes,
+                 "Forget a lost node after so long; `meshrun node rm` does it at once")
+      ->capture_default_str();
   app.add_option("--record-events", flags.record_events,
                  "Write every event of the state machine to this file, for replay");
   app.add_option(
@@ -182,6 +211,8 @@ int main(int argc, char** argv) {
                             flags.heartbeat, flags.lease),
                 meshrun::kExitUsage);
   }
+  const auto retention = RetentionOf(flags);
+  if (!retention.ok()) return Fail(retention.status(), meshrun::kExitUsage);
   meshrun::log::Level level;
   if (const absl::Status status = meshrun::log::ParseLevel(flags.log_level, &level); !status.ok()) {
     return Fail(status, meshrun::kExitUsage);
@@ -190,5 +221,5 @@ int main(int argc, char** argv) {
       "coordinator",
       flags.log_format == "json" ? meshrun::log::Format::kJson : meshrun::log::Format::kText,
       level);
-  return Serve(flags, *lease, *heartbeat);
+  return Serve(flags, *lease, *heartbeat, *retention);
 }

@@ -35,6 +35,7 @@ class RunningServer : public Server {
                .recipients = recipients_,
                .lease = options_.lease,
                .heartbeat = options_.heartbeat,
+               .retention = options_.retention,
                .record_path = options_.record_path,
                .has_cluster_id = has_state_}) {}
   ~RunningServer() override { Stop(); }

@@ -26,6 +26,7 @@ class Server {
     std::unique_ptr<StateStore> store;
     SteadyNanos lease = std::chrono::seconds(5);
     SteadyNanos heartbeat = std::chrono::seconds(1);
+    v1::Retention retention = {};
     std::string record_path;
     const Clock* clock = &Clock::Real();
   };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/labels.h"
 #include "core/mesh.h"
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
@@ -136,6 +137,19 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
   MESHRUN_RETURN_IF_ERROR(CheckDuration("kill_grace", spec.kill_grace()));
   MESHRUN_RETURN_IF_ERROR(CheckDuration("queue_timeout", spec.queue_timeout()));
   MESHRUN_RETURN_IF_ERROR(CheckDuration("hang_timeout", spec.hang_timeout()));
+  MESHRUN_RETURN_IF_ERROR(CheckDuration("time_limit", spec.time_limit()));
+  if (spec.has_time_limit() && FromProto(spec.time_limit()).count() == 0) {
+    return absl::InvalidArgumentError(
+        "time_limit: 0 is no time at all: leave it out to run without limit");
+  }
+  for (const std::string& constraint : spec.constraints()) {
+    MESHRUN_RETURN_IF_ERROR(Annotate(CheckConstraint(constraint), "constraints"));
+  }
+  for (const std::string& node : spec.exclude_nodes()) {
+    if (node.empty()) {
+      return absl::InvalidArgumentError("exclude_nodes: a name is empty: write names of nodes");
+    }
+  }
   for (const auto& [name, value] : spec.env()) {
     if (name.empty() || name.find('=') != std::string::npos ||
         name.find('\0') != std::string::npos) {

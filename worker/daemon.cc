@@ -168,6 +168,7 @@ v1::Hello Daemon::MakeHello() const {
   hello.set_address(options_.address);
   *hello.mutable_resources() = resources_;
   hello.set_version(kVersion);
+  hello.mutable_labels()->insert(options_.labels.begin(), options_.labels.end());
   for (const std::string& job : shipped_jobs_) hello.add_shipped_jobs(job);
   for (v1::RunningGeneration& running : generations_->Running())
     *hello.add_running() = std::move(running);

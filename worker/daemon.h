@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ struct DaemonOptions {
   // Leaves the cluster that the state directory belongs to for the one with this id.
   std::string join_cluster;
   PortInterval ports;
+  // For jobs' constraints.
+  std::map<std::string, std::string> labels;
   // Empty: DefaultJobsDirectory().
   std::string jobs_dir;
   rpc::Security security;

@@ -9,8 +9,10 @@
 #include <string>
 
 #include "core/exit_codes.h"
+#include "core/labels.h"
 #include "core/log.h"
 #include "core/rpc/security_flags.h"
+#include "core/status.h"
 #include "core/text.h"
 #include "core/version.h"
 
@@ -46,6 +48,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                              keep_logs_for, file_timeout = "10s", log_format = "text",
                              log_level = "info";
   uint32_t cores = 0, slots = 0;
+  std::vector<std::string> labels;
   int ready_fd = -1, lifeline_fd = -1;
 
   CLI::App app(
@@ -80,6 +83,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--memory", memory,
                  "Memory to offer, for example 64G (default: all of the host's)");
   app.add_option("--port-range", ports, "Ports for MASTER_PORT (default: 20000-29999)");
+  app.add_option("--label", labels,
+                 "NAME=VALUE or NAME, for jobs that are submitted with --constraint; repeatable")
+      ->allow_extra_args(false);
   app.add_option("--jobs-dir", options.jobs_dir,
                  "Where the jobs that ship with meshrun are installed");
   app.add_option("--orphan-timeout", orphan_timeout,
@@ -131,6 +137,11 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
     const auto bytes = ParseBytes(memory);
     if (!bytes.ok()) return wrong(bytes.status());
     options.memory_bytes = *bytes;
+  }
+  for (const std::string& text : labels) {
+    auto label = ParseLabel(text);
+    if (!label.ok()) return wrong(Annotate(label.status(), "--label"));
+    options.labels.insert(*std::move(label));
   }
   if (!ports.empty()) {
     const auto interval = ParsePortInterval(ports);

@@ -7,6 +7,7 @@
 
 #include "client/cli/context.h"
 #include "client/cli/submission.h"
+#include "client/render/cluster_report.h"
 #include "client/render/flight_records.h"
 #include "client/render/report.h"
 #include "core/exit_codes.h"

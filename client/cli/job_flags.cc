@@ -9,6 +9,7 @@
 
 #include "client/job_spec.h"
 #include "core/job_spec.h"
+#include "core/labels.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -86,6 +87,12 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
   flags.Text("--memory", &f->memory, "SIZE", "Memory of a rank, for example 4G");
   flags.Texts("--env", &f->env, "NAME[=VALUE]",
               "Set a variable; without a value: pass yours on; repeatable");
+  flags.Section("When and where it runs");
+  flags.Text("--priority", &f->priority, "N", "Higher runs first (default 0)");
+  flags.Texts("--constraint", &f->constraints, "LABEL",
+              "Only on nodes with this label: zone=a, zone!=a, nvlink or !spot; repeatable");
+  flags.Texts("--exclude", &f->exclude_nodes, "NODE", "Not on this node; repeatable");
+  flags.Switch("--hold", &f->hold, "Wait in the queue until 'meshrun release'");
   flags.Section("What runs");
   flags.Text("--job", &f->shipped_job, "NAME",
              "A job that ships with meshrun; the command is its arguments");
@@ -114,7 +121,8 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
              "restarted; 0: never (default: learned from its steps, at least 2m)");
   flags.Text("--queue-timeout", &f->queue_timeout, "TIME",
              "Give up when it has not started by then");
-  flags.Text("--priority", &f->priority, "N", "Higher runs first (default 0)");
+  flags.Text("--time-limit", &f->time_limit, "TIME",
+             "Stop it, with its grace, when its ranks have run so long");
   flags.Section("");
   flags.Switch("--standalone", &f->standalone, "As torchrun's; has no effect");
   flags.Section("Flags");
@@ -202,6 +210,17 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
     if (!timeout.ok()) return Annotate(timeout.status(), "--queue-timeout");
     *spec->mutable_queue_timeout() = ToProtoDuration(*timeout);
   }
+  if (!flags.time_limit.empty()) {
+    const auto limit = ParseDuration(flags.time_limit);
+    if (!limit.ok()) return Annotate(limit.status(), "--time-limit");
+    *spec->mutable_time_limit() = ToProtoDuration(*limit);
+  }
+  for (const std::string& constraint : flags.constraints) {
+    MESHRUN_RETURN_IF_ERROR(Annotate(CheckConstraint(constraint), "--constraint"));
+    spec->add_constraints(constraint);
+  }
+  for (const std::string& node : flags.exclude_nodes) spec->add_exclude_nodes(node);
+  if (flags.hold) spec->set_hold(true);
   if (!flags.working_dir.empty()) {
     spec->set_working_dir(std::filesystem::path(flags.working_dir).is_absolute()
                               ? flags.working_dir

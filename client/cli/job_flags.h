@@ -29,6 +29,10 @@ struct JobFlags {
   std::string kill_grace;
   std::string queue_timeout;
   std::string priority;
+  std::string time_limit;
+  std::vector<std::string> constraints;
+  std::vector<std::string> exclude_nodes;
+  bool hold = false;
   bool module = false;
   bool no_python = false;
   // torchrun's; has no effect.

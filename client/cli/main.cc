@@ -126,10 +126,14 @@ int Main(int argc, char** argv) {
   AddRun(flags, &commands);
   AddSubmit(flags, &commands);
   AddCancel(flags, &commands);
+  AddQueue(flags, &commands);
   AddPs(flags, &commands);
   AddDescribe(flags, &commands);
+  AddWhy(flags, &commands);
+  AddEvents(flags, &commands);
   AddLogs(flags, &commands);
   AddNodes(flags, &commands);
+  AddNode(flags, &commands);
   AddDev(flags, &commands);
   AddCa(flags, &commands);
   AddDoctor(flags, &commands);

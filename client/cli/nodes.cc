@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "client/cli/context.h"
+#include "client/render/cluster_report.h"
 #include "client/render/report.h"
 #include "core/exit_codes.h"
 #include "meshrun/v1/cluster_service.pb.h"

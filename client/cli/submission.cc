@@ -8,8 +8,9 @@
 
 namespace meshrun::client {
 
-absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool must_fit) {
-  auto job = client.Submit(spec, must_fit);
+absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool must_fit,
+                               const std::string& request_id) {
+  auto job = client.Submit(spec, must_fit, request_id);
   if (job.ok() || !absl::IsNotFound(job.status()) || spec.shipped_job().empty()) return job;
   const auto nodes = client.ListNodes();
   if (!nodes.ok()) return job;

@@ -21,6 +21,7 @@ struct SubmitFlags {
   JobFlags job;
   std::string file;
   std::string output;
+  std::string request_id;
   bool follow = false;
   bool must_fit = false;
   std::vector<std::string> ignored;
@@ -48,7 +49,7 @@ int Run(const SubmitFlags& flags) {
   for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto job = Submit(**client, spec, flags.must_fit);
+  const auto job = Submit(**client, spec, flags.must_fit, flags.request_id);
   if (!job.ok()) return Fail(job.status());
   if (json) {
     fmt::print("{}", ToJson(*job));
@@ -98,6 +99,8 @@ void AddSubmit(FlagSet& root, Commands* commands) {
                "Show its output and progress until it ends; Ctrl-C cancels it");
   flags.Switch("--must-fit", &values->must_fit,
                "Refuse a job that the present nodes could never run");
+  flags.Text("--request-id", &values->request_id, "ID",
+             "Of a call whose answer did not come: it never makes two jobs");
   AddOutputFlag(flags, &values->output);
   AddCoordinatorFlags(flags, &values->coordinator);
   AddIgnoredTorchrunFlags(flags, &values->ignored);

@@ -20,8 +20,6 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-constexpr size_t kEventWidth = 300;
-
 // "JOB_STATE_RUNNING" -> "RUNNING".
 std::string LastWord(const std::string& name, std::string_view prefix) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : "UNKNOWN";
@@ -88,29 +86,6 @@ bool EndedBadly(const v1::RankStatus& rank) {
   return rank.state() == v1::RANK_STATE_EXITED && !ExitedCleanly(rank.exit());
 }
 
-// "1 other rank ended as a consequence: rank 0 killed by signal 15 (SIGTERM)"; ranks of one fate
-// together.
-std::string Consequences(const v1::Job& job) {
-  std::map<std::string, std::vector<int>> by_fate;
-  size_t count = 0;
-  for (const v1::RankStatus& rank : job.ranks()) {
-    const int number = rank.assignment().rank();
-    if (number == job.failure().rank() || !EndedBadly(rank)) continue;
-    by_fate[rank.end()].push_back(number);
-    ++count;
-  }
-  if (count == 0) return "";
-  std::string fates;
-  for (const auto& [fate, ranks] : by_fate) {
-    fates += fmt::format("{}{} {} {}", fates.empty() ? "" : ", ",
-                         ranks.size() == 1 ? "rank" : "ranks", FormatRanks(ranks), fate);
-  }
-  return fmt::format("{}{} ended as a consequence: {}", count,
-                     job.failure().rank() < 0 ? (count == 1 ? " rank" : " ranks")
-                                              : (count == 1 ? " other rank" : " other ranks"),
-                     fates);
-}
-
 const std::string& FailureSentence(const v1::Job& job) {
   return job.failure().message().empty() ? job.reason() : job.failure().message();
 }
@@ -161,6 +136,27 @@ Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
 
 }  // namespace
 
+std::string Consequences(const v1::Job& job) {
+  std::map<std::string, std::vector<int>> by_fate;
+  size_t count = 0;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    const int number = rank.assignment().rank();
+    if (number == job.failure().rank() || !EndedBadly(rank)) continue;
+    by_fate[rank.end()].push_back(number);
+    ++count;
+  }
+  if (count == 0) return "";
+  std::string fates;
+  for (const auto& [fate, ranks] : by_fate) {
+    fates += fmt::format("{}{} {} {}", fates.empty() ? "" : ", ",
+                         ranks.size() == 1 ? "rank" : "ranks", FormatRanks(ranks), fate);
+  }
+  return fmt::format("{}{} ended as a consequence: {}", count,
+                     job.failure().rank() < 0 ? (count == 1 ? " rank" : " ranks")
+                                              : (count == 1 ? " other rank" : " other ranks"),
+                     fates);
+}
+
 std::string StateName(v1::JobState state) {
   return LastWord(v1::JobState_Name(state), "JOB_STATE_");
 }
@@ -172,33 +168,16 @@ std::string StateName(v1::RankState state) {
 }
 
 std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
-  Table table(
-      {"JOB", "STATE", ">RANKS", ">RESTARTS", "SUBMITTED", "RUNTIME", "PROGRESS", "REASON"});
+  Table table({"JOB", "STATE", ">PRIORITY", ">RANKS", ">RESTARTS", "SUBMITTED", "RUNTIME",
+               "PROGRESS", "REASON"});
   for (const v1::Job& job : jobs) {
     table.Add({job.job_id(), StateName(job.state()),
+               job.spec().priority() == 0 ? "" : fmt::format("{}", job.spec().priority()),
                job.world_size() == 0 ? "-" : fmt::format("{}", job.world_size()),
                job.restarts() == 0 ? "" : fmt::format("{}", job.restarts()),
                Ago(now, FromProto(job.submitted_at())),
                job.has_started_at() ? FormatDuration(RunTime(job, now)) : "-",
                ProgressText(job.progress()), OneLine(job.reason(), 100)});
-  }
-  return table.Render();
-}
-
-std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now) {
-  std::sort(nodes.begin(), nodes.end(), [](const v1::Node& a, const v1::Node& b) {
-    return a.name() != b.name() ? NaturalLess(a.name(), b.name()) : a.node_id() < b.node_id();
-  });
-  Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "ADDRESS", "SINCE",
-               "LAST SEEN", "VERSION"});
-  for (const v1::Node& node : nodes) {
-    const v1::Resources& r = node.resources();
-    table.Add({node.name(), StateName(node.state()),
-               fmt::format("{}/{}", node.slots_used(), r.slots()), fmt::format("{}", r.cores()),
-               r.gpus().empty() ? "" : fmt::format("{}/{}", node.gpus_used_size(), r.gpus_size()),
-               FormatBytes(r.memory_bytes()), node.address(),
-               Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
-               node.version()});
   }
   return table.Render();
 }
@@ -247,6 +226,10 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   }
   field("submitted", Ago(now, FromProto(job.submitted_at())));
   if (job.generation() > 0) field("generation", fmt::format("{}", job.generation()));
+  if (spec.priority() != 0) field("priority", fmt::format("{}", spec.priority()));
+  if (spec.has_time_limit()) field("time limit", FormatDuration(FromProto(spec.time_limit())));
+  field("constraints", fmt::format("{}", fmt::join(spec.constraints(), ", ")));
+  field("not on", fmt::format("{}", fmt::join(spec.exclude_nodes(), ", ")));
   if (job.has_started_at()) field("runtime", FormatDuration(RunTime(job, now)));
   if (spec.max_restarts() > 0 || job.restarts() > 0) {
     field("restarts", fmt::format("{} of {}", job.restarts(), spec.max_restarts()));
@@ -285,51 +268,6 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   for (const v1::ClusterEvent& event : response.events()) {
     events.Add(
         {Ago(now, FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});
-  }
-  if (!events.empty()) out += "\n" + events.Render(2);
-  return out;
-}
-
-std::string DescribeNode(const v1::Node& node, nanoseconds now) {
-  const v1::Resources& r = node.resources();
-  std::string out = fmt::format("{}  {}\n", node.name(), StateName(node.state()));
-  const auto field = [&](std::string_view name, const std::string& value) {
-    if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
-  };
-  field("id", node.node_id());
-  field("address", node.address());
-  field("slots",
-        fmt::format("{} of {} in use, {}", node.slots_used(), r.slots(), Count(r.cores(), "core")));
-  field("memory", fmt::format("{} of {} reserved", FormatBytes(node.memory_used_bytes()),
-                              FormatBytes(r.memory_bytes())));
-  for (const v1::Gpu& gpu : r.gpus()) {
-    const bool used = std::find(node.gpus_used().begin(), node.gpus_used().end(), gpu.index()) !=
-                      node.gpus_used().end();
-    field(fmt::format("gpu {}", gpu.index()),
-          fmt::format("{}, {}{}", gpu.model(), FormatBytes(gpu.memory_bytes()),
-                      used ? ", in use" : ""));
-  }
-  field("jobs shipped", fmt::format("{}", fmt::join(node.shipped_jobs(), ", ")));
-  field("registered",
-        fmt::format("{}, boot {}", Ago(now, FromProto(node.registered_at())), node.incarnation()));
-  field("last seen", Ago(now, FromProto(node.last_seen_at())));
-  field("version", node.version());
-  return out;
-}
-
-std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
-                            nanoseconds now) {
-  std::string out = fmt::format(
-      "coordinator at {}, version {}, term {}, up {}\n  {} healthy of {}, {} active of {}\n",
-      address, cluster.version(), cluster.term(), Age(now - FromProto(cluster.started_at())),
-      Count(cluster.nodes_healthy(), "node"), cluster.nodes_total(),
-      Count(cluster.jobs_active(), "job"), cluster.jobs_total());
-  if (!cluster.read_only_reason().empty())
-    out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
-  Table events({"WHEN", "EVENT", "JOB", "WHAT"});
-  for (const v1::ClusterEvent& event : cluster.events()) {
-    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(),
-                OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2);
   return out;
@@ -397,6 +335,8 @@ int ExitCodeOf(const v1::Job& job) {
       return kExitUsage;
     case v1::FAILURE_CAUSE_QUEUE_TIMEOUT:
       return kExitTryAgain;
+    case v1::FAILURE_CAUSE_TIME_LIMIT:
+      return kExitDeadline;
     default:
       return kExitJobFailed;
   }

@@ -19,18 +19,17 @@ std::string StateName(v1::RankState state);
 
 // Newest first, as given.
 std::string JobTable(const std::vector<v1::Job>& jobs, std::chrono::nanoseconds now);
-// In natural order of names.
-std::string NodeTable(std::vector<v1::Node> nodes, std::chrono::nanoseconds now);
 std::string DescribeJob(const v1::GetJobResponse& response, std::chrono::nanoseconds now,
                         const Style& style);
-std::string DescribeNode(const v1::Node& node, std::chrono::nanoseconds now);
-std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
-                            std::chrono::nanoseconds now);
 
 // The report at a job's end. Success and cancellation: one line. Failure: the rank that failed
 // first, how it ended, its last lines, and the ranks that ended as a consequence. `can_ask_later`:
 // the job can still be described.
 std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style);
+
+// "1 other rank ended as a consequence: rank 0 killed by signal 15 (SIGTERM)"; ranks of one fate
+// together. Empty where there is none.
+std::string Consequences(const v1::Job& job);
 
 // The failure alone, indented, as in Verdict and DescribeJob. Empty where the job has none.
 std::string FailureReport(const v1::Job& job, const Style& style);

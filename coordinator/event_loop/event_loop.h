@@ -52,6 +52,7 @@ class EventLoop {
     SteadyNanos heartbeat = std::chrono::seconds(1);
     // A commit that takes longer makes the coordinator read-only until it returns.
     SteadyNanos read_only_after = std::chrono::seconds(3);
+    v1::Retention retention = {};
     // Events waiting, and their bytes; more are refused.
     size_t queue_limit = 65'536;
     size_t queue_bytes_limit = 256u << 20;

@@ -22,6 +22,7 @@ bool IsRead(const v1::StateEvent& event) {
     case v1::StateEvent::kWatchJob:
     case v1::StateEvent::kListNodes:
     case v1::StateEvent::kDescribeCluster:
+    case v1::StateEvent::kListEvents:
     case v1::StateEvent::kReadLogs:
       return true;
     default:

@@ -33,4 +33,40 @@ grpc::ServerUnaryReactor* ClusterService::DescribeCluster(grpc::CallbackServerCo
   return (new DescribeCall(shell_, response))->Begin(*context, std::move(event));
 }
 
+grpc::ServerUnaryReactor* ClusterService::ListEvents(grpc::CallbackServerContext* context,
+                                                     const v1::ListEventsRequest* request,
+                                                     v1::ListEventsResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_list_events() = *request;
+  return (new UnaryCall<v1::ListEventsResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
+grpc::ServerUnaryReactor* ClusterService::DrainNode(grpc::CallbackServerContext* context,
+                                                    const v1::DrainNodeRequest* request,
+                                                    v1::DrainNodeResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_drain_node() = *request;
+  return (new UnaryCall<v1::DrainNodeResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
+grpc::ServerUnaryReactor* ClusterService::UndrainNode(grpc::CallbackServerContext* context,
+                                                      const v1::UndrainNodeRequest* request,
+                                                      v1::UndrainNodeResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_undrain_node() = *request;
+  return (new UnaryCall<v1::UndrainNodeResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
+grpc::ServerUnaryReactor* ClusterService::RemoveNode(grpc::CallbackServerContext* context,
+                                                     const v1::RemoveNodeRequest* request,
+                                                     v1::RemoveNodeResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_remove_node() = *request;
+  return (new UnaryCall<v1::RemoveNodeResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
 }  // namespace meshrun::coordinator

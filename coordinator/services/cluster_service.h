@@ -15,6 +15,14 @@ class ClusterService : public v1::ClusterService::CallbackService {
   grpc::ServerUnaryReactor* DescribeCluster(grpc::CallbackServerContext*,
                                             const v1::DescribeClusterRequest*,
                                             v1::DescribeClusterResponse*) override;
+  grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext*, const v1::ListEventsRequest*,
+                                       v1::ListEventsResponse*) override;
+  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext*, const v1::DrainNodeRequest*,
+                                      v1::DrainNodeResponse*) override;
+  grpc::ServerUnaryReactor* UndrainNode(grpc::CallbackServerContext*, const v1::UndrainNodeRequest*,
+                                        v1::UndrainNodeResponse*) override;
+  grpc::ServerUnaryReactor* RemoveNode(grpc::CallbackServerContext*, const v1::RemoveNodeRequest*,
+                                       v1::RemoveNodeResponse*) override;
 
  private:
   Shell shell_;

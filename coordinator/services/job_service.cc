@@ -91,6 +91,15 @@ grpc::ServerUnaryReactor* JobService::CancelJob(grpc::CallbackServerContext* con
       ->Begin(*context, std::move(event));
 }
 
+grpc::ServerUnaryReactor* JobService::UpdateJob(grpc::CallbackServerContext* context,
+                                                const v1::UpdateJobRequest* request,
+                                                v1::UpdateJobResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_update_job() = *request;
+  return (new UnaryCall<v1::UpdateJobResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   v1::StateEvent event;

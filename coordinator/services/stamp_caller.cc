@@ -29,7 +29,8 @@ rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
   // What the table does not know never comes here; it could name nothing.
   if (rule == rules.end()) return rpc::Scope::kOwnNode;
   const bool operates = (identity.roles & rpc::kOperateRole) != 0;
-  return rule->scope == rpc::Scope::kOwnJob && operates ? rpc::Scope::kAny : rule->scope;
+  const bool of_a_job = rule->scope == rpc::Scope::kOwnJob || rule->scope == rpc::Scope::kNewJob;
+  return of_a_job && operates ? rpc::Scope::kAny : rule->scope;
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ void StampCaller(const grpc::CallbackServerContext& context, v1::StateEvent& eve
   rpc::Identity identity = rpc::IdentityOf(*peer);
   const rpc::Scope scope = ScopeOf(MethodOf(event), identity);
   caller.set_own_node_only(scope == rpc::Scope::kOwnNode);
-  caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob);
+  caller.set_own_jobs_only(scope == rpc::Scope::kOwnJob || scope == rpc::Scope::kNewJob);
   caller.set_user(std::move(identity.name));
   for (std::string& node : identity.nodes) caller.add_nodes(std::move(node));
 }

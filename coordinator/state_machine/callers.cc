@@ -79,6 +79,14 @@ absl::Status CheckOwner(const v1::Caller& caller, const Message& body, JobTable&
                   (*job)->id(), (*job)->view.submitter(), caller.user()));
 }
 
+absl::Status CheckPriority(const v1::Caller& caller, int32_t priority) {
+  if (priority <= 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(fmt::format(
+      "priority {}: the certificate of '{}' has the role submit, and a priority above 0 "
+      "takes the role operate",
+      priority, caller.user()));
+}
+
 }  // namespace
 
 absl::Status CheckCluster(const std::string& cluster_id, const v1::Hello& hello) {
@@ -99,7 +107,12 @@ absl::Status CheckCaller(const v1::StateEvent& event, NodeTable& nodes, JobTable
                ? CheckHello(caller, event.session_message().message().hello(), nodes)
                : CheckFence(caller, BodyOf(event), nodes, jobs);
   }
-  return caller.own_jobs_only() ? CheckOwner(caller, BodyOf(event), jobs) : absl::OkStatus();
+  if (!caller.own_jobs_only()) return absl::OkStatus();
+  if (event.has_submit_job()) return CheckPriority(caller, event.submit_job().spec().priority());
+  if (absl::Status status = CheckPriority(caller, event.update_job().priority()); !status.ok()) {
+    return status;
+  }
+  return CheckOwner(caller, BodyOf(event), jobs);
 }
 
 }  // namespace meshrun::coordinator

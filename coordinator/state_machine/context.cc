@@ -32,17 +32,43 @@ void Context::Record(std::string_view kind, std::string_view job_id, std::string
   event.set_job_id(std::string(job_id));
   event.set_node_id(std::string(node_id));
   event.set_message(std::move(message));
+  causes_.Link(event);
   Put(v1::STATE_TABLE_EVENTS, KeyNumber(event.sequence()), event);
-  events_.push_back(std::move(event));
-  if (events_.size() > kMaxEvents) {
-    Erase(v1::STATE_TABLE_EVENTS, KeyNumber(events_.front().sequence()));
-    events_.pop_front();
-  }
+  Keep(std::move(event));
 }
 
 void Context::RestoreEvent(v1::ClusterEvent event) {
   next_sequence_ = std::max(next_sequence_, event.sequence() + 1);
+  causes_.Restore(event);
+  Keep(std::move(event));
+}
+
+void Context::Keep(v1::ClusterEvent event) {
+  if (!event.job_id().empty()) of_job_[event.job_id()].push_back(event.sequence());
   events_.push_back(std::move(event));
+  if (events_.size() <= kMaxEvents) return;
+  const v1::ClusterEvent& oldest = events_.front();
+  Erase(v1::STATE_TABLE_EVENTS, KeyNumber(oldest.sequence()));
+  if (const auto it = of_job_.find(oldest.job_id()); it != of_job_.end()) {
+    it->second.pop_front();
+    if (it->second.empty()) of_job_.erase(it);
+  }
+  events_.pop_front();
+}
+
+const v1::ClusterEvent* Context::FindEvent(uint64_t sequence) const {
+  const auto it = std::lower_bound(
+      events_.begin(), events_.end(), sequence,
+      [](const v1::ClusterEvent& event, uint64_t wanted) { return event.sequence() < wanted; });
+  return it == events_.end() || it->sequence() != sequence ? nullptr : &*it;
+}
+
+std::vector<const v1::ClusterEvent*> Context::EventsOf(const std::string& job_id) const {
+  std::vector<const v1::ClusterEvent*> out;
+  const auto it = of_job_.find(job_id);
+  if (it == of_job_.end()) return out;
+  for (const uint64_t sequence : it->second) out.push_back(FindEvent(sequence));
+  return out;
 }
 
 void Context::Damaged(const v1::StateRow& row) {

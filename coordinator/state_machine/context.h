@@ -7,10 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/state_machine/actions.h"
+#include "coordinator/state_machine/event_causes.h"
 #include "core/clock.h"
 #include "meshrun/v1/cluster_service.pb.h"
 #include "meshrun/v1/state.pb.h"
@@ -31,6 +34,8 @@ class Context {
   WallNanos started_at{0};
   SteadyNanos lease{0};
   SteadyNanos heartbeat{0};
+  // With its defaults filled in.
+  v1::Retention retention;
   // Nodes or queue changed: jobs may be placed at the end of the batch.
   bool placement_due = false;
 
@@ -52,6 +57,10 @@ class Context {
   void Record(std::string_view kind, std::string_view job_id, std::string_view node_id,
               std::string message);
   const std::deque<v1::ClusterEvent>& events() const { return events_; }
+  // Of one job, oldest first.
+  std::vector<const v1::ClusterEvent*> EventsOf(const std::string& job_id) const;
+  // Null when it is no longer kept.
+  const v1::ClusterEvent* FindEvent(uint64_t sequence) const;
   void RestoreEvent(v1::ClusterEvent event);
 
   void Put(v1::StateTable table, std::string key, std::string value);
@@ -68,7 +77,12 @@ class Context {
 
   Actions actions_;
   std::vector<v1::StateRow> rows_;
+  void Keep(v1::ClusterEvent event);
+
   std::deque<v1::ClusterEvent> events_;
+  // Sequences by job.
+  std::unordered_map<std::string, std::deque<uint64_t>> of_job_;
+  EventCauses causes_;
   uint64_t next_sequence_ = 1;
 };
 

@@ -25,6 +25,10 @@ class DeadlineIndex {
     by_time_.erase({it->second, key});
     by_key_.erase(it);
   }
+  std::optional<SteadyNanos> Of(const Key& key) const {
+    const auto it = by_key_.find(key);
+    return it == by_key_.end() ? std::nullopt : std::optional<SteadyNanos>(it->second);
+  }
   std::optional<SteadyNanos> Next() const {
     if (by_time_.empty()) return std::nullopt;
     return by_time_.begin()->first;

@@ -27,6 +27,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/state_machine/blocked_ranks.h"
@@ -85,6 +86,11 @@ class Generations {
 
   // Idempotent. `now` also ends the grace of a stop that is under way.
   void Cancel(Job& job, bool now, const std::string& reason);
+  // Stops the ranks with the job's grace for `intent`, unless they are being stopped already, or
+  // gives a generation up that has not started. `event` is recorded with the reason and
+  // the node that it is about, if there is one.
+  void Stop(Job& job, v1::StopIntent intent, std::string_view event, std::string_view node_id,
+            std::string reason);
   // The deadline of the job's state has passed.
   void OnDeadline(Job& job);
   // After a restart of the coordinator, all nodes being SUSPECT.
@@ -156,6 +162,8 @@ class Generations {
   void EndMember(Job& job, Member& member, End how);
   void EndGeneration(Job& job, const std::string& why);
   void Conclude(Job& job);
+  // What Stop() was for: stops.cc. False when it was for nothing, or came too late.
+  bool ConcludeStop(Job& job);
   void Finish(Job& job, v1::JobState state, std::string reason);
 
   // leaving.cc

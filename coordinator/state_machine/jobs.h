@@ -1,6 +1,7 @@
 // The jobs, the indexes that find them, and the set of those that changed in this batch.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -13,8 +14,15 @@
 #include "absl/status/statusor.h"
 #include "coordinator/state_machine/context.h"
 #include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/queue_index.h"
+#include "coordinator/state_machine/run_clock.h"
 
 namespace meshrun::coordinator {
+
+// How long the workers have to answer a Prepare.
+inline constexpr std::chrono::seconds kPrepareTimeout(30);
+// Time after the grace for SIGKILL to take effect and for the worker to report it.
+inline constexpr std::chrono::seconds kStopSlack(30);
 
 // One host of the current generation.
 struct Member {
@@ -84,6 +92,12 @@ struct Job {
   // Since a rank last reported a step beyond progress_step, the highest one of earlier generations.
   uint32_t failures_without_progress = 0;
   int64_t progress_step = -1;
+  // Stays in the queue until it is released.
+  bool held = false;
+  // As in JobRecord.
+  v1::StopIntent stop_intent = v1::STOP_INTENT_UNSPECIFIED;
+  std::string stop_reason;
+  std::string queue_note;
 
   const std::string& id() const { return view.job_id(); }
   bool queued() const {
@@ -106,6 +120,9 @@ struct Job {
   bool failed() const {
     return view.has_failure() && view.failure().generation() == view.generation();
   }
+  // Its user allows that it is started more than once.
+  bool MayRunAgain() const { return view.spec().max_restarts() > 0; }
+  QueuePlace place() const { return {-int64_t{view.spec().priority()}, submit_sequence}; }
   std::chrono::nanoseconds kill_grace() const;
   // Grace of a stop that is sent now: zero once the job was cancelled without grace.
   std::chrono::nanoseconds stop_grace() const {
@@ -118,6 +135,11 @@ struct Job {
     return view.spec().replace_at_once() || view.checkpoints_size() > 0;
   }
 };
+
+// The values of the environment, which stay out of what people see.
+google::protobuf::Map<std::string, std::string> TakeEnvironment(v1::JobSpec& spec);
+// Of a member's row.
+std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank);
 
 // Whether the rank's process was started for this generation.
 inline bool IsFresh(const v1::RankAssignment& rank, uint64_t generation) {
@@ -153,10 +175,22 @@ class JobTable {
   // The leaving member has ended: drops it.
   void Left(Job& job, size_t index);
 
-  // QUEUED and WAITING, in the order in which they are placed.
-  std::vector<Job*> Queue();
   const std::set<std::string>& elastic() const { return elastic_; }
-  bool queue_empty() const { return queue_.empty(); }
+  bool queue_empty() const { return queue_.size() == 0; }
+  // QUEUED and WAITING jobs that are not held.
+  QueueIndex& queue() { return queue_; }
+  const QueueIndex& queue() const { return queue_; }
+  void SetHeld(Job& job, bool held);
+  void SetPriority(Job& job, int32_t priority);
+  RunClock& run_clock() { return run_clock_; }
+  // Of its state, if it has one.
+  std::optional<SteadyNanos> Deadline(const Job& job) const { return deadlines_.Of(job.id()); }
+  // A stop that is under way has only so much longer.
+  void ShortenStop(Job& job, std::chrono::nanoseconds grace);
+  // As clients see it: the reason of a queued job is derived here.
+  v1::Job View(const Job& job, bool with_ranks) const;
+  std::string ReasonOf(const Job& job) const;
+  std::function<std::string(const Job&)> reason_of;
   // Newest first, below `before` (0: from the newest).
   std::vector<const Job*> Newest(uint64_t before, size_t limit, bool active_only) const;
   size_t size() const { return jobs_.size(); }
@@ -176,10 +210,11 @@ class JobTable {
   const std::map<std::string, Job>& all() const { return jobs_; }
 
  private:
-  static constexpr size_t kMaxEnded = 1000;
-
   void Index(const Job& job);
-  void DropOldest();
+  // Into the queue, unless it is held.
+  void Enqueue(Job& job);
+  // Ended jobs that are too many or too old: those that ended first.
+  void ForgetEnded();
   void WriteJob(Job& job);
   void WriteMember(const Job& job, size_t index);
   void WriteLeaving(const Job& job, const LeavingMember& leaving);
@@ -191,10 +226,10 @@ class JobTable {
   std::map<std::string, std::string> by_request_;
   // Jobs that run and may run on more nodes than their least.
   std::set<std::string> elastic_;
-  // Highest priority first, then in order of submission.
-  std::set<std::pair<int64_t, uint64_t>> queue_;
-  // submit_sequence of jobs that have ended.
-  std::set<uint64_t> ended_;
+  QueueIndex queue_;
+  RunClock run_clock_{context_};
+  // When they ended, and their submit_sequence.
+  std::set<std::pair<std::chrono::nanoseconds, uint64_t>> ended_;
   uint64_t next_sequence_ = 1;
   DeadlineIndex<std::string> deadlines_;
   std::map<std::string, std::set<uint64_t>> watchers_;

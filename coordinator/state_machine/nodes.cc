@@ -59,6 +59,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   record.set_incarnation(incarnation);
   record.set_version(hello.version());
   *record.mutable_shipped_jobs() = hello.shipped_jobs();
+  *record.mutable_labels() = hello.labels();
+  record.clear_lost_at();
   if (is_new) *record.mutable_registered_at() = ToProtoTimestamp(context_.wall);
   *record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);
   node.session_id = session_id;
@@ -146,6 +148,7 @@ void NodeTable::Lose(Node& node, absl::Status why) {
   }
   node.record.set_state(v1::NODE_STATE_LOST);
   if (node.fence() != SteadyNanos::max()) fences_.Set(node.id(), node.fence());
+  *node.record.mutable_lost_at() = ToProtoTimestamp(context_.wall);
   context_.Add(
       EndUploads{node.id(), absl::UnavailableError(fmt::format("{}, which holds the file, is lost",
                                                                node.record.name()))});
@@ -183,10 +186,34 @@ Node* NodeTable::Find(const std::string& node_id) {
   return it == nodes_.end() ? nullptr : &it->second;
 }
 
+absl::StatusOr<Node*> NodeTable::Lookup(const std::string& name) {
+  if (Node* exact = Find(name); exact != nullptr) return exact;
+  std::vector<Node*> matches;
+  for (auto& [id, node] : nodes_) {
+    if (node.record.name() == name) matches.push_back(&node);
+  }
+  if (matches.size() == 1) return matches.front();
+  if (matches.empty()) {
+    return absl::NotFoundError(
+        fmt::format("no node '{}' among the {} that are known: `meshrun nodes` lists them", name,
+                    nodes_.size()));
+  }
+  return absl::NotFoundError(fmt::format("{} nodes have the name '{}': write an id, {} or {}",
+                                         matches.size(), name, matches[0]->id(), matches[1]->id()));
+}
+
+void NodeTable::Remove(Node& node, const std::string& why) {
+  context_.Record("NodeRemoved", "", node.id(), fmt::format("{}: {}", node.record.name(), why));
+  Changed(node);
+  fences_.Clear(node.id());
+  nodes_.erase(std::string(node.id()));
+}
+
 std::vector<const v1::Node*> NodeTable::Present(bool healthy_only) const {
   std::vector<const v1::Node*> out;
   for (const auto& [id, node] : nodes_) {
-    if (node.lost() || (healthy_only && node.record.state() != v1::NODE_STATE_HEALTHY)) continue;
+    const bool usable = node.record.state() == v1::NODE_STATE_HEALTHY && !node.record.drained();
+    if (node.lost() || (healthy_only && !usable)) continue;
     out.push_back(&node.record);
   }
   return out;
@@ -194,7 +221,9 @@ std::vector<const v1::Node*> NodeTable::Present(bool healthy_only) const {
 
 size_t NodeTable::draining() const {
   return std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) {
-    return entry.second.record.state() == v1::NODE_STATE_DRAINING;
+    const v1::Node& record = entry.second.record;
+    return record.state() == v1::NODE_STATE_DRAINING ||
+           (record.state() == v1::NODE_STATE_HEALTHY && record.drained());
   });
 }
 
@@ -239,7 +268,25 @@ void NodeTable::Restore(v1::NodeRecord row) {
   recovering_.insert(node.id());
 }
 
+void NodeTable::ForgetLost() {
+  if (context_.now < next_forget_) return;
+  const SteadyNanos age = FromProto(context_.retention.lost_node_age());
+  next_forget_ = context_.now + std::min<SteadyNanos>(age, std::chrono::minutes(1));
+  std::vector<Node*> old;
+  for (auto& [id, node] : nodes_) {
+    const auto& since =
+        node.record.has_lost_at() ? node.record.lost_at() : node.record.last_seen_at();
+    // A drain is kept until somebody ends it, or removes the node.
+    if (node.lost() && node.jobs.empty() && !node.record.drained() &&
+        FromProto(since) + age <= context_.wall) {
+      old.push_back(&node);
+    }
+  }
+  for (Node* const node : old) Remove(*node, "lost for " + FormatDuration(age));
+}
+
 void NodeTable::WriteChanged() {
+  ForgetLost();
   for (const std::string& node_id : std::exchange(changed_, {})) {
     const auto it = nodes_.find(node_id);
     if (it == nodes_.end()) {

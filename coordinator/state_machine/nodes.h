@@ -73,6 +73,12 @@ class NodeTable {
   void PostponeLeases() { leases_.PostponeTo(context_.now + context_.lease); }
 
   Node* Find(const std::string& node_id);
+  // By id, or by a name that only one node has. NOT_FOUND names what is there.
+  absl::StatusOr<Node*> Lookup(const std::string& name);
+  // Forgets a lost node that holds no job's ranks.
+  void Remove(Node& node, const std::string& why);
+  // To be written at the end of the batch.
+  void Changed(const Node& node) { changed_.insert(node.id()); }
   const std::map<std::string, Node>& all() const { return nodes_; }
   // Not LOST; `healthy_only`: those on which jobs may be placed.
   std::vector<const v1::Node*> Present(bool healthy_only) const;
@@ -91,7 +97,8 @@ class NodeTable {
 
  private:
   void DropReplaced(const Node& by);
-  void Changed(const Node& node) { changed_.insert(node.id()); }
+  // Nodes that have been lost for too long.
+  void ForgetLost();
 
   Context& context_;
   std::map<std::string, Node> nodes_;
@@ -101,6 +108,7 @@ class NodeTable {
   DeadlineIndex<std::string> fences_;
   std::set<std::string> recovering_;
   std::set<std::string> changed_;
+  SteadyNanos next_forget_{0};
 };
 
 }  // namespace meshrun::coordinator

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/job_spec.h"
+#include "core/labels.h"
 #include "core/mesh_messages.h"
 #include "core/text.h"
 
@@ -35,16 +36,29 @@ uint32_t ProcsOn(const v1::JobSpec& spec, const v1::Node& node) {
   return 1;
 }
 
-Offer MakeOffer(const v1::JobSpec& spec, const v1::Node& node, bool ignore_usage) {
+const Resource* ReleasedOn(const PlacementRequest& request, const v1::Node& node) {
+  if (request.released == nullptr) return nullptr;
+  const auto it = request.released->find(node.node_id());
+  return it == request.released->end() ? nullptr : &it->second;
+}
+
+// `released`: of what is in use; null for nothing.
+Offer MakeOffer(const v1::JobSpec& spec, const v1::Node& node, bool ignore_usage,
+                const Resource* released) {
   Offer offer{
       &node, ProcsOn(spec, node), node.resources().slots(), node.resources().memory_bytes(), {}};
   if (!ignore_usage) {
-    offer.free_slots -= std::min(offer.free_slots, node.slots_used());
-    offer.free_memory -= std::min(offer.free_memory, node.memory_used_bytes());
+    const uint32_t slots = released == nullptr ? 0 : released->slots;
+    const uint64_t memory = released == nullptr ? 0 : released->memory_bytes;
+    offer.free_slots -= std::min(offer.free_slots, node.slots_used() - slots);
+    offer.free_memory -= std::min(offer.free_memory, node.memory_used_bytes() - memory);
   }
-  const auto& used = node.gpus_used();
+  const auto contains = [](const auto& gpus, uint32_t index) {
+    return std::find(gpus.begin(), gpus.end(), index) != gpus.end();
+  };
   for (const v1::Gpu& gpu : node.resources().gpus()) {
-    if (ignore_usage || std::find(used.begin(), used.end(), gpu.index()) == used.end()) {
+    if (ignore_usage || !contains(node.gpus_used(), gpu.index()) ||
+        (released != nullptr && contains(released->gpus, gpu.index()))) {
       offer.free_gpus.push_back(gpu.index());
     }
   }
@@ -81,6 +95,20 @@ std::string Lack(const v1::JobSpec& spec, const Offer& offer, uint32_t gpus_per_
                        FormatBytes(offer.free_memory), FormatBytes(all.memory_bytes()));
   }
   return "";
+}
+
+// Why the node cannot take the job, as words after its name; empty when it can.
+std::string Refusal(const v1::JobSpec& spec, const Offer& offer, uint32_t gpus_per_proc) {
+  const v1::Node& node = *offer.node;
+  for (const std::string& excluded : spec.exclude_nodes()) {
+    if (excluded == node.name() || excluded == node.node_id()) return "is excluded by the job";
+  }
+  for (const std::string& constraint : spec.constraints()) {
+    if (Satisfies(node.labels(), constraint)) continue;
+    return fmt::format("does not satisfy the constraint {}", constraint);
+  }
+  const std::string lack = Lack(spec, offer, gpus_per_proc);
+  return lack.empty() ? "" : "would have to give " + lack;
 }
 
 // Previous nodes at their old places, spares in the holes, then the remaining ones.
@@ -143,8 +171,8 @@ PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_pro
   uint32_t nearest_free = 0;
   std::string lack;
   for (const v1::Node* node : request.nodes) {
-    Offer offer = MakeOffer(spec, *node, request.ignore_usage);
-    const std::string missing = Lack(spec, offer, gpus_per_proc);
+    Offer offer = MakeOffer(spec, *node, request.ignore_usage, ReleasedOn(request, *node));
+    const std::string missing = Refusal(spec, offer, gpus_per_proc);
     if (missing.empty()) {
       fitting.push_back(std::move(offer));
     } else if (nearest == nullptr || offer.free_slots > nearest_free) {
@@ -163,8 +191,8 @@ PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_pro
                       request.nodes.size() == 1 ? std::string("1 is")
                                                 : fmt::format("{} are", request.nodes.size()));
     } else {
-      result.reason = fmt::format("{}, and {} of {} can take it: {} would have to give {}", needs,
-                                  fitting.size(), request.nodes.size(), nearest->name(), lack);
+      result.reason = fmt::format("{}, and {} of {} can take it: {} {}", needs, fitting.size(),
+                                  request.nodes.size(), nearest->name(), lack);
     }
     return result;
   }
@@ -204,6 +232,12 @@ PlacementResult Place(const PlacementRequest& request) {
   const bool as_large =
       with.placement.has_value() && with.placement->world_size == without.placement->world_size;
   return as_large ? with : without;
+}
+
+bool CouldUse(const v1::JobSpec& spec, const v1::Node& node) {
+  const bool per_gpu = spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu;
+  const uint32_t gpus = spec.has_gpus_per_proc() ? spec.gpus_per_proc() : per_gpu ? 1 : 0;
+  return Refusal(spec, MakeOffer(spec, node, /*ignore_usage=*/true, nullptr), gpus).empty();
 }
 
 }  // namespace meshrun::coordinator

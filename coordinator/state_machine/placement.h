@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,6 +37,13 @@ struct Placement {
   std::vector<Axis> mesh;
 };
 
+// What one member of a job holds on its node.
+struct Resource {
+  uint32_t slots = 0;
+  uint64_t memory_bytes = 0;
+  std::vector<uint32_t> gpus;
+};
+
 struct PlacementRequest {
   const v1::JobSpec& spec;
   // Those that may be used; in any order.
@@ -44,6 +52,8 @@ struct PlacementRequest {
   std::vector<std::string> previous;
   // As if nothing else ran: whether the job could ever run here.
   bool ignore_usage = false;
+  // By node_id: as if this much of what is in use there were free.
+  const std::map<std::string, Resource>* released = nullptr;
 };
 
 struct PlacementResult {
@@ -53,5 +63,8 @@ struct PlacementResult {
 };
 
 PlacementResult Place(const PlacementRequest& request);
+
+// Whether the job could use the node if nothing else ran there.
+bool CouldUse(const v1::JobSpec& spec, const v1::Node& node);
 
 }  // namespace meshrun::coordinator

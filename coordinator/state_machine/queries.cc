@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "coordinator/state_machine/state_machine.h"
 #include "core/proto_time.h"
@@ -19,9 +20,50 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
     return;
   }
   v1::GetJobResponse response;
-  *response.mutable_job() = (*job)->view;
-  for (const v1::ClusterEvent& event : context.events()) {
-    if (event.job_id() == (*job)->id()) *response.add_events() = event;
+  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
+  // With the events of nodes that led to its own.
+  std::set<uint64_t> wanted;
+  for (const v1::ClusterEvent* event : context.EventsOf((*job)->id())) {
+    wanted.insert(event->sequence());
+    const v1::ClusterEvent* cause = context.FindEvent(event->cause());
+    if (cause != nullptr && cause->job_id().empty()) wanted.insert(cause->sequence());
+  }
+  for (const uint64_t sequence : wanted) *response.add_events() = *context.FindEvent(sequence);
+  context.Reply(call_id, std::move(response));
+}
+
+void StateMachine::ListEvents(uint64_t call_id, const v1::ListEventsRequest& request) {
+  Context& context = parts_->context;
+  std::string job_id = request.job_id();
+  // Events of a job outlive it.
+  if (!job_id.empty() && context.EventsOf(job_id).empty()) {
+    const auto job = parts_->jobs.Lookup(job_id);
+    if (!job.ok()) return context.Reply(call_id, job.status());
+    job_id = (*job)->id();
+  }
+  std::string node_id = request.node();
+  if (!node_id.empty()) {
+    const auto node = parts_->nodes.Lookup(node_id);
+    if (!node.ok()) return context.Reply(call_id, node.status());
+    node_id = (*node)->id();
+  }
+  const size_t limit = request.limit() == 0 ? 1000 : std::min(request.limit(), 10'000u);
+  v1::ListEventsResponse response;
+  const auto add = [&](const v1::ClusterEvent& event) {
+    if (event.sequence() <= request.after() || (!job_id.empty() && event.job_id() != job_id) ||
+        (!node_id.empty() && event.node_id() != node_id)) {
+      return;
+    }
+    if (static_cast<size_t>(response.events_size()) == limit) {
+      response.set_more(true);
+    } else {
+      *response.add_events() = event;
+    }
+  };
+  if (!job_id.empty()) {
+    for (const v1::ClusterEvent* event : context.EventsOf(job_id)) add(*event);
+  } else {
+    for (const v1::ClusterEvent& event : context.events()) add(event);
   }
   context.Reply(call_id, std::move(response));
 }
@@ -45,10 +87,7 @@ void StateMachine::ListJobs(uint64_t call_id, const v1::ListJobsRequest& request
     response.set_next_page_token(std::to_string(jobs.back()->submit_sequence));
   }
   for (const Job* job : jobs) {
-    v1::Job& out = *response.add_jobs();
-    out = job->view;
-    out.clear_ranks();
-    out.clear_groups();
+    *response.add_jobs() = parts_->jobs.View(*job, /*with_ranks=*/false);
   }
   context.Reply(call_id, std::move(response));
 }
@@ -61,7 +100,7 @@ void StateMachine::WatchJob(uint64_t call_id, const v1::WatchJobRequest& request
     return;
   }
   auto item = std::make_shared<v1::WatchJobResponse>();
-  *item->mutable_job() = (*job)->view;
+  *item->mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
   context.Add(StreamItem{call_id, std::move(item)});
   if ((*job)->ended()) {
     context.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
@@ -119,7 +158,7 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
         job.view.generation() == 0
             ? absl::FailedPreconditionError(fmt::format(
                   "job {} has not started yet: it is {}{}{}", job.id(), StateName(job.view.state()),
-                  job.view.reason().empty() ? "" : ", ", job.view.reason()))
+                  parts_->jobs.ReasonOf(job).empty() ? "" : ", ", parts_->jobs.ReasonOf(job)))
             : absl::NotFoundError(fmt::format("job {} has generations 1 to {}, not {}", job.id(),
                                               job.view.generation(), generation)));
     return;

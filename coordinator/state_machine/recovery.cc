@@ -254,6 +254,7 @@ void Generations::Conclude(Job& job) {
   EndGeneration(job, "the generation has ended");
   job.survivors_wait = false;
   job.quiesce_asked = false;
+  if (ConcludeStop(job)) return;
   const bool may_restart = MayRestart(job);
   if (job.failed() && (!job.cancel_requested || !may_restart)) {
     if (!may_restart) {
@@ -313,6 +314,7 @@ void Generations::Cancel(Job& job, bool now, const std::string& reason) {
     Quiesce(job, job.stop_grace(), job.cancel_reason);
   } else if (now) {
     for (const Member& member : job.members) SendStop(job, member, job.stop_grace());
+    jobs_.ShortenStop(job, job.stop_grace());
   }
 }
 
@@ -321,7 +323,7 @@ void Generations::OnDeadline(Job& job) {
     const std::string message =
         fmt::format("not placed within its queue timeout of {}: {}",
                     FormatDuration(FromProto(job.view.spec().queue_timeout())),
-                    job.view.reason().empty() ? "no reason known" : job.view.reason());
+                    jobs_.ReasonOf(job).empty() ? "no reason known" : jobs_.ReasonOf(job));
     FailJob(job, v1::FAILURE_CAUSE_QUEUE_TIMEOUT, message, nullptr);
     return;
   }

@@ -40,10 +40,12 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   }
   if (event.end_of_batch()) {
     parts_->generations.ProceedAll();
-    if (context.placement_due) {
-      PlaceJobs();
-      parts_->generations.GrowAll();
-    }
+    const bool placement_due = context.placement_due;
+    parts_->queue.PlaceJobs();
+    // Jobs that made room without having run have given their nodes back at once.
+    if (context.placement_due) parts_->queue.PlaceJobs();
+    if (placement_due) parts_->generations.GrowAll();
+    AnswerSubmitted();
     parts_->blocked.TellAll();
     parts_->nodes.WriteChanged();
     parts_->jobs.WriteChanged();
@@ -56,7 +58,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
         parts_->blocked.NextDeadline(), parts_->hangs.NextDeadline(),
-        parts_->flight_records.NextDeadline()}) {
+        parts_->flight_records.NextDeadline(), parts_->queue.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
@@ -69,6 +71,11 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   context.lease = FromProto(restore.lease());
   context.heartbeat = FromProto(restore.heartbeat_interval());
   context.started_at = context.wall;
+  context.retention = restore.retention();
+  if (context.retention.ended_jobs() == 0) context.retention.set_ended_jobs(1000);
+  if (!context.retention.has_lost_node_age()) {
+    *context.retention.mutable_lost_node_age() = ToProtoDuration(std::chrono::hours(24));
+  }
   const std::vector<v1::StateRow> rows(restore.rows().begin(), restore.rows().end());
   for (const v1::StateRow& row : rows) {
     if (row.table() == v1::STATE_TABLE_NODES) {
@@ -91,6 +98,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   parts_->store.Restore(rows);
   context.Record("CoordinatorStarted", "", "", fmt::format("term {}", context.term));
   parts_->generations.OnRestored();
+  parts_->queue.OnRestored();
 }
 
 void StateMachine::ExpireDue(SteadyNanos previous) {
@@ -111,6 +119,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   }
   while (Node* node = parts_->nodes.NextFenced()) parts_->generations.OnNodeFenced(*node);
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
+  parts_->queue.ExpireDue();
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
   while (const auto hung = parts_->hangs.NextHung()) {
@@ -156,11 +165,26 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kWatchJob:
       WatchJob(call, event.watch_job());
       break;
+    case v1::StateEvent::kUpdateJob:
+      parts_->queue.UpdateJob(call, event.update_job());
+      break;
+    case v1::StateEvent::kDrainNode:
+      parts_->queue.DrainNode(call, event.drain_node());
+      break;
+    case v1::StateEvent::kUndrainNode:
+      parts_->queue.UndrainNode(call, event.undrain_node());
+      break;
+    case v1::StateEvent::kRemoveNode:
+      parts_->queue.RemoveNode(call, event.remove_node());
+      break;
     case v1::StateEvent::kListNodes:
       ListNodes(call);
       break;
     case v1::StateEvent::kDescribeCluster:
       DescribeCluster(call, event.describe_cluster());
+      break;
+    case v1::StateEvent::kListEvents:
+      ListEvents(call, event.list_events());
       break;
     case v1::StateEvent::kReadLogs:
       ReadLogs(call, event.read_logs());
@@ -293,68 +317,13 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
   }
 }
 
-void StateMachine::PlaceJobs() {
-  Context& context = parts_->context;
-  context.placement_due = false;
-  // A job that waits for resources of running jobs is not overtaken, else a large job would never
-  // start. A job that could not run here even alone holds up no other job.
-  const Job* blocking = nullptr;
-  for (Job* job : parts_->jobs.Queue()) {
-    if (parts_->nodes.recovering() > 0) {
-      parts_->jobs.SetState(
-          *job, job->view.state(),
-          fmt::format("the coordinator has restarted and waits up to {} for {} of {} "
-                      "nodes to report",
-                      FormatDuration(context.lease), parts_->nodes.recovering(),
-                      parts_->nodes.all().size()));
-      continue;
-    }
-    if (blocking != nullptr) {
-      parts_->jobs.SetState(
-          *job, job->view.state(),
-          fmt::format("behind job {}, which {}", blocking->id(), blocking->view.reason()));
-      continue;
-    }
-    std::string waits;
-    const std::vector<const v1::Node*> candidates = parts_->generations.Candidates(*job, &waits);
-    PlacementRequest request{job->view.spec(), {}, {}};
-    for (const v1::Node* node : candidates) {
-      if (!job->avoided_nodes.contains(node->node_id())) request.nodes.push_back(node);
-    }
-    for (const Member& member : job->members) request.previous.push_back(member.node_id);
-    PlacementResult result = Place(request);
-    if (!result.placement.has_value() && !job->avoided_nodes.empty()) {
-      // No other node can take the job, and the reason why this one could not prepare may be gone.
-      request.nodes = candidates;
-      result = Place(request);
-    }
-    if (result.placement.has_value()) {
-      parts_->generations.Begin(*job, *result.placement);
-      continue;
-    }
-    if (!waits.empty()) {
-      request.nodes = parts_->nodes.Present(/*healthy_only=*/true);
-      PlacementResult later = Place(request);
-      result.reason = later.placement.has_value() ? std::move(waits) : std::move(later.reason);
-    }
-    if (const size_t draining = parts_->nodes.draining(); draining > 0) {
-      result.reason += draining == 1 ? "; 1 that is draining does not count"
-                                     : fmt::format("; {} that are draining do not count", draining);
-    }
-    parts_->jobs.SetState(*job, job->view.state(), std::move(result.reason));
-    request.ignore_usage = true;
-    if (Place(request).placement.has_value()) blocking = job;
-  }
-  context.placement_due = false;
-}
-
 void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request) {
   Context& context = parts_->context;
   v1::SubmitJobResponse response;
   if (Job* known =
           request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
       known != nullptr) {
-    *response.mutable_job() = known->view;
+    *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/true);
     context.Reply(call_id, std::move(response));
     return;
   }
@@ -386,11 +355,18 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
       return;
     }
   }
-  Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
-  // Placed now and not at the end of the batch: the answer says whether the job waits, and why.
-  PlaceJobs();
-  *response.mutable_job() = job.view;
-  context.Reply(call_id, std::move(response));
+  const Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
+  parts_->submitted.emplace_back(call_id, job.id());
+}
+
+void StateMachine::AnswerSubmitted() {
+  for (const auto& [call_id, job_id] : std::exchange(parts_->submitted, {})) {
+    const Job* const job = parts_->jobs.Find(job_id);
+    if (job == nullptr) continue;
+    v1::SubmitJobResponse response;
+    *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/true);
+    parts_->context.Reply(call_id, std::move(response));
+  }
 }
 
 void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request) {
@@ -402,7 +378,7 @@ void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request)
   }
   parts_->generations.Cancel(**job, request.now(), request.reason());
   v1::CancelJobResponse response;
-  *response.mutable_job() = (*job)->view;
+  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
   context.Reply(call_id, std::move(response));
 }
 

@@ -9,8 +9,9 @@
 // Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Jobs are placed
 // and rows handed out only there, so that a thousand messages cost one transaction.
 //
-// Split by subject: nodes.* (sessions, leases), jobs.* (records, queue, watchers), placement.*
-// (which nodes), generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
+// Split by subject: nodes.* (sessions, leases), jobs.* (records, watchers), queue.*, queue_index.*,
+// queue_commands.cc, reservation.*, run_clock.* (which job starts when), placement.* (on which
+// nodes), stops.cc, generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
 // barriers.cc (what ranks tell each other), blocked_ranks.* (who waits for whom), flight_records.*,
 // queries.cc (what
 // clients ask).
@@ -27,6 +28,7 @@
 #include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
+#include "coordinator/state_machine/queue.h"
 #include "coordinator/state_machine/rendezvous_store.h"
 
 namespace meshrun::coordinator {
@@ -41,6 +43,7 @@ class StateMachine {
   // For tests and invariants.
   const JobTable& jobs() const { return parts_->jobs; }
   const NodeTable& nodes() const { return parts_->nodes; }
+  const Queue& queue() const { return parts_->queue; }
 
  private:
   // Everything that a restore replaces.
@@ -54,6 +57,9 @@ class StateMachine {
     FlightRecords flight_records{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store, blocked};
     Hangs hangs{context, nodes, jobs, blocked};
+    Queue queue{context, nodes, jobs, generations};
+    // Submitted in this batch: answered at its end, when it is known whether they wait.
+    std::vector<std::pair<uint64_t, std::string>> submitted;
   };
 
   void Restore(const v1::RestoreEvent& restore);
@@ -62,8 +68,7 @@ class StateMachine {
   void Dispatch(const v1::StateEvent& event);
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
-  // Places queued jobs, highest priority first, then first come first served.
-  void PlaceJobs();
+  void AnswerSubmitted();
 
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
   void Cancel(uint64_t call_id, const v1::CancelJobRequest& request);
@@ -73,6 +78,7 @@ class StateMachine {
   void WatchJob(uint64_t call_id, const v1::WatchJobRequest& request);
   void ListNodes(uint64_t call_id);
   void DescribeCluster(uint64_t call_id, const v1::DescribeClusterRequest& request);
+  void ListEvents(uint64_t call_id, const v1::ListEventsRequest& request);
   void ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request);
 
   std::unique_ptr<Parts> parts_ = std::make_unique<Parts>();

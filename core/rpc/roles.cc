@@ -12,16 +12,21 @@ constexpr Roles kReaders = kReadRole | kSubmitRole | kOperateRole;
 constexpr Roles kSubmitters = kSubmitRole | kOperateRole;
 
 constexpr MethodRule kRules[] = {
-    {"/meshrun.v1.JobService/SubmitJob", kSubmitters},
+    {"/meshrun.v1.JobService/SubmitJob", kSubmitters, Scope::kNewJob},
     {"/meshrun.v1.JobService/GetJob", kReaders},
     {"/meshrun.v1.JobService/ListJobs", kReaders},
     {"/meshrun.v1.JobService/WatchJob", kReaders},
     {"/meshrun.v1.JobService/CancelJob", kSubmitters, Scope::kOwnJob},
+    {"/meshrun.v1.JobService/UpdateJob", kSubmitters, Scope::kOwnJob},
     {"/meshrun.v1.JobService/ReadLogs", kReaders},
     {"/meshrun.v1.JobService/GetFlightRecords", kReaders},
 
     {"/meshrun.v1.ClusterService/ListNodes", kReaders},
     {"/meshrun.v1.ClusterService/DescribeCluster", kReaders},
+    {"/meshrun.v1.ClusterService/ListEvents", kReaders},
+    {"/meshrun.v1.ClusterService/DrainNode", kOperateRole},
+    {"/meshrun.v1.ClusterService/UndrainNode", kOperateRole},
+    {"/meshrun.v1.ClusterService/RemoveNode", kOperateRole},
 
     {"/meshrun.v1.SessionService/OpenSession", kWorkerRole, Scope::kOwnNode},
     {"/meshrun.v1.SessionService/UploadLog", kWorkerRole, Scope::kOwnNode},

@@ -4,8 +4,8 @@
 //   coordinator   serve (and ask for a server's health)
 //   worker        speak for its own node: sessions, its logs, the store of jobs that run there
 //   rank          speak for itself with its generation's token; no certificate has this role
-//   submit        run jobs, end its own, read
-//   operate       all that submit and read may, on every job and node
+//   submit        run jobs (at priority 0 or below), change and end its own, read
+//   operate       all that submit and read may, on every job and node, at any priority
 //   read          look at jobs, nodes and logs
 //
 // A method without a row is refused, also to operators. Over a Unix socket there is no certificate:
@@ -40,6 +40,8 @@ enum class Scope {
   kOwnNode,
   // Jobs that it has submitted; an operator any.
   kOwnJob,
+  // A job that it submits, at a priority that is not raised; an operator at any.
+  kNewJob,
 };
 
 struct MethodRule {

@@ -148,6 +148,22 @@ TEST_F(ClientTest, SubmitRepeatsABrokenCallWithTheSameRequestId) {
   EXPECT_NE(fake_.request_ids[0], fake_.request_ids[3]);
 }
 
+TEST_F(ClientTest, ASubmitWithoutAnAnswerSaysHowToRepeatIt) {
+  Options options;
+  options.address = address_;
+  options.timeout = milliseconds(100);
+  options.check = false;
+  const auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  fake_.failing_submits = 1000;
+  const auto job = (*client)->Submit(v1::JobSpec(), /*must_fit=*/false, "mine");
+  EXPECT_THAT(std::string(job.status().message()),
+              HasSubstr("may have been accepted: submit it again with --request-id mine"));
+  fake_.failing_submits = 0;
+  EXPECT_TRUE((*client)->Submit(v1::JobSpec(), /*must_fit=*/false, "mine").ok());
+  EXPECT_EQ(fake_.request_ids.back(), "mine");
+}
+
 TEST_F(ClientTest, ListFollowsPagesUpToTheLimit) {
   EXPECT_EQ(client_->List()->size(), 5u);
   EXPECT_EQ(client_->List(false, 3)->at(2).job_id(), "2");

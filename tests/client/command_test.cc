@@ -277,6 +277,48 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
   EXPECT_THAT(Run({"dev", "status"}).err, HasSubstr("no dev cluster"));
 }
 
+TEST_F(CommandTest, JobsAreHeldReleasedLimitedAndExplained) {
+  DevUp(1);
+  const Result held = Run({"submit", "--hold", "--name", "later", "--", "true"});
+  EXPECT_THAT(held.out, HasSubstr("QUEUED: held: 'meshrun release"));
+  EXPECT_THAT(Run({"priority", "--set", "7", "later"}).out, HasSubstr("QUEUED: held"));
+  EXPECT_THAT(Run({"ps"}).out, HasSubstr("PRIORITY"));
+  EXPECT_EQ(Run({"priority", "--set", "high", "later"}).code, 2);
+  EXPECT_EQ(Run({"release", "later"}).code, 0);
+  EXPECT_EQ(Run({"logs", "-f", "later"}).code, 0);
+  EXPECT_THAT(Run({"events", "later"}).out, HasSubstr("JobReleased"));
+  EXPECT_THAT(Run({"why", "later"}).out, HasSubstr("nothing has gone wrong"));
+  const Result late = Run({"hold", "later"});
+  EXPECT_EQ(late.code, 2);
+  EXPECT_THAT(late.err, HasSubstr("has ended"));
+  // 3 is its own; 124 is that of every deadline.
+  EXPECT_EQ(Run({"submit", "--follow", "--name", "breaks", "--", "sh", "-c", "exit 3"}).code, 1);
+  const Result why = Run({"why", "breaks"});
+  EXPECT_THAT(why.out, HasSubstr("first cause"));
+  EXPECT_THAT(why.out, HasSubstr("exit code 3"));
+  const Result limited =
+      Run({"submit", "--follow", "--name", "slow", "--time-limit", "200ms", "--", "sleep", "600"});
+  EXPECT_EQ(limited.code, 124);
+  EXPECT_THAT(limited.err, HasSubstr("TIMED OUT: it ran for its time limit of 200ms"));
+}
+
+TEST_F(CommandTest, NodesAreDrainedUndrainedAndForgotten) {
+  DevUp(1);
+  const std::string node = json::parse(Run({"nodes", "-o", "json"}).out)["nodes"][0]["name"];
+  EXPECT_THAT(Run({"drain", node, "--reason", "a fan"}).out, HasSubstr("DRAINED"));
+  EXPECT_THAT(Run({"nodes"}).out, HasSubstr("a fan"));
+  EXPECT_THAT(Run({"submit", "--name", "waits", "--", "true"}).out,
+              HasSubstr("1 that is draining does not count"));
+  EXPECT_THAT(Run({"undrain", node}).out, HasSubstr("HEALTHY"));
+  EXPECT_EQ(Run({"logs", "-f", "waits"}).code, 0);
+  EXPECT_THAT(Run({"events", "--node", node}).out, HasSubstr("NodeUndrained"));
+  const Result alive = Run({"node", "rm", node});
+  EXPECT_EQ(alive.code, 2);
+  EXPECT_THAT(alive.err, HasSubstr("is not lost: stop its worker first"));
+  EXPECT_EQ(Run({"drain", "nobody"}).code, 2);
+  EXPECT_EQ(Run({"drain", node, "--now", "--deadline", "1h"}).code, 2);
+}
+
 TEST_F(CommandTest, AJobFileRunsAsFlagsDo) {
   DevUp(2);
   std::ofstream(directory_ + "/job.yaml") << "name: from-file\n"

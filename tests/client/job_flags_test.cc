@@ -63,6 +63,26 @@ TEST(JobFlagsTest, WhatHappensAfterAFailure) {
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--grow: 'soon': write checkpoint, at-once or never"));
 }
 
+TEST(JobFlagsTest, TheQueuesFlagsAreChecked) {
+  JobFlags flags;
+  flags.time_limit = "1h30m";
+  flags.constraints = {"zone=a", "!spot"};
+  flags.exclude_nodes = {"node-a"};
+  flags.hold = true;
+  const v1::JobSpec spec = Apply(flags, {"./train"});
+  EXPECT_EQ(spec.time_limit().seconds(), 5400);
+  EXPECT_THAT(spec.constraints(), ElementsAre("zone=a", "!spot"));
+  EXPECT_THAT(spec.exclude_nodes(), ElementsAre("node-a"));
+  EXPECT_TRUE(spec.hold());
+  flags.time_limit = "0";
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("leave it out to run without limit"));
+  flags.time_limit = "soon";
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("--time-limit"));
+  flags.time_limit = "";
+  flags.constraints = {"zone a"};
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("--constraint: 'zone a' is not a constraint"));
+}
+
 TEST(JobFlagsTest, AScriptThatIsNoProgramIsRunByPython) {
   EXPECT_THAT(Apply({}, {"train.py", "--lr", "1"}).command(),
               ElementsAre("python3", "-u", "train.py", "--lr", "1"));

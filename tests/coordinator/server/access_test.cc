@@ -294,6 +294,25 @@ TEST_F(AccessTest, ASubmitterEndsItsOwnJobsAndAnOperatorAny) {
   EXPECT_EQ(Get(bob, first.job_id()).state(), v1::JOB_STATE_CANCELLED);
 }
 
+TEST_F(AccessTest, OnlyAnOperatorRaisesAPriority) {
+  const auto ada = ChannelOf(ours_.Sign("ada", {.roles = {"submit"}}));
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  const v1::Job job = Submit(ada);
+  const auto update = [&](const std::shared_ptr<grpc::Channel>& channel, int priority) {
+    const auto* const method =
+        DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService.UpdateJob");
+    v1::UpdateJobRequest request;
+    request.set_job_id(job.job_id());
+    request.set_priority(priority);
+    return Call(channel, *method, request);
+  };
+  const grpc::Status refused = update(ada, 1);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("a priority above 0 takes the role operate"));
+  EXPECT_TRUE(update(ada, -1).ok());
+  EXPECT_TRUE(update(operates, 1).ok());
+}
+
 TEST_F(AccessTest, ValuesOfTheEnvironmentAreShownToTheRanksAlone) {
   const auto ada = ChannelOf(ours_.Sign("ada", {.roles = {"submit"}}));
   std::string told;

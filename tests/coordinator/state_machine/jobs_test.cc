@@ -228,5 +228,45 @@ TEST_F(JobsTest, OldEndedJobsGo) {
   EXPECT_EQ(h.machine().jobs().size(), 1000u);
 }
 
+TEST_F(JobsTest, JobsAreForgottenByTheTimeAtWhichTheyEnded) {
+  h.retention.set_ended_jobs(3);
+  h.StartCoordinator();
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string week_long = h.Submit(MakeSpec(1, 1));
+  for (int i = 0; i < 5; ++i) h.Cancel(h.Submit(MakeSpec(1, 1)));
+  EXPECT_EQ(h.machine().jobs().size(), 4u);
+  h.Advance(seconds(1));
+  h.Say(worker, worker.ExitAll(week_long, 0));
+  EXPECT_EQ(h.state(week_long), v1::JOB_STATE_SUCCEEDED) << "it ended last";
+  EXPECT_EQ(h.machine().jobs().size(), 3u);
+}
+
+TEST_F(JobsTest, AnEndedJobGoesAtItsAgeAndARunningOneNever) {
+  *h.retention.mutable_ended_job_age() = ToProtoDuration(seconds(60));
+  h.StartCoordinator();
+  h.AddWorker("node1");
+  const std::string running = h.Submit(MakeSpec(1, 1));
+  h.Cancel(h.Submit(MakeSpec(1, 1)));
+  h.Advance(seconds(59));
+  EXPECT_EQ(h.machine().jobs().size(), 2u);
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.machine().jobs().size(), 1u);
+  EXPECT_EQ(h.state(running), v1::JOB_STATE_RUNNING);
+}
+
+TEST_F(JobsTest, ASecondCancelWithoutGraceShortensTheDeadlineOfTheFirst) {
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::JobSpec spec = MakeSpec(1, 1);
+  *spec.mutable_kill_grace() = ToProtoDuration(std::chrono::minutes(10));
+  const std::string id = h.Submit(spec);
+  worker.stubborn = true;
+  h.Cancel(id);
+  h.Advance(seconds(60));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  h.Cancel(id, /*now=*/true);
+  h.Advance(seconds(30));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_CANCELLED);
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing

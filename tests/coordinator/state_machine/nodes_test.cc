@@ -244,6 +244,25 @@ TEST(FencingTest, MessagesOfOlderTermsIncarnationsAndGenerationsChangeNothing) {
   EXPECT_NE(h.state(id), v1::JOB_STATE_RUNNING);
 }
 
+TEST(NodeTableTest, ALostNodeGoesAtItsAge) {
+  Harness h;
+  h.retention.mutable_lost_node_age()->set_seconds(60);
+  h.StartCoordinator();
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  v1::StateEvent drain;
+  drain.mutable_drain_node()->set_node("b");
+  h.Call(drain);
+  h.Say(a, {a.Goodbye()});
+  h.Say(b, {b.Goodbye()});
+  h.Advance(seconds(59));
+  h.StartCoordinator();
+  EXPECT_EQ(h.machine().nodes().all().size(), 2u);
+  h.Advance(seconds(62));
+  ASSERT_EQ(h.machine().nodes().all().size(), 1u);
+  EXPECT_EQ(h.machine().nodes().all().begin()->second.record.name(), "b") << "it is drained";
+}
+
 TEST(NodeTableTest, AReplacedNodeDoesNotStayForever) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");

@@ -28,6 +28,7 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
     hello.mutable_resources()->add_gpus()->set_index(i);
   }
   for (const std::string& job : options_.shipped_jobs) hello.add_shipped_jobs(job);
+  hello.mutable_labels()->insert(options_.labels.begin(), options_.labels.end());
   for (const auto& [key, generation] : generations_) {
     v1::RunningGeneration& running = *hello.add_running();
     running.set_job_id(key.first);

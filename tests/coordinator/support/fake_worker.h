@@ -24,6 +24,7 @@ class FakeWorker {
     std::vector<std::string> shipped_jobs;
     // Hello.fence_after; 0: not promised.
     std::chrono::nanoseconds fence_after = std::chrono::seconds(20);
+    std::map<std::string, std::string> labels;
   };
 
   explicit FakeWorker(Options options) : options_(std::move(options)) {}

@@ -24,6 +24,7 @@ void Harness::StartCoordinator() {
   restore.set_cluster_id(cluster_id);
   *restore.mutable_lease() = ToProtoDuration(seconds(5));
   *restore.mutable_heartbeat_interval() = ToProtoDuration(seconds(1));
+  *restore.mutable_retention() = retention;
   const auto rows = *store_.Load();
   restore.mutable_rows()->Add(rows.begin(), rows.end());
   Step(std::move(event));

@@ -61,6 +61,8 @@ class Harness {
   // In steps of the machine's own deadlines and of heartbeats.
   void Advance(std::chrono::nanoseconds by);
   FakeClock clock;
+  // Of the coordinators that are started from now on.
+  v1::Retention retention;
 
   uint64_t Call(v1::StateEvent event);
   Answer& answer(uint64_t call_id) { return answers_[call_id]; }
@@ -71,8 +73,11 @@ class Harness {
   Answer& TrySubmit(const v1::JobSpec& spec, const std::string& request_id = "",
                     bool must_fit = false);
   void Cancel(const std::string& job_id, bool now = false);
+  // As a client sees it.
   const v1::Job& job(const std::string& job_id) const {
-    return machine_->jobs().all().at(job_id).view;
+    const Job& job = machine_->jobs().all().at(job_id);
+    if (!job.queued()) return job.view;
+    return queued_[job_id] = machine_->jobs().View(job, /*with_ranks=*/true);
   }
   v1::JobState state(const std::string& job_id) const { return job(job_id).state(); }
   const v1::Node& node(const FakeWorker& worker) const {
@@ -101,6 +106,7 @@ class Harness {
   std::map<uint64_t, FakeWorker*> sessions_;
   std::deque<std::pair<uint64_t, v1::OpenSessionResponse>> wire_;
   std::map<uint64_t, Answer> answers_;
+  mutable std::map<std::string, v1::Job> queued_;
 };
 
 }  // namespace meshrun::coordinator::testing

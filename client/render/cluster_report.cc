@@ -1,0 +1,112 @@
+#include "client/render/cluster_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "client/render/report.h"
+#include "client/render/style.h"
+#include "client/render/table.h"
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::nanoseconds;
+
+std::string LabelsText(const v1::Node& node) {
+  std::string out;
+  const std::map<std::string, std::string> sorted(node.labels().begin(), node.labels().end());
+  for (const auto& [name, value] : sorted) {
+    out += fmt::format("{}{}{}{}", out.empty() ? "" : ",", name, value.empty() ? "" : "=", value);
+  }
+  return out;
+}
+
+// Of a person, else of the coordinator.
+std::string DrainText(const v1::Node& node) {
+  return node.drained() ? node.drained_because() : node.drain_reason();
+}
+
+}  // namespace
+
+std::string NodeStateText(const v1::Node& node) {
+  const bool present = node.state() == v1::NODE_STATE_HEALTHY;
+  if (!node.drained() || !present) return StateName(node.state());
+  return node.slots_used() > 0 || node.gpus_used_size() > 0 ? "DRAINING" : "DRAINED";
+}
+
+std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now) {
+  std::sort(nodes.begin(), nodes.end(), [](const v1::Node& a, const v1::Node& b) {
+    return a.name() != b.name() ? NaturalLess(a.name(), b.name()) : a.node_id() < b.node_id();
+  });
+  Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "ADDRESS", "SINCE",
+               "LAST SEEN", "VERSION", "LABELS", "REASON"});
+  for (const v1::Node& node : nodes) {
+    const v1::Resources& r = node.resources();
+    table.Add({node.name(), NodeStateText(node), fmt::format("{}/{}", node.slots_used(), r.slots()),
+               fmt::format("{}", r.cores()),
+               r.gpus().empty() ? "" : fmt::format("{}/{}", node.gpus_used_size(), r.gpus_size()),
+               FormatBytes(r.memory_bytes()), node.address(),
+               Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
+               node.version(), LabelsText(node), OneLine(DrainText(node), kNoteWidth)});
+  }
+  return table.Render();
+}
+
+std::string DescribeNode(const v1::Node& node, nanoseconds now) {
+  const v1::Resources& r = node.resources();
+  std::string out = fmt::format("{}  {}\n", node.name(), NodeStateText(node));
+  const auto field = [&](std::string_view name, const std::string& value) {
+    if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
+  };
+  field("id", node.node_id());
+  field("address", node.address());
+  field("labels", LabelsText(node));
+  if (node.drained()) {
+    field("drained",
+          node.drained_because() + (node.has_drain_deadline()
+                                        ? fmt::format("; its jobs are moved in {}",
+                                                      Age(FromProto(node.drain_deadline()) - now))
+                                        : ""));
+  }
+  field("slots",
+        fmt::format("{} of {} in use, {}", node.slots_used(), r.slots(), Count(r.cores(), "core")));
+  field("memory", fmt::format("{} of {} reserved", FormatBytes(node.memory_used_bytes()),
+                              FormatBytes(r.memory_bytes())));
+  for (const v1::Gpu& gpu : r.gpus()) {
+    const bool used = std::find(node.gpus_used().begin(), node.gpus_used().end(), gpu.index()) !=
+                      node.gpus_used().end();
+    field(fmt::format("gpu {}", gpu.index()),
+          fmt::format("{}, {}{}", gpu.model(), FormatBytes(gpu.memory_bytes()),
+                      used ? ", in use" : ""));
+  }
+  field("jobs shipped", fmt::format("{}", fmt::join(node.shipped_jobs(), ", ")));
+  field("registered",
+        fmt::format("{}, boot {}", Ago(now, FromProto(node.registered_at())), node.incarnation()));
+  field("last seen", Ago(now, FromProto(node.last_seen_at())));
+  field("version", node.version());
+  return out;
+}
+
+std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
+                            nanoseconds now) {
+  std::string out = fmt::format(
+      "coordinator at {}, version {}, term {}, up {}\n  {} healthy of {}, {} active of {}\n",
+      address, cluster.version(), cluster.term(), Age(now - FromProto(cluster.started_at())),
+      Count(cluster.nodes_healthy(), "node"), cluster.nodes_total(),
+      Count(cluster.jobs_active(), "job"), cluster.jobs_total());
+  if (!cluster.read_only_reason().empty())
+    out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
+  Table events({"WHEN", "EVENT", "JOB", "WHAT"});
+  for (const v1::ClusterEvent& event : cluster.events()) {
+    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(),
+                OneLine(event.message(), kEventWidth)});
+  }
+  if (!events.empty()) out += "\n" + events.Render(2);
+  return out;
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,22 @@
+// What people read of nodes and of the cluster. Pure.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "meshrun/v1/cluster_service.pb.h"
+
+namespace meshrun::client {
+
+// "HEALTHY"; of a drained node "DRAINING" while something is in use there, then "DRAINED".
+std::string NodeStateText(const v1::Node& node);
+
+// In natural order of names.
+std::string NodeTable(std::vector<v1::Node> nodes, std::chrono::nanoseconds now);
+std::string DescribeNode(const v1::Node& node, std::chrono::nanoseconds now);
+std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
+                            std::chrono::nanoseconds now);
+
+}  // namespace meshrun::client

@@ -1,0 +1,226 @@
+// Jobs in the durable state: what is written at the end of a batch, read at a start, forgotten.
+#include "coordinator/state_machine/jobs.h"
+#include "core/proto_time.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr char kHidden[] = "(hidden)";
+
+}  // namespace
+
+// The values of the environment, which stay out of what people see.
+google::protobuf::Map<std::string, std::string> TakeEnvironment(v1::JobSpec& spec) {
+  google::protobuf::Map<std::string, std::string> env = spec.env();
+  for (auto& [name, value] : *spec.mutable_env()) value = kHidden;
+  return env;
+}
+
+std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank) {
+  return GenerationKey(job.id(), generation) + "/" + KeyNumber(node_rank);
+}
+
+void JobTable::Index(const Job& job) {
+  by_sequence_[job.submit_sequence] = job.id();
+  next_sequence_ = std::max(next_sequence_, job.submit_sequence + 1);
+  if (!job.request_id.empty()) by_request_[job.request_id] = job.id();
+  if (job.ended()) ended_.insert({FromProto(job.view.finished_at()), job.submit_sequence});
+}
+
+void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
+  for (const v1::StateRow& row : rows) {
+    if (row.table() == v1::STATE_TABLE_JOBS) {
+      v1::JobRecord record;
+      if (!record.ParseFromString(row.value()) || record.job().job_id() != row.key()) {
+        context_.Damaged(row);
+        continue;
+      }
+      Job& job = jobs_[row.key()];
+      job.view = std::move(*record.mutable_job());
+      job.submit_sequence = record.submit_sequence();
+      job.request_id = record.request_id();
+      job.cancel_requested = record.cancel_requested();
+      job.cancel_reason = record.cancel_reason();
+      job.cancel_now = record.cancel_now();
+      job.failures_without_progress = record.failures_without_progress();
+      job.progress_step = record.progress_step();
+      job.survivors_wait = record.survivors_wait();
+      job.quiesce_asked = record.quiesce_asked();
+      if (record.has_checkpoint_at_failure()) {
+        job.checkpoint_at_failure = record.checkpoint_at_failure();
+      }
+      job.running_since = context_.now;
+      // A record of an older coordinator has the values in the job.
+      job.env = record.env().empty() ? TakeEnvironment(*job.view.mutable_spec()) : record.env();
+      job.held = record.held();
+      job.stop_intent = record.stop_intent();
+      job.stop_reason = record.stop_reason();
+      job.queue_note = record.queue_note();
+      Index(job);
+    } else if (row.table() == v1::STATE_TABLE_WORLDS) {
+      auto world = std::make_shared<v1::World>();
+      const auto key = ParseGenerationKey(row.key());
+      if (!world->ParseFromString(row.value()) || !key.has_value()) {
+        context_.Damaged(row);
+      } else if (Job* job = Find(key->job_id); job != nullptr) {
+        job->worlds[key->generation] = std::move(world);
+      }
+    } else if (row.table() == v1::STATE_TABLE_MEMBERS) {
+      // In the order of keys, so by node rank.
+      v1::MemberRecord record;
+      if (!record.ParseFromString(row.value())) {
+        context_.Damaged(row);
+        continue;
+      }
+      const auto key = ParseGenerationKey(row.key());
+      Job* job = key.has_value() ? Find(key->job_id) : nullptr;
+      if (job == nullptr) continue;
+      if (record.leaving()) {
+        LeavingMember& leaving = job->leaving.emplace_back();
+        leaving.generation = key->generation;
+        leaving.node_rank = std::strtoull(key->rest.c_str(), nullptr, 10);
+        leaving.stuck = record.stuck();
+        leaving.member.node_id = record.node_id();
+        leaving.member.slots = record.slots();
+        leaving.member.memory_bytes = record.memory_bytes();
+        leaving.member.gpus.assign(record.gpus().begin(), record.gpus().end());
+        leaving.member.ended = true;
+      }
+      if (key->generation != job->view.generation()) continue;
+      Member& member = job->members.emplace_back();
+      member.node_id = record.node_id();
+      job->member_by_node[member.node_id] = job->members.size() - 1;
+      member.first_rank = job->view.ranks_size();
+      member.rank_count = record.ranks_size();
+      member.slots = record.slots();
+      member.memory_bytes = record.memory_bytes();
+      member.prepared = true;
+      member.ended = record.ended();
+      for (v1::RankStatus& rank : *record.mutable_ranks()) {
+        for (const uint32_t gpu : rank.assignment().gpus()) member.gpus.push_back(gpu);
+        *job->view.add_ranks() = std::move(rank);
+      }
+      if (!member.ended) ++job->members_alive;
+    }
+  }
+  // Deadlines are this term's own: the steady clock of the last one is gone.
+  for (auto& [id, job] : jobs_) {
+    job.members_prepared = job.members.size();
+    const v1::JobState state = job.view.state();
+    if (job.ended()) continue;
+    job.view.set_state(v1::JOB_STATE_UNSPECIFIED);
+    SetState(job, state, job.view.reason());
+  }
+}
+
+void JobTable::WriteJob(Job& job) {
+  v1::JobRecord record;
+  // Copied without the ranks, of which there may be thousands.
+  google::protobuf::RepeatedPtrField<v1::RankStatus> ranks;
+  ranks.Swap(job.view.mutable_ranks());
+  *record.mutable_job() = job.view;
+  ranks.Swap(job.view.mutable_ranks());
+  record.set_submit_sequence(job.submit_sequence);
+  record.set_request_id(job.request_id);
+  record.set_cancel_requested(job.cancel_requested);
+  record.set_cancel_reason(job.cancel_reason);
+  record.set_cancel_now(job.cancel_now);
+  record.set_failures_without_progress(job.failures_without_progress);
+  record.set_progress_step(job.progress_step);
+  record.set_survivors_wait(job.survivors_wait);
+  record.set_quiesce_asked(job.quiesce_asked);
+  if (job.checkpoint_at_failure >= 0) record.set_checkpoint_at_failure(job.checkpoint_at_failure);
+  *record.mutable_env() = job.env;
+  record.set_held(job.held);
+  record.set_stop_intent(job.stop_intent);
+  record.set_stop_reason(job.stop_reason);
+  record.set_queue_note(job.queue_note);
+  context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
+}
+
+void JobTable::WriteMember(const Job& job, size_t index) {
+  const Member& member = job.members[index];
+  v1::MemberRecord record;
+  record.set_node_id(member.node_id);
+  record.set_ended(member.ended);
+  record.set_slots(member.slots);
+  record.set_memory_bytes(member.memory_bytes);
+  for (int i = 0; i < member.rank_count; ++i) {
+    v1::RankStatus& rank = *record.add_ranks();
+    rank = job.view.ranks(member.first_rank + i);
+    rank.clear_progress();
+  }
+  for (const LeavingMember& leaving : job.leaving) {
+    if (leaving.generation != job.view.generation() || leaving.node_rank != index) continue;
+    record.set_leaving(true);
+    record.set_stuck(leaving.stuck);
+    record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
+  }
+  context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), index), record);
+}
+
+void JobTable::WriteLeaving(const Job& job, const LeavingMember& leaving) {
+  v1::MemberRecord record;
+  record.set_node_id(leaving.member.node_id);
+  record.set_ended(true);
+  record.set_leaving(true);
+  record.set_stuck(leaving.stuck);
+  record.set_slots(leaving.member.slots);
+  record.set_memory_bytes(leaving.member.memory_bytes);
+  record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
+  context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, leaving.generation, leaving.node_rank),
+               record);
+}
+
+void JobTable::ForgetEnded() {
+  const v1::Retention& keep = context_.retention;
+  for (auto next = ended_.begin(); next != ended_.end();) {
+    const auto [ended_at, sequence] = *next;
+    const bool too_old = keep.has_ended_job_age() &&
+                         ended_at + FromProto(keep.ended_job_age()) <= context_.wall;
+    if (ended_.size() <= keep.ended_jobs() && !too_old) return;
+    const std::string id = by_sequence_.at(sequence);
+    const Job& job = jobs_.at(id);
+    if (!job.leaving.empty()) {
+      ++next;
+      continue;
+    }
+    next = ended_.erase(next);
+    for (const auto& [generation, world] : job.worlds) {
+      context_.Erase(v1::STATE_TABLE_WORLDS, GenerationKey(id, generation));
+    }
+    for (size_t i = 0; i < job.members.size(); ++i) {
+      context_.Erase(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), i));
+    }
+    context_.Erase(v1::STATE_TABLE_JOBS, id);
+    by_request_.erase(job.request_id);
+    by_sequence_.erase(sequence);
+    jobs_.erase(id);
+  }
+}
+
+void JobTable::WriteChanged() {
+  for (const std::string& id : changed_) {
+    Job* job = Find(id);
+    if (job == nullptr) continue;
+    job->view.set_revision(job->view.revision() + 1);
+    WriteJob(*job);
+    Notify(*job);
+    progressed_.erase(id);
+  }
+  changed_.clear();
+  for (const std::string& id : std::exchange(progressed_, {})) {
+    Job* job = Find(id);
+    if (job == nullptr) continue;
+    job->view.set_revision(job->view.revision() + 1);
+    Notify(*job);
+  }
+  for (const auto& [id, index] : std::exchange(changed_members_, {})) {
+    const Job* job = Find(id);
+    if (job == nullptr || index >= job->members.size()) continue;
+    WriteMember(*job, index);
+  }
+  ForgetEnded();
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,267 @@
+#include "coordinator/state_machine/queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/job_spec.h"
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+namespace {
+
+constexpr QueuePlace kBeforeAll{std::numeric_limits<int64_t>::min(), 0};
+
+// Whether so many nodes have so much free: sorts out most jobs that do not fit, at little cost.
+bool EnoughIsFree(const PlacementRequest& request) {
+  const v1::JobSpec& spec = request.spec;
+  if (spec.procs_per_node().kind_case() != v1::ProcsPerNode::kCount) return true;
+  const uint64_t procs = spec.procs_per_node().count();
+  uint32_t fitting = 0;
+  for (const v1::Node* node : request.nodes) {
+    const v1::Resources& all = node->resources();
+    const bool fits =
+        node->slots_used() + procs * CpusPerProc(spec) <= all.slots() &&
+        node->memory_used_bytes() + procs * spec.memory_bytes() <= all.memory_bytes() &&
+        node->gpus_used_size() + procs * spec.gpus_per_proc() <=
+            static_cast<uint64_t>(all.gpus_size());
+    if (fits && ++fitting >= MinNodes(spec)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& generations)
+    : context_(context), nodes_(nodes), jobs_(jobs), generations_(generations) {
+  jobs_.reason_of = [this](const Job& job) { return ReasonOf(job); };
+}
+
+void Queue::PlaceJobs() {
+  if (nodes_.recovering() > 0) {
+    // Each node that returns, or is given up, brings another pass.
+    context_.placement_due = false;
+    return;
+  }
+  if (std::exchange(context_.placement_due, false) || !HeadIsCurrent()) {
+    PlaceAll();
+  } else {
+    PlaceNew(kBeforeAll);
+  }
+}
+
+bool Queue::HeadIsCurrent() const {
+  if (!head_.has_value()) return true;
+  const QueueIndex::Entry* const entry = jobs_.queue().Find(head_->job_id);
+  return entry != nullptr && entry->place == head_->place;
+}
+
+void Queue::PlaceAll() {
+  head_.reset();
+  QueuePlace at = kBeforeAll;
+  for (size_t looked_at = 0; looked_at < kDepth; ++looked_at) {
+    const auto entry = jobs_.queue().NextFront(at);
+    if (!entry.has_value()) {
+      jobs_.queue().TakeNew();
+      return;
+    }
+    at = entry->place;
+    head_.has_value() ? Backfill(*entry) : StartOrWait(*entry);
+  }
+  PlaceNew(at);
+}
+
+void Queue::PlaceNew(const QueuePlace& after) {
+  std::set<const QueueIndex::Shape*> refused;
+  for (const QueueIndex::Entry& entry : jobs_.queue().TakeNew()) {
+    if (entry.place <= after || refused.contains(entry.shape)) continue;
+    bool started = false;
+    if (head_.has_value() && head_->place < entry.place) {
+      started = Backfill(entry);
+    } else {
+      started = StartOrWait(entry);
+      if (started && head_.has_value()) head_->reservation.reset();
+    }
+    if (!started) refused.insert(entry.shape);
+  }
+}
+
+bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
+  Job& job = *jobs_.Find(entry.job_id);
+  std::string waits;
+  PlacementRequest request = RequestOf(job, &waits);
+  PlacementResult result = TryPlace(request);
+  if (!result.placement.has_value() && !job.avoided_nodes.empty()) {
+    // No other node can take the job, and the reason why this one could not prepare may be gone.
+    request.nodes = generations_.Candidates(job, &waits);
+    result = TryPlace(request);
+  }
+  if (result.placement.has_value()) {
+    generations_.Begin(job, *result.placement);
+    return true;
+  }
+  if (!waits.empty()) {
+    request.nodes = nodes_.Present(/*healthy_only=*/true);
+    PlacementResult later = TryPlace(request);
+    result.reason = later.placement.has_value() ? std::move(waits) : std::move(later.reason);
+  }
+  if (const size_t draining = nodes_.draining(); draining > 0) {
+    result.reason += draining == 1 ? "; 1 that is draining does not count"
+                                   : fmt::format("; {} that are draining do not count", draining);
+  }
+  entry.shape->refusal = std::move(result.reason);
+  PlacementRequest alone = request;
+  alone.ignore_usage = true;
+  if (!TryPlace(alone).placement.has_value()) return false;
+  head_ = Head{entry.job_id, entry.place, {}, std::nullopt};
+  MakeRoom(request, job);
+  return false;
+}
+
+bool Queue::Backfill(const QueueIndex::Entry& entry) {
+  Job& job = *jobs_.Find(entry.job_id);
+  std::string waits;
+  PlacementRequest request = RequestOf(job, &waits);
+  if (request.nodes.size() < MinNodes(job.view.spec()) || !EnoughIsFree(request)) return false;
+  const Reservation& reservation = HeadsReservation();
+  const std::optional<SteadyNanos> gone_by = GoneBy(job);
+  const bool gone_in_time =
+      reservation.at.has_value() && gone_by.has_value() && *gone_by <= *reservation.at;
+  if (!gone_in_time) {
+    std::erase_if(request.nodes, [&](const v1::Node* node) {
+      return reservation.nodes.contains(node->node_id());
+    });
+    if (!EnoughIsFree(request)) return false;
+  }
+  const PlacementResult result = TryPlace(request);
+  if (!result.placement.has_value()) return false;
+  context_.Record("JobBackfilled", job.id(), "",
+                  fmt::format("starts before {}, which it does not delay", head_->job_id));
+  generations_.Begin(job, *result.placement);
+  return true;
+}
+
+const Reservation& Queue::HeadsReservation() {
+  if (!head_->reservation.has_value()) {
+    std::string waits;
+    head_->reservation = Reserve(RequestOf(*jobs_.Find(head_->job_id), &waits), Holders());
+    placements_ += head_->reservation->placements;
+  }
+  return *head_->reservation;
+}
+
+void Queue::MakeRoom(const PlacementRequest& request, const Job& job) {
+  const std::vector<Holder> holders = Holders();
+  for (const std::string& id :
+       Victims(request, job.view.spec().priority(), holders, &placements_)) {
+    head_->victims.push_back(id);
+    generations_.Stop(
+        *jobs_.Find(id), v1::STOP_INTENT_REQUEUE, "JobPreempted", "",
+        fmt::format("preempted by {}, whose priority is {}", job.id(), job.view.spec().priority()));
+  }
+}
+
+PlacementRequest Queue::RequestOf(const Job& job, std::string* waits) const {
+  PlacementRequest request{job.view.spec(), {}, {}};
+  for (const v1::Node* node : generations_.Candidates(job, waits)) {
+    if (!job.avoided_nodes.contains(node->node_id())) request.nodes.push_back(node);
+  }
+  for (const Member& member : job.members) request.previous.push_back(member.node_id);
+  return request;
+}
+
+PlacementResult Queue::TryPlace(const PlacementRequest& request) {
+  ++placements_;
+  return Place(request);
+}
+
+std::vector<Holder> Queue::Holders() const {
+  std::map<std::string, Holder> holders;
+  for (const auto& [node_id, node] : nodes_.all()) {
+    for (const std::string& job_id : node.jobs) {
+      Job* const job = jobs_.Find(job_id);
+      const Member* const member = job == nullptr ? nullptr : job->FindMember(node_id);
+      if (member == nullptr || member->ended) continue;
+      const auto [it, is_new] = holders.try_emplace(job_id);
+      Holder& holder = it->second;
+      if (is_new) {
+        holder.job_id = job_id;
+        holder.until = GoneBy(*job);
+        holder.stopping = job->view.state() == v1::JOB_STATE_QUIESCING && !job->survivors_wait;
+        holder.restartable = job->MayRunAgain() && !job->cancel_requested;
+        holder.priority = job->view.spec().priority();
+        holder.since = context_.now - jobs_.run_clock().Used(job->view);
+      }
+      holder.holds[node_id] = Resource{member->slots, member->memory_bytes, member->gpus};
+    }
+  }
+  std::vector<Holder> out;
+  for (auto& [job_id, holder] : holders) out.push_back(std::move(holder));
+  return out;
+}
+
+std::optional<SteadyNanos> Queue::GoneBy(const Job& job) const {
+  if (job.view.state() == v1::JOB_STATE_QUIESCING && !job.survivors_wait) {
+    return jobs_.Deadline(job);
+  }
+  const std::optional<SteadyNanos> end = jobs_.run_clock().End(job.view);
+  if (!end.has_value()) return std::nullopt;
+  // A job that is being prepared has its whole time before it.
+  const auto preparing = job.view.has_running_since() ? SteadyNanos(0) : kPrepareTimeout;
+  return *end + preparing + job.kill_grace() + kStopSlack;
+}
+
+void Queue::ExpireDue() {
+  while (const auto job_id = jobs_.run_clock().PopDue()) {
+    Job* const job = jobs_.Find(*job_id);
+    if (job == nullptr) continue;
+    generations_.Stop(*job, v1::STOP_INTENT_TIME_LIMIT, "TimeLimitReached", "",
+                      fmt::format("TIMED OUT: it ran for its time limit of {}",
+                                  FormatDuration(FromProto(job->view.spec().time_limit()))));
+  }
+  while (const auto node_id = drains_.PopDue(context_.now)) {
+    Node* const node = nodes_.Find(*node_id);
+    if (node == nullptr || !node->record.drained()) continue;
+    v1::DrainNodeResponse unused;
+    MoveJobs(*node, /*dry=*/false, &unused);
+  }
+}
+
+std::optional<SteadyNanos> Queue::NextDeadline() const {
+  const auto limits = jobs_.run_clock().NextDeadline();
+  const auto drains = drains_.Next();
+  if (!limits.has_value() || (drains.has_value() && *drains < *limits)) return drains;
+  return limits;
+}
+
+std::string Queue::ReasonOf(const Job& job) const {
+  const std::string note = job.queue_note.empty() ? "" : job.queue_note + "; ";
+  if (job.held) {
+    return fmt::format("{}held: 'meshrun release {}' lets it go on", note, job.id());
+  }
+  if (nodes_.recovering() > 0) {
+    return fmt::format(
+        "{}the coordinator has restarted and waits up to {} for {} of {} nodes to report", note,
+        FormatDuration(context_.lease), nodes_.recovering(), nodes_.all().size());
+  }
+  const QueueIndex::Entry* const entry = jobs_.queue().Find(job.id());
+  if (entry == nullptr) return job.view.reason();
+  const QueueIndex::Entry* const head =
+      head_.has_value() ? jobs_.queue().Find(head_->job_id) : nullptr;
+  if (head != nullptr && head->place < entry->place) {
+    return fmt::format("{}behind job {}, which {}", note, head->job_id, head->shape->refusal);
+  }
+  std::string reason = note + entry->shape->refusal;
+  if (entry->shape->refusal.empty()) reason = note.empty() ? job.view.reason() : job.queue_note;
+  if (head != nullptr && head->job_id == job.id() && !head_->victims.empty()) {
+    reason += fmt::format(
+        "; {} stopped for it: {}",
+        head_->victims.size() == 1 ? "a job of lower priority is" : "jobs of lower priority are",
+        fmt::join(head_->victims, ", "));
+  }
+  return reason;
+}
+
+}  // namespace meshrun::coordinator

@@ -1,0 +1,142 @@
+// What people ask of the queue and of nodes: hold, release, priorities, drain, undrain, remove.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state_machine/queue.h"
+#include "core/proto_time.h"
+#include "core/text.h"
+
+namespace meshrun::coordinator {
+
+void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
+  const auto found = jobs_.Lookup(request.job_id());
+  if (!found.ok()) return context_.Reply(call_id, found.status());
+  Job& job = **found;
+  if (!request.has_hold() && !request.has_priority()) {
+    return context_.Reply(
+        call_id, absl::InvalidArgumentError("nothing to change: set hold, or priority, or both"));
+  }
+  if (job.ended()) {
+    return context_.Reply(
+        call_id, absl::FailedPreconditionError(fmt::format("job {} has ended: it is {}", job.id(),
+                                                           StateName(job.view.state()))));
+  }
+  if (request.has_hold() && request.hold() != job.held) {
+    context_.Record(request.hold() ? "JobHeld" : "JobReleased", job.id(), "",
+                    job.queued() ? "" : "counts when the job is in the queue again");
+    jobs_.SetHeld(job, request.hold());
+  }
+  if (request.has_priority() && request.priority() != job.view.spec().priority()) {
+    context_.Record("PriorityChanged", job.id(), "",
+                    fmt::format("from {} to {}", job.view.spec().priority(), request.priority()));
+    jobs_.SetPriority(job, request.priority());
+  }
+  PlaceJobs();
+  v1::UpdateJobResponse response;
+  *response.mutable_job() = jobs_.View(job, /*with_ranks=*/false);
+  context_.Reply(call_id, std::move(response));
+}
+
+void Queue::DrainNode(uint64_t call_id, const v1::DrainNodeRequest& request) {
+  const auto found = nodes_.Lookup(request.node());
+  if (!found.ok()) return context_.Reply(call_id, found.status());
+  Node& node = **found;
+  std::string reason = request.reason().empty() ? "drained by a client" : request.reason();
+  v1::Node& record = node.record;
+  record.set_drained(true);
+  record.set_drained_because(std::move(reason));
+  record.clear_drain_deadline();
+  drains_.Clear(node.id());
+  std::string when;
+  if (request.has_deadline()) {
+    const auto in = std::max(FromProto(request.deadline()), std::chrono::nanoseconds(0));
+    *record.mutable_drain_deadline() = ToProtoTimestamp(context_.wall + in);
+    drains_.Set(node.id(), context_.now + in);
+    when = in.count() == 0 ? "; its jobs are moved now"
+                           : fmt::format("; its jobs are moved in {}", FormatDuration(in));
+  }
+  context_.Record("NodeDrained", "", node.id(),
+                  fmt::format("{}: {}{}", record.name(), record.drained_because(), when));
+  nodes_.Changed(node);
+  context_.placement_due = true;
+  v1::DrainNodeResponse response;
+  MoveJobs(node, /*dry=*/true, &response);
+  if (!request.has_deadline()) response.clear_moving();
+  ExpireDue();
+  *response.mutable_node() = record;
+  context_.Reply(call_id, std::move(response));
+}
+
+void Queue::UndrainNode(uint64_t call_id, const v1::UndrainNodeRequest& request) {
+  const auto found = nodes_.Lookup(request.node());
+  if (!found.ok()) return context_.Reply(call_id, found.status());
+  Node& node = **found;
+  if (node.record.drained()) {
+    node.record.clear_drained();
+    node.record.clear_drained_because();
+    node.record.clear_drain_deadline();
+    drains_.Clear(node.id());
+    context_.Record("NodeUndrained", "", node.id(), node.record.name() + " takes jobs again");
+    nodes_.Changed(node);
+    context_.placement_due = true;
+  }
+  v1::UndrainNodeResponse response;
+  *response.mutable_node() = node.record;
+  context_.Reply(call_id, std::move(response));
+}
+
+void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
+  const auto found = nodes_.Lookup(request.node());
+  if (!found.ok()) return context_.Reply(call_id, found.status());
+  Node& node = **found;
+  if (!node.lost()) {
+    return context_.Reply(
+        call_id, absl::FailedPreconditionError(fmt::format(
+                     "{} is not lost: stop its worker first, then remove it", node.record.name())));
+  }
+  if (!node.jobs.empty()) {
+    return context_.Reply(
+        call_id, absl::FailedPreconditionError(
+                     fmt::format("{} may still run ranks of {}: cancel that job, or wait until it "
+                                 "has moved",
+                                 node.record.name(), *node.jobs.begin())));
+  }
+  v1::RemoveNodeResponse response;
+  *response.mutable_node() = node.record;
+  drains_.Clear(node.id());
+  nodes_.Remove(node, "removed by a client");
+  context_.Reply(call_id, std::move(response));
+}
+
+void Queue::MoveJobs(Node& node, bool dry, v1::DrainNodeResponse* response) {
+  const std::set<std::string> here(node.jobs.begin(), node.jobs.end());
+  for (const std::string& job_id : here) {
+    Job* const job = jobs_.Find(job_id);
+    const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
+    if (member == nullptr || member->ended) continue;
+    if (!job->MayRunAgain()) {
+      response->add_staying(job_id);
+      continue;
+    }
+    response->add_moving(job_id);
+    if (dry) continue;
+    const std::string reason =
+        fmt::format("moved away from {}: {}", node.record.name(), node.record.drained_because());
+    if (generations_.AskToQuiesce(*job, reason, /*save=*/true)) continue;
+    generations_.Stop(*job, v1::STOP_INTENT_REQUEUE, "JobMoved", node.id(), reason);
+  }
+  if (dry) return;
+  node.record.clear_drain_deadline();
+  nodes_.Changed(node);
+}
+
+void Queue::OnRestored() {
+  for (const auto& [node_id, node] : nodes_.all()) {
+    if (!node.record.drained() || !node.record.has_drain_deadline()) continue;
+    const auto left = FromProto(node.record.drain_deadline()) - context_.wall;
+    drains_.Set(node_id, context_.now + std::max(left, std::chrono::nanoseconds(0)));
+  }
+}
+
+}  // namespace meshrun::coordinator
