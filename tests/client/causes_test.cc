@@ -11,7 +11,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr seconds kNow(1'700'000'000);
+constexpr seconds kToday(1'700'000'000);
 
 class CausesTest : public ::testing::Test {
  protected:
@@ -19,14 +19,14 @@ class CausesTest : public ::testing::Test {
            const std::string& message, bool of_job = true) {
     v1::ClusterEvent& event = *response_.add_events();
     event.set_sequence(sequence);
-    *event.mutable_at() = ToProtoTimestamp(kNow - seconds(100 - sequence));
+    *event.mutable_at() = ToProtoTimestamp(kToday - seconds(100 - sequence));
     event.set_kind(kind);
     if (of_job) event.set_job_id("geoid-1");
     event.set_role(role);
     event.set_cause(cause);
     event.set_message(message);
   }
-  std::string Why(bool all = false) { return DescribeWhy(response_, kNow, Style(), all); }
+  std::string Why(bool all = false) { return DescribeWhy(response_, kToday, Style(), all); }
 
   v1::GetJobResponse response_;
 };
