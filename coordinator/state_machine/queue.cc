@@ -254,7 +254,12 @@ std::string Queue::ReasonOf(const Job& job) const {
     return fmt::format("{}behind job {}, which {}", note, head->job_id, head->shape->refusal);
   }
   std::string reason = note + entry->shape->refusal;
-  if (entry->shape->refusal.empty()) reason = note.empty() ? job.view.reason() : job.queue_note;
+  // Nobody has looked at it: it came with others, and its turn is later.
+  if (entry->shape->refusal.empty()) {
+    reason = !note.empty()                ? job.queue_note
+             : !job.view.reason().empty() ? job.view.reason()
+                                          : "waits for its turn";
+  }
   if (head != nullptr && head->job_id == job.id() && !head_->victims.empty()) {
     reason += fmt::format(
         "; {} stopped for it: {}",

@@ -41,7 +41,7 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
     CheckCheckpoint(it->second, facts);
     if (it->second.view.generation() != facts.generation) CheckPlaces(it->second);
     Remember(it->second, facts);
-    CheckJob(it->second);
+    CheckJob(machine, it->second);
   }
   if (++batches_ % interval_ != 0) return;
   CheckNodes(machine);
@@ -141,9 +141,9 @@ void Rules::Remember(const Job& job, Facts& facts) {
   }
 }
 
-void Rules::CheckJob(const Job& job) {
+void Rules::CheckJob(const StateMachine& machine, const Job& job) {
   const v1::Job& view = job.view;
-  if (job.queued() && view.reason().empty()) {
+  if (job.queued() && machine.jobs().ReasonOf(job).empty()) {
     ledger_->Fail(job.id() + " waits without a reason");
   }
   if (job.active() && job.members_alive == 0) {

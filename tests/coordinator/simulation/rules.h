@@ -49,7 +49,7 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckNodes(const StateMachine& machine);
   void CheckFences(const StateMachine& machine);
   void CheckCheckpoint(const Job& job, Facts& facts);
-  void CheckJob(const Job& job);
+  void CheckJob(const StateMachine& machine, const Job& job);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
   void CheckEndedMembers(const Job& job, Facts& facts);

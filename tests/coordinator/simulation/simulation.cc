@@ -144,7 +144,7 @@ class Simulation {
       if (fit >= job.view.spec().min_nodes() && job.queued()) {
         world_.ledger.Fail(
             fmt::format("{} waits although nothing runs and {} nodes can take it: {}", id, fit,
-                        job.view.reason()));
+                        machine->jobs().ReasonOf(job)));
       }
       for (const auto& client : clients_) {
         if (client->name() == job.view.spec().name()) client->Cancel(/*now=*/false);
