@@ -12,6 +12,8 @@
 namespace meshrun::coordinator {
 namespace {
 
+// A job that could have more nodes waits so long after the last one that joined.
+constexpr std::chrono::seconds kLastCall(2);
 constexpr QueuePlace kBeforeAll{std::numeric_limits<int64_t>::min(), 0};
 
 // Whether so many nodes have so much free: sorts out most jobs that do not fit, at little cost.
@@ -88,8 +90,25 @@ void Queue::PlaceNew(const QueuePlace& after) {
   }
 }
 
+bool Queue::IsDelayed(const QueueIndex::Entry& entry, const Job& job, const Placement* placement) {
+  SteadyNanos until = job.not_before;
+  std::string reason = "starts again in ";
+  const bool first_start = placement != nullptr && job.view.generation() == 0;
+  if (first_start && placement->nodes.size() < MaxNodes(job.view.spec()) &&
+      MaxNodes(job.view.spec()) > MinNodes(job.view.spec())) {
+    until = std::max(until, nodes_.last_joined() + kLastCall);
+    reason = fmt::format("could start on {} of at most {} nodes; nodes are joining: last call in ",
+                         placement->nodes.size(), MaxNodes(job.view.spec()));
+  }
+  if (until <= context_.now) return false;
+  delayed_.Set(job.id(), until);
+  entry.shape->refusal = reason + FormatDuration(until - context_.now);
+  return true;
+}
+
 bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
   Job& job = *jobs_.Find(entry.job_id);
+  if (IsDelayed(entry, job, nullptr)) return false;
   std::string waits;
   PlacementRequest request = RequestOf(job, &waits);
   PlacementResult result = TryPlace(request);
@@ -99,6 +118,7 @@ bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
     result = TryPlace(request);
   }
   if (result.placement.has_value()) {
+    if (IsDelayed(entry, job, &*result.placement)) return false;
     generations_.Begin(job, *result.placement);
     return true;
   }
@@ -122,6 +142,7 @@ bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
 
 bool Queue::Backfill(const QueueIndex::Entry& entry) {
   Job& job = *jobs_.Find(entry.job_id);
+  if (IsDelayed(entry, job, nullptr)) return false;
   std::string waits;
   PlacementRequest request = RequestOf(job, &waits);
   if (request.nodes.size() < MinNodes(job.view.spec()) || !EnoughIsFree(request)) return false;
@@ -214,6 +235,7 @@ std::optional<SteadyNanos> Queue::GoneBy(const Job& job) const {
 }
 
 void Queue::ExpireDue() {
+  while (delayed_.PopDue(context_.now).has_value()) context_.placement_due = true;
   while (const auto job_id = jobs_.run_clock().PopDue()) {
     Job* const job = jobs_.Find(*job_id);
     if (job == nullptr) continue;
@@ -230,10 +252,12 @@ void Queue::ExpireDue() {
 }
 
 std::optional<SteadyNanos> Queue::NextDeadline() const {
-  const auto limits = jobs_.run_clock().NextDeadline();
-  const auto drains = drains_.Next();
-  if (!limits.has_value() || (drains.has_value() && *drains < *limits)) return drains;
-  return limits;
+  std::optional<SteadyNanos> next;
+  for (const auto& deadline :
+       {jobs_.run_clock().NextDeadline(), drains_.Next(), delayed_.Next()}) {
+    if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
+  }
+  return next;
 }
 
 std::string Queue::ReasonOf(const Job& job) const {

@@ -63,6 +63,8 @@ class Queue {
   void PlaceNew(const QueuePlace& after);
   // Of a job before the head: starts it, or makes it the head, or notes why it cannot run.
   bool StartOrWait(const QueueIndex::Entry& entry);
+  // Whether the job is not to start now, although it could: notes why, and until when.
+  bool IsDelayed(const QueueIndex::Entry& entry, const Job& job, const Placement* placement);
   // Of a job behind the head.
   bool Backfill(const QueueIndex::Entry& entry);
   void MakeRoom(const PlacementRequest& request, const Job& job);
@@ -84,6 +86,8 @@ class Queue {
   size_t placements_ = 0;
   // By node_id.
   DeadlineIndex<std::string> drains_;
+  // Jobs that are looked at again then.
+  DeadlineIndex<std::string> delayed_;
 };
 
 }  // namespace meshrun::coordinator
