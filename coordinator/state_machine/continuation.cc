@@ -124,9 +124,15 @@ PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> n
   each_living([&](Node& node, const Member& member) {
     nodes_.Release(node, job.id(), member.slots, member.memory_bytes, member.gpus);
   });
-  PlacementRequest request{job.view.spec(), std::move(nodes), {}};
+  PlacementRequest request{job.view.spec(), {}, {}};
   for (const Member& member : job.members) request.previous.push_back(member.node_id);
+  std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(request.nodes),
+               [&](const v1::Node* node) { return !job.avoided_nodes.contains(node->node_id()); });
   PlacementResult result = Place(request);
+  if (!result.placement.has_value() && request.nodes.size() < nodes.size()) {
+    request.nodes = std::move(nodes);
+    result = Place(request);
+  }
   each_living([&](Node& node, const Member& member) {
     nodes_.Hold(node, job.id(), member.slots, member.memory_bytes, member.gpus);
   });

@@ -230,7 +230,7 @@ void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result
   }
   const v1::FailureCause cause =
       result.bad_command() ? v1::FAILURE_CAUSE_BAD_COMMAND : v1::FAILURE_CAUSE_PREPARE_FAILED;
-  const bool try_again = !result.bad_command() && job.avoided_nodes.empty();
+  const bool try_again = !result.bad_command() && ++job.failed_prepares < 2;
   Abandon(job);
   if (try_again) {
     job.avoided_nodes.insert(node.id());
@@ -252,7 +252,7 @@ void Generations::Commit(Job& job) {
   job.view.set_master_addr(nodes_.Find(first.node_id)->record.address());
   job.view.set_master_port(first.master_port);
   if (!job.view.has_started_at()) *job.view.mutable_started_at() = ToProtoTimestamp(context_.wall);
-  job.avoided_nodes.clear();
+  job.ForgiveNodes();
   job.lost_in_rendezvous = 0;
   job.running_since = context_.now;
   jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
@@ -275,7 +275,7 @@ void Generations::Abandon(Job& job) {
 
 // After a failure that neither the job nor a host that it avoids has caused.
 void Generations::Requeue(Job& job, std::string reason) {
-  job.avoided_nodes.clear();
+  job.ForgiveNodes();
   jobs_.SetState(job, job.state_in_queue(), "to be placed again: " + std::move(reason));
 }
 

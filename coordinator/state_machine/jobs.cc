@@ -20,6 +20,12 @@ Member* Job::FindMember(const std::string& node_id) {
   return it == member_by_node.end() ? nullptr : &members[it->second];
 }
 
+void Job::ForgiveNodes() {
+  failed_prepares = 0;
+  std::erase_if(avoided_nodes,
+                [&](const std::string& node) { return failures_of_nodes[node] < 2; });
+}
+
 Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {
   SeededIdSource ids(context_.random);
   std::string id = NewJobId(ids, spec.name());

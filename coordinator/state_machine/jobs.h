@@ -70,6 +70,9 @@ struct Job {
   // Nodes that could not prepare, left out where others can take the job; the second such failure
   // ends the job.
   std::set<std::string> avoided_nodes;
+  uint32_t failed_prepares = 0;
+  // How many failures of the job each node has caused. From the second on it is avoided too.
+  std::map<std::string, int> failures_of_nodes;
   bool cancel_requested = false;
   std::string cancel_reason;
   // Cancelled without grace.
@@ -129,6 +132,8 @@ struct Job {
     return cancel_now ? std::chrono::nanoseconds(0) : kill_grace();
   }
   Member* FindMember(const std::string& node_id);
+  // Nodes that could not prepare once may have the job again.
+  void ForgiveNodes();
   // Ranks of other generations on hosts that are lost do no harm: the job says so, or commits its
   // checkpoints through the coordinator.
   bool writes_are_fenced() const {

@@ -121,6 +121,12 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
                       (cause == v1::FAILURE_CAUSE_NODE_LOST && node != nullptr && node->draining));
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());
+  if (node != nullptr && !failure.planned() && ++job.failures_of_nodes[node->id()] >= 2) {
+    job.avoided_nodes.insert(node->id());
+    context_.Record("NodeAvoided", job.id(), node->id(),
+                    fmt::format("{} has failed the job twice: others are preferred to it",
+                                node->record.name()));
+  }
   jobs_.Changed(job);
 }
 

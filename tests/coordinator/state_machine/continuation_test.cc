@@ -91,6 +91,21 @@ TEST_F(ContinuationTest, ARankThatDiesIsStartedAnewBesideTheOthers) {
   EXPECT_EQ(h.node(second).slots_used(), 2u);
 }
 
+TEST_F(ContinuationTest, ANodeThatFailedTheJobTwiceIsAvoided) {
+  Add("node1");
+  FakeWorker& bad = Add("node2");
+  FakeWorker& good = Add("node3");
+  v1::JobSpec spec = Elastic(2, 2);
+  spec.set_max_restarts(5);
+  const std::string id = Run(spec);
+  h.Say(bad, bad.Exit(id, 1, 1));
+  EXPECT_TRUE(bad.Carries(id));
+  h.Say(bad, bad.Exit(id, 1, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_TRUE(good.Carries(id));
+  EXPECT_FALSE(bad.Carries(id));
+}
+
 TEST_F(ContinuationTest, OneRankThatCannotTakeAGenerationMeansARestartForAll) {
   FakeWorker& first = Add("node1");
   FakeWorker& second = Add("node2");
