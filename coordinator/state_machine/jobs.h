@@ -46,6 +46,8 @@ struct LeavingMember {
   Member member;
   // They were sent SIGKILL long ago: they compute nothing, and hold what they hold.
   bool stuck = false;
+  // All its ranks said how they ended; what they started may be left. Not durable.
+  bool exited = false;
 };
 
 struct Job {
@@ -71,6 +73,8 @@ struct Job {
   // ends the job.
   std::set<std::string> avoided_nodes;
   uint32_t failed_prepares = 0;
+  // It is not started again before: failures without progress follow each other ever more slowly.
+  SteadyNanos not_before{0};
   // How many failures of the job each node has caused. From the second on it is avoided too.
   std::map<std::string, int> failures_of_nodes;
   bool cancel_requested = false;

@@ -10,6 +10,11 @@ namespace meshrun::coordinator {
 
 void Generations::Leave(Job& job, Member& member, bool stuck) {
   jobs_.Leave(job, member, stuck);
+  job.leaving.back().exited = true;
+  for (int i = 0; i < member.rank_count; ++i) {
+    const bool exited = job.view.ranks(member.first_rank + i).state() == v1::RANK_STATE_EXITED;
+    job.leaving.back().exited &= exited;
+  }
   if (!stuck) return;
   Node& node = *nodes_.Find(member.node_id);
   nodes_.SetDrainReason(node, fmt::format("processes of job {} do not end", job.id()));
@@ -74,7 +79,7 @@ void Generations::OnLeavingReturned(Node& node, const v1::Hello& hello) {
 
 bool Generations::MayCompute(const LeavingMember& leaving) const {
   const Node* node = nodes_.Find(leaving.member.node_id);
-  if (node == nullptr || leaving.stuck) return false;
+  if (node == nullptr || leaving.stuck || leaving.exited) return false;
   return !node->lost() || context_.now < node->fence();
 }
 

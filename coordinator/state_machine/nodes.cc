@@ -72,6 +72,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   if (hello.has_fence_after()) node.fence_after = FromProto(hello.fence_after());
   recovering_.erase(node.id());
   if (is_new) {
+    last_joined_ = context_.now;
     DropReplaced(node);
     context_.Record(
         "NodeJoined", "", node.id(),

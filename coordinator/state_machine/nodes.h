@@ -82,6 +82,8 @@ class NodeTable {
   const std::map<std::string, Node>& all() const { return nodes_; }
   // Not LOST; `healthy_only`: those on which jobs may be placed.
   std::vector<const v1::Node*> Present(bool healthy_only) const;
+  // When the last new node came; long ago where none has.
+  SteadyNanos last_joined() const { return last_joined_; }
   // Connected nodes on which nothing is placed any more.
   size_t draining() const;
   // Nodes known from before the start of this term that have neither returned nor been given up.
@@ -107,6 +109,7 @@ class NodeTable {
   // Of LOST nodes.
   DeadlineIndex<std::string> fences_;
   std::set<std::string> recovering_;
+  SteadyNanos last_joined_ = SteadyNanos::min() / 2;
   std::set<std::string> changed_;
   SteadyNanos next_forget_{0};
 };

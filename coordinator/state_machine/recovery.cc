@@ -17,6 +17,13 @@ constexpr uint32_t kFailuresWithoutProgress = 3;
 // A generation that ran so long and went beyond the highest step before has made progress, also
 // without a checkpoint.
 constexpr std::chrono::minutes kLongRun(10);
+// Before the restart that follows so many failures without progress: none, 1 s, 2 s, ... 60 s.
+std::chrono::nanoseconds Backoff(uint32_t failures) {
+  if (failures < 2) return std::chrono::nanoseconds(0);
+  return std::min(std::chrono::seconds(1) * (1 << std::min(failures - 2, 6u)),
+                  std::chrono::seconds(60));
+}
+
 // The rank whose process has ended, or -1.
 int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
   const int end = member.first_rank + member.rank_count;
@@ -275,6 +282,10 @@ void Generations::Conclude(Job& job) {
       return;
     }
     const std::string reason = Charge(job);
+    // The job itself fails, not what it runs on.
+    if (job.view.failure().has_exit()) {
+      job.not_before = context_.now + Backoff(job.failures_without_progress);
+    }
     context_.Record("JobRestarting", job.id(), "", reason);
     jobs_.SetState(job, v1::JOB_STATE_WAITING, reason);
     return;
