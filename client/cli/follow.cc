@@ -334,10 +334,12 @@ absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_t
         }
       },
       watch);
-  if (stop.stop_requested()) {
-    for (std::jthread& reader : readers) reader.request_stop();
+  {
+    const std::stop_callback pass_on(stop, [&] {
+      for (std::jthread& reader : readers) reader.request_stop();
+    });
+    for (std::jthread& reader : readers) reader.join();
   }
-  readers.clear();
   if (stop.stop_requested()) return absl::CancelledError("stopped");
   MutexLock lock(mu);
   return watched.ok() ? outcome : watched;

@@ -41,10 +41,10 @@ TEST_F(CausesTest, TellsTheFirstCauseWhatCameBeforeItAndWhatWasDone) {
   Add(5, "JobRestarting", v1::EVENT_ROLE_ACTION, 3, "restart 1 of 3");
   EXPECT_EQ(Why(),
             "geoid-1  RUNNING\n"
-            "  before it       1m ago  node-a was silent\n"
-            "  first cause     1m ago  node-a is lost\n"
-            "  consequence     1m ago  rank 3 aborted\n"
-            "  done            1m ago  restart 1 of 3\n");
+            "  before it       98s ago  node-a was silent\n"
+            "  first cause     97s ago  node-a is lost\n"
+            "  consequence     96s ago  rank 3 aborted\n"
+            "  done            95s ago  restart 1 of 3\n");
 }
 
 TEST_F(CausesTest, EarlierTroubleIsShownOnRequest) {
