@@ -50,6 +50,13 @@ struct Assignment {
   std::vector<Axis> mesh;
 };
 
+// Where the ranks of the generation are, by rank.
+struct WorldTable {
+  std::vector<int> node_ranks;
+  // Where ranks of other hosts reach the rank's host.
+  std::vector<std::string> addresses;
+};
+
 // What a rank says of itself. Absent values leave what was said before.
 struct Progress {
   std::optional<int64_t> step;
@@ -105,6 +112,8 @@ class Agent {
   virtual ~Agent() = default;
 
   virtual const Assignment& assignment() const = 0;
+  // The daemon fetches it once for all its ranks.
+  virtual absl::StatusOr<WorldTable> World(Milliseconds timeout) = 0;
 
   // --- store, keyed by (job, generation) ---
   virtual absl::Status Set(std::string_view key, std::string_view value) = 0;

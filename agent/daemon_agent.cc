@@ -106,6 +106,31 @@ absl::Status DaemonAgent::Register(Milliseconds timeout, bool in_process) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<WorldTable> DaemonAgent::World(Milliseconds timeout) {
+  v1::GetWorldRequest request;
+  *request.mutable_fence() = Fence();
+  v1::GetWorldResponse response;
+  MESHRUN_RETURN_IF_ERROR(calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
+    return store_->GetWorld(&context, request, &response);
+  }));
+  WorldTable table;
+  table.node_ranks.resize(assignment_.world_size, -1);
+  table.addresses.resize(assignment_.world_size);
+  for (const v1::RankAssignment& rank : response.world().ranks()) {
+    if (rank.rank() < 0 || rank.rank() >= assignment_.world_size) continue;
+    table.node_ranks[rank.rank()] = rank.node_rank();
+    const auto address = response.world().addresses().find(rank.node_id());
+    if (address != response.world().addresses().end()) {
+      table.addresses[rank.rank()] = address->second;
+    }
+  }
+  if (std::count(table.node_ranks.begin(), table.node_ranks.end(), -1) > 0) {
+    return absl::InternalError(fmt::format("the world table has {} ranks, the world {}",
+                                           response.world().ranks_size(), assignment_.world_size));
+  }
+  return table;
+}
+
 template <typename Request>
 Request DaemonAgent::NewRequest() {
   Request request;

@@ -26,6 +26,7 @@ class DaemonAgent : public Agent {
   ~DaemonAgent() override;
 
   const Assignment& assignment() const override { return assignment_; }
+  absl::StatusOr<WorldTable> World(Milliseconds timeout) override;
   absl::Status Set(std::string_view key, std::string_view value) override;
   absl::Status MultiSet(const std::vector<std::string>& keys,
                         const std::vector<std::string>& values) override;

@@ -11,6 +11,7 @@
 #include "jobs/darcy/picture.h"
 #include "jobs/darcy/report.h"
 #include "jobs/darcy/training.h"
+#include "jobs/runtime/elastic.h"
 #include "jobs/runtime/job.h"
 #include "jobs/runtime/rank_mesh.h"
 #include "parallel/manager/distributed_manager.h"
@@ -21,8 +22,7 @@ namespace {
 // Samples in the picture.
 constexpr int64_t kShown = 3;
 
-void run(const Options& options) {
-  jobs::join_world();
+void run_in_world(ElasticContext& elastic, const Options& options) {
   const DistributedManager& manager = DistributedManager::get();
   const c10::Device device = manager.device();
   const jobs::RankMesh mesh = jobs::join_mesh(options.spatial);
@@ -32,7 +32,7 @@ void run(const Options& options) {
   DarcyNetwork network(options, samples, mesh, device);
 
   Outcome outcome;
-  outcome.training = train(network, samples, mesh, options);
+  outcome.training = train(elastic, network, samples, mesh, options);
   outcome.shape = samples.shape;
   outcome.data_origin = samples.origin;
   outcome.data_seconds = samples.seconds;
@@ -50,6 +50,11 @@ void run(const Options& options) {
     }
   }
   finish(outcome, options, network, mesh);
+}
+
+void run(const Options& options) {
+  jobs::join_world();
+  jobs::run_elastic([&](ElasticContext& elastic) { run_in_world(elastic, options); });
 }
 
 }  // namespace

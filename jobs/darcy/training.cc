@@ -36,9 +36,9 @@ Batch take(const Samples& samples, const std::vector<int64_t>& chosen) {
 
 }  // namespace
 
-jobs::TrainingResult train(DarcyNetwork& network, const Samples& samples,
+jobs::TrainingResult train(ElasticContext& elastic, DarcyNetwork& network, const Samples& samples,
                            const jobs::RankMesh& mesh, const Options& options) {
-  jobs::OperatorTraining training(options, identity_of(options, samples), *network, mesh);
+  jobs::OperatorTraining training(elastic, options, identity_of(options, samples), *network, mesh);
   DistributedDataParallel model(network, training.data_parallel_options());
   return training.run(options.train_samples, [&](const std::vector<int64_t>& chosen) {
     const Batch batch = take(samples, chosen);

@@ -12,7 +12,7 @@ namespace meshrun::darcy {
 // Trains on the samples' first part; the loss is the mean relative error. Writes checkpoints as the
 // options say. On a stop signal to any rank, all of them write a checkpoint at the same step and
 // raise jobs::Stopped.
-jobs::TrainingResult train(DarcyNetwork& network, const Samples& samples,
+jobs::TrainingResult train(ElasticContext& elastic, DarcyNetwork& network, const Samples& samples,
                            const jobs::RankMesh& mesh, const Options& options);
 
 }  // namespace meshrun::darcy

@@ -10,6 +10,7 @@
 #include "jobs/geoid/report.h"
 #include "jobs/geoid/sampler.h"
 #include "jobs/geoid/training.h"
+#include "jobs/runtime/elastic.h"
 #include "jobs/runtime/job.h"
 #include "parallel/manager/distributed_manager.h"
 
@@ -28,11 +29,8 @@ PointSplit split_field(const Field& field, double held_out) {
   return split;
 }
 
-void run(const Options& options) {
-  const Field field(read_gtx(options.data));
-  const PointSplit points = split_field(field, options.held_out);
-
-  jobs::join_world();
+void run_in_world(ElasticContext& elastic, const Field& field, const PointSplit& points,
+                  const Options& options) {
   DistributedManager& manager = DistributedManager::get();
   const ProcessGroupPtr group = manager.group();
 
@@ -41,7 +39,7 @@ void run(const Options& options) {
   network->to(manager.device());
 
   Outcome outcome;
-  outcome.training = train(network, field, points.training, options);
+  outcome.training = train(elastic, network, field, points.training, options);
   outcome.held_out_points = static_cast<int64_t>(points.held_out.size());
   outcome.training_points = static_cast<int64_t>(points.training.size());
   outcome.field_standard_deviation_m = field.standard_deviation_m();
@@ -54,6 +52,14 @@ void run(const Options& options) {
     }
   }
   finish(outcome, options, network);
+}
+
+void run(const Options& options) {
+  const Field field(read_gtx(options.data));
+  const PointSplit points = split_field(field, options.held_out);
+  jobs::join_world();
+  jobs::run_elastic(
+      [&](ElasticContext& elastic) { run_in_world(elastic, field, points, options); });
 }
 
 }  // namespace

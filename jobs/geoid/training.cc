@@ -58,11 +58,12 @@ std::map<std::string, std::string> identity_of(const Options& options) {
 
 }  // namespace
 
-jobs::TrainingResult train(GeoidNetwork& network, const Field& field,
+jobs::TrainingResult train(ElasticContext& elastic, GeoidNetwork& network, const Field& field,
                            std::span<const int64_t> points, const Options& options) {
   const DistributedManager& manager = DistributedManager::get();
   torch::optim::Adam optimizer(network->parameters(), options.learning_rate);
-  jobs::Training training(options, identity_of(options), *network, optimizer, "geoid.safetensors");
+  jobs::Training training(elastic, options, identity_of(options), *network, optimizer,
+                          "geoid.safetensors");
   DistributedDataParallel model(network, {.device_ids = {manager.local_rank()},
                                           .output_device = manager.device(),
                                           .broadcast_buffers = false});

@@ -15,7 +15,7 @@ namespace meshrun::geoid {
 // Trains `network` on `points` with all ranks of the world, which must have been joined. Writes
 // checkpoints as the options say. On a stop signal to any rank, all of them write a checkpoint at
 // the same step and raise jobs::Stopped.
-jobs::TrainingResult train(GeoidNetwork& network, const Field& field,
+jobs::TrainingResult train(ElasticContext& elastic, GeoidNetwork& network, const Field& field,
                            std::span<const int64_t> points, const Options& options);
 
 }  // namespace meshrun::geoid

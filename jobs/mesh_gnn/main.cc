@@ -10,6 +10,7 @@
 #include "jobs/mesh_gnn/options.h"
 #include "jobs/mesh_gnn/report.h"
 #include "jobs/mesh_gnn/training.h"
+#include "jobs/runtime/elastic.h"
 #include "jobs/runtime/job.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/shared_module.h"
@@ -34,14 +35,10 @@ Outcome outcome_of(const GeoidMesh& mesh) {
   return outcome;
 }
 
-void run(const Options& options) {
-  IcosahedralMesh sphere = icosahedral_mesh(options.level);
-  const SmoothGeoid geoid(geoid::read_gtx(options.data),
-                          options.smoothing * mean_edge_radians(sphere) / kDegree);
-  jobs::join_world();
+void run_in_world(ElasticContext& elastic, const IcosahedralMesh& sphere, const SmoothGeoid& geoid,
+                  const Options& options) {
   DistributedManager& manager = DistributedManager::get();
-  const GeoidMesh mesh(std::move(sphere), geoid, options.partition, options.held_out,
-                       manager.device());
+  const GeoidMesh mesh(sphere, geoid, options.partition, options.held_out, manager.device());
 
   at::manual_seed(options.seed);
   GraphNetwork network = make_network(options);
@@ -49,7 +46,7 @@ void run(const Options& options) {
   mark_module_as_shared(*network);
 
   Outcome outcome = outcome_of(mesh);
-  outcome.training = train(network, mesh, options);
+  outcome.training = train(elastic, network, mesh, options);
   if (!options.no_evaluation) {
     outcome.held_out = evaluate(network, mesh, options.evaluation_meshes);
     if (!options.png.empty()) {
@@ -58,6 +55,15 @@ void run(const Options& options) {
     }
   }
   finish(outcome, options, network);
+}
+
+void run(const Options& options) {
+  const IcosahedralMesh sphere = icosahedral_mesh(options.level);
+  const SmoothGeoid geoid(geoid::read_gtx(options.data),
+                          options.smoothing * mean_edge_radians(sphere) / kDegree);
+  jobs::join_world();
+  jobs::run_elastic(
+      [&](ElasticContext& elastic) { run_in_world(elastic, sphere, geoid, options); });
 }
 
 }  // namespace

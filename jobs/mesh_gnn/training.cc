@@ -46,9 +46,10 @@ GraphNetwork make_network(const Options& options) {
           .hidden_dim_node_decoder(options.hidden));
 }
 
-jobs::TrainingResult train(GraphNetwork& network, const GeoidMesh& mesh, const Options& options) {
+jobs::TrainingResult train(ElasticContext& elastic, GraphNetwork& network, const GeoidMesh& mesh,
+                           const Options& options) {
   torch::optim::Adam optimizer(network->parameters(), options.learning_rate);
-  jobs::Training training(options, identity_of(options), *network, optimizer);
+  jobs::Training training(elastic, options, identity_of(options), *network, optimizer);
   // The sum over the ranks of their losses is about the mean over what is trained on.
   const double weight =
       1 / (static_cast<double>(mesh.num_nodes() * GeoidMesh::kTargets) * (1 - options.held_out));

@@ -10,6 +10,7 @@
 
 #include "jobs/darcy/evaluation.h"
 #include "jobs/darcy/picture.h"
+#include "jobs/runtime/elastic.h"
 #include "jobs/runtime/ending.h"
 #include "jobs/runtime/epoch_sampler.h"
 #include "jobs/runtime/job.h"
@@ -104,13 +105,14 @@ std::map<std::string, std::string> identity_of(const Options& options, const Net
   return identity;
 }
 
-jobs::TrainingResult train(PressureModel& model, const Samples& samples, const jobs::RankMesh& mesh,
-                           const Fields& fields, const Options& options,
+jobs::TrainingResult train(ElasticContext& elastic, PressureModel& model, const Samples& samples,
+                           const jobs::RankMesh& mesh, const Fields& fields, const Options& options,
                            const NetworkFlags& flags) {
   torch::optim::AdamW optimizer(
       model->parameters(),
       torch::optim::AdamWOptions(options.learning_rate).weight_decay(options.weight_decay));
-  jobs::Training training(options, identity_of(options, flags, samples), *model, optimizer);
+  jobs::Training training(elastic, options, identity_of(options, flags, samples), *model,
+                          optimizer);
   distribute_module(*model);
   jobs::EpochSampler sampler(options.seed, options.train_samples);
   const SplitRange share = mesh.share(options.batch);
@@ -171,11 +173,8 @@ void finish(const Options& options, const NetworkFlags& flags, const jobs::Train
   jobs::finish(options, training, *model, ending);
 }
 
-}  // namespace
-
-void run(const Options& options, const NetworkFlags& flags,
-         const std::function<Network(int64_t columns, int64_t rows)>& make_network) {
-  jobs::join_world();
+void run_in_world(ElasticContext& elastic, const Options& options, const NetworkFlags& flags,
+                  const std::function<Network(int64_t columns, int64_t rows)>& make_network) {
   const DistributedManager& manager = DistributedManager::get();
   const jobs::RankMesh mesh = jobs::join_mesh(options.domain, jobs::kDomain);
   if (options.batch < mesh.data->getSize()) {
@@ -189,7 +188,8 @@ void run(const Options& options, const NetworkFlags& flags,
   at::manual_seed(options.seed);
   PressureModel model(make_network(samples.shape.columns, samples.shape.rows), samples,
                       manager.device());
-  const jobs::TrainingResult training = train(model, samples, mesh, fields, options, flags);
+  const jobs::TrainingResult training =
+      train(elastic, model, samples, mesh, fields, options, flags);
   std::optional<darcy::TestErrors> test;
   if (!options.no_evaluation) {
     model->eval();
@@ -206,6 +206,15 @@ void run(const Options& options, const NetworkFlags& flags,
     }
   }
   finish(options, flags, training, model, samples, mesh, test);
+}
+
+}  // namespace
+
+void run(const Options& options, const NetworkFlags& flags,
+         const std::function<Network(int64_t columns, int64_t rows)>& make_network) {
+  jobs::join_world();
+  jobs::run_elastic(
+      [&](ElasticContext& elastic) { run_in_world(elastic, options, flags, make_network); });
 }
 
 }  // namespace meshrun::pressure

@@ -3,14 +3,18 @@
 #include <ATen/Functions.h>
 
 #include "jobs/runtime/all_reduce.h"
-#include "jobs/runtime/stop.h"
 
 namespace meshrun::jobs {
 
-Agreement agree(c10d::ProcessGroup& group, const at::Tensor& loss) {
-  const at::Tensor stop = at::full_like(loss, stop_requested() ? 1 : 0);
-  const at::Tensor sums = all_reduced(group, loss.device(), at::stack({loss.detach(), stop}));
-  return {sums[0].item<double>() / group.getSize(), sums[1].item<double>() > 0};
+Agreement agree(c10d::ProcessGroup& group, const at::Tensor& loss, const Asked& asked) {
+  const auto flag = [&](bool value) { return at::full_like(loss, value ? 1 : 0); };
+  const at::Tensor sums =
+      all_reduced(
+          group, loss.device(),
+          at::stack({loss.detach(), flag(asked.stop), flag(asked.stand_still), flag(asked.save)}))
+          .cpu();
+  const auto some = [&](int64_t index) { return sums[index].item<double>() > 0; };
+  return {sums[0].item<double>() / group.getSize(), {some(1), some(2), some(3)}};
 }
 
 }  // namespace meshrun::jobs

@@ -10,14 +10,22 @@ namespace meshrun::jobs {
 // Steps between two agreements: a small share of a second.
 inline constexpr int64_t kAgreeEvery = 10;
 
+// What a rank was asked for.
+struct Asked {
+  bool stop = false;
+  // The world changes: the ranks leave it after the same step, with a checkpoint if `save`.
+  bool stand_still = false;
+  bool save = false;
+};
+
 struct Agreement {
   // The mean over the ranks.
   double loss = 0;
-  // A rank was asked to stop.
-  bool stop = false;
+  // Some rank was.
+  Asked asked;
 };
 
 // Collective. `loss` is this rank's, a scalar.
-Agreement agree(c10d::ProcessGroup& group, const at::Tensor& loss);
+Agreement agree(c10d::ProcessGroup& group, const at::Tensor& loss, const Asked& asked);
 
 }  // namespace meshrun::jobs

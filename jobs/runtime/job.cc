@@ -78,12 +78,16 @@ void run_job(const std::string& name, const std::function<void()>& body) noexcep
   std::quick_exit(exit_code);
 }
 
-void join_world() {
-  DistributedManager::initialize();
-  const DistributedManager& manager = DistributedManager::get();
-  if (agent::Agent* agent = manager.agent()) {
+void obey_daemon() {
+  if (agent::Agent* const agent = DistributedManager::get().agent()) {
     agent->OnStop([](const std::string&) { request_stop(SIGTERM); });
   }
+}
+
+void join_world() {
+  DistributedManager::initialize();
+  obey_daemon();
+  const DistributedManager& manager = DistributedManager::get();
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     const auto processors = static_cast<int>(std::thread::hardware_concurrency());
     at::set_num_threads(std::max(1, processors / manager.local_world_size()));

@@ -33,5 +33,7 @@ class UsageError : public std::runtime_error {
 // Joins the world; asks the rank's daemon, if any, to say when to stop; and, where OMP_NUM_THREADS
 // does not say otherwise, gives each rank of this host its share of the processors.
 void join_world();
+// Asks the rank's daemon, if any, to say when to stop: in each world anew.
+void obey_daemon();
 
 }  // namespace meshrun::jobs

@@ -24,7 +24,7 @@ const RankMesh& checked(const RankMesh& mesh, const OperatorOptions& options) {
 
 }  // namespace
 
-OperatorTraining::OperatorTraining(const OperatorOptions& options,
+OperatorTraining::OperatorTraining(ElasticContext& elastic, const OperatorOptions& options,
                                    std::map<std::string, std::string> identity,
                                    torch::nn::Module& network, const RankMesh& mesh)
     : options_(options),
@@ -32,7 +32,7 @@ OperatorTraining::OperatorTraining(const OperatorOptions& options,
       optimizer_(
           network.parameters(),
           torch::optim::AdamWOptions(options.learning_rate).weight_decay(options.weight_decay)),
-      training_(options, with_flags(std::move(identity), options), network, optimizer_) {}
+      training_(elastic, options, with_flags(std::move(identity), options), network, optimizer_) {}
 
 DistributedDataParallelOptions OperatorTraining::data_parallel_options() const {
   const DistributedManager& manager = DistributedManager::get();

@@ -1,7 +1,7 @@
 // Training of a neural operator on a mesh of ranks: the groups along dp share the batch, the ranks
 // of a group each sample. The result depends on the global batch, not on how many ranks share it.
 //
-//   OperatorTraining training(options, identity, *network, mesh);
+//   OperatorTraining training(elastic, options, identity, *network, mesh);
 //   DistributedDataParallel model(network, training.data_parallel_options());
 //   const TrainingResult result = training.run(samples, [&](const auto& chosen) { ... });
 #pragma once
@@ -27,8 +27,9 @@ class OperatorTraining {
  public:
   // `identity`: the job's own flags that change the result. Raises UsageError on every rank where a
   // group along dp would have no sample of a batch.
-  OperatorTraining(const OperatorOptions& options, std::map<std::string, std::string> identity,
-                   torch::nn::Module& network, const RankMesh& mesh);
+  OperatorTraining(ElasticContext& elastic, const OperatorOptions& options,
+                   std::map<std::string, std::string> identity, torch::nn::Module& network,
+                   const RankMesh& mesh);
 
   // For a DistributedDataParallel of the network, which averages gradients along dp.
   DistributedDataParallelOptions data_parallel_options() const;

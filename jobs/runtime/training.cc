@@ -12,10 +12,14 @@
 
 namespace meshrun::jobs {
 
-Training::Training(const TrainingOptions& options, std::map<std::string, std::string> identity,
-                   torch::nn::Module& network, torch::optim::Optimizer& optimizer,
-                   const std::string& former_file)
-    : options_(options), network_(network), optimizer_(optimizer) {
+Training::Training(ElasticContext& elastic, const TrainingOptions& options,
+                   std::map<std::string, std::string> identity, torch::nn::Module& network,
+                   torch::optim::Optimizer& optimizer, const std::string& former_file)
+    : elastic_(elastic),
+      options_(options),
+      network_(network),
+      optimizer_(optimizer),
+      state_(elastic, network, optimizer) {
   if (!options.checkpoint_dir.empty()) {
     identity["job"] = options.job;
     // The learning rate of a step depends on how many there will be.
@@ -26,7 +30,10 @@ Training::Training(const TrainingOptions& options, std::map<std::string, std::st
                                                                    .keep = options.keep_checkpoints,
                                                                    .former_file = former_file});
   }
-  if (checkpoints_ && options.resume) {
+  const auto before = state_.restore();
+  if (before) {
+    result_.first_step = *before;
+  } else if (checkpoints_ && options.resume) {
     const auto found = checkpoints_->load(network, optimizer);
     if (found) result_.first_step = found->step;
   }
@@ -40,17 +47,24 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
   const auto start = std::chrono::steady_clock::now();
   while (result_.steps < options_.steps) {
     const at::Tensor loss = take_step(loss_of);
+    state_.commit(result_.steps);
     const bool last = result_.steps == options_.steps;
     if (last || result_.steps % options_.checkpoint_every == 0) save();
     if (!last && result_.steps % kAgreeEvery != 0) continue;
-    const Agreement agreement = agree(*world, loss);
+    const Agreement agreement = agree(
+        *world, loss, {stop_requested(), elastic_.is_quiesce_wanted(), elastic_.is_save_wanted()});
     const ShownLoss shown = show(agreement.loss);
     result_.loss = shown.loss;
     progress.report(result_.steps, shown.loss, shown.metrics);
-    if (agreement.stop && !last) {
+    if (last) continue;
+    if (agreement.asked.stop) {
       request_stop(SIGTERM);
       save();
       throw Stopped();
+    }
+    if (agreement.asked.stand_still) {
+      if (agreement.asked.save) save();
+      elastic_.stand_still(result_.steps);
     }
   }
   result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

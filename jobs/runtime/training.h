@@ -1,6 +1,6 @@
 // The course of a training job: checkpoints, steps, what all ranks must see alike, and the stop.
 //
-//   Training training(options, {{"--width", "16"}}, *network, optimizer);
+//   Training training(elastic, options, {{"--width", "16"}}, *network, optimizer);
 //   DistributedDataParallel model(network);
 //   const TrainingResult result = training.run([&](int64_t step) { return loss_of(model, step); });
 //
@@ -19,11 +19,12 @@
 
 #include "jobs/runtime/training_options.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/elastic/elastic_state.h"
 
 namespace meshrun::jobs {
 
 struct TrainingResult {
-  int64_t first_step = 0;  // above 0 after --resume
+  int64_t first_step = 0;  // above 0 after --resume, and in a world that follows another one
   int64_t steps = 0;       // done in all
   double loss = 0;         // that of the last step, as it was shown
   double seconds = 0;      // of the steps from first_step on
@@ -46,17 +47,19 @@ struct ShownLoss {
 // All calls are collective over the world, which must have been joined. Threads: one at a time.
 class Training {
  public:
-  // With --resume `network` and `optimizer` are those of the newest checkpoint from here on.
+  // In a world that follows another one, `network` and `optimizer` are those of the rank that had
+  // done most steps there. Else, with --resume, `network` and `optimizer` are those of the newest checkpoint from here on.
   // `identity`: the flags, besides --steps, --seed and --lr, that a run which goes on from a
   // checkpoint must share with the one that wrote it. The arguments must outlive this. Raises
   // CheckpointError.
-  Training(const TrainingOptions& options, std::map<std::string, std::string> identity,
-           torch::nn::Module& network, torch::optim::Optimizer& optimizer,
-           const std::string& former_file = "");
+  Training(ElasticContext& elastic, const TrainingOptions& options,
+           std::map<std::string, std::string> identity, torch::nn::Module& network,
+           torch::optim::Optimizer& optimizer, const std::string& former_file = "");
 
   // Takes the steps that are left: a gradient of `loss_of`, this rank's loss as a scalar, and the
   // optimizer's step at the one-cycle rate. `show` gets the mean of the ranks' losses. On a stop
-  // signal to any rank all of them save at the same step and raise Stopped. At the end each rank
+  // signal to any rank all of them save at the same step and raise Stopped; likewise they leave the
+  // world where the coordinator wants another one. At the end each rank
   // writes its parameters, if --dump-parameters asks for it.
   TrainingResult run(
       const std::function<at::Tensor(int64_t step)>& loss_of,
@@ -69,11 +72,14 @@ class Training {
   void save();
   void dump_parameters() const;
 
+  ElasticContext& elastic_;
   const TrainingOptions& options_;
   torch::nn::Module& network_;
   torch::optim::Optimizer& optimizer_;
   std::optional<CheckpointDirectory> checkpoints_;
   TrainingResult result_;
+  // Last, so that it ends first: it keeps the others' state for the next world.
+  ElasticState state_;
 };
 
 }  // namespace meshrun::jobs

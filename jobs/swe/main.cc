@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "jobs/runtime/elastic.h"
 #include "jobs/runtime/job.h"
 #include "jobs/runtime/rank_mesh.h"
 #include "jobs/swe/data.h"
@@ -16,8 +17,7 @@
 namespace meshrun::swe {
 namespace {
 
-void run(const Options& options) {
-  jobs::join_world();
+void run_in_world(ElasticContext& elastic, const Options& options) {
   const DistributedManager& manager = DistributedManager::get();
   const c10::Device device = manager.device();
   const jobs::RankMesh mesh = jobs::join_mesh(options.spatial);
@@ -27,7 +27,7 @@ void run(const Options& options) {
   SweNetwork network(options, trajectories, mesh, device);
 
   Outcome outcome;
-  outcome.training = train(network, trajectories, mesh, options);
+  outcome.training = train(elastic, network, trajectories, mesh, options);
   outcome.data_origin = trajectories.origin;
   outcome.data_seconds = trajectories.seconds;
   if (!options.no_evaluation) {
@@ -39,6 +39,11 @@ void run(const Options& options) {
     }
   }
   finish(outcome, options, network, mesh);
+}
+
+void run(const Options& options) {
+  jobs::join_world();
+  jobs::run_elastic([&](ElasticContext& elastic) { run_in_world(elastic, options); });
 }
 
 }  // namespace

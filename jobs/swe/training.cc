@@ -53,9 +53,11 @@ Tensor relative_errors(const Tensor& predicted, const Tensor& truth, const Tenso
   return roots[0] / roots[1];
 }
 
-jobs::TrainingResult train(SweNetwork& network, const Trajectories& trajectories,
-                           const jobs::RankMesh& mesh, const Options& options) {
-  jobs::OperatorTraining training(options, identity_of(options, trajectories), *network, mesh);
+jobs::TrainingResult train(ElasticContext& elastic, SweNetwork& network,
+                           const Trajectories& trajectories, const jobs::RankMesh& mesh,
+                           const Options& options) {
+  jobs::OperatorTraining training(elastic, options, identity_of(options, trajectories), *network,
+                                  mesh);
   DistributedDataParallel model(network, training.data_parallel_options());
   const int64_t samples = options.train_trajectories * options.intervals;
   return training.run(samples, [&](const std::vector<int64_t>& chosen) {

@@ -19,7 +19,8 @@ at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
 // Trains on all intervals of the training's trajectories; the loss is the mean error of a state one
 // interval later, relative to the change in it. Writes checkpoints as the options say. On a stop
 // signal to any rank, all of them write a checkpoint at the same step and raise jobs::Stopped.
-jobs::TrainingResult train(SweNetwork& network, const Trajectories& trajectories,
-                           const jobs::RankMesh& mesh, const Options& options);
+jobs::TrainingResult train(ElasticContext& elastic, SweNetwork& network,
+                           const Trajectories& trajectories, const jobs::RankMesh& mesh,
+                           const Options& options);
 
 }  // namespace meshrun::swe

@@ -2,20 +2,20 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 #include <vector>
 
 #include "parallel/checkpoint/agreement.h"
+#include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/hand_on.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/optimizer_state.h"
 #include "parallel/nn/sharded_parameters.h"
 
@@ -33,43 +33,8 @@ using detail::Part;
 using detail::Parts;
 using nlohmann::json;
 
-constexpr int64_t kBroadcastBytes = int64_t{64} * 1024 * 1024;
-
-// --- random generators ---
-
-std::vector<c10::Device> generator_devices(c10::Device device) {
-  if (device.is_cpu()) return {device};
-  return {c10::kCPU, device};
-}
-
-std::map<std::string, std::string> generator_states(c10::Device device) {
-  std::map<std::string, std::string> states;
-  for (const c10::Device each : generator_devices(device)) {
-    at::Generator generator = at::globalContext().defaultGenerator(each);
-    const std::scoped_lock lock(generator.mutex());
-    const Tensor state = generator.get_state();
-    states[c10::DeviceTypeName(each.type(), /*lower_case=*/true)] =
-        std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-  }
-  return states;
-}
-
-void set_generator_states(c10::Device device, const std::map<std::string, std::string>& states) {
-  for (const c10::Device each : generator_devices(device)) {
-    const auto found = states.find(c10::DeviceTypeName(each.type(), /*lower_case=*/true));
-    if (found == states.end()) continue;
-    const Tensor state = at::empty({static_cast<int64_t>(found->second.size())}, at::kByte);
-    std::memcpy(state.mutable_data_ptr(), found->second.data(), found->second.size());
-    at::Generator generator = at::globalContext().defaultGenerator(each);
-    const std::scoped_lock lock(generator.mutex());
-    generator.set_state(state);
-  }
-}
-
-// --- from one rank to all ---
-
 // The end of a call as rank 0 saw it.
-enum class Outcome { kDone, kNothing, kDamaged, kMismatch, kFile };
+enum class Outcome { kDone, kNothing, kDamaged, kMismatch, kRefused, kFile };
 
 struct Result {
   Outcome outcome = Outcome::kDone;
@@ -83,6 +48,8 @@ Result guarded(const Work& work) {
     return {work(), ""};
   } catch (const Mismatch& error) {
     return {Outcome::kMismatch, error.what()};
+  } catch (const CommitRefused& error) {
+    return {Outcome::kRefused, error.what()};
   } catch (const DamagedCheckpoint& error) {
     return {Outcome::kDamaged, error.what()};
   } catch (const SafetensorsError& error) {
@@ -97,89 +64,22 @@ Result guarded(const Work& work) {
 void raise(Outcome outcome, const std::string& problem) {
   if (outcome == Outcome::kDamaged) throw CheckpointDamagedError(problem);
   if (outcome == Outcome::kMismatch) throw CheckpointMismatchError(problem);
+  if (outcome == Outcome::kRefused) throw CheckpointRefusedError(problem);
   if (outcome == Outcome::kFile) throw CheckpointFileError(problem);
 }
 
-// Tensors from rank 0 to all, in buckets; each is handed on when it has arrived.
-class Broadcast {
- public:
-  Broadcast(const GroupArgument::Handle& group, c10::Device device)
-      : group_(group), device_(device) {}
-
-  // `stored` is null on ranks other than 0.
-  void add(const std::string& name, const StoredTensor* stored, const std::vector<int64_t>& shape,
-           at::ScalarType dtype, std::function<void(const Tensor&)> use) {
-    const Tensor tensor = at::empty(shape, at::TensorOptions(dtype).device(device_));
-    if (stored != nullptr) copy_stored(*stored, name, tensor);
-    bytes_ += static_cast<int64_t>(tensor.nbytes());
-    waiting_.emplace_back(tensor, std::move(use));
-    if (bytes_ >= kBroadcastBytes) flush();
-  }
-  void flush() {
-    std::vector<Tensor> tensors;
-    for (const auto& [tensor, use] : waiting_) {
-      if (tensor.numel() > 0) tensors.push_back(tensor);
-    }
-    if (!tensors.empty()) {
-      c10d::broadcast_coalesced(group_, tensors, static_cast<size_t>(kBroadcastBytes), 0);
-    }
-    for (const auto& [tensor, use] : waiting_) use(tensor);
-    waiting_.clear();
-    bytes_ = 0;
-  }
-
- private:
-  const GroupArgument::Handle group_;
-  const c10::Device device_;
-  std::vector<std::pair<Tensor, std::function<void(const Tensor&)>>> waiting_;
-  int64_t bytes_ = 0;
-};
-
-Tensor own_part(const Tensor& whole, const Part& part) {
-  return part.shard == nullptr ? whole : shard_of(whole, *part.shard);
+CommitRight right_of(const std::string& path) {
+  agent::Agent* const agent =
+      DistributedManager::is_initialized() ? DistributedManager::get().agent() : nullptr;
+  return CommitRight(agent, path);
 }
 
-const StoredTensor* find(const std::optional<Loaded>& loaded, TensorFile Loaded::*file,
-                         const std::string& name) {
-  return loaded ? &((*loaded).*file).tensors.at(name) : nullptr;
-}
-
-void receive_model(Broadcast& broadcast, const Parts& parts, const std::optional<Loaded>& loaded) {
-  for (const Part& part : parts.list) {
-    broadcast.add(part.name, find(loaded, &Loaded::model, part.name), part.global_shape(),
-                  part.tensor.scalar_type(), [&part](const Tensor& whole) {
-                    const at::NoGradGuard no_grad;
-                    part.tensor.detach().copy_(own_part(whole, part));
-                  });
-  }
-  broadcast.flush();
-}
-
-// `names`: of the tensors in rank 0's file.
-void receive_optimizer(Broadcast& broadcast, const Parts& parts,
-                       const std::optional<Loaded>& loaded, const std::set<std::string>& names,
-                       torch::optim::Optimizer& optimizer) {
-  std::map<std::string, ParameterState> states;
-  for (const Part& part : parts.list) {
-    if (!part.is_parameter) continue;
-    ParameterState& state = states[part.name];
-    for (const std::string& moment : moment_names(optimizer)) {
-      const std::string key = moment_key(moment, part.name);
-      if (!names.contains(key)) continue;
-      broadcast.add(key, find(loaded, &Loaded::optimizer, key), part.global_shape(),
-                    part.tensor.scalar_type(), [&state, &part, moment](const Tensor& whole) {
-                      state.moments[moment] = own_part(whole, part).clone();
-                    });
-    }
-    const std::string step = moment_key(kStepName, part.name);
-    if (!names.contains(step)) continue;
-    broadcast.add(step, find(loaded, &Loaded::optimizer, step), {}, at::kLong,
-                  [&state](const Tensor& value) { state.step = value.item<int64_t>(); });
-  }
-  broadcast.flush();
-  for (const Part& part : parts.list) {
-    if (part.is_parameter) set_parameter_state(optimizer, part.tensor, states.at(part.name));
-  }
+StepWriter writer_of(const std::string& path) {
+  const CommitRight right = right_of(path);
+  return {right.writer(), right.generation(),
+          [right](int64_t step, const std::string& digest, const std::string& temporary) {
+            right.commit(step, digest, temporary);
+          }};
 }
 
 }  // namespace
@@ -255,18 +155,22 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   }
   if (writes && result.outcome == Outcome::kDone) {
     result = guarded([&] {
-      manifest.random_generators = generator_states(device);
+      manifest.random_generators = detail::generator_states(device);
       const std::string model_name = path_ + "/" + kModelFile;
       const std::string optimizer_name = path_ + "/" + kOptimizerFile;
       write_step_directory(path_, manifest,
                            {{kModelFile, encode_safetensors(model_name, model_file)},
                             {kOptimizerFile, encode_safetensors(optimizer_name, optimizer_file)}},
-                           options_.keep);
+                           options_.keep, writer_of(path_));
       return Outcome::kDone;
     });
   }
-  const std::string problem = broadcast_text(*group, device, result.problem);
-  if (!problem.empty()) raise(Outcome::kFile, problem);
+  // The first character says which error it is.
+  const char kind = result.outcome == Outcome::kRefused ? 'r' : 'f';
+  const std::string problem =
+      broadcast_text(*group, device, result.problem.empty() ? "" : kind + result.problem);
+  if (problem.empty()) return;
+  raise(problem[0] == 'r' ? Outcome::kRefused : Outcome::kFile, problem.substr(1));
 }
 
 std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& module,
@@ -280,16 +184,14 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   json header;
   if (group->getRank() == 0) {
     const Result result = guarded([&] {
+      if (const auto committed = right_of(path_).newest()) {
+        finish_step_directory(path_, committed->step, committed->digest, committed->temporary);
+      }
       loaded =
           detail::read_newest(path_, options_.identity, options_.former_file, parts, optimizer);
       return loaded ? Outcome::kDone : Outcome::kNothing;
     });
     header = {{"outcome", static_cast<int>(result.outcome)}, {"problem", result.problem}};
-    if (loaded) {
-      // The manifest's own form, in which binary states are text.
-      header["manifest"] = encode_manifest(loaded->manifest);
-      for (const auto& [name, tensor] : loaded->optimizer.tensors) header["names"].push_back(name);
-    }
   }
   const std::string text =
       broadcast_text(*group, device, header.dump(-1, ' ', false, json::error_handler_t::replace));
@@ -298,13 +200,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   raise(outcome, header.at("problem").get<std::string>());
   if (outcome == Outcome::kNothing) return std::nullopt;
 
-  const Manifest manifest =
-      decode_manifest("the manifest of rank 0", header.at("manifest").get<std::string>());
-  Broadcast broadcast(group, device);
-  receive_model(broadcast, parts, loaded);
-  receive_optimizer(broadcast, parts, loaded, header.value("names", std::set<std::string>()),
-                    optimizer);
-  set_generator_states(device, manifest.random_generators);
+  const Manifest manifest = detail::hand_on(group, 0, loaded, parts, optimizer);
   return TrainingProgress{manifest.step, manifest.sampler};
 }
 

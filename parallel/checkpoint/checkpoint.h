@@ -13,7 +13,9 @@
 // buffers are equal on all ranks; rank 0's are written. Python's safetensors reads the files.
 //
 // Only rank 0 sees the directory, so no file system need be shared. It writes aside, flushes and
-// renames: a crash leaves the former checkpoints. The newest complete one is read; older ones are
+// renames: a crash leaves the former checkpoints. Under meshrun the coordinator commits a checkpoint
+// before it is renamed, so that a rank which the job has left behind writes none; one that was committed
+// and not renamed is finished by the next load(). The newest complete one is read; older ones are
 // removed.
 //
 // The state of LibTorch's default generator of the CPU, and of the model's kind of device, is rank
@@ -25,6 +27,7 @@
 //   CheckpointDamagedError    a file is truncated, damaged or missing, or of a later format
 //   CheckpointMismatchError   the checkpoint is of another run, model or optimizer: both sides
 //   CheckpointFileError       the system refuses to read or write
+//   CheckpointRefusedError    another generation of the job holds the right to write checkpoints
 //   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD
 // Threads: one at a time.
 #pragma once
@@ -54,6 +57,9 @@ class CheckpointMismatchError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 class CheckpointFileError : public CheckpointError {
+  using CheckpointError::CheckpointError;
+};
+class CheckpointRefusedError : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 

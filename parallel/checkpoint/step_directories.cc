@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "core/hash.h"
@@ -76,12 +78,22 @@ void remove_hidden_first(const fs::path& path) {
   fs::remove_all(aside);
 }
 
-// What crashes left.
-void remove_leftovers(const std::string& directory) {
+// The generation in ".step-600.node-a.3.unfinished"; 0: the name has none.
+uint64_t generation_of(const std::string& name) {
+  const size_t end = name.size() - std::string_view(kUnfinished).size();
+  const size_t dot = name.rfind('.', end - 1);
+  const std::string digits = dot == std::string::npos ? "" : name.substr(dot + 1, end - dot - 1);
+  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return std::strtoull(digits.c_str(), nullptr, 10);
+}
+
+// What crashes left. A writer of an older generation must not remove what a later one writes.
+void remove_leftovers(const std::string& directory, uint64_t generation) {
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with(std::string(".") + kStepPrefix) &&
-        (name.ends_with(kUnfinished) || name.ends_with(kRemoved))) {
+    if (!name.starts_with(std::string(".") + kStepPrefix)) continue;
+    if (name.ends_with(kRemoved) ||
+        (name.ends_with(kUnfinished) && generation_of(name) <= generation)) {
       fs::remove_all(entry.path());
     }
   }
@@ -128,19 +140,27 @@ std::string read_verified(const StepDirectory& checkpoint, const std::string& na
 }
 
 void write_step_directory(const std::string& directory, Manifest manifest,
-                          const std::map<std::string, std::string>& files, int64_t keep) {
+                          const std::map<std::string, std::string>& files, int64_t keep,
+                          const StepWriter& writer) {
   check(os::MakeDirectories(directory), "cannot create");
-  remove_leftovers(directory);
+  remove_leftovers(directory, writer.generation);
   const std::vector<StepDirectory> before = list(directory, /*tolerant=*/true);
   manifest.sequence = before.empty() ? 1 : before.back().manifest.sequence + 1;
   const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(manifest.step));
-  const fs::path aside = hidden(path, kUnfinished);
+  const fs::path aside = hidden(path, ("." + writer.name + kUnfinished).c_str());
   check(os::MakeDirectories(aside), "cannot create");
   for (const auto& [name, content] : files) {
     write_file_atomically((aside / name).string(), content);
     manifest.files[name] = {content.size(), HexEncode(Sha256(content))};
   }
-  write_file_atomically((aside / kManifest).string(), encode_manifest(manifest));
+  const std::string text = encode_manifest(manifest);
+  write_file_atomically((aside / kManifest).string(), text);
+  try {
+    writer.commit(manifest.step, Sha256(text), aside.filename());
+  } catch (const CommitRefused&) {
+    fs::remove_all(aside);
+    throw;
+  }
   replace(aside, path);
   flush_directory(directory);
 
@@ -148,6 +168,17 @@ void write_step_directory(const std::string& directory, Manifest manifest,
   for (size_t i = 0; i + static_cast<size_t>(keep) < now.size(); ++i) {
     remove_hidden_first(now[i].path);
   }
+}
+
+void finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
+                           const std::string& temporary) {
+  // A name, and nothing that leads elsewhere.
+  const fs::path aside = fs::path(directory) / fs::path(temporary).filename();
+  const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(step));
+  const fs::path manifest = aside / kManifest;
+  if (temporary.empty() || !fs::exists(manifest) || Sha256(read_file(manifest)) != digest) return;
+  replace(aside, path);
+  flush_directory(directory);
 }
 
 }  // namespace meshrun

@@ -2,16 +2,21 @@
 // the newest, which are removed. Without LibTorch.
 //
 //   DIR/step-500/{model.safetensors, optimizer.safetensors, manifest.json}
-//   DIR/.step-600.unfinished/...   what a crash left; never read, removed by the next write
+//   DIR/.step-600.node-a.3.unfinished/...   written by node-a in generation 3, and not, or not yet,
+//                                           a checkpoint. Removed by a writer of its own or a later
+//                                           generation, or, if it was committed, finished
 //
-// A directory belongs to one run, and one process at a time writes it. A run that starts anew in it
+// A directory belongs to one run, and one process at a time may write it: what the writer leaves aside
+// becomes a checkpoint only after `commit`. A run that starts anew in it
 // replaces what is there: the newest checkpoint is the one that was written last, whatever its step.
 //
 // Errors: DamagedCheckpoint; std::runtime_error with the path and the system's reason.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +24,22 @@
 #include "parallel/checkpoint/manifest.h"
 
 namespace meshrun {
+
+// Another writer holds the right to write checkpoints.
+class CommitRefused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Who writes, and what makes the result a checkpoint.
+struct StepWriter {
+  // Part of the temporary name.
+  std::string name;
+  uint64_t generation = 0;
+  // Called with the step, the SHA-256 of the manifest and the temporary name when all is on the disk.
+  // Raises CommitRefused; then the files are removed.
+  std::function<void(int64_t step, const std::string& digest, const std::string& temporary)> commit;
+};
 
 struct StepDirectory {
   std::string path;
@@ -36,6 +57,12 @@ std::string read_verified(const StepDirectory& checkpoint, const std::string& na
 // manifest's sequence and files. Then removes the oldest until `keep` complete ones are left; one
 // whose manifest cannot be read stays.
 void write_step_directory(const std::string& directory, Manifest manifest,
-                          const std::map<std::string, std::string>& files, int64_t keep);
+                          const std::map<std::string, std::string>& files, int64_t keep,
+                          const StepWriter& writer);
+
+// Renames the checkpoint of `step` that was committed as `temporary`, if its writer ended before it
+// could. No effect where it is there, or where neither is: then it lies on another host.
+void finish_step_directory(const std::string& directory, int64_t step, const std::string& digest,
+                           const std::string& temporary);
 
 }  // namespace meshrun

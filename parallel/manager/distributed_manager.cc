@@ -574,6 +574,9 @@ void DistributedManager::at_cleanup(std::function<void()> last) {
 }
 
 agent::Agent* DistributedManager::agent() const { return state_->world.agent.get(); }
+std::shared_ptr<agent::Agent> DistributedManager::shared_agent() const {
+  return state_->world.agent;
+}
 c10::intrusive_ptr<c10d::Store> DistributedManager::store() const { return state_->world.store; }
 
 }  // namespace meshrun

@@ -167,6 +167,8 @@ class DistributedManager {
 
   // The rank's connection to its daemon; nullptr outside meshrun.
   agent::Agent* agent() const;
+  // The same, for whoever needs it after cleanup().
+  std::shared_ptr<agent::Agent> shared_agent() const;
   // The store through which the world met.
   c10::intrusive_ptr<c10d::Store> store() const;
 

@@ -70,28 +70,22 @@ void fill_locality(World& world, const std::vector<RankPlace>& places) {
   if (layout.count > 1) world.nodes = layout.nodes;
 }
 
-// Where a daemon brings the ranks together: they tell each other their places, if they are on
-// several nodes.
-std::vector<RankPlace> exchange_places(World& world) {
-  const RankPlace own = own_place(world);
+// Where a daemon brings the ranks together, it knows where they are.
+std::vector<RankPlace> places_in_table(const World& world) {
+  RankPlace own = own_place(world);
   if (world.local_world_size >= world.world_size) {
     return std::vector<RankPlace>(static_cast<size_t>(world.world_size), own);
   }
-  const auto key = [](int rank) { return fmt::format("place/{}", rank); };
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < world.world_size; ++rank) keys.push_back(key(rank));
-  world.store->set(key(world.rank), serialize(own));
-  try {
-    world.store->wait(keys, world.rendezvous_timeout);
-    std::vector<std::string> said;
-    for (const std::string& of_rank : keys) said.push_back(world.store->get_to_str(of_rank));
-    return places_of(said);
-  } catch (const c10::DistError& error) {
-    throw RendezvousError(fmt::format(
-        "rank {} waited in vain for the other ranks to say which node they are on; its own "
-        "launcher says that {} of {} ranks are here: {}",
-        world.rank, world.local_world_size, world.world_size, error.what_without_backtrace()));
+  const auto table = value_or_throw<RendezvousError>(world.agent->World(world.rendezvous_timeout));
+  const int node_of_rank_zero = table.node_ranks.front();
+  std::vector<RankPlace> places;
+  for (size_t rank = 0; rank < table.node_ranks.size(); ++rank) {
+    const int node = table.node_ranks[rank];
+    const bool is_there = node == node_of_rank_zero || is_loopback(table.addresses[rank]);
+    places.push_back({std::to_string(node), node, is_there ? "" : table.addresses[rank]});
   }
+  places[static_cast<size_t>(world.rank)].address = std::move(own.address);
+  return places;
 }
 
 // A host name often resolves to 127.0.1.1 on its own machine, where no peer finds it. So rank 0's
@@ -210,7 +204,7 @@ void join(World& world, InstanceHistory& history) {
                                         meeting_place(world), error.what_without_backtrace()));
     }
     if (world.world_size == 1) return;
-    const std::vector<RankPlace> places = exchange_places(world);
+    const std::vector<RankPlace> places = places_in_table(world);
     fill_locality(world, places);
     fill_addresses(world, places);
     return;

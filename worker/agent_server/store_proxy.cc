@@ -43,6 +43,8 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
         Finish(grpc::Status::OK);
         return;
       }
+      // One question for all ranks of the host.
+      if (!proxy_.BeginWorld(request_.fence(), [this] { Forward(); })) return;
     }
     request_.mutable_fence()->set_node_id(proxy_.node_id());
     request_.mutable_fence()->set_incarnation(proxy_.incarnation());
@@ -54,13 +56,12 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
 
   void OnAnswer(const grpc::Status& status) {
     if constexpr (std::is_same_v<Request, v1::GetWorldRequest>) {
-      if (status.ok()) {
-        proxy_.loop().Post(
-            [&proxy = proxy_, fence = request_.fence(), token = token_, world = *response_] {
-              const auto generation = proxy.generations().Authenticate(fence, token);
-              if (generation.ok()) (*generation)->world = world;
-            });
-      }
+      proxy_.loop().Post([&proxy = proxy_, fence = request_.fence(), token = token_,
+                          world = *response_, ok = status.ok()] {
+        const auto generation = proxy.generations().Authenticate(fence, token);
+        if (ok && generation.ok()) (*generation)->world = world;
+        proxy.EndWorld(fence);
+      });
     }
     Finish(status);
   }
@@ -79,6 +80,18 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
 };
 
 }  // namespace
+
+bool StoreProxy::BeginWorld(const v1::Fence& fence, EventLoop::Task again) {
+  const auto [waiting, is_first] = worlds_.try_emplace({fence.job_id(), fence.generation()});
+  if (!is_first) waiting->second.push_back(std::move(again));
+  return is_first;
+}
+
+void StoreProxy::EndWorld(const v1::Fence& fence) {
+  const auto waiting = worlds_.extract({fence.job_id(), fence.generation()});
+  if (waiting.empty()) return;
+  for (const EventLoop::Task& again : waiting.mapped()) again();
+}
 
 #define MESHRUN_FORWARD(Method)                                                                    \
   grpc::ServerUnaryReactor* StoreProxy::Method(grpc::CallbackServerContext* context,               \

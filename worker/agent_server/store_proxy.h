@@ -6,8 +6,11 @@
 
 #include <grpcpp/channel.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "meshrun/v1/store_service.grpc.pb.h"
 #include "worker/event_loop/event_loop.h"
@@ -52,12 +55,19 @@ class StoreProxy : public v1::StoreService::CallbackService {
   const std::string& node_id() const { return node_id_; }
   uint64_t incarnation() const { return incarnation_; }
 
+  // True: the caller fetches the world table, and EndWorld follows. False: `again` is called then.
+  // Both on the loop.
+  bool BeginWorld(const v1::Fence& fence, EventLoop::Task again);
+  void EndWorld(const v1::Fence& fence);
+
  private:
   EventLoop& loop_;
   Generations& generations_;
   const std::unique_ptr<v1::StoreService::Stub> stub_;
   const std::string node_id_;
   const uint64_t incarnation_;
+  // Who waits for the table of a job's generation.
+  std::map<std::pair<std::string, uint64_t>, std::vector<EventLoop::Task>> worlds_;
 };
 
 }  // namespace meshrun::worker

@@ -29,7 +29,7 @@ class StepDirectoriesTest : public testing::Test {
     manifest.sampler = {{"seed", "7"}};
     manifest.random_generators = {{"cpu", std::string("\0\xff\x10", 3)}};
     manifest.optimizer = "Adam";
-    write_step_directory(directory_, manifest, {{"model", content}}, keep);
+    write_step_directory(directory_, manifest, {{"model", content}}, keep, writer_);
   }
   std::vector<int64_t> steps() const {
     std::vector<int64_t> steps;
@@ -40,6 +40,8 @@ class StepDirectoriesTest : public testing::Test {
   }
   StepDirectory newest() const { return list_step_directories(directory_).back(); }
 
+  // Grants every commit, unless a test says otherwise.
+  StepWriter writer_ = {"here.3", 3, [](int64_t, const std::string&, const std::string&) {}};
   const std::string directory_ = testing::TempDir() + "step_directories";
 };
 
@@ -80,6 +82,44 @@ TEST_F(StepDirectoriesTest, WhatACrashLeavesIsNotReadAndThenRemoved) {
   write(6);
   EXPECT_THAT(steps(), ElementsAre(5, 6));
   EXPECT_FALSE(fs::exists(unfinished));
+}
+
+TEST_F(StepDirectoriesTest, ARefusedCommitLeavesNothing) {
+  write(5);
+  writer_.commit = [](int64_t, const std::string&, const std::string&) {
+    throw CommitRefused("generation 4 has the right");
+  };
+  EXPECT_THAT([&] { write(6); }, ThrowsMessage<CommitRefused>(HasSubstr("generation 4")));
+  EXPECT_THAT(steps(), ElementsAre(5));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(StepDirectoriesTest, AWriterOfAnOlderGenerationLeavesTheFilesOfALaterOneAlone) {
+  const fs::path later = fs::path(directory_) / ".step-9.there.4.unfinished";
+  const fs::path older = fs::path(directory_) / ".step-9.there.2.unfinished";
+  fs::create_directories(later);
+  fs::create_directories(older);
+  write(5);
+  EXPECT_TRUE(fs::exists(later));
+  EXPECT_FALSE(fs::exists(older));
+}
+
+TEST_F(StepDirectoriesTest, WhatWasCommittedAndNotRenamedIsFinished) {
+  write(5);
+  std::string digest, temporary;
+  writer_.commit = [&](int64_t, const std::string& of, const std::string& name) {
+    digest = of;
+    temporary = name;
+    throw std::runtime_error("the writer dies here");
+  };
+  EXPECT_THROW(write(6), std::runtime_error);
+  finish_step_directory(directory_, 6, "another digest", temporary);
+  EXPECT_THAT(steps(), ElementsAre(5));
+  finish_step_directory(directory_, 6, digest, temporary);
+  EXPECT_THAT(steps(), ElementsAre(5, 6));
+  EXPECT_EQ(read_verified(newest(), "model"), "tensors");
+  finish_step_directory(directory_, 6, digest, temporary);
+  EXPECT_THAT(steps(), ElementsAre(5, 6));
 }
 
 TEST_F(StepDirectoriesTest, EveryTruncationAndChangedByteIsFound) {

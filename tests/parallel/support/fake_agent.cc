@@ -166,6 +166,20 @@ absl::Status FakeAgent::RegisterGroup(std::string_view name, const std::vector<i
   return absl::OkStatus();
 }
 
+absl::StatusOr<agent::WorldTable> FakeAgent::World(agent::Milliseconds timeout) {
+  const auto key = [](int rank) { return "fake world/" + std::to_string(rank); };
+  const absl::Status said = Set(key(assignment_.rank), std::to_string(assignment_.node_rank));
+  if (!said.ok()) return said;
+  agent::WorldTable table;
+  for (int rank = 0; rank < assignment_.world_size; ++rank) {
+    const auto node = Get(key(rank), timeout);
+    if (!node.ok()) return node.status();
+    table.node_ranks.push_back(std::stoi(*node));
+    table.addresses.push_back("127.0.0.1");
+  }
+  return table;
+}
+
 absl::Status FakeAgent::CommitCheckpoint(std::string_view name, int64_t step,
                                          std::string_view digest, std::string_view temporary,
                                          std::optional<int64_t> expected) {

@@ -29,6 +29,7 @@ class FakeAgent : public agent::Agent {
   std::vector<std::string> registered_groups() const;
 
   const agent::Assignment& assignment() const override { return assignment_; }
+  absl::StatusOr<agent::WorldTable> World(agent::Milliseconds timeout) override;
   absl::Status Set(std::string_view key, std::string_view value) override;
   absl::Status MultiSet(const std::vector<std::string>& keys,
                         const std::vector<std::string>& values) override;

@@ -1,0 +1,172 @@
+#include "parallel/elastic/elastic_context.h"
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "agent/agent.h"
+#include "fmt/format.h"
+#include "parallel/base/collective_errors.h"
+#include "parallel/base/errors.h"
+#include "parallel/checkpoint/checkpoint.h"
+#include "parallel/manager/distributed_manager.h"
+
+namespace meshrun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// The coordinator knows of the loss, and says what becomes of the job: the others' places may have to
+// be found first.
+constexpr milliseconds kKnownLoss = std::chrono::minutes(10);
+// It may know nothing of the trouble: then this rank ends, and it learns of that.
+constexpr milliseconds kUnknownTrouble = std::chrono::seconds(30);
+// Between two looks at stop_requested.
+constexpr milliseconds kLook(500);
+constexpr milliseconds kSay = std::chrono::seconds(30);
+
+// All ranks have left the world after the same step.
+struct StoodStill {};
+
+// How long another generation is waited for after this error; absent: it is the program's own.
+std::optional<milliseconds> patience_after(const c10::DistError& error) {
+  if (dynamic_cast<const PeerLostError*>(&error) != nullptr) return kKnownLoss;
+  if (dynamic_cast<const GroupAbortedError*>(&error) != nullptr) return kKnownLoss;
+  // The world's store is over, or another rank was lost while a group was made.
+  if (dynamic_cast<const c10::DistNetworkError*>(&error) != nullptr) return kUnknownTrouble;
+  if (dynamic_cast<const RendezvousError*>(&error) != nullptr) return kUnknownTrouble;
+  if (dynamic_cast<const TransportError*>(&error) != nullptr) return kUnknownTrouble;
+  if (dynamic_cast<const CollectiveTimeoutError*>(&error) != nullptr) return kUnknownTrouble;
+  return std::nullopt;
+}
+
+std::string generation_of(const agent::Agent& agent) {
+  return std::to_string(agent.assignment().generation);
+}
+
+}  // namespace
+
+ElasticContext::ElasticContext(ElasticOptions options) : options_(std::move(options)) { listen(); }
+ElasticContext::~ElasticContext() = default;
+
+void ElasticContext::listen() {
+  signs_->quiesce = false;
+  signs_->save = false;
+  is_announced_ = false;
+  agent::Agent* const agent = DistributedManager::get().agent();
+  if (agent == nullptr) return;
+  agent::GenerationListener listener;
+  listener.on_lost = [](int, const std::string&) {};
+  listener.on_left = [](int) {};
+  listener.on_stopping = [](const std::string&) {};
+  listener.on_verdict = [](const WaitVerdict&) {};
+  listener.on_quiesce = [signs = signs_](const agent::Quiesce& quiesce) {
+    signs->save = quiesce.save;
+    signs->quiesce = true;
+  };
+  agent->Watch(std::move(listener));
+}
+
+void ElasticContext::announce() {
+  DistributedManager& manager = DistributedManager::get();
+  // Gloo's groups cannot be left while a peer is gone, and NCCL's not where they block.
+  if (is_announced_ || manager.agent() == nullptr || manager.backend() != "ucx") return;
+  const absl::Status said = manager.agent()->SetInProcess(true, kSay);
+  // Then all ranks are started anew after a failure, which works as well.
+  if (!said.ok()) say("cannot say that this rank goes on in process: " + said.ToString());
+  is_announced_ = said.ok();
+}
+
+void ElasticContext::run(const std::function<void()>& body) {
+  while (true) {
+    std::exception_ptr failure;
+    std::optional<milliseconds> patience;
+    try {
+      body();
+      // A rank that left alone would be missed by the others' last collectives.
+      if (is_announced_) DistributedManager::get().world()->barrier()->wait();
+      return;
+    } catch (const StoodStill&) {
+      patience = kKnownLoss;
+    } catch (const CheckpointRefusedError& error) {
+      // The coordinator knew first that this world is over.
+      if (!is_announced_) throw;
+      patience = kUnknownTrouble;
+      failure = std::current_exception();
+      say(error.what_without_backtrace());
+    } catch (const c10::DistError& error) {
+      patience = patience_after(error);
+      if (!patience || !is_announced_) throw;
+      failure = std::current_exception();
+      say(fmt::format("leaves generation {}: {}", generation_of(*DistributedManager::get().agent()),
+                      error.what_without_backtrace()));
+    }
+    rejoin(failure, *patience);
+  }
+}
+
+void ElasticContext::stand_still(int64_t step) {
+  agent::Agent* const agent = DistributedManager::get().agent();
+  TORCH_CHECK(agent != nullptr, "stand_still() outside meshrun: nobody brings another generation");
+  const absl::Status said = agent->ReportQuiesced(step, kSay);
+  // The coordinator then stops the ranks when its deadline is over.
+  if (!said.ok()) say("cannot say that this rank stands still: " + said.ToString());
+  say(fmt::format("leaves generation {} after step {} as the coordinator wishes",
+                  generation_of(*agent), step));
+  throw StoodStill();
+}
+
+void ElasticContext::rejoin(const std::exception_ptr& failure, milliseconds patience) {
+  DistributedManager& manager = DistributedManager::get();
+  std::shared_ptr<agent::Agent> agent = manager.shared_agent();
+  const std::string backend = manager.backend();
+  const std::string method = manager.initialization_method();
+  const std::optional<milliseconds> timeout = manager.timeout();
+  DistributedManager::cleanup();
+  const auto until = steady_clock::now() + patience;
+  while (true) {
+    agent = await_next(std::move(agent), failure, until);
+    try {
+      DistributedManager::initialize(
+          {.backend = backend, .method = method, .timeout = timeout, .agent = agent});
+      break;
+    } catch (const c10::DistError& error) {
+      // A peer was lost on the way: yet another generation follows.
+      say(fmt::format("cannot join generation {}: {}", generation_of(*agent),
+                      error.what_without_backtrace()));
+    }
+  }
+  agent.reset();
+  listen();
+  options_.on_joined();
+}
+
+std::shared_ptr<agent::Agent> ElasticContext::await_next(std::shared_ptr<agent::Agent> agent,
+                                                         const std::exception_ptr& failure,
+                                                         steady_clock::time_point until) {
+  while (true) {
+    auto next = agent->NextGeneration(kLook);
+    if (next.ok()) return *std::move(next);
+    const absl::Status& status = next.status();
+    if (absl::IsAborted(status) || options_.stop_requested()) {
+      throw ElasticStoppedError("the job is being stopped: " + std::string(status.message()));
+    }
+    const bool may_come = absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
+    if (may_come && steady_clock::now() < until) continue;
+    if (failure) std::rethrow_exception(failure);
+    throw RendezvousError("no generation follows: " + std::string(status.message()));
+  }
+}
+
+void ElasticContext::say(const std::string& text) const {
+  if (options_.log) {
+    options_.log(text);
+    return;
+  }
+  const std::string line = "meshrun: " + text + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace meshrun

@@ -1,0 +1,107 @@
+// Training that lives through changes of the world: a rank whose peer is lost, or whose job grows,
+// drops its process groups, joins the next generation, and goes on from memory.
+//
+//   ElasticContext elastic;
+//   elastic.run([&] {
+//     Network network;                                    // in each world anew
+//     torch::optim::Adam optimizer(network->parameters());
+//     ElasticState state(elastic, *network, optimizer);
+//     const int64_t first = state.restore().value_or(0);  // from the rank that is farthest
+//     DistributedDataParallel model(network);
+//     for (const int64_t step : state.steps(first, last)) {
+//       train(model, optimizer, batch_of(step));          // the global batch is the step's alone
+//     }
+//   });
+//
+// run() calls its argument in each world: it must make there whatever holds a process group. A step
+// that was under way when a peer was lost is taken again; the ranks go on from the highest step that
+// one of them has done, so at most one step is done twice by any rank. Buffers that the forward pass
+// changes may then have seen its batch twice.
+//
+// Only a loss of peers and the coordinator's wish to change the world lead to another generation: the
+// typed errors of parallel/base/collective_errors.h that say so, and calls of the world's store that
+// is over. Every other exception leaves run(), and so do these where no other generation follows.
+//
+// In process go on: ranks of meshrun on ucx whose model and optimizer are whole on each rank
+// (ElasticState says so to the coordinator). All others behave as without this: the job's ranks are
+// started anew, and read a checkpoint.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "c10/util/Exception.h"
+#include "parallel/checkpoint/training_memory.h"
+
+namespace meshrun {
+
+namespace agent {
+class Agent;
+}
+
+// The coordinator has stopped the job while this rank was waiting for its next generation.
+class ElasticStoppedError : public c10::Error {
+  using Error::Error;
+};
+
+struct ElasticOptions {
+  // Called in each world but the first, when it was joined.
+  std::function<void()> on_joined = [] {};
+  // True: this process is to end, and does not wait for another generation.
+  std::function<bool()> stop_requested = [] { return false; };
+  // One sentence when a world is left or joined; stderr where absent.
+  std::function<void(const std::string&)> log;
+};
+
+class ElasticContext {
+ public:
+  // The world must have been joined (DistributedManager::initialize).
+  explicit ElasticContext(ElasticOptions options = {});
+  ~ElasticContext();
+
+  // Raises what `body` raises, RendezvousError and ElasticStoppedError. When it returns, all ranks
+  // have done their part.
+  void run(const std::function<void()>& body);
+
+  // The coordinator wants the ranks to stand still at the end of a step; ranks hear of it at
+  // different times, and must agree on the step.
+  bool is_quiesce_wanted() const { return signs_->quiesce; }
+  // It also wants a checkpoint first.
+  bool is_save_wanted() const { return signs_->save; }
+  // Leaves the world after `step` steps, for the next one: does not return. All ranks call it after
+  // the same step.
+  [[noreturn]] void stand_still(int64_t step);
+
+ private:
+  friend class ElasticState;
+  // What the agent's thread says. Outlives this: the agent keeps it.
+  struct Signs {
+    std::atomic<bool> quiesce = false;
+    std::atomic<bool> save = false;
+  };
+
+  void listen();
+  // Says to the coordinator that this process takes other generations, once in each.
+  void announce();
+  // Leaves this world and joins the next. `failure`: why; raised again where none follows within
+  // `patience`.
+  void rejoin(const std::exception_ptr& failure, std::chrono::milliseconds patience);
+  std::shared_ptr<agent::Agent> await_next(std::shared_ptr<agent::Agent> agent,
+                                           const std::exception_ptr& failure,
+                                           std::chrono::steady_clock::time_point until);
+  void say(const std::string& text) const;
+
+  const ElasticOptions options_;
+  const std::shared_ptr<Signs> signs_ = std::make_shared<Signs>();
+  bool is_announced_ = false;
+  // Of the last ElasticState that ended.
+  std::optional<TrainingMemory> memory_;
+};
+
+}  // namespace meshrun

@@ -1,0 +1,196 @@
+// Trainings that live through changes of the world: the result is that of one process.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "parallel/collectives/split.h"
+#include "parallel/elastic/elastic_state.h"
+#include "parallel/manager/distributed_manager.h"
+#include "tests/parallel/elastic/generation_agent.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kSteps = 40;
+constexpr int64_t kBatch = 12;
+constexpr int64_t kFails = 17;
+
+int number(const char* name) { return std::atoi(std::getenv(name)); }
+
+std::shared_ptr<GenerationAgent> own_agent(int world_size) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(number("TEST_PORT"));
+  return GenerationAgent::of(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options),
+                             static_cast<uint64_t>(number("TEST_GENERATION")), number("TEST_RANK"),
+                             world_size);
+}
+
+// `generations`: the first one of each process.
+std::vector<RankResult> run(const std::string& function, const std::vector<int>& generations) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(free_port());
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto coordinator = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  std::vector<Variables> ranks;
+  for (size_t rank = 0; rank < generations.size(); ++rank) {
+    ranks.push_back({{"TEST_RANK", std::to_string(rank)},
+                     {"TEST_PORT", std::to_string(options.port)},
+                     {"TEST_GENERATION", std::to_string(generations[rank])}});
+  }
+  return run_ranks(function, ranks);
+}
+
+// The batch of a step is a function of the step, cut into as many pieces as there are ranks; the
+// network has a dropout, so that the random generator is part of the state.
+class Regression {
+ public:
+  Regression() {
+    at::manual_seed(7);
+    network = torch::nn::Linear(6, 3);
+    optimizer = std::make_unique<torch::optim::Adam>(network->parameters(), 0.01);
+  }
+  void step(int64_t step, int rank, int world_size,
+            const std::function<void(at::Tensor&)>& reduce) {
+    at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
+    const at::Tensor batch = at::randn({kBatch, 6}, generator);
+    // Equal on all ranks: drawn from the default generator, whose state goes along.
+    const at::Tensor noise = at::randn({kBatch, 3});
+    const SplitRange range = split_range(kBatch, world_size, rank);
+    optimizer->zero_grad();
+    const at::Tensor error = network->forward(batch.slice(0, range.begin, range.end)) -
+                             noise.slice(0, range.begin, range.end);
+    error.square().sum().backward();
+    for (at::Tensor& parameter : network->parameters()) reduce(parameter.mutable_grad());
+    optimizer->step();
+  }
+
+  torch::nn::Linear network = nullptr;
+  std::unique_ptr<torch::optim::Adam> optimizer;
+};
+
+void expect_as_in_one_process(const Regression& trained) {
+  Regression alone;
+  for (int64_t step = 0; step < kSteps; ++step) alone.step(step, 0, 1, [](at::Tensor&) {});
+  for (size_t i = 0; i < alone.network->parameters().size(); ++i) {
+    const at::Tensor expected = alone.network->parameters()[i];
+    const at::Tensor difference = trained.network->parameters()[i] - expected;
+    EXPECT_LT(difference.norm().item<double>(), 1e-5 * expected.norm().item<double>());
+  }
+}
+
+// Calls `before_step` before each step, in each world.
+void train(ElasticContext& elastic, std::vector<int64_t>& starts,
+           const std::function<void(int64_t step)>& before_step) {
+  elastic.run([&] {
+    DistributedManager& manager = DistributedManager::get();
+    Regression job;
+    ElasticState state(elastic, *job.network, *job.optimizer);
+    const int64_t first = state.restore().value_or(0);
+    starts.push_back(first);
+    for (const int64_t step : state.steps(first, kSteps)) {
+      before_step(step);
+      job.step(step, manager.rank(), manager.world_size(), [&](at::Tensor& gradient) {
+        std::vector<at::Tensor> gradients = {gradient};
+        manager.world()->allreduce(gradients)->wait();
+      });
+    }
+    expect_as_in_one_process(job);
+  });
+}
+
+// Three ranks; rank 1 dies at a step, and the others change places.
+const bool kSurvivors = register_rank_function("survivors", [] {
+  const auto agent = own_agent(3);
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  std::vector<int64_t> starts;
+  train(elastic, starts, [&](int64_t step) {
+    DistributedManager& manager = DistributedManager::get();
+    if (manager.world_size() < 3 || manager.rank() != 1 || step != kFails) return;
+    agent->set("next", "2 1 -1 0");
+    agent->set("lost", "1");
+    _exit(0);
+  });
+  ASSERT_EQ(starts.size(), 2u);
+  // At most the step that was under way is taken again.
+  EXPECT_EQ(starts[1], kFails);
+  EXPECT_EQ(DistributedManager::get().world_size(), 2);
+  EXPECT_EQ(DistributedManager::get().rank(), agent->assignment().rank == 0 ? 1 : 0);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticTest, SurvivorsOfALossGoOnFromMemory) {
+  for (const RankResult& result : run("survivors", {1, 1, 1})) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+// Two ranks, and then a third: where the first two stand, it begins.
+const bool kGrowing = register_rank_function("growing", [] {
+  auto agent = own_agent(number("TEST_GENERATION") == 1 ? 2 : 3);
+  const bool is_new = agent->assignment().generation == 2;
+  if (is_new) {
+    const auto before = GenerationAgent::of(
+        c10::make_intrusive<c10d::TCPStore>("127.0.0.1",
+                                            [] {
+                                              c10d::TCPStoreOptions options;
+                                              options.port =
+                                                  static_cast<uint16_t>(number("TEST_PORT"));
+                                              return options;
+                                            }()),
+        1, 0, 2);
+    while (!before->has("next")) usleep(2000);
+  }
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  std::vector<int64_t> starts;
+  train(elastic, starts, [&](int64_t step) {
+    const bool is_first = DistributedManager::get().world_size() == 2;
+    if (!is_first || step != kFails || agent->assignment().rank != 0) return;
+    agent->set("next", "3 0 1");
+    agent->set("quiesce", "now");
+  });
+  ASSERT_EQ(starts.size(), is_new ? 1u : 2u);
+  EXPECT_GT(starts.back(), kFails);
+  EXPECT_LT(starts.back(), kSteps);
+  EXPECT_EQ(starts.back() % 10, 0);
+  if (!is_new) {
+    EXPECT_EQ(GenerationAgent::quiesced_at, starts.back());
+  }
+  EXPECT_EQ(DistributedManager::get().world_size(), 3);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticTest, TheWorldGrowsAtTheEndOfAStep) { expect_success(run("growing", {1, 1, 2})); }
+
+const bool kOwnError = register_rank_function("own_error", [] {
+  const auto agent = own_agent(1);
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  int worlds = 0;
+  EXPECT_THROW(elastic.run([&] {
+    ++worlds;
+    throw std::invalid_argument("the program's own");
+  }),
+               std::invalid_argument);
+  EXPECT_EQ(worlds, 1);
+});
+
+TEST(ElasticTest, TheProgramsOwnErrorLeaves) { expect_success(run("own_error", {1})); }
+
+}  // namespace
+}  // namespace meshrun
