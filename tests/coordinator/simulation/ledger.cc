@@ -125,6 +125,11 @@ void Ledger::OnPassed(const GenerationKey& key, const std::string& barrier, int 
 }
 
 void Ledger::OnAdded(const GenerationKey& key, const std::string& request_id, int64_t value) {
+  const size_t sent = adding_[key].size();
+  if (value > static_cast<int64_t>(sent)) {
+    Fail(fmt::format("addition {} in {} is answered with {}, and {} were sent: one counted twice",
+                     request_id, Text(key), value, sent));
+  }
   const auto [it, is_new] = added_[key].try_emplace(value, request_id);
   if (it->second == request_id) return;
   Fail(fmt::format("additions {} and {} in {} are both answered with {}", it->second, request_id,

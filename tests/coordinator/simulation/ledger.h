@@ -55,8 +55,11 @@ class Ledger {
   // A rank enters a barrier of all ranks, and leaves it.
   void OnEnter(const GenerationKey& key, const std::string& barrier, int rank);
   void OnPassed(const GenerationKey& key, const std::string& barrier, int rank, int world_size);
-  // An addition of 1, with this request id, was answered with `value`: no two requests get the same
-  // value, and one that is repeated gets its own again.
+  // An addition of 1 is sent, maybe again. Answered with `value`: no two requests get the same one,
+  // one that is repeated gets its own again, and none counts twice.
+  void OnAdding(const GenerationKey& key, const std::string& request_id) {
+    adding_[key].insert(request_id);
+  }
   void OnAdded(const GenerationKey& key, const std::string& request_id, int64_t value);
   // A checkpoint's commit was answered with ok: one writer per step, and later steps have later
   // generations.
@@ -87,6 +90,7 @@ class Ledger {
   std::map<std::pair<std::string, uint32_t>, uint64_t> gpus_;
   std::set<std::string> writes_fenced_;
   std::map<std::pair<GenerationKey, std::string>, std::set<int>> entered_;
+  std::map<GenerationKey, std::set<std::string>> adding_;
   std::map<GenerationKey, std::map<int64_t, std::string>> added_;
   std::map<std::string, std::map<int64_t, uint64_t>> checkpoint_writers_;
   uint64_t starts_ = 0;

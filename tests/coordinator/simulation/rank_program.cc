@@ -140,6 +140,7 @@ void RankProgram::Add(int left) {
   }
   const GenerationKey key = self()->key();
   const std::string request_id = fmt::format("{}-{}", process_, left);
+  world_.ledger.OnAdding(key, request_id);
   Call(
       [this, request_id] {
         v1::StateEvent event;

@@ -82,8 +82,7 @@ class Simulation {
                                    .in_process = random.OneIn(2),
                                    .checkpoints = random.OneIn(2)};
       Client& client = *clients_.emplace_back(std::make_unique<Client>(world_, spec));
-      world_.timeline.After(random.Between(nanoseconds(0), plan_.chaos * 3 / 4),
-                            [&client] { client.Submit(); });
+      world_.timeline.After(DrawArrival(), [&client] { client.Submit(); });
     }
     PlanFaults(world_, clients_, plan_.chaos, plan_.faults);
     Until(plan_.chaos, [] { return false; });
@@ -99,6 +98,14 @@ class Simulation {
   }
 
  private:
+  nanoseconds DrawArrival() {
+    constexpr std::chrono::hours kHour(1);
+    Random& random = world_.random;
+    if (plan_.rush.count() == 0) return random.Between(nanoseconds(0), plan_.chaos * 3 / 4);
+    return kHour * random.Between(0, plan_.chaos / kHour - 1) +
+           random.Between(nanoseconds(0), plan_.rush);
+  }
+
   // False at `end`.
   bool Until(SteadyNanos end, const std::function<bool()>& over) {
     // Looking is as much work as there are hosts.

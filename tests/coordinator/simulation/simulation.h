@@ -29,6 +29,8 @@ struct Plan {
   StateStore* store = nullptr;
   // At most so long after an event the coordinator takes its batch.
   nanoseconds turn = milliseconds(1);
+  // Jobs come in the first so long of each hour; 0: at any time.
+  nanoseconds rush{0};
   // Of a job's work.
   nanoseconds longest_work = seconds(20);
 };
