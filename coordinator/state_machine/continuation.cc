@@ -239,12 +239,20 @@ void Generations::OnHung(Job& job, int rank, const std::string& message) {
 
 void Generations::GrowAll() {
   if (!jobs_.queue_empty()) return;
+  std::vector<const v1::Node*> roomy = nodes_.Present(/*healthy_only=*/true);
+  std::erase_if(
+      roomy, [](const v1::Node* node) { return node->slots_used() >= node->resources().slots(); });
   const std::set<std::string> jobs = jobs_.elastic();
   for (const std::string& job_id : jobs) {
     Job& job = *jobs_.Find(job_id);
     const v1::Growth growth = job.view.spec().growth();
     if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
     if (growth != v1::GROWTH_AT_ONCE && !std::exchange(job.may_grow, false)) continue;
+    // To place all elastic jobs whenever something ends would be quadratic.
+    const bool has_room = std::any_of(roomy.begin(), roomy.end(), [&](const v1::Node* node) {
+      return !job.member_by_node.contains(node->node_id());
+    });
+    if (!has_room) continue;
     std::string waits;
     const PlacementResult result = PlaceAgain(job, Candidates(job, &waits));
     if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {

@@ -307,14 +307,20 @@ void Generations::OnRanksJoined(Node& node, const v1::Fence& fence, const v1::Ra
   jobs_.Changed(*job, *member);
 }
 
-const Job* Generations::OnProgress(Node& node, const v1::Fence& fence,
-                                   const v1::ProgressReport& report) {
+std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& fence,
+                                                  const v1::ProgressReport& report) {
   const auto [job, member] = Resolve(node, fence, "ProgressReport");
-  if (job == nullptr) return nullptr;
+  if (job == nullptr) return std::nullopt;
+  StepChange change{job, -1, false};
   int lowest = job->view.world_size();
   for (const auto& [rank, progress] : report.progress()) {
     if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
-    *job->view.mutable_ranks(rank)->mutable_progress() = progress;
+    v1::Progress& known = *job->view.mutable_ranks(rank)->mutable_progress();
+    if (progress.has_step() && (!known.has_step() || known.step() != progress.step())) {
+      change.fell |= known.has_step() && known.step() > progress.step();
+      change.highest = std::max(change.highest, progress.step());
+    }
+    known = progress;
     lowest = std::min(lowest, rank);
   }
   for (int rank = 0; rank <= lowest && rank < job->view.ranks_size(); ++rank) {
@@ -323,7 +329,8 @@ const Job* Generations::OnProgress(Node& node, const v1::Fence& fence,
     break;
   }
   jobs_.Progressed(*job);
-  return job->view.state() == v1::JOB_STATE_RUNNING ? job : nullptr;
+  if (job->view.state() != v1::JOB_STATE_RUNNING) return std::nullopt;
+  return change;
 }
 
 void Generations::OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report) {

@@ -20,17 +20,22 @@
 // its node says that the ranks have ended. No other node takes its place before the node's fence
 // time, unless the job's writes are fenced.
 //
-// generations.cc has the start, recovery.cc failures and the end, continuation.cc the generations
-// that go on in process, leaving.cc what leaves, adoption.cc returning nodes and restarts.
+// generations.cc has the start, recovery.cc failures and the end, restart_budget.cc what they cost,
+// continuation.cc the generations that go on in process, leaving.cc what leaves, adoption.cc
+// returning nodes and restarts.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coordinator/state_machine/blocked_ranks.h"
+#include "coordinator/state_machine/deadline_index.h"
+#include "coordinator/state_machine/hangs.h"
 #include "coordinator/state_machine/jobs.h"
 #include "coordinator/state_machine/nodes.h"
 #include "coordinator/state_machine/placement.h"
@@ -62,8 +67,9 @@ class Generations {
   void OnRanksQuiesced(Node& node, const v1::Fence& fence, const v1::RanksQuiesced& quiesced);
   void OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit);
   void OnEnded(Node& node, const v1::Fence& fence);
-  // The job; null where the report was ignored.
-  const Job* OnProgress(Node& node, const v1::Fence& fence, const v1::ProgressReport& report);
+  // What has changed; absent where the report was ignored, or the job does not run.
+  std::optional<StepChange> OnProgress(Node& node, const v1::Fence& fence,
+                                       const v1::ProgressReport& report);
   void OnWaitReport(Node& node, const v1::Fence& fence, const v1::WaitReport& report);
   void OnWaitWithdrawn(Node& node, const v1::Fence& fence, const v1::WaitWithdrawn& withdrawn);
 
@@ -74,6 +80,12 @@ class Generations {
   void OnNodeLost(Node& node, const std::string& why, bool stopped);
   // The LOST node's fence time has come.
   void OnNodeFenced(Node& node);
+
+  // Leaving members whose hosts are connected and have not ended them in time are stuck.
+  void ExpireLeaving();
+  std::optional<SteadyNanos> NextDeadline() const { return leaving_deadlines_.Next(); }
+  // The coordinator itself stood still.
+  void PostponeLeaving() { leaving_deadlines_.PostponeTo(context_.now + context_.lease); }
 
   // A running job asks its ranks to stand still, and goes on with the nodes that there are then.
   // False: not all of them can, nothing has changed.
@@ -155,10 +167,6 @@ class Generations {
                      const v1::RankExit* exit);
   void FailJob(Job& job, v1::FailureCause cause, const std::string& message, const Node* node);
   void Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason);
-  bool MayRestart(const Job& job) const;
-  bool MadeProgress(const Job& job) const;
-  // Counts the failure of this generation, and says what follows.
-  std::string Charge(Job& job);
   void EndMember(Job& job, Member& member, End how);
   void EndGeneration(Job& job, const std::string& why);
   void Conclude(Job& job);
@@ -166,8 +174,16 @@ class Generations {
   bool ConcludeStop(Job& job);
   void Finish(Job& job, v1::JobState state, std::string reason);
 
+  // restart_budget.cc
+  bool MayRestart(const Job& job) const;
+  bool LacksProgress(const Job& job) const;
+  bool MadeProgress(const Job& job) const;
+  // Counts the failure of this generation, and says what follows.
+  std::string Charge(Job& job);
+
   // leaving.cc
   void Leave(Job& job, Member& member, bool stuck);
+  void SetStuck(const Job& job, Node& node);
   void Release(Job& job, size_t leaving);
   // The node says that nothing is left of this generation, nor of earlier ones. False where none of
   // them was leaving.
@@ -181,6 +197,8 @@ class Generations {
   JobTable& jobs_;
   RendezvousStore& store_;
   BlockedRanks& blocked_;
+  // (job, node) of those that were told to end.
+  DeadlineIndex<std::pair<std::string, std::string>> leaving_deadlines_;
   // Jobs whose survivors wait, and of which something has changed.
   std::set<std::string> proceed_;
 };

@@ -15,14 +15,6 @@ namespace {
 constexpr int kIntervalsToLearn = 2;
 constexpr size_t kNamed = 8;
 
-int64_t HighestStep(const v1::Job& job) {
-  int64_t highest = -1;
-  for (const v1::RankStatus& rank : job.ranks()) {
-    if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());
-  }
-  return highest;
-}
-
 std::string NameRanks(const std::vector<int>& ranks) {
   const std::vector<int> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kNamed));
   return fmt::format(
@@ -32,7 +24,8 @@ std::string NameRanks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-void Hangs::OnProgress(const Job& job) {
+void Hangs::OnProgress(const StepChange& change) {
+  const Job& job = *change.job;
   if (watches_.size() > 2 * jobs_.active_count() + 100) {
     std::erase_if(watches_, [&](const auto& entry) {
       const Job* watched = jobs_.Find(entry.first);
@@ -44,8 +37,8 @@ void Hangs::OnProgress(const Job& job) {
     watch = Watch();
     watch.generation = job.view.generation();
   }
-  const int64_t step = HighestStep(job.view);
-  if (step <= watch.step) return;
+  const int64_t step = change.highest;
+  if (step <= watch.step && !change.fell) return;
   if (watch.step >= 0) {
     ++watch.intervals;
     watch.longest = std::max(watch.longest, context_.now - watch.at);

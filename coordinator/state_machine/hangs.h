@@ -1,7 +1,7 @@
 // Jobs whose steps have stopped, by the reports of their ranks.
 //
-// The limit adapts to the job: ten times the longest time between two reports of a higher step, and
-// never less than the floor; JobSpec.hang_timeout replaces it. A job that has reported fewer than
+// The limit adapts to the job: ten times the longest time between two reports of a higher step (or a
+// lower one of the same rank: some count from 0 in each epoch), and never less than the floor; JobSpec.hang_timeout replaces it. A job that has reported fewer than
 // three steps in a generation, or the last one, is not watched. At the limit people are told who
 // stands still and who waits for it, and every host dumps the state of its ranks. After that the
 // generation fails, where the job has restarts or has set its limit; else it is left alone.
@@ -21,6 +21,15 @@
 
 namespace meshrun::coordinator {
 
+// What a report of a running job has changed.
+struct StepChange {
+  const Job* job = nullptr;
+  // Of the ranks whose step is another one than before; -1: of none.
+  int64_t highest = -1;
+  // The step of a rank is lower than before: it counts anew.
+  bool fell = false;
+};
+
 class Hangs {
  public:
   static constexpr std::chrono::minutes kFloor{2};
@@ -32,7 +41,7 @@ class Hangs {
       : context_(context), nodes_(nodes), jobs_(jobs), blocked_(blocked) {}
 
   // Some rank of a running job has reported.
-  void OnProgress(const Job& job);
+  void OnProgress(const StepChange& change);
 
   struct Verdict {
     Job* job = nullptr;

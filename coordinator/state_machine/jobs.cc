@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "core/ids.h"
 #include "core/job_spec.h"
 #include "core/proto_time.h"
@@ -178,12 +180,38 @@ void JobTable::NewGeneration(Job& job, uint64_t previous_generation) {
   const v1::World& world = *job.worlds.at(job.view.generation());
   context_.Put(v1::STATE_TABLE_WORLDS, GenerationKey(job.id(), job.view.generation()), world);
   for (const Member& member : job.members) Changed(job, member);
+  DropOldWorlds(job);
+}
+
+// A job may live through any number of generations.
+void JobTable::DropOldWorlds(Job& job) {
+  size_t kept = 0;
+  int ranks = 0;
+  auto it = job.worlds.end();
+  while (it != job.worlds.begin()) {
+    ranks += std::prev(it)->second->ranks_size();
+    if (++kept > kMaxWorlds || (kept > 1 && ranks > kMaxWorldRanks)) break;
+    --it;
+  }
+  for (auto old = job.worlds.begin(); old != it; old = job.worlds.erase(old)) {
+    context_.Erase(v1::STATE_TABLE_WORLDS, GenerationKey(job.id(), old->first));
+  }
 }
 
 void JobTable::Leave(Job& job, const Member& member, bool stuck) {
   const size_t node_rank = static_cast<size_t>(&member - job.members.data());
   job.leaving.push_back({job.view.generation(), node_rank, member, stuck});
   Changed(job, member);
+}
+
+void JobTable::Stuck(Job& job, size_t index) {
+  LeavingMember& leaving = job.leaving[index];
+  leaving.stuck = true;
+  if (leaving.generation == job.view.generation()) {
+    Changed(job, job.members[leaving.node_rank]);
+  } else {
+    WriteLeaving(job, leaving);
+  }
 }
 
 void JobTable::Left(Job& job, size_t index) {

@@ -173,6 +173,8 @@ class JobTable {
   // The one of a stop that is sent now.
   void SetStopDeadline(const Job& job);
   void ClearDeadline(const Job& job) { deadlines_.Clear(job.id()); }
+  // The coordinator itself stood still: what answers a deadline may wait to be read.
+  void PostponeDeadlines() { deadlines_.PostponeTo(context_.now + context_.lease); }
   // The job's record, watchers and revision; ranks are in Member records of their own.
   void Changed(Job& job) { changed_.insert(job.id()); }
   void Changed(Job& job, const Member& member);
@@ -181,6 +183,8 @@ class JobTable {
   void NewGeneration(Job& job, uint64_t previous_generation);
   // The member of the current generation is leaving from now on.
   void Leave(Job& job, const Member& member, bool stuck);
+  // The leaving member was sent SIGKILL long ago.
+  void Stuck(Job& job, size_t index);
   // The leaving member has ended: drops it.
   void Left(Job& job, size_t index);
 
@@ -219,7 +223,12 @@ class JobTable {
   const std::map<std::string, Job>& all() const { return jobs_; }
 
  private:
+  // Tables of a job's earlier generations that are kept for its logs: so many, and of so many ranks.
+  static constexpr size_t kMaxWorlds = 100;
+  static constexpr int kMaxWorldRanks = 200'000;
+
   void Index(const Job& job);
+  void DropOldWorlds(Job& job);
   // Into the queue, unless it is held.
   void Enqueue(Job& job);
   // Ended jobs that are too many or too old: those that ended first.

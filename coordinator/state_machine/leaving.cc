@@ -7,6 +7,12 @@
 #include "core/text.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// After the grace, for SIGKILL to take effect and for the worker to report it.
+constexpr std::chrono::seconds kEndSlack(30);
+
+}  // namespace
 
 void Generations::Leave(Job& job, Member& member, bool stuck) {
   jobs_.Leave(job, member, stuck);
@@ -15,9 +21,37 @@ void Generations::Leave(Job& job, Member& member, bool stuck) {
     const bool exited = job.view.ranks(member.first_rank + i).state() == v1::RANK_STATE_EXITED;
     job.leaving.back().exited &= exited;
   }
-  if (!stuck) return;
   Node& node = *nodes_.Find(member.node_id);
+  if (!stuck) {
+    leaving_deadlines_.Set({job.id(), node.id()}, context_.now + job.stop_grace() + kEndSlack);
+    return;
+  }
+  SetStuck(job, node);
+}
+
+void Generations::SetStuck(const Job& job, Node& node) {
   nodes_.SetDrainReason(node, fmt::format("processes of job {} do not end", job.id()));
+}
+
+void Generations::ExpireLeaving() {
+  while (const auto due = leaving_deadlines_.PopDue(context_.now)) {
+    Job* job = jobs_.Find(due->first);
+    Node* node = nodes_.Find(due->second);
+    // One that is not connected has a fence time, or hears Forget when it returns.
+    if (job == nullptr || node == nullptr || node->session_id == 0) continue;
+    for (size_t i = 0; i < job->leaving.size(); ++i) {
+      const LeavingMember& leaving = job->leaving[i];
+      if (leaving.stuck || leaving.member.node_id != node->id()) continue;
+      context_.Record("MemberStuck", job->id(), node->id(),
+                      fmt::format("{} was told to end ranks of generation {}, and did not say that "
+                                  "they ended; it is told to kill and forget them",
+                                  node->record.name(), leaving.generation));
+      SendForget(job->id(), leaving.generation, *node);
+      jobs_.Stuck(*job, i);
+      SetStuck(*job, *node);
+      proceed_.insert(job->id());
+    }
+  }
 }
 
 void Generations::Release(Job& job, size_t index) {
@@ -72,7 +106,11 @@ void Generations::OnLeavingReturned(Node& node, const v1::Hello& hello) {
           SendForget(job_id, leaving.generation, node);
         }
       }
-      if (!runs) Release(*job, i);
+      if (!runs) {
+        Release(*job, i);
+      } else if (!leaving.stuck) {
+        leaving_deadlines_.Set({job_id, node.id()}, context_.now + kEndSlack);
+      }
     }
   }
 }

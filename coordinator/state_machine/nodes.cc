@@ -35,6 +35,15 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
           "directory is a copy; give each worker one of its own",
           hello.node_id(), record.name(), record.address(), hello.name(), hello.address()));
     }
+    if (other_machine && !node.jobs.empty() && context_.now < node.fence() &&
+        node.fence() != SteadyNanos::max()) {
+      // What this machine runs says nothing of the ranks on the other one.
+      return absl::UnavailableError(fmt::format(
+          "node id {} was that of another machine, {}, whose ranks may compute for {} more: then "
+          "{} takes its place",
+          hello.node_id(), record.name(), FormatDuration(node.fence() - context_.now),
+          hello.name()));
+    }
     const bool other_host = hello.address() != record.address() || hello.name() != record.name();
     if (node.session_id != 0 && incarnation == record.incarnation() && other_host) {
       return absl::AlreadyExistsError(fmt::format(

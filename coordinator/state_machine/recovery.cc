@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "coordinator/state_machine/generations.h"
-#include "core/exit_codes.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 #include "core/text.h"
@@ -12,11 +11,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-// So many failed generations without a step beyond the highest one before end the job.
-constexpr uint32_t kFailuresWithoutProgress = 3;
-// A generation that ran so long and went beyond the highest step before has made progress, also
-// without a checkpoint.
-constexpr std::chrono::minutes kLongRun(10);
 // Before the restart that follows so many failures without progress: none, 1 s, 2 s, ... 60 s.
 std::chrono::nanoseconds Backoff(uint32_t failures) {
   if (failures < 2) return std::chrono::nanoseconds(0);
@@ -38,22 +32,6 @@ int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
     }
   }
   return -1;
-}
-
-int64_t NewestCheckpoint(const Job& job) {
-  int64_t newest = -1;
-  for (const v1::CheckpointCommit& commit : job.view.checkpoints()) {
-    newest = std::max(newest, commit.step());
-  }
-  return newest;
-}
-
-int64_t HighestStep(const Job& job) {
-  int64_t highest = job.view.progress().has_step() ? job.view.progress().step() : -1;
-  for (const v1::RankStatus& rank : job.view.ranks()) {
-    if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());
-  }
-  return highest;
 }
 
 }  // namespace
@@ -103,7 +81,16 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   }
   // A rank that its worker stopped has not finished, however it ended.
   if (job.survivors_wait) proceed_.insert(job.id());
-  if (!MayFail(job) || (ExitedCleanly(exit) && !exit.teardown())) return;
+  if (!MayFail(job)) return;
+  if (ExitedCleanly(exit) && !exit.teardown()) {
+    if (job.view.state() != v1::JOB_STATE_RENDEZVOUS) return;
+    // It was to live on: the generation that is being prepared cannot start without it.
+    Fail(job, v1::FAILURE_CAUSE_MOVED,
+         fmt::format("rank {} on {} finished while the next generation was being prepared",
+                     exit.rank(), node.record.name()),
+         &node, &exit);
+    return;
+  }
   if (exit.teardown()) {
     Fail(job, v1::FAILURE_CAUSE_NODE_LOST,
          fmt::format("the worker on {} stopped its ranks", node.record.name()), &node, &exit);
@@ -116,6 +103,9 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
 void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::string& message,
                                 const Node* node, const v1::RankExit* exit) {
   v1::Failure& failure = *job.view.mutable_failure();
+  // A process that dies while the generation after a failure is being prepared dies of that one.
+  const bool follows = exit != nullptr && job.view.state() == v1::JOB_STATE_RENDEZVOUS &&
+                       job.view.has_failure() && failure.generation() + 1 == job.view.generation();
   failure.Clear();
   failure.set_cause(cause);
   failure.set_message(message);
@@ -124,7 +114,7 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
     failure.set_node_id(node->id());
     failure.set_node_name(node->record.name());
   }
-  failure.set_planned(cause == v1::FAILURE_CAUSE_MOVED ||
+  failure.set_planned(follows || cause == v1::FAILURE_CAUSE_MOVED ||
                       (cause == v1::FAILURE_CAUSE_NODE_LOST && node != nullptr && node->draining));
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());
@@ -220,47 +210,6 @@ void Generations::EndMember(Job& job, Member& member, End how) {
   jobs_.Changed(job, member);
 }
 
-bool Generations::MayRestart(const Job& job) const {
-  const v1::Failure& failure = job.view.failure();
-  // By this exit code a rank says that another run would end in the same way.
-  if (failure.cause() == v1::FAILURE_CAUSE_RANK_EXITED &&
-      failure.exit().exit_code() == kExitDoNotRequeue) {
-    return false;
-  }
-  const uint32_t budget = job.view.spec().max_restarts();
-  // A planned end costs no restart, but a job with max_restarts 0 fails: its user asked that it
-  // never runs twice.
-  if (failure.planned()) return budget > 0;
-  const int64_t step = HighestStep(job);
-  const bool reports_steps = step >= 0 || job.progress_step >= 0;
-  if (reports_steps && step <= job.progress_step &&
-      job.failures_without_progress + 1 >= kFailuresWithoutProgress) {
-    return false;
-  }
-  return budget > 0 && (job.view.restarts_charged() < budget || MadeProgress(job));
-}
-
-// Since the last failure: enough for a new budget.
-bool Generations::MadeProgress(const Job& job) const {
-  return NewestCheckpoint(job) > job.checkpoint_at_failure ||
-         (context_.now - job.running_since >= kLongRun && HighestStep(job) > job.progress_step);
-}
-
-std::string Generations::Charge(Job& job) {
-  if (!job.failed()) return job.view.reason();
-  const std::string& what = job.view.failure().message();
-  if (job.view.failure().planned()) return "restart at no charge after: " + what;
-  if (MadeProgress(job)) job.view.set_restarts_charged(0);
-  const int64_t step = HighestStep(job);
-  job.failures_without_progress = step > job.progress_step ? 0 : job.failures_without_progress + 1;
-  job.progress_step = std::max(job.progress_step, step);
-  job.checkpoint_at_failure = NewestCheckpoint(job);
-  job.view.set_restarts(job.view.restarts() + 1);
-  job.view.set_restarts_charged(job.view.restarts_charged() + 1);
-  return fmt::format("restart {} of {} after: {}", job.view.restarts_charged(),
-                     job.view.spec().max_restarts(), what);
-}
-
 // What becomes of the job when the last member has ended.
 void Generations::Conclude(Job& job) {
   if (job.members_alive > 0 || !job.active()) return;
@@ -271,12 +220,11 @@ void Generations::Conclude(Job& job) {
   const bool may_restart = MayRestart(job);
   if (job.failed() && (!job.cancel_requested || !may_restart)) {
     if (!may_restart) {
-      if (job.failures_without_progress + 1 >= kFailuresWithoutProgress &&
-          job.view.restarts_charged() < job.view.spec().max_restarts()) {
+      if (LacksProgress(job) && job.view.restarts_charged() < job.view.spec().max_restarts()) {
         job.view.mutable_failure()->set_cause(v1::FAILURE_CAUSE_NO_PROGRESS);
         job.view.mutable_failure()->set_message(fmt::format(
             "{} generations in a row without a step of progress, the last one after: {}",
-            kFailuresWithoutProgress, job.view.failure().message()));
+            job.failures_without_progress + 1, job.view.failure().message()));
       }
       Finish(job, v1::JOB_STATE_FAILED, job.view.failure().message());
       return;
@@ -355,6 +303,10 @@ void Generations::OnDeadline(Job& job) {
       OnPrepareResult(*nodes_.Find(member.node_id), fence, silence);
       return;
     }
+    // All that are left have answered, and one is gone: it will not start.
+    const std::string message = "a host of the generation is gone";
+    RecordFailure(job, v1::FAILURE_CAUSE_MOVED, message, nullptr, nullptr);
+    Quiesce(job, job.kill_grace(), message);
     return;
   }
   if (job.view.state() == v1::JOB_STATE_RUNNING) {
@@ -378,7 +330,8 @@ void Generations::OnDeadline(Job& job) {
         fmt::format("{} did not say that its ranks ended; it is told to kill and forget them",
                     node.record.name()));
     SendForget(job.id(), job.view.generation(), node);
-    EndMember(job, member, End::kStuck);
+    // A host that is not connected may not have heard of the stop: its ranks may compute.
+    EndMember(job, member, node.session_id == 0 ? End::kLost : End::kStuck);
   }
   Conclude(job);
 }

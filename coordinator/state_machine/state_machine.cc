@@ -58,7 +58,8 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
   for (const auto& deadline :
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
         parts_->blocked.NextDeadline(), parts_->hangs.NextDeadline(),
-        parts_->flight_records.NextDeadline(), parts_->queue.NextDeadline()}) {
+        parts_->generations.NextDeadline(), parts_->flight_records.NextDeadline(),
+        parts_->queue.NextDeadline()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
@@ -107,6 +108,8 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
     context.Warn(fmt::format("the coordinator stood still for {}: leases are prolonged",
                              FormatDuration(context.now - previous)));
     parts_->nodes.PostponeLeases();
+    parts_->jobs.PostponeDeadlines();
+    parts_->generations.PostponeLeaving();
     parts_->hangs.Postpone();
   }
   const auto due = NextDeadline();
@@ -119,6 +122,7 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   }
   while (Node* node = parts_->nodes.NextFenced()) parts_->generations.OnNodeFenced(*node);
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);
+  parts_->generations.ExpireLeaving();
   parts_->queue.ExpireDue();
   parts_->store.ExpireDue();
   parts_->blocked.ExpireDue();
@@ -294,8 +298,8 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       generations.OnEnded(*node, fence);
       break;
     case v1::OpenSessionRequest::kProgressReport:
-      if (const Job* job = generations.OnProgress(*node, fence, message.progress_report())) {
-        parts_->hangs.OnProgress(*job);
+      if (const auto steps = generations.OnProgress(*node, fence, message.progress_report())) {
+        parts_->hangs.OnProgress(*steps);
       }
       break;
     case v1::OpenSessionRequest::kWaitReport:

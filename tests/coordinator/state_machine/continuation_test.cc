@@ -4,61 +4,12 @@
 
 #include <csignal>
 
-#include "core/proto_time.h"
-#include "tests/coordinator/support/harness.h"
+#include "tests/coordinator/state_machine/continuation_fixture.h"
 
 namespace meshrun::coordinator::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-class ContinuationTest : public ::testing::Test {
- protected:
-  FakeWorker& Add(const std::string& name) {
-    FakeWorker::Options options;
-    options.name = name;
-    FakeWorker& worker = h.AddWorkerWith(std::move(options));
-    worker.in_process = true;
-    return worker;
-  }
-  v1::JobSpec Elastic(uint32_t min_nodes, uint32_t max_nodes, uint32_t procs = 1) {
-    v1::JobSpec spec = MakeSpec(min_nodes, procs);
-    spec.set_max_nodes(max_nodes);
-    spec.set_max_restarts(3);
-    return spec;
-  }
-  // A job that is so far RUNNING in its first generation.
-  std::string Run(const v1::JobSpec& spec) {
-    const std::string id = h.Submit(spec);
-    // The last call for nodes.
-    if (h.state(id) == v1::JOB_STATE_QUEUED) h.Advance(seconds(2));
-    EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
-    return id;
-  }
-  static int Count(const FakeWorker& worker, bool (v1::OpenSessionResponse::*has)() const) {
-    int n = 0;
-    for (const auto& message : worker.received) n += (message.*has)();
-    return n;
-  }
-  absl::Status Commit(const std::string& job_id, uint64_t generation, int64_t step,
-                      std::optional<int64_t> expected) {
-    v1::StateEvent event;
-    v1::CommitCheckpointRequest& request = *event.mutable_commit_checkpoint();
-    *request.mutable_fence() = h.fence(job_id);
-    request.mutable_fence()->set_generation(generation);
-    request.mutable_commit()->set_name("runs/a");
-    request.mutable_commit()->set_step(step);
-    request.mutable_commit()->set_digest(std::to_string(step));
-    if (expected) request.set_expected_step(*expected);
-    return h.answer(h.Call(std::move(event))).status;
-  }
-  // The worker and its ranks are cut off.
-  void Lose(FakeWorker& worker) {
-    worker.deaf = true;
-    h.Disconnect(worker);
-  }
-  Harness h;
-};
 
 TEST_F(ContinuationTest, SurvivorsGoOnInProcessWithoutTheLostNode) {
   Add("node1");
