@@ -396,9 +396,13 @@ absl::Status Client::ReadLogs(const LogQuery& query,
     const std::function<bool(v1::ReadLogsResponse&)> deliver = [&](v1::ReadLogsResponse& chunk) {
       request.set_generation(chunk.generation());
       uint64_t& offset =
-          next.try_emplace({chunk.rank(), chunk.stream()}, chunk.offset()).first->second;
+          next.try_emplace({chunk.rank(), chunk.stream()}, chunk.offset() - chunk.dropped())
+              .first->second;
       const uint64_t end = chunk.offset() + chunk.data().size();
       if (end <= offset) return false;
+      // Said before, where a stream has been resumed.
+      chunk.set_dropped(
+          std::min(chunk.dropped(), chunk.offset() - std::min(chunk.offset(), offset)));
       if (chunk.offset() < offset) {
         chunk.mutable_data()->erase(0, offset - chunk.offset());
         chunk.set_offset(offset);

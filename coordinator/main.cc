@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "coordinator/server.h"
 #include "coordinator/state_store/sqlite_state_store.h"
@@ -15,6 +16,7 @@
 #include "core/log.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
+#include "core/rpc/health_flags.h"
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
@@ -53,6 +55,8 @@ struct Flags {
   bool ephemeral = false;
   std::string lease = "5s";
   std::string heartbeat = "1s";
+  meshrun::rpc::HealthFlags health_flags;
+  meshrun::rpc::LoopHealth::Options health;
   int ready_fd = -1;
   int lifeline_fd = -1;
   std::string log_format = "text";
@@ -64,6 +68,8 @@ struct Flags {
   meshrun::rpc::Security security;
 };
 
+// Below what service managers wait for before they kill.
+constexpr std::chrono::seconds kStopTime(20);
 constexpr std::string_view kPrefix = "meshrun-coordinator: ";
 
 int Fail(std::string_view why, int code) {
@@ -119,6 +125,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   options.lease = lease;
   options.heartbeat = heartbeat;
   options.retention = retention;
+  options.health = flags.health;
   options.record_path = flags.record_events;
   if (!flags.ephemeral) {
     auto store = SqliteStateStore::Open(flags.state_dir);
@@ -138,6 +145,11 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   if (flags.ready_fd >= 0) WriteReady(flags.ready_fd, **server);
   const int signal = meshrun::os::WaitForTerminationSignal();
   meshrun::log::Info("stopping", {{"signal", meshrun::os::SignalName(signal)}});
+  // A commit under way is finished, unless its disk hangs.
+  std::thread([] {
+    std::this_thread::sleep_for(kStopTime);
+    ::_exit(meshrun::kExitTryAgain);
+  }).detach();
   (*server)->Stop();
   return meshrun::kExitOk;
 }
@@ -182,6 +194,7 @@ int main(int argc, char** argv) {
   app.add_option("--keep-lost-nodes", flags.keep_lost_nodes,
                  "Forget a lost node after so long; `meshrun node rm` does it at once")
       ->capture_default_str();
+  meshrun::rpc::AddHealthFlags(app, &flags.health_flags);
   app.add_option("--record-events", flags.record_events,
                  "Write every event of the state machine to this file, for replay");
   app.add_option(
@@ -213,6 +226,9 @@ int main(int argc, char** argv) {
   }
   const auto retention = RetentionOf(flags);
   if (!retention.ok()) return Fail(retention.status(), meshrun::kExitUsage);
+  const auto health = meshrun::rpc::ParseHealthFlags(flags.health_flags);
+  if (!health.ok()) return Fail(health.status(), meshrun::kExitUsage);
+  flags.health = *health;
   meshrun::log::Level level;
   if (const absl::Status status = meshrun::log::ParseLevel(flags.log_level, &level); !status.ok()) {
     return Fail(status, meshrun::kExitUsage);

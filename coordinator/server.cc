@@ -37,7 +37,8 @@ class RunningServer : public Server {
                .heartbeat = options_.heartbeat,
                .retention = options_.retention,
                .record_path = options_.record_path,
-               .has_cluster_id = has_state_}) {}
+               .has_cluster_id = has_state_,
+               .on_turn = [this] { health_.Turned(); }}) {}
   ~RunningServer() override { Stop(); }
 
   absl::Status Begin() {
@@ -83,6 +84,7 @@ class RunningServer : public Server {
         loop_.PostEnd(std::move(event));
       });
     }
+    health_.Watch(*server_);
     address_ = options_.listen;
     if (unix_path) {
       port_ = 0;
@@ -99,6 +101,7 @@ class RunningServer : public Server {
   void Stop() override {
     loop_.Stop();
     relay_.Stop();
+    health_.Stop();
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
     server_->Wait();
@@ -117,6 +120,7 @@ class RunningServer : public Server {
 
   const bool has_state_;
   Options options_;
+  rpc::LoopHealth health_{options_.health};
   Recipients recipients_;
   EventLoop loop_;
   LogRelay relay_{{loop_, recipients_}};

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/state_store/state_store.h"
 #include "core/clock.h"
+#include "core/rpc/loop_health.h"
 #include "core/rpc/security.h"
 
 namespace meshrun::coordinator {
@@ -29,6 +30,7 @@ class Server {
     v1::Retention retention = {};
     std::string record_path;
     const Clock* clock = &Clock::Real();
+    rpc::LoopHealth::Options health;
   };
 
   // INVALID_ARGUMENT (address or TLS files), PERMISSION_DENIED (the socket's directory is open to

@@ -1,14 +1,22 @@
 #include "core/log.h"
 
 #include <fmt/format.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+
+#include "core/line_queue.h"
 
 namespace meshrun::log {
 namespace {
+
+constexpr char kPattern[] = "%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v";
 
 struct Sink {
   std::shared_ptr<spdlog::logger> logger;
@@ -22,7 +30,7 @@ Sink& TheSink() {
     auto* s = new Sink;
     s->logger = std::make_shared<spdlog::logger>("meshrun",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    s->logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
+    s->logger->set_pattern(kPattern);
     s->logger->flush_on(spdlog::level::debug);
     return s;
   }();
@@ -56,6 +64,38 @@ std::string Render(std::string_view message, Fields fields) {
   return line;
 }
 
+constexpr size_t kMostWaitingBytes = 1 << 20;
+constexpr std::chrono::seconds kFarewell(1);
+
+// Hands lines to a thread, so that a stderr that hangs holds nobody.
+class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  bool Flush() { return queue_.Flush(kFarewell); }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (lost_ > 0) {
+      const std::string text =
+          Render("lines were lost: stderr did not take them", {{"lines", lost_}});
+      if (!Push({message.logger_name, spdlog::level::warn, text})) {
+        ++lost_;
+        return;
+      }
+      lost_ = 0;
+    }
+    if (!Push(message)) ++lost_;
+  }
+  void flush_() override {}
+  bool Push(const spdlog::details::log_msg& message) {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    return queue_.TryPush(std::string(line.data(), line.size()));
+  }
+
+  LineQueue queue_{STDERR_FILENO, kMostWaitingBytes};
+  uint64_t lost_ = 0;
+};
+
 void Write(spdlog::level::level_enum level, std::string_view message, Fields fields) {
   Sink& sink = TheSink();
   if (sink.logger->should_log(level)) sink.logger->log(level, Render(message, fields));
@@ -67,6 +107,10 @@ void Configure(std::string_view component, Format format, Level level) {
   Sink& sink = TheSink();
   sink.component = std::string(component);
   sink.format = format;
+  static const auto& queue = *new std::shared_ptr<QueueSink>(std::make_shared<QueueSink>());
+  sink.logger->sinks() = {queue};
+  sink.logger->set_pattern(kPattern);
+  std::atexit([] { queue->Flush(); });
   if (format == Format::kJson) {
     sink.logger->set_pattern("{\"ts\":\"%Y-%m-%dT%H:%M:%S.%e%z\",\"level\":\"%l\"%v");
   }

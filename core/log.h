@@ -2,7 +2,9 @@
 //
 //   log::Info("node lost", {{"node", node_id}, {"silent_ms", silence}});
 //
-// Thread-safe. Lines go to stderr. Nothing is logged per training step at info.
+// Thread-safe. Lines go to stderr. Nothing is logged per training step at info. After Configure no
+// caller waits for stderr: a thread writes, and lines that it has no room for (1 MiB) are lost and
+// counted, which the next line says.
 #pragma once
 
 #include <concepts>
@@ -36,6 +38,7 @@ struct Field {
 using Fields = std::initializer_list<Field>;
 
 // `component` appears on each line, for example "coordinator". Call once, at the start of main.
+// What waits when the process exits is written first, unless that takes a second.
 void Configure(std::string_view component, Format format, Level level);
 
 // "debug", "info", "warning", "error"; INVALID_ARGUMENT lists them otherwise.

@@ -34,6 +34,7 @@ namespace {
 
 constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::seconds kFarewell(1);
+constexpr std::chrono::milliseconds kBeat(500);
 // Of looks for logs that have become too old.
 constexpr std::chrono::minutes kPruneInterval(10);
 // The longest wait for processes that were killed at once.
@@ -105,7 +106,8 @@ absl::Status Daemon::Init() {
                         .ids = ids_,
                         .facts = {.node_name = options_.name,
                                   .cores = resources_.cores(),
-                                  .has_gpus = resources_.gpus_size() > 0},
+                                  .has_gpus = resources_.gpus_size() > 0,
+                                  .log_limit_bytes = options_.log_limit_bytes},
                         .environment = InheritedEnvironment(environ),
                         .jobs_dir = options_.jobs_dir,
                         .supervisor = {.path = os::SelfPath(),
@@ -144,6 +146,9 @@ absl::Status Daemon::Init() {
                                                 state_dir_->incarnation());
 
   MESHRUN_RETURN_IF_ERROR(agent_server_->Start());
+  health_ = std::make_unique<rpc::LoopHealth>(options_.health);
+  health_->Watch(agent_server_->server());
+  Beat();
   WatchSignals();
   WatchLifeline();
   // Ranks of an earlier incarnation must be known before they can ask.
@@ -265,6 +270,11 @@ bool Daemon::OnRefused(const absl::Status& status) {
   return true;
 }
 
+void Daemon::Beat() {
+  health_->Turned();
+  loop_.After(kBeat, [this] { Beat(); });
+}
+
 void Daemon::OnTick() {
   if (ending_) return;
   loop_.After(ping_interval_, [this] { OnTick(); });
@@ -291,6 +301,7 @@ void Daemon::CheckContact() {
   const std::string reason = fmt::format("{} has lost its coordinator", options_.name);
   if (orphaned && !std::exchange(orphaned_, true) && !generations_->AllEnded()) {
     log::Error("no coordinator for longer than --orphan-timeout: stopping the ranks");
+    generations_->MarkOrphaned();
     generations_->StopAll(kOrphanGrace, reason);
   }
   if (fenced && !std::exchange(fenced_, true) && !generations_->AllEnded()) {
@@ -364,6 +375,7 @@ void Daemon::End() {
   session_->Close(kFarewell, [this] {
     // Waits for calls that need the loop; the loop stops after it.
     ender_ = std::thread([this] {
+      health_->Stop();
       agent_server_->Stop();
       // Directories of generations that are over; what hangs is left to the next daemon.
       files_.Drain(kFarewell);

@@ -17,6 +17,7 @@
 #include "core/certificates/expiry_watch.h"
 #include "core/ids.h"
 #include "core/os/fd.h"
+#include "core/rpc/loop_health.h"
 #include "core/rpc/security.h"
 #include "worker/agent_server/agent_server.h"
 #include "worker/event_loop/event_loop.h"
@@ -56,9 +57,12 @@ struct DaemonOptions {
   std::chrono::nanoseconds orphan_timeout = std::chrono::minutes(5);
   // When stopping: how long to wait, after the last job's grace, for ranks that do not end.
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);
+  rpc::LoopHealth::Options health;
   // A file system that does not answer a job for so long is that job's error. Two of them fit into
   // the coordinator's patience with Prepare.
   std::chrono::nanoseconds file_timeout = std::chrono::seconds(10);
+  // Of each of a running rank's two output files: of more the oldest goes. 0: all stays.
+  uint64_t log_limit_bytes = uint64_t{1} << 30;
   // Of logs of ended generations; root and newest are the daemon's to say.
   LogRetention keep_logs;
   // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.
@@ -99,6 +103,7 @@ class Daemon {
   v1::SupervisorPing MakePing() const;
   // When the ranks are killed, after the last contact.
   std::chrono::nanoseconds KillAfter() const;
+  void Beat();
   void Stop(const std::string& reason, bool at_once);
   void EndWhenQuiet();
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);
@@ -119,6 +124,7 @@ class Daemon {
   std::vector<std::string> shipped_jobs_;
   std::unique_ptr<Generations> generations_;
   std::unique_ptr<AgentServer> agent_server_;
+  std::unique_ptr<rpc::LoopHealth> health_;
   // For probes.
   std::unique_ptr<AgentSocket> own_socket_;
   std::unique_ptr<LogUploads> logs_;

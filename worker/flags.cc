@@ -11,6 +11,7 @@
 #include "core/exit_codes.h"
 #include "core/labels.h"
 #include "core/log.h"
+#include "core/rpc/health_flags.h"
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
@@ -45,8 +46,8 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   DaemonOptions options;
   options.state_dir = DefaultStateDir();
   std::string memory, ports, orphan_timeout = "5m", stop_timeout = "10s", keep_logs = "1G",
-                             keep_logs_for, file_timeout = "10s", log_format = "text",
-                             log_level = "info";
+                             keep_logs_for, file_timeout = "10s", log_limit = "1G",
+                             log_format = "text", log_level = "info";
   uint32_t cores = 0, slots = 0;
   std::vector<std::string> labels;
   int ready_fd = -1, lifeline_fd = -1;
@@ -98,6 +99,10 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                  "A job's working directory, program or log directory that does not answer for so "
                  "long keeps that job off this host")
       ->capture_default_str();
+  app.add_option("--log-limit", log_limit,
+                 "Bytes to keep of a running rank's stdout, and of its stderr: of more the oldest "
+                 "go (0: keep all)")
+      ->capture_default_str();
   app.add_option("--keep-logs", keep_logs,
                  "Bytes of logs to keep of generations that have ended, in blocks of the disk; the "
                  "newest stays always")
@@ -116,6 +121,8 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--log-format", log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_option("--log-level", log_level, "debug, info, warning or error");
+  rpc::HealthFlags health_flags;
+  rpc::AddHealthFlags(app, &health_flags);
   rpc::AddSecurityFlags(app, &options.security);
   try {
     app.parse(argc, argv);
@@ -131,6 +138,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   log::Level level = log::Level::kInfo;
   if (const auto status = log::ParseLevel(log_level, &level); !status.ok()) return wrong(status);
   log::Configure("worker", log_format == "json" ? log::Format::kJson : log::Format::kText, level);
+  const auto health = rpc::ParseHealthFlags(health_flags);
+  if (!health.ok()) return wrong(health.status());
+  options.health = *health;
   if (*cores_option) options.cores = cores;
   if (*slots_option) options.slots = slots;
   if (!memory.empty()) {
@@ -154,6 +164,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   const auto stop = ParseDuration(stop_timeout);
   if (!stop.ok()) return wrong(stop.status());
   options.stop_timeout = *stop;
+  const auto limit = ParseBytes(log_limit);
+  if (!limit.ok()) return wrong(limit.status());
+  options.log_limit_bytes = *limit;
   const auto files = ParseDuration(file_timeout);
   if (!files.ok()) return wrong(files.status());
   options.file_timeout = *files;

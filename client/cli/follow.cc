@@ -22,6 +22,7 @@
 #include "core/exit_codes.h"
 #include "core/mutex.h"
 #include "core/os/process.h"
+#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
@@ -63,11 +64,21 @@ bool HasRun(const v1::Job& job) {
 class OutputPipe {
  public:
   OutputPipe(Screen& screen, int world_size)
-      : merger_(world_size, screen.terminal() ? nanoseconds(kMergeWindow) : nanoseconds(0),
+      : screen_(screen),
+        merger_(world_size, screen.terminal() ? nanoseconds(kMergeWindow) : nanoseconds(0),
                 [&screen, world_size](const RankLine& line) { screen.Show(line, world_size); }),
         assembler_([this](const RankLine& line) { merger_.Add(line, SteadyNow()); }) {}
 
   void Append(const v1::ReadLogsResponse& chunk) {
+    if (chunk.dropped() > 0) {
+      // A line whose beginning was read does not go on here.
+      assembler_.Flush();
+      screen_.Say(
+          fmt::format("{} of rank {}'s {} are no longer kept: its log is longer than the "
+                      "worker's --log-limit",
+                      FormatBytes(chunk.dropped()), chunk.rank(),
+                      chunk.stream() == v1::LOG_STREAM_STDERR ? "stderr" : "stdout"));
+    }
     assembler_.Append(chunk.rank(), chunk.stream() == v1::LOG_STREAM_STDERR, chunk.data());
   }
   void Release() { merger_.Release(SteadyNow()); }
@@ -78,6 +89,7 @@ class OutputPipe {
   bool waiting() const { return !merger_.empty(); }
 
  private:
+  Screen& screen_;
   LineMerger merger_;
   LineAssembler assembler_;
 };

@@ -123,6 +123,8 @@ class EventLoop {
   // read_only.cc
   void EnterReadOnly(Mode mode, const std::string& reason);
   void LeaveReadOnly();
+  // Reads of the batch whose commit hangs: they need not wait for it.
+  void AnswerUncommittedReads();
   void AnswerBeside();
   void ProcessReadOnly(Batch batch);
   void AnswerWorker(const v1::SessionMessage& event);

@@ -1,6 +1,7 @@
 // The event loop while the state cannot be written.
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "coordinator/event_loop/event_loop.h"
@@ -52,6 +53,21 @@ void EventLoop::EnterReadOnly(Mode mode, const std::string& reason) {
   frozen_now_nanos_ = Now().count();
   read_only_began_ = options_.clock.SteadyNow();
   if (!loads_.busy()) LoadView();
+  if (mode == Mode::kHung) AnswerUncommittedReads();
+}
+
+void EventLoop::AnswerUncommittedReads() {
+  std::set<uint64_t> calls;
+  for (const v1::StateEvent& event : uncommitted_) {
+    // Streams wait: part of their answer may have been given.
+    if (!IsRead(event) || event.has_watch_job() || event.has_read_logs()) continue;
+    calls.insert(event.call_id());
+    AnswerRead(event);
+  }
+  std::erase_if(unreleased_, [&calls](const Action& action) {
+    const auto* const reply = std::get_if<ReplyToCall>(&action);
+    return reply != nullptr && calls.contains(reply->call_id);
+  });
 }
 
 void EventLoop::LoadView() {

@@ -131,6 +131,7 @@ class LogReader
         out->set_stream(it->second.open.stream());
         out->set_generation(it->second.generation);
         out->set_offset(chunk.offset());
+        out->set_dropped(chunk.dropped());
         out->set_allocated_data(chunk.release_data());
         bytes_ += out->data().size();
         Push(std::move(out));

@@ -93,7 +93,9 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   }
   if (exit.teardown()) {
     Fail(job, v1::FAILURE_CAUSE_NODE_LOST,
-         fmt::format("the worker on {} stopped its ranks", node.record.name()), &node, &exit);
+         fmt::format("the worker on {} stopped its ranks{}", node.record.name(),
+                     exit.orphaned() ? ": it had lost its coordinator" : ""),
+         &node, &exit);
     return;
   }
   Fail(job, exit.signal() != 0 ? v1::FAILURE_CAUSE_RANK_SIGNALED : v1::FAILURE_CAUSE_RANK_EXITED,
@@ -114,7 +116,9 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
     failure.set_node_id(node->id());
     failure.set_node_name(node->record.name());
   }
-  failure.set_planned(follows || cause == v1::FAILURE_CAUSE_MOVED ||
+  // A worker without its coordinator stops its ranks: nobody in the job is to blame.
+  const bool orphaned = exit != nullptr && exit->orphaned();
+  failure.set_planned(follows || orphaned || cause == v1::FAILURE_CAUSE_MOVED ||
                       (cause == v1::FAILURE_CAUSE_NODE_LOST && node != nullptr && node->draining));
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());

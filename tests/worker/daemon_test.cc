@@ -218,6 +218,7 @@ TEST_F(DaemonTest, WithoutACoordinatorRanksEndAfterTheOrphanTimeout) {
   ASSERT_EQ(hello.hello().running_size(), 1);
   ASSERT_EQ(hello.hello().running(0).exits_size(), 1);
   EXPECT_TRUE(hello.hello().running(0).exits(0).teardown());
+  EXPECT_TRUE(hello.hello().running(0).exits(0).orphaned());
 }
 
 TEST_F(DaemonTest, RanksLiveThroughACoordinatorsRestart) {
@@ -354,6 +355,38 @@ TEST_F(DaemonTest, JoinsAnotherClusterWhenItIsToldTo) {
   StartDaemon({"--join-cluster", "second"});
   EXPECT_EQ(AwaitHello().hello().cluster_id(), "first");
   EXPECT_EQ(AwaitHello().hello().cluster_id(), "second");
+}
+
+TEST_F(DaemonTest, ARunningRanksLogStaysWithinItsLimitAndReadersHearWhatIsGone) {
+  StartDaemon({"--log-limit", "64K"});
+  AwaitHello();
+  Prepare(PrepareFor("seq 1 60000; echo $$ > pid; exec sleep 1000"));
+  Start();
+  AwaitPid(directory_ / "pid");
+  struct stat info = {};
+  EXPECT_TRUE(Eventually(
+      [&] { return ::stat(Stdout(0).c_str(), &info) == 0 && info.st_blocks * 512 <= 64 << 10; }));
+  std::string written;
+  for (int i = 1; i <= 60000; ++i) written += std::to_string(i) + "\n";
+  EXPECT_EQ(info.st_size, static_cast<off_t>(written.size()));
+  v1::OpenSessionResponse open;
+  v1::OpenLog& log = *open.mutable_open_log();
+  log.set_stream_id("all");
+  log.set_job_id(kJob);
+  log.set_generation(1);
+  log.set_stream(v1::LOG_STREAM_STDOUT);
+  coordinator_->Send(open, kJob, 1);
+  const auto kept = coordinator_->AwaitUpload("all", [](const auto& u) { return u.ended; });
+  EXPECT_GE(kept.data.size(), size_t{32} << 10);
+  EXPECT_EQ(kept.first_offset + kept.data.size(), written.size());
+  EXPECT_EQ(kept.data, written.substr(kept.first_offset));
+  EXPECT_EQ(kept.dropped, kept.first_offset);
+  log.set_stream_id("last");
+  log.set_tail_lines(2);
+  coordinator_->Send(open, kJob, 1);
+  const auto last = coordinator_->AwaitUpload("last", [](const auto& u) { return u.ended; });
+  EXPECT_EQ(last.data, "59999\n60000\n");
+  EXPECT_EQ(last.dropped, 0u);
 }
 
 TEST_F(DaemonTest, ForwardsProgress) {

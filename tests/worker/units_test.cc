@@ -143,7 +143,7 @@ TEST(ErrorFileTest, ReadsBothShapesAndNothingElse) {
 }
 
 uint64_t Tail(const std::string& text, int64_t lines) {
-  return TailOffset(text.size(), lines,
+  return TailOffset(/*begin=*/0, text.size(), lines,
                     [&](uint64_t offset, size_t size) { return text.substr(offset, size); });
 }
 
@@ -161,7 +161,7 @@ TEST(TailTest, FindsTheFirstOfTheLastLines) {
 TEST(TailTest, LooksBackSoFarAndNoFurther) {
   constexpr uint64_t kTerabyte = uint64_t{1} << 40;
   uint64_t read = 0;
-  const uint64_t offset = TailOffset(kTerabyte, 5, [&read](uint64_t, size_t size) {
+  const uint64_t offset = TailOffset(/*begin=*/0, kTerabyte, 5, [&read](uint64_t, size_t size) {
     read += size;
     return std::string(size, '\0');
   });

@@ -30,6 +30,8 @@ class AgentServer {
   absl::Status Start();
   // Answers on a connected socket until its peer closes it, or Stop; closes it after Stop.
   void Serve(os::UniqueFd connection) MESHRUN_EXCLUDES(mu_);
+  // Once started.
+  grpc::Server& server() { return *server_; }
   // Cancels all calls under way and waits for them. Not from the loop's thread. Idempotent.
   void Stop() MESHRUN_EXCLUDES(mu_);
 

@@ -209,6 +209,10 @@ void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
   }
 }
 
+void Generations::MarkOrphaned() {
+  for (auto& [key, entry] : entries_) entry.generation->processes()->MarkOrphaned();
+}
+
 void Generations::KillAll(const std::string& reason) {
   for (auto& [key, entry] : entries_) {
     if (entry.generation->ended()) continue;

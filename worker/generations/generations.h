@@ -93,6 +93,8 @@ class Generations {
   void PingAll();
   // Stops all: with each job's own grace, at most `grace`.
   void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
+  // What ends by a stop from now on ends because there is no coordinator.
+  void MarkOrphaned();
   // SIGKILL to every rank: this host's fence time is over.
   void KillAll(const std::string& reason);
   bool AllEnded() const;

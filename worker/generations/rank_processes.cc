@@ -262,7 +262,8 @@ void RankProcesses::TakeExit(const v1::RankExit& exit) {
   std::optional<v1::RankExit>& known = processes_[name].exit;
   if (known) return;
   known = exit;
-  handler_.on_exit(*this, name, exit);
+  known->set_orphaned(orphaned_ && exit.teardown());
+  handler_.on_exit(*this, name, *known);
 }
 
 void RankProcesses::OnSupervisorGone() {

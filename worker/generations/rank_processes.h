@@ -63,6 +63,8 @@ class RankProcesses {
   void KillNow();
   // Nothing was started, and nothing will be: the supervisor ends. No handler is called.
   void Discard();
+  // What ends by a stop from now on ends because there is no coordinator.
+  void MarkOrphaned() { orphaned_ = true; }
   // Renews the supervisor's lease.
   void Ping(const v1::SupervisorPing& ping);
 
@@ -127,6 +129,7 @@ class RankProcesses {
   v1::SupervisorPing inherited_ping_;
   bool ready_ = false;
   bool stopping_ = false;
+  bool orphaned_ = false;
   bool ended_ = false;
 };
 

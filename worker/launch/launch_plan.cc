@@ -38,6 +38,7 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
       out.add_argv(prepare.spec().command(a));
     }
     out.set_working_dir(working_dir);
+    out.set_log_limit_bytes(host.log_limit_bytes);
     out.set_stdout_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDOUT));
     out.set_stderr_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDERR));
     out.set_error_file(ErrorFilePath(paths.logs, rank));

@@ -21,6 +21,8 @@ struct HostFacts {
   std::string agent_address;
   uint32_t cores = 1;
   bool has_gpus = false;
+  // Of each output file of a rank; 0: none.
+  uint64_t log_limit_bytes = 0;
 };
 
 // The whole environment of rank `local_rank` of `record`, except MASTER_ADDR and MASTER_PORT, which

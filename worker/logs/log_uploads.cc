@@ -1,19 +1,15 @@
 #include "worker/logs/log_uploads.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "core/log.h"
-#include "core/os/fd.h"
-#include "core/os/files.h"
+#include "worker/logs/log_file.h"
 #include "worker/logs/tail.h"
 
 namespace meshrun::worker {
@@ -74,6 +70,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     message_.Clear();
     message_.set_stream_id(request_.stream_id());
     message_.set_offset(offset_);
+    message_.set_dropped(data.empty() ? 0 : std::exchange(dropped_, 0));
     offset_ += data.size();
     message_.set_data(std::move(data));
     writing_ = true;
@@ -105,12 +102,15 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     // Read before the file: output that was written before the rank's end is not missed.
     const bool growing = growing_ && request_.follow();
     if (!file_ && !OpenFile(growing)) return;
-    std::string data(std::min<uint64_t>(kChunk, limit_ - std::min(limit_, offset_)), '\0');
-    const ssize_t n = data.empty() ? 0 : ::pread(file_.get(), data.data(), data.size(), offset_);
-    if (n < 0) return Fail(fmt::format("{}: cannot be read", path_));
-    if (n > 0) {
-      data.resize(n);
-      Send(std::move(data));
+    const uint64_t before = offset_;
+    offset_ = file_->FirstKept(offset_);
+    const uint64_t room = std::min<uint64_t>(kChunk, limit_ - std::min(limit_, offset_));
+    absl::StatusOr<std::string> data =
+        room == 0 ? std::string() : file_->Read(&offset_, static_cast<size_t>(room));
+    if (!data.ok()) return Fail(fmt::format("{}: cannot be read", path_));
+    dropped_ += offset_ - before;
+    if (!data->empty()) {
+      Send(*std::move(data));
     } else if (growing) {
       LookAgain();
     } else {
@@ -119,36 +119,32 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   }
 
   bool OpenFile(bool growing) {
-    auto opened = os::OpenRegularFile(path_);
-    if (opened.ok()) {
-      file_ = *std::move(opened);
-    } else {
+    absl::StatusOr<LogFile> file = LogFile::Open(path_);
+    if (!file.ok()) {
       std::error_code ignored;
-      const bool missing = absl::IsNotFound(opened.status());
-      if (missing && growing) {
+      if (absl::IsNotFound(file.status()) && growing) {
         LookAgain();
-      } else if (missing && std::filesystem::is_directory(
-                                std::filesystem::path(path_).parent_path(), ignored)) {
+      } else if (absl::IsNotFound(file.status()) &&
+                 std::filesystem::is_directory(std::filesystem::path(path_).parent_path(),
+                                               ignored)) {
         // A rank that was never started said nothing.
         End();
       } else {
-        Fail(std::string(opened.status().message()));
+        Fail(std::string(file.status().message()));
       }
       return false;
     }
-    struct stat info = {};
-    ::fstat(file_.get(), &info);
-    const uint64_t size = static_cast<uint64_t>(info.st_size);
+    file_ = *std::move(file);
+    const uint64_t size = file_->Size();
     // Without follow: only what the file holds now, not what a busy rank adds meanwhile.
     if (!request_.follow()) limit_ = size;
     offset_ = request_.offset();
     if (request_.tail_lines() > 0) {
+      const uint64_t begin = file_->FirstKept(0);
       const uint64_t tail =
-          TailOffset(size, request_.tail_lines(), [this](uint64_t offset, size_t bytes) {
-            std::string block(bytes, '\0');
-            const ssize_t n = ::pread(file_.get(), block.data(), bytes, offset);
-            block.resize(std::max<ssize_t>(n, 0));
-            return block;
+          TailOffset(begin, size, request_.tail_lines(), [this](uint64_t offset, size_t bytes) {
+            const absl::StatusOr<std::string> block = file_->Read(&offset, bytes);
+            return block.ok() ? *block : std::string();
           });
       offset_ = std::max(offset_, tail);
     }
@@ -168,8 +164,10 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   grpc::ClientContext context_;
   v1::UploadLogResponse response_;
   v1::UploadLogRequest message_;
-  os::UniqueFd file_;
+  std::optional<LogFile> file_;
   uint64_t offset_ = 0;
+  // Right before offset_, and not told yet.
+  uint64_t dropped_ = 0;
   uint64_t limit_ = UINT64_MAX;
   int looks_ = 0;
   bool writing_ = false;

@@ -11,11 +11,11 @@ constexpr uint64_t kFurthest = uint64_t{64} << 20;
 
 }  // namespace
 
-uint64_t TailOffset(uint64_t end, int64_t lines, const ReadAt& read_at) {
+uint64_t TailOffset(uint64_t begin, uint64_t end, int64_t lines, const ReadAt& read_at) {
   if (lines <= 0) return end;
   uint64_t block_end = end;
-  while (block_end > 0 && end - block_end < kFurthest) {
-    const uint64_t block_begin = block_end - std::min(block_end, kBlock);
+  while (block_end > begin && end - block_end < kFurthest) {
+    const uint64_t block_begin = block_end - std::min(block_end - begin, kBlock);
     const std::string block = read_at(block_begin, block_end - block_begin);
     for (size_t i = block.size(); i-- > 0;) {
       const uint64_t after = block_begin + i + 1;

@@ -95,9 +95,9 @@ std::vector<pollfd> Supervisor::PollSet() const {
 }
 
 int Supervisor::PollTimeout(Time now) const {
-  Time next = lease_end_;
+  Time next = DaemonLives() ? Time::max() : lease_end_;
   if (phase_ != Phase::kEnded) next = std::min(next, kill_at_);
-  next = std::min({next, progress_at_, start_at_});
+  next = std::min({next, progress_at_, start_at_, logs_at_});
   if (search_) next = std::min(next, search_->deadline());
   for (const Rank& rank : ranks_) next = std::min(next, rank.kill_at);
   auto wait = std::chrono::ceil<milliseconds>(next - now).count();
@@ -132,11 +132,12 @@ void Supervisor::AtTime(Time now) {
   if (search_ && now >= search_->deadline()) EndSearch(search_->GiveUp());
   // Judged only after all that had arrived was read: a supervisor that was itself held up must not
   // blame its daemon.
-  if (now >= lease_end_) {
+  if (now >= lease_end_ && !DaemonLives()) {
     lease_end_ = Time::max();
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
   }
   if (now >= start_at_) GoOnStarting(now);
+  if (now >= logs_at_) CheckLogs(now);
   KillAlone(now);
   if (const auto fence = UntilFence(); fence && fence->count() <= 0) {
     if (running_ > 0 && !stop_sent_) Say("killing its ranks: the fence time of this host is over");
@@ -171,6 +172,7 @@ void Supervisor::ReadRequests() {
 }
 
 void Supervisor::Disconnect() {
+  if (!abandoned_) lease_end_ = Now() + FromProto(options_.launch.lease());
   connection_.reset();
   writer_ = FrameWriter();
   if (options_.end_with_daemon && !released_) Abandon("its daemon is gone");
@@ -260,6 +262,8 @@ void Supervisor::KillAlone(Time now) {
 void Supervisor::TakePing(const v1::SupervisorPing& ping) {
   if (ping.has_good_for()) ping_ = ping;
 }
+
+bool Supervisor::DaemonLives() const { return connection_ && ping_.has_good_for(); }
 
 std::optional<std::chrono::nanoseconds> Supervisor::UntilFence() const {
   if (!ping_.has_good_for() || (phase_ != Phase::kRunning && phase_ != Phase::kStopping)) {

@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
+#include "worker/supervisor/bounded_log.h"
 #include "worker/supervisor/frame.h"
 #include "worker/supervisor/program_search.h"
 
@@ -72,6 +73,7 @@ class Supervisor {
     os::UniqueFd reports;
     v1::Progress progress;
     bool progress_unsent = false;
+    std::vector<BoundedLog> logs;
   };
 
   explicit Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
@@ -102,6 +104,9 @@ class Supervisor {
   // Processes that were stopped alone, when their grace is over.
   void KillAlone(Time now);
   void TakePing(const v1::SupervisorPing& ping);
+  // It holds its connection: a daemon that is silent so stalls, and the fence judges it, not the
+  // lease.
+  bool DaemonLives() const;
   // Time until the fence; absent where there is none.
   std::optional<std::chrono::nanoseconds> UntilFence() const;
   void Abandon(const char* why);
@@ -112,6 +117,8 @@ class Supervisor {
   void FinishExit(Rank& rank);
   void ReadSignals();
   void ReadReports(Rank& rank);
+  // Keeps the output of the ranks that run within its limits.
+  void CheckLogs(Time now);
   void SendProgress(Time now);
   v1::SupervisorState State() const;
   // Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is
@@ -147,6 +154,7 @@ class Supervisor {
   Time kill_at_ = Time::max();
   std::chrono::milliseconds kill_again_{0};
   Time progress_at_ = Time::max();
+  Time logs_at_ = Time::max();
   Time last_progress_ = Time::min();
   uint64_t malformed_reports_ = 0;
 };

@@ -25,6 +25,8 @@ using std::chrono::milliseconds;
 
 // At most ten progress messages a second.
 constexpr milliseconds kProgressInterval(100);
+// A rank that floods its log goes beyond the limit by what it writes meanwhile.
+constexpr milliseconds kLogInterval(1000);
 constexpr size_t kLargestReport = 1 << 16;
 constexpr int kReportsPerTurn = 256;
 // A killed process ends within a moment, or, in an uninterruptible sleep, not soon.
@@ -121,7 +123,28 @@ absl::StatusOr<pid_t> Supervisor::Spawn(Rank& rank, const v1::SupervisorStart& s
   // One search serves all generations: the job's command stays.
   if (found_) rank.launch.set_argv(0, found_->program());
   MESHRUN_ASSIGN_OR_RETURN(rank.reports, BindDatagrams(rank.launch.report_socket()));
-  return StartRank(rank.launch, start.env());
+  const auto pid = StartRank(rank.launch, start.env());
+  if (pid.ok() && rank.launch.log_limit_bytes() > 0) {
+    for (const std::string& path : {rank.launch.stdout_path(), rank.launch.stderr_path()}) {
+      rank.logs.emplace_back(path, rank.launch.log_limit_bytes());
+    }
+    logs_at_ = std::min(logs_at_, Now() + kLogInterval);
+  }
+  return pid;
+}
+
+void Supervisor::CheckLogs(Time now) {
+  bool any = false;
+  for (Rank& rank : ranks_) {
+    for (BoundedLog& log : rank.logs) {
+      if (const absl::Status status = log.Check(); !status.ok()) {
+        Say(std::string(status.message()));
+      }
+      any |= log.bounded() && !rank.exited;
+    }
+    if (rank.exited) rank.logs.clear();
+  }
+  logs_at_ = any ? now + kLogInterval : Time::max();
 }
 
 void Supervisor::Refuse(const std::string& why) {

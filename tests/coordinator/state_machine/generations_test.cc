@@ -209,6 +209,21 @@ TEST_F(GenerationTest, APlannedEndIsNotChargedAlsoWithTheBudgetSpent) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
 }
 
+TEST_F(GenerationTest, RanksThatEndForWantOfACoordinatorAreNotCharged) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(Restarting(1, 1, 1, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  FakeWorker::Requests requests = worker.StopRanks(id, /*code=*/1);
+  for (v1::OpenSessionRequest& request : requests) {
+    if (request.has_rank_exit()) request.mutable_rank_exit()->set_orphaned(true);
+  }
+  h.Say(worker, std::move(requests));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+  EXPECT_THAT(h.job(id).failure().message(), ::testing::HasSubstr("had lost its coordinator"));
+}
+
 TEST_F(GenerationTest, APlannedEndIsRememberedOverARestart) {
   FakeWorker& a = h.AddWorker("a");
   FakeWorker& b = h.AddWorker("b");

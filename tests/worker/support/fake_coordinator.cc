@@ -126,6 +126,7 @@ grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*,
     if (upload.data.empty()) upload.first_offset = chunk.offset();
     upload.data += chunk.data();
     upload.error = chunk.error();
+    upload.dropped += chunk.dropped();
     changed_.NotifyAll();
   }
   MutexLock lock(mu_);

@@ -51,6 +51,7 @@ class FakeCoordinator : public v1::SessionService::Service {
     uint64_t first_offset = 0;
     std::string data;
     std::string error;
+    uint64_t dropped = 0;
     bool ended = false;
   };
   // As it is once `enough` holds of it.

@@ -1,5 +1,6 @@
 // LD_PRELOAD: a file system that hangs. Calls on paths below $MESHRUN_HANG_BELOW wait for as long as
-// the file $MESHRUN_HANG_WHILE exists, in every process that inherits both.
+// the file $MESHRUN_HANG_WHILE exists, in every process that inherits both. With $MESHRUN_HANG_ONLY
+// only what makes data durable hangs, and what is cached can be read.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -23,20 +24,30 @@ void WaitWhile(const char* flag) {
   }
 }
 
-void OnPath(const char* path) {
+void Hold(const char* path) {
   const char* const below = std::getenv("MESHRUN_HANG_BELOW");
   const char* const flag = std::getenv("MESHRUN_HANG_WHILE");
   if (below == nullptr || flag == nullptr || path == nullptr) return;
   if (std::strncmp(path, below, std::strlen(below)) == 0) WaitWhile(flag);
 }
 
-void OnFd(int fd) {
+bool Only() { return std::getenv("MESHRUN_HANG_ONLY") != nullptr; }
+
+void OnPath(const char* path) {
+  if (!Only()) Hold(path);
+}
+
+void OnSync(int fd) {
   char link[64], path[PATH_MAX];
   std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
   const long n = ::syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof(path) - 1);
   if (n <= 0) return;
   path[n] = '\0';
-  OnPath(path);
+  Hold(path);
+}
+
+void OnFd(int fd) {
+  if (!Only()) OnSync(fd);
 }
 
 template <typename Function>
@@ -83,8 +94,8 @@ FORWARD(int, rename, (const char* from, const char* to), OnPath(from), (from, to
 FORWARD(int, unlink, (const char* path), OnPath(path), (path))
 FORWARD(int, rmdir, (const char* path), OnPath(path), (path))
 FORWARD(DIR*, opendir, (const char* path), OnPath(path), (path))
-FORWARD(int, fsync, (int fd), OnFd(fd), (fd))
-FORWARD(int, fdatasync, (int fd), OnFd(fd), (fd))
+FORWARD(int, fsync, (int fd), OnSync(fd), (fd))
+FORWARD(int, fdatasync, (int fd), OnSync(fd), (fd))
 FORWARD(ssize_t, pwrite, (int fd, const void* data, size_t size, off_t at), OnFd(fd),
         (fd, data, size, at))
 FORWARD(ssize_t, pwrite64, (int fd, const void* data, size_t size, off64_t at), OnFd(fd),

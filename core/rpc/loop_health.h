@@ -1,0 +1,59 @@
+// Tells probes whether a daemon's loop turns, and systemd's watchdog.
+//
+//   grpc.health.v1 "meshrun.ready": NOT_SERVING while the loop has not turned for ready_timeout
+//   grpc.health.v1 "":              NOT_SERVING while it has not for live_timeout
+//   systemd (WatchdogSec=):         told that all is well while "meshrun.ready" serves
+//
+// Two bounds: nothing new should go to a daemon that stalls, but to kill it would cost its ranks.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "core/mutex.h"
+
+namespace meshrun::rpc {
+
+inline constexpr char kReadyService[] = "meshrun.ready";
+
+class LoopHealth {
+ public:
+  struct Options {
+    std::chrono::nanoseconds ready_timeout = std::chrono::seconds(5);
+    std::chrono::nanoseconds live_timeout = std::chrono::minutes(10);
+  };
+  // INVALID_ARGUMENT: a loop turns once a second, so a ready_timeout below 2 s means nothing; the
+  // other one is not shorter.
+  static absl::Status Check(const Options& options);
+
+  explicit LoopHealth(const Options& options);
+  ~LoopHealth() { Stop(); }
+
+  // The loop has turned. From any thread.
+  void Turned();
+  // Begins to tell. EnableServerPlugins was called before `server` was built, which outlives this
+  // or is stopped after Stop.
+  void Watch(grpc::Server& server);
+  // Idempotent.
+  void Stop();
+
+ private:
+  void Run(grpc::HealthCheckServiceInterface& service);
+  void TellSystemd() const;
+
+  const Options options_;
+  // Empty without systemd's watchdog.
+  const std::string notify_socket_;
+  std::atomic<int64_t> turned_at_;
+  std::thread thread_;
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace meshrun::rpc

@@ -1,0 +1,32 @@
+// A rank's output file, whose oldest bytes may be gone: a hole at its front (BoundedLog).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/os/fd.h"
+
+namespace meshrun::worker {
+
+class LogFile {
+ public:
+  // Errors: those of os::OpenRegularFile. A rank controls what is there.
+  static absl::StatusOr<LogFile> Open(const std::string& path);
+
+  // Bytes, those that are gone included.
+  uint64_t Size() const;
+  // At or after `offset`, the first byte that is there; the file's size when none is.
+  uint64_t FirstKept(uint64_t offset) const;
+  // Up to `most` bytes from `*offset`, which moves to the first byte that is there. Empty at the
+  // end. Bytes that go while they are read are not taken for zeros.
+  absl::StatusOr<std::string> Read(uint64_t* offset, size_t most) const;
+
+ private:
+  explicit LogFile(os::UniqueFd file) : file_(std::move(file)) {}
+  os::UniqueFd file_;
+};
+
+}  // namespace meshrun::worker
