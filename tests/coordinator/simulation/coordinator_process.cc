@@ -36,6 +36,7 @@ void CoordinatorProcess::Start() {
   v1::StateEvent event;
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
+  restore.mutable_retention()->set_ended_jobs(keep_ended);
   *restore.mutable_lease() = ToProtoDuration(kLease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(kHeartbeat);
   const auto rows = *store_.Load();

@@ -36,6 +36,8 @@ class CoordinatorProcess {
 
   // --- its host ---
   HostClock clock;
+  // Ended jobs that are remembered; 0: as many as the state machine does by itself.
+  uint32_t keep_ended = 0;
   // At most so long after an event its batch is taken.
   nanoseconds turn = milliseconds(1);
   // Crashes at each write with this chance, in 1,000; and at the write with this number, before its

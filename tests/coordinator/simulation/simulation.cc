@@ -60,6 +60,7 @@ class Simulation {
     world_.coordinator.crash_at_write = plan.crash_at_write;
     world_.coordinator.crash_after_commit = plan.crash_after_commit;
     world_.coordinator.turn = plan.turn;
+    world_.coordinator.keep_ended = plan.keep_ended;
   }
 
   Outcome Run() {

@@ -27,6 +27,8 @@ struct Plan {
   int check_interval = 1;
   // Where the coordinator's state is; null: in memory.
   StateStore* store = nullptr;
+  // As in CoordinatorProcess.
+  uint32_t keep_ended = 0;
   // At most so long after an event the coordinator takes its batch.
   nanoseconds turn = milliseconds(1);
   // Jobs come in the first so long of each hour; 0: at any time.
