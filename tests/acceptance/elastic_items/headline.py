@@ -47,8 +47,7 @@ def submit(site, *arguments, nodes, flags=(), report):
 
 
 def job(site, name):
-    jobs = json.loads(site.run([meshrun(), "ps", "--all", "-o", "json"])[1])["jobs"]
-    return next(each for each in jobs if each["jobId"] == name)
+    return json.loads(site.run([meshrun(), "describe", name, "-o", "json"])[1])["job"]
 
 
 def step_of(site, name):
@@ -89,7 +88,7 @@ def kill_a_host(site):
     report = site.directory / "report.json"
     name = submit(site, "--steps", STEPS, nodes=f"{WORKERS - 1}:{WORKERS}", flags=["--grow", "never"], report=report)
     wait_until(lambda: step_of(site, name) >= STEPS // 4, 300, "a quarter of the steps done")
-    places = {rank["rank"]: rank["nodeName"] for rank in job(site, name)["ranks"]}
+    places = {rank["assignment"]["rank"]: rank["nodeName"] for rank in job(site, name)["ranks"]}
     victim = f"n{WORKERS}"
     survivors = [f"n{worker + 1}" for worker in range(WORKERS - 1)]
     check(set(places.values()) == {victim, *survivors}, f"not one rank on each worker: {places}")
