@@ -115,6 +115,33 @@ class DaemonGenerationsTest : public DaemonTest {
   std::unique_ptr<v1::AgentService::Stub> agent_;
 };
 
+TEST_F(DaemonGenerationsTest, AWatchThatEndsWithItsGenerationIsToldNothingMore) {
+  RunTwo();
+  grpc::ClientContext context;
+  const auto watch = WatchAs(&context, 1, 0);
+  v1::OpenSessionResponse news;
+  news.mutable_peer_news()->add_lost()->set_rank(1);
+  coordinator_->Send(news, kJob, 1);
+  v1::WatchGenerationResponse event;
+  ASSERT_TRUE(watch->Read(&event));
+  End("go0.1");
+  End("go1.1");
+  ASSERT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
+  while (watch->Read(&event)) {
+  }
+  EXPECT_TRUE(watch->Finish().ok());
+  // The coordinator may not have heard of the end: it was away.
+  uint64_t last = 0;
+  for (int i = 0; i < 3; ++i) {
+    coordinator_->Send(news, kJob, 1);
+    const auto heartbeat = coordinator_->Await([&](const Request& message) {
+      return message.has_heartbeat() && message.heartbeat().sequence() > last;
+    });
+    ASSERT_TRUE(heartbeat) << "the daemon has ended";
+    last = heartbeat->heartbeat().sequence();
+  }
+}
+
 TEST_F(DaemonGenerationsTest, AProcessLivesOnAsAnotherRankBesideANewOne) {
   RunTwo();
   v1::RegisterRankResponse place;

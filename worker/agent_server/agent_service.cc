@@ -69,7 +69,7 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
   void OnDone() override {
     // After every task above.
     loop_.Post([this] {
-      if (const auto generation = Find(); generation.ok()) (*generation)->RemoveWatcher(this);
+      generations_.RemoveWatcher(this);
       delete this;
     });
   }

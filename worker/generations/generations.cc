@@ -261,6 +261,10 @@ std::vector<v1::RunningGeneration> Generations::Running() const {
   return out;
 }
 
+void Generations::RemoveWatcher(GenerationWatcher* watcher) {
+  for (auto& [key, entry] : entries_) entry.generation->RemoveWatcher(watcher);
+}
+
 absl::StatusOr<Generation*> Generations::Authenticate(const v1::Fence& fence,
                                                       const std::string& token, int rank) {
   Entry* const entry = Find({fence.job_id(), fence.generation()});

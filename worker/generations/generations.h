@@ -109,6 +109,8 @@ class Generations {
   // started), UNAUTHENTICATED (token). rank -1: any.
   absl::StatusOr<Generation*> Authenticate(const v1::Fence& fence, const std::string& token,
                                            int rank = -1);
+  // Also of a generation that has ended meanwhile, which Authenticate does not find.
+  void RemoveWatcher(GenerationWatcher* watcher);
   // The place of a rank whose process has lived on from the fence's generation into a later one.
   // Errors: as Authenticate.
   absl::StatusOr<v1::RegisterRankResponse> FindSuccessor(const v1::Fence& fence,
