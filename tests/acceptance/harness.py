@@ -175,9 +175,9 @@ class Site:
                               capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr, time.monotonic() - started
 
-    def start(self, command, **options):
-        """Starts in the background, in a session of its own; killed with the item."""
-        process = subprocess.Popen([str(c) for c in command], cwd=self.directory, env=self.env, text=True,
+    def start(self, command, env=None, **options):
+        """Starts in the background, in a session of its own; killed with the item. env: beside the site's own."""
+        process = subprocess.Popen([str(c) for c in command], cwd=self.directory, env=dict(self.env, **(env or {})), text=True,
                                    stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
         def end():
@@ -188,11 +188,11 @@ class Site:
         self.cleanup.callback(end)
         return process
 
-    def daemon(self, command):
+    def daemon(self, command, env=None):
         """Starts a daemon and returns (process, what it said on its --ready-fd)."""
         read_end, write_end = os.pipe()
-        process = self.start([*command, "--ready-fd", write_end], pass_fds=[write_end],
-                             stderr=open(self.directory / "daemons.log", "a"))
+        with open(self.directory / "daemons.log", "a") as log:
+            process = self.start([*command, "--ready-fd", write_end], env, pass_fds=[write_end], stderr=log)
         os.close(write_end)
         with os.fdopen(read_end) as ready:
             line = ready.readline()
