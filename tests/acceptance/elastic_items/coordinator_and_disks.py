@@ -54,7 +54,7 @@ def killed(site, report, geoid):
     with open(followed, "w") as out:
         site.start([meshrun(), "logs", "-f", talker, "--stream", "stdout"], stdout=out, stderr=subprocess.DEVNULL)
 
-    rate, _ = train(cluster, geoid, 40)
+    rate, _ = train(cluster, geoid, 400)
     steps = max(100, int(rate * 20))
     quiet, loud, kills, seen, calls = [], [], 0, {}, None
     for _ in range(3):
@@ -128,10 +128,9 @@ def count_messages(cluster, job, steps):
     if not trace.exists() or "ptrace" in done.stderr and "permitted" in done.stderr:
         return None
     text = trace.read_text()
-    # kAgreeEvery steps a datagram.
-    reports = len(re.findall(r"UNIX-DGRAM", text))
-    streams = len(re.findall(r"UNIX-STREAM", text))
-    return (streams, reports * 10) if reports else None
+    # gRPC writes by sendmsg; reports are one datagram each, and UCX wakes its peers by datagrams of one byte.
+    steps = [int(step) for step in re.findall(r'sendto\(.*"{\\"step\\":(\d+)', text)]
+    return (len(re.findall(r"sendmsg\(", text)), steps[-1] - steps[0]) if len(steps) > 1 else None
 
 
 class Killer:
