@@ -84,15 +84,31 @@ void BlockedRanks::Tell(const Job& job) {
   const auto found = boards_.find(job.id());
   if (found == boards_.end()) return;
   const v1::PeerNews news = std::exchange(found->second.untold, v1::PeerNews());
+  found->second.told = context_.now;
   for (const Member& member : job.members) {
     const Node* const node = nodes_.Find(member.node_id);
     if (!member.ended && node != nullptr) Send(job, *node, news);
   }
 }
 
+SteadyNanos BlockedRanks::GatherUntil(const Job& job) const {
+  const auto found = boards_.find(job.id());
+  const bool urgent =
+      found == boards_.end() || found->second.untold.verdicts_size() > 0 ||
+      (found->second.untold.lost_size() > 0 && job.view.state() != v1::JOB_STATE_QUIESCING);
+  if (urgent || job.members.size() <= kFewHosts) return context_.now;
+  return found->second.told + job.members.size() * kGatherPerHost;
+}
+
 void BlockedRanks::TellAll() {
-  for (const std::string& job_id : std::exchange(untold_, {})) {
-    if (const Job* const job = jobs_.Find(job_id)) Tell(*job);
+  const std::set<std::string> untold = untold_;
+  for (const std::string& job_id : untold) {
+    const Job* const job = jobs_.Find(job_id);
+    if (job == nullptr) {
+      untold_.erase(job_id);
+    } else if (GatherUntil(*job) <= context_.now) {
+      Tell(*job);
+    }
   }
 }
 
@@ -125,6 +141,12 @@ std::optional<SteadyNanos> BlockedRanks::NextDeadline() const {
   for (const auto& [job_id, board] : boards_) {
     const std::optional<SteadyNanos> due = board.waiting.NextDecision();
     if (due && (!next || *due < *next)) next = due;
+  }
+  for (const std::string& job_id : untold_) {
+    const Job* const job = jobs_.Find(job_id);
+    if (job == nullptr) continue;
+    const SteadyNanos due = GatherUntil(*job);
+    if (!next || due < *next) next = due;
   }
   return next;
 }

@@ -44,6 +44,11 @@ class BlockedRanks {
   std::optional<SteadyNanos> NextDeadline() const;
 
  private:
+  // Each host hears each piece of news. Where there are more hosts than this, ranks that left, and
+  // deaths that follow from a stop, are told together once in a while.
+  static constexpr size_t kFewHosts = 64;
+  static constexpr std::chrono::microseconds kGatherPerHost{200};
+
   struct Board {
     uint64_t generation = 0;
     WaitBoard waiting;
@@ -51,11 +56,15 @@ class BlockedRanks {
     std::set<int> left;
     std::map<int, std::string> lost;
     v1::PeerNews untold;
+    // When news were told last.
+    SteadyNanos told{0};
   };
 
   // Of the current generation.
   Board& BoardOf(const Job& job);
   void Send(const Job& job, const Node& node, const v1::PeerNews& news);
+  // When the job's untold news may be told.
+  SteadyNanos GatherUntil(const Job& job) const;
 
   Context& context_;
   NodeTable& nodes_;

@@ -172,5 +172,27 @@ TEST_F(BlockedRanksTest, TheNextGenerationStartsWithoutReports) {
   EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
 }
 
+TEST(PeerNewsTest, OnManyHostsRanksThatLeftAreToldTogether) {
+  Harness h;
+  std::vector<FakeWorker*> workers;
+  for (int i = 0; i < 70; ++i) workers.push_back(&h.AddWorker("node" + std::to_string(i)));
+  const std::string id = h.Submit(MakeSpec(70, 1));
+  h.Advance(seconds(1));
+  workers[69]->received.clear();
+  for (int i = 0; i < 20; ++i) h.Say(*workers[i], workers[i]->ExitAll(id, 0));
+  const auto news = [&] {
+    int messages = 0;
+    int left = 0;
+    for (const auto& message : workers[69]->received) {
+      messages += message.has_peer_news();
+      left += message.peer_news().left_size();
+    }
+    return std::pair(messages, left);
+  };
+  EXPECT_EQ(news(), std::pair(1, 1));
+  h.Advance(seconds(1));
+  EXPECT_EQ(news(), std::pair(2, 20));
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing
