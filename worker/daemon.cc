@@ -17,6 +17,7 @@
 #include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/os/user.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
@@ -81,6 +82,14 @@ absl::Status Daemon::Init() {
   }
   MESHRUN_ASSIGN_OR_RETURN(state_dir_,
                            StateDir::Open(options_.state_dir, ids_, options_.join_cluster));
+  if (options_.run_as_submitter) {
+    if (::geteuid() != 0) {
+      return absl::InvalidArgumentError(
+          "--run-as-submitter: only root can start processes of other users, and this is user " +
+          os::UserName());
+    }
+    MESHRUN_RETURN_IF_ERROR(state_dir_->OpenToRanks());
+  }
   if (options_.name.empty()) options_.name = HostName();
   if (options_.address.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(options_.address, AddressFacing(options_.coordinator));
@@ -108,7 +117,9 @@ absl::Status Daemon::Init() {
                                   .cores = resources_.cores(),
                                   .has_gpus = resources_.gpus_size() > 0,
                                   .log_limit_bytes = options_.log_limit_bytes},
-                        .environment = InheritedEnvironment(environ),
+                        .environment = options_.run_as_submitter
+                                           ? WithoutUser(InheritedEnvironment(environ))
+                                           : InheritedEnvironment(environ),
                         .jobs_dir = options_.jobs_dir,
                         .supervisor = {.path = os::SelfPath(),
                                        .lifeline_fd = options_.lifeline_fd.get(),

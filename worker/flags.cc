@@ -68,6 +68,8 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--state-dir", options.state_dir,
                  "This worker's own directory: identity, sockets, logs")
       ->capture_default_str();
+  app.add_flag("--run-as-submitter", options.run_as_submitter,
+               "As root: run ranks as the user who submitted their job");
   app.add_option("--join-cluster", options.join_cluster,
                  "Leave the cluster that the state directory belongs to for the one with this id");
   app.add_option("--name", options.name, "What people call this node (default: the host's name)");

@@ -156,6 +156,7 @@ void Generations::SendPrepare(const Job& job, const Member& member) {
   v1::Prepare& prepare = *message.mutable_prepare();
   *prepare.mutable_spec() = job.view.spec();
   *prepare.mutable_spec()->mutable_env() = job.env;
+  prepare.set_submitter(job.view.submitter());
   for (int i = 0; i < member.rank_count; ++i) {
     *prepare.add_ranks() = job.view.ranks(member.first_rank + i).assignment();
   }

@@ -12,7 +12,7 @@ namespace meshrun::coordinator {
 
 class MemoryStateStore : public StateStore {
  public:
-  MemoryStateStore() = default;
+  MemoryStateStore() : limits_{} {}
   explicit MemoryStateStore(Limits limits) : limits_(limits) {}
 
   Limits limits() const override { return limits_; }

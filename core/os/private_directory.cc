@@ -39,4 +39,17 @@ absl::Status MakePrivateDirectory(const std::string& path) {
   return CheckPrivateDirectory(path);
 }
 
+absl::Status MakePassableDirectory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
+  struct stat info;
+  if (::lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 022) != 0) {
+    return absl::PermissionDeniedError(fmt::format(
+        "{} is not a directory of this user's that others cannot write: remove it", path));
+  }
+  // Whatever the umask is.
+  if (::chmod(path.c_str(), 0711) != 0) return ErrnoStatus(errno, path);
+  return absl::OkStatus();
+}
+
 }  // namespace meshrun::os

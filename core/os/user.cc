@@ -1,9 +1,11 @@
 #include "core/os/user.h"
 
 #include <fmt/format.h>
+#include <grp.h>
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <vector>
@@ -43,6 +45,17 @@ absl::StatusOr<User> FindUser(const std::string& name) {
               [&name](passwd* entry, char* buffer, size_t size, passwd** found) {
                 return ::getpwnam_r(name.c_str(), entry, buffer, size, found);
               });
+}
+
+std::vector<gid_t> GroupsOf(const User& user) {
+  std::vector<gid_t> groups(64);
+  int count = static_cast<int>(groups.size());
+  while (::getgrouplist(user.name.c_str(), user.gid, groups.data(), &count) < 0) {
+    groups.resize(std::max<size_t>(count, groups.size() * 2));
+    count = static_cast<int>(groups.size());
+  }
+  groups.resize(count);
+  return groups;
 }
 
 std::string UserName() {

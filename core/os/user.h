@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -20,6 +21,9 @@ struct User {
 // NOT_FOUND: this host knows nobody of that name. May ask a directory service, and so may take its
 // time.
 absl::StatusOr<User> FindUser(const std::string& name);
+
+// Supplementary groups, the user's own among them. As FindUser.
+std::vector<gid_t> GroupsOf(const User& user);
 
 // Of this process; its number where it has no name.
 std::string UserName();

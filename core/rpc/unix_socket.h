@@ -16,7 +16,8 @@ namespace meshrun::rpc {
 std::optional<std::string> UnixPath(std::string_view address);
 
 // For whoever connects to `path`, before anything is sent: its directory must be this user's own
-// and closed to others, so that nobody else can have put a socket there. NOT_FOUND: there is no
+// and closed to others, or root's and writable by nobody else, so that no other user can have put a
+// socket there. NOT_FOUND: there is no
 // such directory. INVALID_ARGUMENT: the path is too long. PERMISSION_DENIED: see
 // os::CheckPrivateDirectory.
 absl::Status CheckSocketDirectory(const std::string& path);

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/os/private_directory.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
 #include "worker/supervisor/unix_socket.h"
@@ -17,16 +19,35 @@ namespace meshrun::worker {
 namespace {
 
 // The directory keeps others out; this holds should somebody open it later.
-bool MayConnect(int fd) {
+bool MayConnect(int fd, uid_t user) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
+         (peer.uid == ::geteuid() || peer.uid == 0 || peer.uid == user);
+}
+
+uid_t OwnerOf(const std::string& path) {
+  struct stat info;
+  return ::lstat(path.c_str(), &info) == 0 ? info.st_uid : ::geteuid();
 }
 
 }  // namespace
 
-absl::StatusOr<os::UniqueFd> AgentSocket::Bind(const std::string& path) {
+absl::StatusOr<os::UniqueFd> AgentSocket::Bind(const std::string& path, const v1::RankUser* user) {
+  struct stat before = {};
+  v1::RankUser kept;
+  if (user == nullptr && ::lstat(path.c_str(), &before) == 0 && before.st_uid != ::geteuid()) {
+    // Of an earlier incarnation of this daemon.
+    kept.set_uid(before.st_uid);
+    kept.set_gid(before.st_gid);
+    user = &kept;
+  }
+  if (user != nullptr) {
+    MESHRUN_RETURN_IF_ERROR(os::MakePassableDirectory(path.substr(0, path.rfind('/'))));
+    MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd listener, ListenUnix(path, SOMAXCONN));
+    MESHRUN_RETURN_IF_ERROR(GiveSocket(path, user->uid(), user->gid()));
+    return listener;
+  }
   MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(path));
   // All ranks of a host may come at once.
   return ListenUnix(path, SOMAXCONN);
@@ -43,6 +64,7 @@ AgentSocket::AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listene
                          OnConnection on_connection)
     : loop_(loop),
       path_(std::move(path)),
+      user_(OwnerOf(path_)),
       listener_(std::move(listener)),
       on_connection_(std::move(on_connection)) {
   loop_.Watch(listener_.get(), POLLIN, [this](short) { Accept(); });
@@ -61,7 +83,7 @@ void AgentSocket::Accept() {
       }
       return;
     }
-    if (MayConnect(fd.get())) on_connection_(std::move(fd));
+    if (MayConnect(fd.get(), user_)) on_connection_(std::move(fd));
   }
 }
 

@@ -4,12 +4,15 @@
 // Lives on the event loop's thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
+#include "meshrun/v1/supervisor.pb.h"
 #include "worker/event_loop/event_loop.h"
 
 namespace meshrun::worker {
@@ -26,7 +29,10 @@ class AgentSocket {
                                                              OnConnection on_connection);
   // The two halves of Listen: what a file system may hold up, on any thread, and the rest. The
   // socket's file stays when the object ends.
-  static absl::StatusOr<os::UniqueFd> Bind(const std::string& path);
+  // `user`: the job's, where it is not the daemon's; null: as before, if the socket was there. Its
+  // directory is then passable, and the socket the user's alone.
+  static absl::StatusOr<os::UniqueFd> Bind(const std::string& path,
+                                           const v1::RankUser* user = nullptr);
   AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listener, OnConnection on_connection);
   ~AgentSocket();
 
@@ -35,6 +41,8 @@ class AgentSocket {
 
   EventLoop& loop_;
   const std::string path_;
+  // Of the ranks.
+  const uid_t user_;
   const os::UniqueFd listener_;
   const OnConnection on_connection_;
 };

@@ -161,6 +161,8 @@ class Generations {
                                                           const v1::Prepare& prepare) const;
   absl::StatusOr<v1::GenerationRecord> NewRecord(const v1::Fence& fence, const v1::Prepare& prepare,
                                                  const std::string& token);
+  // Where ranks of other users find what is theirs; empty: they are the daemon's user's.
+  std::string RanksDirectory(const std::string& job_id) const;
   v1::SupervisorLaunch PlanLaunch(const v1::GenerationRecord& record, const GenerationPaths& paths);
   void OnFilesWritten(const Key& key, const std::shared_ptr<Preparation>& preparation);
   void OnSaved(const Key& key, EventLoop::TimerId saving, const absl::Status& status);

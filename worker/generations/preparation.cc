@@ -8,6 +8,7 @@
 
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/os/user.h"
 #include "core/status.h"
 #include "worker/generations/agent_socket.h"
 #include "worker/supervisor/unix_socket.h"
@@ -29,6 +30,29 @@ std::string ProgramPath(const std::string& path) {
 
 absl::Status WritePrivate(const std::string& path, const google::protobuf::MessageLite& message) {
   return os::WriteFileAtomically(path, message.SerializeAsString(), 0600, /*sync=*/false);
+}
+
+// The job's submitter as this host knows it. PERMISSION_DENIED: nobody, or root.
+absl::StatusOr<v1::RankUser> FindSubmitter(const v1::Prepare& prepare) {
+  if (prepare.submitter().empty()) {
+    return absl::PermissionDeniedError(
+        "ranks run as the job's submitter here, and the coordinator does not say who that is");
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const os::User user, os::FindUser(prepare.submitter()));
+  if (user.uid == 0) {
+    return absl::PermissionDeniedError(
+        "the job was submitted by root, and with --run-as-submitter no rank runs as root: submit "
+        "it "
+        "as another user");
+  }
+  v1::RankUser out;
+  out.set_name(user.name);
+  out.set_uid(user.uid);
+  out.set_gid(user.gid);
+  out.set_home(user.home);
+  out.set_shell(user.shell);
+  for (const gid_t group : os::GroupsOf(user)) out.add_groups(group);
+  return out;
 }
 
 }  // namespace
@@ -56,13 +80,22 @@ void Preparation::Begin(const std::string& what) {
 
 absl::Status Preparation::Write() {
   const std::string& directory = plan_.paths.directory;
+  v1::SupervisorLaunch launch = plan_.launch;
+  const v1::RankUser* user = nullptr;
+  if (!plan_.paths.ranks.empty()) {
+    Begin("the user '" + generation().prepare().submitter() + "'");
+    MESHRUN_ASSIGN_OR_RETURN(*launch.mutable_user(), FindSubmitter(generation().prepare()));
+    user = &launch.user();
+    v1::ProgramSearch& search = *launch.mutable_search();
+    if (search.working_dir().empty()) search.set_working_dir(user->home());
+  }
   if (!plan_.agent_socket.empty()) {
     Begin(plan_.agent_socket);
-    MESHRUN_ASSIGN_OR_RETURN(agent_listener, AgentSocket::Bind(plan_.agent_socket));
+    MESHRUN_ASSIGN_OR_RETURN(agent_listener, AgentSocket::Bind(plan_.agent_socket, user));
   }
   Begin(directory);
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(directory, 0700));
-  MESHRUN_RETURN_IF_ERROR(WritePrivate(directory + "/launch", plan_.launch));
+  MESHRUN_RETURN_IF_ERROR(WritePrivate(directory + "/launch", launch));
   MESHRUN_RETURN_IF_ERROR(WriteRecord(directory, plan_.record));
   // The socket is made here and handed over, so that a connection can be made before the supervisor
   // has started.

@@ -96,7 +96,9 @@ v1::SupervisorLaunch Generations::PlanLaunch(const v1::GenerationRecord& record,
   const v1::JobSpec& spec = record.prepare().spec();
   HostFacts facts = host_.facts;
   facts.agent_address = "unix:" + AgentSocketPath(host_.state_dir, record.fence().job_id());
-  const std::string working_dir = WorkingDirectory(spec, host_.environment);
+  // Empty: the submitter's home.
+  const std::string working_dir =
+      paths.ranks.empty() ? WorkingDirectory(spec, host_.environment) : spec.working_dir();
   const v1::ProgramSearch search = SearchFor(spec, host_.jobs_dir, working_dir, host_.environment);
   v1::SupervisorLaunch launch =
       MakeLaunch(record, search.command(), working_dir, host_.environment, facts, paths, lease_);
@@ -104,6 +106,10 @@ v1::SupervisorLaunch Generations::PlanLaunch(const v1::GenerationRecord& record,
   *launch.mutable_search()->mutable_deadline() = ToProtoDuration(host_.file_timeout);
   *launch.mutable_ping() = handler_.ping();
   return launch;
+}
+
+std::string Generations::RanksDirectory(const std::string& job_id) const {
+  return host_.state_dir.open_to_ranks() ? host_.state_dir.JobDirectory(job_id) : "";
 }
 
 absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prepare) {
@@ -116,7 +122,7 @@ absl::Status Generations::Create(const v1::Fence& fence, const v1::Prepare& prep
   plan.record.set_token(record.token());
   *plan.record.add_generations() = record;
   plan.paths = {host_.state_dir.GenerationDirectory(key.first, key.second),
-                host_.state_dir.LogDirectory(key.first, key.second)};
+                host_.state_dir.LogDirectory(key.first, key.second), RanksDirectory(key.first)};
   host_.logs_in_use.Hold(plan.paths.logs);
   if (!agent_sockets_.contains(key.first)) {
     plan.agent_socket = AgentSocketPath(host_.state_dir, key.first);
@@ -203,7 +209,8 @@ absl::Status Generations::Continue(const v1::Fence& fence, const v1::Prepare& pr
   MESHRUN_ASSIGN_OR_RETURN(v1::GenerationRecord record,
                            NewRecord(fence, prepare, processes->record().token()));
   const GenerationPaths paths = {processes->directory(),
-                                 host_.state_dir.LogDirectory(key.first, key.second)};
+                                 host_.state_dir.LogDirectory(key.first, key.second),
+                                 RanksDirectory(key.first)};
   *record.mutable_launches() = std::move(*PlanLaunch(record, paths).mutable_ranks());
   if (!record.launches().empty()) HoldLogs(*processes, key.second);
   Entry& entry = entries_[key];

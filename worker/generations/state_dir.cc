@@ -102,11 +102,24 @@ absl::Status StateDir::JoinCluster(const std::string& cluster_id) {
   return WriteNode();
 }
 
+absl::Status StateDir::OpenToRanks() {
+  constexpr char kRoot[] = "/run/meshrun-ranks";
+  const std::string own = fmt::format("{}/{}", kRoot, ShortHash(path_));
+  for (const std::string& directory : {std::string(kRoot), own}) {
+    MESHRUN_RETURN_IF_ERROR(os::MakePassableDirectory(directory));
+  }
+  ranks_dir_ = own;
+  return absl::OkStatus();
+}
+
 std::string StateDir::JobDirectory(const std::string& job_id) const {
+  if (!ranks_dir_.empty()) return fmt::format("{}/{}", ranks_dir_, ShortHash(job_id));
   return fmt::format("{}/j/{}", run_dir_, ShortHash(job_id));
 }
 
-std::vector<std::string> StateDir::JobDirectories() const { return ListDirectory(run_dir_ + "/j"); }
+std::vector<std::string> StateDir::JobDirectories() const {
+  return ListDirectory(ranks_dir_.empty() ? run_dir_ + "/j" : ranks_dir_);
+}
 
 std::string StateDir::GenerationDirectory(const std::string& job_id, uint64_t generation) const {
   return fmt::format("{}/g/{}-{}", run_dir_, ShortHash(job_id), generation);

@@ -8,7 +8,7 @@
 //   logs/<job_id>/<generation>/     <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json
 //
 // Every directory is its user's alone (0700), and every file that the daemon writes has mode 0600.
-// Ranks run as the daemon's user, so each job's directory is its user's, too.
+// Ranks run as the daemon's user, so each job's directory is its user's, too; else see OpenToRanks.
 //
 // Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock, j/ and g/
 // lie in a short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.
@@ -32,6 +32,11 @@ class StateDir {
   // `join_cluster`: leaves the cluster that the directory belongs to for this one; empty: stays.
   static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids,
                                        const std::string& join_cluster = "");
+  // Ranks run as other users: jobs' directories lie from now on where those reach them, below
+  // /run/meshrun-ranks. They are root's, and nobody can list or write them; what a rank may use in
+  // its job's is its user's. Errors: of the file system.
+  absl::Status OpenToRanks();
+  bool open_to_ranks() const { return !ranks_dir_.empty(); }
 
   const std::string& node_id() const { return node_id_; }
   uint64_t incarnation() const { return incarnation_; }
@@ -63,6 +68,7 @@ class StateDir {
   std::string node_id_;
   uint64_t incarnation_ = 0;
   std::string cluster_id_;
+  std::string ranks_dir_;
   os::UniqueFd lock_;
 };
 

@@ -41,9 +41,13 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
     out.set_log_limit_bytes(host.log_limit_bytes);
     out.set_stdout_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDOUT));
     out.set_stderr_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDERR));
-    out.set_error_file(ErrorFilePath(paths.logs, rank));
-    out.set_report_socket(first ? fmt::format("{}/r{}.sock", paths.directory, rank)
-                                : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
+    out.set_error_file(paths.ranks.empty()
+                           ? ErrorFilePath(paths.logs, rank)
+                           : fmt::format("{}/e{}.{}.json", paths.ranks, rank, generation));
+    out.set_report_socket(!paths.ranks.empty()
+                              ? fmt::format("{}/r{}.{}", paths.ranks, rank, generation)
+                          : first ? fmt::format("{}/r{}.sock", paths.directory, rank)
+                                  : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
     const Environment env = RankEnvironment(inherited, record, i, host, out);
     out.mutable_env()->insert(env.begin(), env.end());
   }

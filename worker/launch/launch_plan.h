@@ -15,6 +15,9 @@ struct GenerationPaths {
   std::string directory;
   // Output and error files.
   std::string logs;
+  // What ranks of another user than the daemon's reach: reports' sockets and error files. Empty:
+  // they reach the other two.
+  std::string ranks = "";
 };
 
 // Of the ranks whose processes are started for this generation; processes that live on into it have

@@ -32,6 +32,16 @@ Environment InheritedEnvironment(const char* const* environ) {
   return out;
 }
 
+Environment WithoutUser(Environment environment) {
+  std::erase_if(environment, [](const auto& entry) {
+    const std::string_view name = entry.first;
+    return name == "HOME" || name == "USER" || name == "LOGNAME" || name == "SHELL" ||
+           name == "MAIL" || name.starts_with("XDG_") || name.starts_with("SUDO_") ||
+           name.starts_with("SSH_") || name.starts_with("DBUS_");
+  });
+  return environment;
+}
+
 Environment RankEnvironment(const Environment& inherited, const v1::GenerationRecord& record,
                             int local_rank, const HostFacts& host, const v1::RankLaunch& launch) {
   const v1::Prepare& prepare = record.prepare();

@@ -14,6 +14,9 @@ using Environment = std::map<std::string, std::string>;
 // The daemon's environment as a map, without the variables that only concern the daemon.
 Environment InheritedEnvironment(const char* const* environ);
 
+// Without what says who the daemon's user is: the ranks are somebody else's.
+Environment WithoutUser(Environment environment);
+
 // Facts about this host that ranks are told.
 struct HostFacts {
   std::string node_name;

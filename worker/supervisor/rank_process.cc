@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -28,7 +29,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 }
 
 // An earlier rank could have put a link or a pipe at this name: neither is followed or waited for.
-absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path) {
+absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankUser* user) {
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   os::UniqueFd fd(::open(path.c_str(), kFlags, 0600));
   if (!fd) return os::ErrnoStatus(errno, path);
@@ -36,6 +37,9 @@ absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path) {
   if (::fstat(fd.get(), &info) != 0) return os::ErrnoStatus(errno, path);
   if (!S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(fmt::format("{} is not a regular file", path));
+  }
+  if (user != nullptr && ::fchown(fd.get(), user->uid(), user->gid()) != 0) {
+    return os::ErrnoStatus(errno, path);
   }
   // What the rank writes there must not end with EAGAIN, whatever the file system.
   ::fcntl(fd.get(), F_SETFL, O_APPEND);
@@ -49,15 +53,34 @@ absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path) {
   ::_exit(error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable);
 }
 
+// For good: all three ids of both kinds, and no group of root's stays.
+void Become(const v1::RankUser& user) {
+  const std::vector<gid_t> groups(user.groups().begin(), user.groups().end());
+  if (::setgroups(groups.size(), groups.data()) != 0 ||
+      ::setresgid(user.gid(), user.gid(), user.gid()) != 0 ||
+      ::setresuid(user.uid(), user.uid(), user.uid()) != 0) {
+    Refuse("as " + user.name(), errno);
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<pid_t> StartRank(
-    const v1::RankLaunch& launch,
-    const google::protobuf::Map<std::string, std::string>& environment) {
-  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd out, OpenOutput(launch.stdout_path()));
-  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd err, OpenOutput(launch.stderr_path()));
+absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
+                                const google::protobuf::Map<std::string, std::string>& environment,
+                                const v1::RankUser* user) {
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd out, OpenOutput(launch.stdout_path(), user));
+  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd err, OpenOutput(launch.stderr_path(), user));
+  // Made here: its directory is root's.
+  if (user != nullptr) MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
 
   std::map<std::string, std::string> variables(launch.env().begin(), launch.env().end());
+  if (user != nullptr) {
+    for (const char* name : {"USER", "LOGNAME"}) variables.emplace(name, user->name());
+    variables.emplace("HOME", user->home());
+    variables.emplace("SHELL", user->shell());
+  }
+  const std::string& working_dir =
+      launch.working_dir().empty() && user != nullptr ? user->home() : launch.working_dir();
   for (const auto& [name, value] : environment) variables[name] = value;
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
@@ -72,6 +95,8 @@ absl::StatusOr<pid_t> StartRank(
   if (pid > 0) return pid;
 
   ::setsid();
+  if (user != nullptr) Become(*user);
+  // After the change of user, which clears it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The supervisor may have died before PDEATHSIG was set.
   if (::getppid() != supervisor) ::_exit(kExitNotExecutable);
@@ -81,8 +106,8 @@ absl::StatusOr<pid_t> StartRank(
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::dup2(out.get(), STDOUT_FILENO);
   ::dup2(err.get(), STDERR_FILENO);
-  if (!launch.working_dir().empty() && ::chdir(launch.working_dir().c_str()) != 0) {
-    Refuse("in " + launch.working_dir(), errno);
+  if (!working_dir.empty() && ::chdir(working_dir.c_str()) != 0) {
+    Refuse("in " + working_dir, errno);
   }
   ::execve(argv[0], argv.data(), envp.data());
   if (errno == ENOEXEC) {

@@ -15,8 +15,10 @@ namespace meshrun::worker {
 //
 // Only for a process with one thread: the child runs ordinary code before exec, and PDEATHSIG is
 // bound to the thread that forks. Errors: those of the output files and of fork().
+// `user`: the rank runs as that one, who then owns its files; null: as this process.
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
-                                const google::protobuf::Map<std::string, std::string>& environment);
+                                const google::protobuf::Map<std::string, std::string>& environment,
+                                const v1::RankUser* user = nullptr);
 
 // An entry of the environment that this process has, and what it starts inherits, and no other.
 inline std::string EntryOf(const v1::RankLaunch& launch) {

@@ -123,7 +123,11 @@ absl::StatusOr<pid_t> Supervisor::Spawn(Rank& rank, const v1::SupervisorStart& s
   // One search serves all generations: the job's command stays.
   if (found_) rank.launch.set_argv(0, found_->program());
   MESHRUN_ASSIGN_OR_RETURN(rank.reports, BindDatagrams(rank.launch.report_socket()));
-  const auto pid = StartRank(rank.launch, start.env());
+  const v1::RankUser* const user = options_.launch.has_user() ? &options_.launch.user() : nullptr;
+  if (user != nullptr) {
+    MESHRUN_RETURN_IF_ERROR(GiveSocket(rank.launch.report_socket(), user->uid(), user->gid()));
+  }
+  const auto pid = StartRank(rank.launch, start.env(), user);
   if (pid.ok() && rank.launch.log_limit_bytes() > 0) {
     for (const std::string& path : {rank.launch.stdout_path(), rank.launch.stderr_path()}) {
       rank.logs.emplace_back(path, rank.launch.log_limit_bytes());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -55,6 +56,13 @@ absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path) {
     return os::ErrnoStatus(errno, path);
   }
   return fd;
+}
+
+absl::Status GiveSocket(const std::string& path, uid_t uid, gid_t gid) {
+  if (::chmod(path.c_str(), 0600) != 0 || ::lchown(path.c_str(), uid, gid) != 0) {
+    return os::ErrnoStatus(errno, path);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace meshrun::worker

@@ -15,4 +15,8 @@ absl::StatusOr<os::UniqueFd> BindDatagrams(const std::string& path);
 // NOT_FOUND when nobody listens at `path`.
 absl::StatusOr<os::UniqueFd> ConnectUnix(const std::string& path);
 
+// Makes a socket another user's alone. Its directory must be one that nobody else can write: the
+// name is then the socket that was bound.
+absl::Status GiveSocket(const std::string& path, uid_t uid, gid_t gid);
+
 }  // namespace meshrun::worker
