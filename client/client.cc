@@ -9,13 +9,13 @@
 #include <mutex>
 #include <utility>
 
+#include "client/client_impl.h"
 #include "core/ids.h"
+#include "core/job_delta.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
-#include "meshrun/v1/cluster_service.grpc.pb.h"
-#include "meshrun/v1/job_service.grpc.pb.h"
 
 namespace meshrun::client {
 namespace {
@@ -23,9 +23,6 @@ namespace {
 using google::protobuf::util::MessageDifferencer;
 using std::chrono::nanoseconds;
 using SteadyTime = std::chrono::steady_clock::time_point;
-
-// A stream that lasted this long ends an interruption, even if nothing came through it.
-constexpr std::chrono::seconds kSettled(5);
 
 // "…: Failed to connect to remote host: Connection refused" -> "connection refused".
 std::string ShortReason(const std::string& text) {
@@ -42,29 +39,6 @@ absl::Status NoCoordinator(const std::string& address, std::string_view reason) 
       "no coordinator is running at {} ({}): start one with 'meshrun dev up', or name another with "
       "--coordinator or MESHRUN_COORDINATOR",
       address, reason));
-}
-
-absl::Status Explain(const grpc::Status& status, const std::string& address) {
-  // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
-  if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED)
-    return rpc::FromGrpc(status);
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return NoCoordinator(address, ShortReason(status.error_message()));
-  }
-  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::DeadlineExceededError(
-        fmt::format("the coordinator at {} did not answer in time: see whether its host is up and "
-                    "the address is "
-                    "right ('meshrun doctor' checks both)",
-                    address));
-  }
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    return absl::UnavailableError(
-        fmt::format("what answers at {} does not know this call: it is not a meshrun coordinator, "
-                    "or one of another version",
-                    address));
-  }
-  return rpc::FromGrpc(status);
 }
 
 bool IsRetriable(const absl::Status& status) {
@@ -107,6 +81,29 @@ absl::Status Persist(const StreamOptions& options,
 
 }  // namespace
 
+absl::Status Client::Impl::Explain(const grpc::Status& status, const std::string& address) {
+  // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
+  if (status.ok() || rpc::OriginOf(status) != v1::ERROR_ORIGIN_UNSPECIFIED)
+    return rpc::FromGrpc(status);
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return NoCoordinator(address, ShortReason(status.error_message()));
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError(
+        fmt::format("the coordinator at {} did not answer in time: see whether its host is up and "
+                    "the address is "
+                    "right ('meshrun doctor' checks both)",
+                    address));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnavailableError(
+        fmt::format("what answers at {} does not know this call: it is not a meshrun coordinator, "
+                    "or one of another version",
+                    address));
+  }
+  return rpc::FromGrpc(status);
+}
+
 absl::StatusOr<std::string> NormalizeAddress(std::string_view text) {
   if (text.starts_with("unix:")) return std::string(text);
   const absl::Status wrong =
@@ -133,55 +130,6 @@ bool HasEnded(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
 }
-
-class Client::Impl {
- public:
-  Impl(Options options, std::shared_ptr<grpc::Channel> channel)
-      : options(std::move(options)),
-        jobs(v1::JobService::NewStub(channel)),
-        cluster(v1::ClusterService::NewStub(channel)) {}
-
-  // One call with one answer.
-  template <typename Stub, typename Method, typename Request, typename Response>
-  absl::Status Call(Stub& stub, Method method, const Request& request, Response* response,
-                    nanoseconds timeout) {
-    grpc::ClientContext context;
-    rpc::SetTimeout(context, timeout);
-    return Explain((stub.*method)(&context, request, response), options.address);
-  }
-  template <typename Stub, typename Method, typename Request, typename Response>
-  absl::Status Call(Stub& stub, Method method, const Request& request, Response* response) {
-    return Call(stub, method, request, response, options.timeout);
-  }
-
-  // One stream of answers, until it ends or breaks. `on_response` returns whether the answer was
-  // news.
-  template <typename Method, typename Request, typename Response>
-  absl::Status Stream(Method method, const Request& request, const std::stop_token& stop,
-                      bool* alive, const std::function<bool(Response&)>& on_response) {
-    const SteadyTime begun = std::chrono::steady_clock::now();
-    grpc::ClientContext context;
-    // A stream has no deadline of its own: it lives as long as the job. Silence of the connection
-    // shows as a broken stream, and `stop` ends it at any time.
-    const std::stop_callback cancel(stop, [&] { context.TryCancel(); });
-    const auto reader = (jobs.get()->*method)(&context, request);
-    Response response;
-    bool reached = false;
-    while (reader->Read(&response)) {
-      reached = true;
-      *alive |= on_response(response);
-    }
-    // A job may be silent for hours. Time that was spent on connecting in vain does not count.
-    reached |= context.GetServerInitialMetadata().count(rpc::kReachedKey) != 0;
-    const grpc::Status status = reader->Finish();
-    *alive |= reached && std::chrono::steady_clock::now() - begun >= kSettled;
-    return Explain(status, options.address);
-  }
-
-  const Options options;
-  const std::unique_ptr<v1::JobService::Stub> jobs;
-  const std::unique_ptr<v1::ClusterService::Stub> cluster;
-};
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
@@ -238,6 +186,15 @@ absl::StatusOr<v1::GetJobResponse> Client::Get(const std::string& job_id) {
   v1::GetJobResponse response;
   MESHRUN_RETURN_IF_ERROR(
       impl_->Call(*impl_->jobs, &v1::JobService::Stub::GetJob, request, &response));
+  while (response.next_rank() != 0) {
+    request.set_first_rank(response.next_rank());
+    v1::GetJobResponse page;
+    MESHRUN_RETURN_IF_ERROR(
+        impl_->Call(*impl_->jobs, &v1::JobService::Stub::GetJob, request, &page));
+    if (page.job().generation() != response.job().generation()) return Get(job_id);
+    response.mutable_job()->mutable_ranks()->MergeFrom(page.job().ranks());
+    response.set_next_rank(page.next_rank());
+  }
   return response;
 }
 
@@ -268,7 +225,7 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
   std::vector<v1::FlightRecord> records;
   v1::GetFlightRecordsResponse response;
   while (reader->Read(&response)) records.push_back(std::move(*response.mutable_record()));
-  MESHRUN_RETURN_IF_ERROR(Explain(reader->Finish(), impl_->options.address));
+  MESHRUN_RETURN_IF_ERROR(Impl::Explain(reader->Finish(), impl_->options.address));
   return records;
 }
 
@@ -284,75 +241,20 @@ absl::StatusOr<v1::Job> Client::Cancel(const std::string& job_id, bool now,
   return std::move(*response.mutable_job());
 }
 
-absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
-  v1::ListNodesResponse response;
-  MESHRUN_RETURN_IF_ERROR(impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListNodes,
-                                      v1::ListNodesRequest(), &response));
-  return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
-}
-
-absl::StatusOr<v1::Job> Client::Update(const v1::UpdateJobRequest& request) {
-  v1::UpdateJobResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->jobs, &v1::JobService::Stub::UpdateJob, request, &response));
-  return std::move(*response.mutable_job());
-}
-
-absl::StatusOr<v1::DrainNodeResponse> Client::DrainNode(const v1::DrainNodeRequest& request) {
-  v1::DrainNodeResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DrainNode, request, &response));
-  return response;
-}
-
-absl::StatusOr<v1::Node> Client::UndrainNode(const std::string& node) {
-  v1::UndrainNodeRequest request;
-  request.set_node(node);
-  v1::UndrainNodeResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::UndrainNode, request, &response));
-  return std::move(*response.mutable_node());
-}
-
-absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node) {
-  v1::RemoveNodeRequest request;
-  request.set_node(node);
-  v1::RemoveNodeResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::RemoveNode, request, &response));
-  return std::move(*response.mutable_node());
-}
-
-absl::StatusOr<std::vector<v1::ClusterEvent>> Client::ListEvents(v1::ListEventsRequest request) {
-  std::vector<v1::ClusterEvent> events;
-  v1::ListEventsResponse response;
-  do {
-    MESHRUN_RETURN_IF_ERROR(
-        impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListEvents, request, &response));
-    for (v1::ClusterEvent& event : *response.mutable_events()) events.push_back(std::move(event));
-    if (!events.empty()) request.set_after(events.back().sequence());
-  } while (response.more());
-  return events;
-}
-
-absl::StatusOr<v1::DescribeClusterResponse> Client::DescribeCluster(uint32_t max_events) {
-  v1::DescribeClusterRequest request;
-  request.set_max_events(max_events);
-  v1::DescribeClusterResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DescribeCluster, request, &response));
-  return response;
-}
-
 absl::Status Client::Watch(const std::string& job_id,
                            const std::function<void(const v1::Job&)>& on_change,
                            const StreamOptions& options) {
   v1::WatchJobRequest request;
   request.set_job_id(job_id);
+  request.set_deltas(true);
   bool ended = false;
   v1::Job last;
   return Persist(options, [&](bool* alive) -> absl::Status {
     const std::function<bool(v1::WatchJobResponse&)> deliver = [&](v1::WatchJobResponse& response) {
+      if (response.has_delta()) {
+        *response.mutable_job() = last;
+        Fold(response.delta(), response.mutable_job());
+      }
       v1::Job& job = *response.mutable_job();
       ended = HasEnded(job.state());
       // A new stream begins with the job as it is, which may be what the last one ended with. The

@@ -1,14 +1,15 @@
 #include "coordinator/services/job_service.h"
 
 #include "coordinator/services/outgoing_stream.h"
+#include "core/job_delta.h"
 
 namespace meshrun::coordinator {
 namespace {
 
-// Which items a slow reader gets.
+// What a slow reader gets.
 enum class Sends {
   kAll,
-  kNewest,  // the last one is always delivered
+  kMerged,  // one item in place of those that have not left
 };
 
 // Begins with an event. The answers of the state machine to its call_id are written in order.
@@ -33,8 +34,15 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
 
   void Item(const MessagePtr& item) override {
     this->Advance([&]() MESHRUN_REQUIRES(this->mu_) {
-      if constexpr (kSends == Sends::kNewest) this->Drop();
-      this->Push(std::static_pointer_cast<const Response>(item));
+      auto next = std::static_pointer_cast<const Response>(item);
+      if constexpr (kSends == Sends::kMerged) {
+        if (const auto waiting = this->TakeUnsent()) {
+          auto merged = std::make_shared<Response>(*waiting);
+          Merge(*next, merged.get());
+          next = std::move(merged);
+        }
+      }
+      this->Push(std::move(next));
     });
   }
   void Reply(const absl::Status& status, const MessagePtr&) override {
@@ -104,7 +112,7 @@ grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   v1::StateEvent event;
   *event.mutable_watch_job() = *request;
-  return (new StreamCall<v1::WatchJobResponse, Sends::kNewest>(shell_))
+  return (new StreamCall<v1::WatchJobResponse, Sends::kMerged>(shell_))
       ->Begin(*context, std::move(event));
 }
 

@@ -53,6 +53,13 @@ class OutgoingStream : public Reactor {
     queue_.pop_front();
     return message;
   }
+  // The last message, unless it is being written; null: there is none.
+  std::shared_ptr<const Message> TakeUnsent() MESHRUN_REQUIRES(mu_) {
+    if (queue_.size() == (writing_ ? 1 : 0)) return nullptr;
+    auto message = std::move(queue_.back());
+    queue_.pop_back();
+    return message;
+  }
   // Forgets what is not being written.
   void Drop() MESHRUN_REQUIRES(mu_) { queue_.resize(writing_ ? 1 : 0); }
   // Ends the call after the messages in the queue. A later status replaces an earlier one.

@@ -10,6 +10,9 @@
 namespace meshrun::coordinator {
 namespace {
 
+// So many lost ranks are told each with its reason to a node that returns.
+constexpr size_t kFewLost = 16;
+
 bool LivesOn(const Member& member, int rank) {
   return rank >= member.first_rank && rank < member.first_rank + member.rank_count;
 }
@@ -117,7 +120,10 @@ void BlockedRanks::OnNodeReturned(const Job& job, const Node& node) {
   if (board.left.empty() && board.lost.empty()) return;
   v1::PeerNews gone;
   gone.mutable_left()->Add(board.left.begin(), board.left.end());
-  for (const auto& [rank, reason] : board.lost) AddLost(rank, reason, &gone);
+  for (const auto& [rank, reason] : board.lost) {
+    const bool in_words = board.lost.size() <= kFewLost || rank == job.view.failure().rank();
+    in_words ? AddLost(rank, reason, &gone) : gone.add_ended(rank);
+  }
   Send(job, node, gone);
 }
 

@@ -176,8 +176,8 @@ void JobTable::ForgetEnded() {
   const v1::Retention& keep = context_.retention;
   for (auto next = ended_.begin(); next != ended_.end();) {
     const auto [ended_at, sequence] = *next;
-    const bool too_old = keep.has_ended_job_age() &&
-                         ended_at + FromProto(keep.ended_job_age()) <= context_.wall;
+    const bool too_old =
+        keep.has_ended_job_age() && ended_at + FromProto(keep.ended_job_age()) <= context_.wall;
     if (ended_.size() <= keep.ended_jobs() && !too_old) return;
     const std::string id = by_sequence_.at(sequence);
     const Job& job = jobs_.at(id);
@@ -200,12 +200,17 @@ void JobTable::ForgetEnded() {
 }
 
 void JobTable::WriteChanged() {
+  for (const auto& [id, index] : changed_members_) {
+    const Job* job = Find(id);
+    if (job == nullptr || index >= job->members.size()) continue;
+    watchers_.RanksChanged(*job, job->members[index].first_rank, job->members[index].rank_count);
+  }
   for (const std::string& id : changed_) {
     Job* job = Find(id);
     if (job == nullptr) continue;
     job->view.set_revision(job->view.revision() + 1);
     WriteJob(*job);
-    Notify(*job);
+    Tell(*job);
     progressed_.erase(id);
   }
   changed_.clear();
@@ -213,12 +218,15 @@ void JobTable::WriteChanged() {
     Job* job = Find(id);
     if (job == nullptr) continue;
     job->view.set_revision(job->view.revision() + 1);
-    Notify(*job);
+    Tell(*job);
   }
   for (const auto& [id, index] : std::exchange(changed_members_, {})) {
     const Job* job = Find(id);
     if (job == nullptr || index >= job->members.size()) continue;
     WriteMember(*job, index);
+  }
+  for (const std::string& id : watchers_.PopDue()) {
+    if (const Job* job = Find(id); job != nullptr) Tell(*job);
   }
   ForgetEnded();
 }

@@ -149,10 +149,24 @@ std::string JobTable::ReasonOf(const Job& job) const {
 }
 
 v1::Job JobTable::View(const Job& job, bool with_ranks) const {
-  v1::Job out = job.view;
-  if (!with_ranks) {
-    out.clear_ranks();
-    out.clear_groups();
+  v1::Job out;
+  if (with_ranks) {
+    out = job.view;
+    for (v1::RankStatus& rank : *out.mutable_ranks()) {
+      // Of the ranks that ended badly, the first one's lines tell what happened.
+      const bool consequence = rank.exit().last_lines_size() > 0 && out.has_failure() &&
+                               rank.assignment().rank() != out.failure().rank();
+      if (consequence) rank.mutable_exit()->clear_last_lines();
+    }
+  } else {
+    // Swapped out for the copy: there may be thousands.
+    v1::Job& view = const_cast<Job&>(job).view;
+    v1::Job parts;
+    parts.mutable_ranks()->Swap(view.mutable_ranks());
+    parts.mutable_groups()->Swap(view.mutable_groups());
+    out = view;
+    parts.mutable_ranks()->Swap(view.mutable_ranks());
+    parts.mutable_groups()->Swap(view.mutable_groups());
   }
   if (job.queued()) out.set_reason(ReasonOf(job));
   return out;
@@ -239,25 +253,18 @@ Job* JobTable::PopDue() {
   return job_id.has_value() ? Find(*job_id) : nullptr;
 }
 
-void JobTable::RemoveWatcher(uint64_t call_id) {
-  for (auto it = watchers_.begin(); it != watchers_.end(); ++it) {
-    if (it->second.erase(call_id) == 0) continue;
-    if (it->second.empty()) watchers_.erase(it);
-    context_.Reply(call_id, absl::CancelledError("the watcher went away"));
-    return;
-  }
+void JobTable::Progressed(Job& job) {
+  job.curve.Add(job.view.progress(), context_.wall);
+  progressed_.insert(job.id());
 }
 
-void JobTable::Notify(const Job& job) {
-  const auto it = watchers_.find(job.id());
-  if (it == watchers_.end()) return;
-  auto item = std::make_shared<v1::WatchJobResponse>();
-  *item->mutable_job() = View(job, /*with_ranks=*/true);
-  for (const uint64_t call_id : it->second) {
-    context_.Add(StreamItem{call_id, item});
-    if (job.ended()) context_.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
-  }
-  if (job.ended()) watchers_.erase(it);
+void JobTable::AddWatcher(const Job& job, uint64_t call_id, const v1::WatchJobRequest& request) {
+  watchers_.Add(job, call_id, request,
+                [this](const Job& j, bool with_ranks) { return View(j, with_ranks); });
+}
+
+void JobTable::Tell(const Job& job) {
+  watchers_.Tell(job, [this](const Job& j, bool with_ranks) { return View(j, with_ranks); });
 }
 
 }  // namespace meshrun::coordinator

@@ -16,6 +16,7 @@
 #include "coordinator/state_machine/deadline_index.h"
 #include "coordinator/state_machine/queue_index.h"
 #include "coordinator/state_machine/run_clock.h"
+#include "coordinator/state_machine/watchers.h"
 
 namespace meshrun::coordinator {
 
@@ -105,6 +106,7 @@ struct Job {
   v1::StopIntent stop_intent = v1::STOP_INTENT_UNSPECIFIED;
   std::string stop_reason;
   std::string queue_note;
+  Curve curve;
 
   const std::string& id() const { return view.job_id(); }
   bool queued() const {
@@ -179,7 +181,7 @@ class JobTable {
   void Changed(Job& job) { changed_.insert(job.id()); }
   void Changed(Job& job, const Member& member);
   // Seen by watchers, not durable.
-  void Progressed(Job& job) { progressed_.insert(job.id()); }
+  void Progressed(Job& job);
   void NewGeneration(Job& job, uint64_t previous_generation);
   // The member of the current generation is leaving from now on.
   void Leave(Job& job, const Member& member, bool stuck);
@@ -212,8 +214,9 @@ class JobTable {
   Job* PopDue();
   std::optional<SteadyNanos> NextDeadline() const { return deadlines_.Next(); }
 
-  void AddWatcher(const Job& job, uint64_t call_id) { watchers_[job.id()].insert(call_id); }
-  void RemoveWatcher(uint64_t call_id);
+  void AddWatcher(const Job& job, uint64_t call_id, const v1::WatchJobRequest& request);
+  void RemoveWatcher(uint64_t call_id) { watchers_.Remove(call_id); }
+  std::optional<SteadyNanos> NextTelling() const { return watchers_.NextDeadline(); }
 
   // Rows that cannot be read are Context::Damaged.
   void Restore(const std::vector<v1::StateRow>& rows);
@@ -236,7 +239,7 @@ class JobTable {
   void WriteJob(Job& job);
   void WriteMember(const Job& job, size_t index);
   void WriteLeaving(const Job& job, const LeavingMember& leaving);
-  void Notify(const Job& job);
+  void Tell(const Job& job);
 
   Context& context_;
   std::map<std::string, Job> jobs_;
@@ -250,7 +253,7 @@ class JobTable {
   std::set<std::pair<std::chrono::nanoseconds, uint64_t>> ended_;
   uint64_t next_sequence_ = 1;
   DeadlineIndex<std::string> deadlines_;
-  std::map<std::string, std::set<uint64_t>> watchers_;
+  Watchers watchers_{context_};
   std::set<std::string> changed_;
   std::set<std::string> progressed_;
   std::set<std::pair<std::string, size_t>> changed_members_;

@@ -21,6 +21,21 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
   }
   v1::GetJobResponse response;
   *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
+  v1::Job& out = *response.mutable_job();
+  const int first = std::clamp(request.first_rank(), 0, out.ranks_size());
+  const int count =
+      static_cast<int>(std::min(request.max_ranks() == 0 ? 2000u : request.max_ranks(), 1u << 20));
+  if (out.ranks_size() - first > count) {
+    response.set_next_rank(first + count);
+    out.mutable_ranks()->DeleteSubrange(first + count, out.ranks_size() - first - count);
+  }
+  out.mutable_ranks()->DeleteSubrange(0, first);
+  if (first > 0) {
+    // The first page has the rest.
+    out.clear_groups();
+    return context.Reply(call_id, std::move(response));
+  }
+  (*job)->curve.Since(0, response.mutable_curve());
   // With the events of nodes that led to its own.
   std::set<uint64_t> wanted;
   for (const v1::ClusterEvent* event : context.EventsOf((*job)->id())) {
@@ -99,14 +114,7 @@ void StateMachine::WatchJob(uint64_t call_id, const v1::WatchJobRequest& request
     context.Reply(call_id, job.status());
     return;
   }
-  auto item = std::make_shared<v1::WatchJobResponse>();
-  *item->mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
-  context.Add(StreamItem{call_id, std::move(item)});
-  if ((*job)->ended()) {
-    context.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
-  } else {
-    parts_->jobs.AddWatcher(**job, call_id);
-  }
+  parts_->jobs.AddWatcher(**job, call_id, request);
 }
 
 void StateMachine::ListNodes(uint64_t call_id) {

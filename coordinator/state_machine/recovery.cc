@@ -71,6 +71,8 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
       (!job.survivors_wait || job.failed())) {
     status.mutable_exit()->set_teardown(true);
   }
+  // Lines of a consequence tell nothing, and thousands of them are many.
+  if (status.exit().teardown()) status.mutable_exit()->clear_last_lines();
   status.set_end(DescribeEnd(exit));
   const std::string text = RankEndSentence(exit, node.record.name());
   store_.OnRankGone(job, exit.rank(), text);

@@ -59,7 +59,7 @@ std::optional<SteadyNanos> StateMachine::NextDeadline() const {
        {parts_->nodes.NextDeadline(), parts_->jobs.NextDeadline(), parts_->store.NextDeadline(),
         parts_->blocked.NextDeadline(), parts_->hangs.NextDeadline(),
         parts_->generations.NextDeadline(), parts_->flight_records.NextDeadline(),
-        parts_->queue.NextDeadline()}) {
+        parts_->queue.NextDeadline(), parts_->jobs.NextTelling()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;

@@ -232,6 +232,31 @@ TEST_F(ClientTest, WatchResumesAndTellsEachRevisionOnce) {
   EXPECT_EQ(fake_.watches, 3);
 }
 
+TEST_F(ClientTest, WatchFoldsDeltasIntoTheJob) {
+  fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer, int) {
+    v1::WatchJobResponse whole = At(v1::JOB_STATE_RUNNING, 1);
+    whole.mutable_job()->mutable_spec()->set_name("geoid");
+    for (int rank = 0; rank < 2; ++rank) {
+      whole.mutable_job()->add_ranks()->mutable_assignment()->set_rank(rank);
+    }
+    writer->Write(whole);
+    v1::WatchJobResponse change;
+    v1::JobDelta& delta = *change.mutable_delta();
+    *delta.mutable_head() = At(v1::JOB_STATE_SUCCEEDED, 2).job();
+    delta.add_ranks()->mutable_assignment()->set_rank(1);
+    delta.mutable_ranks(0)->set_state(v1::RANK_STATE_EXITED);
+    writer->Write(change);
+    return grpc::Status::OK;
+  };
+  v1::Job last;
+  ASSERT_TRUE(client_->Watch("j-1", [&](const v1::Job& job) { last = job; }).ok());
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(last.spec().name(), "geoid");
+  ASSERT_EQ(last.ranks_size(), 2);
+  EXPECT_EQ(last.ranks(0).state(), v1::RANK_STATE_UNSPECIFIED);
+  EXPECT_EQ(last.ranks(1).state(), v1::RANK_STATE_EXITED);
+}
+
 // A read-only coordinator says how the job is and turns the watcher away, each time anew.
 TEST_F(ClientTest, AnAnswerWithoutNewsEndsNoInterruption) {
   fake_.watch = [](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,

@@ -47,7 +47,14 @@ void Generation::TakeExit(const v1::RankExit& exit) {
   Tell(news);
 }
 
-void Generation::Tell(const v1::PeerNews& news) {
+void Generation::Tell(const v1::PeerNews& told) {
+  v1::PeerNews news = told;
+  for (const int rank : told.ended()) {
+    v1::RankLost& lost = *news.add_lost();
+    lost.set_rank(rank);
+    lost.set_reason("it ended after the first failure");
+  }
+  news.clear_ended();
   for (const v1::RankLost& lost : news.lost()) lost_[lost.rank()] = lost;
   left_.insert(news.left().begin(), news.left().end());
   TellAll([&](GenerationWatcher& watcher, int) { watcher.OnNews(news); });

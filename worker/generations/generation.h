@@ -44,7 +44,7 @@ class Generation {
   // Ranks are told; the processes are the caller's to stop.
   void TellStopping(const std::string& reason);
   // From the coordinator, for the ranks here.
-  void Tell(const v1::PeerNews& news);
+  void Tell(const v1::PeerNews& told);
   void AskForFlightRecords(uint64_t request);
   void TellQuiesce(const v1::Quiesce& quiesce);
   // The generation is over for its ranks, which live on in `next`, or are stopped.

@@ -152,6 +152,24 @@ TEST_F(BlockedRanksTest, AWorkerThatReturnsHearsWhoIsGone) {
   EXPECT_THAT(NewsOf(second).left(), ElementsAre(1));
 }
 
+TEST_F(BlockedRanksTest, OfManyLostRanksANodeThatReturnsHearsTheFirstInWords) {
+  id_ = h.Submit(MakeSpec(2, 20));
+  first.stubborn = second.stubborn = true;
+  ASSERT_EQ(h.state(id_), v1::JOB_STATE_QUEUED) << "8 slots a node";
+  FakeWorker& large = h.AddWorker("node3", 20);
+  FakeWorker& other = h.AddWorker("node4", 20);
+  large.stubborn = other.stubborn = true;
+  ASSERT_EQ(h.state(id_), v1::JOB_STATE_RUNNING);
+  for (int rank = 0; rank < 20; ++rank) h.Say(large, large.Exit(id_, rank, 1));
+  h.Disconnect(other);
+  other.received.clear();
+  h.Connect(other);
+  const v1::PeerNews news = NewsOf(other);
+  ASSERT_THAT(news.lost(), SizeIs(1));
+  EXPECT_EQ(news.lost(0).rank(), 0);
+  EXPECT_THAT(news.ended(), SizeIs(19));
+}
+
 TEST_F(BlockedRanksTest, ReportsOfRanksThatLiveElsewhereAreIgnored) {
   RunFour();
   Report(second, 1, "a", {1, 2});

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/state_machine/curve.h"
+#include "core/job_delta.h"
 #include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
 
@@ -172,6 +174,103 @@ TEST_F(JobsTest, AWatchShowsEachChangeAndEndsWithTheJob) {
   EXPECT_EQ(last.job().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_GT(last.job().revision(),
             dynamic_cast<const v1::WatchJobResponse&>(*answer.items.front()).job().revision());
+}
+
+TEST_F(JobsTest, AWatchTellsProgressAtMostOnceASecondAndStatesAtOnce) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 3));
+  v1::StateEvent watch;
+  watch.mutable_watch_job()->set_job_id(id);
+  watch.mutable_watch_job()->set_deltas(true);
+  watch.mutable_watch_job()->set_curve(true);
+  Harness::Answer& answer = h.answer(h.Call(watch));
+  ASSERT_EQ(answer.items.size(), 1u);
+  v1::Job job = dynamic_cast<const v1::WatchJobResponse&>(*answer.items[0]).job();
+  EXPECT_EQ(job.ranks_size(), 3);
+  v1::OpenSessionRequest report = worker.Heartbeat();
+  *report.mutable_fence() = h.fence(id);
+  report.mutable_fence()->set_term(h.term());
+  report.mutable_fence()->set_incarnation(1);
+  for (int step = 1; step <= 40; ++step) {
+    h.Advance(milliseconds(100));
+    (*report.mutable_progress_report()->mutable_progress())[0].set_step(step);
+    h.Say(worker, {report});
+  }
+  EXPECT_GE(answer.items.size(), 4u);
+  EXPECT_LE(answer.items.size(), 6u);
+  const auto& delta = dynamic_cast<const v1::WatchJobResponse&>(*answer.items.back());
+  EXPECT_FALSE(delta.has_job());
+  EXPECT_EQ(delta.delta().ranks_size(), 0) << "no rank has changed its state";
+  EXPECT_EQ(delta.curve_size(), 1);
+  const size_t before = answer.items.size();
+  h.Say(worker, worker.Exit(id, 1, 3));
+  ASSERT_GT(answer.items.size(), before) << "a state is told at once";
+  for (size_t i = 1; i < answer.items.size(); ++i) {
+    const auto& item = dynamic_cast<const v1::WatchJobResponse&>(*answer.items[i]);
+    ASSERT_TRUE(item.has_delta());
+    Fold(item.delta(), &job);
+  }
+  EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(job.spec().name(), "train");
+  EXPECT_EQ(job.progress().step(), 40);
+  EXPECT_EQ(job.ranks(1).exit().exit_code(), 3);
+  EXPECT_EQ(job.ranks(0).state(), v1::RANK_STATE_EXITED);
+  EXPECT_TRUE(answer.done);
+}
+
+TEST_F(JobsTest, AWatcherOfAWaitingJobHearsItsReasonWithinASecond) {
+  h.AddWorker("node1", 2);
+  const std::string id = h.Submit(MakeSpec(1, 4));
+  v1::StateEvent watch;
+  watch.mutable_watch_job()->set_job_id(id);
+  watch.mutable_watch_job()->set_deltas(true);
+  Harness::Answer& answer = h.answer(h.Call(watch));
+  h.Advance(seconds(5));
+  ASSERT_EQ(answer.items.size(), 1u) << "nothing is news";
+  h.AddWorker("node2", 3);
+  h.Advance(seconds(1));
+  ASSERT_EQ(answer.items.size(), 2u);
+  const auto& delta = dynamic_cast<const v1::WatchJobResponse&>(*answer.items[1]).delta();
+  EXPECT_THAT(delta.head().reason(), HasSubstr("0 of 2 can take it"));
+}
+
+TEST_F(JobsTest, ACurveCoversTheWholeRunInABoundedNumberOfPoints) {
+  Curve curve;
+  v1::Progress progress;
+  for (int second = 0; second < 10'000; ++second) {
+    progress.set_step(second);
+    progress.set_loss(1.0 / (1 + second));
+    (*progress.mutable_metrics())["lr"] = second;
+    curve.Add(progress, seconds(second));
+  }
+  v1::GetJobResponse out;
+  curve.Since(0, out.mutable_curve());
+  ASSERT_LE(out.curve_size(), static_cast<int>(Curve::kMostPoints));
+  ASSERT_GE(out.curve_size(), static_cast<int>(Curve::kMostPoints / 2));
+  EXPECT_EQ(out.curve(0).step(), 0);
+  EXPECT_GT(out.curve(out.curve_size() - 1).step(), 9'900);
+  EXPECT_EQ(out.curve(1).metrics().at("lr"), out.curve(1).step());
+}
+
+TEST_F(JobsTest, RanksComeInPagesAndConsequencesWithoutTheirLines) {
+  FakeWorker& worker = h.AddWorker("node1");
+  const std::string id = h.Submit(MakeSpec(1, 5));
+  h.Say(worker, worker.Exit(id, 2, 3));
+  v1::StateEvent get;
+  get.mutable_get_job()->set_job_id(id);
+  get.mutable_get_job()->set_max_ranks(2);
+  const auto first = h.answer(h.Call(get)).As<v1::GetJobResponse>();
+  ASSERT_EQ(first.job().ranks_size(), 2);
+  EXPECT_EQ(first.next_rank(), 2);
+  EXPECT_EQ(first.job().ranks(0).exit().last_lines_size(), 0);
+  EXPECT_EQ(first.job().failure().exit().last_lines_size(), 1);
+  EXPECT_GT(first.events_size(), 0);
+  get.mutable_get_job()->set_first_rank(4);
+  const auto last = h.answer(h.Call(get)).As<v1::GetJobResponse>();
+  ASSERT_EQ(last.job().ranks_size(), 1);
+  EXPECT_EQ(last.job().ranks(0).assignment().rank(), 4);
+  EXPECT_EQ(last.next_rank(), 0);
+  EXPECT_EQ(last.events_size(), 0);
 }
 
 TEST_F(JobsTest, ACancelledWatchIsAnsweredAndForgotten) {

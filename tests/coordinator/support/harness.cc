@@ -35,11 +35,11 @@ void Harness::Step(v1::StateEvent event) {
   *event.mutable_wall() = ToProtoTimestamp(clock.WallNow());
   event.set_random(next_id_ * 0x9e3779b97f4a7c15u);
   event.set_end_of_batch(true);
-  history.push_back(event);
+  if (record) history.push_back(event);
   Actions actions = machine_->Step(event);
   (void)store_.Commit(term_, actions.rows);
   for (Action& action : actions.list) {
-    outcome.push_back(DebugText(action));
+    if (record) outcome.push_back(DebugText(action));
     if (auto* send = std::get_if<SendToSession>(&action)) {
       wire_.emplace_back(send->session_id, std::move(send->message));
     } else if (auto* close = std::get_if<CloseSession>(&action)) {

@@ -88,7 +88,8 @@ class Harness {
 
   StateMachine& machine() { return *machine_; }
   uint64_t term() const { return term_; }
-  // All that was stepped, and what came of it: for replay.
+  // All that was stepped, and what came of it: for replay. Kept while `record` is true.
+  bool record = true;
   std::vector<v1::StateEvent> history;
   std::vector<std::string> outcome;
 

@@ -1,0 +1,67 @@
+// What a Client asks about nodes, the queue and the cluster.
+#include "client/client_impl.h"
+#include "core/status.h"
+
+namespace meshrun::client {
+
+absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
+  v1::ListNodesResponse response;
+  MESHRUN_RETURN_IF_ERROR(impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListNodes,
+                                      v1::ListNodesRequest(), &response));
+  return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
+}
+
+absl::StatusOr<v1::Job> Client::Update(const v1::UpdateJobRequest& request) {
+  v1::UpdateJobResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->jobs, &v1::JobService::Stub::UpdateJob, request, &response));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::DrainNodeResponse> Client::DrainNode(const v1::DrainNodeRequest& request) {
+  v1::DrainNodeResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DrainNode, request, &response));
+  return response;
+}
+
+absl::StatusOr<v1::Node> Client::UndrainNode(const std::string& node) {
+  v1::UndrainNodeRequest request;
+  request.set_node(node);
+  v1::UndrainNodeResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::UndrainNode, request, &response));
+  return std::move(*response.mutable_node());
+}
+
+absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node) {
+  v1::RemoveNodeRequest request;
+  request.set_node(node);
+  v1::RemoveNodeResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::RemoveNode, request, &response));
+  return std::move(*response.mutable_node());
+}
+
+absl::StatusOr<std::vector<v1::ClusterEvent>> Client::ListEvents(v1::ListEventsRequest request) {
+  std::vector<v1::ClusterEvent> events;
+  v1::ListEventsResponse response;
+  do {
+    MESHRUN_RETURN_IF_ERROR(
+        impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListEvents, request, &response));
+    for (v1::ClusterEvent& event : *response.mutable_events()) events.push_back(std::move(event));
+    if (!events.empty()) request.set_after(events.back().sequence());
+  } while (response.more());
+  return events;
+}
+
+absl::StatusOr<v1::DescribeClusterResponse> Client::DescribeCluster(uint32_t max_events) {
+  v1::DescribeClusterRequest request;
+  request.set_max_events(max_events);
+  v1::DescribeClusterResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DescribeCluster, request, &response));
+  return response;
+}
+
+}  // namespace meshrun::client

@@ -1,0 +1,129 @@
+#include "coordinator/state_machine/watchers.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "coordinator/state_machine/jobs.h"
+
+namespace meshrun::coordinator {
+
+void Watchers::Add(const Job& job, uint64_t call_id, const v1::WatchJobRequest& request,
+                   const View& view) {
+  Watched& watched = jobs_[job.id()];
+  Watcher& watcher = watched.by_call[call_id];
+  watcher.deltas = request.deltas();
+  watcher.curve = request.curve();
+  Send(job, call_id, watched, watcher, view);
+  if (!job.ended()) {
+    // The reason of a job that waits changes without the job.
+    if (job.queued() && watcher.deltas) due_.Set(job.id(), context_.now + kInterval);
+    return;
+  }
+  context_.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
+  watched.by_call.erase(call_id);
+  if (watched.by_call.empty()) jobs_.erase(job.id());
+}
+
+void Watchers::Remove(uint64_t call_id) {
+  for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+    if (it->second.by_call.erase(call_id) == 0) continue;
+    if (it->second.by_call.empty()) {
+      due_.Clear(it->first);
+      jobs_.erase(it);
+    }
+    context_.Reply(call_id, absl::CancelledError("the watcher went away"));
+    return;
+  }
+}
+
+void Watchers::RanksChanged(const Job& job, int first, int count) {
+  const auto it = jobs_.find(job.id());
+  if (it == jobs_.end()) return;
+  Watched& watched = it->second;
+  const size_t size = job.view.ranks_size();
+  if (watched.generation != job.view.generation() || watched.ranks.size() != size) {
+    watched.generation = job.view.generation();
+    watched.ranks.assign(size, watched.version + 1);
+  }
+  ++watched.version;
+  for (size_t rank = first; rank < size && rank < static_cast<size_t>(first + count); ++rank) {
+    watched.ranks[rank] = watched.version;
+  }
+}
+
+void Watchers::Tell(const Job& job, const View& view) {
+  const auto it = jobs_.find(job.id());
+  if (it == jobs_.end()) return;
+  Watched& watched = it->second;
+  std::optional<SteadyNanos> next;
+  for (auto& [call_id, watcher] : watched.by_call) {
+    const bool news =
+        watcher.state != job.view.state() || watcher.generation != job.view.generation();
+    const SteadyNanos due = watcher.at + kInterval;
+    if (!watcher.deltas || news || due <= context_.now) {
+      Send(job, call_id, watched, watcher, view);
+      if (job.queued() && watcher.deltas) next = context_.now + kInterval;
+    } else if (!next.has_value() || due < *next) {
+      next = due;
+    }
+    if (job.ended()) context_.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
+  }
+  due_.Clear(job.id());
+  if (job.ended()) {
+    jobs_.erase(it);
+  } else if (next.has_value()) {
+    due_.Set(job.id(), *next);
+  }
+}
+
+std::vector<std::string> Watchers::PopDue() {
+  std::vector<std::string> out;
+  while (auto job_id = due_.PopDue(context_.now)) out.push_back(*std::move(job_id));
+  return out;
+}
+
+void Watchers::Send(const Job& job, uint64_t call_id, Watched& watched, Watcher& watcher,
+                    const View& view) {
+  const bool whole =
+      !watcher.deltas || watcher.generation != job.view.generation() || watcher.version == 0;
+  auto item = std::make_shared<v1::WatchJobResponse>();
+  std::string groups;
+  for (const v1::GroupInfo& group : job.view.groups()) group.AppendToString(&groups);
+  const size_t digest = std::hash<std::string>()(groups);
+  if (whole) {
+    *item->mutable_job() = view(job, /*with_ranks=*/true);
+  } else {
+    v1::JobDelta& delta = *item->mutable_delta();
+    *delta.mutable_head() = view(job, /*with_ranks=*/false);
+    delta.mutable_head()->clear_spec();
+    for (int rank = 0; rank < job.view.ranks_size(); ++rank) {
+      const bool known = static_cast<size_t>(rank) < watched.ranks.size();
+      if (!known || watched.ranks[rank] <= watcher.version) continue;
+      v1::RankStatus& changed = *delta.add_ranks();
+      changed = job.view.ranks(rank);
+      changed.clear_progress();
+      if (rank != job.view.failure().rank()) changed.mutable_exit()->clear_last_lines();
+      if (!job.view.ranks(rank).has_exit()) changed.clear_exit();
+    }
+    if (digest != watcher.groups) {
+      delta.set_has_groups(true);
+      *delta.mutable_groups() = job.view.groups();
+    }
+  }
+  if (watcher.curve) job.curve.Since(whole ? 0 : watcher.points, item->mutable_curve());
+  // What it knows already is not told again: a queued job is looked at each second.
+  std::string head;
+  if (job.queued()) head = whole ? item->job().reason() : item->delta().head().reason();
+  const bool same = watcher.version != 0 && watcher.state == job.view.state() && job.queued() &&
+                    watcher.head == head && watched.version == watcher.version;
+  watcher.at = context_.now;
+  watcher.state = job.view.state();
+  watcher.generation = job.view.generation();
+  watcher.version = watched.version;
+  watcher.groups = digest;
+  watcher.points = job.curve.added();
+  watcher.head = std::move(head);
+  if (!same) context_.Add(StreamItem{call_id, std::move(item)});
+}
+
+}  // namespace meshrun::coordinator
