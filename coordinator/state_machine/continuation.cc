@@ -114,7 +114,8 @@ void Generations::Proceed(Job& job) {
   Quiesce(job, job.stop_grace(), job.view.reason());
 }
 
-PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> nodes) {
+PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> nodes,
+                                        bool avoided_too) {
   const auto each_living = [&](auto&& act) {
     for (const Member& member : job.members) {
       if (!member.ended) act(*nodes_.Find(member.node_id), member);
@@ -129,7 +130,7 @@ PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> n
   std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(request.nodes),
                [&](const v1::Node* node) { return !job.avoided_nodes.contains(node->node_id()); });
   PlacementResult result = Place(request);
-  if (!result.placement.has_value() && request.nodes.size() < nodes.size()) {
+  if (!result.placement.has_value() && avoided_too && request.nodes.size() < nodes.size()) {
     request.nodes = std::move(nodes);
     result = Place(request);
   }
@@ -143,7 +144,9 @@ PlacementResult Generations::PlaceAgain(Job& job, std::vector<const v1::Node*> n
 bool Generations::GoOn(Job& job) {
   if (!TakesGenerations(job) || job.cancel_requested) return false;
   std::string waits;
-  const PlacementResult result = PlaceAgain(job, Candidates(job, &waits));
+  const std::vector<const v1::Node*> nodes = Candidates(job, &waits);
+  // While the job waits for other nodes, it does not fall back on one that it avoids.
+  const PlacementResult result = PlaceAgain(job, nodes, /*avoided_too=*/waits.empty());
   if (!result.placement.has_value()) return false;
   Kept kept;
   int living = 0;
@@ -208,7 +211,9 @@ bool Generations::WaitsForFence(Job& job) {
     if (node.fence() == SteadyNanos::max()) return false;
     until = std::max(until, node.fence());
   }
-  if (!PlaceAgain(job, nodes_.Present(/*healthy_only=*/true)).placement.has_value()) return false;
+  if (!PlaceAgain(job, nodes_.Present(/*healthy_only=*/true), /*avoided_too=*/true)
+           .placement.has_value())
+    return false;
   jobs_.SetState(job, job.view.state(), job.view.failure().message() + "; " + waits);
   jobs_.SetDeadline(job, until + kFenceSlack);
   return true;
@@ -254,7 +259,8 @@ void Generations::GrowAll() {
     });
     if (!has_room) continue;
     std::string waits;
-    const PlacementResult result = PlaceAgain(job, Candidates(job, &waits));
+    const std::vector<const v1::Node*> nodes = Candidates(job, &waits);
+    const PlacementResult result = PlaceAgain(job, nodes, /*avoided_too=*/false);
     if (!result.placement.has_value() || result.placement->world_size <= job.view.world_size()) {
       continue;
     }

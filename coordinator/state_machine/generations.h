@@ -154,7 +154,8 @@ class Generations {
   void Proceed(Job& job);
   bool GoOn(Job& job);
   // With the nodes that living members hold taken as free.
-  PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes);
+  // `avoided_too`: rather than not at all, on nodes that the job avoids.
+  PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
   bool WaitsForFence(Job& job);
   void SendQuiesce(const Job& job, const Member& member);
   void OnJoinDeadline(Job& job);

@@ -112,7 +112,7 @@ bool Queue::StartOrWait(const QueueIndex::Entry& entry) {
   std::string waits;
   PlacementRequest request = RequestOf(job, &waits);
   PlacementResult result = TryPlace(request);
-  if (!result.placement.has_value() && !job.avoided_nodes.empty()) {
+  if (!result.placement.has_value() && !job.avoided_nodes.empty() && waits.empty()) {
     // No other node can take the job, and the reason why this one could not prepare may be gone.
     request.nodes = generations_.Candidates(job, &waits);
     result = TryPlace(request);

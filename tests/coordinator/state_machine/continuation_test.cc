@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "tests/coordinator/state_machine/continuation_fixture.h"
@@ -57,6 +58,29 @@ TEST_F(ContinuationTest, ANodeThatFailedTheJobTwiceIsAvoided) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
   EXPECT_TRUE(good.Carries(id));
   EXPECT_FALSE(bad.Carries(id)) << h.job(id).ShortDebugString();
+}
+
+TEST_F(ContinuationTest, ANodeThatIsAvoidedIsNotTakenWhileItsOtherRanksEnd) {
+  Add("node1");
+  FakeWorker& bad = Add("node2");
+  FakeWorker& good = Add("node3");
+  v1::JobSpec spec = Elastic(2, 2, 2);
+  spec.set_max_restarts(5);
+  const std::string id = Run(spec);
+  h.Say(bad, bad.Exit(id, 3, 1));
+  EXPECT_TRUE(bad.Carries(id));
+  bad.stubborn = true;
+  h.Say(bad, bad.Exit(id, 3, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  EXPECT_FALSE(good.Carries(id)) << "a rank computes on node2";
+  bad.stubborn = false;
+  const auto stop = std::find_if(bad.received.rbegin(), bad.received.rend(),
+                                 [](const auto& message) { return message.has_stop(); });
+  ASSERT_NE(stop, bad.received.rend());
+  h.Say(bad, bad.OnMessage(v1::OpenSessionResponse(*stop)));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_TRUE(good.Carries(id));
+  EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
 }
 
 TEST_F(ContinuationTest, OneRankThatCannotTakeAGenerationMeansARestartForAll) {
