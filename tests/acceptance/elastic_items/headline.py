@@ -121,9 +121,11 @@ def kill_a_host(site):
 SCRIPT = """
 import os, pathlib, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+model = torch.nn.Linear(64, 64)
 for step in range(100000):
     model(torch.randn(32, 64)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
     with open(pathlib.Path({directory!r}) / f"steps.{{os.environ['GROUP_RANK']}}.{{os.getpid()}}", "a") as out:
         out.write(f"{{time.time()}}\\n")
     time.sleep(0.02)
@@ -139,10 +141,10 @@ def torchrun_beside(site):
     script = site.script("train.py", SCRIPT.format(directory=str(site.directory)))
     port = free_port()
     agents = [site.start([python / "torchrun", f"--nnodes={WORKERS - 1}:{WORKERS}", "--nproc-per-node=1", "--max-restarts=3",
-                          "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=blow", script],
+                          "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=blow", script],
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(WORKERS)]
     files = lambda: list(site.directory.glob("steps.*"))
-    wait_until(lambda: len(files()) == WORKERS, 120, "torchrun's workers train")
+    wait_until(lambda: len({path.name.split(".")[1] for path in files()}) == WORKERS, 120, "torchrun's workers train")
     blow = time.time()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(agents[-1].pid, signal.SIGKILL)
