@@ -138,16 +138,17 @@ void EventLoop::OnProbed(const Outcome& outcome) {
 void EventLoop::LeaveReadOnly() {
   log::Info("the state can be written again");
   const bool failed = std::exchange(mode_, Mode::kWriting) == Mode::kFailed;
+  {
+    // First: whoever is told to say Hello again finds it gone.
+    MutexLock lock(mu_);
+    read_only_reason_.clear();
+  }
   if (failed || std::exchange(dropped_messages_, false)) {
     options_.recipients.EndSessions(absl::UnavailableError(
         "the coordinator was read-only and has not kept what was said meanwhile: say Hello again"));
   }
   view_.reset();
   superseded_ = false;
-  {
-    MutexLock lock(mu_);
-    read_only_reason_.clear();
-  }
   Batch batch = std::exchange(held_, {});
   for (v1::StateEvent& event : std::exchange(waiting_reads_, {})) {
     batch.push_back(std::move(event));

@@ -216,8 +216,9 @@ TEST_F(HungCommitTest, AMinuteOfItLosesNoWorkerAndNoCall) {
 TEST_F(HungCommitTest, LeasesEndAgainWhenItIsOver) {
   const auto worker = Connect("node1");
   ASSERT_TRUE(worker->inbox->AwaitWelcome());
-  HangForAMinute(*worker);
+  const auto submit = HangForAMinute(*worker);
   Release();
+  ASSERT_TRUE(submit->AwaitEnd());
   EXPECT_EQ(Jobs(), 1);
   // In steps below the loop's own standstill.
   for (int i = 0; i < 6; ++i) {
