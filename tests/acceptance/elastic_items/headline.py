@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from environments import Missing, TORCH, environment, free_port
-from harness import Short, binary, check, meshrun, running, skip_soak, wait_until
+from harness import Short, alive, binary, check, meshrun, pid_of, running, skip_soak, wait_until
 
 LEASE = 5.0
 TOLD = LEASE + 0.5
@@ -132,6 +132,12 @@ for step in range(100000):
 """
 
 
+def end_workers(script):
+    for entry in alive(script):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid_of(entry), signal.SIGKILL)
+
+
 def torchrun_beside(site):
     """Seconds from the same blow to the next step of any worker, or why there is none."""
     try:
@@ -143,6 +149,8 @@ def torchrun_beside(site):
     agents = [site.start([python / "torchrun", f"--nnodes={WORKERS - 1}:{WORKERS}", "--nproc-per-node=1", "--max-restarts=3",
                           "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=blow", script],
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(WORKERS)]
+    # An agent that is killed leaves its worker behind.
+    site.cleanup.callback(end_workers, script)
     files = lambda: list(site.directory.glob("steps.*"))
     wait_until(lambda: len({path.name.split(".")[1] for path in files()}) == WORKERS, 120, "torchrun's workers train")
     blow = time.time()
