@@ -145,12 +145,12 @@ def torchrun_beside(site):
     except Missing as error:
         return f"torchrun not measured: {error}"
     script = site.script("train.py", SCRIPT.format(directory=str(site.directory)))
+    # An agent that is killed leaves its worker behind: called after their own ends.
+    site.cleanup.callback(end_workers, script)
     port = free_port()
     agents = [site.start([python / "torchrun", f"--nnodes={WORKERS - 1}:{WORKERS}", "--nproc-per-node=1", "--max-restarts=3",
                           "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=blow", script],
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(WORKERS)]
-    # An agent that is killed leaves its worker behind.
-    site.cleanup.callback(end_workers, script)
     files = lambda: list(site.directory.glob("steps.*"))
     wait_until(lambda: len({path.name.split(".")[1] for path in files()}) == WORKERS, 120, "torchrun's workers train")
     blow = time.time()
