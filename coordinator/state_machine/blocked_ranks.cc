@@ -134,10 +134,7 @@ void BlockedRanks::EndGeneration(const Job& job) {
 
 void BlockedRanks::Send(const Job& job, const Node& node, const v1::PeerNews& news) {
   if (node.session_id == 0) return;
-  v1::OpenSessionResponse message;
-  message.mutable_fence()->set_job_id(job.id());
-  message.mutable_fence()->set_generation(job.view.generation());
-  message.mutable_fence()->set_incarnation(node.record.incarnation());
+  v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   *message.mutable_peer_news() = news;
   context_.Send(node.session_id, std::move(message));
 }

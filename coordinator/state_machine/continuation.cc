@@ -65,7 +65,7 @@ bool Generations::AskToQuiesce(Job& job, const std::string& reason, bool save) {
 void Generations::SendQuiesce(const Job& job, const Member& member) {
   const Node& node = *nodes_.Find(member.node_id);
   if (node.session_id == 0 || member.ended) return;
-  v1::OpenSessionResponse message = Envelope(job, node);
+  v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   message.mutable_quiesce()->set_reason(job.view.reason());
   message.mutable_quiesce()->set_save(job.save_asked);
   *message.mutable_quiesce()->mutable_deadline() = ToProtoDuration(kQuiesceTimeout);

@@ -58,10 +58,7 @@ void FlightRecords::Ask(const Job& job, const Member& member, uint64_t call_id,
     }
   }
   if (!is_here) return;
-  v1::OpenSessionResponse message;
-  message.mutable_fence()->set_job_id(job.id());
-  message.mutable_fence()->set_generation(job.view.generation());
-  message.mutable_fence()->set_incarnation(node->record.incarnation());
+  v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
   message.mutable_collect_flight_records()->set_request(call_id);
   context_.Send(node->session_id, std::move(message));
 }

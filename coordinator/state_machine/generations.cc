@@ -141,18 +141,10 @@ Generations::Target Generations::Resolve(const Node& node, const v1::Fence& fenc
   return {};
 }
 
-v1::OpenSessionResponse Generations::Envelope(const Job& job, const Node& node) const {
-  v1::OpenSessionResponse message;
-  message.mutable_fence()->set_job_id(job.id());
-  message.mutable_fence()->set_generation(job.view.generation());
-  message.mutable_fence()->set_incarnation(node.record.incarnation());
-  return message;
-}
-
 void Generations::SendPrepare(const Job& job, const Member& member) {
   const Node& node = *nodes_.Find(member.node_id);
   if (node.session_id == 0) return;
-  v1::OpenSessionResponse message = Envelope(job, node);
+  v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   v1::Prepare& prepare = *message.mutable_prepare();
   *prepare.mutable_spec() = job.view.spec();
   *prepare.mutable_spec()->mutable_env() = job.env;
@@ -171,7 +163,7 @@ void Generations::SendPrepare(const Job& job, const Member& member) {
 void Generations::SendStart(const Job& job, const Member& member) {
   const Node& node = *nodes_.Find(member.node_id);
   if (node.session_id == 0) return;
-  v1::OpenSessionResponse message = Envelope(job, node);
+  v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   message.mutable_start()->set_master_addr(job.view.master_addr());
   message.mutable_start()->set_master_port(job.view.master_port());
   context_.Send(node.session_id, std::move(message));
@@ -180,7 +172,7 @@ void Generations::SendStart(const Job& job, const Member& member) {
 void Generations::SendStop(const Job& job, const Member& member, std::chrono::nanoseconds grace) {
   const Node* node = nodes_.Find(member.node_id);
   if (node == nullptr || node->session_id == 0 || member.ended) return;
-  v1::OpenSessionResponse message = Envelope(job, *node);
+  v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
   *message.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
   message.mutable_stop()->set_reason(job.view.reason());
   context_.Send(node->session_id, std::move(message));
@@ -188,10 +180,7 @@ void Generations::SendStop(const Job& job, const Member& member, std::chrono::na
 
 void Generations::SendForget(const std::string& job_id, uint64_t generation, const Node& node) {
   if (node.session_id == 0) return;
-  v1::OpenSessionResponse message;
-  message.mutable_fence()->set_job_id(job_id);
-  message.mutable_fence()->set_generation(generation);
-  message.mutable_fence()->set_incarnation(node.record.incarnation());
+  v1::OpenSessionResponse message = MessageTo(node, job_id, generation);
   message.mutable_forget();
   context_.Send(node.session_id, std::move(message));
 }

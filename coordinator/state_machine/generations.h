@@ -129,7 +129,6 @@ class Generations {
   };
 
   Target Resolve(const Node& node, const v1::Fence& fence, std::string_view what);
-  v1::OpenSessionResponse Envelope(const Job& job, const Node& node) const;
   void SendPrepare(const Job& job, const Member& member);
   void SendStart(const Job& job, const Member& member);
   void SendStop(const Job& job, const Member& member, std::chrono::nanoseconds grace);

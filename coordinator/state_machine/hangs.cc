@@ -109,10 +109,7 @@ void Hangs::Suspect(Job& job, Watch& watch) {
   for (const Member& member : job.members) {
     const Node* node = nodes_.Find(member.node_id);
     if (member.ended || node == nullptr || node->session_id == 0) continue;
-    v1::OpenSessionResponse message;
-    message.mutable_fence()->set_job_id(job.id());
-    message.mutable_fence()->set_generation(job.view.generation());
-    message.mutable_fence()->set_incarnation(node->record.incarnation());
+    v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
     message.mutable_dump()->set_reason(text);
     context_.Send(node->session_id, std::move(message));
   }

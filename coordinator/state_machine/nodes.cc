@@ -9,6 +9,15 @@
 
 namespace meshrun::coordinator {
 
+v1::OpenSessionResponse MessageTo(const Node& node, const std::string& job_id,
+                                  uint64_t generation) {
+  v1::OpenSessionResponse message;
+  message.mutable_fence()->set_job_id(job_id);
+  message.mutable_fence()->set_generation(generation);
+  message.mutable_fence()->set_incarnation(node.record.incarnation());
+  return message;
+}
+
 absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnation,
                                           const v1::Hello& hello) {
   if (hello.node_id().empty() || hello.name().empty()) {

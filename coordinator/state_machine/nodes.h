@@ -45,6 +45,9 @@ struct Node {
   }
 };
 
+// To the node's worker, about a generation of a job: with its fence and no content yet.
+v1::OpenSessionResponse MessageTo(const Node& node, const std::string& job_id, uint64_t generation);
+
 class NodeTable {
  public:
   explicit NodeTable(Context& context) : context_(context) {}
