@@ -66,7 +66,8 @@ absl::StatusOr<DaemonProcess> DaemonProcess::Start(const Options& options) {
   spawn.argv = {path};
   spawn.argv.insert(spawn.argv.end(), options.arguments.begin(), options.arguments.end());
   spawn.argv.insert(spawn.argv.end(), {"--ready-fd", fmt::format("{}", ready_write.get())});
-  spawn.keep_fds = {ready_write.get()};
+  spawn.keep_fds = options.keep_fds;
+  spawn.keep_fds.push_back(ready_write.get());
   if (options.lifeline_fd >= 0) {
     spawn.argv.insert(spawn.argv.end(), {"--lifeline-fd", fmt::format("{}", options.lifeline_fd)});
     spawn.keep_fds.push_back(options.lifeline_fd);

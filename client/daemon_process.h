@@ -22,6 +22,8 @@ class DaemonProcess {
     std::string log_path;
     // Read end of a pipe that the daemon watches; -1: it outlives this process.
     int lifeline_fd = -1;
+    // Other descriptors that the daemon keeps.
+    std::vector<int> keep_fds = {};
   };
 
   // NOT_FOUND: not installed. Returns before the daemon serves.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +25,11 @@ class LocalCluster {
  public:
   struct Options {
     uint32_t slots = 1;
+    // Of each of a rank's two output streams so much is kept, in the directory.
+    uint64_t log_limit_bytes = 0;
+    // More of the worker's, and the descriptors that they name.
+    std::vector<std::string> worker_flags;
+    std::vector<int> worker_fds;
     // Called with the name of each phase when it ends.
     std::function<void(const char* phase)> trace;
   };
@@ -34,6 +40,8 @@ class LocalCluster {
   ~LocalCluster();
 
   const std::string& address() const { return address_; }
+  // Where everything of it is, the ranks' output too.
+  const std::string& directory() const { return directory_.path(); }
   // Returns when the worker is registered: from then on the coordinator knows what fits.
   absl::Status WaitForWorker();
   DaemonProcess& coordinator() { return *coordinator_; }

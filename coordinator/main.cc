@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -74,7 +75,8 @@ constexpr std::string_view kPrefix = "meshrun-coordinator: ";
 
 int Fail(std::string_view why, int code) {
   if (why.starts_with(kPrefix)) why.remove_prefix(kPrefix.size());
-  fmt::print(stderr, "{}{}\n", kPrefix, why);
+  // fmt::print would throw where stderr has no room.
+  std::fputs(fmt::format("{}{}\n", kPrefix, why).c_str(), stderr);
   return code;
 }
 // What a person must mend first, as opposed to what may pass.

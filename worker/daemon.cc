@@ -116,14 +116,18 @@ absl::Status Daemon::Init() {
                         .facts = {.node_name = options_.name,
                                   .cores = resources_.cores(),
                                   .has_gpus = resources_.gpus_size() > 0,
-                                  .log_limit_bytes = options_.log_limit_bytes},
+                                  .log_limit_bytes = options_.log_limit_bytes,
+                                  .log_layout = options_.log_layout},
                         .environment = options_.run_as_submitter
                                            ? WithoutUser(InheritedEnvironment(environ))
                                            : InheritedEnvironment(environ),
                         .jobs_dir = options_.jobs_dir,
                         .supervisor = {.path = os::SelfPath(),
                                        .lifeline_fd = options_.lifeline_fd.get(),
-                                       .end_with_daemon = options_.kill_at_once},
+                                       .end_with_daemon = options_.kill_at_once,
+                                       .stdin_fd = options_.stdin_fd.get(),
+                                       .stdin_rank = options_.stdin_rank,
+                                       .stdin_directory = options_.stdin_directory},
                         .file_timeout = options_.file_timeout},
       Generations::Handler{
           .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
@@ -261,10 +265,11 @@ void Daemon::OnMessage(const v1::OpenSessionResponse& message) {
         open.job_id().find('/') != std::string::npos) {
       return;
     }
-    logs_->Open(open,
-                LogPath(state_dir_->LogDirectory(open.job_id(), open.generation()), open.rank(),
-                        open.stream()),
-                generations_->RankMayWrite(open.job_id(), open.generation(), open.rank()));
+    logs_->Open(
+        open,
+        options_.log_layout.Path(state_dir_->LogDirectory(open.job_id(), open.generation()),
+                                 open.job_id(), open.generation(), open.rank(), open.stream()),
+        generations_->RankMayWrite(open.job_id(), open.generation(), open.rank()));
   } else if (message.has_close_log()) {
     logs_->Close(message.close_log().stream_id());
   } else {

@@ -27,6 +27,7 @@
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
 #include "worker/host_address.h"
+#include "worker/launch/log_layout.h"
 #include "worker/logs/log_uploads.h"
 #include "worker/logs/retention.h"
 #include "worker/session.h"
@@ -65,6 +66,13 @@ struct DaemonOptions {
   std::chrono::nanoseconds file_timeout = std::chrono::seconds(10);
   // Of each of a running rank's two output files: of more the oldest goes. 0: all stays.
   uint64_t log_limit_bytes = uint64_t{1} << 30;
+  // A directory of the user's for output, beside the state directory.
+  LogLayout log_layout;
+  // What the rank of this number reads from; without it every rank reads from /dev/null.
+  os::UniqueFd stdin_fd;
+  int stdin_rank = 0;
+  // One FIFO for each rank to read from, by its number. Empty: none.
+  std::string stdin_directory;
   // Of logs of ended generations; root and newest are the daemon's to say.
   LogRetention keep_logs;
   // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.

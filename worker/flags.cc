@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "core/exit_codes.h"
 #include "core/labels.h"
@@ -30,7 +31,7 @@ std::string DefaultStateDir() {
 }
 
 int Wrong(const absl::Status& status) {
-  fmt::print(stderr, "meshrun-worker: {}\n", std::string(status.message()));
+  std::fputs(fmt::format("meshrun-worker: {}\n", std::string(status.message())).c_str(), stderr);
   return kExitUsage;
 }
 
@@ -50,7 +51,8 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                              log_format = "text", log_level = "info";
   uint32_t cores = 0, slots = 0;
   std::vector<std::string> labels;
-  int ready_fd = -1, lifeline_fd = -1;
+  std::string tee = "0", redirects = "0";
+  int ready_fd = -1, lifeline_fd = -1, stdin_fd = -1;
 
   CLI::App app(
       "The meshrun daemon of one host: offers its slots and GPUs to a coordinator and runs ranks.",
@@ -115,6 +117,17 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--keep-logs-for", keep_logs_for,
                  "Remove logs of generations that ended longer ago, for example 720h (default: age "
                  "does not matter)");
+  // For `meshrun run`, whose cluster has one job on one host: a rank's number is its local one.
+  app.add_option("--rank-log-dir", options.log_layout.directory,
+                 "Output that is chosen goes to DIR/<job>/attempt_<n>/<rank>/, and is kept whole")
+      ->group("");
+  app.add_option("--rank-log-tee", tee)->group("");
+  app.add_option("--rank-log-redirects", redirects)->group("");
+  app.add_option("--rank-stdin-fd", stdin_fd, "One rank reads from this descriptor")->group("");
+  app.add_option("--rank-stdin-rank", options.stdin_rank)->group("");
+  app.add_option("--rank-stdin-directory", options.stdin_directory,
+                 "Each rank reads from the FIFO that has its number")
+      ->group("");
   app.add_flag("--kill-at-once-on-lifeline", options.kill_at_once,
                "Ranks end with this process, without waiting for the lease");
   app.add_option("--ready-fd", ready_fd,
@@ -180,6 +193,13 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
     if (!age.ok()) return wrong(age.status());
     options.keep_logs.keep_for = *age;
   }
+  for (const auto& [text, choice] : {std::pair(&tee, &options.log_layout.tee),
+                                     std::pair(&redirects, &options.log_layout.redirects)}) {
+    auto parsed = StreamChoice::Parse(*text);
+    if (!parsed.ok()) return wrong(parsed.status());
+    *choice = *std::move(parsed);
+  }
+  options.stdin_fd = TakeFd(stdin_fd);
   options.ready_fd = TakeFd(ready_fd);
   options.lifeline_fd = TakeFd(lifeline_fd);
   return options;

@@ -26,7 +26,8 @@ int Say(const absl::Status& status) {
   // What refuses a plaintext address names itself.
   constexpr std::string_view kName = "meshrun-worker: ";
   if (text.starts_with(kName)) text.remove_prefix(kName.size());
-  fmt::print(stderr, "{}{}\n", kName, text);
+  // fmt::print would throw where stderr has no room.
+  std::fputs(fmt::format("{}{}\n", kName, text).c_str(), stderr);
   return ExitCodeOf(status);
 }
 

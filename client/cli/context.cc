@@ -96,8 +96,10 @@ Style StyleOf(int fd) {
   style.colour = style.terminal && Variable("NO_COLOR").empty();
   style.utf8 = style.terminal && LocaleIsUtf8();
   winsize size{};
-  if (style.terminal && ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    style.width = size.ws_col;
+  if (style.terminal && ::ioctl(fd, TIOCGWINSZ, &size) == 0) {
+    if (size.ws_col > 0) style.width = size.ws_col;
+    if (size.ws_row > 0) style.height = size.ws_row;
+  }
   return style;
 }
 
@@ -138,7 +140,8 @@ int ExitCodeOf(const absl::Status& status) {
 
 void Say(std::string_view text) {
   std::fflush(stdout);
-  fmt::print(stderr, "meshrun: {}\n", text);
+  // fmt::print would throw where it cannot be written.
+  std::fputs(fmt::format("meshrun: {}\n", text).c_str(), stderr);
 }
 
 int Fail(const absl::Status& status) {

@@ -45,8 +45,9 @@ int Run(const DescribeFlags& flags) {
   if (flags.name.empty()) {
     const auto cluster = (*client)->DescribeCluster(flags.events);
     if (!cluster.ok()) return Fail(cluster.status());
-    fmt::print(
-        "{}", json ? ToJson(*cluster) : DescribeCluster(*cluster, (*client)->address(), WallNow()));
+    fmt::print("{}", json ? ToJson(*cluster)
+                          : DescribeCluster(*cluster, (*client)->address(), WallNow(),
+                                            TableWidth(StyleOf(1))));
     return kExitOk;
   }
   const auto job = FindJob(**client, flags.name);

@@ -26,7 +26,7 @@ void Print(const DevCluster::State& state) {
   };
   if (state.coordinator) add(*state.coordinator, state.address);
   for (const DevCluster::Process& worker : state.workers) add(worker, "");
-  fmt::print("{}", table.Render());
+  fmt::print("{}", table.Render(0, TableWidth(StyleOf(1))));
 }
 
 absl::StatusOr<DevCluster> Find() {

@@ -33,7 +33,7 @@ int ShowEvents(const EventsFlags& flags) {
   } else if (events->empty()) {
     Say("no event is known any more");
   } else {
-    fmt::print("{}", EventTable(*events, WallNow()));
+    fmt::print("{}", EventTable(*events, WallNow(), TableWidth(StyleOf(1))));
   }
   return kExitOk;
 }

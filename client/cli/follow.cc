@@ -6,22 +6,25 @@
 #include <sys/signalfd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "client/cli/context.h"
 #include "client/cli/event_queue.h"
+#include "client/cli/output_pipe.h"
 #include "client/cli/screen.h"
 #include "client/render/progress.h"
-#include "client/render/rank_output.h"
 #include "client/render/report.h"
 #include "core/clock.h"
 #include "core/exit_codes.h"
 #include "core/mutex.h"
 #include "core/os/process.h"
+#include "core/status.h"
 #include "core/text.h"
 
 namespace meshrun::client {
@@ -29,9 +32,9 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// On a terminal equal lines of several ranks become one; a file or a pipe gets every line.
-constexpr std::chrono::milliseconds kMergeWindow(60);
 constexpr std::chrono::milliseconds kRedraw(100);
+// Lines wait for their equals.
+constexpr std::chrono::milliseconds kRelease(50);
 // How long to wait for the last output after the job has ended, and how long where a node is lost
 // with its files.
 constexpr std::chrono::seconds kDrain(10);
@@ -60,44 +63,14 @@ bool HasRun(const v1::Job& job) {
           (HasEnded(job.state()) && job.has_started_at()));
 }
 
-// The output of the processes that one generation has started, from bytes to the screen.
-class OutputPipe {
- public:
-  OutputPipe(Screen& screen, int world_size)
-      : screen_(screen),
-        merger_(world_size, screen.terminal() ? nanoseconds(kMergeWindow) : nanoseconds(0),
-                [&screen, world_size](const RankLine& line) { screen.Show(line, world_size); }),
-        assembler_([this](const RankLine& line) { merger_.Add(line, SteadyNow()); }) {}
-
-  void Append(const v1::ReadLogsResponse& chunk) {
-    if (chunk.dropped() > 0) {
-      // A line whose beginning was read does not go on here.
-      assembler_.Flush();
-      screen_.Say(
-          fmt::format("{} of rank {}'s {} are no longer kept: its log is longer than the "
-                      "worker's --log-limit",
-                      FormatBytes(chunk.dropped()), chunk.rank(),
-                      chunk.stream() == v1::LOG_STREAM_STDERR ? "stderr" : "stdout"));
-    }
-    assembler_.Append(chunk.rank(), chunk.stream() == v1::LOG_STREAM_STDERR, chunk.data());
-  }
-  void Release() { merger_.Release(SteadyNow()); }
-  void Finish() {
-    assembler_.Flush();
-    merger_.ReleaseAll();
-  }
-  bool waiting() const { return !merger_.empty(); }
-
- private:
-  Screen& screen_;
-  LineMerger merger_;
-  LineAssembler assembler_;
-};
-
 class Follower {
  public:
   Follower(Client& client, const v1::Job& job, const FollowOptions& options)
-      : client_(client), options_(options), signals_(TerminationSignalFd()), job_(job) {}
+      : client_(client),
+        options_(options),
+        signals_(TerminationSignalFd()),
+        screen_(options.view.input_rank >= 0),
+        job_(job) {}
   int Run();
 
  private:
@@ -120,6 +93,8 @@ class Follower {
   void Wait();
   void Draw();
   bool OutputIsComplete() const;
+  bool OutputWasLost() const;
+  void SayLost();
   int Finish();
 
   Client& client_;
@@ -165,8 +140,12 @@ int Follower::Run() {
 void Follower::Wait() {
   std::vector<pollfd> fds = {{queue_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
   for (const auto& needed : options_.needed) fds.push_back({needed.ended_fd, POLLIN, 0});
-  const bool ticking = screen_.terminal() || drain_until_.count() != 0;
-  ::poll(fds.data(), fds.size(), static_cast<int>((ticking ? kRedraw : kRedraw * 10).count()));
+  const bool ticking = screen_.ticking() || drain_until_.count() != 0;
+  const bool waiting = std::any_of(readers_.begin(), readers_.end(), [](const auto& reader) {
+    return reader.second.pipe->waiting();
+  });
+  const auto time = waiting ? kRelease : ticking ? kRedraw : kRedraw * 10;
+  ::poll(fds.data(), fds.size(), static_cast<int>(time.count()));
   signalfd_siginfo info;
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
     OnSignal(static_cast<int>(info.ssi_signo));
@@ -202,7 +181,8 @@ void Follower::StartReader() {
   const uint64_t generation = job_.generation();
   if (readers_.count(generation) != 0) return;
   Reader& reader = readers_[generation];
-  reader.pipe = std::make_unique<OutputPipe>(screen_, static_cast<int>(job_.world_size()));
+  reader.pipe =
+      std::make_unique<OutputPipe>(screen_, static_cast<int>(job_.world_size()), options_.view);
   reader.thread =
       std::jthread([this, generation, job_id = job_.job_id()](const std::stop_token& stop) {
         LogQuery query;
@@ -278,7 +258,7 @@ void Follower::OnSignal(int signal) {
     Cancel(true, "by a second " + os::SignalName(signal));
   } else {
     // Without waiting: a cluster of this command stops its ranks when this process is gone.
-    screen_.EraseBar();
+    screen_.RemoveRows();
     screen_.Flush();
     std::_Exit(kExitSignalBase + first_signal_);
   }
@@ -291,8 +271,11 @@ void Follower::Cancel(bool now, const std::string& reason) {
 }
 
 void Follower::Draw() {
-  for (auto& [generation, reader] : readers_) reader.pipe->Release();
+  std::vector<std::string> rows;
+  for (auto& [generation, reader] : readers_) reader.pipe->Release(&rows);
+  screen_.SetRows(std::move(rows));
   if (!HasEnded(job_.state())) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
+  screen_.Draw(SteadyNow());
   screen_.Flush();
   // The reader of our standard output is gone: exit, as a shell pipeline expects.
   if (!screen_.alive() && leave_with_ < 0) leave_with_ = kExitSignalBase + SIGPIPE;
@@ -306,20 +289,39 @@ bool Follower::OutputIsComplete() const {
 
 int Follower::Finish() {
   for (auto& [generation, reader] : readers_) reader.pipe->Finish();
-  screen_.EraseBar();
+  screen_.RemoveRows();
   if (leave_with_ >= 0) return leave_with_;
-  if (!screen_.terminal()) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
+  if (!screen_.draws_bar()) screen_.ShowProgress(job_.job_id(), meter_, SteadyNow());
+  screen_.Flush();
+  SayLost();
   screen_.Write(Verdict(job_, options_.can_ask_later, screen_.error_style()));
+  screen_.Flush();
   if (first_signal_ != 0 && job_.state() != v1::JOB_STATE_SUCCEEDED)
     return kExitSignalBase + first_signal_;
-  return client::ExitCodeOf(job_);
+  const int code = client::ExitCodeOf(job_);
+  return code == kExitOk && OutputWasLost() ? kExitOutputLost : code;
+}
+
+bool Follower::OutputWasLost() const {
+  return screen_.lost() > 0 ||
+         (options_.must_show_all &&
+          std::any_of(readers_.begin(), readers_.end(),
+                      [](const auto& reader) { return reader.second.pipe->lost() > 0; }));
+}
+
+void Follower::SayLost() {
+  if (screen_.lost() == 0) return;
+  screen_.Say(fmt::format("{} of output could not be written", FormatBytes(screen_.lost())));
 }
 
 // Every generation from the current one on, until the job has ended. Processes of one may live on in
 // the next: each generation is read on a thread of its own.
-absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_token& stop,
-                               const std::function<void(const v1::ReadLogsResponse&)>& on_data) {
+// Returns the job as it ended.
+absl::StatusOr<v1::Job> FollowGenerations(
+    Client& client, LogQuery query, const std::stop_token& stop,
+    const std::function<void(const v1::ReadLogsResponse&)>& on_data) {
   Mutex mu;
+  v1::Job last_seen;
   absl::Status outcome;
   std::vector<std::jthread> readers;
   const auto read = [&](const LogQuery& generation) {
@@ -337,6 +339,7 @@ absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_t
   const absl::Status watched = client.Watch(
       query.job_id,
       [&](const v1::Job& job) {
+        last_seen = job;
         if (!HasRun(job)) return;
         for (uint64_t g = last == 0 ? job.generation() : last + 1; g <= job.generation(); ++g) {
           query.generation = last = g;
@@ -354,7 +357,9 @@ absl::Status FollowGenerations(Client& client, LogQuery query, const std::stop_t
   }
   if (stop.stop_requested()) return absl::CancelledError("stopped");
   MutexLock lock(mu);
-  return watched.ok() ? outcome : watched;
+  MESHRUN_RETURN_IF_ERROR(watched);
+  MESHRUN_RETURN_IF_ERROR(outcome);
+  return last_seen;
 }
 
 }  // namespace
@@ -365,35 +370,47 @@ int Follow(Client& client, const v1::Job& job, const FollowOptions& options) {
 
 int ShowLogs(Client& client, const LogQuery& query, int world_size) {
   Screen screen;
+  OutputView view;
   // A single rank's output is shown unchanged: it can go to a file.
-  OutputPipe pipe(screen, query.ranks.size() == 1 ? 1 : world_size);
+  if (query.ranks.size() == 1) view.shown_ranks = 1;
+  OutputPipe pipe(screen, world_size, view);
   const os::UniqueFd signals = TerminationSignalFd();
   EventQueue queue;
+  std::atomic<int> job_code = kExitOk;
   std::jthread reader([&](const std::stop_token& stop) {
     const auto push = [&](const v1::ReadLogsResponse& chunk) { queue.Push(Output{chunk}, stop); };
     const StreamOptions once{stop, std::chrono::seconds(0), nullptr};
-    queue.Push(OutputEnded{0, query.follow && query.generation == 0
-                                  ? FollowGenerations(client, query, stop, push)
-                                  : client.ReadLogs(query, push, once)});
+    if (!query.follow || query.generation != 0) {
+      queue.Push(OutputEnded{0, client.ReadLogs(query, push, once)});
+      return;
+    }
+    const absl::StatusOr<v1::Job> job = FollowGenerations(client, query, stop, push);
+    if (job.ok()) job_code = client::ExitCodeOf(*job);
+    queue.Push(OutputEnded{0, job.status()});
   });
   while (true) {
     pollfd fds[2] = {{queue.fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
-    ::poll(fds, 2, static_cast<int>((pipe.waiting() ? kMergeWindow : kRedraw * 10).count()));
+    const auto wait = pipe.waiting() ? kRelease : screen.ticking() ? kRedraw : kRedraw * 10;
+    ::poll(fds, 2, static_cast<int>(wait.count()));
     signalfd_siginfo info;
     if (::read(signals.get(), &info, sizeof(info)) == sizeof(info)) {
       return kExitSignalBase + static_cast<int>(info.ssi_signo);
     }
+    std::optional<absl::Status> ended;
     for (const Event& event : queue.TakeAll()) {
       if (const auto* output = std::get_if<Output>(&event)) pipe.Append(output->chunk);
-      if (const auto* ended = std::get_if<OutputEnded>(&event)) {
-        pipe.Finish();
-        screen.Flush();
-        return ended->status.ok() ? static_cast<int>(kExitOk) : Fail(ended->status);
-      }
+      if (const auto* end = std::get_if<OutputEnded>(&event)) ended = end->status;
     }
-    pipe.Release();
+    if (ended) pipe.Finish();
+    std::vector<std::string> rows;
+    pipe.Release(&rows);
+    screen.SetRows(std::move(rows));
+    screen.Draw(SteadyNow());
+    if (ended) screen.RemoveRows();
     screen.Flush();
     if (!screen.alive()) return kExitSignalBase + SIGPIPE;
+    if (ended && !ended->ok()) return Fail(*ended);
+    if (ended) return job_code == kExitOk && screen.lost() > 0 ? kExitOutputLost : job_code.load();
   }
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/output_pipe.h"
 #include "client/client.h"
-#include "client/render/style.h"
 
 namespace meshrun::client {
 
@@ -27,13 +27,17 @@ struct FollowOptions {
     std::function<std::string()> describe_end;
   };
   std::vector<Needed> needed;
+  OutputView view;
+  // Output that was gone before it could be shown is told by the exit code.
+  bool must_show_all = false;
 };
 
 // Termination signals must be blocked (os::BlockTerminationSignals) before the process has threads.
 // Returns the exit code.
 int Follow(Client& client, const v1::Job& job, const FollowOptions& options);
 
-// The output alone, for `meshrun logs`. Returns the exit code.
+// The output alone, for `meshrun logs`. Returns the exit code: that of the job, where it is followed
+// to its end.
 int ShowLogs(Client& client, const LogQuery& query, int world_size);
 
 }  // namespace meshrun::client

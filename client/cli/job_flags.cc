@@ -244,10 +244,9 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
 }
 
 void AddIgnoredTorchrunFlags(FlagSet& flags, std::vector<std::string>* used) {
-  for (const char* name :
-       {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr",
-        "--master-port", "--node-rank", "--local-addr", "--role", "--monitor-interval",
-        "--start-method", "--log-dir", "--redirects", "--tee", "--local-ranks-filter"}) {
+  for (const char* name : {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf",
+                           "--master-addr", "--master-port", "--node-rank", "--local-addr",
+                           "--role", "--monitor-interval", "--start-method"}) {
     flags.Ignored(name, used);
   }
 }

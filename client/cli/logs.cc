@@ -50,7 +50,7 @@ void AddLogs(FlagSet& root, Commands* commands) {
                                "Shows what the ranks of a job wrote\n\n"
                                "Each line has its rank in front; a single rank is shown as it "
                                "wrote. Their stdout goes to stdout,\n"
-                               "their stderr to stderr.");
+                               "their stderr to stderr. With -f the exit code is the job's.");
   flags.Examples(
       "  meshrun logs geoid-k3x9w2                      all ranks\n"
       "  meshrun logs -f geoid-k3x9w2 --ranks 0,4-7     go on as they write\n"

@@ -3,10 +3,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <system_error>
 
 #include "client/cli/arguments.h"
 #include "client/cli/context.h"
 #include "client/cli/help.h"
+#include "client/cli/output_stream.h"
 #include "client/suggest.h"
 #include "core/exit_codes.h"
 
@@ -139,9 +144,19 @@ int Main(int argc, char** argv) {
   AddDoctor(flags, &commands);
   AddCompletion(flags, &commands);
   AddVersion(flags, &commands);
-  const int code = Dispatch(root, commands, std::vector<std::string>(argv + 1, argv + argc));
-  std::fflush(stdout);
-  return code;
+  int code = kExitOk;
+  int error = 0;
+  try {
+    code = Dispatch(root, commands, std::vector<std::string>(argv + 1, argv + argc));
+    if (std::fflush(stdout) != 0) error = errno;
+  } catch (const std::system_error& failed_print) {
+    // What fmt::print throws.
+    error = failed_print.code().value();
+  }
+  if (error == 0) return code;
+  if (error == EPIPE) return kExitSignalBase + SIGPIPE;
+  Say(fmt::format("standard output cannot be written: {}", std::strerror(error)));
+  return code == kExitOk ? kExitOutputLost : code;
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ int Run(const NodesFlags& flags) {
                     "--coordinator {}'",
                     (*client)->address()));
   } else {
-    fmt::print("{}", NodeTable(*nodes, WallNow()));
+    fmt::print("{}", NodeTable(*nodes, WallNow(), TableWidth(StyleOf(1))));
   }
   return kExitOk;
 }

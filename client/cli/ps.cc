@@ -34,7 +34,7 @@ int Run(const PsFlags& flags) {
     Say(flags.all ? "no jobs yet"
                   : "no job is active; 'meshrun ps --all' lists those that have ended");
   } else {
-    fmt::print("{}", JobTable(*jobs, WallNow()));
+    fmt::print("{}", JobTable(*jobs, WallNow(), TableWidth(StyleOf(1))));
   }
   return kExitOk;
 }

@@ -1,13 +1,16 @@
 // meshrun run: one job on this host, with a cluster of its own that ends with it.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
 #include "client/cli/context.h"
 #include "client/cli/follow.h"
 #include "client/cli/job_flags.h"
+#include "client/cli/run_output.h"
 #include "client/cli/submission.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
@@ -15,12 +18,14 @@
 #include "core/job_spec.h"
 #include "core/os/process.h"
 #include "core/status.h"
+#include "core/text.h"
 
 namespace meshrun::client {
 namespace {
 
 struct RunFlags {
   JobFlags job;
+  RunOutputFlags output;
   uint32_t slots = 0;
   bool trace = false;
   std::vector<std::string> ignored;
@@ -48,6 +53,30 @@ absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slo
                   Count(ranks, "rank"), Count(each, "slot"), ranks * each,
                   slots_given ? fmt::format("{} by --slots", slots) : fmt::format("{}", slots),
                   Count(cores, "core"), ranks * each));
+}
+
+// As far as it is known before the worker counts its GPUs.
+uint32_t RanksHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots) {
+  switch (spec.procs_per_node().kind_case()) {
+    case v1::ProcsPerNode::kCpu:
+      return cores;
+    case v1::ProcsPerNode::kGpu:
+      return slots;
+    default:
+      return std::max<uint32_t>(spec.procs_per_node().count(), 1);
+  }
+}
+
+// Programs that draw bars ask for the width of their terminal, and ranks have none: they find it
+// here, less what stands in front of lines that all of them write.
+void OfferColumns(uint32_t ranks) {
+  const Style style =
+      StyleOf(STDERR_FILENO).terminal ? StyleOf(STDERR_FILENO) : StyleOf(STDOUT_FILENO);
+  if (!style.terminal) return;
+  const int prefix =
+      ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
+  // What the user has set stays.
+  ::setenv("COLUMNS", fmt::format("{}", std::max(style.width - prefix, 1)).c_str(), 0);
 }
 
 int Run(const RunFlags& flags) {
@@ -78,7 +107,15 @@ int Run(const RunFlags& flags) {
     return Fail(status);
   }
 
-  auto cluster = LocalCluster::Start({.slots = slots, .trace = Trace});
+  const uint32_t ranks = RanksHere(spec, cores, slots);
+  const auto output = RunOutput::Prepare(flags.output, ranks);
+  if (!output.ok()) return Fail(output.status());
+  OfferColumns(ranks);
+  LocalCluster::Options local;
+  local.slots = slots;
+  local.trace = Trace;
+  output->AddTo(&local);
+  auto cluster = LocalCluster::Start(local);
   if (!cluster.ok()) return Fail(Annotate(cluster.status(), "the local cluster did not start"));
   // The connection is made while the worker registers.
   Options options;
@@ -93,7 +130,16 @@ int Run(const RunFlags& flags) {
   if (!job.ok()) return Fail(job.status());
   Trace("submitted");
 
+  if (!output->log_dir.empty()) {
+    Say(fmt::format("what the ranks write is kept in {}/{}", output->log_dir, job->job_id()));
+  }
+
   FollowOptions follow;
+  follow.view = output->view;
+  follow.view.why_lost = fmt::format(
+      "{} has no room for it, or it is more than {} of one stream; --log-dir DIR keeps all",
+      (*cluster)->directory(), FormatBytes(output->log_limit_bytes));
+  follow.must_show_all = true;
   follow.can_ask_later = false;
   follow.detach_on_hangup = false;
   follow.patience = std::chrono::seconds(2);
@@ -130,6 +176,7 @@ void AddRun(FlagSet& root, Commands* commands) {
   flags.Section("How large");
   flags.Number("--slots", &values->slots,
                "CPU slots of this host (default: its cores, at least 8)");
+  AddRunOutputFlags(flags, &values->output);
   flags.Section("");
   flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");
   AddIgnoredTorchrunFlags(flags, &values->ignored);

@@ -69,14 +69,14 @@ std::string Describe(const Incident& incident, const v1::Job& job, bool last, na
 
 }  // namespace
 
-std::string EventTable(const std::vector<v1::ClusterEvent>& events, nanoseconds now) {
-  Table table({">NUMBER", "WHEN", "EVENT", "JOB", ">BECAUSE OF", "WHAT"});
+std::string EventTable(const std::vector<v1::ClusterEvent>& events, nanoseconds now, int width) {
+  Table table({">NUMBER", "~WHEN", "EVENT", "~JOB", "~>BECAUSE OF", "WHAT"});
   for (const v1::ClusterEvent& event : events) {
     table.Add({fmt::format("{}", event.sequence()), Ago(now, FromProto(event.at())), event.kind(),
                event.job_id(), event.cause() == 0 ? "" : fmt::format("{}", event.cause()),
                OneLine(event.message(), kEventWidth)});
   }
-  return table.Render();
+  return table.Render(0, width);
 }
 
 std::string DescribeWhy(const v1::GetJobResponse& response, nanoseconds now, const Style& style,

@@ -11,7 +11,9 @@
 namespace meshrun::client {
 
 // One line per event, oldest first.
-std::string EventTable(const std::vector<v1::ClusterEvent>& events, std::chrono::nanoseconds now);
+// `width`: as Table::Render.
+std::string EventTable(const std::vector<v1::ClusterEvent>& events, std::chrono::nanoseconds now,
+                       int width = 0);
 
 // The first cause of the job's present state, or of its last trouble, its consequences, and what
 // the coordinator did; `all`: every cause that is still known.

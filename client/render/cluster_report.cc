@@ -38,12 +38,12 @@ std::string NodeStateText(const v1::Node& node) {
   return node.slots_used() > 0 || node.gpus_used_size() > 0 ? "DRAINING" : "DRAINED";
 }
 
-std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now) {
+std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now, int width) {
   std::sort(nodes.begin(), nodes.end(), [](const v1::Node& a, const v1::Node& b) {
     return a.name() != b.name() ? NaturalLess(a.name(), b.name()) : a.node_id() < b.node_id();
   });
-  Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "ADDRESS", "SINCE",
-               "LAST SEEN", "VERSION", "LABELS", "REASON"});
+  Table table({"NODE", "STATE", ">SLOTS", ">CORES", ">GPUS", ">MEMORY", "~ADDRESS", "~SINCE",
+               "~LAST SEEN", "~VERSION", "LABELS", "REASON"});
   for (const v1::Node& node : nodes) {
     const v1::Resources& r = node.resources();
     table.Add({node.name(), NodeStateText(node), fmt::format("{}/{}", node.slots_used(), r.slots()),
@@ -53,7 +53,7 @@ std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now) {
                Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
                node.version(), LabelsText(node), OneLine(DrainText(node), kNoteWidth)});
   }
-  return table.Render();
+  return table.Render(0, width);
 }
 
 std::string DescribeNode(const v1::Node& node, nanoseconds now) {
@@ -92,7 +92,7 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
 }
 
 std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
-                            nanoseconds now) {
+                            nanoseconds now, int width) {
   std::string out = fmt::format(
       "coordinator at {}, version {}, term {}, up {}\n  {} healthy of {}, {} active of {}\n",
       address, cluster.version(), cluster.term(), Age(now - FromProto(cluster.started_at())),
@@ -100,12 +100,12 @@ std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::str
       Count(cluster.jobs_active(), "job"), cluster.jobs_total());
   if (!cluster.read_only_reason().empty())
     out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
-  Table events({"WHEN", "EVENT", "JOB", "WHAT"});
+  Table events({"WHEN", "EVENT", "~JOB", "WHAT"});
   for (const v1::ClusterEvent& event : cluster.events()) {
     events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(),
                 OneLine(event.message(), kEventWidth)});
   }
-  if (!events.empty()) out += "\n" + events.Render(2);
+  if (!events.empty()) out += "\n" + events.Render(2, width);
   return out;
 }
 

@@ -14,9 +14,10 @@ namespace meshrun::client {
 std::string NodeStateText(const v1::Node& node);
 
 // In natural order of names.
-std::string NodeTable(std::vector<v1::Node> nodes, std::chrono::nanoseconds now);
+// `width`: as Table::Render.
+std::string NodeTable(std::vector<v1::Node> nodes, std::chrono::nanoseconds now, int width = 0);
 std::string DescribeNode(const v1::Node& node, std::chrono::nanoseconds now);
 std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::string_view address,
-                            std::chrono::nanoseconds now);
+                            std::chrono::nanoseconds now, int width = 0);
 
 }  // namespace meshrun::client

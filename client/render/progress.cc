@@ -16,7 +16,9 @@ constexpr std::chrono::seconds kRateWindow(15);
 constexpr std::chrono::seconds kLineInterval(10);
 constexpr std::chrono::seconds kLeastInterval(1);
 constexpr double kLineFraction = 0.1;
-constexpr int kBarColumns = 24;
+constexpr size_t kBarColumns = 24;
+constexpr size_t kLeastBarColumns = 8;
+constexpr size_t kLeastName = 12;
 
 std::string BarGlyphs(double fraction, int columns, const Style& style) {
   const double clamped = std::clamp(fraction, 0.0, 1.0);
@@ -88,23 +90,46 @@ std::vector<std::string> ProgressMeter::Facts() const {
 }
 
 std::string ProgressMeter::Bar(const std::string& name, const Style& style) const {
+  // The last column stays free: some terminals wrap there.
+  const size_t room = static_cast<size_t>(std::max(style.width - 1, 1));
   std::string head = name;
   std::string bar;
+  // With the blank before it.
+  size_t bar_columns = 0;
+  std::string rest;
   if (const auto fraction = Fraction()) {
-    bar = " " + BarGlyphs(*fraction, kBarColumns, style);
-    head += std::string(1 + kBarColumns, ' ');
-    head += fmt::format(" {:3.0f}%  {}/{}", std::floor(*fraction * 100), last_.step(),
-                        last_.total_steps());
+    const std::string percent = fmt::format(" {:3.0f}%", std::floor(*fraction * 100));
+    std::string counts = fmt::format("  {}/{}", last_.step(), last_.total_steps());
+    // The percentage stays, whatever is left out for it.
+    const auto left = [&] {
+      const size_t used = DisplayWidth(head) + 1 + percent.size() + counts.size();
+      return room - std::min(room, used);
+    };
+    if (left() < kLeastBarColumns) counts.clear();
+    if (left() < kLeastBarColumns) {
+      const size_t without =
+          DisplayWidth(head) - std::min(DisplayWidth(head), kLeastBarColumns - left());
+      head = Shorten(head, std::max(kLeastName, without));
+    }
+    if (left() < kLeastBarColumns) {
+      head = FirstColumns(head, room - std::min(room, percent.size() + counts.size()));
+    } else {
+      const size_t columns = std::min(kBarColumns, left());
+      bar = " " + BarGlyphs(*fraction, static_cast<int>(columns), style);
+      bar_columns = 1 + columns;
+    }
+    rest = std::string(bar_columns, ' ') + percent + counts;
   } else if (last_.has_step()) {
-    head += fmt::format("  step {}", last_.step());
+    rest = fmt::format("  step {}", last_.step());
   }
+  std::string line = head + rest;
   for (const std::string& fact : Facts()) {
     // The bar stays one line, whatever is left out.
-    if (DisplayWidth(head) + 2 + DisplayWidth(fact) >= static_cast<size_t>(style.width)) break;
-    head += "  " + fact;
+    if (DisplayWidth(line) + 2 + DisplayWidth(fact) > room) break;
+    line += "  " + fact;
   }
-  if (!bar.empty()) head.replace(name.size(), 1 + kBarColumns, bar);
-  return head;
+  if (!bar.empty()) line.replace(head.size(), bar_columns, bar);
+  return line;
 }
 
 std::string ProgressMeter::Line() const {

@@ -22,8 +22,8 @@ class ProgressMeter {
   std::optional<double> Rate() const;
   std::optional<std::chrono::seconds> Remaining() const;
 
-  // "geoid ━━━━━━━━╸       40%  1200/3000  loss 0.0123  85 step/s  21s left", at most style.width
-  // columns.
+  // "geoid ━━━━━━━━╸       40%  1200/3000  loss 0.0123  85 step/s  21s left", in fewer than
+  // style.width columns: facts, counts, the end of the name and the bar go before the percentage.
   std::string Bar(const std::string& name, const Style& style) const;
   // "step 1200/3000 (40%), loss 0.0123, 85 step/s, 21s left".
   std::string Line() const;

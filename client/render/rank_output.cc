@@ -9,44 +9,96 @@
 namespace meshrun::client {
 namespace {
 
-constexpr size_t kMaxLine = 64 << 10;
+// On a terminal.
+constexpr size_t kMostShown = size_t{64} << 10;
 
 }  // namespace
 
-void LineAssembler::Emit(int rank, bool is_stderr, std::string_view line) {
+std::string_view LastForm(std::string_view line) {
   while (line.ends_with('\r')) line.remove_suffix(1);
   if (const size_t redraw = line.rfind('\r'); redraw != std::string_view::npos) {
     line.remove_prefix(redraw + 1);
   }
-  sink_(RankLine{{rank}, is_stderr, std::string(line)});
+  return line;
 }
 
-void LineAssembler::Append(int rank, bool is_stderr, std::string_view data) {
-  std::string& partial = partial_[{rank, is_stderr}];
+void LineAssembler::Emit(int rank, bool is_stderr, std::string_view line) {
+  const bool kept = redraws_[is_stderr] == Redraws::kKept;
+  sink_(RankLine{{rank}, is_stderr, std::string(kept ? line : LastForm(line))});
+}
+
+void LineAssembler::Append(int rank, bool is_stderr, std::string_view data,
+                           std::chrono::nanoseconds now) {
+  Partial& partial = partial_[{rank, is_stderr}];
   while (true) {
     const size_t end = data.find('\n');
     if (end == std::string_view::npos) break;
-    if (partial.empty()) {
+    if (partial.text.empty()) {
       Emit(rank, is_stderr, data.substr(0, end));
     } else {
-      partial += data.substr(0, end);
-      Emit(rank, is_stderr, partial);
-      partial.clear();
+      open_bytes_ -= partial.text.size();
+      const std::string line = std::exchange(partial.text, {}).append(data.substr(0, end));
+      Emit(rank, is_stderr, line);
     }
     data.remove_prefix(end + 1);
   }
-  partial += data;
-  while (partial.size() >= kMaxLine) {
-    Emit(rank, is_stderr, std::string_view(partial).substr(0, kMaxLine));
-    partial.erase(0, kMaxLine);
+  if (data.empty()) return;
+  if (partial.text.empty()) {
+    partial.since = now;
+    partial.redrawn = false;
   }
+  partial.redrawn |= data.find('\r') != std::string_view::npos;
+  partial.text += data;
+  open_bytes_ += data.size();
+  Bound(rank, is_stderr, partial);
+}
+
+void LineAssembler::Bound(int rank, bool is_stderr, Partial& partial) {
+  const bool kept = redraws_[is_stderr] == Redraws::kKept;
+  if (!kept) {
+    // What is drawn over is gone.
+    const std::string_view last = LastForm(partial.text);
+    const auto begin = static_cast<size_t>(last.data() - partial.text.data());
+    partial.text.erase(0, begin);
+    open_bytes_ -= begin;
+  }
+  const size_t most = kept ? kMostLine : kMostShown;
+  while (partial.text.size() >= most) {
+    Emit(rank, is_stderr, std::string_view(partial.text).substr(0, most));
+    partial.text.erase(0, most);
+    open_bytes_ -= most;
+  }
+  if (open_bytes_ <= kMostOpen) return;
+  const auto longest = std::max_element(
+      partial_.begin(), partial_.end(),
+      [](const auto& a, const auto& b) { return a.second.text.size() < b.second.text.size(); });
+  open_bytes_ -= longest->second.text.size();
+  const std::string line = std::exchange(longest->second.text, {});
+  Emit(longest->first.first, longest->first.second, line);
 }
 
 void LineAssembler::Flush() {
-  for (auto& [key, text] : partial_) {
-    if (!text.empty()) Emit(key.first, key.second, text);
-    text.clear();
+  for (auto& [key, partial] : partial_) {
+    if (!partial.text.empty()) Emit(key.first, key.second, partial.text);
+    partial.text.clear();
   }
+  open_bytes_ = 0;
+}
+
+void LineAssembler::Drop(int rank, bool is_stderr) {
+  Partial& partial = partial_[{rank, is_stderr}];
+  open_bytes_ -= partial.text.size();
+  partial.text.clear();
+}
+
+std::vector<LineAssembler::OpenLine> LineAssembler::OpenLines() const {
+  std::vector<OpenLine> lines;
+  for (const auto& [key, partial] : partial_) {
+    if (partial.text.empty() || redraws_[key.second] == Redraws::kKept) continue;
+    lines.push_back(
+        {key.first, key.second, LastForm(partial.text), partial.since, partial.redrawn});
+  }
+  return lines;
 }
 
 void LineMerger::PopFront() {
@@ -57,7 +109,7 @@ void LineMerger::PopFront() {
 }
 
 void LineMerger::Add(const RankLine& line, std::chrono::nanoseconds now) {
-  if (window_.count() == 0 || world_size_ < 2) {
+  if (windows_[line.is_stderr].count() == 0 || world_size_ < 2) {
     sink_(line);
     return;
   }
@@ -82,7 +134,7 @@ void LineMerger::Add(const RankLine& line, std::chrono::nanoseconds now) {
 
 void LineMerger::Release(std::chrono::nanoseconds now) {
   while (!pending_.empty() &&
-         (now - pending_.front().since >= window_ ||
+         (now - pending_.front().since >= windows_[pending_.front().line.is_stderr] ||
           static_cast<int>(pending_.front().line.ranks.size()) >= world_size_)) {
     PopFront();
   }
@@ -97,6 +149,47 @@ std::string RankPrefix(const std::vector<int>& ranks, int world_size, const Styl
   const size_t width = fmt::formatted_size("{}", world_size - 1);
   const std::string text = fmt::format("{:>{}}:", FormatRanks(ranks), width);
   return Paint(style, ranks.size() == 1 ? RankColour(ranks[0]) : Colour::kBold, text) + " ";
+}
+
+std::vector<std::string> LiveRows(const std::vector<LineAssembler::OpenLine>& lines, int world_size,
+                                  std::chrono::nanoseconds until, size_t most, const Style& style) {
+  struct Row {
+    std::vector<int> ranks;
+    std::string text;
+  };
+  std::vector<Row> rows;
+  for (const LineAssembler::OpenLine& line : lines) {
+    std::string text = Visible(line.text);
+    if (line.since > until || text.empty()) continue;
+    const auto equal =
+        std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.text == text; });
+    if (equal == rows.end()) {
+      rows.push_back({{line.rank}, std::move(text)});
+    } else if (equal->ranks.back() != line.rank) {
+      equal->ranks.push_back(line.rank);
+    }
+  }
+  std::vector<std::string> out;
+  for (const Row& row : rows) {
+    if (rows.size() > most && out.size() + 1 >= most) {
+      out.push_back(
+          Shorten(fmt::format("and {} more lines that have no end yet", rows.size() - out.size()),
+                  static_cast<size_t>(style.width)));
+      break;
+    }
+    const size_t prefix = DisplayWidth(RankPrefix(row.ranks, world_size, Style()));
+    const size_t room = static_cast<size_t>(style.width) - std::min<size_t>(style.width, prefix);
+    out.push_back(RankPrefix(row.ranks, world_size, style) +
+                  std::string(FirstColumns(row.text, room)));
+  }
+  return out;
+}
+
+bool LooksLikePrompt(std::string_view text) {
+  const std::string shown = Visible(text);
+  const size_t end = shown.find_last_not_of(' ');
+  if (end == std::string::npos) return false;
+  return std::string_view(">:?)]$").find(shown[end]) != std::string_view::npos;
 }
 
 }  // namespace meshrun::client

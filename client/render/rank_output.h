@@ -1,6 +1,7 @@
 // From the bytes that ranks write to the lines that a person reads. Pure: time is passed in.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -22,38 +23,77 @@ struct RankLine {
 
 using LineSink = std::function<void(const RankLine&)>;
 
-// Cuts each rank's streams into lines. A line that redraws itself with carriage returns arrives as
-// its last form. A line without an end is cut at 64 KiB.
-class LineAssembler {
- public:
-  explicit LineAssembler(LineSink sink) : sink_(std::move(sink)) {}
-  void Append(int rank, bool is_stderr, std::string_view data);
-  // Passes on the lines that have no end yet.
-  void Flush();
-
- private:
-  void Emit(int rank, bool is_stderr, std::string_view line);
-
-  LineSink sink_;
-  std::map<std::pair<int, bool>, std::string> partial_;
+// What becomes of a line that redraws itself with carriage returns.
+enum class Redraws {
+  // Its last form arrives, as on a terminal. A line without an end is cut at 64 KiB.
+  kLastForm,
+  // All its bytes arrive: for files and pipes. A line is cut at kMostLine, and the longest one where
+  // all open lines together have kMostOpen.
+  kKept,
 };
 
-// Merges the same line of several ranks into one. A line waits at most `window` for its equals,
-// each rank's own order stays, and at most kMaxPending lines wait. With window 0 every line passes
-// at once.
+// Cuts each rank's streams into lines, and keeps those that have no end yet.
+class LineAssembler {
+ public:
+  static constexpr size_t kMostLine = size_t{64} << 20;
+  static constexpr size_t kMostOpen = size_t{256} << 20;
+
+  // `redraws`: of stdout and of stderr.
+  LineAssembler(std::array<Redraws, 2> redraws, LineSink sink)
+      : redraws_(redraws), sink_(std::move(sink)) {}
+  void Append(int rank, bool is_stderr, std::string_view data, std::chrono::nanoseconds now);
+  // Passes on the lines that have no end yet.
+  void Flush();
+  // Forgets the beginning of a line that has no end yet.
+  void Drop(int rank, bool is_stderr);
+
+  // A line without an end, in its last form.
+  struct OpenLine {
+    int rank;
+    bool is_stderr;
+    std::string_view text;
+    // When its first byte came.
+    std::chrono::nanoseconds since;
+    // It has redrawn itself: no prompt does.
+    bool redrawn;
+  };
+  // Of streams whose last form counts; by rank, stdout first. Valid until the next call of another
+  // method.
+  std::vector<OpenLine> OpenLines() const;
+  // Of all lines without an end.
+  size_t open_bytes() const { return open_bytes_; }
+
+ private:
+  struct Partial {
+    std::string text;
+    std::chrono::nanoseconds since{0};
+    bool redrawn = false;
+  };
+  void Emit(int rank, bool is_stderr, std::string_view line);
+  void Bound(int rank, bool is_stderr, Partial& partial);
+
+  const std::array<Redraws, 2> redraws_;
+  LineSink sink_;
+  std::map<std::pair<int, bool>, Partial> partial_;
+  size_t open_bytes_ = 0;
+};
+
+// Merges the same line of several ranks into one. A line waits at most its stream's window for its
+// equals, each rank's own order stays, and at most kMaxPending lines wait. With window 0 every line
+// of that stream passes at once.
 class LineMerger {
  public:
   static constexpr size_t kMaxPending = 256;
 
-  LineMerger(int world_size, std::chrono::nanoseconds window, LineSink sink)
-      : world_size_(world_size), window_(window), sink_(std::move(sink)) {}
+  // `windows`: of stdout and of stderr.
+  LineMerger(int world_size, std::array<std::chrono::nanoseconds, 2> windows, LineSink sink)
+      : world_size_(world_size), windows_(windows), sink_(std::move(sink)) {}
 
   void Add(const RankLine& line, std::chrono::nanoseconds now);
   // Passes on the lines that have waited long enough, or all lines.
   void Release(std::chrono::nanoseconds now);
   void ReleaseAll();
   bool empty() const { return pending_.empty(); }
-  void set_world_size(int world_size) { world_size_ = world_size; }
 
  private:
   struct Pending {
@@ -62,13 +102,25 @@ class LineMerger {
   };
   void PopFront();
 
-  int world_size_;
-  const std::chrono::nanoseconds window_;
+  const int world_size_;
+  const std::array<std::chrono::nanoseconds, 2> windows_;
   LineSink sink_;
   std::deque<Pending> pending_;
 };
 
+// The last state of a line that redraws itself: what follows its last carriage return.
+std::string_view LastForm(std::string_view line);
+
 // "3: " or "0-3: ", padded to the width of the largest rank; empty where there is but one rank.
 std::string RankPrefix(const std::vector<int>& ranks, int world_size, const Style& style);
+
+// The lines without an end as rows of at most style.width columns, equal ones merged: those that
+// are open since before `until` and show something. Of more than `most` the last row tells how many
+// ranks are left out.
+std::vector<std::string> LiveRows(const std::vector<LineAssembler::OpenLine>& lines, int world_size,
+                                  std::chrono::nanoseconds until, size_t most, const Style& style);
+
+// Does a line without an end ask for input? "(Pdb) ", ">>>", "name: ", "really?"
+bool LooksLikePrompt(std::string_view text);
 
 }  // namespace meshrun::client

@@ -167,8 +167,8 @@ std::string StateName(v1::RankState state) {
   return LastWord(v1::RankState_Name(state), "RANK_STATE_");
 }
 
-std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
-  Table table({"JOB", "STATE", ">PRIORITY", ">RANKS", ">RESTARTS", "SUBMITTED", "RUNTIME",
+std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now, int width) {
+  Table table({"JOB", "STATE", "~>PRIORITY", "~>RANKS", "~>RESTARTS", "~SUBMITTED", "RUNTIME",
                "PROGRESS", "REASON"});
   for (const v1::Job& job : jobs) {
     table.Add({job.job_id(), StateName(job.state()),
@@ -179,7 +179,7 @@ std::string JobTable(const std::vector<v1::Job>& jobs, nanoseconds now) {
                job.has_started_at() ? FormatDuration(RunTime(job, now)) : "-",
                ProgressText(job.progress()), OneLine(job.reason(), 100)});
   }
-  return table.Render();
+  return table.Render(0, width);
 }
 
 std::string FailureReport(const v1::Job& job, const Style& style) {
@@ -239,7 +239,8 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   field("progress", ProgressText(job.progress()));
   if (job.has_failure()) out += "\n" + FailureReport(job, style);
 
-  Table ranks({">RANK", "NODE", ">LOCAL", "MESH", "GPUS", "STATE", ">PID", "ENDED", "PROGRESS"});
+  Table ranks(
+      {">RANK", "NODE", "~>LOCAL", "~MESH", "~GPUS", "STATE", "~>PID", "ENDED", "PROGRESS"});
   for (const v1::RankStatus& rank : job.ranks()) {
     const v1::RankAssignment& place = rank.assignment();
     std::string end = rank.end();
@@ -252,24 +253,24 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
                rank.pid() == 0 ? "" : fmt::format("{}", rank.pid()), end,
                ProgressText(rank.progress())});
   }
-  if (!ranks.empty()) out += "\n" + ranks.Render(2);
+  if (!ranks.empty()) out += "\n" + ranks.Render(2, TableWidth(style));
 
   if (const Table table = GenerationTable(response, now); !table.empty())
-    out += "\n" + table.Render(2);
+    out += "\n" + table.Render(2, TableWidth(style));
 
   Table groups({"GROUP", "RANKS", "BACKEND"});
   for (const v1::GroupInfo& group : job.groups()) {
     groups.Add(
         {group.name(), FormatRanks({group.ranks().begin(), group.ranks().end()}), group.backend()});
   }
-  if (!groups.empty()) out += "\n" + groups.Render(2);
+  if (!groups.empty()) out += "\n" + groups.Render(2, TableWidth(style));
 
   Table events({"WHEN", "EVENT", "WHAT"});
   for (const v1::ClusterEvent& event : response.events()) {
     events.Add(
         {Ago(now, FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});
   }
-  if (!events.empty()) out += "\n" + events.Render(2);
+  if (!events.empty()) out += "\n" + events.Render(2, TableWidth(style));
   return out;
 }
 

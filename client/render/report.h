@@ -18,7 +18,8 @@ std::string StateName(v1::NodeState state);
 std::string StateName(v1::RankState state);
 
 // Newest first, as given.
-std::string JobTable(const std::vector<v1::Job>& jobs, std::chrono::nanoseconds now);
+// `width`: as Table::Render.
+std::string JobTable(const std::vector<v1::Job>& jobs, std::chrono::nanoseconds now, int width = 0);
 std::string DescribeJob(const v1::GetJobResponse& response, std::chrono::nanoseconds now,
                         const Style& style);
 

@@ -45,13 +45,47 @@ size_t DisplayWidth(std::string_view text) {
 
 std::string Shorten(std::string_view text, size_t width) {
   if (DisplayWidth(text) <= width || width < 4) return std::string(text);
+  return std::string(FirstColumns(text, width - 3)) + "...";
+}
+
+std::string_view FirstColumns(std::string_view text, size_t width) {
   size_t columns = 0;
   size_t bytes = 0;
   while (bytes < text.size()) {
-    if ((static_cast<unsigned char>(text[bytes]) & 0xC0) != 0x80 && columns++ == width - 3) break;
+    if ((static_cast<unsigned char>(text[bytes]) & 0xC0) != 0x80 && columns++ == width) break;
     ++bytes;
   }
-  return std::string(text.substr(0, bytes)) + "...";
+  return text.substr(0, bytes);
+}
+
+std::string Visible(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c == 0x1B) {
+      // "ESC [ parameters final", "ESC ] text BEL", or two bytes.
+      if (i + 1 >= text.size()) break;
+      if (text[++i] == '[') {
+        while (i + 1 < text.size() && static_cast<unsigned char>(text[++i]) < 0x40) {
+        }
+      } else if (text[i] == ']') {
+        while (i + 1 < text.size() && text[i] != '\a' && text[i] != 0x1B) ++i;
+      }
+    } else if (c == '\t') {
+      out += ' ';
+    } else if (c >= 0x20 && c != 0x7F) {
+      out += static_cast<char>(c);
+    }
+  }
+  // The last character, where its first byte promises more than there is.
+  size_t lead = out.size();
+  while (lead > 0 && (static_cast<unsigned char>(out[lead - 1]) & 0xC0) == 0x80) --lead;
+  if (lead > 0) {
+    const auto first = static_cast<unsigned char>(out[lead - 1]);
+    const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
+    if (length > 1 && out.size() - (lead - 1) < length) out.resize(lead - 1);
+  }
+  return out;
 }
 
 std::string OneLine(std::string_view text, size_t width) {

@@ -16,7 +16,11 @@ struct Style {
   // Bars and boxes may use more than ASCII.
   bool utf8 = false;
   int width = 80;
+  int height = 24;
 };
+
+// For Table::Render: what is not read on a terminal may be of any width.
+inline int TableWidth(const Style& style) { return style.terminal ? style.width : 0; }
 
 enum class Colour { kRed, kGreen, kYellow, kBlue, kMagenta, kCyan, kGrey, kBold };
 
@@ -35,6 +39,11 @@ std::string Count(uint64_t n, std::string_view noun);
 size_t DisplayWidth(std::string_view text);
 // At most `width` columns, the last one an ellipsis where something was cut.
 std::string Shorten(std::string_view text, size_t width);
+// At most `width` columns, without a sign of what was cut.
+std::string_view FirstColumns(std::string_view text, size_t width);
+// What a terminal would show of a line: without control characters and escape sequences, tabs as
+// blanks, and without a character at its end of which bytes are missing.
+std::string Visible(std::string_view text);
 // Makes text of ranks and people fit for a table or the last line of a terminal: the first line,
 // without control characters, shortened.
 std::string OneLine(std::string_view text, size_t width);

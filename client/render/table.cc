@@ -1,46 +1,130 @@
 #include "client/render/table.h"
 
 #include <algorithm>
+#include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "client/render/style.h"
 
 namespace meshrun::client {
+namespace {
 
-Table::Table(std::vector<std::string> titles) : titles_(std::move(titles)) {
-  for (std::string& title : titles_) {
-    right_.push_back(title.starts_with('>'));
-    if (right_.back()) title.erase(0, 1);
+// Of a text that is shortened, and of one that is wrapped.
+constexpr size_t kLeastText = 12;
+constexpr size_t kLeastWrapped = 20;
+
+// Pieces of at most `width` columns, cut at blanks where there are some.
+std::vector<std::string> Wrap(std::string_view text, size_t width) {
+  std::vector<std::string> pieces;
+  while (DisplayWidth(text) > width) {
+    std::string_view piece = FirstColumns(text, width + 1);
+    const size_t blank = piece.rfind(' ');
+    piece = blank != std::string_view::npos && blank > 0 ? piece.substr(0, blank)
+                                                         : FirstColumns(text, width);
+    pieces.emplace_back(piece);
+    text.remove_prefix(piece.size());
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  }
+  pieces.emplace_back(text);
+  return pieces;
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::string> titles) {
+  for (std::string& title : titles) {
+    Column column;
+    for (; !title.empty() && (title[0] == '>' || title[0] == '~'); title.erase(0, 1)) {
+      (title[0] == '>' ? column.right : column.goes_first) = true;
+    }
+    column.title = std::move(title);
+    columns_.push_back(std::move(column));
   }
 }
 
 void Table::Add(std::vector<std::string> row) {
-  row.resize(titles_.size());
+  row.resize(columns_.size());
   rows_.push_back(std::move(row));
 }
 
-std::string Table::Render(int indent) const {
-  std::vector<size_t> widths(titles_.size(), 0);
+// False when they do not fit, however short their texts are.
+bool Table::Shrink(const std::vector<size_t>& shown, size_t width,
+                   std::vector<size_t>* widths) const {
+  const auto least = [&](size_t c) {
+    if (columns_[c].right || c == shown.front()) return (*widths)[c];
+    return std::min((*widths)[c], c == shown.back() ? kLeastWrapped : kLeastText);
+  };
+  size_t total = 2 * (shown.size() - 1);
+  for (const size_t c : shown) total += (*widths)[c];
+  while (total > width) {
+    const size_t longest = *std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) {
+      return (*widths)[a] - least(a) < (*widths)[b] - least(b);
+    });
+    const size_t cut = std::min(total - width, (*widths)[longest] - least(longest));
+    if (cut == 0) return false;
+    (*widths)[longest] -= cut;
+    total -= cut;
+  }
+  return true;
+}
+
+std::vector<size_t> Table::Fit(std::vector<size_t> shown, size_t width,
+                               std::vector<size_t>* widths) const {
+  while (shown.size() > 1) {
+    std::vector<size_t> fitted = *widths;
+    if (Shrink(shown, width, &fitted)) {
+      *widths = std::move(fitted);
+      break;
+    }
+    const auto goes = std::find_if(shown.rbegin(), shown.rend() - 1,
+                                   [&](size_t c) { return columns_[c].goes_first; });
+    shown.erase(goes != shown.rend() - 1 ? std::prev(goes.base()) : std::prev(shown.end()));
+  }
+  return shown;
+}
+
+std::string Table::Render(int indent, int width) const {
+  std::vector<size_t> widths(columns_.size(), 0);
   for (const auto& row : rows_) {
     for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], DisplayWidth(row[c]));
   }
   std::vector<size_t> shown;
-  for (size_t c = 0; c < titles_.size(); ++c) {
+  for (size_t c = 0; c < columns_.size(); ++c) {
     if (widths[c] == 0 && !rows_.empty()) continue;
-    widths[c] = std::max(widths[c], titles_[c].size());
+    widths[c] = std::max(widths[c], columns_[c].title.size());
     shown.push_back(c);
   }
+  if (shown.empty()) return "";
+  if (width > indent) shown = Fit(std::move(shown), static_cast<size_t>(width - indent), &widths);
+  const size_t before_last =
+      std::accumulate(shown.begin(), shown.end() - 1, static_cast<size_t>(indent),
+                      [&](size_t sum, size_t c) { return sum + widths[c] + 2; });
+
   std::string out;
-  const auto line = [&](const std::vector<std::string>& cells) {
-    std::string text(indent, ' ');
-    for (const size_t c : shown) {
-      const std::string blanks(widths[c] - DisplayWidth(cells[c]), ' ');
-      if (c != shown.front()) text += "  ";
-      text += right_[c] ? blanks + cells[c] : cells[c] + blanks;
-    }
+  const auto add = [&out](std::string text) {
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
   };
-  line(titles_);
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text(static_cast<size_t>(indent), ' ');
+    for (const size_t c : shown) {
+      const bool last = c == shown.back() && !columns_[c].right && shown.size() > 1;
+      const std::vector<std::string> pieces =
+          last ? Wrap(cells[c], widths[c])
+               : std::vector{shown.front() == c ? cells[c] : Shorten(cells[c], widths[c])};
+      const std::string blanks(widths[c] - std::min(widths[c], DisplayWidth(pieces[0])), ' ');
+      if (c != shown.front()) text += "  ";
+      text += columns_[c].right ? blanks + pieces[0] : pieces[0] + blanks;
+      for (size_t i = 1; i < pieces.size(); ++i) {
+        add(std::exchange(text, std::string(before_last, ' ') + pieces[i]));
+      }
+    }
+    add(std::move(text));
+  };
+  std::vector<std::string> titles;
+  for (const Column& column : columns_) titles.push_back(column.title);
+  line(titles);
   for (const auto& row : rows_) line(row);
   return out;
 }

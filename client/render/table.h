@@ -8,17 +8,30 @@ namespace meshrun::client {
 
 class Table {
  public:
-  // A title that begins with '>' is aligned to the right, without the sign.
+  // A title that begins with '>' is aligned to the right, one that begins with '~' goes first where
+  // there is no room; both without the sign.
   explicit Table(std::vector<std::string> titles);
   void Add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
   // Two blanks between columns, `indent` in front, no blanks at the end of a line. Columns in which
   // every cell is empty are left out.
-  std::string Render(int indent = 0) const;
+  //
+  // `width`: columns of the terminal, 0 for any. Texts are shortened, the last column is wrapped, and
+  // columns are left out, those with '~' first, then from the right. The first one stays whole.
+  std::string Render(int indent = 0, int width = 0) const;
 
  private:
-  std::vector<std::string> titles_;
-  std::vector<bool> right_;
+  struct Column {
+    std::string title;
+    bool right = false;
+    bool goes_first = false;
+  };
+  // `shown`: indices of columns. Shortens *widths and leaves columns out until all fit.
+  std::vector<size_t> Fit(std::vector<size_t> shown, size_t width,
+                          std::vector<size_t>* widths) const;
+  bool Shrink(const std::vector<size_t>& shown, size_t width, std::vector<size_t>* widths) const;
+
+  std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
 

@@ -125,7 +125,7 @@ class LogReader
         return;
       }
       uploads_[chunk.stream_id()] = upload;
-      if (!chunk.data().empty()) {
+      if (!chunk.data().empty() || chunk.dropped() > 0) {
         auto out = std::make_shared<v1::ReadLogsResponse>();
         out->set_rank(it->second.rank);
         out->set_stream(it->second.open.stream());

@@ -123,7 +123,121 @@ TEST_F(CommandTest, ASingleRankIsShownAsItWrites) {
   const Result result =
       Run({"run", "--env", "GREETING=hello", "--", "sh", "-c", "printf \"$GREETING\\nno end\""});
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_EQ(result.out, "hello\nno end\n");
+  EXPECT_EQ(result.out, "hello\nno end");
+  // Every byte, and not a byte more.
+  const Result binary = Run({"run", "--", "python3", "-c",
+                             "import os; os.write(1, bytes(range(256)) * 1000 + b'1%\\r2%')"});
+  EXPECT_EQ(binary.code, 0) << binary.err;
+  std::string all;
+  for (int i = 0; i < 256 * 1000; ++i) all += static_cast<char>(i % 256);
+  EXPECT_TRUE(binary.out == all + "1%\r2%") << binary.out.size();
+}
+
+TEST_F(CommandTest, LongLinesOfSeveralRanksStayWhole) {
+  const Result result = Run({"run", "--nproc", "2", "--", "python3", "-c", "print('x' * 300000)"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const std::string line = ": " + std::string(300000, 'x') + "\n";
+  EXPECT_TRUE(result.out == "0" + line + "1" + line || result.out == "1" + line + "0" + line)
+      << result.out.size();
+}
+
+TEST_F(CommandTest, OutputThatCannotBeWrittenIsSaidOnceAndTheJobGoesOn) {
+  const std::string done = directory_ + "/done";
+  const auto run = [&](const std::string& stream, const std::string& end) {
+    std::filesystem::remove(done);
+    return Wait(StartProgram(
+        {"/bin/sh", "-c",
+         Meshrun() + " run -- sh -c 'for i in 1 2 3; do echo $i; echo $i >&2; done; touch " + done +
+             "; exit " + end + "' " + stream + " /dev/full"}));
+  };
+  const Result full = run(">", "0");
+  EXPECT_EQ(full.code, 74);
+  EXPECT_TRUE(std::filesystem::exists(done));
+  EXPECT_THAT(full.err, HasSubstr("standard output cannot be written: No space left on device"));
+  EXPECT_EQ(full.err.find("cannot be written"), full.err.rfind("cannot be written")) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("6 B of output could not be written"));
+  EXPECT_THAT(full.err, HasSubstr("succeeded"));
+  // A failure of the job is told first.
+  EXPECT_EQ(run(">", "3").code, 1);
+  // Every command.
+  for (const char* command : {"--help", "run --help", "completion bash"}) {
+    const Result result =
+        Wait(StartProgram({"/bin/sh", "-c", Meshrun() + " " + command + " > /dev/full"}));
+    EXPECT_EQ(result.code, 74) << command << result.err;
+    EXPECT_THAT(result.err, HasSubstr("No space left on device"));
+  }
+  const Result silent = run("2>", "0");
+  EXPECT_EQ(silent.code, 74);
+  EXPECT_EQ(silent.out, "1\n2\n3\n");
+}
+
+TEST_F(CommandTest, FilesOfEachRankLieAsTorchrunsDo) {
+  const std::string logs = directory_ + "/logs";
+  const std::string script =
+      "printf 'out %d\\r\\n' $RANK; printf 'err no end' >&2; exit $TORCHELASTIC_RESTART_COUNT";
+  Result result = Run({"run", "--nproc", "2", "--log-dir", logs, "-t", "0:1", "-r", "1:3", "--",
+                       "sh", "-c", script});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "0: out 0\r\n");
+  EXPECT_THAT(result.err, HasSubstr("0: err no end\n"));
+  EXPECT_THAT(result.err, Not(HasSubstr("1: err")));
+  std::vector<std::filesystem::path> jobs;
+  for (const auto& entry : std::filesystem::directory_iterator(logs)) jobs.push_back(entry.path());
+  ASSERT_EQ(jobs.size(), 1u);
+  EXPECT_THAT(result.err, HasSubstr("/logs/" + jobs[0].filename().string()));
+  const auto read = [&](const std::string& name) {
+    return os::ReadFile((jobs[0] / name).string()).value_or("absent");
+  };
+  EXPECT_EQ(read("attempt_0/0/stdout.log"), "out 0\r\n");
+  EXPECT_EQ(read("attempt_0/0/stderr.log"), "absent");
+  EXPECT_EQ(read("attempt_0/1/stdout.log"), "out 1\r\n");
+  EXPECT_EQ(read("attempt_0/1/stderr.log"), "err no end");
+  // Without choice all goes to files, and is shown.
+  std::filesystem::remove_all(logs);
+  result = Run({"run", "--log-dir", logs, "--max-restarts", "1", "--", "sh", "-c",
+                "echo try $TORCHELASTIC_RESTART_COUNT; exit $((1 - $TORCHELASTIC_RESTART_COUNT))"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "try 0\ntry 1\n");
+  jobs.clear();
+  for (const auto& entry : std::filesystem::directory_iterator(logs)) jobs.push_back(entry.path());
+  ASSERT_EQ(jobs.size(), 1u);
+  EXPECT_EQ(read("attempt_0/0/stdout.log"), "try 0\n");
+  EXPECT_EQ(read("attempt_1/0/stdout.log"), "try 1\n");
+  EXPECT_EQ(read("attempt_1/0/stderr.log"), "");
+}
+
+TEST_F(CommandTest, OnlyChosenRanksAreShown) {
+  const Result one =
+      Run({"run", "--nproc", "3", "--local-ranks-filter", "1", "--", "sh", "-c", "echo $RANK"});
+  EXPECT_EQ(one.out, "1\n");
+  const Result two =
+      Run({"run", "--nproc", "3", "--local_ranks_filter=0,2", "--", "sh", "-c", "echo $RANK"});
+  EXPECT_THAT(two.out, ::testing::AnyOf("0: 0\n2: 2\n", "2: 2\n0: 0\n"));
+}
+
+TEST_F(CommandTest, StandardInputReachesTheChosenRank) {
+  const std::string command = "echo '1 2' | " + Meshrun() + " run --nproc 2 ";
+  const std::string rank = " -- sh -c 'read a b; echo \"$RANK:$a:$b\"'";
+  const auto out = [&](const std::string& flags) {
+    const Result result = Wait(StartProgram({"/bin/sh", "-c", command + flags + rank}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(out(""), HasSubstr("0: 0:1:2\n"));
+  const std::string other = out("--stdin 1");
+  EXPECT_THAT(other, HasSubstr("0: 0::\n"));
+  EXPECT_THAT(other, HasSubstr("1: 1:1:2\n"));
+  EXPECT_THAT(out("--stdin none"), HasSubstr("0: 0::\n"));
+  const std::string all = out("--stdin all");
+  EXPECT_THAT(all, HasSubstr("0: 0:1:2\n"));
+  EXPECT_THAT(all, HasSubstr("1: 1:1:2\n"));
+  // To its end, however long it is.
+  const Result whole = Wait(
+      StartProgram({"/bin/sh", "-c",
+                    "seq 100000 | " + Meshrun() + " run --nproc 2 --stdin all -- sh -c 'wc -l'"}));
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("0: 100000\n"));
+  EXPECT_THAT(whole.out, HasSubstr("1: 100000\n"));
 }
 
 TEST_F(CommandTest, AFailureIsReportedWithItsRankAndLines) {
@@ -171,6 +285,11 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
       {{"logs"}, "JOB"},
       {{"submit", "-f", "/nonexistent.yaml"}, "/nonexistent.yaml"},
       {{"run", "--job", "no-such-job"}, "no-such-job"},
+      {{"run", "--log-dir", "/dev/full/logs", "true"}, "--log-dir /dev/full/logs"},
+      {{"run", "--tee", "4", "true"}, "--tee: '4': write 1 for stdout"},
+      {{"run", "-r", "0:1,2", "true"}, "--redirects: '0:1,2'"},
+      {{"run", "--local-ranks-filter", "1", "true"}, "the ranks are 0 to 0"},
+      {{"run", "--stdin", "1", "true"}, "--stdin 1"},
   };
   for (const auto& c : cases) {
     const Result result = Run(c.arguments);

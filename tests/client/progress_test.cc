@@ -77,6 +77,24 @@ TEST(ProgressTest, TheBarFitsItsTerminal) {
             "g ━━━━━━━━━━━━              50%  50/100  loss 0.25  10 step/s  5s left");
 }
 
+TEST(ProgressTest, ANarrowTerminalKeepsThePercentage) {
+  ProgressMeter meter;
+  meter.Update(At(0, 3000, 0.5), seconds(0));
+  meter.Update(At(1200, 3000, 0.25), seconds(5));
+  Style style;
+  for (const std::string name : {"a", "train-k3x9w2", "a-long-name-of-a-job-0123456789-k3x9w2"}) {
+    for (style.width = 5; style.width <= 130; ++style.width) {
+      const std::string bar = meter.Bar(name, style);
+      EXPECT_THAT(bar, HasSubstr(" 40%")) << style.width;
+      EXPECT_LT(DisplayWidth(bar), static_cast<size_t>(std::max(style.width, 6))) << bar;
+    }
+  }
+  style.width = 40;
+  EXPECT_EQ(meter.Bar("train-k3x9w2", style), "train-k3x9w2 ####------  40%  1200/3000");
+  EXPECT_EQ(meter.Bar("a-long-name-of-a-job-k3x9w2", style),
+            "a-long-name-of-a-job-k... ###-----  40%");
+}
+
 TEST(ProgressTest, AStepWithoutTotalHasNoBar) {
   ProgressMeter meter;
   meter.Update(At(7, 0, 1.5), seconds(0));

@@ -19,43 +19,125 @@ class RankOutputTest : public ::testing::Test {
       seen_.push_back(FormatRanks(line.ranks) + (line.is_stderr ? "! " : ": ") + line.text);
     };
   }
+  LineAssembler Assembler(Redraws redraws = Redraws::kLastForm) {
+    return LineAssembler({redraws, redraws}, Sink());
+  }
+  static constexpr std::array<std::chrono::nanoseconds, 2> kWindows = {milliseconds(50),
+                                                                       milliseconds(50)};
+  static constexpr milliseconds kNow{0};
   std::vector<std::string> seen_;
 };
 
 TEST_F(RankOutputTest, BytesBecomeLinesByRankAndStream) {
-  LineAssembler assembler(Sink());
-  assembler.Append(0, false, "hel");
-  assembler.Append(1, false, "other\n");
-  assembler.Append(0, true, "warning\n");
-  assembler.Append(0, false, "lo\nworld\nrest");
+  LineAssembler assembler = Assembler();
+  assembler.Append(0, false, "hel", kNow);
+  assembler.Append(1, false, "other\n", kNow);
+  assembler.Append(0, true, "warning\n", kNow);
+  assembler.Append(0, false, "lo\nworld\nrest", kNow);
   EXPECT_THAT(seen_, ElementsAre("1: other", "0! warning", "0: hello", "0: world"));
   assembler.Flush();
   EXPECT_EQ(seen_.back(), "0: rest");
 }
 
-TEST_F(RankOutputTest, ALineThatRedrawsItselfArrivesAsItsLastForm) {
-  LineAssembler assembler(Sink());
-  assembler.Append(0, false, "10%\r20%\r100%\ndos\r\n");
+TEST_F(RankOutputTest, ALineThatRedrawsItselfArrivesAsItsLastFormOrWhole) {
+  const std::string_view bytes = "10%\r20%\r100%\ndos\r\n";
+  LineAssembler on_terminal = Assembler();
+  on_terminal.Append(0, false, bytes, kNow);
   EXPECT_THAT(seen_, ElementsAre("0: 100%", "0: dos"));
+  seen_.clear();
+  LineAssembler in_file = Assembler(Redraws::kKept);
+  in_file.Append(0, false, bytes, kNow);
+  EXPECT_THAT(seen_, ElementsAre("0: 10%\r20%\r100%", "0: dos\r"));
 }
 
-TEST_F(RankOutputTest, ALineWithoutEndIsCut) {
-  LineAssembler assembler(Sink());
-  assembler.Append(0, false, std::string(200 << 10, 'x'));
+TEST_F(RankOutputTest, ALongLineIsCutOnATerminalAlone) {
+  LineAssembler on_terminal = Assembler();
+  on_terminal.Append(0, false, std::string(200 << 10, 'x'), kNow);
   EXPECT_EQ(seen_.size(), 3u);
-  assembler.Flush();
+  on_terminal.Flush();
   EXPECT_EQ(seen_.size(), 4u);
+  seen_.clear();
+  LineAssembler in_file = Assembler(Redraws::kKept);
+  const std::string line(200 << 10, 'x');
+  in_file.Append(0, false, line, kNow);
+  in_file.Append(0, false, "\n", kNow);
+  EXPECT_THAT(seen_, ElementsAre("0: " + line));
+}
+
+TEST_F(RankOutputTest, LinesWithoutEndAreBounded) {
+  LineAssembler in_file = Assembler(Redraws::kKept);
+  const std::string piece(1 << 20, 'x');
+  const size_t before = LineAssembler::kMostOpen / piece.size();
+  for (size_t i = 0; i < before; ++i) in_file.Append(i % 8, false, piece, kNow);
+  EXPECT_EQ(in_file.open_bytes(), LineAssembler::kMostOpen);
+  EXPECT_THAT(seen_, IsEmpty());
+  // One byte more, and the longest line goes.
+  in_file.Append(7, false, "x", kNow);
+  ASSERT_EQ(seen_.size(), 1u);
+  EXPECT_EQ(seen_[0].size(), LineAssembler::kMostOpen / 8 + 1 + 3);
+  EXPECT_EQ(in_file.open_bytes(), LineAssembler::kMostOpen / 8 * 7);
+  in_file.Append(8, false, std::string(LineAssembler::kMostLine, 'y'), kNow);
+  EXPECT_EQ(seen_.size(), 2u);
+}
+
+TEST_F(RankOutputTest, ALineWithoutEndIsKnownInItsLastForm) {
+  LineAssembler assembler = Assembler();
+  assembler.Append(1, true, "\r 10%", milliseconds(5));
+  assembler.Append(0, false, "(Pdb) ", milliseconds(9));
+  assembler.Append(1, true, "\r 20%\r", milliseconds(10));
+  const auto open = assembler.OpenLines();
+  ASSERT_EQ(open.size(), 2u);
+  EXPECT_EQ(open[0].text, "(Pdb) ");
+  EXPECT_EQ(open[1].text, " 20%");
+  EXPECT_EQ(open[1].since, milliseconds(5));
+  EXPECT_FALSE(open[0].redrawn);
+  EXPECT_TRUE(open[1].redrawn);
+  assembler.Drop(0, false);
+  assembler.Append(0, false, "5\n", milliseconds(11));
+  EXPECT_THAT(seen_, ElementsAre("0: 5"));
+}
+
+TEST_F(RankOutputTest, RowsAreTheLinesWithoutEnd) {
+  LineAssembler assembler = Assembler();
+  for (const int rank : {0, 1, 3}) {
+    assembler.Append(rank, true, rank == 3 ? "\r 9%" : "\r 10%", kNow);
+  }
+  assembler.Append(2, true, "new", milliseconds(90));
+  Style style;
+  EXPECT_THAT(LiveRows(assembler.OpenLines(), 4, milliseconds(50), 5, style),
+              ElementsAre("0-1:  10%", "3:  9%"));
+  EXPECT_THAT(LiveRows(assembler.OpenLines(), 4, milliseconds(90), 2, style),
+              ElementsAre("0-1:  10%", "and 2 more lines that have no end yet"));
+  style.width = 7;
+  EXPECT_THAT(LiveRows(assembler.OpenLines(), 4, milliseconds(50), 5, style),
+              ElementsAre("0-1:  1", "3:  9%"));
+}
+
+TEST_F(RankOutputTest, RowsShowNoControlCharacters) {
+  EXPECT_EQ(Visible("\x1b[31mred\x1b[0m\tand \x1b]0;title\a\bplain"), "red and plain");
+  EXPECT_EQ(Visible("bar \xe2\x96\x88\xe2\x96"), "bar \xe2\x96\x88");
+  EXPECT_EQ(Visible("\xc3\xa9"), "\xc3\xa9");
+  EXPECT_EQ(Visible("cut \x1b["), "cut ");
+}
+
+TEST_F(RankOutputTest, PromptsAreToldFromProgress) {
+  for (const char* prompt : {"(Pdb) ", ">>> ", "name: ", "really? [y/n] ", "In [1]: "}) {
+    EXPECT_TRUE(LooksLikePrompt(prompt)) << prompt;
+  }
+  for (const char* text : {"loading...", "", "   ", "50%|#####     |"}) {
+    EXPECT_FALSE(LooksLikePrompt(text)) << text;
+  }
 }
 
 TEST_F(RankOutputTest, TheSameLineOfAllRanksIsOneAtOnce) {
-  LineMerger merger(3, milliseconds(50), Sink());
+  LineMerger merger(3, kWindows, Sink());
   for (const int rank : {2, 0, 1}) merger.Add({{rank}, false, "ready"}, milliseconds(0));
   EXPECT_THAT(seen_, ElementsAre("0-2: ready"));
   EXPECT_TRUE(merger.empty());
 }
 
 TEST_F(RankOutputTest, ALineWaitsForItsEqualsNoLongerThanTheWindow) {
-  LineMerger merger(3, milliseconds(50), Sink());
+  LineMerger merger(3, kWindows, Sink());
   merger.Add({{0}, false, "a"}, milliseconds(0));
   merger.Add({{2}, false, "a"}, milliseconds(20));
   merger.Release(milliseconds(49));
@@ -65,7 +147,7 @@ TEST_F(RankOutputTest, ALineWaitsForItsEqualsNoLongerThanTheWindow) {
 }
 
 TEST_F(RankOutputTest, EachRanksOwnOrderStays) {
-  LineMerger merger(2, milliseconds(50), Sink());
+  LineMerger merger(2, kWindows, Sink());
   merger.Add({{0}, false, "a"}, milliseconds(0));
   merger.Add({{0}, false, "b"}, milliseconds(0));
   merger.Add({{1}, false, "b"}, milliseconds(0));
@@ -76,14 +158,14 @@ TEST_F(RankOutputTest, EachRanksOwnOrderStays) {
 }
 
 TEST_F(RankOutputTest, RepeatedLinesOfOneRankStayRepeated) {
-  LineMerger merger(2, milliseconds(50), Sink());
+  LineMerger merger(2, kWindows, Sink());
   for (int i = 0; i < 2; ++i) merger.Add({{0}, false, "x"}, milliseconds(0));
   for (int i = 0; i < 2; ++i) merger.Add({{1}, false, "x"}, milliseconds(0));
   EXPECT_THAT(seen_, ElementsAre("0-1: x", "0-1: x"));
 }
 
 TEST_F(RankOutputTest, StandardErrorIsNotMergedWithOutput) {
-  LineMerger merger(2, milliseconds(50), Sink());
+  LineMerger merger(2, kWindows, Sink());
   merger.Add({{0}, false, "x"}, milliseconds(0));
   merger.Add({{1}, true, "x"}, milliseconds(0));
   merger.ReleaseAll();
@@ -91,17 +173,26 @@ TEST_F(RankOutputTest, StandardErrorIsNotMergedWithOutput) {
 }
 
 TEST_F(RankOutputTest, AFloodPassesWithoutWaiting) {
-  LineMerger merger(2, milliseconds(50), Sink());
+  LineMerger merger(2, kWindows, Sink());
   for (int i = 0; i < 10'000; ++i) merger.Add({{0}, false, std::to_string(i)}, milliseconds(0));
   EXPECT_EQ(seen_.size(), 10'000 - LineMerger::kMaxPending);
   EXPECT_EQ(seen_.front(), "0: 0");
 }
 
 TEST_F(RankOutputTest, WithoutWindowEveryLinePasses) {
-  LineMerger merger(2, milliseconds(0), Sink());
+  LineMerger merger(2, {milliseconds(0), milliseconds(0)}, Sink());
   merger.Add({{0}, false, "x"}, milliseconds(0));
   merger.Add({{1}, false, "x"}, milliseconds(0));
   EXPECT_THAT(seen_, ElementsAre("0: x", "1: x"));
+}
+
+TEST_F(RankOutputTest, EachStreamHasItsOwnWindow) {
+  LineMerger merger(2, {milliseconds(0), milliseconds(50)}, Sink());
+  merger.Add({{0}, false, "out"}, milliseconds(0));
+  merger.Add({{1}, false, "out"}, milliseconds(0));
+  merger.Add({{0}, true, "err"}, milliseconds(0));
+  merger.Add({{1}, true, "err"}, milliseconds(0));
+  EXPECT_THAT(seen_, ElementsAre("0: out", "1: out", "0-1! err"));
 }
 
 TEST_F(RankOutputTest, PrefixesAlignAndASingleRankHasNone) {

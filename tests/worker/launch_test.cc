@@ -153,6 +153,24 @@ TEST(RankEnvironmentTest, KeepsTheDaemonsSecretsToItself) {
   EXPECT_EQ(InheritedEnvironment(environ), (Environment{{"A", "b=c"}}));
 }
 
+TEST(LaunchPlanTest, ChosenOutputLiesInTheUsersDirectoryAsTorchrunsDoes) {
+  LogLayout layout;
+  const auto path = [&](int rank, v1::LogStream stream) {
+    return layout.Path("/own/7", "geoid-k3x9w2", 7, rank, stream);
+  };
+  EXPECT_EQ(path(3, v1::LOG_STREAM_STDERR), "/own/7/3.stderr.log");
+  layout.directory = "/logs";
+  layout.tee = *StreamChoice::Parse("3:1");
+  layout.redirects = *StreamChoice::Parse("2:2");
+  EXPECT_EQ(path(3, v1::LOG_STREAM_STDOUT), "/logs/geoid-k3x9w2/attempt_6/3/stdout.log");
+  EXPECT_EQ(path(3, v1::LOG_STREAM_STDERR), "/own/7/3.stderr.log");
+  EXPECT_EQ(path(2, v1::LOG_STREAM_STDERR), "/logs/geoid-k3x9w2/attempt_6/2/stderr.log");
+  EXPECT_EQ(layout.ErrorFile("/own/7", "geoid-k3x9w2", 7, 2),
+            "/logs/geoid-k3x9w2/attempt_6/2/error.json");
+  EXPECT_TRUE(IsOfLogLayout(path(2, v1::LOG_STREAM_STDERR)));
+  EXPECT_FALSE(IsOfLogLayout(path(3, v1::LOG_STREAM_STDERR)));
+}
+
 TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
   const v1::SupervisorLaunch launch = MakeLaunch(TwoOfFour(), "/srv/train", "/srv", {}, kHost,
                                                  {"/g", "/logs"}, std::chrono::seconds(5));

@@ -116,6 +116,14 @@ absl::Status Preparation::Write() {
     spawn.keep_fds.push_back(plan_.program.lifeline_fd);
   }
   if (plan_.program.end_with_daemon) spawn.argv.push_back("--end-with-daemon");
+  if (plan_.program.stdin_fd >= 0) {
+    spawn.argv.insert(spawn.argv.end(), {"--stdin-fd", std::to_string(plan_.program.stdin_fd),
+                                         "--stdin-rank", std::to_string(plan_.program.stdin_rank)});
+    spawn.keep_fds.push_back(plan_.program.stdin_fd);
+  }
+  if (!plan_.program.stdin_directory.empty()) {
+    spawn.argv.insert(spawn.argv.end(), {"--stdin-directory", plan_.program.stdin_directory});
+  }
   if (given_up_) return absl::CancelledError("given up");
   MESHRUN_ASSIGN_OR_RETURN(pid, os::Spawn(spawn));
   return absl::OkStatus();

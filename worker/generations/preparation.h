@@ -21,6 +21,10 @@ struct SupervisorProgram {
   // Read end of the daemon's own lifeline, -1 when it has none: handed down.
   int lifeline_fd = -1;
   bool end_with_daemon = false;
+  // What one rank reads from, or where each rank's FIFO is; -1 and empty: /dev/null.
+  int stdin_fd = -1;
+  int stdin_rank = 0;
+  std::string stdin_directory = "";
 };
 
 // One preparation. Run is called once; Doing and GiveUp from any thread; the rest is read when Run

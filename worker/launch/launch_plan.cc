@@ -39,10 +39,14 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
     }
     out.set_working_dir(working_dir);
     out.set_log_limit_bytes(host.log_limit_bytes);
-    out.set_stdout_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDOUT));
-    out.set_stderr_path(LogPath(paths.logs, rank, v1::LOG_STREAM_STDERR));
+    const std::string& job_id = record.fence().job_id();
+    const auto log = [&](v1::LogStream stream) {
+      return host.log_layout.Path(paths.logs, job_id, generation, rank, stream);
+    };
+    out.set_stdout_path(log(v1::LOG_STREAM_STDOUT));
+    out.set_stderr_path(log(v1::LOG_STREAM_STDERR));
     out.set_error_file(paths.ranks.empty()
-                           ? ErrorFilePath(paths.logs, rank)
+                           ? host.log_layout.ErrorFile(paths.logs, job_id, generation, rank)
                            : fmt::format("{}/e{}.{}.json", paths.ranks, rank, generation));
     out.set_report_socket(!paths.ranks.empty()
                               ? fmt::format("{}/r{}.{}", paths.ranks, rank, generation)
@@ -100,15 +104,6 @@ std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherit
   if (!spec.working_dir().empty()) return spec.working_dir();
   const auto home = inherited.find("HOME");
   return home != inherited.end() && !home->second.empty() ? home->second : "/";
-}
-
-std::string LogPath(const std::string& logs, int rank, v1::LogStream stream) {
-  return fmt::format("{}/{}.{}.log", logs, rank,
-                     stream == v1::LOG_STREAM_STDERR ? "stderr" : "stdout");
-}
-
-std::string ErrorFilePath(const std::string& logs, int rank) {
-  return fmt::format("{}/{}.error.json", logs, rank);
 }
 
 }  // namespace meshrun::worker

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "meshrun/v1/supervisor.pb.h"
+#include "worker/launch/log_layout.h"
 #include "worker/launch/rank_environment.h"
 
 namespace meshrun::worker {
@@ -39,9 +40,5 @@ v1::ProgramFound FindProgram(const v1::ProgramSearch& search,
 
 // Where the ranks run: the spec's, else the daemon's user's home, else "/".
 std::string WorkingDirectory(const v1::JobSpec& spec, const Environment& inherited);
-
-// <logs>/<rank>.stdout.log and so on.
-std::string LogPath(const std::string& logs, int rank, v1::LogStream stream);
-std::string ErrorFilePath(const std::string& logs, int rank);
 
 }  // namespace meshrun::worker

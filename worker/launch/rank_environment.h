@@ -6,6 +6,7 @@
 #include <string>
 
 #include "meshrun/v1/supervisor.pb.h"
+#include "worker/launch/log_layout.h"
 
 namespace meshrun::worker {
 
@@ -26,6 +27,7 @@ struct HostFacts {
   bool has_gpus = false;
   // Of each output file of a rank; 0: none.
   uint64_t log_limit_bytes = 0;
+  LogLayout log_layout = {};
 };
 
 // The whole environment of rank `local_rank` of `record`, except MASTER_ADDR and MASTER_PORT, which

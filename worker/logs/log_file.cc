@@ -31,10 +31,15 @@ uint64_t LogFile::FirstKept(uint64_t offset) const {
 absl::StatusOr<std::string> LogFile::Read(uint64_t* offset, size_t most) const {
   while (true) {
     *offset = FirstKept(*offset);
-    std::string data(most, '\0');
-    const ssize_t n = ::pread(file_.get(), data.data(), most, static_cast<off_t>(*offset));
+    const off_t hole = ::lseek(file_.get(), static_cast<off_t>(*offset), SEEK_HOLE);
+    size_t room = most;
+    if (hole > static_cast<off_t>(*offset)) {
+      room = std::min(most, static_cast<size_t>(hole) - *offset);
+    }
+    std::string data(room, '\0');
+    const ssize_t n = ::pread(file_.get(), data.data(), room, static_cast<off_t>(*offset));
     if (n < 0) return os::ErrnoStatus(errno, "pread");
-    // Holes grow from the front: what is still there now was there when it was read.
+    // A hole grows from its front end on: what is still there now was there when it was read.
     if (n > 0 && FirstKept(*offset) != *offset) continue;
     data.resize(n);
     return data;

@@ -70,7 +70,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     message_.Clear();
     message_.set_stream_id(request_.stream_id());
     message_.set_offset(offset_);
-    message_.set_dropped(data.empty() ? 0 : std::exchange(dropped_, 0));
+    message_.set_dropped(std::exchange(dropped_, 0));
     offset_ += data.size();
     message_.set_data(std::move(data));
     writing_ = true;
@@ -109,7 +109,8 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
         room == 0 ? std::string() : file_->Read(&offset_, static_cast<size_t>(room));
     if (!data.ok()) return Fail(fmt::format("{}: cannot be read", path_));
     dropped_ += offset_ - before;
-    if (!data->empty()) {
+    // Bytes may be gone up to the end of the file.
+    if (!data->empty() || (dropped_ > 0 && !growing)) {
       Send(*std::move(data));
     } else if (growing) {
       LookAgain();
@@ -141,14 +142,25 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     offset_ = request_.offset();
     if (request_.tail_lines() > 0) {
       const uint64_t begin = file_->FirstKept(0);
-      const uint64_t tail =
-          TailOffset(begin, size, request_.tail_lines(), [this](uint64_t offset, size_t bytes) {
-            const absl::StatusOr<std::string> block = file_->Read(&offset, bytes);
-            return block.ok() ? *block : std::string();
-          });
+      const uint64_t tail = TailOffset(
+          begin, size, request_.tail_lines(),
+          [this](uint64_t offset, size_t bytes) { return ReadThroughHoles(offset, bytes); });
       offset_ = std::max(offset_, tail);
     }
     return true;
+  }
+
+  std::string ReadThroughHoles(uint64_t offset, size_t size) const {
+    std::string out(size, '\0');
+    const uint64_t end = offset + size;
+    while (offset < end) {
+      const absl::StatusOr<std::string> piece = file_->Read(&offset, end - offset);
+      if (!piece.ok() || piece->empty() || offset >= end) break;
+      const size_t fits = std::min<size_t>(piece->size(), end - offset);
+      out.replace(size - (end - offset), fits, *piece, 0, fits);
+      offset += fits;
+    }
+    return out;
   }
 
   void LookAgain() {

@@ -24,7 +24,11 @@ std::vector<std::string> LastLinesOfFile(const std::string& path) {
   const off_t start = std::max<off_t>(0, info.st_size - static_cast<off_t>(kMostLastBytes));
   char buffer[kMostLastBytes];
   const ssize_t n = ::pread(fd->get(), buffer, sizeof(buffer), start);
-  return n > 0 ? LastLines(std::string_view(buffer, n), start > 0) : std::vector<std::string>();
+  if (n <= 0) return {};
+  std::string tail(buffer, static_cast<size_t>(n));
+  // Bytes that the disk had no room for.
+  std::erase(tail, '\0');
+  return LastLines(tail, start > 0);
 }
 
 }  // namespace

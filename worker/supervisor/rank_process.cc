@@ -28,24 +28,6 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return out;
 }
 
-// An earlier rank could have put a link or a pipe at this name: neither is followed or waited for.
-absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankUser* user) {
-  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  os::UniqueFd fd(::open(path.c_str(), kFlags, 0600));
-  if (!fd) return os::ErrnoStatus(errno, path);
-  struct stat info = {};
-  if (::fstat(fd.get(), &info) != 0) return os::ErrnoStatus(errno, path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(fmt::format("{} is not a regular file", path));
-  }
-  if (user != nullptr && ::fchown(fd.get(), user->uid(), user->gid()) != 0) {
-    return os::ErrnoStatus(errno, path);
-  }
-  // What the rank writes there must not end with EAGAIN, whatever the file system.
-  ::fcntl(fd.get(), F_SETFL, O_APPEND);
-  return fd;
-}
-
 [[noreturn]] void Refuse(const std::string& what, int error) {
   const std::string line =
       fmt::format("meshrun: cannot start {}: {}\n", what, std::strerror(error));
@@ -65,11 +47,27 @@ void Become(const v1::RankUser& user) {
 
 }  // namespace
 
+// An earlier rank could have put a link or a pipe at this name: neither is followed or waited for.
+absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankUser* user) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  os::UniqueFd fd(::open(path.c_str(), kFlags, 0600));
+  if (!fd) return os::ErrnoStatus(errno, path);
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return os::ErrnoStatus(errno, path);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(fmt::format("{} is not a regular file", path));
+  }
+  if (user != nullptr && ::fchown(fd.get(), user->uid(), user->gid()) != 0) {
+    return os::ErrnoStatus(errno, path);
+  }
+  // What is written there must not end with EAGAIN, whatever the file system.
+  ::fcntl(fd.get(), F_SETFL, 0);
+  return fd;
+}
+
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
                                 const google::protobuf::Map<std::string, std::string>& environment,
-                                const v1::RankUser* user) {
-  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd out, OpenOutput(launch.stdout_path(), user));
-  MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd err, OpenOutput(launch.stderr_path(), user));
+                                const RankStreams& streams, const v1::RankUser* user) {
   // Made here: its directory is root's.
   if (user != nullptr) MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
 
@@ -104,8 +102,9 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::dup2(out.get(), STDOUT_FILENO);
-  ::dup2(err.get(), STDERR_FILENO);
+  if (streams.in) ::dup2(streams.in.get(), STDIN_FILENO);
+  ::dup2(streams.out.get(), STDOUT_FILENO);
+  ::dup2(streams.err.get(), STDERR_FILENO);
   if (!working_dir.empty() && ::chdir(working_dir.c_str()) != 0) {
     Refuse("in " + working_dir, errno);
   }

@@ -49,6 +49,12 @@ int SuperviseMain(int argc, char** argv) {
       options.listener.reset(std::atoi(value)), ++i;
     } else if (flag == "--lifeline-fd") {
       options.lifeline.reset(std::atoi(value)), ++i;
+    } else if (flag == "--stdin-fd") {
+      options.stdin_fd.reset(std::atoi(value)), ++i;
+    } else if (flag == "--stdin-rank") {
+      options.stdin_rank = std::atoi(value), ++i;
+    } else if (flag == "--stdin-directory") {
+      options.stdin_directory = value, ++i;
     } else {
       return Fail(fmt::format("{} is not a flag", flag));
     }

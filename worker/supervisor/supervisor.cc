@@ -89,7 +89,8 @@ std::vector<pollfd> Supervisor::PollSet() const {
                              {lifeline_.get(), POLLIN, 0},
                              {listener_.get(), POLLIN, 0},
                              {connection_.get(), connection_events, 0},
-                             {search_ ? search_->fd() : -1, POLLIN, 0}};
+                             {search_ ? search_->fd() : -1, POLLIN, 0},
+                             {copier_ ? copier_->fd() : -1, POLLIN, 0}};
   for (const Rank& rank : ranks_) fds.push_back({rank.reports.get(), POLLIN, 0});
   return fds;
 }
@@ -97,9 +98,9 @@ std::vector<pollfd> Supervisor::PollSet() const {
 int Supervisor::PollTimeout(Time now) const {
   Time next = DaemonLives() ? Time::max() : lease_end_;
   if (phase_ != Phase::kEnded) next = std::min(next, kill_at_);
-  next = std::min({next, progress_at_, start_at_, logs_at_});
+  next = std::min({next, progress_at_, start_at_});
   if (search_) next = std::min(next, search_->deadline());
-  for (const Rank& rank : ranks_) next = std::min(next, rank.kill_at);
+  for (const Rank& rank : ranks_) next = std::min({next, rank.kill_at, rank.drained_by});
   auto wait = std::chrono::ceil<milliseconds>(next - now).count();
   if (const auto fence = UntilFence()) {
     wait = std::min(wait, std::chrono::ceil<milliseconds>(*fence).count());
@@ -108,6 +109,7 @@ int Supervisor::PollTimeout(Time now) const {
 }
 
 void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
+  constexpr size_t kFirstRank = 6;
   if (fds[0].revents != 0) ReadSignals();
   if (fds[1].revents != 0) {
     char byte;
@@ -118,8 +120,9 @@ void Supervisor::Dispatch(const std::vector<pollfd>& fds) {
     }
   }
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (fds[5 + i].revents != 0) ReadReports(ranks_[i]);
+    if (fds[kFirstRank + i].revents != 0) ReadReports(ranks_[i]);
   }
+  if (fds[5].revents != 0) ReadCopies();
   if (search_ && fds[4].revents != 0) {
     if (auto found = search_->Read()) EndSearch(*std::move(found));
   }
@@ -137,8 +140,12 @@ void Supervisor::AtTime(Time now) {
     if (!abandoned_) Abandon("its daemon has been silent for longer than the lease");
   }
   if (now >= start_at_) GoOnStarting(now);
-  if (now >= logs_at_) CheckLogs(now);
   KillAlone(now);
+  for (Rank& rank : ranks_) {
+    if (now < rank.drained_by) continue;
+    CompleteExit(rank);
+    Reap();
+  }
   if (const auto fence = UntilFence(); fence && fence->count() <= 0) {
     if (running_ > 0 && !stop_sent_) Say("killing its ranks: the fence time of this host is over");
     Kill();
@@ -226,7 +233,7 @@ void Supervisor::Stop(std::chrono::nanoseconds grace) {
   stop_sent_ = true;
   if (phase_ == Phase::kRunning && grace.count() > 0) {
     for (const Rank& rank : ranks_) {
-      if (rank.pid <= 0 || rank.exited) continue;
+      if (rank.pid <= 0 || rank.reaped) continue;
       Terminate(rank.pid);
     }
   }
@@ -240,7 +247,7 @@ void Supervisor::StopAlone(const v1::SupervisorStop& stop) {
   for (const v1::SupervisedProcess& process : stop.processes()) {
     for (Rank& rank : ranks_) {
       if (rank.launch.generation() != process.generation() ||
-          rank.launch.rank() != process.rank() || rank.exited) {
+          rank.launch.rank() != process.rank() || rank.reaped) {
         continue;
       }
       const auto grace = FromProto(stop.grace());
@@ -305,7 +312,7 @@ void Supervisor::Reap() {
       break;
     }
     const auto rank = std::find_if(ranks_.begin(), ranks_.end(),
-                                   [pid](const Rank& r) { return r.pid == pid && !r.exited; });
+                                   [pid](const Rank& r) { return r.pid == pid && !r.reaped; });
     if (rank != ranks_.end()) RecordExit(*rank, status);
   }
   if (phase_ == Phase::kPrepared || phase_ == Phase::kEnded || running_ > 0) return;

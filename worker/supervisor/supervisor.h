@@ -10,7 +10,8 @@
 //   any but ENDED      --lease over or lifeline broken--> KILLING; the process exits after ENDED
 //   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
 //
-// One thread, one poll loop, no gRPC. The daemon speaks to it through "sup.sock" in the
+// One thread that decides, one poll loop, no gRPC; another thread copies the ranks' output
+// (output_copier.h). The daemon speaks to it through "sup.sock" in the
 // processes' directory; one daemon at a time, the newest counts. No exit is lost while it runs:
 // each new connection gets the whole state, and the last state is written to the file "final".
 //
@@ -29,8 +30,8 @@
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
-#include "worker/supervisor/bounded_log.h"
 #include "worker/supervisor/frame.h"
+#include "worker/supervisor/output_copier.h"
 #include "worker/supervisor/program_search.h"
 
 namespace meshrun::worker {
@@ -45,6 +46,11 @@ struct SupervisorOptions {
   os::UniqueFd lifeline;
   // Kill when the daemon's connection breaks, instead of waiting for the lease.
   bool end_with_daemon = false;
+  // What the rank of this number reads from; or one FIFO for each rank, by its number. The others
+  // read from /dev/null.
+  os::UniqueFd stdin_fd;
+  int stdin_rank = 0;
+  std::string stdin_directory;
 };
 
 // One per process: it owns the signal mask, the child subreaper and waitpid(-1).
@@ -63,7 +69,13 @@ class Supervisor {
   struct Rank {
     v1::RankLaunch launch;
     pid_t pid = -1;
+    // Collected by waitpid: the pid may be another process's.
+    bool reaped = false;
+    // And its output is in its files, as far as they take it.
     bool exited = false;
+    int wait_status = 0;
+    int draining = 0;
+    Time drained_by = Time::max();
     // It was stopped alone, and is killed at this time.
     bool stop_sent = false;
     Time kill_at = Time::max();
@@ -73,7 +85,6 @@ class Supervisor {
     os::UniqueFd reports;
     v1::Progress progress;
     bool progress_unsent = false;
-    std::vector<BoundedLog> logs;
   };
 
   explicit Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
@@ -114,11 +125,14 @@ class Supervisor {
   // Collects every child that has ended, and finds out whether any is left.
   void Reap();
   void RecordExit(Rank& rank, int wait_status);
+  // When its output is copied.
+  void CompleteExit(Rank& rank);
   void FinishExit(Rank& rank);
+  os::UniqueFd OpenInput(int rank) const;
+  absl::StatusOr<os::UniqueFd> OpenStream(const Rank& rank, bool is_stderr);
+  void ReadCopies();
   void ReadSignals();
   void ReadReports(Rank& rank);
-  // Keeps the output of the ranks that run within its limits.
-  void CheckLogs(Time now);
   void SendProgress(Time now);
   v1::SupervisorState State() const;
   // Supervisors log rarely, and to their daemon's stderr. A line that a pipe has no room for is
@@ -129,6 +143,7 @@ class Supervisor {
   SupervisorOptions options_;
   Phase phase_ = Phase::kPrepared;
   std::vector<Rank> ranks_;
+  std::unique_ptr<OutputCopier> copier_;
   size_t running_ = 0;
   std::optional<ProgramSearch> search_;
   std::optional<v1::ProgramFound> found_;
@@ -154,13 +169,12 @@ class Supervisor {
   Time kill_at_ = Time::max();
   std::chrono::milliseconds kill_again_{0};
   Time progress_at_ = Time::max();
-  Time logs_at_ = Time::max();
   Time last_progress_ = Time::min();
   uint64_t malformed_reports_ = 0;
 };
 
-// `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]`:
-// returns the exit code. Starts in milliseconds: call it before anything else in main.
+// `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]
+// [--stdin-fd N --stdin-rank N | --stdin-directory DIR]`: returns the exit code. Starts in milliseconds: call it before anything else in main.
 int SuperviseMain(int argc, char** argv);
 
 }  // namespace meshrun::worker

@@ -1,16 +1,21 @@
 // What the supervisor does for single ranks: their start, their reports, their end.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <limits.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/clock.h"
 #include "core/exit_codes.h"
+#include "core/os/files.h"
 #include "core/status.h"
+#include "worker/launch/log_layout.h"
 #include "worker/supervisor/exit_report.h"
 #include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/rank_process.h"
@@ -25,13 +30,13 @@ using std::chrono::milliseconds;
 
 // At most ten progress messages a second.
 constexpr milliseconds kProgressInterval(100);
-// A rank that floods its log goes beyond the limit by what it writes meanwhile.
-constexpr milliseconds kLogInterval(1000);
 constexpr size_t kLargestReport = 1 << 16;
 constexpr int kReportsPerTurn = 256;
 // A killed process ends within a moment, or, in an uninterruptible sleep, not soon.
 constexpr milliseconds kClearAgain(20);
 constexpr std::chrono::seconds kClearTime(10);
+// For the last output of a rank that has ended to reach its files; peers wait for the news.
+constexpr milliseconds kDrainTime(500);
 
 void Name(const v1::RankLaunch& launch, pid_t pid, v1::SupervisedProcess* out) {
   out->set_generation(launch.generation());
@@ -80,7 +85,7 @@ void Supervisor::GoOnStarting(Time now) {
 bool Supervisor::ClearEnded() {
   bool clear = true;
   for (Rank& rank : ranks_) {
-    if (!rank.exited || rank.cleared) continue;
+    if ((!rank.exited && !rank.reaped) || rank.cleared) continue;
     rank.cleared = rank.pid <= 0 || KillSession(::getpid(), rank.pid, EntryOf(rank.launch)) == 0;
     clear = clear && rank.cleared;
   }
@@ -127,28 +132,59 @@ absl::StatusOr<pid_t> Supervisor::Spawn(Rank& rank, const v1::SupervisorStart& s
   if (user != nullptr) {
     MESHRUN_RETURN_IF_ERROR(GiveSocket(rank.launch.report_socket(), user->uid(), user->gid()));
   }
-  const auto pid = StartRank(rank.launch, start.env(), user);
-  if (pid.ok() && rank.launch.log_limit_bytes() > 0) {
-    for (const std::string& path : {rank.launch.stdout_path(), rank.launch.stderr_path()}) {
-      rank.logs.emplace_back(path, rank.launch.log_limit_bytes());
-    }
-    logs_at_ = std::min(logs_at_, Now() + kLogInterval);
+  RankStreams streams;
+  streams.in = OpenInput(rank.launch.rank());
+  // Where the user named a directory, it is made as the user would make it.
+  for (const std::string& path :
+       {rank.launch.stdout_path(), rank.launch.stderr_path(), rank.launch.error_file()}) {
+    if (!IsOfLogLayout(path)) continue;
+    MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(path.substr(0, path.rfind('/')), 0777));
   }
-  return pid;
+  MESHRUN_ASSIGN_OR_RETURN(streams.out, OpenStream(rank, /*is_stderr=*/false));
+  MESHRUN_ASSIGN_OR_RETURN(streams.err, OpenStream(rank, /*is_stderr=*/true));
+  return StartRank(rank.launch, start.env(), streams, user);
 }
 
-void Supervisor::CheckLogs(Time now) {
-  bool any = false;
-  for (Rank& rank : ranks_) {
-    for (BoundedLog& log : rank.logs) {
-      if (const absl::Status status = log.Check(); !status.ok()) {
-        Say(std::string(status.message()));
-      }
-      any |= log.bounded() && !rank.exited;
-    }
-    if (rank.exited) rank.logs.clear();
+os::UniqueFd Supervisor::OpenInput(int rank) const {
+  if (options_.stdin_fd && rank == options_.stdin_rank) {
+    return os::UniqueFd(::fcntl(options_.stdin_fd.get(), F_DUPFD_CLOEXEC, 3));
   }
-  logs_at_ = any ? now + kLogInterval : Time::max();
+  if (options_.stdin_directory.empty()) return os::UniqueFd();
+  const std::string path = fmt::format("{}/{}", options_.stdin_directory, rank);
+  // Without waiting for a writer: where the input has ended, the rank finds its end.
+  os::UniqueFd fifo(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fifo) ::fcntl(fifo.get(), F_SETFL, 0);
+  return fifo;
+}
+
+absl::StatusOr<os::UniqueFd> Supervisor::OpenStream(const Rank& rank, bool is_stderr) {
+  if (!copier_) {
+    MESHRUN_ASSIGN_OR_RETURN(copier_, OutputCopier::Start());
+  }
+  const v1::RankUser* const user = options_.launch.has_user() ? &options_.launch.user() : nullptr;
+  const auto index = static_cast<uint32_t>(&rank - ranks_.data());
+  const std::string& path = is_stderr ? rank.launch.stderr_path() : rank.launch.stdout_path();
+  MESHRUN_ASSIGN_OR_RETURN(os::UniqueFd file, OpenOutput(path, user));
+  const bool of_user = IsOfLogLayout(path);
+  if (of_user) ::fchmod(file.get(), 0644);
+  return copier_->Add(2 * index + (is_stderr ? 1 : 0), std::move(file),
+                      of_user ? 0 : rank.launch.log_limit_bytes());
+}
+
+void Supervisor::ReadCopies() {
+  for (const OutputCopier::Event& event : copier_->TakeEvents()) {
+    if (event.stream / 2 >= ranks_.size()) continue;
+    Rank& rank = ranks_[event.stream / 2];
+    if (event.error != 0) {
+      Say(fmt::format("rank {} goes on, and what it writes to {} is lost: {}: {}",
+                      rank.launch.rank(), event.stream % 2 == 0 ? "stdout" : "stderr",
+                      event.stream % 2 == 0 ? rank.launch.stdout_path() : rank.launch.stderr_path(),
+                      std::strerror(event.error)));
+    } else if (--rank.draining == 0 && !rank.exited) {
+      CompleteExit(rank);
+      Reap();
+    }
+  }
 }
 
 void Supervisor::Refuse(const std::string& why) {
@@ -166,22 +202,33 @@ void Supervisor::Refuse(const std::string& why) {
 }
 
 void Supervisor::RecordExit(Rank& rank, int wait_status) {
-  --running_;
+  rank.reaped = true;
+  rank.wait_status = wait_status;
   if (WIFSIGNALED(wait_status)) {
     rank.exit.set_signal(WTERMSIG(wait_status));
   } else {
     rank.exit.set_exit_code(WEXITSTATUS(wait_status));
   }
   rank.exit.set_teardown(stop_sent_ || rank.stop_sent);
+  rank.exit.set_at_unix_nanos(Clock::Real().WallNow().count());
   // What it has left goes soon, too.
   if (rank.stop_sent) rank.kill_at = std::min(rank.kill_at, Now() + kClearAgain);
-  if (wait_status != 0) ReadLeftBehind(rank.launch, &rank.exit);
+  const auto index = static_cast<uint32_t>(&rank - ranks_.data());
+  for (const uint32_t stream : {2 * index, 2 * index + 1}) copier_->Drain(stream);
+  rank.draining = 2;
+  rank.drained_by = Now() + kDrainTime;
+}
+
+void Supervisor::CompleteExit(Rank& rank) {
+  rank.drained_by = Time::max();
+  --running_;
+  if (rank.wait_status != 0) ReadLeftBehind(rank.launch, &rank.exit);
   FinishExit(rank);
 }
 
 void Supervisor::FinishExit(Rank& rank) {
   rank.exited = true;
-  rank.exit.set_at_unix_nanos(Clock::Real().WallNow().count());
+  if (!rank.reaped) rank.exit.set_at_unix_nanos(Clock::Real().WallNow().count());
   // Its last reports are passed on before its end.
   ReadReports(rank);
   SendProgress(Now());

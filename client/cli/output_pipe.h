@@ -1,0 +1,64 @@
+// The output of the processes that one generation has started, from bytes to the screen.
+//
+//   one rank                its bytes, as they come
+//   several, terminal       lines with their rank; equal lines of several ranks are merged, and lines
+//                           without an end are rows below that are redrawn
+//   several, file or pipe   each rank's lines, whole, with their rank
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/cli/screen.h"
+#include "client/render/rank_output.h"
+#include "meshrun/v1/job_service.pb.h"
+
+namespace meshrun::client {
+
+// What is shown of the ranks' output, and what is said of output that is gone.
+struct OutputView {
+  // Null: all.
+  std::function<bool(int rank, bool is_stderr)> shows;
+  // Of these ranks some output is shown; 0: of all.
+  int shown_ranks = 0;
+  // A rank that a person types to on this terminal; -1: none.
+  int input_rank = -1;
+  // Why bytes may be gone.
+  std::string why_lost =
+      "its log is longer than the worker's --log-limit, or its file system was full";
+};
+
+class OutputPipe {
+ public:
+  // `view` and `screen` must outlive it.
+  OutputPipe(Screen& screen, int world_size, const OutputView& view);
+
+  void Append(const v1::ReadLogsResponse& chunk);
+  // Shows lines that have waited for their equals; ranks' lines without an end go to `*rows`.
+  void Release(std::vector<std::string>* rows);
+  void Finish();
+  // Lines wait, or have no end yet.
+  bool waiting() const { return !merger_.empty(); }
+  // Bytes that were gone before they could be shown.
+  uint64_t lost() const { return lost_; }
+
+ private:
+  void SayLost(const v1::ReadLogsResponse& chunk);
+  void ShowPrompt(const std::vector<LineAssembler::OpenLine>& lines);
+
+  Screen& screen_;
+  const OutputView& view_;
+  const int world_size_;
+  LineMerger merger_;
+  LineAssembler assembler_;
+  std::map<std::pair<int, bool>, bool> said_lost_;
+  uint64_t lost_ = 0;
+  uint64_t lost_unsaid_ = 0;
+  bool prompted_ = false;
+};
+
+}  // namespace meshrun::client

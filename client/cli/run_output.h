@@ -1,0 +1,48 @@
+// The flags of `meshrun run` that say where the ranks' output goes and where their input comes from,
+// with torchrun's spellings.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cli/flag_set.h"
+#include "client/cli/input_broadcast.h"
+#include "client/cli/output_pipe.h"
+#include "client/local_cluster.h"
+#include "core/os/fd.h"
+
+namespace meshrun::client {
+
+struct RunOutputFlags {
+  std::string log_dir;
+  std::string tee;
+  std::string redirects;
+  std::string local_ranks_filter;
+  std::string input = "0";
+};
+
+void AddRunOutputFlags(FlagSet& flags, RunOutputFlags* values);
+
+// What the flags ask for, on this host.
+struct RunOutput {
+  // Checks the flags and makes the directory. `ranks`: on this host. INVALID_ARGUMENT: the flag and
+  // what is wrong with it.
+  static absl::StatusOr<RunOutput> Prepare(const RunOutputFlags& flags, uint32_t ranks);
+  // The worker's flags.
+  void AddTo(LocalCluster::Options* options) const;
+
+  // Made absolute; empty: none.
+  std::string log_dir;
+  std::string tee, redirects;
+  OutputView view;
+  uint64_t log_limit_bytes = 0;
+  // A duplicate of standard input for a rank, or all of it for each; or none.
+  os::UniqueFd input;
+  int input_rank = 0;
+  std::unique_ptr<InputBroadcast> input_of_all;
+};
+
+}  // namespace meshrun::client
