@@ -10,8 +10,6 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/collectives/planned_collective.h"
-#include "parallel/comm/v_collectives_of.h"
-#include "parallel/manager/distributed_manager.h"
 
 namespace meshrun {
 namespace {
@@ -35,12 +33,6 @@ struct Call {
   at::Device device;
   Agreement agreement;
 };
-
-at::Device device_of(const ShardMesh::Group& group) {
-  const c10::DeviceType type = meshrun::device_of({}, *group);
-  const at::Device own = DistributedManager::get().device();
-  return own.type() == type ? own : at::Device(type);
-}
 
 // What is wrong with the source's tensor; empty: nothing.
 std::string problem_of(const at::Tensor& tensor, const std::optional<Extents>& shape,
@@ -162,7 +154,7 @@ ShardTensor scatter_tensor(const at::Tensor& tensor, IntArgument global_src, con
   Call call{
       ShardMesh::of(mesh), static_cast<int>(found - mesh.ranks().begin()), false, at::kCPU, {}};
   call.is_source = call.mesh->group()->getRank() == call.source;
-  call.device = device_of(call.mesh->group());
+  call.device = call.mesh->device();
   call.agreement.words =
       fmt::format(" (scatter_tensor from rank {} to {}{})", static_cast<int64_t>(global_src),
                   to_string(placements),

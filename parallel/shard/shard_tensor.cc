@@ -3,61 +3,20 @@
 #include <algorithm>
 #include <sstream>
 
-#include "ATen/ops/tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/alias.h"
+#include "ATen/ops/div.h"
+#include "ATen/ops/mul.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/collectives/all_gather_v.h"
-#include "parallel/collectives/transpose_plan.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/inferred_layout.h"
 
 namespace meshrun {
 namespace {
 
 using Extents = std::vector<int64_t>;
-
-// What every rank says of its part, in numbers.
-Extents header_of(const at::Tensor& local, const Placements& placements) {
-  Extents header = {static_cast<int64_t>(local.scalar_type()), local.dim()};
-  for (const Placement& placement : placements) {
-    header.push_back(static_cast<int64_t>(placement.kind()));
-    header.push_back(placement.is_partial() ? static_cast<int64_t>(placement.op())
-                                            : placement.dim());
-  }
-  header.insert(header.end(), local.sizes().begin(), local.sizes().end());
-  return header;
-}
-
-ShardLayout inferred(const at::Tensor& local, const ShardMesh::Ptr& mesh,
-                     const Placements& placements) {
-  const GroupArgument group(mesh->group());
-  const Extents header = header_of(local, placements);
-  const auto length = static_cast<int64_t>(header.size());
-  const Extents lengths = gather_extents(length, "", group, local);
-  const at::Tensor own = at::tensor(header, at::kLong).to(local.device());
-  const at::Tensor all = all_gather_v(own, Sizes(lengths), 0, true, group).cpu();
-  const auto* numbers = all.const_data_ptr<int64_t>();
-  const size_t prefix = 2 + 2 * placements.size();
-  const auto coordinates = all_coordinates(mesh->shape());
-  std::vector<Extents> shapes;
-  Extents first;
-  for (size_t rank = 0; rank < coordinates.size(); ++rank) {
-    const Extents said(numbers, numbers + lengths[rank]);
-    numbers += lengths[rank];
-    Extents head(said.begin(),
-                 said.begin() + static_cast<std::ptrdiff_t>(std::min(prefix, said.size())));
-    if (rank == 0) first = head;
-    if (head != first) {
-      throw ShardTensorError(fmt::format(
-          "from_local: the rank at mesh coordinate [{}] has dtype, number of dimensions and "
-          "placements [{}], and the one at [{}] has [{}]",
-          fmt::join(coordinates[0], ", "), fmt::join(first, ", "),
-          fmt::join(coordinates[rank], ", "), fmt::join(head, ", ")));
-    }
-    shapes.emplace_back(said.begin() + static_cast<std::ptrdiff_t>(prefix), said.end());
-  }
-  return ShardLayout::infer(mesh->shape(), placements, shapes);
-}
 
 ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh, const Placements& placements,
                   const std::map<int64_t, std::vector<Extents>>& shapes) {
@@ -94,6 +53,38 @@ ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh, const Pla
   return ShardLayout::with_cuts(mesh->shape(), dims, std::move(cuts));
 }
 
+// How many ranks a Partial(avg) is the mean of. Axes where the local gradients are not all the same
+// (`gradient`; empty: they are) do not count.
+int64_t ranks_averaged(const ShardTensorSpec& spec, const Placements& gradient = {}) {
+  int64_t ranks = 1;
+  for (size_t axis = 0; axis < spec.placements().size(); ++axis) {
+    const Placement& placement = spec.placements()[axis];
+    if (!placement.is_partial() || placement.op() != PartialOp::kAvg) continue;
+    if (gradient.empty() || gradient[axis].is_replicate()) ranks *= spec.mesh()->shape()[axis];
+  }
+  return ranks;
+}
+
+// `local` as the summand that a Partial takes: of the mean's gradient it gets its share.
+at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec) {
+  if (!spec.has_partial() || !local.requires_grad() || !c10::GradMode::is_enabled()) return local;
+  for (const Placement& placement : spec.placements()) {
+    if (!placement.is_partial() || placement.op() == PartialOp::kSum ||
+        placement.op() == PartialOp::kAvg) {
+      continue;
+    }
+    throw ShardTensorError(
+        fmt::format("from_local: the gradient of one rank's part of {} depends on the other ranks' "
+                    "parts: detach() it, or take a Partial(sum) or Partial(avg)",
+                    meshrun::to_string(spec.placements())));
+  }
+  const int64_t ranks = ranks_averaged(spec);
+  if (ranks == 1) return local;
+  at::Tensor share = at::alias(local);
+  share.register_hook([ranks](const at::Tensor& arrived) { return at::div(arrived, ranks); });
+  return share;
+}
+
 }  // namespace
 
 ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
@@ -126,13 +117,15 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
                                     const std::optional<std::vector<int64_t>>& global_shape) {
   const ShardMesh::Ptr on = mesh ? ShardMesh::of(*mesh) : ShardMesh::global();
   const Placements said = placements.value_or(Placements(static_cast<size_t>(on->ndim())));
-  TORCH_CHECK_VALUE(local_tensor.defined() && !is_shard_tensor(local_tensor),
-                    "from_local takes a plain local tensor");
+  const bool asks_the_ranks = sharding_shapes.kind() == ShardingShapes::Kind::kInfer;
+  if (!asks_the_ranks && (!local_tensor.defined() || is_shard_tensor(local_tensor))) {
+    throw ShardTensorError("from_local takes a plain local tensor");
+  }
   return with_shard_errors([&] {
     ShardLayout layout;
     switch (sharding_shapes.kind()) {
       case ShardingShapes::Kind::kInfer:
-        layout = inferred(local_tensor, on, said);
+        layout = inferred_layout(local_tensor, *on, said, global_shape);
         break;
       case ShardingShapes::Kind::kChunk:
         if (!global_shape) throw ShardLayoutError("from_local: chunk needs the global shape");
@@ -154,7 +147,7 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
           fmt::format("from_local: the local tensor is [{}], and it should be {}",
                       fmt::join(local_tensor.sizes(), ", "), spec->to_string()));
     }
-    return ShardTensor(meshrun::from_local(local_tensor, spec));
+    return ShardTensor(meshrun::from_local(summand(local_tensor, *spec), spec));
   });
 }
 
@@ -166,7 +159,13 @@ at::Tensor ShardTensor::to_local(const std::optional<Placements>& grad_placement
                        spec()->layout().with_placements(normalized(*grad_placements, dim())));
     });
   }
-  return meshrun::to_local(*this, gradient);
+  const at::Tensor local = meshrun::to_local(*this, gradient);
+  if (!local.requires_grad()) return alias_of(*this);
+  const int64_t ranks = ranks_averaged(*spec(), gradient ? gradient->placements() : Placements());
+  if (ranks > 1) {
+    local.register_hook([ranks](const at::Tensor& arrived) { return at::mul(arrived, ranks); });
+  }
+  return local;
 }
 
 at::Tensor ShardTensor::full_tensor(const std::optional<Placements>& grad_placements) const {

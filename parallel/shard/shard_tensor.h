@@ -71,9 +71,11 @@ class ShardTensor : public at::Tensor {
   // The same tensor. Raises ShardTensorError where it is not sharded.
   explicit ShardTensor(at::Tensor tensor);
 
-  // The mesh is the manager's global one where absent, placements Replicate. Differentiable. Waits
-  // for a message where shapes are inferred. Raises ShardTensorError on all ranks: parts that do not
-  // make a grid, placements or dtypes that differ, a `global_shape` that the parts do not make.
+  // The mesh is the manager's global one where absent, placements Replicate. Differentiable: a
+  // summand gets the gradient of the sum, or its share of the mean's. Waits for a message where
+  // shapes are inferred. Raises ShardTensorError on all ranks: parts that do not make a grid,
+  // placements or dtypes that differ, a `global_shape` that the parts do not make, a local tensor
+  // that is undefined or sharded on one of them; a Partial of another kind that requires a gradient.
   static ShardTensor from_local(
       const at::Tensor& local_tensor, const std::optional<DeviceMesh>& mesh = std::nullopt,
       const std::optional<Placements>& placements = std::nullopt,
@@ -82,7 +84,8 @@ class ShardTensor : public at::Tensor {
 
   // On all ranks, the whole tensor. `grad_placements`: the layout of the gradient that comes back.
   at::Tensor full_tensor(const std::optional<Placements>& grad_placements = std::nullopt) const;
-  // This rank's part; a Partial stays one. `grad_placements`: what the local gradients are together.
+  // This rank's part, in the same memory, as a tensor of its own; a Partial stays one.
+  // `grad_placements`: what the local gradients are together.
   at::Tensor to_local(const std::optional<Placements>& grad_placements = std::nullopt) const;
   // Where this rank's shards begin, for every mesh dimension, and for one; 0 where not sharded.
   std::vector<int64_t> offsets() const;

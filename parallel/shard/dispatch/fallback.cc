@@ -11,6 +11,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
@@ -66,6 +67,20 @@ void write_gathered(const at::Tensor& tensor, const at::Tensor& written) {
   write_back(tensor, written, whole);
 }
 
+// By LibTorch's own tag. Attention and recurrent layers have it too, and draw for dropout alone.
+bool draws_random_numbers(const c10::OperatorHandle& op, const Stack& stack) {
+  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const c10::IValue* values = stack.data() + (stack.size() - arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = arguments[i].name();
+    if ((name == "dropout_p" || name == "dropout") && values[i].isDouble()) {
+      return values[i].toDouble() > 0;
+    }
+  }
+  return true;
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string& name = op.schema().name();
   if (name.starts_with("c10d::")) {
@@ -83,20 +98,20 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 
 ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const Stack& stack) {
   ShardMesh::Ptr mesh;
-  for_each_tensor(stack, op.schema().arguments().size(), [&](const at::Tensor& tensor) {
-    const ShardTensorImpl* impl = shard_impl(tensor);
-    if (impl == nullptr) return;
-    if (!mesh) mesh = impl->spec()->mesh();
-    if (mesh != impl->spec()->mesh()) {
-      throw ShardTensorError(fmt::format("{} got sharded tensors of two meshes: {} and {}",
-                                         name_of(op), mesh->device_mesh().to_string(),
-                                         impl->spec()->mesh()->device_mesh().to_string()));
-    }
-  });
+  const char* name = op.schema().name().c_str();
+  for_each_tensor(stack, op.schema().arguments().size(),
+                  [&](const at::Tensor& tensor) { require_same_mesh(mesh, tensor, name); });
   return mesh;
 }
 
 void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announce) {
+  if (draws_random_numbers(op, *stack)) {
+    throw MissingShardRuleError(
+        fmt::format("{} draws random numbers and has no rule for sharded tensors: each rank would "
+                    "draw other numbers for what all of them hold; call it on to_local(), on one "
+                    "rank",
+                    name_of(op)));
+  }
   const OperatorSignature signature(op.schema());
   if (signature.is_view) {
     throw MissingShardRuleError(

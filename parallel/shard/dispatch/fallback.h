@@ -4,6 +4,7 @@
 //   all else         every sharded tensor is gathered, the operator runs on every rank, and its
 //                    results are Replicate; what it wrote goes back to where it lay. One warning an
 //                    operator names it and the bytes. MESHRUN_SHARD_STRICT=1: MissingShardRuleError
+//   random numbers   MissingShardRuleError: each rank would draw its own
 //   a view, c10d     ShardTensorError: a gathered copy would not be a view, and c10d's collectives
 //                    take local tensors
 //

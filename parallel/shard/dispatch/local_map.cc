@@ -6,6 +6,7 @@
 #include "ATen/core/grad_mode.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
@@ -26,11 +27,22 @@ SpecPtr saved_spec(AutogradContext* ctx, const char* name) {
   return c10::static_intrusive_pointer_cast<ShardTensorSpec>(ctx->saved_data.at(name).toCapsule());
 }
 
+// `local` counts writes together with the sharded tensor, whose memory it has: autograd finds what it
+// saved on either side and somebody wrote on the other.
+at::Tensor wrap_counted(const at::Tensor& local, const SpecPtr& spec) {
+  at::Tensor sharded = wrap(local.detach(), spec);
+  c10::TensorImpl* impl = sharded.unsafeGetTensorImpl();
+  if (!impl->is_inference()) {
+    impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
+  }
+  return sharded;
+}
+
 struct FromLocal : torch::autograd::Function<FromLocal> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec) {
     ctx->set_materialize_grads(false);
     save_spec(ctx, "gradient", gradient_spec(spec));
-    return wrap(local.detach(), spec);
+    return wrap_counted(local, spec);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
@@ -44,7 +56,7 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
                             const SpecPtr& gradient) {
     ctx->set_materialize_grads(false);
     save_spec(ctx, "gradient", gradient);
-    return local_of(tensor).detach();
+    return alias_of(tensor);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
@@ -103,7 +115,7 @@ at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
-  if (!wants_gradient(local)) return wrap(local.detach(), spec);
+  if (!wants_gradient(local)) return wrap_counted(local, spec);
   return FromLocal::apply(local, spec);
 }
 
@@ -124,16 +136,7 @@ at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
 
 ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation) {
   ShardMesh::Ptr mesh;
-  for (const at::Tensor* tensor : tensors) {
-    const ShardTensorImpl* impl = shard_impl(*tensor);
-    if (impl == nullptr) continue;
-    if (!mesh) mesh = impl->spec()->mesh();
-    if (mesh != impl->spec()->mesh()) {
-      throw ShardTensorError(fmt::format("{} got sharded tensors of two meshes: {} and {}",
-                                         operation, mesh->device_mesh().to_string(),
-                                         impl->spec()->mesh()->device_mesh().to_string()));
-    }
-  }
+  for (const at::Tensor* tensor : tensors) require_same_mesh(mesh, *tensor, operation);
   if (!mesh) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation));
   return mesh;
 }

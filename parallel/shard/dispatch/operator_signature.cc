@@ -32,7 +32,7 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     if (!is_tensor_type(arguments[i].type(), is_list)) continue;
     const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     tensors.push_back({i, is_list, written, arguments[i].is_out()});
-    writes |= written;
+    num_written += written ? 1 : 0;
   }
   for (const c10::Argument& result : schema.returns()) {
     int argument = -1;

@@ -30,7 +30,7 @@ struct OperatorSignature {
   std::vector<TensorArgument> tensors;
   // The argument that a result is; -1: a new value.
   std::vector<int> returned_argument;
-  bool writes = false;
+  size_t num_written = 0;  // arguments, in place and out
   // A result shares memory with an argument that is not written.
   bool is_view = false;
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/fallback.h"
 #include "parallel/shard/dispatch/promotion.h"
@@ -30,7 +31,13 @@ void wrap_results(Stack& stack, const OperatorSignature& signature, const SpecPt
     if (signature.returned_argument[i] >= 0) {
       value = std::move(written[next++]);
     } else if (value.isTensor() && value.toTensor().defined()) {
-      value = wrap(std::move(value).toTensor(), spec);
+      at::Tensor result = std::move(value).toTensor();
+      // The second result may be for the CPU's backward pass alone, and empty elsewhere
+      // (log_sigmoid_forward's buffer): then nobody reads its values.
+      if (i > 0 && result.sizes() != at::IntArrayRef(spec->local_shape())) {
+        result = at::zeros({}, result.options()).expand(spec->local_shape());
+      }
+      value = wrap(std::move(result), spec);
     }
   }
 }
@@ -56,7 +63,7 @@ bool PointwiseKernel::operands_agree(const Stack& stack) const {
     const auto* tensor = static_cast<const c10::TensorImpl*>(value.unsafeToTensorImpl());
     if (!tensor->key_set().has(kOperatorKey)) return false;
     const ShardTensorSpec* spec = static_cast<const ShardTensorImpl*>(tensor)->spec().get();
-    ++operands;
+    operands += argument.is_out ? 0 : 1;
     if (common == nullptr) {
       common = spec;
     } else if (common != spec && !(*common == *spec)) {
@@ -101,6 +108,10 @@ void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
 }
 
 void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) const {
+  if (signature_.num_written > 1) {
+    run_replicated(op, stack, Announce::kWarn);
+    return;
+  }
   const ShardMesh::Ptr mesh = common_mesh(op, *stack);
   c10::IValue* arguments = arguments_of(*stack, signature_);
   std::vector<Operand> operands;
@@ -119,7 +130,8 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
       check_promotion(tensor, op.schema().name().c_str());
     }
     if (argument.is_written) fixed = static_cast<int>(operands.size());
-    operands.push_back({impl == nullptr ? nullptr : &impl->spec()->layout(), tensor.sizes().vec()});
+    operands.push_back({impl == nullptr ? nullptr : &impl->spec()->layout(), tensor.sizes().vec(),
+                        !argument.is_out});
     places.push_back(argument.index);
   }
   // An out argument of another shape is made anew.
@@ -158,7 +170,10 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     if (const ShardTensorImpl* impl = shard_impl(tensor)) {
       const SpecPtr& from = impl->spec();
       const SpecPtr to = from->layout() == layout ? from : make_spec(mesh, layout);
-      at::Tensor local = redistribute_local(impl->local(), from, to);
+      // What an out argument had before is not read.
+      at::Tensor local = operands[i].is_read || same(from, to)
+                             ? redistribute_local(impl->local(), from, to)
+                             : impl->local().new_empty(to->local_shape());
       if (is_target) {
         target = shard_impl(tensor);
         target_spec = to;

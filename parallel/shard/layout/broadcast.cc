@@ -21,7 +21,10 @@ bool keeps_partial(const std::vector<Operand>& operands, size_t axis, Linearity 
                    Placement& kept) {
   std::vector<size_t> partial;
   bool any_shard = false;
+  size_t read = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].is_read) continue;
+    ++read;
     if (operands[i].layout == nullptr) continue;
     const Placement& placement = operands[i].layout->placements()[axis];
     any_shard |= placement.is_shard();
@@ -39,7 +42,7 @@ bool keeps_partial(const std::vector<Operand>& operands, size_t axis, Linearity 
       return partial.size() == 1 && partial.front() == 0;
     case Linearity::kSum:
       // One operand is added to a number, which every rank would add.
-      return partial.size() == operands.size() && partial.size() > 1 && std::all_of(partial.begin(), partial.end(), same);
+      return partial.size() == read && read > 1 && std::all_of(partial.begin(), partial.end(), same);
     case Linearity::kProduct:
       return partial.size() == 1;
   }

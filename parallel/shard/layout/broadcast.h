@@ -21,6 +21,8 @@ struct Operand {
   // Null: a plain tensor, which counts as Replicate.
   const ShardLayout* layout = nullptr;
   std::vector<int64_t> shape;
+  // An out argument is written and never read: its summands take no part in the result.
+  bool is_read = true;
 };
 
 struct BroadcastLayout {

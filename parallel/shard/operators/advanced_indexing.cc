@@ -12,6 +12,7 @@
 #include "ATen/ops/nonzero.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/layout/layout_draft.h"
 #include "parallel/shard/operators/lookup.h"
 #include "parallel/shard/operators/operands.h"
@@ -27,13 +28,14 @@ at::Tensor gathered(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   return local_of(redistribute(tensor, replicated_spec(mesh, tensor.sizes())));
 }
 
-ShardMesh::Ptr mesh_among(const at::Tensor& self, const Indices& indices, const char* operation) {
+// The tensor and its indices.
+std::vector<at::Tensor> tensors_of(const at::Tensor& self, const Indices& indices) {
   std::vector<at::Tensor> all = {self};
   for (size_t i = 0; i < indices.size(); ++i) {
     const std::optional<at::Tensor> index = indices.get(i);
     if (index && index->defined()) all.push_back(*index);
   }
-  return mesh_of_operands(all, operation);
+  return all;
 }
 
 // One entry for each dimension of the tensor; undefined where nothing is chosen.
@@ -169,7 +171,7 @@ Indices as_list(const std::vector<at::Tensor>& indices) {
 }
 
 at::Tensor index(const at::Tensor& self, const Indices& indices) {
-  const ShardMesh::Ptr mesh = mesh_among(self, indices, "index");
+  const ShardMesh::Ptr mesh = mesh_of_operands(tensors_of(self, indices), "index");
   const at::Tensor from = promote(self, mesh);
   const SpecPtr& spec = spec_of(from);
   Chosen chosen = chosen_by(from, indices, mesh, true);
@@ -198,8 +200,11 @@ at::Tensor index(const at::Tensor& self, const Indices& indices) {
 
 at::Tensor index_put(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
                      bool accumulate) {
-  const ShardMesh::Ptr mesh =
-      is_shard_tensor(values) ? spec_of(values)->mesh() : mesh_among(self, indices, "index_put");
+  const char* name = "index_put";
+  const std::vector<at::Tensor> tensors = tensors_of(self, indices);
+  ShardMesh::Ptr mesh = is_shard_tensor(values) ? nullptr : mesh_of_operands(tensors, name);
+  require_same_mesh(mesh, values, name);
+  for (const at::Tensor& tensor : tensors) require_same_mesh(mesh, tensor, name);
   at::Tensor target = promote(self, mesh);
   target = redistribute(target, without_partial(spec_of(target)));
   if (!accumulate && indices.size() == 1 && values.numel() == 1) {

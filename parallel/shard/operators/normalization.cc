@@ -15,6 +15,7 @@
 #include "fmt/ranges.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/operators/normalize.h"
 
 namespace meshrun {
@@ -39,11 +40,10 @@ struct Input {
 
 Input input_of(const at::Tensor& input, std::initializer_list<const OptionalTensor*> parameters,
                const char* name) {
-  ShardMesh::Ptr mesh = is_shard_tensor(input) ? spec_of(input)->mesh() : nullptr;
+  ShardMesh::Ptr mesh;
+  require_same_mesh(mesh, input, name);
   for (const OptionalTensor* parameter : parameters) {
-    if (!is_defined(*parameter) || !is_shard_tensor(**parameter)) continue;
-    mesh = mesh ? mesh_of({is_shard_tensor(input) ? &input : &**parameter, &**parameter}, name)
-                : spec_of(**parameter)->mesh();
+    if (is_defined(*parameter)) require_same_mesh(mesh, **parameter, name);
   }
   const at::Tensor promoted = promote(input, mesh);
   const at::Tensor whole = redistribute(promoted, without_partial(spec_of(promoted)));

@@ -2,6 +2,7 @@
 
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/redistribute/redistribute.h"
 
 namespace meshrun {
@@ -9,18 +10,8 @@ namespace meshrun {
 ShardMesh::Ptr mesh_of_operands(at::ArrayRef<at::Tensor> tensors, const char* operation) {
   ShardMesh::Ptr mesh;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    const ShardTensorImpl* impl = shard_impl(tensor);
-    if (impl == nullptr) {
-      check_promotion(tensor, operation);
-      continue;
-    }
-    if (!mesh) mesh = impl->spec()->mesh();
-    if (mesh != impl->spec()->mesh()) {
-      throw ShardTensorError(fmt::format("{} got sharded tensors of two meshes: {} and {}",
-                                         operation, mesh->device_mesh().to_string(),
-                                         impl->spec()->mesh()->device_mesh().to_string()));
-    }
+    if (tensor.defined() && !is_shard_tensor(tensor)) check_promotion(tensor, operation);
+    require_same_mesh(mesh, tensor, operation);
   }
   if (!mesh) throw ShardTensorError(fmt::format("{} got no sharded tensor", operation));
   return mesh;

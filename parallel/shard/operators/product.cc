@@ -4,17 +4,15 @@
 
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/dispatch/same_mesh.h"
 
 namespace meshrun {
 namespace {
 
 ShardMesh::Ptr mesh_of_operands(const Product& product) {
   ShardMesh::Ptr mesh;
-  const at::Tensor* first = nullptr;
   for (const at::Tensor& operand : product.operands) {
-    if (!is_shard_tensor(operand)) continue;
-    if (first == nullptr) first = &operand;
-    mesh = mesh_of({first, &operand}, product.name);
+    require_same_mesh(mesh, operand, product.name);
   }
   return mesh;
 }

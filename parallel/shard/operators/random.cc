@@ -17,6 +17,7 @@
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/dispatch/pointwise.h"
+#include "parallel/shard/operators/assign.h"
 #include "parallel/shard/random/counter_random.h"
 
 namespace meshrun {
@@ -175,6 +176,20 @@ Tensor randint_low_like(const Tensor& self, int64_t low, int64_t high, Dtype dty
 Tensor randint_low_like_from(const Tensor& self, int64_t low, int64_t high, Gen generator,
                              Dtype dtype, Layout layout, OnDevice device, Pin pin, Format format) {
   return integers_like(self, low, high, generator, options_of(dtype, layout, device, pin), format);
+}
+
+// As the out= forms draw: in the dtype of the tensor.
+Tensor rand_as(const Tensor& self, Format format) {
+  return filled_like(self, {}, {}, format, kUniform);
+}
+Tensor randn_as(const Tensor& self, Format format) {
+  return filled_like(self, {}, {}, format, kNormal);
+}
+Tensor randint_as(const Tensor& self, int64_t high, Format format) {
+  return integers_like(self, 0, high, {}, {}, format);
+}
+Tensor randint_low_as(const Tensor& self, int64_t low, int64_t high, Format format) {
+  return integers_like(self, low, high, {}, {}, format);
 }
 
 // Probabilities, means and deviations per element.
@@ -339,6 +354,15 @@ const bool kRegistered =
         .below_autograd("aten::randint_like.generator", &randint_like_from, kFill)
         .below_autograd("aten::randint_like.low_dtype", &randint_low_like, kFill)
         .below_autograd("aten::randint_like.low_generator_dtype", &randint_low_like_from, kFill)
+        .below_autograd("aten::rand_like.out", &Into<&rand_as>::call, kFill)
+        .below_autograd("aten::randn_like.out", &Into<&randn_as>::call, kFill)
+        .below_autograd("aten::randint_like.out", &Into<&randint_as>::call, kFill)
+        .below_autograd("aten::randint_like.low_dtype_out", &Into<&randint_low_as>::call, kFill)
+        .below_autograd("aten::bernoulli.out", &Into<&bernoulli>::call, kPerElement)
+        .below_autograd("aten::normal.Tensor_float_out", &Into<&normal_means>::call, kPerElement)
+        .below_autograd("aten::normal.float_Tensor_out", &Into<&normal_deviations>::call,
+                        kPerElement)
+        .below_autograd("aten::normal.Tensor_Tensor_out", &Into<&normal_both>::call, kPerElement)
         .below_autograd("aten::bernoulli_.Tensor", &bernoulli_tensor_, kPerElement)
         .below_autograd("aten::bernoulli", &bernoulli, kPerElement)
         .below_autograd("aten::bernoulli.p", &bernoulli_p, kFill)

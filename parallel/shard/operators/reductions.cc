@@ -157,11 +157,14 @@ template <auto Along>
 at::Tensor truth_dims(const at::Tensor& self, OptionalDims dim, bool keepdim) {
   const at::Tensor input = without_summands(self);
   const SpecPtr& spec = spec_of(input);
-  // Unlike elsewhere, an empty list means no dimension.
+  // Unlike elsewhere, an empty list means no dimension: each element is a truth of its own.
   const Dims dims = dim.has_value() && dim->empty() ? Dims{} : reduced_dims(dim, input.dim());
   at::Tensor own = local_of(input);
   for (const int64_t d : dims) own = Along(own, d, true);
-  if (dims.empty()) own = own.to(at::kBool);
+  // LibTorch gives truths of bytes as bytes.
+  if (dims.empty()) {
+    own = own.scalar_type() == at::kByte ? at::ne(own, 0).to(at::kByte) : own.to(at::kBool);
+  }
   own = combined(own, spec, dims, [](const at::Tensor& all) { return Along(all, 0, false); });
   return from_local(dropped(own, dims, keepdim), reduced_spec(spec, dims, keepdim, Replicate()));
 }

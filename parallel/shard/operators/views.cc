@@ -218,14 +218,34 @@ at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef, at::IntArrayRef,
       spec_of(self)->to_string()));
 }
 
-template <auto View>
-at::Tensor same_layout(const at::Tensor& self) {
+// A view of factors or candidates is theirs only where the view and the reduction change places:
+// the largest of negated numbers is the negated smallest.
+void check_linear(const at::Tensor& self, const char* operation) {
+  for (const Placement& placement : spec_of(self)->placements()) {
+    if (!placement.is_partial() || placement.op() == PartialOp::kSum ||
+        placement.op() == PartialOp::kAvg) {
+      continue;
+    }
+    throw ShardTensorError(
+        fmt::format("{}: {} is not reduced yet, and a view cannot reduce it: redistribute it first",
+                    operation, meshrun::to_string(spec_of(self)->placements())));
+  }
+}
+
+at::Tensor conjugate(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return wrap(View(local_of(self)), spec_of(self));
+  return wrap(at::_conj(local_of(self)), spec_of(self));
+}
+
+at::Tensor negative(const at::Tensor& self) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  check_linear(self, "_neg_view");
+  return wrap(at::_neg_view(local_of(self)), spec_of(self));
 }
 
 at::Tensor view_as_real(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
+  check_linear(self, "view_as_real");
   const SpecPtr& spec = spec_of(self);
   return wrap(at::view_as_real(local_of(self).resolve_conj()),
               make_spec(spec->mesh(), with_dim(spec->layout(), self.dim(), 2)));
@@ -233,6 +253,7 @@ at::Tensor view_as_real(const at::Tensor& self) {
 
 at::Tensor view_as_complex(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
+  check_linear(self, "view_as_complex");
   const SpecPtr& spec = spec_of(self);
   if (self.dim() == 0 || spec->is_sharded(self.dim() - 1)) {
     throw ShardTensorError(fmt::format("view_as_complex: the last dimension of {} has to be whole",
@@ -261,6 +282,8 @@ at::Tensor view_dtype(const at::Tensor& self, at::ScalarType dtype) {
 }
 
 const Movement kView = {"any", "nothing", "nothing"};
+const Movement kLinearView = {"any Shard, Replicate, Partial(sum), Partial(avg); else an error",
+                              "nothing", "nothing"};
 const Movement kShape = {"any whose cuts fall between rows of the new shape; else view is an error",
                          "nothing", "as reshape"};
 const Movement kReshape = {"any whose cuts fall between rows of the new shape",
@@ -296,11 +319,13 @@ const bool kRegistered =
         .below_autograd("aten::squeeze_.dim", &become<&squeeze_dim, int64_t>, kSqueeze)
         .below_autograd("aten::squeeze_.dims", &become<&squeeze_dims, at::IntArrayRef>, kSqueeze)
         .below_autograd("aten::as_strided", &as_strided, {"none: an error", "", ""})
-        .below_autograd("aten::_conj", &same_layout<&at::_conj>, kView)
-        .below_autograd("aten::_neg_view", &same_layout<&at::_neg_view>, kView)
-        .below_autograd("aten::view_as_real", &view_as_real, kView)
+        .below_autograd("aten::_conj", &conjugate, kView)
+        .below_autograd("aten::_neg_view", &negative, kLinearView)
+        .below_autograd("aten::view_as_real", &view_as_real, kLinearView)
         .below_autograd("aten::view_as_complex", &view_as_complex,
-                        {"any with a whole last dimension; else an error", "nothing", "nothing"})
+                        {"any Shard, Replicate, Partial(sum), Partial(avg) with a whole last "
+                         "dimension; else an error",
+                         "nothing", "nothing"})
         .below_autograd("aten::view.dtype", &view_dtype,
                         {"Shard and Replicate; of another element size the last dimension is whole",
                          "nothing", ""})

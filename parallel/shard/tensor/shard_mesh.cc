@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "parallel/comm/v_collectives_of.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun {
@@ -49,6 +50,12 @@ ShardMesh::Ptr ShardMesh::of(const DeviceMesh& mesh) {
   const std::lock_guard lock(known.mutex);
   if (known.by_name.empty()) manager.at_cleanup(forget_meshes);
   return known.by_name.emplace(name, std::move(made)).first->second;
+}
+
+c10::Device ShardMesh::device() const {
+  const c10::DeviceType type = device_of({}, *whole_);
+  const c10::Device own = DistributedManager::get().device();
+  return own.type() == type ? own : c10::Device(type);
 }
 
 ShardMesh::Ptr ShardMesh::global() { return of(DistributedManager::get().global_mesh()); }

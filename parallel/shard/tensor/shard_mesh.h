@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/manager/device_mesh.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -36,6 +37,8 @@ class ShardMesh : public c10::intrusive_ptr_target {
   int64_t size() const { return mesh_.size(); }
   const Group& axis_group(int64_t axis) const { return axes_[static_cast<size_t>(axis)]; }
   const Group& group() const { return whole_; }
+  // What its group communicates from, where no tensor says: the first accelerator, else the CPU.
+  c10::Device device() const;
 
  private:
   const DeviceMesh mesh_;

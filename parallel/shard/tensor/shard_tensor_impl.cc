@@ -124,6 +124,13 @@ const SpecPtr& spec_of(const at::Tensor& tensor) {
   return impl->spec();
 }
 
+at::Tensor alias_of(const at::Tensor& tensor) {
+  const at::Tensor& local = local_of(tensor);
+  constexpr bool kMayChange = true;
+  return at::Tensor(local.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      tensor.unsafeGetTensorImpl()->version_counter(), kMayChange));
+}
+
 at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending) {
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec),
                                                   std::move(pending));

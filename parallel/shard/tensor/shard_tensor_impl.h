@@ -73,6 +73,10 @@ inline ShardTensorImpl* shard_impl(const at::Tensor& tensor) {
 const at::Tensor& local_of(const at::Tensor& tensor);
 const SpecPtr& spec_of(const at::Tensor& tensor);
 
+// The local memory of a sharded tensor under a TensorImpl of its own, without history: what is done
+// to the alias itself (requires_grad, resize_, a hook) stays there. Both count their writes together.
+at::Tensor alias_of(const at::Tensor& tensor);
+
 // A sharded tensor without history. `local` has the spec's local shape.
 at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending = {});
 

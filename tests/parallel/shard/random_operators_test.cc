@@ -44,6 +44,46 @@ const std::map<std::string, Call>& calls() {
       {"randn_like", [](const Tensor& x) { return at::randn_like(x, at::kFloat); }},
       {"randint_like", [](const Tensor& x) { return at::randint_like(x, 100, at::kLong); }},
       {"randint_like.low", [](const Tensor& x) { return at::randint_like(x, -9, 9); }},
+      {"rand_like.out",
+       [](const Tensor& x) {
+         Tensor out = x.clone();
+         return at::rand_like_out(out, x);
+       }},
+      {"randn_like.out",
+       [](const Tensor& x) {
+         Tensor out = at::empty_like(x, at::kFloat);
+         return at::randn_like_out(out, x);
+       }},
+      {"randint_like.out",
+       [](const Tensor& x) {
+         Tensor out = x.clone();
+         return at::randint_like_out(out, x, 100);
+       }},
+      {"randint_like.low_dtype_out",
+       [](const Tensor& x) {
+         Tensor out = at::empty_like(x).sum();
+         return at::randint_like_out(out, x, -9, 9);
+       }},
+      {"bernoulli.out",
+       [](const Tensor& x) {
+         Tensor out = x.clone();
+         return at::bernoulli_outf(x, std::nullopt, out);
+       }},
+      {"normal.Tensor_Tensor_out",
+       [](const Tensor& x) {
+         Tensor out = x.clone();
+         return at::normal_outf(x, x, std::nullopt, out);
+       }},
+      {"normal.Tensor_float_out",
+       [](const Tensor& x) {
+         Tensor out = x.clone();
+         return at::normal_outf(x, 2.0, std::nullopt, out);
+       }},
+      {"normal.float_Tensor_out",
+       [](const Tensor& x) {
+         Tensor out = x.clone();
+         return at::normal_outf(2.0, x, std::nullopt, out);
+       }},
       {"normal.Tensor_float", [](const Tensor& x) { return at::normal(x, 2.0); }},
       {"normal.float_Tensor", [](const Tensor& x) { return at::normal(2.0, x); }},
       {"normal.Tensor_Tensor", [](const Tensor& x) { return at::normal(x, x); }},
@@ -156,7 +196,16 @@ const bool kGradients = register_rank_function("dropout_gradients", [] {
     // Not in training: the tensor itself.
     EXPECT_TRUE(at::dropout(x, 0.25, false).is_same(x));
   }
-  EXPECT_THROW(at::poisson(placed(whole_input(), mesh, {Shard(0)})), MissingShardRuleError);
+  // Without a rule each rank would draw its own: an error, never a gathered copy.
+  const Tensor x = placed(whole_input(), mesh, {Shard(0)});
+  const at::Generator generator = at::detail::createCPUGenerator(3);
+  Tensor out = at::empty_like(x);
+  EXPECT_THROW(at::poisson(x), MissingShardRuleError);
+  EXPECT_THROW(at::uniform(x), MissingShardRuleError);
+  EXPECT_THROW(at::rand_like_out(out, x, generator), MissingShardRuleError);
+  EXPECT_THROW(at::bernoulli_out(out, x, 0.5), MissingShardRuleError);
+  EXPECT_THROW(at::exponential_out(out, x), MissingShardRuleError);
+  EXPECT_THROW(at::native_dropout_out(out, out, x, 0.5, true), MissingShardRuleError);
 });
 
 const bool kAttention = register_rank_function("attention_dropout", [] {

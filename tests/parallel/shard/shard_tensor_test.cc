@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -16,10 +19,13 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/collectives/collectives.h"
 #include "parallel/shard/dispatch/local_map.h"
+#include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/dispatch/pointwise.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/shard/drawn_layouts.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "torch/library.h"
 
 namespace meshrun {
 namespace {
@@ -110,6 +116,148 @@ void copy_and_detach(const JoinedWorld& world) {
   expect_whole(part, rows.whole);
 }
 
+void hand_out_an_alias(const JoinedWorld& world) {
+  const Rows rows(world);
+  ShardTensor x = rows.tensor();
+  at::Tensor local = x.to_local();
+  EXPECT_FALSE(local.is_same(local_of(x)));
+  EXPECT_EQ(local.const_data_ptr(), local_of(x).const_data_ptr());
+  // What is said of the alias is not said of what the ShardTensor holds.
+  local.set_requires_grad(true);
+  EXPECT_FALSE(local_of(x).requires_grad());
+  local.set_requires_grad(false);
+  local.unsqueeze_(0);
+  EXPECT_EQ(local_of(x).sizes(), at::IntArrayRef(x.spec()->local_shape()));
+  // Its memory is, and both count who wrote it.
+  const auto version = x._version();
+  local.add_(1);
+  EXPECT_EQ(x._version(), version + 1);
+  expect_whole(x, rows.whole + 1);
+
+  // So autograd finds writes to what function handlers saved.
+  const char* modified = "modified by an inplace operation";
+  ShardTensor y = rows.tensor(true);
+  at::Tensor soft = at::softmax(y, 1);
+  soft.mul_(2);
+  EXPECT_NE(error_of([&] { soft.sum().backward(); }).find(modified), std::string::npos);
+  ShardTensor z = rows.tensor(true);
+  at::Tensor input = at::mul(z, 1);
+  at::Tensor product = at::linear(input, at::ones({2, 3}, at::kDouble).requires_grad_());
+  input.mul_(2);
+  EXPECT_NE(error_of([&] { product.sum().backward(); }).find(modified), std::string::npos);
+}
+
+// out= into a tensor that holds summands, factors or candidates.
+void write_into_partial(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const at::Tensor whole = numbered({7, 3}) - 8;
+  using Write = std::function<void(const at::Tensor& x, at::Tensor& out)>;
+  const std::map<std::string, Write> writes = {
+      {"mul", [](const auto& x, auto& out) { at::mul_out(out, x, x); }},
+      {"mul by a number", [](const auto& x, auto& out) { at::mul_out(out, x, 3); }},
+      {"add", [](const auto& x, auto& out) { at::add_out(out, x, x, 2); }},
+      {"add a number", [](const auto& x, auto& out) { at::add_out(out, x, 5, 1); }},
+      {"neg", [](const auto& x, auto& out) { at::neg_out(out, x); }},
+      {"maximum", [](const auto& x, auto& out) { at::maximum_out(out, x, at::neg(x)); }},
+      {"addcmul", [](const auto& x, auto& out) { at::addcmul_out(out, x, x, x); }},
+      {"sum", [](const auto& x, auto& out) { at::sum_out(out, x, Extents{0}, true); }},
+      {"mm", [](const auto& x, auto& out) { at::mm_out(out, x.t(), x); }},
+      {"index_select",
+       [](const auto& x, auto& out) {
+         at::index_select_out(out, x, 0, at::tensor({6, 0}, at::kLong));
+       }},
+  };
+  for (const PartialOp op :
+       {PartialOp::kSum, PartialOp::kAvg, PartialOp::kProduct, PartialOp::kMin, PartialOp::kMax}) {
+    for (const Placement& from : {Replicate(), Shard(0), Shard(1), Partial(), Partial(op)}) {
+      const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {from}, {7, 3}));
+      // Of candidates and factors part_of() makes none: all ranks have the same.
+      const bool is_sum = from.is_partial() && from.op() == PartialOp::kSum;
+      const bool is_product = from.is_partial() && from.op() == PartialOp::kProduct;
+      at::Tensor part = from.is_partial() && !is_sum ? whole.clone() : part_of(whole, *spec);
+      if (is_product && world.rank > 0) part.fill_(1);
+      const ShardTensor x(part, spec);
+      for (const auto& [name, write] : writes) {
+        SCOPED_TRACE(fmt::format("{} of {} into {}", name, to_string(from),
+                                 to_string(Placement::partial(op))));
+        at::Tensor expected = at::empty({0}, at::kDouble);
+        write(whole, expected);
+        const SpecPtr into = make_spec(
+            mesh, ShardLayout::split({world.size}, {Partial(op)}, expected.sizes().vec()));
+        at::Tensor out =
+            ShardTensor(at::full(expected.sizes(), world.rank + 2.0, at::kDouble), into);
+        write(x, out);
+        EXPECT_TRUE(at::allclose(ShardTensor(out).full_tensor(), expected, 1e-13, 1e-13))
+            << ShardTensor(out) << expected;
+      }
+    }
+  }
+}
+
+// Views that change places with sums only.
+void view_partial(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const at::Tensor pairs = numbered({5, 2}) - 4;
+  const auto partial = [&](const at::Tensor& part, PartialOp op) -> at::Tensor {
+    const SpecPtr spec =
+        make_spec(mesh, ShardLayout::split({world.size}, {Partial(op)}, part.sizes().vec()));
+    return ShardTensor(part, spec);
+  };
+  const at::Tensor own = pairs * (world.rank + 1) - 3;
+  const at::Tensor own_complex = at::view_as_complex(own);
+  for (const PartialOp op : {PartialOp::kSum, PartialOp::kAvg}) {
+    at::Tensor sum = ShardTensor(partial(own, op)).full_tensor();
+    EXPECT_TRUE(at::equal(ShardTensor(at::_neg_view(partial(own, op))).full_tensor(), -sum));
+    EXPECT_TRUE(at::equal(ShardTensor(at::view_as_complex(partial(own, op))).full_tensor(),
+                          at::view_as_complex(sum)));
+    EXPECT_TRUE(
+        at::equal(ShardTensor(at::view_as_real(partial(own_complex, op))).full_tensor(), sum));
+    EXPECT_TRUE(
+        at::equal(ShardTensor(at::imag(partial(own_complex, op))).full_tensor(), sum.select(1, 1)));
+  }
+  const char* unreduced = "is not reduced yet";
+  for (const PartialOp op : {PartialOp::kProduct, PartialOp::kMin, PartialOp::kMax}) {
+    expect_error_on_all_ranks([&] { at::_neg_view(partial(own, op)); }, unreduced);
+    expect_error_on_all_ranks([&] { at::view_as_complex(partial(own, op)); }, unreduced);
+    expect_error_on_all_ranks([&] { at::view_as_real(partial(own_complex, op)); }, unreduced);
+  }
+  // The conjugate of a product is the product of conjugates.
+  const at::Tensor product = partial(own_complex, PartialOp::kProduct);
+  at::Tensor expected = at::ones({5}, at::kComplexDouble);
+  for (int64_t rank = 0; rank < world.size; ++rank) {
+    expected = expected * at::view_as_complex(pairs * (rank + 1) - 3);
+  }
+  EXPECT_TRUE(
+      at::allclose(at::view_as_real(ShardTensor(at::conj(product)).full_tensor().resolve_conj()),
+                   at::view_as_real(expected.conj().resolve_conj())));
+}
+
+// Kernels of some devices leave a result empty that only the CPU's backward pass reads.
+std::tuple<at::Tensor, at::Tensor> doubled_and_empty(const at::Tensor& x) {
+  return {x * 2, at::empty({0}, x.options())};
+}
+
+TORCH_LIBRARY(shard_tensor_test, m) { m.def("doubled_and_empty(Tensor x) -> (Tensor, Tensor)"); }
+TORCH_LIBRARY_IMPL(shard_tensor_test, CPU, m) { m.impl("doubled_and_empty", doubled_and_empty); }
+
+void take_an_empty_second_result(const JoinedWorld& world) {
+  const char* name = "shard_tensor_test::doubled_and_empty";
+  static const bool kOnce = [&] {
+    register_operator({"tests", name, HandlerLevel::kBelowAutograd, {"any", "", ""}},
+                      torch::CppFunction::makeFromBoxedFunctor(
+                          std::make_unique<PointwiseKernel>(name, Linearity::kNone)));
+    return true;
+  }();
+  EXPECT_TRUE(kOnce);
+  const Rows rows(world);
+  const auto call = c10::Dispatcher::singleton()
+                        .findSchemaOrThrow(name, "")
+                        .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&)>();
+  const auto [doubled, empty] = call.call(rows.tensor());
+  expect_whole(doubled, rows.whole * 2);
+  EXPECT_EQ(empty.sizes(), rows.whole.sizes());
+}
+
 void write_in_place(const JoinedWorld& world) {
   const Rows rows(world);
   ShardTensor x = rows.tensor();
@@ -159,6 +307,22 @@ void go_backward(const JoinedWorld& world) {
       ShardTensor::from_local(part * 3, rows.mesh->device_mesh(), Placements{Shard(0)});
   at::mul(z, z).sum().backward();
   EXPECT_TRUE(at::equal(part.grad(), part.detach() * 18));
+
+  // Of a sum each summand gets the gradient, of a mean its share; a way in and out changes nothing.
+  for (const PartialOp op : {PartialOp::kSum, PartialOp::kAvg}) {
+    const double ranks = op == PartialOp::kAvg ? world.size : 1;
+    const auto from = [&](const at::Tensor& local) {
+      return ShardTensor::from_local(local, rows.mesh->device_mesh(), Placements{Partial(op)});
+    };
+    at::Tensor own = (rows.whole * (world.rank + 1)).requires_grad_();
+    at::Tensor reduced = rows.whole * (world.size * (world.size + 1) / 2.0) / ranks;
+    const ShardTensor mean = from(own);
+    at::mul(mean, mean).sum().backward();
+    EXPECT_TRUE(at::allclose(own.grad(), reduced * 2 / ranks, 1e-14, 1e-14));
+    own.mutable_grad().reset();
+    at::mul(from(own).to_local(), rows.whole).sum().backward();
+    EXPECT_TRUE(at::allclose(own.grad(), rows.whole, 1e-14, 1e-14));
+  }
 }
 
 void promote_plain_tensors(const JoinedWorld& world) {
@@ -271,6 +435,41 @@ void refuse_wrong_calls(const JoinedWorld& world) {
       },
       "number of dimensions");
   refuses([&] { from(at::ones({2, 3}), {first ? Shard(0) : Shard(1)}); }, "placements");
+  refuses(
+      [&] {
+        from(at::ones({2, 3}), first ? Placements{Shard(0)} : Placements{Shard(0), Shard(1)});
+      },
+      "other placements");
+  refuses(
+      [&] {
+        from(at::ones({2, 3}), first ? Placements{Shard(0), Shard(1)} : Placements{Shard(0)});
+      },
+      "other placements");
+  refuses(
+      [&] {
+        from(at::ones({2, 3}), first ? Placements{} : Placements{Replicate()});
+      },
+      "other placements");
+  refuses([&] { from(first ? at::Tensor() : at::ones({2, 3}), {Shard(0)}); }, "it is undefined");
+  refuses([&] { from(first ? at::ones({2, 3}) : at::Tensor(), {Shard(0)}); }, "it is undefined");
+  refuses(
+      [&] {
+        from(first ? at::Tensor(x) : at::ones({2, 3}), {Shard(0)});
+      },
+      "it is a ShardTensor");
+  refuses(
+      [&] {
+        from(at::ones({2, 3}), {Shard(1)}, first ? std::optional<Extents>({2, 3}) : std::nullopt);
+      },
+      "is said to be [2, 3] at mesh coordinate [0]");
+  for (const PartialOp op : {PartialOp::kProduct, PartialOp::kMin, PartialOp::kMax}) {
+    refuses(
+        [&] {
+          from(at::ones({2, 3}).requires_grad_(), {Partial(op)});
+        },
+        "depends on the other ranks");
+    EXPECT_FALSE(from(at::ones({2, 3}), {Partial(op)}).requires_grad());
+  }
   refuses([&] { from(at::ones({2, first ? 3 : 4}), {Shard(0)}); }, "do not make a grid");
   refuses([&] { from(at::ones({first ? 2 : 3}), {Replicate()}); }, "do not make a grid");
   refuses(
@@ -301,11 +500,74 @@ void refuse_wrong_calls(const JoinedWorld& world) {
   expect_whole(x, rows.whole);
 }
 
+// Every operator that takes several tensors.
+void refuse_two_meshes(const JoinedWorld& world) {
+  const Rows rows(world, {4, 4});
+  const ShardMesh::Ptr other = mesh_of_world({1, world.size});
+  const at::Tensor a = rows.tensor();
+  const at::Tensor b(ShardTensor(
+      part_of(rows.whole, *make_spec(other, ShardLayout::split(other->shape(),
+                                                               {Replicate(), Shard(0)}, {4, 4}))),
+      make_spec(other, ShardLayout::split(other->shape(), {Replicate(), Shard(0)}, {4, 4}))));
+  const at::Tensor row = b.sum(0);
+  const at::Tensor index_a = at::zeros_like(a, at::kLong);
+  const at::Tensor index_b = at::zeros_like(b, at::kLong);
+  const at::Tensor places = at::tensor({0, 1}, at::kLong);
+  at::Tensor out = a.clone();
+  using List = c10::List<std::optional<at::Tensor>>;
+  const std::map<std::string, std::function<void()>> calls = {
+      {"add", [&] { at::add(a, b); }},
+      {"mul_", [&] { a.clone().mul_(b); }},
+      {"mul, out", [&] { at::mul_out(out, b, b); }},
+      {"copy_", [&] { a.clone().copy_(b); }},
+      {"where", [&] { at::where(a > 0, a, b); }},
+      {"masked_fill", [&] { a.masked_fill(b > 0, 1); }},
+      {"masked_select", [&] { a.masked_select(b > 0); }},
+      {"cat",
+       [&] {
+         at::cat({a, b});
+       }},
+      {"stack",
+       [&] {
+         at::stack({a, b});
+       }},
+      {"mm", [&] { at::mm(a, b); }},
+      {"linear", [&] { at::linear(a, a, row); }},
+      {"einsum",
+       [&] {
+         at::einsum("ij,jk->ik", {a, b});
+       }},
+      {"layer_norm", [&] { at::layer_norm(a, {4}, row); }},
+      {"batch_norm", [&] { at::batch_norm(a, row, {}, {}, {}, true, 0.1, 1e-5, false); }},
+      {"mse_loss", [&] { at::mse_loss(a, b); }},
+      {"gather", [&] { at::gather(a, 0, index_b); }},
+      {"scatter", [&] { at::scatter(a, 0, index_a, b); }},
+      {"index_select", [&] { at::index_select(a, 0, index_b.select(0, 0)); }},
+      {"embedding", [&] { at::embedding(a, index_b); }},
+      {"index", [&] { at::index(a, List({index_b})); }},
+      {"index_put, values", [&] { at::index_put(a, List({places}), b.narrow(0, 0, 2)); }},
+      {"index_put, indices",
+       [&] { at::index_put(a, List({index_b}), at::ones({1}, at::kDouble)); }},
+      {"index_put_, tensor", [&] { b.clone().index_put_(List({index_a}), a.select(0, 0)); }},
+      {"_foreach_add",
+       [&] { at::_foreach_add(std::vector<at::Tensor>{a}, std::vector<at::Tensor>{b}); }},
+      {"bucketize (no rule)", [&] { at::bucketize(a, row); }},
+  };
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    expect_error_on_all_ranks(call, "got sharded tensors of two meshes");
+  }
+}
+
 void use_tensors() {
   const JoinedWorld world;
   look_like_a_tensor(world);
   copy_and_detach(world);
+  hand_out_an_alias(world);
   write_in_place(world);
+  write_into_partial(world);
+  view_partial(world);
+  take_an_empty_second_result(world);
   go_backward(world);
   promote_plain_tensors(world);
   make_from_local(world);
@@ -315,6 +577,7 @@ void refuse_all() {
   const JoinedWorld world;
   refuse_collectives(world);
   refuse_wrong_calls(world);
+  refuse_two_meshes(world);
 }
 
 const bool kRegistered = register_rank_function("use sharded tensors", use_tensors) &&

@@ -84,7 +84,14 @@ OperatorCase other_forms(Draw& draw) {
          at::add_out(same, x, x);
          at::Tensor other = at::empty_like(x).sum();
          at::mul_out(other, x, x);
-         return Tensors{same, other};
+         // Partial where the input is.
+         at::Tensor product = x.clone();
+         at::mul_out(product, x, x);
+         at::Tensor moved = x.clone();
+         at::add_out(moved, x, 2, 1);
+         at::Tensor scaled = x.clone();
+         at::mul_out(scaled, x, 2);
+         return Tensors{same, other, product, moved, scaled};
        }},
   };
   const auto [name, call] = draw.one_of(kForms);

@@ -111,6 +111,12 @@ OperatorCase truths(Draw& draw, const at::Tensor& x, bool keepdim, const Dims& d
                            mask.any(dim, keepdim),
                            at::all(mask, dims.empty() ? Dims{0} : dims, keepdim),
                            at::any(t[0], dims.empty() ? Dims{0} : dims, keepdim),
+                           // Bytes have truths of their own dtype, no dimension its own meaning.
+                           at::all(t[0].to(at::kByte)),
+                           at::any(t[0].to(at::kByte) * 3, dim, keepdim),
+                           at::all(t[0].to(at::kByte) * 3, dims, keepdim),
+                           at::any(t[0].to(at::kByte) * 3, dims, keepdim),
+                           at::all(t[0], dims, keepdim),
                            at::count_nonzero(t[0]),
                            at::count_nonzero(t[0], dims),
                            at::tensor(answers)};
