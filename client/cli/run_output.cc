@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,10 +23,20 @@
 namespace meshrun::client {
 namespace {
 
-// Of all streams together, and of one.
-constexpr uint64_t kSpool = uint64_t{1} << 30;
-constexpr uint64_t kLeastOfStream = uint64_t{16} << 20;
-constexpr uint64_t kMostOfStream = uint64_t{256} << 20;
+// Of one stream in the spool.
+constexpr uint64_t kLeastOfStream = uint64_t{1} << 20;
+constexpr uint64_t kMostOfStream = uint64_t{1} << 30;
+
+// All streams together fill half of the room that there is. A screen that is slower than its ranks
+// loses what does not fit.
+uint64_t LimitOfStream(uint32_t ranks) {
+  struct statvfs info = {};
+  if (::statvfs(RunDirectory::DefaultParent().c_str(), &info) != 0 || info.f_blocks == 0) {
+    return kMostOfStream;
+  }
+  const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
+  return std::clamp(free / 2 / (2 * std::max<uint64_t>(ranks, 1)), kLeastOfStream, kMostOfStream);
+}
 
 absl::StatusOr<std::string> LogDirectory(const RunOutputFlags& flags) {
   if (flags.log_dir.empty()) {
@@ -131,8 +142,7 @@ absl::StatusOr<RunOutput> RunOutput::Prepare(const RunOutputFlags& flags, uint32
     const bool wanted = shown.empty() || std::find(shown.begin(), shown.end(), rank) != shown.end();
     return wanted && (tee.Has(rank, is_stderr) || !redirects.Has(rank, is_stderr));
   };
-  out.log_limit_bytes =
-      std::clamp(kSpool / (2 * std::max<uint64_t>(ranks, 1)), kLeastOfStream, kMostOfStream);
+  out.log_limit_bytes = LimitOfStream(ranks);
   return out;
 }
 

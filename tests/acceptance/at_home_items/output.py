@@ -75,6 +75,21 @@ def bars(site, program, plain):
     return ", ".join(found)
 
 
+def follow(site, program):
+    """logs -f of a job that fails, on a terminal."""
+    site.cluster(1)
+    rank = "i=1; while [ $i -lt 6 ]; do printf '\\r%d0%%' $i >&2; sleep 0.4; i=$((i + 1)); done; exit $RANK"
+    code, out, err, _ = site.run([program, "submit", "--procs-per-node", "2", "--", "sh", "-c", rank])
+    check(code == 0, err)
+    [job] = set(re.findall(r"\bsh-[a-z0-9]{6}\b", out + err))
+    terminal = Terminal(site, [program, "logs", "-f", job])
+    code = terminal.finish()
+    states = {line for _, state in terminal.states for line in state}
+    seen = {int(found) for line in states for found in re.findall(r"(\d+)%$", line)}
+    check(len(seen) >= 3, f"logs -f shows a line without end in the states {sorted(states)}")
+    check(code == 1, f"logs -f of a job that fails: {code}: {terminal.text()}")
+
+
 def run(site):
     program = meshrun()
     site.script("bar.py", BAR)
@@ -101,6 +116,7 @@ def run(site):
         check(file.read_text().splitlines() == lines, f"{file.relative_to(site.directory)} does not hold its rank's lines")
     check(len(copy) == 60, f"tee's file has {len(copy)} lines")
 
+    follow(site, program)
     terminal = Terminal(site, ["sh", "-c", f"'{program}' run --nproc 2 -- sh -c 'echo a line; echo aside >&2' | tee copy"], columns=80)
     check(terminal.finish() == 0, terminal.text())
     copy = (site.directory / "copy").read_text()
