@@ -141,9 +141,9 @@ c10::intrusive_ptr<c10d::Backend> CommunicatorCall::backend_for(c10::DeviceType 
   return {};
 }
 
-void CommunicatorCall::report_or_check(bool always) {
+void CommunicatorCall::report_or_check() {
   const bool on_cpu = !device_ || device_->is_cpu();
-  const bool has_header_of_its_own = on_cpu && !always && problem_.empty();
+  const bool has_header_of_its_own = on_cpu && problem_.empty();
   if (!is_message_ && !has_header_of_its_own) {
     c10d::ProcessGroup& group = *comm_.group();
     if (const auto comparer = on_cpu ? cpu_comparer_of(group) : comparer_of(group)) {
@@ -159,10 +159,8 @@ void CommunicatorCall::report_or_check(bool always) {
   }
 }
 
-void CommunicatorCall::compare() { report_or_check(true); }
-
 void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) {
-  report_or_check(false);
+  report_or_check();
   const auto backend = backend_for(device_ ? device_->type() : c10::DeviceType::CPU);
   if (!backend) {
     throw CollectiveArgumentError(

@@ -59,9 +59,6 @@ class CommunicatorCall {
   // Calls `start` on the communicator's stream, with gradients off, and returns when its Work is
   // done; a null Work is done. Raises what collective_errors.h has, or what the backend raises.
   void run(const std::function<WorkPtr(c10d::Backend&)>& start);
-  // Compares agrees_on() between the ranks, where a backend can: for what consists of several
-  // calls. Raises the problem, if there is one.
-  void compare();
 
   // Within run():
   at::Tensor flat_to_read(const at::Tensor& tensor) const;
@@ -76,7 +73,7 @@ class CommunicatorCall {
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_for(c10::DeviceType type) const;
-  void report_or_check(bool always);
+  void report_or_check();
 
   const Communicator comm_;
   const std::string name_;

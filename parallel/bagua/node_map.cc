@@ -24,18 +24,10 @@ std::vector<int> members_beside(const NodeMembers& nodes, int rank) {
   return {};
 }
 
-std::vector<int> members_at_place(const NodeMembers& nodes, size_t place) {
+std::vector<int> leaders_of(const NodeMembers& nodes) {
   std::vector<int> ranks;
-  for (const std::vector<int>& members : nodes) {
-    if (place < members.size()) ranks.push_back(members[place]);
-  }
+  for (const std::vector<int>& members : nodes) ranks.push_back(members.front());
   return ranks;
-}
-
-size_t fewest_members(const NodeMembers& nodes) {
-  size_t fewest = nodes.empty() ? 0 : nodes.front().size();
-  for (const std::vector<int>& members : nodes) fewest = std::min(fewest, members.size());
-  return fewest;
 }
 
 }  // namespace meshrun::bagua

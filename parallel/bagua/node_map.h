@@ -20,10 +20,7 @@ NodeMembers members_by_node(const std::vector<int>& members, const std::vector<i
 // The members on the node of `rank`; empty if `rank` is not a member.
 std::vector<int> members_beside(const NodeMembers& nodes, int rank);
 
-// One member per node: the one at `place`, of each node that has so many. Place 0 gives the nodes'
-// leaders.
-std::vector<int> members_at_place(const NodeMembers& nodes, size_t place);
-
-size_t fewest_members(const NodeMembers& nodes);
+// The first member of each node.
+std::vector<int> leaders_of(const NodeMembers& nodes);
 
 }  // namespace meshrun::bagua

@@ -310,18 +310,13 @@ Communicator BaguaProcessGroup::get_global_communicator() const {
 }
 
 Communicator BaguaProcessGroup::get_inter_node_communicator() const {
-  return get_place_communicator(0);
+  return state_->communicator("inter", leaders_of(state_->nodes));
 }
 
 Communicator BaguaProcessGroup::get_intra_node_communicator() const {
   const std::vector<int> mine = intra_ranks();
   // Where this rank is not a member, nor is there a node to speak of.
   return state_->communicator("intra", mine);
-}
-
-Communicator BaguaProcessGroup::get_place_communicator(IntArgument place) const {
-  return state_->communicator(place == 0 ? "inter" : fmt::format("place/{}", int64_t{place}),
-                              members_at_place(state_->nodes, static_cast<size_t>(place)));
 }
 
 const std::string& BaguaProcessGroup::group_name() const { return state_->name; }
@@ -334,7 +329,7 @@ std::vector<int> BaguaProcessGroup::intra_ranks() const {
 }
 
 std::vector<int> BaguaProcessGroup::inter_ranks() const {
-  return members_at_place(state_->nodes, 0);
+  return leaders_of(state_->nodes);
 }
 
 void init_process_group(const c10::intrusive_ptr<c10d::Store>& store) {

@@ -42,7 +42,6 @@
 #include "c10/util/intrusive_ptr.h"
 #include "parallel/bagua/communicator.h"
 #include "parallel/bagua/node_map.h"
-#include "parallel/base/arguments.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -62,9 +61,6 @@ class BaguaProcessGroup {
   Communicator get_global_communicator() const;
   Communicator get_inter_node_communicator() const;
   Communicator get_intra_node_communicator() const;
-  // The members at `place` on their nodes (the leaders are at place 0), for collectives in several
-  // levels. All of them request it; `place` is less than fewest_members(nodes()).
-  Communicator get_place_communicator(IntArgument place) const;
 
   const std::string& group_name() const;
   // World ranks of all members.

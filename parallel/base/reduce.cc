@@ -23,11 +23,12 @@
 namespace meshrun {
 namespace {
 
-// How elements lie in memory (Stored), what they are computed in (Value), and what happens to a
-// value after each operation (settle).
+// How elements lie in memory (Stored; Result where they are written), what they are computed in
+// (Value), and what happens to a value after each operation (settle).
 template <class T>
 struct Plain {
   using Stored = T;
+  using Result = T;
   using Value = T;
   static MESHRUN_INLINE Value load(Stored x) { return x; }
   static MESHRUN_INLINE Value settle(Value x) { return x; }
@@ -92,10 +93,23 @@ struct Float16 {
 template <class Format>
 struct Wide {
   using Stored = uint16_t;
+  using Result = uint16_t;
   using Value = float;
   static MESHRUN_INLINE Value load(Stored x) { return Format::load(x); }
   static MESHRUN_INLINE Value settle(Value x) { return x; }
   static MESHRUN_INLINE Stored store(Value x) { return Format::store(x); }
+};
+
+// The first level leaves f32, the second reads it.
+template <class Format>
+struct WideFirst : Wide<Format> {
+  using Result = float;
+  static MESHRUN_INLINE Result store(float x) { return x; }
+};
+template <class Format>
+struct WideSecond : Wide<Format> {
+  using Stored = float;
+  static MESHRUN_INLINE float load(Stored x) { return x; }
 };
 
 // Rounds after each operation.
@@ -188,10 +202,11 @@ template <class Format, class Op>
 MESHRUN_INLINE void fold(std::span<const std::byte* const> sources, std::byte* out_bytes,
                          int64_t count, typename Format::Value divisor) {
   using Stored = typename Format::Stored;
+  using Result = typename Format::Result;
   using Value = typename Format::Value;
   const auto source = [&](size_t k) { return reinterpret_cast<const Stored*>(sources[k]); };
   const auto last = [&](Value x) { return Format::store(Format::settle(Op::finish(x, divisor))); };
-  auto* out = reinterpret_cast<Stored*>(out_bytes);
+  auto* out = reinterpret_cast<Result*>(out_bytes);
   if (sources.size() == 1) {
     const Stored* a = source(0);
     MESHRUN_INDEPENDENT
@@ -222,7 +237,7 @@ MESHRUN_INLINE void fold(std::span<const std::byte* const> sources, std::byte* o
         block[i] = combine<Format, Op>(combine<Format, Op>(block[i], a[i]), b[i]);
       }
     }
-    Stored* const target = out + begin;
+    Result* const target = out + begin;
     a = source(k) + begin;
     if (k + 1 == sources.size()) {
       MESHRUN_INDEPENDENT
@@ -329,8 +344,18 @@ void reduce_floats(const Call& call) {
 
 template <class Format>
 void reduce_halves(const Call& call) {
-  if (call.reduction.accumulate == Accumulate::kWide) return reduce_floats<Wide<Format>>(call);
-  return reduce_floats<Native<Format>>(call);
+  if (call.reduction.partial() != DType::kFloat32) {
+    return call.reduction.accumulate == Accumulate::kWide ? reduce_floats<Wide<Format>>(call)
+                                                          : reduce_floats<Native<Format>>(call);
+  }
+  switch (call.reduction.level) {
+    case Level::kOnly:
+      return reduce_floats<Wide<Format>>(call);
+    case Level::kFirst:
+      return reduce_floats<WideFirst<Format>>(call);
+    case Level::kSecond:
+      return reduce_floats<WideSecond<Format>>(call);
+  }
 }
 
 template <class T>
@@ -418,9 +443,20 @@ std::string reduction_problem(ReductionOp op, DType dtype) {
   }
 }
 
+DType Reduction::partial() const {
+  const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool rounds = op == ReductionOp::kSum || op == ReductionOp::kAverage ||
+                      op == ReductionOp::kProduct;
+  return is_half && rounds && accumulate == Accumulate::kWide ? DType::kFloat32 : dtype;
+}
+
 void reduce(std::span<const std::byte* const> sources, std::byte* out, int64_t count,
-            const Reduction& reduction) {
+            const Reduction& given) {
   if (count <= 0 || sources.empty()) return;
+  Reduction reduction = given;
+  if (reduction.level == Level::kFirst && reduction.op == ReductionOp::kAverage) {
+    reduction.op = ReductionOp::kSum;
+  }
   const Call call{sources, out, count, reduction};
   switch (reduction.dtype) {
     case DType::kBool:

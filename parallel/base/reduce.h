@@ -38,19 +38,37 @@ const char* name_of(ReductionOp op);
 
 enum class Accumulate : uint8_t { kWide = 0, kNative = 1 };
 
+// Of a reduction in two levels: a part of the sources is reduced to a partial, and all partials to
+// the result. What is computed in f32 (kWide) stays in f32 between the two, so it is rounded once;
+// an average is divided once, in the second.
+enum class Level : uint8_t { kOnly = 0, kFirst = 1, kSecond = 2 };
+
 struct Reduction {
   ReductionOp op = ReductionOp::kNone;
   DType dtype = DType::kFloat32;
   Accumulate accumulate = Accumulate::kWide;
   int64_t divisor = 1;  // kAverage: the group's size
+  Level level = Level::kOnly;
+
+  // The type of a partial.
+  DType partial() const;
+  // The types of what is read and of what is written.
+  DType source() const { return level == Level::kSecond ? partial() : dtype; }
+  DType target() const { return level == Level::kFirst ? partial() : dtype; }
+
+  Reduction at(Level which) const {
+    Reduction result = *this;
+    result.level = which;
+    return result;
+  }
 };
 
 // Empty where the pair is allowed, else a sentence: no average of integers or booleans, no order of
 // complex numbers, bitwise on integers and booleans only, no arithmetic on 8-bit floats.
 std::string reduction_problem(ReductionOp op, DType dtype);
 
-// `count` elements each, aligned for their type. `out` may be one of the sources; otherwise it
-// overlaps none.
+// `count` elements each, aligned for their type. `out` may be one of the sources if it has their
+// type; otherwise it overlaps none.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, int64_t count,
             const Reduction& reduction);
 

@@ -49,6 +49,15 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   return backend;
 }
 
+bool sums_in_rank_order() {
+  const char* text = std::getenv("MESHRUN_REDUCTION_ORDER");
+  const std::string_view order = text == nullptr ? "" : text;
+  if (order.empty() || order == "host") return false;
+  if (order == "rank") return true;
+  throw BackendError(
+      fmt::format("MESHRUN_REDUCTION_ORDER is \"{}\": it takes \"rank\" or \"host\"", order));
+}
+
 c10::intrusive_ptr<c10d::Backend> make_ucx(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, const ProcessGroupOptions& options) {
   auto ucx =
@@ -56,7 +65,8 @@ c10::intrusive_ptr<c10d::Backend> make_ucx(const c10::intrusive_ptr<c10d::Store>
   ucx->group_name = ucx->group_desc = options.name;
   ucx->global_ranks_in_group.assign(options.world_ranks.begin(), options.world_ranks.end());
   ucx->engine = options.engine;
-  ucx->one_host = options.one_host;
+  ucx->hosts = options.hosts;
+  ucx->sums_in_rank_order = sums_in_rank_order();
   ucx->connect_timeout = options.connect_timeout;
   const char* check = std::getenv("MESHRUN_CHECK_COLLECTIVES");
   ucx->check_collectives = check == nullptr || std::string_view(check) != "0";

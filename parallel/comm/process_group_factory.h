@@ -61,13 +61,15 @@ struct ProcessGroupOptions {
   std::shared_ptr<ucx::Engine> engine;
   // The members' ranks in the job; absent: the same numbers.
   std::vector<int> world_ranks;
-  // Whether all members are on one host. Equal on all ranks: algorithms depend on it.
-  bool one_host = true;
+  // The host of each member, by any number; empty: one. Equal on all ranks: algorithms depend on it.
+  std::vector<int> hosts;
 };
 
 // Keys of `store` must be the group's own: the caller wraps it in a c10d::PrefixStore of name and
 // ranks. All `size` ranks call it; it returns when Gloo's connections stand, with ucx at once.
 // MESHRUN_CHECK_COLLECTIVES=0, equal on all ranks: ucx does not compare the ranks' calls.
+// MESHRUN_REDUCTION_ORDER=rank, equal on all ranks: ucx adds in rank order across hosts too; else
+// it adds inside each host first ("host", the default). Anything else: BackendError.
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& backend,
     const ProcessGroupOptions& options = {});

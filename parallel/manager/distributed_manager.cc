@@ -131,11 +131,13 @@ struct DistributedManager::State {
   // Whether this process is a child of the one that joined.
   bool is_forked() const { return fork_count() != forks; }
 
-  bool are_on_one_node(const std::vector<int>& ranks) const {
-    return world.nodes.empty() || std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-             return world.nodes[static_cast<size_t>(rank)] ==
-                    world.nodes[static_cast<size_t>(ranks.front())];
-           });
+  // Empty: all are on one.
+  std::vector<int> nodes_of(const std::vector<int>& ranks) const {
+    std::vector<int> nodes;
+    for (const int rank : ranks) {
+      if (!world.nodes.empty()) nodes.push_back(world.nodes[static_cast<size_t>(rank)]);
+    }
+    return nodes;
   }
 
   ProcessGroupPtr make_group(const std::string& name, const std::vector<int>& ranks,
@@ -151,7 +153,7 @@ struct DistributedManager::State {
     options.address = world.address;
     options.engine = shared_engine();
     options.world_ranks = ranks;
-    options.one_host = are_on_one_node(ranks);
+    options.hosts = nodes_of(ranks);
     if (device.is_cuda()) options.device = device;
     ProcessGroupPtr world_group;
     if (together && device.is_cuda() && world.world_size > 1) {

@@ -34,9 +34,16 @@ ucx::GroupConfig group_config(int rank, int size, const UcxBackend::Options& opt
     config.world_ranks.push_back(static_cast<int>(world_rank));
   }
   if (config.world_ranks.size() != static_cast<size_t>(size)) config.world_ranks.clear();
-  config.one_host = options.one_host;
+  config.hosts = ucx::Hosts(options.hosts);
+  config.in_rank_order = options.sums_in_rank_order;
   config.check_headers = options.check_collectives;
   return config;
+}
+
+int64_t digest_of_ways(const UcxBackend::Options& options) {
+  Digest digest;
+  for (const int host : options.hosts) digest.add(host);
+  return static_cast<int64_t>(digest.add(options.sums_in_rank_order).value());
 }
 
 ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
@@ -68,7 +75,10 @@ struct UcxBackend::Coalescing {
 
 UcxBackend::UcxBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        c10::intrusive_ptr<Options> options)
-    : Backend(rank, size), options_(std::move(options)), timeout_ms_(options_->timeout.count()) {
+    : Backend(rank, size),
+      options_(std::move(options)),
+      ways_(digest_of_ways(*options_)),
+      timeout_ms_(options_->timeout.count()) {
   if (options_->engine == nullptr) options_->engine = own_engine();
   const auto error = options_->engine->join(
       group_config(rank, size, *options_),
@@ -155,10 +165,9 @@ void UcxBackend::start(UcxWork& work, Calls&& calls) {
 // What does not depend on where the calls' memory is.
 void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
   const Call& first = calls.front();
-  const ucx::Place place = group_->place();
   ucx::Signature& signature = spec.signature;
   Digest digest;
-  digest.add(ucx::kAlgorithmVersion).add(place.one_host).add(static_cast<int64_t>(calls.size()));
+  digest.add(ucx::kAlgorithmVersion).add(ways_).add(static_cast<int64_t>(calls.size()));
   std::chrono::nanoseconds timeout{0};
   spec.drive = ucx::Drive::kCaller;
   for (const Call& call : calls) {
@@ -286,10 +295,12 @@ c10::intrusive_ptr<c10d::Backend> UcxBackend::split(
   auto options = c10::make_intrusive<Options>(*options_);
   options->engine = group_->engine();
   options->global_ranks_in_group.clear();
+  options->hosts.clear();
   const std::vector<int>& world_ranks = group_->config().world_ranks;
   for (const int rank : ranks) {
     options->global_ranks_in_group.push_back(
         static_cast<uint64_t>(world_ranks.empty() ? rank : world_ranks[rank]));
+    if (!options_->hosts.empty()) options->hosts.push_back(options_->hosts[rank]);
   }
   if (given != nullptr) {
     options->timeout = given->timeout;

@@ -45,8 +45,11 @@ class UcxBackend : public c10d::Backend, public VCollectives, public CallCompare
         : c10d::Backend::Options("ucx", timeout) {}
     // Shared by all groups of a process; absent: one of its own, without a watch.
     std::shared_ptr<ucx::Engine> engine;
-    // Whether all members are on one host, as the launcher told every rank alike.
-    bool one_host = true;
+    // The host of each member, by any number, as the launcher told every rank alike; empty: one.
+    std::vector<int> hosts;
+    // Sums on several hosts are taken in rank order, and not in two levels (algorithms.h). Equal on
+    // all ranks.
+    bool sums_in_rank_order = false;
     bool check_collectives = true;
     // Of finding the peers' addresses.
     std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
@@ -115,7 +118,7 @@ class UcxBackend : public c10d::Backend, public VCollectives, public CallCompare
                        const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
                        VCall call) override;
   // For ranks on other hosts slices are better gathered before, by all of this rank's threads.
-  bool takes_fill() const override { return options_->one_host; }
+  bool takes_fill() const override { return group_->config().hosts.is_one(); }
   // Nothing but the header check, for a collective that another backend is about to run: `what` in
   // words, `digest` of all that must agree. A barrier where headers are not compared.
   WorkPtr compare(std::string what, uint64_t digest, VCall call) override;
@@ -171,6 +174,8 @@ class UcxBackend : public c10d::Backend, public VCollectives, public CallCompare
   Call point_to_point_call(bool is_send, const Tensors& tensors, int peer, int tag) const;
 
   const c10::intrusive_ptr<Options> options_;
+  // Of what algorithms depend on beside a call; compared with each.
+  const int64_t ways_;
   std::atomic<int64_t> timeout_ms_;
   std::shared_ptr<ucx::Group> group_;
   ucx::ScheduleCache schedules_;

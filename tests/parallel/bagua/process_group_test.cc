@@ -71,14 +71,11 @@ TEST(NodeMapTest, MembersAreGroupedByNodeInTheOrderOfTheGroup) {
   EXPECT_EQ(members_by_node({5}, nodes), (NodeMembers{{5}}));
 }
 
-TEST(NodeMapTest, PlacesAreOfTheNodesThatHaveAsMany) {
+TEST(NodeMapTest, EachNodesFirstMemberLeadsIt) {
   const NodeMembers nodes = {{0, 1, 2}, {3}, {4, 5}};
-  EXPECT_EQ(members_at_place(nodes, 0), (Ranks{0, 3, 4}));
-  EXPECT_EQ(members_at_place(nodes, 1), (Ranks{1, 5}));
-  EXPECT_EQ(members_at_place(nodes, 2), (Ranks{2}));
+  EXPECT_EQ(leaders_of(nodes), (Ranks{0, 3, 4}));
   EXPECT_EQ(members_beside(nodes, 5), (Ranks{4, 5}));
   EXPECT_EQ(members_beside(nodes, 6), Ranks());
-  EXPECT_EQ(fewest_members(nodes), 1U);
 }
 
 // ---- groups of every shape
@@ -423,19 +420,19 @@ MESHRUN_RANK_FUNCTION(wrong_in_levels) {
   const bool is_wrong = job.rank == 3;
   expect_contains(text_of<CollectiveMismatchError>(
                       [&] { hierarchical_allreduce_inplace(at::ones({is_wrong ? 6 : 5})); }),
-                  "Float [6], SUM");
+                  "float32 [6], sum");
   expect_contains(text_of<CollectiveMismatchError>([&] {
                     hierarchical_allreduce_inplace(at::ones({5}),
                                                    is_wrong ? ReduceOp::AVG : ReduceOp::SUM);
                   }),
-                  "AVG");
+                  "average");
   expect_contains(text_of<CollectiveArgumentError>(
                       [&] { hierarchical_allreduce_inplace(is_wrong ? Tensor() : at::ones({5})); }),
                   "undefined tensor");
   expect_contains(text_of<CollectiveArgumentError>([&] {
                     hierarchical_allreduce_inplace(at::ones({5}, at::kInt), ReduceOp::AVG);
                   }),
-                  "AVG of Int");
+                  "average of int32");
   const Tensor tensor = at::ones({5});
   hierarchical_allreduce_inplace(tensor);
   EXPECT_EQ(tensor[0].item<float>(), 4.0F);

@@ -24,7 +24,6 @@ extern const IndexedAllToAllPlan plan;
 extern const GroupArgument group;
 extern const std::string name;
 extern const bagua::Communicator comm;
-extern const bagua::BaguaProcessGroup bagua_group;
 extern const c10::IValue object;
 extern const MeshLayout layout;
 extern const ProcessGroupConfig config;
@@ -213,7 +212,6 @@ TEST(CallsTest, BaguasNamesTakeIntegersForIntegers) {
   EXPECT_TAKES_INTEGERS_ONLY(bagua::scatter_inplace(x, 2, value, comm));
   EXPECT_TAKES_INTEGERS_ONLY(bagua::send(x, value));
   EXPECT_TAKES_INTEGERS_ONLY(bagua::recv(x, value));
-  EXPECT_TAKES_INTEGERS_ONLY(bagua_group.get_place_communicator(value));
 }
 
 TEST(ArgumentsTest, WhatDoesNotFitBecomesTheNearest) {

@@ -35,7 +35,7 @@ Schedule small_schedule() {
   const StepId added = builder.reduce(std::vector{kIn, slot}, kOut, std::vector{received});
   builder.send(2, kOut, {added});
   builder.copy(kIn, kOut, {received});
-  return std::move(builder).finish({ReductionOp::kSum, DType::kFloat64});
+  return std::move(builder).finish({{ReductionOp::kSum, DType::kFloat64}});
 }
 
 TEST(ScheduleTest, MessagesAreNumberedByPeerAndDirection) {

@@ -57,7 +57,13 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   const GroupConfig& config() const { return config_; }
-  Place place() const { return {config_.rank, config_.size, config_.one_host}; }
+  Place place() const {
+    return {.rank = config_.rank,
+            .size = config_.size,
+            .one_host = config_.hosts.is_one(),
+            .hosts = &config_.hosts,
+            .in_rank_order = config_.in_rank_order};
+  }
 
   // On a failed group: an operation that has failed already. A caller that submits with
   // Drive::kCaller waits for it next, or calls hand_over().

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/comm/ucx/engine/values/hosts.h"
+
 namespace meshrun::ucx {
 
 struct GroupConfig {
@@ -14,7 +16,9 @@ struct GroupConfig {
   std::vector<int> world_ranks;  // by rank in the group; absent: the same numbers
   int world_rank(int of) const { return world_ranks.empty() ? of : world_ranks[of]; }
   // Told by the launcher, equal on all ranks; algorithms depend on it.
-  bool one_host = true;
+  Hosts hosts;
+  // Sums are taken in rank order on several hosts too (algorithms.h).
+  bool in_rank_order = false;
   bool check_headers = true;
   // Equal on all ranks: shorter messages are not worth an offer of memory (shared_heap.h).
   int64_t least_offered = 4 << 10;

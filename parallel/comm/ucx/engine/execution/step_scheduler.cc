@@ -240,9 +240,9 @@ int64_t StepScheduler::reduce_all(const Ready& ready) {
   for (uint32_t i = 0; i < step.source_count; ++i) {
     sources_.push_back(operation.bytes_to_read(schedule.sources[step.first_source + i]).data());
   }
-  reduce(sources_, operation.bytes_to_write(step.to).data(),
-         step.to.bytes / element_size(reduction.dtype), reduction);
-  const int64_t bytes = step.to.bytes * step.source_count;
+  const int64_t count = step.to.bytes / element_size(reduction.target());
+  reduce(sources_, operation.bytes_to_write(step.to).data(), count, reduction);
+  const int64_t bytes = count * element_size(reduction.source()) * step.source_count;
   counters_.reduced_bytes += bytes;
   finish(operation, ready.step);
   return bytes;

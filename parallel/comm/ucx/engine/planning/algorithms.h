@@ -3,8 +3,11 @@
 // kAlgorithmVersion is part of the header that ranks compare, so two builds that decide differently
 // get an error.
 //
-// Notation: P ranks, S bytes of the whole, s_r bytes of rank r's piece. No algorithm here reduces
-// on the way: the owner of a slice receives the others' contributions and adds them in rank order.
+// Notation: P ranks, S bytes of the whole, s_r bytes of rank r's piece. No algorithm of one level
+// reduces on the way: the owner of a slice receives the others' contributions and adds them in rank
+// order.
+//
+// On one host, and on several with one rank each:
 //
 //   operation        small                          large
 //   broadcast        binomial tree                  one host: root to all (receivers pull at once);
@@ -18,6 +21,11 @@
 //   all_to_all       direct, nearest rank above first, at most kWindow peers at a time
 //   barrier          none: the header check is one; without the check, a schedule of empty messages
 //
+// On several hosts with several ranks on one of them broadcast, all_reduce, reduce_scatter and
+// all_gather go in two levels (two_levels.h): what crosses between hosts crosses once. There a
+// host's contributions are added on the way, so the bits of a sum are not those of rank order,
+// unless Place::in_rank_order asks for the ways above.
+//
 // Chunks and messages grow with the pieces, so a schedule has at most about a million steps, and
 // a number for each message (tag.h). Slots grow with them, to at most 1/128 of the tensor.
 //
@@ -30,11 +38,12 @@
 
 #include "parallel/base/strided_span.h"
 #include "parallel/comm/ucx/engine/planning/schedule.h"
+#include "parallel/comm/ucx/engine/values/hosts.h"
 #include "parallel/comm/ucx/engine/values/tag.h"
 
 namespace meshrun::ucx {
 
-inline constexpr uint32_t kAlgorithmVersion = 4;
+inline constexpr uint32_t kAlgorithmVersion = 5;
 
 // Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
 // them small, and by benchmarks.
@@ -73,6 +82,10 @@ struct Place {
   int size = 1;
   bool one_host = true;
   Tuning tuning = {};
+  // Which ranks share a host; null: all, or none, as one_host says. Outlives the call.
+  const Hosts* hosts = nullptr;
+  // Sums are taken in rank order on several hosts too.
+  bool in_rank_order = false;
 };
 
 // A piece of the caller's memory and how it travels. `layout` is this rank's own affair; bytes and

@@ -6,6 +6,7 @@
 #include "parallel/base/prefetch.h"
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
 #include "parallel/comm/ucx/engine/planning/messages.h"
+#include "parallel/comm/ucx/engine/planning/two_levels.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -180,6 +181,10 @@ Schedule plan_barrier(const Place& place) {
 
 Schedule plan_broadcast(const Place& place, const Piece& tensor, int root) {
   ScheduleBuilder builder(place.size);
+  if (has_two_levels(place)) {
+    broadcast_in_two_levels(builder, place, tensor, root);
+    return std::move(builder).finish();
+  }
   switch (choose_broadcast(place, tensor.layout.bytes())) {
     case BroadcastAlgorithm::kFlat:
       broadcast_flat(builder, place, tensor, root);
@@ -199,7 +204,9 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
   ScheduleBuilder builder(place.size);
   std::vector<int64_t> bytes;
   for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
-  if (choose_all_gather(place, bytes) == AllGatherAlgorithm::kRing) {
+  if (has_two_levels(place)) {
+    all_gather_in_two_levels(builder, place, own, pieces);
+  } else if (choose_all_gather(place, bytes) == AllGatherAlgorithm::kRing) {
     all_gather_ring(builder, place, own, pieces);
   } else {
     PieceScheduler scheduler(builder, place);

@@ -6,6 +6,7 @@
 
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
 #include "parallel/comm/ucx/engine/planning/messages.h"
+#include "parallel/comm/ucx/engine/planning/two_levels.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -231,6 +232,9 @@ ReduceAlgorithm choose_reduce(const Place& place, int64_t bytes) {
 }
 
 Schedule plan_all_reduce(const Place& place, int64_t count, const Reduction& reduction) {
+  if (count > 0 && reduces_in_two_levels(place)) {
+    return all_reduce_in_two_levels(place, count, reduction);
+  }
   ScheduleBuilder builder(place.size);
   const int64_t element = element_size(reduction.dtype);
   if (place.size > 1 && count > 0) {
@@ -243,7 +247,7 @@ Schedule plan_all_reduce(const Place& place, int64_t count, const Reduction& red
         break;
     }
   }
-  return std::move(builder).finish(reduction);
+  return std::move(builder).finish({reduction});
 }
 
 Schedule plan_reduce(const Place& place, int64_t count, int root, const Reduction& reduction) {
@@ -266,16 +270,19 @@ Schedule plan_reduce(const Place& place, int64_t count, int root, const Reductio
         break;
     }
   }
-  return std::move(builder).finish(reduction);
+  return std::move(builder).finish({reduction});
 }
 
 Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                              const Reduction& reduction) {
+  if (reduces_in_two_levels(place)) {
+    return reduce_scatter_in_two_levels(place, pieces, own, reduction);
+  }
   ScheduleBuilder builder(place.size);
   const int64_t element = element_size(reduction.dtype);
   if (place.size == 1) {
     copy_piece(builder, kInput, kOutput, own.layout.bytes());
-    return std::move(builder).finish(reduction);
+    return std::move(builder).finish({reduction});
   }
   std::vector<Slice> slices;
   for (int rank = 0; rank < place.size; ++rank) {
@@ -300,7 +307,7 @@ Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, 
     if (slot.user) builder.add_dependency(reduced, *slot.user);
     slot.user = builder.copy(slot.region, target, {reduced});
   }
-  return std::move(builder).finish(reduction);
+  return std::move(builder).finish({reduction});
 }
 
 }  // namespace meshrun::ucx

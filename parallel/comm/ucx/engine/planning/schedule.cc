@@ -126,9 +126,10 @@ StepId ScheduleBuilder::copy(Region from, Region to, std::initializer_list<StepI
 }
 
 StepId ScheduleBuilder::reduce(std::span<const Region> sources, Region to,
-                               std::span<const StepId> after) {
+                               std::span<const StepId> after, uint32_t reduction) {
   Step step;
   step.kind = StepKind::kReduce;
+  step.reduction = reduction;
   step.to = to;
   step.first_source = static_cast<uint32_t>(schedule_.sources.size());
   step.source_count = static_cast<uint32_t>(sources.size());
@@ -147,7 +148,7 @@ Region ScheduleBuilder::scratch(int64_t bytes) {
   return region;
 }
 
-Schedule ScheduleBuilder::finish(const Reduction& reduction) && {
+Schedule ScheduleBuilder::finish(std::vector<Reduction> reductions) && {
   std::vector<Step>& steps = schedule_.steps;
   for (const Edge& edge : edges_) {
     ++steps[edge.earlier].successor_count;
@@ -163,7 +164,7 @@ Schedule ScheduleBuilder::finish(const Reduction& reduction) && {
     Step& step = steps[edge.earlier];
     schedule_.successors[step.first_successor + step.successor_count++] = edge.later;
   }
-  schedule_.reductions = {reduction};
+  schedule_.reductions = std::move(reductions);
   for (const auto* counts : {&schedule_.sent, &schedule_.received}) {
     for (const uint32_t count : *counts) {
       schedule_.most_messages = std::max(schedule_.most_messages, count);

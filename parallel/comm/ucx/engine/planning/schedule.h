@@ -75,7 +75,7 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<StepId> successors;
   std::vector<Region> sources;
-  std::vector<Reduction> reductions;  // one, except in coalesced operations
+  std::vector<Reduction> reductions;  // one; two of a sum in two levels; more in coalesced ones
   int64_t scratch_bytes = 0;          // wanted at a multiple of 64
   // How many, by peer; all of them are numbered below most_messages.
   std::vector<uint32_t> sent, received;
@@ -102,7 +102,9 @@ class ScheduleBuilder {
   StepId receive(int peer, Region to, std::initializer_list<StepId> after = {},
                  Region staging = {});
   StepId copy(Region from, Region to, std::initializer_list<StepId> after = {});
-  StepId reduce(std::span<const Region> sources, Region to, std::span<const StepId> after);
+  // `reduction`: which of those that finish() is given.
+  StepId reduce(std::span<const Region> sources, Region to, std::span<const StepId> after,
+                uint32_t reduction = 0);
   // One more thing that `step` waits for; `earlier` < `step`.
   void add_dependency(StepId step, StepId earlier);
 
@@ -112,7 +114,7 @@ class ScheduleBuilder {
   // Scratch memory, aligned to 64 bytes.
   Region scratch(int64_t bytes);
 
-  Schedule finish(const Reduction& reduction = {}) &&;
+  Schedule finish(std::vector<Reduction> reductions = {Reduction()}) &&;
 
  private:
   struct Edge {

@@ -1,0 +1,90 @@
+"""Collectives on two hosts (network, UTS, IPC and mount namespaces): results, and bytes through the veth between them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+from harness import binary, check, not_applicable, passed, skip_soak
+from namespaces import Hosts, NotPermitted
+
+RANK = "//tests/acceptance/ranks:crossing_rank"
+PORT = 17431
+SHARE = 1.1  # of the least that must cross
+
+
+def by_env(rank, size):
+    return {"RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": PORT}
+
+
+def by_slurm(rank, size):
+    return {"SLURM_PROCID": rank, "SLURM_NPROCS": size, "SLURM_LOCALID": rank % (size // 2),
+            "SLURM_NODEID": rank // (size // 2), "SLURM_JOB_ID": 4712, "SLURM_STEP_ID": 0}
+
+
+def run_ranks(site, hosts, size, launch, more):
+    """What rank 0 prints: a list of rows. The first half of the ranks is on host "a"."""
+    program = binary(RANK)
+    inherited = {name: value for name, value in os.environ.items()
+                 if not re.match("MASTER_|MESHRUN_|SLURM_|OMPI_|PMIX_|TORCHELASTIC_|RANK$|WORLD_SIZE$|LOCAL_", name)}
+    ranks, outputs = [], [site.directory / f"rank-{rank}.log" for rank in range(size)]
+    for rank, path in enumerate(outputs):
+        host = "a" if rank < size // 2 else "b"
+        settings = {**launch(rank, size), "MASTER_ADDR": "rank-zero", "MESHRUN_TIMEOUT_SECONDS": 120, **more}
+        with open(path, "w") as output:
+            ranks.append(subprocess.Popen(hosts.on(host, [program, hosts.links[host]]), stdin=subprocess.DEVNULL,
+                                          stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                          cwd=site.directory,
+                                          env={**inherited, **{name: str(value) for name, value in settings.items()}}))
+        site.cleanup.callback(ranks[-1].kill)
+    deadline = threading.Timer(300, lambda: [rank.kill() for rank in ranks])
+    deadline.start()
+    codes = [rank.wait() for rank in ranks]
+    deadline.cancel()
+    said = [path.read_text(errors="replace") for path in outputs]
+    last = [f"rank {rank}: {text.strip().splitlines()[-1:]}" for rank, text in enumerate(said)]
+    check(codes == [0] * size, f"{launch.__name__}, {size} ranks, {more}: exit codes {codes}: {' '.join(last)[:1500]}")
+    return [json.loads(line) for line in said[0].splitlines() if line.startswith("{")]
+
+
+def slow_down(hosts):
+    """The link has 1 Gbit/s; False: this machine's kernel cannot."""
+    if not shutil.which("tc"):
+        return False
+    for host in "ab":
+        done = subprocess.run(hosts.on(host, ["tc", "qdisc", "add", "dev", hosts.links[host], "root", "tbf", "rate",
+                                              "1gbit", "burst", "1mb", "latency", "50ms"]), capture_output=True)
+        if done.returncode:
+            return False
+    return True
+
+
+def run(site):
+    figures = []
+    launches = (by_env,) if skip_soak() else (by_env, by_slurm)
+    for names in ({"a": "node-a", "b": "node-b"}, {"a": "node", "b": "node"}):
+        differ = names["a"] != names["b"]
+        try:
+            hosts = Hosts(site, names, "rank-zero")
+        except NotPermitted as reason:
+            return not_applicable(f"no such namespaces here: {reason}")
+        for launch in launches:
+            for size in (4, 6) if differ else (4,):
+                rows = run_ranks(site, hosts, size, launch, {"MESHRUN_BACKEND": "ucx"})
+                check(len(rows) == 5, f"{len(rows)} rows of 5")
+                for row in rows:
+                    check(row["share"] <= SHARE, f"{row['name']} on 2 x {size // 2} ranks: {row['bytes']} bytes crossed, "
+                                                 f"{row['share']:.2f} of what must")
+                worst = max(rows, key=lambda row: row["share"])
+                figures.append(f"{launch.__name__} on {names['a']} and {names['b']}, 2 x {size // 2}: at most "
+                               f"{worst['share']:.3f} ({worst['name']})")
+        if differ and not skip_soak() and slow_down(hosts):
+            times = {backend: {row["name"]: row["seconds"] for row in
+                               run_ranks(site, hosts, 4, by_env, {"MESHRUN_BACKEND": backend})}
+                     for backend in ("ucx", "gloo")}
+            figures.append("16 MiB at 1 Gbit/s, seconds of ucx and of Gloo: " + ", ".join(
+                f"{name} {seconds:.2f} and {times['gloo'][name]:.2f}" for name, seconds in times["ucx"].items()))
+        hosts.remove()
+    return passed("; ".join(figures), "SLURM_* starts, times at 1 Gbit/s" if skip_soak() else "")

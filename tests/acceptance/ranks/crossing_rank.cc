@@ -1,0 +1,154 @@
+// A rank of a job on two hosts that are network namespaces: runs broadcast, all_reduce, all_gather
+// and reduce_scatter on 16 MiB, checks every result, and on rank 0 prints what crossed between the
+// hosts and the time. One JSON object a line. Exit status 0: all results were right.
+//
+// usage: crossing_rank INTERFACE, the one by which this host reaches the other
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/manager/distributed_manager.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+constexpr int64_t kElements = 24 * 174763;  // of float32: 16 MiB; divisible by 4 and by 6
+constexpr int kRounds = 3;
+
+// Received and sent by this network namespace so far.
+int64_t bytes_of(const std::string& interface) {
+  std::ifstream table("/proc/net/dev");
+  std::string line;
+  while (std::getline(table, line)) {
+    std::replace(line.begin(), line.end(), ':', ' ');
+    std::istringstream words(line);
+    std::string name;
+    int64_t received = 0, skipped = 0, sent = 0;
+    words >> name >> received;
+    for (int i = 0; i < 7; ++i) words >> skipped;
+    words >> sent;
+    if (name == interface) return received + sent;
+  }
+  return -1;
+}
+
+// Whole numbers, so that sums are exact in any order.
+at::Tensor contribution(int rank, at::ScalarType type) {
+  return (at::arange(kElements, at::kFloat).remainder(13) + rank).to(type);
+}
+
+struct Case {
+  std::string name;
+  double tensors;  // what must cross, in tensors of 16 MiB of float32
+  std::function<bool()> run;
+};
+
+int run(const std::string& interface) {
+  DistributedManager::initialize();
+  auto& manager = DistributedManager::get();
+  const ProcessGroupPtr group = manager.group();
+  const int rank = manager.rank(), size = manager.world_size();
+  const std::vector<int>& nodes = manager.node_ranks();
+  const double hosts = 1 + *std::max_element(nodes.begin(), nodes.end());
+  const auto sum_of_ranks = static_cast<float>(size * (size - 1) / 2);
+  const at::Tensor pattern = contribution(0, at::kFloat);
+  const at::Tensor sum = pattern * size + sum_of_ranks;
+  const int64_t part = kElements / size;
+
+  const auto all_reduced = [&](at::ScalarType type) {
+    std::vector<at::Tensor> tensors = {contribution(rank, type)};
+    group->allreduce(tensors)->wait();
+    return at::equal(tensors[0], sum.to(type));
+  };
+  const std::vector<Case> cases = {
+      {"all_reduce", 2 * (hosts - 1), [&] { return all_reduced(at::kFloat); }},
+      // Half the bytes a result, all of them a partial.
+      {"all_reduce of bfloat16", 1.5 * (hosts - 1), [&] { return all_reduced(at::kBFloat16); }},
+      {"all_gather", hosts - 1,
+       [&] {
+         at::Tensor all = at::zeros({kElements});
+         at::Tensor mine = pattern.narrow(0, rank * part, part).contiguous();
+         group->_allgather_base(all, mine)->wait();
+         return at::equal(all, pattern);
+       }},
+      {"broadcast", hosts - 1,
+       [&] {
+         std::vector<at::Tensor> tensors = {rank == 1 ? pattern.clone() : at::zeros({kElements})};
+         c10d::BroadcastOptions options;
+         options.rootRank = 1;
+         group->broadcast(tensors, options)->wait();
+         return at::equal(tensors[0], pattern);
+       }},
+      {"reduce_scatter", hosts - 1,
+       [&] {
+         at::Tensor all = contribution(rank, at::kFloat), mine = at::zeros({part});
+         group->_reduce_scatter_base(mine, all)->wait();
+         return at::equal(mine, sum.narrow(0, rank * part, part));
+       }},
+  };
+  const char* backend = std::getenv("MESHRUN_BACKEND");
+  const bool is_gloo = backend != nullptr && std::string_view(backend) == "gloo";
+  bool right = true;
+  for (const Case& each : cases) {
+    int64_t least = 0;
+    double seconds = 0;
+    for (int round = 0; round <= kRounds; ++round) {
+      group->barrier()->wait();
+      const int64_t before = bytes_of(interface);
+      const auto begin = std::chrono::steady_clock::now();
+      try {
+        right = each.run() && right;
+      } catch (const c10::Error&) {
+        // Gloo has no reduce_scatter of every kind; all ranks leave the row out.
+        if (!is_gloo) throw;
+        break;
+      }
+      group->barrier()->wait();
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      const int64_t bytes = bytes_of(interface) - before;
+      if (round == 0) continue;  // connects
+      if (round == 1 || bytes < least) least = bytes;
+      if (round == 1 || took.count() < seconds) seconds = took.count();
+    }
+    if (rank != 0 || seconds == 0) continue;
+    const double must = each.tensors * kElements * 4;
+    std::puts(nlohmann::json{{"name", each.name},
+                             {"bytes", least},
+                             {"must", must},
+                             {"share", static_cast<double>(least) / must},
+                             {"seconds", seconds},
+                             {"right", right}}
+                  .dump()
+                  .c_str());
+  }
+  DistributedManager::cleanup(true);
+  if (!right) std::fprintf(stderr, "rank %d has a wrong result\n", rank);
+  return right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace meshrun
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: crossing_rank INTERFACE\n", stderr);
+    return 2;
+  }
+  try {
+    return meshrun::run(argv[1]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "crossing_rank: %s\n", error.what());
+    return 1;
+  }
+}
