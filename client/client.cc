@@ -16,6 +16,7 @@
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
 #include "core/status.h"
+#include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
@@ -80,6 +81,31 @@ absl::Status Persist(const StreamOptions& options,
 }
 
 }  // namespace
+
+absl::Status Client::Impl::CheckText(const google::protobuf::Message& request) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& in = *request.GetReflection();
+  std::vector<const FieldDescriptor*> set;
+  in.ListFields(request, &set);
+  for (const FieldDescriptor* field : set) {
+    const int size = field->is_repeated() ? in.FieldSize(request, field) : 1;
+    for (int i = 0; i < size; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        MESHRUN_RETURN_IF_ERROR(CheckText(field->is_repeated()
+                                              ? in.GetRepeatedMessage(request, field, i)
+                                              : in.GetMessage(request, field)));
+      } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+        const std::string text = field->is_repeated() ? in.GetRepeatedString(request, field, i)
+                                                      : in.GetString(request, field);
+        if (!IsUtf8(text)) {
+          return absl::InvalidArgumentError(
+              fmt::format("{}: '{}' is not UTF-8 text", field->name(), EscapeBytes(text)));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Client::Impl::Explain(const grpc::Status& status, const std::string& address) {
   // The coordinator's own errors are passed on unchanged; the others were made by gRPC.
@@ -157,7 +183,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) 
 }
 
 absl::StatusOr<v1::Job> Client::Submit(const v1::JobSpec& spec, bool must_fit,
-                                       const std::string& request_id) {
+                                       const std::string& request_id, std::string* too_big) {
   RandomIdSource ids;
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
@@ -177,6 +203,7 @@ absl::StatusOr<v1::Job> Client::Submit(const v1::JobSpec& spec, bool must_fit,
                     std::string(status.message()), request.request_id()));
   }
   MESHRUN_RETURN_IF_ERROR(status);
+  if (too_big != nullptr) *too_big = response.too_big();
   return std::move(*response.mutable_job());
 }
 
@@ -198,7 +225,8 @@ absl::StatusOr<v1::GetJobResponse> Client::Get(const std::string& job_id) {
   return response;
 }
 
-absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit) {
+absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit, bool* more) {
+  if (more != nullptr) *more = false;
   std::vector<v1::Job> jobs;
   v1::ListJobsRequest request;
   request.set_active_only(active_only);
@@ -209,6 +237,7 @@ absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit
         impl_->Call(*impl_->jobs, &v1::JobService::Stub::ListJobs, request, &response));
     for (v1::Job& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
     if (response.next_page_token().empty()) break;
+    if (more != nullptr) *more = jobs.size() >= limit;
     request.set_page_token(response.next_page_token());
   }
   return jobs;
@@ -219,6 +248,7 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
   v1::GetFlightRecordsRequest request;
   request.set_job_id(job_id);
   *request.mutable_timeout() = ToProtoDuration(wait);
+  MESHRUN_RETURN_IF_ERROR(Impl::CheckText(request));
   grpc::ClientContext context;
   rpc::SetTimeout(context, wait + impl_->options.timeout);
   const auto reader = impl_->jobs->GetFlightRecords(&context, request);
@@ -279,7 +309,7 @@ absl::Status Client::ReadLogs(const LogQuery& query,
   for (const int rank : query.ranks) request.add_ranks(rank);
   for (const v1::LogStream stream : query.streams) request.add_streams(stream);
   request.set_follow(query.follow);
-  request.set_tail_lines(query.tail_lines);
+  if (query.tail_lines) request.set_tail_lines(*query.tail_lines);
   request.set_generation(query.generation);
   request.set_started_there(query.started_there);
   // The first byte not yet delivered, by rank and stream.
@@ -287,7 +317,7 @@ absl::Status Client::ReadLogs(const LogQuery& query,
   return Persist(options, [&](bool* alive) -> absl::Status {
     if (!next.empty()) {
       request.clear_positions();
-      request.set_tail_lines(0);
+      request.clear_tail_lines();
       for (const auto& [key, offset] : next) {
         v1::LogPosition* position = request.add_positions();
         position->set_rank(key.first);

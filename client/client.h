@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -58,8 +59,8 @@ struct LogQuery {
   std::vector<int> ranks;
   std::vector<v1::LogStream> streams;
   bool follow = false;
-  // 0: all.
-  int64_t tail_lines = 0;
+  // Only the last so many lines of each stream; absent: all.
+  std::optional<int64_t> tail_lines;
   // 0: the current one.
   uint64_t generation = 0;
   // Leave out processes that live on from an earlier generation.
@@ -83,11 +84,15 @@ class Client {
   // broke half-way is repeated with the same request id: never two jobs.
   // `request_id`: of an earlier call whose answer did not come; empty: a new one. An error that
   // leaves open whether the job was accepted names it.
+  // `too_big`: where not null, set to why the registered nodes could never run it, else cleared.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool must_fit = false,
-                                 const std::string& request_id = "");
+                                 const std::string& request_id = "",
+                                 std::string* too_big = nullptr);
   absl::StatusOr<v1::GetJobResponse> Get(const std::string& job_id);
   // Newest first.
-  absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000);
+  // `*more`: where not null, whether there are others beyond the limit.
+  absl::StatusOr<std::vector<v1::Job>> List(bool active_only = false, size_t limit = 1000,
+                                            bool* more = nullptr);
   // The recent collectives of each rank, or an error where a rank has ended or does not answer
   // within `wait`. FAILED_PRECONDITION: no generation of the job runs.
   absl::StatusOr<std::vector<v1::FlightRecord>> GetFlightRecords(const std::string& job_id,
@@ -95,6 +100,9 @@ class Client {
   absl::StatusOr<v1::Job> Cancel(const std::string& job_id, bool now, const std::string& reason);
   // Hold, release, priority.
   absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
+  // To the rank processes of the running generation; `ranks`: empty: all.
+  absl::StatusOr<v1::Job> Signal(const std::string& job_id, int signal,
+                                 const std::vector<int>& ranks = {});
   absl::StatusOr<std::vector<v1::Node>> ListNodes();
   absl::StatusOr<v1::DrainNodeResponse> DrainNode(const v1::DrainNodeRequest& request);
   absl::StatusOr<v1::Node> UndrainNode(const std::string& node);

@@ -1,6 +1,8 @@
 // The calls of a Client to its coordinator: client.cc and cluster_calls.cc alone include this.
 #pragma once
 
+#include <google/protobuf/message.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "client/client.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
+#include "core/status.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "meshrun/v1/job_service.grpc.pb.h"
 
@@ -30,6 +33,7 @@ class Client::Impl {
   template <typename Stub, typename Method, typename Request, typename Response>
   absl::Status Call(Stub& stub, Method method, const Request& request, Response* response,
                     std::chrono::nanoseconds timeout) {
+    MESHRUN_RETURN_IF_ERROR(CheckText(request));
     grpc::ClientContext context;
     rpc::SetTimeout(context, timeout);
     return Explain((stub.*method)(&context, request, response), options.address);
@@ -44,6 +48,7 @@ class Client::Impl {
   template <typename Method, typename Request, typename Response>
   absl::Status Stream(Method method, const Request& request, const std::stop_token& stop,
                       bool* alive, const std::function<bool(Response&)>& on_response) {
+    MESHRUN_RETURN_IF_ERROR(CheckText(request));
     const auto begun = std::chrono::steady_clock::now();
     grpc::ClientContext context;
     // A stream has no deadline of its own: it lives as long as the job. Silence of the connection
@@ -62,6 +67,10 @@ class Client::Impl {
     *alive |= reached && std::chrono::steady_clock::now() - begun >= kSettled;
     return Explain(status, options.address);
   }
+
+  // INVALID_ARGUMENT: a field that is text is not UTF-8. gRPC would answer with an error that names
+  // neither the field nor its value.
+  static absl::Status CheckText(const google::protobuf::Message& request);
 
   // The coordinator's own errors are passed on unchanged; those that gRPC made say what to try.
   static absl::Status Explain(const grpc::Status& status, const std::string& address);

@@ -11,6 +11,18 @@ absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
   return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
 }
 
+absl::StatusOr<v1::Job> Client::Signal(const std::string& job_id, int signal,
+                                       const std::vector<int>& ranks) {
+  v1::SignalJobRequest request;
+  request.set_job_id(job_id);
+  request.set_signal(signal);
+  request.mutable_ranks()->Add(ranks.begin(), ranks.end());
+  v1::SignalJobResponse response;
+  MESHRUN_RETURN_IF_ERROR(
+      impl_->Call(*impl_->jobs, &v1::JobService::Stub::SignalJob, request, &response));
+  return std::move(*response.mutable_job());
+}
+
 absl::StatusOr<v1::Job> Client::Update(const v1::UpdateJobRequest& request) {
   v1::UpdateJobResponse response;
   MESHRUN_RETURN_IF_ERROR(

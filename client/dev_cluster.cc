@@ -77,6 +77,11 @@ absl::StatusOr<std::string> DevCluster::DefaultDirectory() {
   return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME is set: set one of them");
 }
 
+bool DevCluster::State::alive() const {
+  return running() || std::any_of(workers.begin(), workers.end(),
+                                  [](const Process& worker) { return worker.running; });
+}
+
 DevCluster::State DevCluster::Read() const {
   State state;
   const auto text = os::ReadFile(directory_ + "/endpoints.json");
@@ -84,6 +89,7 @@ DevCluster::State DevCluster::Read() const {
   const json j = json::parse(*text, nullptr, false);
   if (!j.is_object()) return state;
   state.address = j.value("address", "");
+  state.slots = j.value("slots", 0u);
   if (j.contains("coordinator")) state.coordinator = FromJson(j["coordinator"]);
   for (const json& worker : j.value("workers", json::array()))
     state.workers.push_back(FromJson(worker));
@@ -91,10 +97,12 @@ DevCluster::State DevCluster::Read() const {
 }
 
 absl::Status DevCluster::Write(const State& state) const {
-  json j = {{"address", state.address}, {"workers", json::array()}};
+  json j = {{"address", state.address}, {"slots", state.slots}, {"workers", json::array()}};
   if (state.coordinator) j["coordinator"] = ToJson(*state.coordinator);
   for (const Process& worker : state.workers) j["workers"].push_back(ToJson(worker));
-  return os::WriteFileAtomically(directory_ + "/endpoints.json", j.dump(2) + "\n", 0600);
+  return os::WriteFileAtomically(directory_ + "/endpoints.json",
+                                 j.dump(2, ' ', false, json::error_handler_t::replace) + "\n",
+                                 0600);
 }
 
 absl::StatusOr<DevCluster::Process> DevCluster::StartProcess(const std::string& program,
@@ -122,28 +130,36 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
   State state = Read();
   uint32_t running = 0;
   for (const Process& worker : state.workers) running += worker.running ? 1 : 0;
-  if (running > options.workers) {
+  const uint32_t workers = options.workers != kAsBefore ? options.workers
+                           : !state.workers.empty() ? static_cast<uint32_t>(state.workers.size())
+                                                    : 1;
+  if (running > workers) {
     return absl::FailedPreconditionError(
-        fmt::format("{} workers run and {} are asked for: run 'meshrun dev down' first", running,
-                    options.workers));
+        fmt::format("{} workers run and {} {} asked for: run 'meshrun dev down' first", running,
+                    workers, workers == 1 ? "is" : "are"));
   }
+  if (running > 0 && options.slots != 0 && options.slots != state.slots) {
+    return absl::FailedPreconditionError(
+        fmt::format("--slots {}: {} with {}: run 'meshrun dev down' first", options.slots,
+                    running == 1 ? "a worker runs" : fmt::format("{} workers run", running),
+                    state.slots == 0 ? "the default" : fmt::format("--slots {}", state.slots)));
+  }
+  if (options.slots != 0) state.slots = options.slots;
   std::string ready;
   if (!state.running()) {
-    for (const Process& worker : state.workers) MESHRUN_RETURN_IF_ERROR(Stop(worker));
-    state = State();
+    // On its former address and state: workers that live connect again, and their jobs go on.
     MESHRUN_ASSIGN_OR_RETURN(const std::string sockets,
                              rpc::SocketDirectory(directory_, kSocket.size()));
     MESHRUN_ASSIGN_OR_RETURN(
         state.coordinator,
         StartProcess("meshrun-coordinator", "coordinator",
                      {"--listen", fmt::format("unix:{}{}", sockets, kSocket)}, &ready));
-    const json said = json::parse(ready, nullptr, false);
-    state.address = said.is_object() ? said.value("address", "") : "";
+    state.address = fmt::format("unix:{}{}", sockets, kSocket);
     // Known from here on, so that 'dev down' ends it whatever comes next.
     MESHRUN_RETURN_IF_ERROR(Write(state));
   }
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency() / options.workers);
-  for (uint32_t i = 0; i < options.workers; ++i) {
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency() / workers);
+  for (uint32_t i = 0; i < workers; ++i) {
     const std::string name = fmt::format("worker-{}", i + 1);
     const size_t at = static_cast<size_t>(i);
     if (at < state.workers.size() && state.workers[at].running) continue;
@@ -151,8 +167,8 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
                                           "--address",     "127.0.0.1"};
     // One machine is all of the hosts: each has its share of the cores.
     arguments.insert(arguments.end(), {"--cores", fmt::format("{}", cores)});
-    if (options.slots != 0)
-      arguments.insert(arguments.end(), {"--slots", fmt::format("{}", options.slots)});
+    if (state.slots != 0)
+      arguments.insert(arguments.end(), {"--slots", fmt::format("{}", state.slots)});
     MESHRUN_ASSIGN_OR_RETURN(Process worker,
                              StartProcess("meshrun-worker", name, std::move(arguments), &ready));
     if (at < state.workers.size()) {

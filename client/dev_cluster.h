@@ -30,11 +30,17 @@ class DevCluster {
     std::string address;
     std::optional<Process> coordinator;
     std::vector<Process> workers;
+    // As Up was told; 0: the workers' own choice.
+    uint32_t slots = 0;
     bool running() const { return coordinator && coordinator->running; }
+    // Some process of it lives, the coordinator or a worker.
+    bool alive() const;
   };
+  // As many workers as there were, or 1.
+  static constexpr uint32_t kAsBefore = UINT32_MAX;
   struct UpOptions {
-    uint32_t workers = 1;
-    // 0: the workers' own choice.
+    uint32_t workers = kAsBefore;
+    // 0: as before, or the workers' own choice.
     uint32_t slots = 0;
   };
 
@@ -45,8 +51,8 @@ class DevCluster {
   const std::string& directory() const { return directory_; }
 
   State Read() const;
-  // Starts what is missing; what runs stays. FAILED_PRECONDITION when more workers run than asked
-  // for.
+  // Starts what is missing, on the state that it left; what lives is not touched, and jobs that run
+  // go on. FAILED_PRECONDITION: more workers run than asked for, or they run with other slots.
   absl::StatusOr<State> Up(const UpOptions& options);
   // Workers first, each with time to stop its ranks. `purge` removes jobs and logs too.
   absl::Status Down(bool purge);

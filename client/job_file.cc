@@ -1,8 +1,12 @@
 #include "client/job_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <functional>
 #include <limits>
@@ -11,7 +15,9 @@
 
 #include "client/job_spec.h"
 #include "client/suggest.h"
+#include "core/env_entries.h"
 #include "core/job_spec.h"
+#include "core/os/fd.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -179,14 +185,14 @@ absl::Status SetMeshField(const Value& value, v1::JobSpec* spec) {
   return status.ok() ? status : value.WrongAt(value.node, status);
 }
 
-absl::Status SetEnv(const Value& value, v1::JobSpec* spec) {
+absl::Status SetEnvField(const Value& value, v1::JobSpec* spec) {
   if (!value.node.IsMap()) return value.Wrong("write a map, for example env: {OMP_NUM_THREADS: 2}");
   for (const auto& entry : value.node) {
     if (!entry.first.IsScalar() || !(entry.second.IsScalar() || entry.second.IsNull())) {
       return value.WrongAt(entry.first, "each variable has one text as its value");
     }
-    (*spec->mutable_env())[entry.first.Scalar()] =
-        entry.second.IsNull() ? "" : entry.second.Scalar();
+    SetEnv(*spec->mutable_env(), entry.first.Scalar(),
+           entry.second.IsNull() ? "" : entry.second.Scalar());
   }
   return absl::OkStatus();
 }
@@ -205,7 +211,7 @@ const std::map<std::string, Setter>& Fields() {
         {"working_dir",
          TextField([](v1::JobSpec* s, const std::string& t) { s->set_working_dir(t); },
                    "write a directory")},
-        {"env", SetEnv},
+        {"env", SetEnvField},
         {"nodes", SetNodes},
         {"min_nodes", NumberField<uint32_t>(&v1::JobSpec::set_min_nodes, 1, "1")},
         {"max_nodes", NumberField<uint32_t>(&v1::JobSpec::set_max_nodes, 1, "4")},
@@ -243,6 +249,79 @@ constexpr std::pair<const char*, const char*> kExclusive[] = {
     {"job", "command"},     {"shipped_job", "command"}, {"memory", "memory_bytes"},
 };
 
+absl::Status WrongIn(std::string_view file, const YAML::Mark& mark, std::string_view what) {
+  return absl::InvalidArgumentError(fmt::format("{}:{}:{}: {}", file, std::max(mark.line, 0) + 1,
+                                                std::max(mark.column, 0) + 1, what));
+}
+
+// yaml-cpp takes a quoted text that ends with the file for a whole one.
+bool IsClosed(const std::string& text, const YAML::Node& node) {
+  const auto begin = static_cast<size_t>(node.Mark().pos);
+  if (node.Tag() != "!" || begin >= text.size()) return true;
+  const char quote = text[begin];
+  if (quote != '"' && quote != '\'') return true;
+  for (size_t at = begin + 1; at < text.size(); ++at) {
+    if (quote == '"' && text[at] == '\\') {
+      ++at;
+    } else if (text[at] == quote) {
+      if (quote == '"' || at + 1 >= text.size() || text[at + 1] != quote) return true;
+      ++at;
+    }
+  }
+  return false;
+}
+
+// What yaml-cpp accepts and nobody means: quotes that are never closed, keys that are set twice.
+absl::Status CheckTree(std::string_view file, const std::string& text, const YAML::Node& node,
+                       int depth) {
+  constexpr int kDeepest = 32;
+  if (depth > kDeepest) return WrongIn(file, node.Mark(), "nested too deeply");
+  if (node.IsScalar() && !IsClosed(text, node)) {
+    return WrongIn(file, node.Mark(), "this quote is never closed");
+  }
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) {
+      MESHRUN_RETURN_IF_ERROR(CheckTree(file, text, item, depth + 1));
+    }
+  }
+  if (!node.IsMap()) return absl::OkStatus();
+  std::map<std::string, int> lines;
+  for (const auto& entry : node) {
+    MESHRUN_RETURN_IF_ERROR(CheckTree(file, text, entry.first, depth + 1));
+    MESHRUN_RETURN_IF_ERROR(CheckTree(file, text, entry.second, depth + 1));
+    if (!entry.first.IsScalar()) continue;
+    const auto [known, is_new] = lines.emplace(entry.first.Scalar(), entry.first.Mark().line + 1);
+    if (!is_new) {
+      return WrongIn(file, entry.first.Mark(),
+                     fmt::format("{}: set before, at line {}: remove one of the two",
+                                 entry.first.Scalar(), known->second));
+    }
+  }
+  return absl::OkStatus();
+}
+
+constexpr size_t kMostBytes = size_t{2} << 20;
+
+// kMostBytes and one, at most: pipes are welcome, and what never ends is not.
+absl::StatusOr<std::string> ReadSome(const std::string& path) {
+  const os::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return os::ErrnoStatus(errno, path);
+  std::string content(kMostBytes + 1, '\0');
+  size_t size = 0;
+  while (size < content.size()) {
+    const ssize_t n = ::read(fd.get(), content.data() + size, content.size() - size);
+    if (n == 0) break;
+    if (n > 0) {
+      size += static_cast<size_t>(n);
+    } else if (errno != EINTR) {
+      // A directory, for one.
+      return absl::InvalidArgumentError(std::string(os::ErrnoStatus(errno, path).message()));
+    }
+  }
+  content.resize(size);
+  return content;
+}
+
 absl::StatusOr<v1::JobSpec> ParseFields(const YAML::Node& root, std::string_view name) {
   if (!root.IsMap()) {
     return absl::InvalidArgumentError(fmt::format(
@@ -264,10 +343,7 @@ absl::StatusOr<v1::JobSpec> ParseFields(const YAML::Node& root, std::string_view
                                              ? fmt::format(": there are {}", fmt::join(known, ", "))
                                              : nearest));
     }
-    if (!seen.emplace(value.field, entry.first).second) {
-      return value.WrongAt(entry.first, fmt::format("set before, at line {}: remove one of the two",
-                                                    seen[value.field].Mark().line + 1));
-    }
+    seen.emplace(value.field, entry.first);
     for (const auto& [one, other] : kExclusive) {
       const char* rival = value.field == one ? other : value.field == other ? one : nullptr;
       if (rival != nullptr && seen.count(rival) != 0) {
@@ -336,7 +412,14 @@ absl::StatusOr<std::vector<std::string>> SplitCommandLine(std::string_view line)
 absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_view name) {
   // yaml-cpp throws; no exception leaves this function.
   try {
-    return ParseFields(YAML::Load(text), name);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
+    MESHRUN_RETURN_IF_ERROR(CheckTree(name, text, root, 0));
+    if (documents.size() > 1) {
+      return WrongIn(name, documents[1].Mark(),
+                     "a second document begins here: a job file holds one job");
+    }
+    return ParseFields(root, name);
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(fmt::format("{}:{}:{}: this is not YAML: {}", name,
                                                   e.mark.line + 1, e.mark.column + 1, e.msg));
@@ -344,8 +427,21 @@ absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_vi
 }
 
 absl::StatusOr<v1::JobSpec> ReadJobFile(const std::string& path) {
-  MESHRUN_ASSIGN_OR_RETURN(const std::string text, os::ReadFile(path == "-" ? "/dev/stdin" : path));
-  return ParseJobText(text, path == "-" ? "standard input" : path);
+  const std::string name = path == "-" ? "standard input" : path;
+  const auto text = ReadSome(path == "-" ? "/dev/stdin" : path);
+  if (!text.ok()) return text.status();
+  if (const size_t zero = text->find('\0'); zero != std::string::npos) {
+    YAML::Mark mark;
+    mark.line = static_cast<int>(std::count(text->begin(), text->begin() + zero, '\n'));
+    mark.column = 0;
+    return WrongIn(name, mark, "a zero byte: this is not YAML");
+  }
+  if (text->size() > kMostBytes) {
+    return WrongIn(
+        name, YAML::Mark(),
+        fmt::format("it has more than {}: this is not a job file", FormatBytes(kMostBytes)));
+  }
+  return ParseJobText(*text, name);
 }
 
 }  // namespace meshrun::client

@@ -27,11 +27,18 @@ size_t Distance(std::string_view a, std::string_view b) {
   return one[b.size()];
 }
 
+// As many as a slip of the fingers makes. Two short words, or two ids with random ends, are not near
+// because they have letters in common.
+size_t MostEdits(std::string_view typed) {
+  typed.remove_prefix(std::min(typed.find_first_not_of('-'), typed.size()));
+  return typed.size() < 3 ? 0 : typed.size() < 6 ? 1 : 2;
+}
+
 }  // namespace
 
 std::string Nearest(std::string_view typed, const std::vector<std::string>& words) {
   std::string best;
-  size_t best_distance = std::max<size_t>(1, typed.size() / 3) + 1;
+  size_t best_distance = MostEdits(typed) + 1;
   for (const std::string& word : words) {
     const size_t distance = Distance(typed, word);
     if (distance < best_distance) {

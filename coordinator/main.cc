@@ -89,8 +89,9 @@ int Fail(const absl::Status& why, int code) { return Fail(std::string(why.messag
 
 // Says where we are to whoever started us.
 void WriteReady(int fd, const Server& server) {
-  const std::string line =
-      nlohmann::json({{"address", server.address()}, {"term", server.term()}}).dump() + "\n";
+  const std::string line = nlohmann::json({{"address", server.address()}, {"term", server.term()}})
+                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                           "\n";
   // A starter that has gone is no reason to stop.
   if (::write(fd, line.data(), line.size()) < 0) {
     meshrun::log::Warning("--ready-fd cannot be written", {{"fd", fd}});

@@ -61,7 +61,7 @@ class RunningServer : public Server {
     rpc::EnableServerPlugins();
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(builder);
-    builder.AddListeningPort(options_.listen, credentials, &port_);
+    builder.AddListeningPort(rpc::GrpcTarget(options_.listen), credentials, &port_);
     builder.RegisterService(&sessions_);
     builder.RegisterService(&jobs_);
     builder.RegisterService(&cluster_);
@@ -84,7 +84,9 @@ class RunningServer : public Server {
         loop_.PostEnd(std::move(event));
       });
     }
-    health_.Watch(*server_);
+    health_.Watch(*server_,
+                  {v1::SessionService::service_full_name(), v1::JobService::service_full_name(),
+                   v1::ClusterService::service_full_name(), v1::StoreService::service_full_name()});
     address_ = options_.listen;
     if (unix_path) {
       port_ = 0;

@@ -49,6 +49,43 @@ absl::Status CheckDuration(std::string_view field, const google::protobuf::Durat
       fmt::format("{}: {} s is not between 0 and ten years", field, duration.seconds()));
 }
 
+bool HasZero(std::string_view text) { return text.find('\0') != std::string_view::npos; }
+
+// What the system takes as C strings would end at a zero byte.
+absl::Status CheckBytes(const v1::JobSpec& spec) {
+  for (const std::string& word : spec.command()) {
+    if (HasZero(word)) {
+      return absl::InvalidArgumentError(
+          fmt::format("command: '{}' holds a zero byte, which no argument can", word.c_str()));
+    }
+  }
+  if (!spec.working_dir().empty() && spec.working_dir()[0] != '/') {
+    return absl::InvalidArgumentError(fmt::format(
+        "working_dir: '{}' is relative, and the ranks' hosts know no directory that it could begin "
+        "at: write an absolute path",
+        spec.working_dir()));
+  }
+  if (HasZero(spec.working_dir())) {
+    return absl::InvalidArgumentError("working_dir: it holds a zero byte, which no path can");
+  }
+  for (const v1::EnvEntry& entry : spec.env()) {
+    const std::string& name = entry.name();
+    if (name.empty() || name.find('=') != std::string::npos || HasZero(name)) {
+      return absl::InvalidArgumentError(
+          fmt::format("env: '{}' is not the name of an environment variable", name));
+    }
+    if (IsSetForRanks(name)) {
+      return absl::InvalidArgumentError(fmt::format(
+          "env: {} is set by meshrun for each rank: leave it out, or take another name", name));
+    }
+    if (HasZero(entry.value())) {
+      return absl::InvalidArgumentError(
+          fmt::format("env: {} holds a zero byte, which no variable can", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSizes(const v1::JobSpec& spec) {
   if (const size_t bytes = spec.ByteSizeLong(); bytes > kMostSpecBytes) {
     return absl::InvalidArgumentError(fmt::format(
@@ -113,6 +150,34 @@ absl::Status CheckJobName(std::string_view name) {
       name, kLongestJobName, JobNameFromCommand(name)));
 }
 
+bool IsSetForRanks(std::string_view variable) {
+  constexpr std::string_view kNames[] = {"RANK",
+                                         "LOCAL_RANK",
+                                         "WORLD_SIZE",
+                                         "LOCAL_WORLD_SIZE",
+                                         "GROUP_RANK",
+                                         "GROUP_WORLD_SIZE",
+                                         "NODE_RANK",
+                                         "ROLE_RANK",
+                                         "ROLE_WORLD_SIZE",
+                                         "MASTER_ADDR",
+                                         "MASTER_PORT",
+                                         "TORCHELASTIC_RESTART_COUNT",
+                                         "TORCHELASTIC_MAX_RESTARTS",
+                                         "TORCHELASTIC_RUN_ID",
+                                         "TORCHELASTIC_USE_AGENT_STORE",
+                                         "TORCHELASTIC_ERROR_FILE",
+                                         "MESHRUN_AGENT",
+                                         "MESHRUN_JOB_ID",
+                                         "MESHRUN_GENERATION",
+                                         "MESHRUN_TOKEN",
+                                         "MESHRUN_REPORT",
+                                         "MESHRUN_NODE_NAME",
+                                         "MESHRUN_MESH",
+                                         "MESHRUN_GPUS"};
+  return std::find(std::begin(kNames), std::end(kNames), variable) != std::end(kNames);
+}
+
 absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
   if (spec.name().empty()) {
     spec.set_name(JobNameFromCommand(!spec.shipped_job().empty() ? spec.shipped_job()
@@ -150,13 +215,7 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
       return absl::InvalidArgumentError("exclude_nodes: a name is empty: write names of nodes");
     }
   }
-  for (const auto& [name, value] : spec.env()) {
-    if (name.empty() || name.find('=') != std::string::npos ||
-        name.find('\0') != std::string::npos) {
-      return absl::InvalidArgumentError(
-          fmt::format("env: '{}' is not the name of an environment variable", name));
-    }
-  }
+  MESHRUN_RETURN_IF_ERROR(CheckBytes(spec));
   return CheckMeshAgainstNodes(spec);
 }
 

@@ -24,6 +24,9 @@ std::string JobNameFromCommand(std::string_view command);
 // INVALID_ARGUMENT shows a name that would do.
 absl::Status CheckJobName(std::string_view name);
 
+// Variables that meshrun sets for each rank, whatever the job says: RANK, WORLD_SIZE, ...
+bool IsSetForRanks(std::string_view variable);
+
 // Fills in defaults (name, nodes, ranks per node, CPUs per rank) and checks the rest: what no
 // cluster could run is refused. A second call changes nothing.
 // INVALID_ARGUMENT: which field is wrong, its value, and what to write instead.

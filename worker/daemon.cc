@@ -24,6 +24,8 @@
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
 #include "core/version.h"
+#include "meshrun/v1/agent_service.grpc.pb.h"
+#include "meshrun/v1/store_service.grpc.pb.h"
 #include "worker/host_address.h"
 #include "worker/inventory/inventory.h"
 #include "worker/launch/shipped_jobs.h"
@@ -162,7 +164,8 @@ absl::Status Daemon::Init() {
 
   MESHRUN_RETURN_IF_ERROR(agent_server_->Start());
   health_ = std::make_unique<rpc::LoopHealth>(options_.health);
-  health_->Watch(agent_server_->server());
+  health_->Watch(agent_server_->server(),
+                 {v1::AgentService::service_full_name(), v1::StoreService::service_full_name()});
   Beat();
   WatchSignals();
   WatchLifeline();

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 
 #include "client/suggest.h"
 
@@ -117,6 +118,59 @@ absl::StatusOr<Arguments> SplitArguments(const CLI::App& app, const std::vector<
       }
     }
     if (!status.ok()) return status;
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<std::string>> FlagsFromEnvironment(
+    const CLI::App& app, const std::vector<std::string>& given,
+    const std::function<std::optional<std::string>(const std::string&)>& variable) {
+  constexpr std::string_view kNames[] = {"nnodes",
+                                         "nproc-per-node",
+                                         "rdzv-backend",
+                                         "rdzv-endpoint",
+                                         "rdzv-id",
+                                         "rdzv-conf",
+                                         "standalone",
+                                         "max-restarts",
+                                         "monitor-interval",
+                                         "start-method",
+                                         "role",
+                                         "module",
+                                         "no-python",
+                                         "run-path",
+                                         "log-dir",
+                                         "redirects",
+                                         "tee",
+                                         "node-rank",
+                                         "local-ranks-filter",
+                                         "master-addr",
+                                         "master-port",
+                                         "local-addr",
+                                         "event-log-handler",
+                                         "signals-to-handle"};
+  std::vector<std::string> out;
+  for (const std::string_view name : kNames) {
+    std::string pet = fmt::format("PET_{}", name);
+    std::transform(pet.begin(), pet.end(), pet.begin(), [](unsigned char c) {
+      return c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    });
+    const auto value = variable(pet);
+    const CLI::Option* option = Find(app, fmt::format("--{}", name));
+    if (!value || value->empty() || option == nullptr) continue;
+    const std::string flag = MainName(*option);
+    const bool is_given = std::any_of(given.begin(), given.end(), [&](const std::string& word) {
+      return word == flag || word.starts_with(flag + "=");
+    });
+    if (is_given) continue;
+    if (TakesValue(*option)) {
+      out.push_back(flag + "=" + *value);
+    } else if (value->find_first_not_of("0123456789") != std::string::npos) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}={}: write 1 for {}, or 0", pet, *value, flag));
+    } else if (value->find_first_not_of('0') != std::string::npos) {
+      out.push_back(flag);
+    }
   }
   return out;
 }

@@ -2,6 +2,8 @@
 // torchrun's underscores, and flags that do not exist. Pure.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,12 @@ struct Arguments {
 // its value.
 absl::StatusOr<Arguments> SplitArguments(const CLI::App& app, const std::vector<std::string>& words,
                                          bool rest_is_command);
+
+// torchrun's variables: PET_NNODES=2 stands for --nnodes=2 where `given`, flags as in Arguments, has no
+// such flag. Of a switch, as torchrun reads it, a number, 0 for off. INVALID_ARGUMENT: it is not one.
+absl::StatusOr<std::vector<std::string>> FlagsFromEnvironment(
+    const CLI::App& app, const std::vector<std::string>& given,
+    const std::function<std::optional<std::string>(const std::string&)>& variable);
 
 // Every long and short name of the app's flags, with dashes.
 std::vector<std::string> FlagNames(const CLI::App& app);

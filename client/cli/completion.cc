@@ -1,28 +1,62 @@
 // meshrun completion: prints the completion script of a shell.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 
+#include "client/cli/completion_scripts.h"
 #include "client/cli/context.h"
-#include "client/cli/help.h"
 #include "core/exit_codes.h"
+#include "core/os/process.h"
+#include "core/text.h"
 
 namespace meshrun::client {
 
+std::vector<std::string> ShippedJobs(const std::string& worker) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> jobs;
+  const fs::path room = fs::path(worker).parent_path();
+  // Where the worker looks: beside its room in a build tree, else where programs are installed.
+  for (const fs::path& directory : {room.parent_path() / "jobs", room / "jobs",
+                                    room.parent_path() / "libexec" / "meshrun" / "jobs"}) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(directory, error)) {
+      const fs::path program = entry.path() / entry.path().filename();
+      if (entry.is_directory(error) && ::access(program.c_str(), X_OK) == 0 &&
+          fs::is_regular_file(program, error)) {
+        jobs.push_back(entry.path().filename());
+      }
+    }
+  }
+  std::sort(jobs.begin(), jobs.end(), NaturalLess);
+  return jobs;
+}
+
 void AddCompletion(FlagSet& root, Commands* commands) {
   auto shell = std::make_shared<std::string>("bash");
-  FlagSet flags = root.Command("completion", "Prints the completion script for bash");
+  FlagSet flags = root.Command("completion", "Prints the completion script for bash, zsh or fish");
   flags.Examples(
       "  source <(meshrun completion bash)\n"
-      "  meshrun completion bash > /etc/bash_completion.d/meshrun");
+      "  meshrun completion bash > /etc/bash_completion.d/meshrun\n"
+      "  meshrun completion zsh > ~/.zfunc/_meshrun      a directory of $fpath\n"
+      "  meshrun completion fish | source");
   flags.ListUnder("Set up");
-  flags.Argument("SHELL", shell.get(), /*required=*/false, "bash");
+  flags.Argument("SHELL", shell.get(), /*required=*/false, "bash, zsh or fish");
   commands->push_back({flags.app(), [app = root.app(), shell] {
-                         if (*shell != "bash") {
-                           return Fail(absl::InvalidArgumentError(
-                               fmt::format("there is no completion for '{}': write bash", *shell)));
+                         // What the scripts themselves ask, for --job.
+                         if (*shell == "shipped-jobs") {
+                           const auto worker = os::FindOwnProgram("meshrun-worker");
+                           if (!worker.ok()) return Fail(worker.status());
+                           for (const std::string& job : ShippedJobs(*worker)) {
+                             fmt::print("{}\n", job);
+                           }
+                           return static_cast<int>(kExitOk);
                          }
-                         fmt::print("{}", BashCompletion(*app));
+                         const auto script = CompletionScript(*app, *shell);
+                         if (!script.ok()) return Fail(script.status());
+                         fmt::print("{}", *script);
                          return static_cast<int>(kExitOk);
                        }});
 }

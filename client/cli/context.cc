@@ -1,7 +1,6 @@
 #include "client/cli/context.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/util/json_util.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
@@ -59,7 +59,8 @@ absl::StatusOr<CoordinatorAddress> ResolveCoordinator(const CoordinatorFlags& fl
   }
   if (const auto directory = DevCluster::DefaultDirectory(); directory.ok()) {
     const DevCluster::State state = DevCluster(*directory).Read();
-    if (state.running() && !state.address.empty()) {
+    // Also where its coordinator alone has ended: the error then says how it comes back.
+    if (state.alive() && !state.address.empty()) {
       return CoordinatorAddress{state.address, "the dev cluster"};
     }
   }
@@ -105,15 +106,6 @@ Style StyleOf(int fd) {
 
 std::chrono::nanoseconds WallNow() { return Clock::Real().WallNow(); }
 
-std::string ToJson(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.always_print_primitive_fields = true;
-  std::string out;
-  if (!google::protobuf::util::MessageToJsonString(message, &out, options).ok()) return "{}\n";
-  return out;
-}
-
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
@@ -139,17 +131,16 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 void Say(std::string_view text) {
+  // What refuses an address, or warns of it, names itself.
+  constexpr std::string_view kName = "meshrun: ";
+  if (text.starts_with(kName)) text.remove_prefix(kName.size());
   std::fflush(stdout);
   // fmt::print would throw where it cannot be written.
-  std::fputs(fmt::format("meshrun: {}\n", text).c_str(), stderr);
+  std::fputs(fmt::format("meshrun: {}\n", EscapeBytes(text)).c_str(), stderr);
 }
 
 int Fail(const absl::Status& status) {
-  std::string_view text(status.message().data(), status.message().size());
-  // What refuses an address names itself.
-  constexpr std::string_view kName = "meshrun: ";
-  if (text.starts_with(kName)) text.remove_prefix(kName.size());
-  Say(text);
+  Say(std::string_view(status.message().data(), status.message().size()));
   return ExitCodeOf(status);
 }
 

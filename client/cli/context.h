@@ -2,8 +2,6 @@
 // program.
 #pragma once
 
-#include <google/protobuf/message.h>
-
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -14,6 +12,7 @@
 #include "absl/status/status.h"
 #include "client/cli/flag_set.h"
 #include "client/client.h"
+#include "client/render/json.h"
 #include "client/render/style.h"
 
 namespace meshrun::client {
@@ -44,9 +43,6 @@ void AddOutputFlag(FlagSet& flags, std::string* output);
 Style StyleOf(int fd);
 std::chrono::nanoseconds WallNow();
 
-// protobuf JSON; every field present, so that a script need not ask.
-std::string ToJson(const google::protobuf::Message& message);
-
 // What the shell gets for an error.
 int ExitCodeOf(const absl::Status& status);
 // "meshrun: <text>" on standard error.
@@ -57,12 +53,17 @@ int Fail(const absl::Status& status);
 // On standard error, milliseconds since the process began, where MESHRUN_TRACE is set.
 void Trace(const char* phase);
 
+// Jobs that ship with the meshrun of this worker program, in natural order.
+std::vector<std::string> ShippedJobs(const std::string& worker);
+
 // One command: its flags and what it does. `rest`: where the user's own command goes, for those
 // that run one.
 struct Command {
   CLI::App* app = nullptr;
   std::function<int()> run;
   std::vector<std::string>* rest = nullptr;
+  // torchrun's PET_* variables stand for flags that are not given.
+  bool reads_pet = false;
 };
 using Commands = std::vector<Command>;
 
@@ -76,6 +77,8 @@ void AddCancel(FlagSet& root, Commands* commands);
 void AddQueue(FlagSet& root, Commands* commands);
 void AddEvents(FlagSet& root, Commands* commands);
 void AddWhy(FlagSet& root, Commands* commands);
+void AddWait(FlagSet& root, Commands* commands);
+void AddSignal(FlagSet& root, Commands* commands);
 void AddNodes(FlagSet& root, Commands* commands);
 void AddNode(FlagSet& root, Commands* commands);
 void AddDev(FlagSet& root, Commands* commands);

@@ -29,6 +29,20 @@ void Print(const DevCluster::State& state) {
   fmt::print("{}", table.Render(0, TableWidth(StyleOf(1))));
 }
 
+void PrintJson(const DevCluster::State& state) {
+  const auto process = [](const DevCluster::Process& p) {
+    return nlohmann::json{
+        {"name", p.name}, {"pid", p.pid}, {"running", p.running}, {"log", p.log_path}};
+  };
+  nlohmann::json out = {{"running", state.running()},
+                        {"address", state.address},
+                        {"coordinator", nullptr},
+                        {"workers", nlohmann::json::array()}};
+  if (state.coordinator) out["coordinator"] = process(*state.coordinator);
+  for (const DevCluster::Process& worker : state.workers) out["workers"].push_back(process(worker));
+  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 absl::StatusOr<DevCluster> Find() {
   auto directory = DevCluster::DefaultDirectory();
   if (!directory.ok()) return directory.status();
@@ -39,9 +53,13 @@ int Up(const DevFlags& flags) {
   auto cluster = Find();
   if (!cluster.ok()) return Fail(cluster.status());
   if (flags.up.workers == 0)
-    return Fail(absl::InvalidArgumentError("--workers: write a number from 1 up"));
+    return Fail(absl::InvalidArgumentError("--workers 0: write a number from 1 up"));
   const auto state = cluster->Up(flags.up);
   if (!state.ok()) return Fail(state.status());
+  if (flags.output == "json") {
+    PrintJson(*state);
+    return kExitOk;
+  }
   Print(*state);
   Say(fmt::format(
       "other commands find it by themselves; try: meshrun submit --follow --nproc 2 -- hostname"));
@@ -55,20 +73,6 @@ int Down(const DevFlags& flags) {
   if (const absl::Status status = cluster->Down(flags.purge); !status.ok()) return Fail(status);
   Say(running ? "the dev cluster is down" : "no dev cluster was up");
   return kExitOk;
-}
-
-void PrintJson(const DevCluster::State& state) {
-  const auto process = [](const DevCluster::Process& p) {
-    return nlohmann::json{
-        {"name", p.name}, {"pid", p.pid}, {"running", p.running}, {"log", p.log_path}};
-  };
-  nlohmann::json out = {{"running", state.running()},
-                        {"address", state.address},
-                        {"coordinator", nullptr},
-                        {"workers", nlohmann::json::array()}};
-  if (state.coordinator) out["coordinator"] = process(*state.coordinator);
-  for (const DevCluster::Process& worker : state.workers) out["workers"].push_back(process(worker));
-  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 int Status(const DevFlags& flags) {
@@ -102,14 +106,21 @@ void AddDev(FlagSet& root, Commands* commands) {
       "  meshrun dev status\n"
       "  meshrun dev down");
   dev.ListUnder("Set up");
-  FlagSet up = dev.Command("up", "Starts it; what runs already stays");
-  up.Examples("  meshrun dev up -n 4 --slots 2");
-  up.Number("-n,--workers", &values->up.workers, "Workers, each a node of its own (default 1)");
-  up.Number("--slots", &values->up.slots, "CPU slots of each (default: the cores, at least 8)");
+  FlagSet up = dev.Command("up",
+                           "Starts it, or what is missing of it\n\n"
+                           "What runs is not touched: a coordinator that was killed comes back on "
+                           "its state, and jobs go on.");
+  up.Examples(
+      "  meshrun dev up -n 4 --slots 2\n"
+      "  meshrun dev up                   as it was, after something of it has ended");
+  up.Number("-n,--workers", &values->up.workers,
+            "Workers, each a node of its own (default: as many as before, or 1)");
+  up.Number("--slots", &values->up.slots,
+            "CPU slots of each (default: as before, or the cores, at least 8)");
   FlagSet down = dev.Command("down", "Stops it, and the ranks that run on it");
   down.Switch("--purge", &values->purge, "Remove its jobs and logs too");
   FlagSet status = dev.Command("status", "Says what runs and where the logs are");
-  AddOutputFlag(status, &values->output);
+  for (FlagSet* command : {&up, &status}) AddOutputFlag(*command, &values->output);
   for (FlagSet* command : {&up, &down, &status}) command->ListUnder("Commands");
   commands->push_back({up.app(), [values] { return Up(*values); }});
   commands->push_back({down.app(), [values] { return Down(*values); }});

@@ -17,6 +17,7 @@
 #include "client/dev_cluster.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
+#include "client/render/report.h"
 #include "client/render/table.h"
 #include "core/certificates/certificate.h"
 #include "core/exit_codes.h"
@@ -48,25 +49,6 @@ struct DoctorFlags {
   CoordinatorFlags coordinator;
   std::string output;
 };
-
-std::vector<std::string> ShippedJobs(const std::string& worker) {
-  std::vector<std::string> jobs;
-  const fs::path room = fs::path(worker).parent_path();
-  // Where the worker looks: beside its room in a build tree, else where programs are installed.
-  for (const fs::path& directory : {room.parent_path() / "jobs", room / "jobs",
-                                    room.parent_path() / "libexec" / "meshrun" / "jobs"}) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(directory, error)) {
-      const fs::path program = entry.path() / entry.path().filename();
-      if (entry.is_directory(error) && ::access(program.c_str(), X_OK) == 0 &&
-          fs::is_regular_file(program, error)) {
-        jobs.push_back(entry.path().filename());
-      }
-    }
-  }
-  std::sort(jobs.begin(), jobs.end(), NaturalLess);
-  return jobs;
-}
 
 void CheckPrograms(Checks* checks) {
   checks->push_back({Level::kOk, "meshrun", fmt::format("{} at {}", kVersion, os::SelfPath()), ""});
@@ -166,8 +148,8 @@ void CheckCoordinator(const DoctorFlags& flags, Checks* checks) {
   const auto nodes = (*client)->ListNodes();
   for (const v1::Node& node : nodes.value_or(std::vector<v1::Node>())) {
     if (node.state() != v1::NODE_STATE_HEALTHY) {
-      checks->push_back({Level::kWarn, "node " + node.name(), v1::NodeState_Name(node.state()),
-                         "see its daemon's log"});
+      checks->push_back(
+          {Level::kWarn, "node " + node.name(), StateName(node.state()), "see its daemon's log"});
     } else if (node.version() != kVersion) {
       checks->push_back({Level::kWarn, "node " + node.name(), "version " + node.version(),
                          fmt::format("install {} there too", kVersion)});

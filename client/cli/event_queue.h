@@ -33,8 +33,12 @@ struct Interrupted {
 struct CancelAnswered {
   absl::Status status;
 };
-using Event =
-    std::variant<JobChanged, WatchEnded, Output, OutputEnded, Interrupted, CancelAnswered>;
+struct SignalAnswered {
+  int signal = 0;
+  absl::Status status;
+};
+using Event = std::variant<JobChanged, WatchEnded, Output, OutputEnded, Interrupted, CancelAnswered,
+                           SignalAnswered>;
 
 // The bytes of output in the queue are bounded: Push waits while there are too many, unless told to
 // stop. Thread-safe.

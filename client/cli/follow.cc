@@ -42,10 +42,15 @@ constexpr std::chrono::seconds kDrainWithoutNode(1);
 
 nanoseconds SteadyNow() { return Clock::Real().SteadyNow(); }
 
-os::UniqueFd TerminationSignalFd() {
+bool IsUserSignal(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
+
+os::UniqueFd SignalFd(bool user_signals) {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  if (user_signals) {
+    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  }
   return os::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
@@ -68,7 +73,7 @@ class Follower {
   Follower(Client& client, const v1::Job& job, const FollowOptions& options)
       : client_(client),
         options_(options),
-        signals_(TerminationSignalFd()),
+        signals_(SignalFd(options.forward_user_signals)),
         screen_(options.view.input_rank >= 0),
         job_(job) {}
   int Run();
@@ -86,6 +91,7 @@ class Follower {
   void Handle(const OutputEnded& event);
   void Handle(const Interrupted& event);
   void Handle(const CancelAnswered& event);
+  void Handle(const SignalAnswered& event);
   void OnSignal(int signal);
   void StartReader();
   void Cancel(bool now, const std::string& reason);
@@ -243,7 +249,19 @@ void Follower::Handle(const CancelAnswered& event) {
   leave_with_ = kExitSignalBase + first_signal_;
 }
 
+void Follower::Handle(const SignalAnswered& event) {
+  if (event.status.ok() || HasEnded(job_.state())) return;
+  screen_.Say(fmt::format("{} was not passed on: {}", os::SignalName(event.signal),
+                          std::string(event.status.message())));
+}
+
 void Follower::OnSignal(int signal) {
+  if (IsUserSignal(signal)) {
+    threads_.emplace_back([this, signal, job_id = job_.job_id()] {
+      queue_.Push(SignalAnswered{signal, client_.Signal(job_id, signal).status()});
+    });
+    return;
+  }
   if (signal == SIGHUP && options_.detach_on_hangup) {
     leave_with_ = kExitSignalBase + signal;
     return;
@@ -345,7 +363,7 @@ absl::StatusOr<v1::Job> FollowGenerations(
           query.generation = last = g;
           read(query);
           query.started_there = true;
-          query.tail_lines = 0;
+          query.tail_lines.reset();
         }
       },
       watch);
@@ -374,7 +392,7 @@ int ShowLogs(Client& client, const LogQuery& query, int world_size) {
   // A single rank's output is shown unchanged: it can go to a file.
   if (query.ranks.size() == 1) view.shown_ranks = 1;
   OutputPipe pipe(screen, world_size, view);
-  const os::UniqueFd signals = TerminationSignalFd();
+  const os::UniqueFd signals = SignalFd(/*user_signals=*/false);
   EventQueue queue;
   std::atomic<int> job_code = kExitOk;
   std::jthread reader([&](const std::stop_token& stop) {

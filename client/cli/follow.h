@@ -19,6 +19,8 @@ struct FollowOptions {
   bool can_ask_later = true;
   // On SIGHUP: leave the job alone and go (true), or cancel it as on Ctrl-C.
   bool detach_on_hangup = true;
+  // SIGUSR1 and SIGUSR2 are passed on to the ranks; they must be blocked as the others are.
+  bool forward_user_signals = false;
   std::chrono::nanoseconds patience = std::chrono::seconds(60);
   // Processes that the job needs: a descriptor that is readable once the process has ended, and a
   // sentence for that case.

@@ -109,74 +109,8 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-void AddCompletionCase(const CLI::App& app, const std::string& path, std::string* out) {
-  const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });
-  std::vector<std::string> names;
-  for (const CLI::App* sub : subcommands) {
-    if (!sub->get_group().empty()) names.push_back(sub->get_name());
-  }
-  std::vector<std::string> flags;
-  bool wants_job = false;
-  for (const CLI::Option* option : app.get_options()) {
-    wants_job |= option->get_positional() && option->get_name(true).starts_with("JOB");
-    if (option->get_group().empty() || option->get_positional()) continue;
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  }
-  *out += fmt::format("    \"{}\") commands=\"{}\" flags=\"{}\" jobs={} ;;\n", path,
-                      fmt::join(names, " "), fmt::join(flags, " "), wants_job ? 1 : 0);
-  for (const CLI::App* sub : subcommands) {
-    AddCompletionCase(*sub, path.empty() ? sub->get_name() : path + " " + sub->get_name(), out);
-  }
-}
-
-void CollectCommands(const CLI::App& app, const std::string& path, std::vector<std::string>* out) {
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
-    const std::string own = path.empty() ? sub->get_name() : path + " " + sub->get_name();
-    out->push_back(own);
-    CollectCommands(*sub, own, out);
-  }
-}
-
 }  // namespace
 
 void UseHelpFormat(FlagSet& root) { root.app()->formatter(std::make_shared<HelpFormatter>()); }
-
-std::string BashCompletion(const CLI::App& root) {
-  std::string cases;
-  AddCompletionCase(root, "", &cases);
-  std::vector<std::string> commands;
-  CollectCommands(root, "", &commands);
-  return fmt::format(
-      R"bash(# bash completion of meshrun; for this shell: source <(meshrun completion bash)
-_meshrun() {{
-  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} path="" commands="" flags="" jobs=0 i
-  for ((i = 1; i < COMP_CWORD; i++)); do
-    case "|{0}|" in
-      *"|${{path:+$path }}${{COMP_WORDS[i]}}|"*) path="${{path:+$path }}${{COMP_WORDS[i]}}" ;;
-      *) break ;;
-    esac
-  done
-  case "$prev" in
-    -o | --output) COMPREPLY=($(compgen -W "table json" -- "$cur")); return ;;
-    -f | --file | --working-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --procs-per-node | --nproc-per-node | --nproc) COMPREPLY=($(compgen -W "1 2 4 8 gpu cpu" -- "$cur")); return ;;
-    --stream) COMPREPLY=($(compgen -W "stdout stderr" -- "$cur")); return ;;
-  esac
-  case "$path" in
-{1}  esac
-  if [[ $cur == -* ]]; then
-    COMPREPLY=($(compgen -W "$flags" -- "$cur"))
-  elif [[ -n $commands ]]; then
-    COMPREPLY=($(compgen -W "$commands" -- "$cur"))
-  elif ((jobs)); then
-    COMPREPLY=($(compgen -W "$(meshrun ps --all --quiet 2>/dev/null)" -- "$cur"))
-  else
-    COMPREPLY=($(compgen -f -- "$cur"))
-  fi
-}}
-complete -o filenames -o bashdefault -F _meshrun meshrun
-)bash",
-      fmt::join(commands, "|"), cases);
-}
 
 }  // namespace meshrun::client

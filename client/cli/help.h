@@ -10,7 +10,4 @@ namespace meshrun::client {
 // Gives this command and those declared below it later the form of --help described above.
 void UseHelpFormat(FlagSet& root);
 
-// The completion script for bash, from the tree of commands and flags.
-std::string BashCompletion(const CLI::App& root);
-
 }  // namespace meshrun::client

@@ -1,6 +1,7 @@
 #include "client/cli/job_flags.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -8,6 +9,7 @@
 #include <filesystem>
 
 #include "client/job_spec.h"
+#include "core/env_entries.h"
 #include "core/job_spec.h"
 #include "core/labels.h"
 #include "core/os/process.h"
@@ -29,24 +31,77 @@ absl::StatusOr<Int> ParseNumber(std::string_view flag, const std::string& text, 
   return value;
 }
 
-absl::Status SetVariable(const std::string& text, const JobContext& context, v1::JobSpec* spec) {
+absl::Status SetVariable(std::string_view flag, const std::string& text, const JobContext& context,
+                         v1::JobSpec* spec) {
   const size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   if (name.empty()) {
     return absl::InvalidArgumentError(
-        fmt::format("--env {}: write NAME=VALUE, or NAME to pass yours on", text));
+        fmt::format("{} {}: write NAME=VALUE, or NAME to pass yours on", flag, text));
   }
   if (equals != std::string::npos) {
-    (*spec->mutable_env())[name] = text.substr(equals + 1);
+    SetEnv(*spec->mutable_env(), name, text.substr(equals + 1));
     return absl::OkStatus();
   }
   const auto value = context.variable(name);
   if (!value) {
     return absl::InvalidArgumentError(
-        fmt::format("--env {}: {} is not set here: write --env {}=VALUE, or export it first", name,
-                    name, name));
+        fmt::format("{} {}: {} is not set here: write {} {}=VALUE, or export it first", flag, name,
+                    name, flag, name));
   }
-  (*spec->mutable_env())[name] = *value;
+  SetEnv(*spec->mutable_env(), name, *value);
+  return absl::OkStatus();
+}
+
+// --export as Slurm has it: ALL, NONE, or names with or without values; ALL may stand among them.
+absl::Status SetExported(const std::string& text, const JobContext& context, v1::JobSpec* spec) {
+  if (text.empty() || text == "NONE") return absl::OkStatus();
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string word(rest.substr(0, comma));
+    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+    if (word.empty()) continue;
+    if (word == "NONE") {
+      return absl::InvalidArgumentError(fmt::format("--export {}: NONE stands alone", text));
+    }
+    if (word != "ALL") {
+      MESHRUN_RETURN_IF_ERROR(SetVariable("--export", word, context, spec));
+      continue;
+    }
+    for (const auto& [name, value] : context.variables) {
+      // Those of the submitter's own job, shell and launcher say nothing of this job.
+      const bool own = IsSetForRanks(name) || name.starts_with("MESHRUN_") ||
+                       name.starts_with("PET_") || name == "_" || name == "PWD" ||
+                       name == "OLDPWD" || name == "SHLVL";
+      if (!own) SetEnv(*spec->mutable_env(), name, value);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// torchrun's flags that a coordinator has another answer for.
+absl::Status CheckTorchrunFlags(const JobFlags& flags) {
+  if (!flags.event_log_handler.empty() && flags.event_log_handler != "null") {
+    return absl::InvalidArgumentError(
+        fmt::format("--event-log-handler {}: events are kept by the coordinator, and 'meshrun "
+                    "events' shows them; only null is taken",
+                    flags.event_log_handler));
+  }
+  std::string_view rest = flags.handled_signals;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const auto signal = os::ParseSignal(rest.substr(0, comma));
+    if (!signal.ok()) return Annotate(signal.status(), "--signals-to-handle");
+    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+    if (*signal == SIGTERM || *signal == SIGINT || *signal == SIGHUP || *signal == SIGQUIT)
+      continue;
+    return absl::InvalidArgumentError(fmt::format(
+        "--signals-to-handle {}: {} does not end a job here: 'meshrun run' passes SIGUSR1 and "
+        "SIGUSR2 on to the ranks, and 'meshrun signal' sends any; SIGTERM, SIGINT, SIGHUP and "
+        "SIGQUIT are taken",
+        flags.handled_signals, os::SignalName(*signal)));
+  }
   return absl::OkStatus();
 }
 
@@ -56,18 +111,44 @@ absl::Status SetCommand(const JobFlags& flags, const std::vector<std::string>& c
     return absl::InvalidArgumentError(
         "-m needs a module: meshrun run -m package.train --its-flags");
   }
-  if (command.empty()) return absl::OkStatus();
+  if (flags.run_path && (flags.module || flags.no_python)) {
+    return absl::InvalidArgumentError("--run-path, -m and --no-python exclude each other");
+  }
+  const std::vector<std::string> words =
+      command.empty() ? std::vector<std::string>(spec->command().begin(), spec->command().end())
+                      : command;
+  if (words.empty()) return absl::OkStatus();
   const std::string python = context.variable("PYTHON_EXEC").value_or("python3");
   spec->clear_command();
   if (spec->shipped_job().empty()) {
     if (flags.module) {
       for (const std::string& word : {python, std::string("-u"), std::string("-m")})
         spec->add_command(word);
-    } else if (!flags.no_python && NeedsPython(command[0], context.find_program(command[0]).ok())) {
+    } else if (flags.run_path ||
+               (!flags.no_python && NeedsPython(words[0], context.find_program(words[0]).ok()))) {
       for (const std::string& word : {python, std::string("-u")}) spec->add_command(word);
     }
   }
-  for (const std::string& word : command) spec->add_command(word);
+  for (const std::string& word : words) spec->add_command(word);
+  return absl::OkStatus();
+}
+
+// Of the flag, else of the file, else here; a relative one begins here.
+absl::Status SetWorkingDir(const JobFlags& flags, const JobContext& context, v1::JobSpec* spec) {
+  namespace fs = std::filesystem;
+  const fs::path wanted = flags.working_dir.empty() ? spec->working_dir() : flags.working_dir;
+  if (wanted.is_absolute()) {
+    spec->set_working_dir(wanted.string());
+    return absl::OkStatus();
+  }
+  if (context.working_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "the directory that this command runs in has been deleted: go to another one, or name one "
+        "with --working-dir");
+  }
+  spec->set_working_dir(wanted.empty()
+                            ? context.working_dir
+                            : (fs::path(context.working_dir) / wanted).lexically_normal().string());
   return absl::OkStatus();
 }
 
@@ -100,6 +181,8 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
   flags.Text("--working-dir", &f->working_dir, "DIR", "Directory of the ranks (default: this one)");
   flags.Switch("-m,--module", &f->module, "The command is a Python module: python3 -m");
   flags.Switch("--no-python", &f->no_python, "Never run a .py by python3");
+  flags.Switch("--run-path", &f->run_path, "The command is a Python script, whatever its name");
+  flags.Text("--role", &f->role, "NAME", "ROLE_NAME of the ranks (default: default)");
   flags.Section("When things go wrong");
   flags.Text("--max-restarts", &f->max_restarts, "N",
              "Restarts after failures without progress between them (default 0)");
@@ -125,6 +208,9 @@ void AddJobFlags(FlagSet& flags, JobFlags* f) {
              "Stop it, with its grace, when its ranks have run so long");
   flags.Section("");
   flags.Switch("--standalone", &f->standalone, "As torchrun's; has no effect");
+  flags.Text("--event-log-handler", &f->event_log_handler, "NAME", "As torchrun's; only null");
+  flags.Text("--signals-to-handle", &f->handled_signals, "SIGNALS",
+             "As torchrun's; those that end a job end it here too");
   flags.Section("Flags");
 }
 
@@ -132,6 +218,12 @@ JobContext RealJobContext() {
   JobContext context;
   std::error_code error;
   context.working_dir = std::filesystem::current_path(error).string();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    context.variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
   context.has_gpu = ::access("/dev/nvidia0", F_OK) == 0;
   context.variable = [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
@@ -151,6 +243,9 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
     spec->set_shipped_job(flags.shipped_job);
     spec->clear_command();
   }
+  const std::string program = !command.empty()          ? command[0]
+                              : spec->command().empty() ? std::string()
+                                                        : spec->command(0);
   MESHRUN_RETURN_IF_ERROR(SetCommand(flags, command, context, spec));
   if (!flags.nodes.empty()) {
     const auto range = ParseNodeRange(flags.nodes);
@@ -179,8 +274,12 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
     spec->set_memory_bytes(*bytes);
   }
   if (!flags.mesh.empty()) MESHRUN_RETURN_IF_ERROR(Annotate(SetMesh(flags.mesh, spec), "--mesh"));
+  // Job file, then --export, then --env.
+  MESHRUN_RETURN_IF_ERROR(SetExported(flags.exported, context, spec));
+  MESHRUN_RETURN_IF_ERROR(CheckTorchrunFlags(flags));
+  if (!flags.role.empty()) SetEnv(*spec->mutable_env(), "ROLE_NAME", flags.role);
   for (const std::string& variable : flags.env) {
-    MESHRUN_RETURN_IF_ERROR(SetVariable(variable, context, spec));
+    MESHRUN_RETURN_IF_ERROR(SetVariable("--env", variable, context, spec));
   }
   if (!flags.max_restarts.empty()) {
     MESHRUN_ASSIGN_OR_RETURN(const auto n,
@@ -221,32 +320,21 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
   }
   for (const std::string& node : flags.exclude_nodes) spec->add_exclude_nodes(node);
   if (flags.hold) spec->set_hold(true);
-  if (!flags.working_dir.empty()) {
-    spec->set_working_dir(std::filesystem::path(flags.working_dir).is_absolute()
-                              ? flags.working_dir
-                              : (std::filesystem::path(context.working_dir) / flags.working_dir)
-                                    .lexically_normal()
-                                    .string());
-  } else if (spec->working_dir().empty()) {
-    spec->set_working_dir(context.working_dir);
-  }
+  MESHRUN_RETURN_IF_ERROR(SetWorkingDir(flags, context, spec));
   if (!flags.name.empty()) {
     MESHRUN_RETURN_IF_ERROR(Annotate(CheckJobName(flags.name), "--name"));
     spec->set_name(flags.name);
   } else if (spec->name().empty()) {
     // The program that the user named, not the interpreter put before it.
-    spec->set_name(JobNameFromCommand(!spec->shipped_job().empty() ? spec->shipped_job()
-                                      : !command.empty()           ? command[0]
-                                      : spec->command().empty()    ? ""
-                                                                   : spec->command(0)));
+    spec->set_name(JobNameFromCommand(spec->shipped_job().empty() ? program : spec->shipped_job()));
   }
   return NormalizeJobSpec(*spec);
 }
 
 void AddIgnoredTorchrunFlags(FlagSet& flags, std::vector<std::string>* used) {
-  for (const char* name : {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf",
-                           "--master-addr", "--master-port", "--node-rank", "--local-addr",
-                           "--role", "--monitor-interval", "--start-method"}) {
+  for (const char* name :
+       {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--master-addr",
+        "--master-port", "--node-rank", "--local-addr", "--monitor-interval", "--start-method"}) {
     flags.Ignored(name, used);
   }
 }

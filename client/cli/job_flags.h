@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ struct JobFlags {
   std::string memory;
   std::string mesh;
   std::vector<std::string> env;
+  // Of `submit` alone: what of the submitter's environment goes with the job.
+  std::string exported;
+  std::string role, event_log_handler, handled_signals;
   std::string name;
   std::string shipped_job;
   std::string working_dir;
@@ -35,6 +39,7 @@ struct JobFlags {
   bool hold = false;
   bool module = false;
   bool no_python = false;
+  bool run_path = false;
   // torchrun's; has no effect.
   bool standalone = false;
 };
@@ -43,9 +48,12 @@ void AddJobFlags(FlagSet& flags, JobFlags* values);
 
 // The surroundings in which flags are read, as a value: a test needs no environment.
 struct JobContext {
+  // Empty: it has been deleted.
   std::string working_dir;
   bool has_gpu = false;
   std::function<std::optional<std::string>(const std::string&)> variable;
+  // All of them, for --export ALL.
+  std::map<std::string, std::string> variables;
   // OK when a rank could start this program, as far as this host can tell.
   std::function<absl::Status(const std::string& program)> find_program;
 };

@@ -1,4 +1,7 @@
 // meshrun logs: what the ranks of a job wrote.
+#include <fmt/format.h>
+
+#include <charconv>
 #include <memory>
 
 #include "client/cli/context.h"
@@ -17,14 +20,23 @@ struct LogsFlags {
   std::string ranks;
   std::string stream;
   bool follow = false;
-  uint32_t tail = 0;
+  std::string tail;
   uint32_t generation = 0;
 };
 
 int Run(const LogsFlags& flags) {
   LogQuery query;
   query.follow = flags.follow;
-  query.tail_lines = flags.tail;
+  if (!flags.tail.empty()) {
+    int64_t lines = 0;
+    const char* const end = flags.tail.data() + flags.tail.size();
+    const auto parsed = std::from_chars(flags.tail.data(), end, lines);
+    if (parsed.ec != std::errc{} || parsed.ptr != end || lines < 0) {
+      return Fail(absl::InvalidArgumentError(
+          fmt::format("--tail {}: write a number of lines, for example --tail 50", flags.tail)));
+    }
+    query.tail_lines = lines;
+  }
   query.generation = flags.generation;
   if (!flags.ranks.empty()) {
     const auto ranks = ParseRanks(flags.ranks);
@@ -58,9 +70,11 @@ void AddLogs(FlagSet& root, Commands* commands) {
       "  meshrun logs geoid-k3x9w2 --generation 1       before its last restart");
   flags.ListUnder("Look");
   flags.Argument("JOB", &values->job, /*required=*/true, "Job; the start of its id is enough");
-  flags.Switch("-f,--follow", &values->follow, "Go on until the job has ended");
+  flags.Switch("-f,--follow", &values->follow,
+               "Go on until the job has ended, and end with its exit code");
   flags.Text("--ranks", &values->ranks, "RANKS", "Only these, for example 0,4-7");
-  flags.Number("--tail", &values->tail, "Begin with the last so many lines of each rank");
+  flags.Text("--tail", &values->tail, "N",
+             "Begin with the last so many lines of each rank; 0: only what comes from now on");
   flags.Choice("--stream", &values->stream, {"stdout", "stderr"}, "Only one of the two");
   flags.Number("--generation", &values->generation,
                "Of an earlier generation (default: the latest)");

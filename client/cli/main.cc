@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <system_error>
 
 #include "client/cli/arguments.h"
@@ -94,6 +96,15 @@ int Dispatch(CLI::App& root, const Commands& commands, std::vector<std::string> 
     return kExitOk;
   }
   std::vector<std::string> parsed = split->flags;
+  if (command->reads_pet) {
+    const auto from_environment = FlagsFromEnvironment(
+        *app, parsed, [](const std::string& name) -> std::optional<std::string> {
+          const char* const value = std::getenv(name.c_str());
+          return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+        });
+    if (!from_environment.ok()) return Usage(app, std::string(from_environment.status().message()));
+    parsed.insert(parsed.end(), from_environment->begin(), from_environment->end());
+  }
   if (command->rest != nullptr) {
     *command->rest = split->rest;
   } else if (!split->rest.empty()) {
@@ -130,7 +141,9 @@ int Main(int argc, char** argv) {
   Commands commands;
   AddRun(flags, &commands);
   AddSubmit(flags, &commands);
+  AddWait(flags, &commands);
   AddCancel(flags, &commands);
+  AddSignal(flags, &commands);
   AddQueue(flags, &commands);
   AddPs(flags, &commands);
   AddDescribe(flags, &commands);

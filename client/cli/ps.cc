@@ -22,7 +22,8 @@ struct PsFlags {
 int Run(const PsFlags& flags) {
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto jobs = (*client)->List(/*active_only=*/!flags.all, flags.limit);
+  bool more = false;
+  const auto jobs = (*client)->List(/*active_only=*/!flags.all, flags.limit, &more);
   if (!jobs.ok()) return Fail(jobs.status());
   if (flags.output == "json") {
     v1::ListJobsResponse response;
@@ -35,6 +36,9 @@ int Run(const PsFlags& flags) {
                   : "no job is active; 'meshrun ps --all' lists those that have ended");
   } else {
     fmt::print("{}", JobTable(*jobs, WallNow(), TableWidth(StyleOf(1))));
+  }
+  if (more) {
+    Say(fmt::format("these are the newest {}: --limit N shows more", flags.limit));
   }
   return kExitOk;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "client/cli/submission.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
+#include "core/env_entries.h"
 #include "core/exit_codes.h"
 #include "core/job_spec.h"
 #include "core/os/process.h"
@@ -32,9 +34,13 @@ struct RunFlags {
   std::vector<std::string> command;
 };
 
-// Checks before anything is started: early errors are the clearest.
-absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slots,
-                           bool slots_given) {
+// So many ranks may share a core where nothing says what a rank needs.
+constexpr uint64_t kRanksOfACore = 8;
+
+// Checks before anything is started: early errors are the clearest. More ranks than cores get the
+// slots that they need, unless flags say what a rank needs or what there is.
+absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, bool asked_for,
+                           uint32_t* slots) {
   if (spec.min_nodes() > 1) {
     return absl::InvalidArgumentError(fmt::format(
         "--nodes {}: 'meshrun run' has this host alone; for more hosts start a coordinator and "
@@ -45,13 +51,21 @@ absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, uint32_t slo
   const bool per_core = spec.procs_per_node().kind_case() == v1::ProcsPerNode::kCpu;
   const uint64_t ranks = per_core ? cores : std::max<uint32_t>(spec.procs_per_node().count(), 1);
   const uint64_t each = CpusPerProc(spec);
-  if (ranks * each <= slots) return absl::OkStatus();
+  if (!asked_for && ranks > cores && ranks <= kRanksOfACore * cores) {
+    Say(fmt::format("{} share {}", Count(ranks, "rank"), Count(cores, "core")));
+    *slots = std::max(*slots, static_cast<uint32_t>(ranks));
+  }
+  if (ranks * each <= *slots) return absl::OkStatus();
+  if (!asked_for) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{0} need {1} slots, and this host offers {2} ({3} for each of {4}): start fewer, or let "
+        "them share the cores with --slots {1}",
+        Count(ranks, "rank"), ranks, kRanksOfACore * cores, kRanksOfACore, Count(cores, "core")));
+  }
   return absl::InvalidArgumentError(
       fmt::format("{} x {} need {} slots, and this host offers {} ({}): start fewer, or let them "
-                  "share the cores with "
-                  "--slots {}",
-                  Count(ranks, "rank"), Count(each, "slot"), ranks * each,
-                  slots_given ? fmt::format("{} by --slots", slots) : fmt::format("{}", slots),
+                  "share the cores with --slots {}",
+                  Count(ranks, "rank"), Count(each, "slot"), ranks * each, *slots,
                   Count(cores, "core"), ranks * each));
 }
 
@@ -73,17 +87,41 @@ void OfferColumns(uint32_t ranks) {
   const Style style =
       StyleOf(STDERR_FILENO).terminal ? StyleOf(STDERR_FILENO) : StyleOf(STDOUT_FILENO);
   if (!style.terminal) return;
-  const int prefix =
-      ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
+  const int prefix = ranks < 2 ? 0 : static_cast<int>(fmt::formatted_size("0-{}: ", ranks - 1));
   // What the user has set stays.
   ::setenv("COLUMNS", fmt::format("{}", std::max(style.width - prefix, 1)).c_str(), 0);
+}
+
+// What only this host can tell, which is the ranks' host too.
+absl::Status CheckFilesHere(const v1::JobSpec& spec, const JobContext& context,
+                            const std::vector<std::string>& typed) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(spec.working_dir(), error)) {
+    return absl::NotFoundError(fmt::format(
+        "{}: {}", spec.working_dir(),
+        fs::exists(spec.working_dir(), error) ? "this is not a directory" : "no such directory"));
+  }
+  if (spec.command().empty() || !spec.shipped_job().empty()) return absl::OkStatus();
+  const auto variable = context.variable("PATH");
+  const std::string* const found = FindEnv(spec.env(), "PATH");
+  const std::string path = found != nullptr ? *found : variable.value_or("/usr/bin:/bin");
+  MESHRUN_RETURN_IF_ERROR(os::FindCommand(spec.command(0), spec.working_dir(), path).status());
+  // The interpreter is there. Was it put before a script that is not?
+  const bool script = !typed.empty() && spec.command_size() > 2 && spec.command(0) != typed[0] &&
+                      spec.command(2) == typed[0];
+  if (script && !fs::exists(fs::path(spec.working_dir()) / typed[0], error)) {
+    return absl::NotFoundError(
+        fmt::format("{}: no such file", (fs::path(spec.working_dir()) / typed[0]).string()));
+  }
+  return absl::OkStatus();
 }
 
 int Run(const RunFlags& flags) {
   if (flags.trace) ::setenv("MESHRUN_TRACE", "1", 1);
   Trace("main");
   // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
-  os::BlockTerminationSignals();
+  os::BlockTerminationSignals(/*user_signals=*/true);
   const JobContext context = RealJobContext();
   v1::JobSpec spec;
   if (const absl::Status status = ApplyJobFlags(flags.job, flags.command, context, &spec);
@@ -91,19 +129,14 @@ int Run(const RunFlags& flags) {
     return Fail(status);
   }
   for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
-  // Ranks have the same path: a program that is not found here is not found by them.
-  if (!spec.command().empty() && spec.shipped_job().empty()) {
-    const auto variable = context.variable("PATH");
-    const auto found = spec.env().find("PATH");
-    const std::string path =
-        found != spec.env().end() ? found->second : variable.value_or("/usr/bin:/bin");
-    const auto program = os::FindCommand(spec.command(0), spec.working_dir(), path);
-    if (!program.ok()) return Fail(program.status());
+  if (const absl::Status status = CheckFilesHere(spec, context, flags.command); !status.ok()) {
+    return Fail(status);
   }
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const uint32_t slots = flags.slots != 0 ? flags.slots : DefaultSlots(cores);
-  if (const absl::Status status = CheckFitsHere(spec, cores, slots, flags.slots != 0);
-      !status.ok()) {
+  uint32_t slots = flags.slots != 0 ? flags.slots : DefaultSlots(cores);
+  const bool asked_for =
+      flags.slots != 0 || !flags.job.cpus_per_proc.empty() || !flags.job.memory.empty();
+  if (const absl::Status status = CheckFitsHere(spec, cores, asked_for, &slots); !status.ok()) {
     return Fail(status);
   }
 
@@ -142,6 +175,7 @@ int Run(const RunFlags& flags) {
   follow.must_show_all = true;
   follow.can_ask_later = false;
   follow.detach_on_hangup = false;
+  follow.forward_user_signals = true;
   follow.patience = std::chrono::seconds(2);
   for (DaemonProcess* daemon : {&(*cluster)->coordinator(), &(*cluster)->worker()}) {
     follow.needed.push_back({daemon->ended_fd(), [daemon] { return daemon->DescribeEnd(); }});
@@ -167,20 +201,25 @@ void AddRun(FlagSet& root, Commands* commands) {
       "  meshrun run --nproc 4 --mesh dp=-1,spatial=2 -- ./train\n"
       "  meshrun run --job geoid -- --steps 300            a job that ships with meshrun\n"
       "\n"
-      "Ctrl-C cancels the job, a second Ctrl-C kills it. Exit codes: 0 ok, 1 the job failed, 2 the "
-      "call is\n"
-      "wrong, 130 after Ctrl-C.");
+      "Ctrl-C cancels the job, a second Ctrl-C kills it; SIGUSR1 and SIGUSR2 go to the ranks. "
+      "torchrun's PET_*\n"
+      "variables stand for flags that are not given. Exit codes: 0 ok, 1 the job failed, 2 the "
+      "call "
+      "is wrong, 130\n"
+      "after Ctrl-C.");
   flags.ListUnder("Run jobs");
   flags.TakesCommand();
   AddJobFlags(flags, &values->job);
   flags.Section("How large");
   flags.Number("--slots", &values->slots,
-               "CPU slots of this host (default: its cores, at least 8)");
+               "CPU slots of this host (default: its cores, at least 8; up to 8 ranks share a core "
+               "where no flag says what a rank needs)");
   AddRunOutputFlags(flags, &values->output);
   flags.Section("");
   flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");
   AddIgnoredTorchrunFlags(flags, &values->ignored);
-  commands->push_back({flags.app(), [values] { return Run(*values); }, &values->command});
+  commands->push_back({flags.app(), [values] { return Run(*values); }, &values->command,
+                       /*reads_pet=*/true});
 }
 
 }  // namespace meshrun::client

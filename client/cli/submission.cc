@@ -9,8 +9,8 @@
 namespace meshrun::client {
 
 absl::StatusOr<v1::Job> Submit(Client& client, const v1::JobSpec& spec, bool must_fit,
-                               const std::string& request_id) {
-  auto job = client.Submit(spec, must_fit, request_id);
+                               const std::string& request_id, std::string* too_big) {
+  auto job = client.Submit(spec, must_fit, request_id, too_big);
   if (job.ok() || !absl::IsNotFound(job.status()) || spec.shipped_job().empty()) return job;
   const auto nodes = client.ListNodes();
   if (!nodes.ok()) return job;

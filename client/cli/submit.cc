@@ -49,18 +49,29 @@ int Run(const SubmitFlags& flags) {
   for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto job = Submit(**client, spec, flags.must_fit, flags.request_id);
+  std::string too_big;
+  const auto job = Submit(**client, spec, flags.must_fit, flags.request_id, &too_big);
   if (!job.ok()) return Fail(job.status());
   if (json) {
     fmt::print("{}", ToJson(*job));
     return kExitOk;
   }
   if (flags.follow) {
-    Say(fmt::format("submitted {}", job->job_id()));
+    Say(fmt::format(
+        "submitted {}{}", job->job_id(),
+        too_big.empty() ? "" : ", which is too big for the present nodes and waits for others"));
     return Follow(**client, *job, FollowOptions());
   }
-  fmt::print("{}  {}{}{}\n", job->job_id(), StateName(job->state()),
-             job->reason().empty() ? "" : ": ", job->reason());
+  // Alone on stdout, for $(meshrun submit ...).
+  fmt::print("{}\n", job->job_id());
+  if (!too_big.empty()) {
+    Say(
+        fmt::format("{} is {}: it is too big for the present nodes, and waits for others: {}; "
+                    "--must-fit would refuse it",
+                    job->job_id(), StateName(job->state()), too_big));
+  } else if (!job->reason().empty()) {
+    Say(fmt::format("{} is {}: {}", job->job_id(), StateName(job->state()), job->reason()));
+  }
   return kExitOk;
 }
 
@@ -72,12 +83,14 @@ void AddSubmit(FlagSet& root, Commands* commands) {
                                "Submits a job to the coordinator\n\n"
                                "The job is described by flags, by a file, or by a file with flags "
                                "that win over it. It waits until the\n"
-                               "cluster has room for all of its ranks at once. Prints its id.");
+                               "cluster has room for all of its ranks at once. Prints its id,\n"
+                               "alone on stdout.");
   flags.Examples(
       "  meshrun submit --nodes 2 --procs-per-node 4 -- ./train --steps 1000\n"
       "  meshrun submit --nodes 1:4 --nproc gpu --max-restarts 3 --follow train.py\n"
       "  meshrun submit --follow --nodes 2 --job geoid -- --steps 3000\n"
       "  meshrun submit -f job.yaml --priority 5\n"
+      "  id=$(meshrun submit -- ./train) && meshrun wait $id\n"
       "\n"
       "job.yaml:\n"
       "  name: train\n"
@@ -94,6 +107,9 @@ void AddSubmit(FlagSet& root, Commands* commands) {
   flags.Section("What runs");
   flags.Text("-f,--file", &values->file, "FILE",
              "Read the job from a YAML file; - is standard input");
+  flags.Section("What each rank needs");
+  flags.Text("--export", &values->job.exported, "ALL|NONE|A,B=c",
+             "Of your environment: all, nothing (default), or these; a rank also has its worker's");
   flags.Section("Flags");
   flags.Switch("--follow", &values->follow,
                "Show its output and progress until it ends; Ctrl-C cancels it");

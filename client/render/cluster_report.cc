@@ -83,10 +83,12 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
           fmt::format("{}, {}{}", gpu.model(), FormatBytes(gpu.memory_bytes()),
                       used ? ", in use" : ""));
   }
+  const auto when = [&](const google::protobuf::Timestamp& at) {
+    return fmt::format("{} ({})", AbsoluteTime(FromProto(at)), Ago(now, FromProto(at)));
+  };
   field("jobs shipped", fmt::format("{}", fmt::join(node.shipped_jobs(), ", ")));
-  field("registered",
-        fmt::format("{}, boot {}", Ago(now, FromProto(node.registered_at())), node.incarnation()));
-  field("last seen", Ago(now, FromProto(node.last_seen_at())));
+  field("registered", fmt::format("{}, boot {}", when(node.registered_at()), node.incarnation()));
+  field("last seen", when(node.last_seen_at()));
   field("version", node.version());
   return out;
 }
@@ -102,7 +104,7 @@ std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::str
     out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
   Table events({"WHEN", "EVENT", "~JOB", "WHAT"});
   for (const v1::ClusterEvent& event : cluster.events()) {
-    events.Add({Ago(now, FromProto(event.at())), event.kind(), event.job_id(),
+    events.Add({AbsoluteTime(FromProto(event.at())), event.kind(), event.job_id(),
                 OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2, width);

@@ -14,6 +14,7 @@
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
@@ -30,11 +31,22 @@ nanoseconds RunTime(const v1::Job& job, nanoseconds now) {
   return (job.has_finished_at() ? FromProto(job.finished_at()) : now) - FromProto(job.started_at());
 }
 
+// $'caf\xe9', as bash reads bytes that are not UTF-8.
+std::string AnsiQuoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '\'' || c == '\\' ? std::string{'\\', c} : std::string{c};
+  return "$'" + EscapeBytes(out) + "'";
+}
+
 // Quoted where a shell would need it.
 std::string CommandText(const v1::JobSpec& spec) {
   std::string out = spec.shipped_job().empty() ? "" : "--job " + spec.shipped_job();
   for (const std::string& part : spec.command()) {
     if (!out.empty()) out += ' ';
+    if (!IsUtf8(part)) {
+      out += AnsiQuoted(part);
+      continue;
+    }
     const bool plain =
         !part.empty() && part.find_first_of(" \t\n'\"\\$&|;<>()*?#~`") == std::string::npos;
     if (plain) {
@@ -128,7 +140,8 @@ Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
     const bool current = i + 1 == generations.size();
     const nanoseconds end = g.ended.count() != 0 ? g.ended : now;
     table.Add({fmt::format("{}", response.job().generation() + i + 1 - generations.size()),
-               Ago(now, g.admitted), g.started.count() == 0 ? "-" : FormatDuration(end - g.started),
+               AbsoluteTime(g.admitted),
+               g.started.count() == 0 ? "-" : FormatDuration(end - g.started),
                current && g.ended.count() == 0 ? "" : OneLine(g.end, kEventWidth)});
   }
   return table;
@@ -217,14 +230,19 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
     if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
   };
   field("command", CommandText(spec));
-  field("directory", spec.working_dir());
+  field("directory", EscapeBytes(spec.working_dir()));
   field("asked for", DescribeShape(spec) +
                          (spec.mesh().empty() ? "" : ", mesh " + FormatMesh(AxesOf(spec.mesh()))));
   if (job.world_size() > 0) {
     field("has", Count(job.world_size(), "rank") +
                      (job.mesh().empty() ? "" : ", mesh " + FormatMesh(AxesOf(job.mesh()))));
   }
-  field("submitted", Ago(now, FromProto(job.submitted_at())));
+  const auto when = [&](const google::protobuf::Timestamp& at) {
+    return fmt::format("{} ({})", AbsoluteTime(FromProto(at)), Ago(now, FromProto(at)));
+  };
+  field("submitted", when(job.submitted_at()));
+  if (job.has_started_at()) field("started", when(job.started_at()));
+  if (job.has_finished_at()) field("finished", when(job.finished_at()));
   if (job.generation() > 0) field("generation", fmt::format("{}", job.generation()));
   if (spec.priority() != 0) field("priority", fmt::format("{}", spec.priority()));
   if (spec.has_time_limit()) field("time limit", FormatDuration(FromProto(spec.time_limit())));
@@ -268,7 +286,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   Table events({"WHEN", "EVENT", "WHAT"});
   for (const v1::ClusterEvent& event : response.events()) {
     events.Add(
-        {Ago(now, FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});
+        {AbsoluteTime(FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});
   }
   if (!events.empty()) out += "\n" + events.Render(2, TableWidth(style));
   return out;

@@ -1,6 +1,7 @@
 #include "client/render/style.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -31,6 +32,16 @@ std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then) {
   if (then.count() == 0) return "-";
   if (now - then < std::chrono::seconds(2)) return "just now";
   return Age(now - then) + " ago";
+}
+
+std::string AbsoluteTime(std::chrono::nanoseconds then) {
+  if (then.count() == 0) return "-";
+  const time_t seconds = std::chrono::floor<std::chrono::seconds>(then).count();
+  tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[32];
+  ::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &utc);
+  return text;
 }
 
 std::string Count(uint64_t n, std::string_view noun) {

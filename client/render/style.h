@@ -32,6 +32,8 @@ Colour RankColour(int rank);
 std::string Age(std::chrono::nanoseconds age);
 // "3m ago"; "just now" below two seconds; "-" when `then` is zero.
 std::string Ago(std::chrono::nanoseconds now, std::chrono::nanoseconds then);
+// "2026-11-23 01:30:27Z"; "-" when `then` is zero.
+std::string AbsoluteTime(std::chrono::nanoseconds then);
 // "1 rank", "2 ranks".
 std::string Count(uint64_t n, std::string_view noun);
 

@@ -27,15 +27,15 @@ constexpr std::chrono::seconds kStandStill(1);
 // What is recorded: without the values of environments, which are the ranks' alone.
 v1::StateEvent WithoutValues(v1::StateEvent event) {
   if (event.has_submit_job()) {
-    for (auto& [name, value] : *event.mutable_submit_job()->mutable_spec()->mutable_env()) {
-      value.clear();
+    for (v1::EnvEntry& entry : *event.mutable_submit_job()->mutable_spec()->mutable_env()) {
+      entry.clear_value();
     }
   }
   if (!event.has_restore()) return event;
   for (v1::StateRow& row : *event.mutable_restore()->mutable_rows()) {
     v1::JobRecord record;
     if (row.table() != v1::STATE_TABLE_JOBS || !record.ParseFromString(row.value())) continue;
-    for (auto& [name, value] : *record.mutable_env()) value.clear();
+    for (v1::EnvEntry& entry : *record.mutable_env()) entry.clear_value();
     row.set_value(record.SerializeAsString());
   }
   return event;

@@ -108,6 +108,15 @@ grpc::ServerUnaryReactor* JobService::UpdateJob(grpc::CallbackServerContext* con
       ->Begin(*context, std::move(event));
 }
 
+grpc::ServerUnaryReactor* JobService::SignalJob(grpc::CallbackServerContext* context,
+                                                const v1::SignalJobRequest* request,
+                                                v1::SignalJobResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_signal_job() = *request;
+  return (new UnaryCall<v1::SignalJobResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   v1::StateEvent event;

@@ -21,6 +21,8 @@ class JobService : public v1::JobService::CallbackService {
                                                            const v1::WatchJobRequest*) override;
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext*, const v1::CancelJobRequest*,
                                       v1::CancelJobResponse*) override;
+  grpc::ServerUnaryReactor* SignalJob(grpc::CallbackServerContext*, const v1::SignalJobRequest*,
+                                      v1::SignalJobResponse*) override;
   grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext*, const v1::UpdateJobRequest*,
                                       v1::UpdateJobResponse*) override;
   grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(grpc::CallbackServerContext*,

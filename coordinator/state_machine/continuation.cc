@@ -191,8 +191,9 @@ bool Generations::GoOn(Job& job) {
   job.survivors_wait = false;
   job.quiesce_asked = false;
   context_.Record("GoesOnInProcess", job.id(), "",
-                  fmt::format("{} of {} ranks live on in generation {}; {}", living,
-                              result.placement->world_size, job.view.generation() + 1, reason));
+                  fmt::format("{} of {} {} on in generation {}; {}", living,
+                              Count(result.placement->world_size, "rank"),
+                              living == 1 ? "lives" : "live", job.view.generation() + 1, reason));
   Begin(job, *result.placement, kept);
   return true;
 }

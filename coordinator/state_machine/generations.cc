@@ -68,12 +68,14 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   job.world_digest = WorldDigest(*world);
   job.worlds[view.generation()] = std::move(world);
   jobs_.NewGeneration(job, previous);
-  jobs_.SetState(job, v1::JOB_STATE_RENDEZVOUS,
-                 fmt::format("{} ranks on {} nodes are being prepared", placement.world_size,
-                             placement.nodes.size()));
-  context_.Record("JobAdmitted", job.id(), "",
-                  fmt::format("generation {}: {} ranks on {} nodes", view.generation(),
-                              placement.world_size, placement.nodes.size()));
+  jobs_.SetState(
+      job, v1::JOB_STATE_RENDEZVOUS,
+      fmt::format("{} on {} {} being prepared", Count(placement.world_size, "rank"),
+                  Count(placement.nodes.size(), "node"), placement.world_size == 1 ? "is" : "are"));
+  context_.Record(
+      "JobAdmitted", job.id(), "",
+      fmt::format("generation {}: {} on {}", view.generation(), Count(placement.world_size, "rank"),
+                  Count(placement.nodes.size(), "node")));
   for (const Member& member : job.members) SendPrepare(job, member);
 }
 
@@ -247,9 +249,10 @@ void Generations::Commit(Job& job) {
   job.running_since = context_.now;
   jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
   if (HasKept(job)) jobs_.SetDeadline(job, context_.now + kJoinTimeout);
-  context_.Record("GenerationStarted", job.id(), "",
-                  fmt::format("generation {} runs {} ranks on {} nodes", job.view.generation(),
-                              job.view.world_size(), job.members.size()));
+  context_.Record(
+      "GenerationStarted", job.id(), "",
+      fmt::format("generation {} runs {} on {}", job.view.generation(),
+                  Count(job.view.world_size(), "rank"), Count(job.members.size(), "node")));
   for (const Member& member : job.members) SendStart(job, member);
 }
 

@@ -10,9 +10,9 @@ constexpr char kHidden[] = "(hidden)";
 }  // namespace
 
 // The values of the environment, which stay out of what people see.
-google::protobuf::Map<std::string, std::string> TakeEnvironment(v1::JobSpec& spec) {
-  google::protobuf::Map<std::string, std::string> env = spec.env();
-  for (auto& [name, value] : *spec.mutable_env()) value = kHidden;
+EnvEntries TakeEnvironment(v1::JobSpec& spec) {
+  EnvEntries env = spec.env();
+  for (v1::EnvEntry& entry : *spec.mutable_env()) entry.set_value(kHidden);
   return env;
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/state_machine/queue_index.h"
 #include "coordinator/state_machine/run_clock.h"
 #include "coordinator/state_machine/watchers.h"
+#include "core/env_entries.h"
 
 namespace meshrun::coordinator {
 
@@ -55,7 +56,7 @@ struct Job {
   // What people see: without the values of the environment. Ranks are in rank order.
   v1::Job view;
   // For the ranks alone.
-  google::protobuf::Map<std::string, std::string> env;
+  EnvEntries env;
   uint64_t submit_sequence = 0;
   std::string request_id;
   // By node rank. Of the current generation, or the last one.
@@ -148,7 +149,7 @@ struct Job {
 };
 
 // The values of the environment, which stay out of what people see.
-google::protobuf::Map<std::string, std::string> TakeEnvironment(v1::JobSpec& spec);
+EnvEntries TakeEnvironment(v1::JobSpec& spec);
 // Of a member's row.
 std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state_machine/placement.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
@@ -92,10 +93,10 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   if (is_new) {
     last_joined_ = context_.now;
     DropReplaced(node);
-    context_.Record(
-        "NodeJoined", "", node.id(),
-        fmt::format("{} at {} joined with {} slots and {} GPUs", record.name(), record.address(),
-                    record.resources().slots(), record.resources().gpus_size()));
+    context_.Record("NodeJoined", "", node.id(),
+                    fmt::format("{} at {} joined with {} and {}", record.name(), record.address(),
+                                Count(record.resources().slots(), "slot"),
+                                Count(record.resources().gpus_size(), "GPU")));
   } else if (rebooted || was_away) {
     context_.Record("NodeReturned", "", node.id(),
                     fmt::format("{} returned{}", record.name(),

@@ -65,10 +65,6 @@ Offer MakeOffer(const v1::JobSpec& spec, const v1::Node& node, bool ignore_usage
   return offer;
 }
 
-std::string Count(uint64_t n, std::string_view what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
-
 // What the offer lacks first: "8 slots, has 2 of 8 free"; empty when it has all.
 std::string Lack(const v1::JobSpec& spec, const Offer& offer, uint32_t gpus_per_proc) {
   const v1::Resources& all = offer.node->resources();
@@ -219,6 +215,10 @@ PlacementResult PlaceWith(const PlacementRequest& request, uint32_t gpus_per_pro
 }
 
 }  // namespace
+
+std::string Count(uint64_t n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
 
 PlacementResult Place(const PlacementRequest& request) {
   if (request.spec.has_gpus_per_proc()) return PlaceWith(request, request.spec.gpus_per_proc());

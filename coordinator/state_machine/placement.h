@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/mesh.h"
@@ -63,6 +64,9 @@ struct PlacementResult {
 };
 
 PlacementResult Place(const PlacementRequest& request);
+
+// "1 node", "2 nodes".
+std::string Count(uint64_t n, std::string_view what);
 
 // Whether the job could use the node if nothing else ran there.
 bool CouldUse(const v1::JobSpec& spec, const v1::Node& node);

@@ -213,7 +213,7 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
       source.open.set_rank(named ? process.process_rank() : rank);
       source.open.set_stream(static_cast<v1::LogStream>(stream));
       source.open.set_follow(request.follow());
-      source.open.set_tail_lines(request.tail_lines());
+      if (request.has_tail_lines()) source.open.set_tail_lines(request.tail_lines());
       for (const v1::LogPosition& position : request.positions()) {
         if (position.rank() == rank && position.stream() == stream) {
           source.open.set_offset(position.offset());

@@ -35,6 +35,7 @@ class Queue {
 
   // Requests of clients: queue_commands.cc.
   void UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request);
+  void SignalJob(uint64_t call_id, const v1::SignalJobRequest& request);
   void DrainNode(uint64_t call_id, const v1::DrainNodeRequest& request);
   void UndrainNode(uint64_t call_id, const v1::UndrainNodeRequest& request);
   void RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request);

@@ -1,13 +1,22 @@
-// What people ask of the queue and of nodes: hold, release, priorities, drain, undrain, remove.
+// What people ask of jobs and of nodes: hold, release, priorities, signals, drain, undrain, remove.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "coordinator/state_machine/queue.h"
 #include "core/proto_time.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// SIGRTMAX on Linux.
+constexpr int kHighestSignal = 64;
+
+}  // namespace
 
 void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
   const auto found = jobs_.Lookup(request.job_id());
@@ -34,6 +43,63 @@ void Queue::UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request) {
   }
   PlaceJobs();
   v1::UpdateJobResponse response;
+  *response.mutable_job() = jobs_.View(job, /*with_ranks=*/false);
+  context_.Reply(call_id, std::move(response));
+}
+
+void Queue::SignalJob(uint64_t call_id, const v1::SignalJobRequest& request) {
+  const auto found = jobs_.Lookup(request.job_id());
+  if (!found.ok()) return context_.Reply(call_id, found.status());
+  const Job& job = **found;
+  if (request.signal() < 1 || request.signal() > kHighestSignal) {
+    return context_.Reply(call_id, absl::InvalidArgumentError(fmt::format(
+                                       "{} is not the number of a signal: write 1 to {}",
+                                       request.signal(), kHighestSignal)));
+  }
+  if (job.view.state() != v1::JOB_STATE_RUNNING) {
+    return context_.Reply(call_id, absl::FailedPreconditionError(fmt::format(
+                                       "job {} is {}: only ranks that run take a signal", job.id(),
+                                       StateName(job.view.state()))));
+  }
+  const int world_size = job.view.ranks_size();
+  for (const int rank : request.ranks()) {
+    if (rank >= 0 && rank < world_size) continue;
+    return context_.Reply(call_id,
+                          absl::NotFoundError(fmt::format("job {} has no rank {}: its ranks are 0 "
+                                                          "to {}",
+                                                          job.id(), rank, world_size - 1)));
+  }
+  std::vector<std::pair<const Node*, v1::SignalRanks>> messages;
+  for (const Member& member : job.members) {
+    const Node* const node = nodes_.Find(member.node_id);
+    if (member.ended || node == nullptr) continue;
+    v1::SignalRanks message;
+    message.set_signal(request.signal());
+    for (const int rank : request.ranks()) {
+      const bool here = rank >= member.first_rank && rank < member.first_rank + member.rank_count;
+      if (here) message.add_ranks(rank);
+    }
+    if (!request.ranks().empty() && message.ranks().empty()) continue;
+    if (node->session_id == 0) {
+      return context_.Reply(
+          call_id, absl::UnavailableError(fmt::format(
+                       "{} is not connected, and ranks of job {} run there: no signal was sent",
+                       node->record.name(), job.id())));
+    }
+    messages.emplace_back(node, std::move(message));
+  }
+  context_.Record(
+      "JobSignaled", job.id(), "",
+      fmt::format("signal {} to {}", request.signal(),
+                  request.ranks().empty()
+                      ? std::string("all ranks")
+                      : "ranks " + FormatRanks({request.ranks().begin(), request.ranks().end()})));
+  for (auto& [node, ranks] : messages) {
+    v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
+    *message.mutable_signal_ranks() = std::move(ranks);
+    context_.Send(node->session_id, std::move(message));
+  }
+  v1::SignalJobResponse response;
   *response.mutable_job() = jobs_.View(job, /*with_ranks=*/false);
   context_.Reply(call_id, std::move(response));
 }

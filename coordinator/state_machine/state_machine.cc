@@ -172,6 +172,9 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kUpdateJob:
       parts_->queue.UpdateJob(call, event.update_job());
       break;
+    case v1::StateEvent::kSignalJob:
+      parts_->queue.SignalJob(call, event.signal_job());
+      break;
     case v1::StateEvent::kDrainNode:
       parts_->queue.DrainNode(call, event.drain_node());
       break;
@@ -369,6 +372,13 @@ void StateMachine::AnswerSubmitted() {
     if (job == nullptr) continue;
     v1::SubmitJobResponse response;
     *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/true);
+    if (job->queued()) {
+      PlacementRequest alone{job->view.spec(), parts_->nodes.Present(/*healthy_only=*/false)};
+      alone.ignore_usage = true;
+      PlacementResult ever = Place(alone);
+      if (!alone.nodes.empty() && !ever.placement.has_value())
+        response.set_too_big(std::move(ever.reason));
+    }
     parts_->context.Reply(call_id, std::move(response));
   }
 }

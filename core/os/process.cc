@@ -169,8 +169,11 @@ Lifeline::~Lifeline() {
   thread_.join();
 }
 
-void BlockTerminationSignals() {
-  const sigset_t set = TerminationSignals();
+void BlockTerminationSignals(bool user_signals) {
+  sigset_t set = TerminationSignals();
+  if (user_signals) {
+    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  }
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   // A peer that closes its socket is an error of that call, not the end of the process.
   ::signal(SIGPIPE, SIG_IGN);
@@ -182,6 +185,16 @@ int WaitForTerminationSignal() {
   while (sigwait(&set, &signal) != 0) {
   }
   return signal;
+}
+
+absl::StatusOr<int> ParseSignal(std::string_view text) {
+  std::string name(text.starts_with("SIG") ? text.substr(3) : text);
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    const char* const known = ::sigabbrev_np(signal);
+    if (name == std::to_string(signal) || (known != nullptr && name == known)) return signal;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("'{}' is not a signal: write for example USR1, SIGUSR1 or 10", text));
 }
 
 std::string SignalName(int signal) {

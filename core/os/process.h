@@ -58,12 +58,15 @@ class Lifeline {
   std::thread thread_;
 };
 
-// Blocks SIGTERM, SIGINT, SIGHUP in this thread and those started after. Call first in main.
-void BlockTerminationSignals();
+// Blocks SIGTERM, SIGINT, SIGHUP, with `user_signals` SIGUSR1 and SIGUSR2 too, in this thread and
+// those started after. Call first in main.
+void BlockTerminationSignals(bool user_signals = false);
 // Waits for one of them; returns its number. For the main thread of a daemon.
 int WaitForTerminationSignal();
 
 // "SIGKILL" for 9.
 std::string SignalName(int signal);
+// "USR1", "SIGUSR1", "10". INVALID_ARGUMENT shows the right form.
+absl::StatusOr<int> ParseSignal(std::string_view text);
 
 }  // namespace meshrun::os

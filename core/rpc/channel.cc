@@ -42,7 +42,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
   }
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return grpc::CreateCustomChannel(GrpcTarget(address), credentials, arguments);
 }
 
 void EnableServerPlugins() {

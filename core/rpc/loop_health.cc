@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "core/os/fd.h"
 #include "core/text.h"
@@ -46,10 +47,12 @@ LoopHealth::LoopHealth(const Options& options)
 
 void LoopHealth::Turned() { turned_at_ = Steady::now().time_since_epoch().count(); }
 
-void LoopHealth::Watch(grpc::Server& server) {
+void LoopHealth::Watch(grpc::Server& server, std::vector<std::string> services) {
   grpc::HealthCheckServiceInterface* const service = server.GetHealthCheckService();
   if (service == nullptr) return;
-  service->SetServingStatus(kReadyService, true);
+  services_ = std::move(services);
+  services_.push_back(kReadyService);
+  TellReady(*service, true);
   thread_ = std::thread([this, service] { Run(*service); });
 }
 
@@ -70,7 +73,7 @@ void LoopHealth::Run(grpc::HealthCheckServiceInterface& service) {
         Steady::now().time_since_epoch() - Steady::duration(turned_at_.load());
     if (const bool now = silent < options_.ready_timeout; now != ready) {
       ready = now;
-      service.SetServingStatus(kReadyService, ready);
+      TellReady(service, ready);
     }
     if (const bool now = silent < options_.live_timeout; now != live) {
       live = now;
@@ -86,6 +89,10 @@ void LoopHealth::Run(grpc::HealthCheckServiceInterface& service) {
     }
     if (stopping_) return;
   }
+}
+
+void LoopHealth::TellReady(grpc::HealthCheckServiceInterface& service, bool ready) const {
+  for (const std::string& name : services_) service.SetServingStatus(name, ready);
 }
 
 void LoopHealth::TellSystemd() const {

@@ -1,6 +1,7 @@
 // Tells probes whether a daemon's loop turns, and systemd's watchdog.
 //
 //   grpc.health.v1 "meshrun.ready": NOT_SERVING while the loop has not turned for ready_timeout
+//   grpc.health.v1 each service:    as "meshrun.ready", under its full name
 //   grpc.health.v1 "":              NOT_SERVING while it has not for live_timeout
 //   systemd (WatchdogSec=):         told that all is well while "meshrun.ready" serves
 //
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/mutex.h"
@@ -36,19 +38,22 @@ class LoopHealth {
 
   // The loop has turned. From any thread.
   void Turned();
-  // Begins to tell. EnableServerPlugins was called before `server` was built, which outlives this
+  // Begins to tell, of `services` too: names as "meshrun.v1.JobService". EnableServerPlugins was called before `server` was built, which outlives this
   // or is stopped after Stop.
-  void Watch(grpc::Server& server);
+  void Watch(grpc::Server& server, std::vector<std::string> services = {});
   // Idempotent.
   void Stop();
 
  private:
   void Run(grpc::HealthCheckServiceInterface& service);
+  void TellReady(grpc::HealthCheckServiceInterface& service, bool ready) const;
   void TellSystemd() const;
 
   const Options options_;
   // Empty without systemd's watchdog.
   const std::string notify_socket_;
+  // That are ready together; written before the thread begins.
+  std::vector<std::string> services_;
   std::atomic<int64_t> turned_at_;
   std::thread thread_;
   Mutex mu_;

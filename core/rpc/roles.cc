@@ -18,6 +18,7 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.JobService/WatchJob", kReaders},
     {"/meshrun.v1.JobService/CancelJob", kSubmitters, Scope::kOwnJob},
     {"/meshrun.v1.JobService/UpdateJob", kSubmitters, Scope::kOwnJob},
+    {"/meshrun.v1.JobService/SignalJob", kSubmitters, Scope::kOwnJob},
     {"/meshrun.v1.JobService/ReadLogs", kReaders},
     {"/meshrun.v1.JobService/GetFlightRecords", kReaders},
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "core/utf8.h"
+
 namespace meshrun::rpc {
 namespace {
 
@@ -13,7 +15,7 @@ grpc::Status ToGrpc(const absl::Status& status, v1::ErrorOrigin origin) {
   if (status.ok()) return grpc::Status::OK;
   v1::ErrorStatus out;
   out.set_code(status.raw_code());
-  out.set_message(std::string(status.message()));
+  out.set_message(EscapeBytes(std::string(status.message())));
   v1::ErrorDetail detail;
   const v1::ErrorOrigin first = OriginOf(status);
   detail.set_origin(first == v1::ERROR_ORIGIN_UNSPECIFIED ? origin : first);

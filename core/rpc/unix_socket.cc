@@ -44,6 +44,18 @@ bool SomebodyListens(const std::string& path) {
 
 }  // namespace
 
+std::string GrpcTarget(const std::string& address) {
+  const std::optional<std::string> path = UnixPath(address);
+  if (!path) return address;
+  std::string out = "unix:";
+  for (const char c : *path) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("/-._~").find(c) != std::string_view::npos;
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return out;
+}
+
 std::optional<std::string> UnixPath(std::string_view address) {
   constexpr std::string_view kScheme = "unix:";
   if (!address.starts_with(kScheme)) return std::nullopt;

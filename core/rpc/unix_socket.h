@@ -15,6 +15,10 @@ namespace meshrun::rpc {
 // PATH of "unix:PATH" or "unix:///PATH"; absent for any other address.
 std::optional<std::string> UnixPath(std::string_view address);
 
+// The address as gRPC wants it. It reads "unix:PATH" as a URI: of the path, all that is no letter,
+// digit or one of "/-._~" is written as %XX.
+std::string GrpcTarget(const std::string& address);
+
 // For whoever connects to `path`, before anything is sent: its directory must be this user's own
 // and closed to others, or root's and writable by nobody else, so that no other user can have put a
 // socket there. NOT_FOUND: there is no

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "client/cli/completion_scripts.h"
 #include "client/cli/help.h"
 #include "client/cli/job_flags.h"
 
@@ -135,11 +136,31 @@ TEST(CompletionTest, KnowsEveryCommandAndFlag) {
   logs.Argument("JOB", &job, true, "Job");
   logs.Switch("-f,--follow", &follow, "Follow");
   commands.Command("dev", "Dev").Command("up", "Up");
-  const std::string script = BashCompletion(root);
+  const std::string script = CompletionScript(root, "bash").value_or("");
   EXPECT_THAT(script, HasSubstr("\"\") commands=\"logs dev\""));
   EXPECT_THAT(script, HasSubstr("\"logs\") commands=\"\" flags=\"--help --follow\" jobs=1"));
   EXPECT_THAT(script, HasSubstr("\"dev\") commands=\"up\""));
   EXPECT_THAT(script, HasSubstr("\"dev up\") commands=\"\""));
+}
+
+TEST_F(ArgumentsTest, TorchrunsVariablesStandForFlagsThatAreNotGiven) {
+  const std::map<std::string, std::string> variables = {
+      {"PET_NNODES", "2"},    {"PET_NPROC_PER_NODE", "4"}, {"PET_MODULE", "1"},
+      {"PET_NO_PYTHON", "0"}, {"PET_MAX_RESTARTS", ""},    {"PET_FOLLOW", "1"}};
+  const auto get = [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  const auto all = FlagsFromEnvironment(app_, {}, get);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_THAT(*all, ElementsAre("--nodes=2", "--procs-per-node=4", "--module"));
+  EXPECT_THAT(*FlagsFromEnvironment(app_, {"--nodes=1", "--module"}, get),
+              ElementsAre("--procs-per-node=4"));
+  const auto wrong = [](const std::string& name) -> std::optional<std::string> {
+    return name == "PET_STANDALONE" ? std::optional<std::string>("yes") : std::nullopt;
+  };
+  EXPECT_THAT(std::string(FlagsFromEnvironment(app_, {}, wrong).status().message()),
+              HasSubstr("PET_STANDALONE=yes: write 1 for --standalone, or 0"));
 }
 
 }  // namespace

@@ -362,7 +362,7 @@ TEST_F(ClientTest, LogsResumeAtTheirOffsetsAndNoByteComesTwice) {
   ASSERT_EQ(fake_.log_requests.size(), 2u);
   const v1::ReadLogsRequest& again = fake_.log_requests[1];
   EXPECT_EQ(again.generation(), 2u);
-  EXPECT_EQ(again.tail_lines(), 0);
+  EXPECT_FALSE(again.has_tail_lines());
   ASSERT_EQ(again.positions_size(), 2);
   EXPECT_EQ(again.positions(0).offset(), 6u);
   EXPECT_EQ(again.positions(1).offset(), 3u);

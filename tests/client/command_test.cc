@@ -24,6 +24,7 @@
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/rpc/channel.h"
+#include "tests/client/command_fixture.h"
 
 namespace meshrun::client {
 namespace {
@@ -31,83 +32,6 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Result {
-  int code = -1;
-  std::string out;
-  std::string err;
-};
-
-class CommandTest : public ::testing::Test {
- protected:
-  CommandTest() : directory_(fmt::format("{}/command.{}", ::testing::TempDir(), ::getpid())) {
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-    ::unsetenv("MESHRUN_COORDINATOR");
-    char sockets[] = "/tmp/meshrun-command-test-XXXXXX";
-    EXPECT_NE(::mkdtemp(sockets), nullptr);
-    sockets_ = sockets;
-    ::setenv("XDG_STATE_HOME", directory_.c_str(), 1);
-  }
-  ~CommandTest() override {
-    if (dev_up_) Run({"dev", "down"});
-    std::filesystem::remove_all(directory_);
-    std::filesystem::remove_all(sockets_);
-  }
-
-  static std::string Meshrun() { return std::filesystem::absolute("client/meshrun"); }
-  pid_t Start(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), Meshrun());
-    return StartProgram(std::move(arguments));
-  }
-  pid_t StartProgram(std::vector<std::string> argv) {
-    os::SpawnOptions options;
-    options.argv = std::move(argv);
-    const os::UniqueFd out(
-        ::open((directory_ + "/out").c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
-    const os::UniqueFd err(
-        ::open((directory_ + "/err").c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600));
-    options.stdout_fd = out.get();
-    options.stderr_fd = err.get();
-    const auto pid = os::Spawn(options);
-    EXPECT_TRUE(pid.ok()) << pid.status();
-    return pid.value_or(-1);
-  }
-  Result Wait(pid_t pid) {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
-    Result result;
-    result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-    result.out = os::ReadFile(directory_ + "/out").value_or("");
-    result.err = os::ReadFile(directory_ + "/err").value_or("");
-    return result;
-  }
-  Result Run(const std::vector<std::string>& arguments) { return Wait(Start(arguments)); }
-
-  void DevUp(int workers) {
-    const Result up = Run({"dev", "up", "--workers", std::to_string(workers), "--slots", "2"});
-    ASSERT_EQ(up.code, 0) << up.err;
-    dev_up_ = true;
-  }
-  // Opens a fifo's read end and returns what the first writer says: a rank's way to tell that it
-  // runs.
-  std::string Fifo() {
-    const std::string path = directory_ + "/fifo";
-    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
-    return path;
-  }
-  static pid_t ReadPid(const std::string& fifo) {
-    std::ifstream in(fifo);
-    pid_t pid = 0;
-    in >> pid;
-    return pid;
-  }
-
-  const std::string directory_;
-  // Its path is short.
-  std::string sockets_;
-  bool dev_up_ = false;
-};
 
 TEST_F(CommandTest, RunShowsEachRanksLinesAndSucceeds) {
   const Result result = Run(
@@ -375,8 +299,8 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
 
   const Result big = Run({"submit", "--nproc", "4096", "--", "true"});
   EXPECT_EQ(big.code, 0);
-  EXPECT_THAT(big.out, HasSubstr("QUEUED"));
-  EXPECT_THAT(big.out, HasSubstr("4096"));
+  EXPECT_THAT(big.err, HasSubstr("QUEUED"));
+  EXPECT_THAT(big.err, HasSubstr("4096"));
 
   const Result all = Run({"ps", "--all", "-o", "json"});
   const json jobs = json::parse(all.out)["jobs"];
@@ -399,7 +323,7 @@ TEST_F(CommandTest, ADevClusterRunsJobsAndIsFoundByEveryCommand) {
 TEST_F(CommandTest, JobsAreHeldReleasedLimitedAndExplained) {
   DevUp(1);
   const Result held = Run({"submit", "--hold", "--name", "later", "--", "true"});
-  EXPECT_THAT(held.out, HasSubstr("QUEUED: held: 'meshrun release"));
+  EXPECT_THAT(held.err, HasSubstr("QUEUED: held: 'meshrun release"));
   EXPECT_THAT(Run({"priority", "--set", "7", "later"}).out, HasSubstr("QUEUED: held"));
   EXPECT_THAT(Run({"ps"}).out, HasSubstr("PRIORITY"));
   EXPECT_EQ(Run({"priority", "--set", "high", "later"}).code, 2);
@@ -426,7 +350,7 @@ TEST_F(CommandTest, NodesAreDrainedUndrainedAndForgotten) {
   const std::string node = json::parse(Run({"nodes", "-o", "json"}).out)["nodes"][0]["name"];
   EXPECT_THAT(Run({"drain", node, "--reason", "a fan"}).out, HasSubstr("DRAINED"));
   EXPECT_THAT(Run({"nodes"}).out, HasSubstr("a fan"));
-  EXPECT_THAT(Run({"submit", "--name", "waits", "--", "true"}).out,
+  EXPECT_THAT(Run({"submit", "--name", "waits", "--", "true"}).err,
               HasSubstr("1 that is draining does not count"));
   EXPECT_THAT(Run({"undrain", node}).out, HasSubstr("HEALTHY"));
   EXPECT_EQ(Run({"logs", "-f", "waits"}).code, 0);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/env_entries.h"
+
 namespace meshrun::client {
 namespace {
 
@@ -49,8 +51,8 @@ working_dir: /data
   EXPECT_EQ(spec->mesh(0).name(), "dp");
   EXPECT_EQ(spec->mesh(0).size(), -1);
   EXPECT_EQ(spec->mesh(1).size(), 2);
-  EXPECT_EQ(spec->env().at("OMP_NUM_THREADS"), "2");
-  EXPECT_EQ(spec->env().at("EMPTY"), "");
+  EXPECT_EQ(EnvMap(spec->env()).at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(EnvMap(spec->env()).at("EMPTY"), "");
   EXPECT_EQ(spec->max_restarts(), 3u);
   EXPECT_EQ(spec->kill_grace().seconds(), 90);
   EXPECT_EQ(spec->queue_timeout().nanos(), 250'000'000);
@@ -135,6 +137,27 @@ TEST(CommandLineTest, SplitsAsAShellDoes) {
   EXPECT_THAT(*SplitCommandLine(R"(a  'b c' "d \"e\"" f\ g '')"),
               ElementsAre("a", "b c", "d \"e\"", "f g", ""));
   EXPECT_THAT(*SplitCommandLine("  "), ElementsAre());
+}
+
+TEST(JobFileTest, WhatYamlReadersAcceptAndNobodyMeansIsAnErrorWithItsLine) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"name: a\ncommand: \"./train --x\nnodes: 2\n", "f:2:10: this quote is never closed"},
+      {"name: a\ncommand: './train it''s\n", "f:2:10: this quote is never closed"},
+      {"command: ./train\nenv:\n  A: 1\n  B: 2\n  A: 3\n", "f:5:3: A: set before, at line 3"},
+      {"command: ./train\nmesh: {dp: 2, dp: 3}\n", "f:2:15: dp: set before, at line 2"},
+      {"name: a\nname: b\n", "f:2:1: name: set before, at line 1"},
+      {"command: ./train\n---\ncommand: ./other\n", "f:3:1: a second document begins here"}};
+  for (const auto& [text, error] : wrong) {
+    const auto spec = ParseJobText(text, "f");
+    ASSERT_FALSE(spec.ok()) << text;
+    EXPECT_THAT(std::string(spec.status().message()), ::testing::HasSubstr(error)) << text;
+  }
+  const auto right = ParseJobText(
+      "---\n# \"one\ncommand: ['./it''s', \"a \\\" b\", \"two\n  lines\"]\nenv: {'A': \"\"}\n...\n",
+      "f");
+  ASSERT_TRUE(right.ok()) << right.status();
+  EXPECT_EQ(right->command(0), "./it's");
+  EXPECT_EQ(right->command(1), "a \" b");
 }
 
 }  // namespace

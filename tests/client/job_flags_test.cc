@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "client/job_spec.h"
+#include "core/env_entries.h"
 
 namespace meshrun::client {
 namespace {
@@ -127,9 +128,9 @@ TEST(JobFlagsTest, VariablesAreSetOrPassedOn) {
   JobFlags flags;
   flags.env = {"A=1=2", "DATA", "EMPTY="};
   const v1::JobSpec spec = Apply(flags, {"./train"});
-  EXPECT_EQ(spec.env().at("A"), "1=2");
-  EXPECT_EQ(spec.env().at("DATA"), "/data");
-  EXPECT_EQ(spec.env().at("EMPTY"), "");
+  EXPECT_EQ(EnvMap(spec.env()).at("A"), "1=2");
+  EXPECT_EQ(EnvMap(spec.env()).at("DATA"), "/data");
+  EXPECT_EQ(EnvMap(spec.env()).at("EMPTY"), "");
   flags.env = {"ABSENT"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("ABSENT is not set here"));
 }

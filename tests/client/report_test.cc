@@ -127,15 +127,16 @@ TEST(ReportTest, DescribeListsTheGenerations) {
   add(94, "JobRestarting", "restart 2 of 2");
   add(93, "JobAdmitted", "");
   add(92, "GenerationStarted", "");
-  EXPECT_THAT(DescribeJob(response, kNow, Style()),
-              HasSubstr("  GENERATION  BEGAN     RUNTIME  ENDED\n"
-                        "           2  100s ago  5s       rank 1 on n2 ended with exit code 3\n"
-                        "           3  93s ago   1m32s\n"));
+  EXPECT_THAT(
+      DescribeJob(response, kNow, Style()),
+      HasSubstr("  GENERATION  BEGAN                 RUNTIME  ENDED\n"
+                "           2  2023-11-14 22:11:40Z  5s       rank 1 on n2 ended with exit code 3\n"
+                "           3  2023-11-14 22:11:47Z  1m32s\n"));
   EXPECT_THAT(DescribeJob(response, kNow, Style()), HasSubstr("  generation    3\n"));
   add(90, "RankFailed", "rank 0 on n1 was killed");
   add(89, "JobFailed", "rank 0 on n1 was killed");
   EXPECT_THAT(DescribeJob(response, kNow, Style()),
-              HasSubstr("           3  93s ago   3s       rank 0 on n1 was killed\n"));
+              HasSubstr("           3  2023-11-14 22:11:47Z  3s       rank 0 on n1 was killed\n"));
 }
 
 // What a rank writes must not break the tables in which it stands.
@@ -181,7 +182,8 @@ TEST(ReportTest, DescribeTellsRanksConsequencesAndEvents) {
   EXPECT_THAT(text, HasSubstr("command       --job geoid --title 'it'\\''s two words'\n"));
   EXPECT_THAT(text, HasSubstr("killed by signal 15 (SIGTERM), as a consequence"));
   EXPECT_THAT(text, HasSubstr("about to fail"));
-  EXPECT_THAT(text, HasSubstr("88s ago  RankExited  rank 1: SIGKILL"));
+  EXPECT_THAT(text, HasSubstr("finished      2023-11-14 22:11:52Z (88s ago)\n"));
+  EXPECT_THAT(text, HasSubstr("2023-11-14 22:11:52Z  RankExited  rank 1: SIGKILL"));
 }
 
 TEST(ReportTest, JobsAndNodesAreAlignedTables) {

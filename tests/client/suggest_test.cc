@@ -17,6 +17,9 @@ TEST(SuggestTest, FindsTheNearestWord) {
 
 TEST(SuggestTest, SaysNothingWhereNothingIsNear) {
   EXPECT_EQ(Nearest("kubectl", kWords), "");
+  EXPECT_EQ(Nearest("ls", kWords), "");
+  EXPECT_EQ(Nearest("--batch-size", {"--mesh", "--slots", "--nproc"}), "");
+  EXPECT_EQ(Nearest("train-abcdef", {"train-ghijkl", "train-abczzz"}), "");
   EXPECT_EQ(DidYouMean("kubectl", kWords), "");
   EXPECT_EQ(DidYouMean("cancle", kWords), ": did you mean 'cancel'?");
 }

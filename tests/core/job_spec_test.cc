@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/env_entries.h"
 #include "core/mesh_messages.h"
 #include "core/proto_time.h"
 #include "core/rank_exit.h"
@@ -43,9 +44,9 @@ TEST(JobSpecTest, FillsInDefaultsOnce) {
 
 TEST(JobSpecTest, OneMebibyteIsTheMost) {
   v1::JobSpec spec = Spec();
-  (*spec.mutable_env())["X"] = std::string((1 << 20) - 100, 'x');
+  SetEnv(*spec.mutable_env(), "X", std::string((1 << 20) - 100, 'x'));
   EXPECT_TRUE(NormalizeJobSpec(spec).ok());
-  (*spec.mutable_env())["X"] += std::string(100, 'x');
+  *spec.mutable_env(0)->mutable_value() += std::string(100, 'x');
   EXPECT_THAT(ErrorOf(spec), HasSubstr("at most 1.0 MiB"));
 }
 
@@ -105,7 +106,7 @@ TEST(JobSpecTest, NamesTheFieldThatIsWrong) {
   spec.mutable_kill_grace()->set_seconds(-1);
   EXPECT_THAT(ErrorOf(spec), HasSubstr("kill_grace: -1 s"));
   spec = Spec();
-  (*spec.mutable_env())["A=B"] = "1";
+  SetEnv(*spec.mutable_env(), "A=B", "1");
   EXPECT_THAT(ErrorOf(spec), HasSubstr("env: 'A=B'"));
 }
 

@@ -1,5 +1,6 @@
 #include "tests/fuzz/messages.h"
 
+#include "core/env_entries.h"
 #include "core/proto_time.h"
 #include "meshrun/v1/error.pb.h"
 #include "meshrun/v1/waiting.pb.h"
@@ -52,7 +53,7 @@ std::string JobSpecBytes() {
   v1::JobSpec spec = MakeSpec(2, 2);
   spec.add_mesh()->set_name("dp");
   spec.mutable_mesh(0)->set_size(-1);
-  (*spec.mutable_env())["A"] = "b";
+  SetEnv(*spec.mutable_env(), "A", "b");
   *spec.mutable_kill_grace() = ToProtoDuration(std::chrono::seconds(5));
   return spec.SerializeAsString();
 }

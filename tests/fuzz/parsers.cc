@@ -4,6 +4,7 @@
 #include "client/job_spec.h"
 #include "core/certificates/authority.h"
 #include "core/certificates/certificate.h"
+#include "core/env_entries.h"
 #include "core/framing.h"
 #include "core/job_spec.h"
 #include "core/mesh.h"
@@ -44,7 +45,7 @@ std::string Framed(const std::string& message) {
 
 std::string SupervisorStart() {
   v1::SupervisorRequest request;
-  (*request.mutable_start()->mutable_env())["MASTER_PORT"] = "1";
+  SetEnv(*request.mutable_start()->mutable_env(), "MASTER_PORT", "1");
   return Framed(request.SerializeAsString());
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "core/env_entries.h"
 #include "core/os/files.h"
 #include "tests/worker/support/processes.h"
 #include "worker/launch/launch_plan.h"
@@ -77,9 +78,9 @@ TEST(RankEnvironmentTest, HoldsTorchrunsVariablesAndMeshrunsOwn) {
 TEST(RankEnvironmentTest, TheJobsVariablesAreAboveTheDaemonsAndBelowMeshruns) {
   v1::GenerationRecord record = TwoOfFour();
   auto& env = *record.mutable_prepare()->mutable_spec()->mutable_env();
-  env["DATA"] = "/job";
-  env["RANK"] = "99";
-  env["OMP_NUM_THREADS"] = "6";
+  SetEnv(env, "DATA", "/job");
+  SetEnv(env, "RANK", "99");
+  SetEnv(env, "OMP_NUM_THREADS", "6");
   const Environment out = EnvironmentOf(record, 0, {{"DATA", "/daemon"}, {"HOME", "/h"}});
   EXPECT_EQ(out.at("DATA"), "/job");
   EXPECT_EQ(out.at("HOME"), "/h");
@@ -185,7 +186,7 @@ TEST(LaunchPlanTest, RunsTheProgramWithTheCommandsArguments) {
   EXPECT_EQ(rank.stderr_path(), "/logs/3.stderr.log");
   EXPECT_EQ(rank.error_file(), "/logs/3.error.json");
   EXPECT_EQ(rank.report_socket(), "/g/r3.sock");
-  EXPECT_EQ(rank.env().at("RANK"), "3");
+  EXPECT_EQ(EnvMap(rank.env()).at("RANK"), "3");
 }
 
 TEST(LaunchPlanTest, AShippedJobsCommandIsItsArguments) {
@@ -222,7 +223,7 @@ TEST_F(FindProgramTest, LooksInTheWorkingDirectoryAndAlongThePath) {
   EXPECT_TRUE(Resolve("./train"));
   EXPECT_TRUE(Resolve("train"));
   EXPECT_EQ(found_.program(), directory_ / "train");
-  (*spec_.mutable_env())["PATH"] = "/nowhere";
+  SetEnv(*spec_.mutable_env(), "PATH", "/nowhere");
   EXPECT_FALSE(Resolve("train"));
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -71,6 +72,31 @@ TEST(SupervisorTest, GivesRanksTheirOwnSessionAndTheVariablesOfStart) {
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0], "20001");
   EXPECT_EQ(lines[1], lines[2]);
+}
+
+TEST(SupervisorTest, PassesASignalToTheNamedProcessAlone) {
+  SupervisorHarness supervisor;
+  // The pipe opens once the handler is there.
+  for (const char* rank : {"0", "1"}) {
+    const std::string fifo = supervisor.Path(std::string("ready") + rank);
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    supervisor.AddRank("trap 'exit 7' USR1; echo > " + fifo + "; while :; do sleep 0.02; done");
+  }
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  for (const char* rank : {"0", "1"}) {
+    (void)os::ReadFile(supervisor.Path(std::string("ready") + rank));
+  }
+  supervisor.Signal(1, 1, SIGUSR1);
+  const auto exit = supervisor.Await(v1::SupervisorResponse::kRankExit);
+  ASSERT_TRUE(exit.has_value());
+  EXPECT_EQ(exit->rank_exit().rank(), 1);
+  EXPECT_EQ(exit->rank_exit().exit_code(), 7);
+  supervisor.Stop(std::chrono::milliseconds(0));
+  const auto other = supervisor.Await(v1::SupervisorResponse::kRankExit);
+  ASSERT_TRUE(other.has_value());
+  EXPECT_EQ(other->rank_exit().signal(), SIGKILL);
 }
 
 TEST(SupervisorTest, SaysWhyAProgramCannotBeStarted) {

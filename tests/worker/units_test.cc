@@ -98,15 +98,6 @@ TEST(ReportTest, BoundsTheNumberOfMetrics) {
   EXPECT_EQ(progress.metrics().size(), 64u);
 }
 
-TEST(Utf8Test, ReplacesWhatIsNoUtf8) {
-  EXPECT_EQ(ToUtf8("plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D"),
-            "plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D");
-  EXPECT_EQ(ToUtf8("a\xFFz"), "a?z");
-  EXPECT_EQ(ToUtf8("\xC3"), "?");
-  EXPECT_EQ(ToUtf8("\xC0\xAF"), "??");
-  EXPECT_EQ(ToUtf8("\xED\xA0\x80"), "???");
-}
-
 TEST(LastLinesTest, AtMostTwentyFromTheEnd) {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "line " + std::to_string(i) + "\n";

@@ -133,11 +133,28 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
     generation.AskForFlightRecords(message.collect_flight_records().request());
   } else if (message.has_dump()) {
     Dump(generation, message.dump().reason());
+  } else if (message.has_signal_ranks()) {
+    SignalRanks(generation, message.signal_ranks());
   } else if (message.has_quiesce()) {
     generation.TellQuiesce(message.quiesce());
   } else if (message.has_forget()) {
     Forget(key);
   }
+}
+
+void Generations::SignalRanks(Generation& generation, const v1::SignalRanks& command) {
+  const uint64_t number = generation.fence().generation();
+  log::Info(
+      "a client sends ranks a signal",
+      {{"job", generation.fence().job_id()}, {"generation", number}, {"signal", command.signal()}});
+  std::vector<ProcessName> names;
+  for (const v1::RankAssignment& rank : generation.record().prepare().ranks()) {
+    const auto& chosen = command.ranks();
+    if (chosen.empty() || std::find(chosen.begin(), chosen.end(), rank.rank()) != chosen.end()) {
+      names.push_back(NameOf(rank, number));
+    }
+  }
+  generation.processes()->Signal(names, command.signal());
 }
 
 void Generations::Forget(const Key& key) {

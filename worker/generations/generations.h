@@ -197,6 +197,7 @@ class Generations {
   // --- generations.cc ---
   // What the ranks' processes do right now, beside their logs.
   void Dump(Generation& generation, const std::string& reason);
+  void SignalRanks(Generation& generation, const v1::SignalRanks& command);
   void Forget(const Key& key);
   void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
                      const std::string& reason);

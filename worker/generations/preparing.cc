@@ -11,6 +11,7 @@
 #include "core/rank_exit.h"
 #include "core/status.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "worker/generations/generations.h"
 #include "worker/launch/launch_plan.h"
 
@@ -311,7 +312,7 @@ void Generations::RefusePrepare(const v1::Fence& fence, const absl::Status& stat
   log::Warning("cannot prepare a generation",
                {{"job", fence.job_id()}, {"generation", fence.generation()}, {"error", status}});
   v1::OpenSessionRequest message;
-  message.mutable_prepare_result()->set_error(std::string(status.message()));
+  message.mutable_prepare_result()->set_error(EscapeBytes(std::string(status.message())));
   message.mutable_prepare_result()->set_bad_command(bad_command);
   message.mutable_prepare_result()->set_draining(!refusal_.empty());
   Send({fence.job_id(), fence.generation()}, std::move(message));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/env_entries.h"
 #include "core/log.h"
 #include "core/os/files.h"
 #include "core/proto_time.h"
@@ -109,9 +110,8 @@ void RankProcesses::Start(const v1::GenerationRecord& generation) {
   v1::SupervisorStart& start = *request.mutable_start();
   start.set_generation(generation.fence().generation());
   *start.mutable_ranks() = generation.launches();
-  auto& env = *start.mutable_env();
-  env["MASTER_ADDR"] = generation.start().master_addr();
-  env["MASTER_PORT"] = std::to_string(generation.start().master_port());
+  SetEnv(*start.mutable_env(), "MASTER_ADDR", generation.start().master_addr());
+  SetEnv(*start.mutable_env(), "MASTER_PORT", std::to_string(generation.start().master_port()));
   if (link_) link_->Send(request);
 }
 
@@ -120,6 +120,18 @@ void RankProcesses::Stop(std::chrono::nanoseconds grace) {
   v1::SupervisorRequest request;
   *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
   if (link_ && !ended_) link_->Send(request);
+}
+
+void RankProcesses::Signal(const std::vector<ProcessName>& names, int signal) {
+  if (names.empty() || !link_ || ended_) return;
+  v1::SupervisorRequest request;
+  request.mutable_signal()->set_signal(signal);
+  for (const ProcessName& name : names) {
+    v1::SupervisedProcess& process = *request.mutable_signal()->add_processes();
+    process.set_generation(name.generation);
+    process.set_rank(name.rank);
+  }
+  link_->Send(request);
 }
 
 void RankProcesses::StopAlone(const std::vector<ProcessName>& names,

@@ -59,6 +59,8 @@ class RankProcesses {
   // SIGTERM, and SIGKILL after the grace; a second one can only shorten it.
   void Stop(std::chrono::nanoseconds grace);
   void StopAlone(const std::vector<ProcessName>& names, std::chrono::nanoseconds grace);
+  // To these processes, as far as they live; not to what they have started.
+  void Signal(const std::vector<ProcessName>& names, int signal);
   // SIGKILL to everything, by way of the supervisor and without it.
   void KillNow();
   // Nothing was started, and nothing will be: the supervisor ends. No handler is called.

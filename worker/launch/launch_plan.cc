@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/env_entries.h"
 #include "core/job_spec.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
+#include "core/utf8.h"
 #include "worker/launch/shipped_jobs.h"
 
 namespace meshrun::worker {
@@ -53,7 +55,7 @@ v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::s
                           : first ? fmt::format("{}/r{}.sock", paths.directory, rank)
                                   : fmt::format("{}/r{}.{}", paths.directory, rank, generation));
     const Environment env = RankEnvironment(inherited, record, i, host, out);
-    out.mutable_env()->insert(env.begin(), env.end());
+    for (const auto& [name, value] : env) SetEnv(*out.mutable_env(), name, value);
   }
   return launch;
 }
@@ -69,9 +71,9 @@ v1::ProgramSearch SearchFor(const v1::JobSpec& spec, const std::string& jobs_dir
     return search;
   }
   if (spec.command_size() > 0) search.set_command(spec.command(0));
-  const auto path = spec.env().find("PATH");
+  const std::string* const path = FindEnv(spec.env(), "PATH");
   const auto own = inherited.find("PATH");
-  search.set_path_variable(path != spec.env().end() ? path->second
+  search.set_path_variable(path != nullptr          ? *path
                            : own != inherited.end() ? own->second
                                                     : "/usr/local/bin:/usr/bin:/bin");
   return search;
@@ -82,8 +84,8 @@ v1::ProgramFound FindProgram(const v1::ProgramSearch& search,
   v1::ProgramFound out;
   std::error_code ignored;
   if (!std::filesystem::is_directory(search.working_dir(), ignored)) {
-    out.set_error(
-        fmt::format("working directory {} does not exist on this host", search.working_dir()));
+    out.set_error(fmt::format("working directory {} does not exist on this host",
+                              EscapeBytes(search.working_dir())));
     return out;
   }
   if (on_working_dir) on_working_dir();
@@ -94,7 +96,7 @@ v1::ProgramFound FindProgram(const v1::ProgramSearch& search,
   if (found.ok()) {
     out.set_program(*found);
   } else {
-    out.set_error(std::string(found.status().message()));
+    out.set_error(EscapeBytes(std::string(found.status().message())));
     out.set_bad_command(true);
   }
   return out;

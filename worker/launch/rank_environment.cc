@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/env_entries.h"
 #include "core/job_spec.h"
 #include "core/mesh_messages.h"
 
@@ -49,7 +50,7 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   const int local_world_size = prepare.ranks_size();
 
   Environment env = inherited;
-  for (const auto& [name, value] : prepare.spec().env()) env[name] = value;
+  for (const v1::EnvEntry& entry : prepare.spec().env()) env[entry.name()] = entry.value();
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   // One thread per slot. A rank that is alone on its host, and whose job asks for no number of
   // CPUs, gets all cores: OpenMP itself does not see the limits of a cgroup or of --cores.
@@ -71,7 +72,8 @@ Environment RankEnvironment(const Environment& inherited, const v1::GenerationRe
   set("NODE_RANK", self.node_rank());
   set("ROLE_RANK", self.rank());
   set("ROLE_WORLD_SIZE", prepare.world_size());
-  set("ROLE_NAME", "default");
+  const std::string* const role = FindEnv(prepare.spec().env(), "ROLE_NAME");
+  set("ROLE_NAME", role == nullptr ? "default" : *role);
   set("TORCHELASTIC_RESTART_COUNT", prepare.restarts());
   set("TORCHELASTIC_MAX_RESTARTS", prepare.spec().max_restarts());
   set("TORCHELASTIC_RUN_ID", record.fence().job_id());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/utf8.h"
 #include "worker/logs/log_file.h"
 #include "worker/logs/tail.h"
 
@@ -90,7 +91,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     failed_ = true;
     message_.Clear();
     message_.set_stream_id(request_.stream_id());
-    message_.set_error(error);
+    message_.set_error(EscapeBytes(error));
     writing_ = true;
     StartWrite(&message_);
   }
@@ -140,7 +141,9 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     // Without follow: only what the file holds now, not what a busy rank adds meanwhile.
     if (!request_.follow()) limit_ = size;
     offset_ = request_.offset();
-    if (request_.tail_lines() > 0) {
+    if (request_.has_tail_lines() && request_.tail_lines() == 0) {
+      offset_ = std::max(offset_, size);
+    } else if (request_.tail_lines() > 0) {
       const uint64_t begin = file_->FirstKept(0);
       const uint64_t tail = TailOffset(
           begin, size, request_.tail_lines(),

@@ -9,6 +9,7 @@
 
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/utf8.h"
 #include "worker/supervisor/report.h"
 
 namespace meshrun::worker {
@@ -51,7 +52,7 @@ std::vector<std::string> LastLines(std::string_view tail, bool cut) {
       line.remove_prefix(rewritten + 1);
     }
     if (line.empty() && lines.empty()) continue;
-    lines.push_back(ToUtf8(line));
+    lines.push_back(ReplaceBytes(line));
   }
   std::reverse(lines.begin(), lines.end());
   return lines;
@@ -63,7 +64,7 @@ std::string ErrorFileMessage(std::string_view json) {
   const nlohmann::json* message = &file["message"];
   if (message->is_object() && message->contains("message")) message = &(*message)["message"];
   if (!message->is_string()) return "";
-  return ToUtf8(message->get_ref<const std::string&>().substr(0, kMostErrorBytes));
+  return ReplaceBytes(message->get_ref<const std::string&>().substr(0, kMostErrorBytes));
 }
 
 void ReadLeftBehind(const v1::RankLaunch& launch, v1::RankExit* exit) {
@@ -75,8 +76,8 @@ void ReadLeftBehind(const v1::RankLaunch& launch, v1::RankExit* exit) {
   if (content.ok()) {
     exit->set_error_message(ErrorFileMessage(*content));
   } else if (!absl::IsNotFound(content.status())) {
-    exit->set_error_message(
-        fmt::format("its error file was not read: {}", std::string(content.status().message())));
+    exit->set_error_message(EscapeBytes(
+        fmt::format("its error file was not read: {}", std::string(content.status().message()))));
   }
 }
 

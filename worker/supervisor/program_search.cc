@@ -13,6 +13,7 @@
 #include "core/os/files.h"
 #include "core/proto_time.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "worker/launch/launch_plan.h"
 
 namespace meshrun::worker {
@@ -75,20 +76,22 @@ std::optional<v1::ProgramFound> ProgramSearch::Read() {
 v1::ProgramFound ProgramSearch::GiveUp() {
   ::kill(child_, SIGKILL);
   const std::string patience = FormatDuration(FromProto(search_.deadline()));
+  std::string error;
   v1::ProgramFound out;
   if (bytes_.empty()) {
-    out.set_error(fmt::format("working directory {} has not answered for {}: its file system hangs",
-                              search_.working_dir(), patience));
+    error = fmt::format("working directory {} has not answered for {}: its file system hangs",
+                        search_.working_dir(), patience);
   } else if (!search_.shipped_job().empty()) {
-    out.set_error(fmt::format("{} has not answered for {}: its file system hangs",
-                              search_.jobs_dir(), patience));
+    error = fmt::format("{} has not answered for {}: its file system hangs", search_.jobs_dir(),
+                        patience);
   } else {
     const bool along_path = search_.command().find('/') == std::string::npos;
-    out.set_error(fmt::format("{} was not found within {}: a file system {} hangs",
-                              search_.command(), patience,
-                              along_path ? "of PATH (" + search_.path_variable() + ")"
-                                         : "that it is on (from " + search_.working_dir() + ")"));
+    error = fmt::format("{} was not found within {}: a file system {} hangs", search_.command(),
+                        patience,
+                        along_path ? "of PATH (" + search_.path_variable() + ")"
+                                   : "that it is on (from " + search_.working_dir() + ")");
   }
+  out.set_error(EscapeBytes(error));
   return out;
 }
 

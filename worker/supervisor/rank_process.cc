@@ -65,13 +65,12 @@ absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankU
   return fd;
 }
 
-absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
-                                const google::protobuf::Map<std::string, std::string>& environment,
+absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
                                 const RankStreams& streams, const v1::RankUser* user) {
   // Made here: its directory is root's.
   if (user != nullptr) MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
 
-  std::map<std::string, std::string> variables(launch.env().begin(), launch.env().end());
+  std::map<std::string, std::string> variables = EnvMap(launch.env());
   if (user != nullptr) {
     for (const char* name : {"USER", "LOGNAME"}) variables.emplace(name, user->name());
     variables.emplace("HOME", user->home());
@@ -79,7 +78,7 @@ absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
   }
   const std::string& working_dir =
       launch.working_dir().empty() && user != nullptr ? user->home() : launch.working_dir();
-  for (const auto& [name, value] : environment) variables[name] = value;
+  for (const v1::EnvEntry& entry : environment) variables[entry.name()] = entry.value();
   std::vector<std::string> entries;
   for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
   std::vector<std::string> arguments(launch.argv().begin(), launch.argv().end());

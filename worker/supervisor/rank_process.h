@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/env_entries.h"
 #include "core/os/fd.h"
 #include "meshrun/v1/supervisor.pb.h"
 
@@ -25,8 +26,7 @@ struct RankStreams {
 // Only from the first thread, with no other that takes locks: the child runs ordinary code before
 // exec, and PDEATHSIG is bound to the thread that forks. Errors: those of files and of fork().
 // `user`: the rank runs as that one; null: as this process.
-absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch,
-                                const google::protobuf::Map<std::string, std::string>& environment,
+absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
                                 const RankStreams& streams, const v1::RankUser* user = nullptr);
 
 // An entry of the environment that this process has, and what it starts inherits, and no other.

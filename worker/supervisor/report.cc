@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "core/utf8.h"
+
 namespace meshrun::worker {
 namespace {
 
@@ -85,7 +87,7 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress) {
       if (const auto loss = Number(value)) progress->set_loss(*loss);
     } else if (name == "note") {
       if (value.is_string())
-        progress->set_note(ToUtf8(value.get<std::string>().substr(0, kLongestNote)));
+        progress->set_note(ReplaceBytes(value.get<std::string>().substr(0, kLongestNote)));
     } else if (name == "metrics" && value.is_object()) {
       for (const auto& [metric, number] : value.items()) SetMetric(metric, number, progress);
     } else {
@@ -101,40 +103,6 @@ void MergeProgress(const v1::Progress& update, v1::Progress* progress) {
   if (update.has_loss()) progress->set_loss(update.loss());
   if (!update.note().empty()) progress->set_note(update.note());
   for (const auto& [name, value] : update.metrics()) (*progress->mutable_metrics())[name] = value;
-}
-
-std::string ToUtf8(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) {
-      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
-    };
-    const unsigned lead = byte(i);
-    size_t length = lead < 0x80                   ? 1
-                    : lead >= 0xC2 && lead < 0xE0 ? 2
-                    : lead >= 0xE0 && lead < 0xF0 ? 3
-                    : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                  : 0;
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xC0) != 0x80) length = 0;
-    }
-    // Overlong forms, surrogates, and what lies beyond Unicode.
-    if (length == 3 &&
-        ((lead == 0xE0 && byte(i + 1) < 0xA0) || (lead == 0xED && byte(i + 1) > 0x9F)))
-      length = 0;
-    if (length == 4 &&
-        ((lead == 0xF0 && byte(i + 1) < 0x90) || (lead == 0xF4 && byte(i + 1) > 0x8F)))
-      length = 0;
-    if (length == 0) {
-      out += '?';
-      ++i;
-    } else {
-      out.append(text.substr(i, length));
-      i += length;
-    }
-  }
-  return out;
 }
 
 }  // namespace meshrun::worker

@@ -17,7 +17,4 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress);
 // The values that `update` has, over those of `progress`.
 void MergeProgress(const v1::Progress& update, v1::Progress* progress);
 
-// `text` with every byte that is not UTF-8 replaced, as protobuf's strings require.
-std::string ToUtf8(std::string_view text);
-
 }  // namespace meshrun::worker

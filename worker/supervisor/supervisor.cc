@@ -197,6 +197,9 @@ void Supervisor::Handle(const v1::SupervisorRequest& request) {
         StopAlone(request.stop());
       }
       break;
+    case v1::SupervisorRequest::kSignal:
+      Signal(request.signal());
+      break;
     case v1::SupervisorRequest::kPing:
       TakePing(request.ping());
       break;
@@ -253,6 +256,19 @@ void Supervisor::StopAlone(const v1::SupervisorStop& stop) {
       const auto grace = FromProto(stop.grace());
       if (!std::exchange(rank.stop_sent, true) && grace.count() > 0) Terminate(rank.pid);
       rank.kill_at = std::min(rank.kill_at, Now() + grace);
+    }
+  }
+}
+
+void Supervisor::Signal(const v1::SupervisorSignal& signal) {
+  // Nobody else waits for these children: until this one does, their pids are theirs.
+  Reap();
+  for (const v1::SupervisedProcess& process : signal.processes()) {
+    for (const Rank& rank : ranks_) {
+      if (rank.launch.generation() == process.generation() &&
+          rank.launch.rank() == process.rank() && rank.pid > 0 && !rank.exited) {
+        ::kill(rank.pid, signal.signal());
+      }
     }
   }
 }

@@ -112,6 +112,7 @@ class Supervisor {
   void Refuse(const std::string& why);
   void Stop(std::chrono::nanoseconds grace);
   void StopAlone(const v1::SupervisorStop& stop);
+  void Signal(const v1::SupervisorSignal& signal);
   // Processes that were stopped alone, when their grace is over.
   void KillAlone(Time now);
   void TakePing(const v1::SupervisorPing& ping);

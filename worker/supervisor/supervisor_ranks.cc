@@ -15,6 +15,7 @@
 #include "core/exit_codes.h"
 #include "core/os/files.h"
 #include "core/status.h"
+#include "core/utf8.h"
 #include "worker/launch/log_layout.h"
 #include "worker/supervisor/exit_report.h"
 #include "worker/supervisor/process_tree.h"
@@ -113,7 +114,8 @@ void Supervisor::StartNow() {
       ++running_;
     } else {
       rank.exit.set_exit_code(kExitNotExecutable);
-      rank.exit.set_error_message("cannot start: " + std::string(pid.status().message()));
+      rank.exit.set_error_message(
+          EscapeBytes("cannot start: " + std::string(pid.status().message())));
     }
     Name(launch, rank.pid, response.mutable_started()->add_processes());
   }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/server.h"
+#include "core/env_entries.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/roles.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
@@ -119,7 +120,7 @@ class AccessTest : public ::testing::Test {
     v1::SubmitJobRequest request;
     request.mutable_spec()->set_name("train");
     request.mutable_spec()->add_command("./train");
-    (*request.mutable_spec()->mutable_env())["TOKEN"] = "of-ada";
+    SetEnv(*request.mutable_spec()->mutable_env(), "TOKEN", "of-ada");
     v1::SubmitJobResponse response;
     const grpc::Status status =
         v1::JobService::NewStub(channel)->SubmitJob(&context, request, &response);
@@ -321,7 +322,7 @@ TEST_F(AccessTest, ValuesOfTheEnvironmentAreShownToTheRanksAlone) {
                     [&](GrpcWorker&, const v1::OpenSessionResponse& message) {
                       if (!message.has_prepare()) return;
                       MutexLock lock(mu);
-                      told = message.prepare().spec().env().at("TOKEN");
+                      told = EnvMap(message.prepare().spec().env()).at("TOKEN");
                     });
   ASSERT_TRUE(worker.Connect());
   const v1::Job job = Submit(ada);
@@ -332,7 +333,7 @@ TEST_F(AccessTest, ValuesOfTheEnvironmentAreShownToTheRanksAlone) {
   MutexLock lock(mu);
   EXPECT_EQ(told, "of-ada");
   for (const v1::Job& shown : {job, Get(ada, job.job_id())}) {
-    EXPECT_TRUE(shown.spec().env().contains("TOKEN"));
+    EXPECT_TRUE(EnvMap(shown.spec().env()).contains("TOKEN"));
     EXPECT_EQ(shown.DebugString().find("of-ada"), std::string::npos) << shown.DebugString();
   }
 }

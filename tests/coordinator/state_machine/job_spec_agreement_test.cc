@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/cli/job_flags.h"
+#include "core/env_entries.h"
 #include "tests/coordinator/support/harness.h"
 
 namespace meshrun::coordinator::testing {
@@ -45,7 +46,7 @@ TEST(JobSpecAgreementTest, ClientAndCoordinatorJudgeTheSameSpecsAlike) {
       {"negative grace", [](auto& s) { s.mutable_kill_grace()->set_seconds(-1); }, false},
       {"no grace", [](auto& s) { s.mutable_kill_grace(); }, true},
       {"endless queue", [](auto& s) { s.mutable_queue_timeout()->set_seconds(1LL << 40); }, false},
-      {"wrong variable", [](auto& s) { (*s.mutable_env())["A=B"] = ""; }, false},
+      {"wrong variable", [](auto& s) { SetEnv(*s.mutable_env(), "A=B", ""); }, false},
       {"mesh of no world",
        [](auto& s) {
          s.add_mesh()->set_name("dp");

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/state_machine/curve.h"
+#include "core/env_entries.h"
 #include "core/job_delta.h"
 #include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
@@ -39,16 +40,16 @@ TEST_F(JobsTest, TheSameRequestIsTheSameJob) {
 
 TEST_F(JobsTest, ValuesOfTheEnvironmentGoToTheRanksAloneAlsoAfterARestart) {
   v1::JobSpec spec = MakeSpec(1, 1);
-  (*spec.mutable_env())["TOKEN"] = "secret";
+  SetEnv(*spec.mutable_env(), "TOKEN", "secret");
   const std::string id = h.Submit(spec);
-  EXPECT_EQ(h.job(id).spec().env().at("TOKEN"), "(hidden)");
+  EXPECT_EQ(EnvMap(h.job(id).spec().env()).at("TOKEN"), "(hidden)");
   h.StartCoordinator();
-  EXPECT_EQ(h.job(id).spec().env().at("TOKEN"), "(hidden)");
+  EXPECT_EQ(EnvMap(h.job(id).spec().env()).at("TOKEN"), "(hidden)");
   FakeWorker& worker = h.AddWorker("node1");
   int prepared = 0;
   for (const v1::OpenSessionResponse& message : worker.received) {
     if (!message.has_prepare()) continue;
-    EXPECT_EQ(message.prepare().spec().env().at("TOKEN"), "secret");
+    EXPECT_EQ(EnvMap(message.prepare().spec().env()).at("TOKEN"), "secret");
     ++prepared;
   }
   EXPECT_EQ(prepared, 1);

@@ -381,5 +381,56 @@ TEST_F(QueueTest, TenThousandDifferentJobsAreEachLookedAtOnce) {
   EXPECT_LE(h.machine().queue().placements() - before, 10'010u);
 }
 
+TEST_F(QueueTest, ASignalGoesToTheHostsOfTheNamedRanks) {
+  FakeWorker& first = h.AddWorker("a");
+  FakeWorker& second = h.AddWorker("b");
+  const std::string id = h.Submit(MakeSpec(2, 2));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  const auto send = [&](int signal, std::vector<int> ranks) -> Harness::Answer& {
+    v1::StateEvent event;
+    event.mutable_signal_job()->set_job_id(id);
+    event.mutable_signal_job()->set_signal(signal);
+    event.mutable_signal_job()->mutable_ranks()->Add(ranks.begin(), ranks.end());
+    return h.answer(h.Call(std::move(event)));
+  };
+  const auto told = [](const FakeWorker& worker) {
+    std::vector<v1::SignalRanks> out;
+    for (const v1::OpenSessionResponse& message : worker.received) {
+      if (message.has_signal_ranks()) out.push_back(message.signal_ranks());
+    }
+    return out;
+  };
+  EXPECT_TRUE(send(10, {3}).status.ok());
+  EXPECT_TRUE(told(first).empty());
+  ASSERT_EQ(told(second).size(), 1u);
+  EXPECT_EQ(told(second)[0].signal(), 10);
+  EXPECT_EQ(told(second)[0].ranks(0), 3);
+  EXPECT_TRUE(send(12, {}).status.ok());
+  EXPECT_EQ(told(first).size(), 1u);
+  EXPECT_TRUE(told(second)[1].ranks().empty());
+  EXPECT_TRUE(h.HasEvent("JobSignaled"));
+
+  EXPECT_EQ(send(0, {}).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(send(65, {}).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(send(10, {4}).status.code(), absl::StatusCode::kNotFound);
+  h.Disconnect(second);
+  EXPECT_EQ(send(10, {}).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(told(first).size(), 1u);
+  h.Cancel(id);
+  EXPECT_EQ(send(10, {}).status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(QueueTest, ASubmitSaysWhereTheJobCouldNeverRunOnThePresentNodes) {
+  const auto too_big = [&](uint32_t nodes, uint32_t procs) {
+    return h.TrySubmit(MakeSpec(nodes, procs)).As<v1::SubmitJobResponse>().too_big();
+  };
+  EXPECT_EQ(too_big(1, 1), "");
+  h.AddWorker("a", 8);
+  EXPECT_EQ(too_big(1, 8), "");
+  EXPECT_EQ(too_big(1, 8), "");
+  EXPECT_THAT(too_big(2, 1), HasSubstr("needs 2 nodes, and 1 is connected"));
+  EXPECT_THAT(too_big(1, 9), HasSubstr("a would have to give 9 slots"));
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing

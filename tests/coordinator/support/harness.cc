@@ -30,6 +30,16 @@ void Harness::StartCoordinator() {
   Step(std::move(event));
 }
 
+void Harness::StartCoordinatorWith(v1::StateTable table, const std::string& key,
+                                   const std::string& value) {
+  v1::StateRow row;
+  row.set_table(table);
+  row.set_key(key);
+  row.set_value(value);
+  (void)store_.Commit(term_, {row});
+  StartCoordinator();
+}
+
 void Harness::Step(v1::StateEvent event) {
   event.set_now_nanos(clock.SteadyNow().count());
   *event.mutable_wall() = ToProtoTimestamp(clock.WallNow());

@@ -38,6 +38,8 @@ class Harness {
 
   // A coordinator process on the state that the last one left; sessions are gone.
   void StartCoordinator();
+  // The same, after adding a row to that state.
+  void StartCoordinatorWith(v1::StateTable table, const std::string& key, const std::string& value);
 
   FakeWorker& AddWorker(const std::string& name, uint32_t slots = 8) {
     FakeWorker::Options options;

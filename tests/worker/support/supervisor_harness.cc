@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/env_entries.h"
 #include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
@@ -44,13 +45,13 @@ v1::RankLaunch SupervisorHarness::LaterRank(uint64_t generation, int number,
   out.set_generation(generation);
   for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script})
     out.add_argv(word);
-  (*out.mutable_env())["PATH"] = "/usr/local/bin:/usr/bin:/bin";
+  SetEnv(*out.mutable_env(), "PATH", "/usr/local/bin:/usr/bin:/bin");
   out.set_working_dir(Directory());
   out.set_stdout_path(Path(rank + ".stdout.log"));
   out.set_stderr_path(Path(rank + ".stderr.log"));
   out.set_error_file(Path(rank + ".error.json"));
   out.set_report_socket(Path("r" + rank + ".sock"));
-  (*out.mutable_env())["MESHRUN_REPORT"] = out.report_socket();
+  SetEnv(*out.mutable_env(), "MESHRUN_REPORT", out.report_socket());
   return out;
 }
 
@@ -87,7 +88,7 @@ void SupervisorHarness::Disconnect() { connection_.reset(); }
 
 void SupervisorHarness::Start() {
   v1::SupervisorRequest request;
-  (*request.mutable_start()->mutable_env())["MASTER_PORT"] = "20001";
+  SetEnv(*request.mutable_start()->mutable_env(), "MASTER_PORT", "20001");
   Send(request);
 }
 
@@ -117,6 +118,15 @@ void SupervisorHarness::PingWithFence(std::chrono::milliseconds good_for) {
 void SupervisorHarness::Stop(std::chrono::milliseconds grace) {
   v1::SupervisorRequest request;
   *request.mutable_stop()->mutable_grace() = ToProtoDuration(grace);
+  Send(request);
+}
+
+void SupervisorHarness::Signal(uint64_t generation, int rank, int signal) {
+  v1::SupervisorRequest request;
+  request.mutable_signal()->set_signal(signal);
+  v1::SupervisedProcess& process = *request.mutable_signal()->add_processes();
+  process.set_generation(generation);
+  process.set_rank(rank);
   Send(request);
 }
 

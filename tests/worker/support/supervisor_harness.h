@@ -35,6 +35,7 @@ class SupervisorHarness {
   void StartLater(const v1::RankLaunch& launch);
   void Stop(std::chrono::milliseconds grace);
   void StopAlone(uint64_t generation, int rank, std::chrono::milliseconds grace);
+  void Signal(uint64_t generation, int rank, int signal);
   void Ping();
   // The fence time is over after this, from now on.
   void PingWithFence(std::chrono::milliseconds good_for);

@@ -1,0 +1,23 @@
+// Bytes as text. Names of files, arguments and environments are bytes; sentences, JSON and protobuf's
+// strings are UTF-8. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace meshrun {
+
+// Bytes of the character that `text` begins with: 1 to 4; 0 where it begins with none, or is empty.
+// Overlong forms, surrogates and what lies beyond Unicode are no characters.
+size_t Utf8Length(std::string_view text);
+
+bool IsUtf8(std::string_view text);
+
+// UTF-8 as it is, every other byte as \xNN: "caf\xe9".
+std::string EscapeBytes(std::string_view text);
+
+// Every byte that is not part of a character replaced by '?': for output of ranks, whose columns
+// then stay.
+std::string ReplaceBytes(std::string_view text);
+
+}  // namespace meshrun

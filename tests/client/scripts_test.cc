@@ -1,0 +1,315 @@
+// What scripts and odd surroundings meet: bytes that are not UTF-8, exit codes, what is on which
+// stream.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/client/command_fixture.h"
+
+namespace meshrun::client {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ScriptsTest : public CommandTest {};
+
+TEST_F(ScriptsTest, BytesThatAreNotUtf8ReachTheRanksAsTheyAre) {
+  const std::string place = directory_ + "/d\xe9 \xc3\xa9%41";
+  std::filesystem::create_directories(place);
+  const Result result = Wait(StartProgram(
+      {Meshrun(), "run", "--working-dir", place, "--env", "OWN=\xfe\xc3", "--", "sh", "-c",
+       "printf '%s|%s|%s|%s\\n' \"$BAD\" \"$OWN\" \"$1\" \"$(pwd)\"", "sh", "arg\xff"},
+      {{"BAD", "caf\xe9"}}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "caf\xe9|\xfe\xc3|arg\xff|" + std::filesystem::canonical(place).string() + "\n");
+  EXPECT_THAT(result.err, Not(HasSubstr("libprotobuf")));
+}
+
+TEST_F(ScriptsTest, TheClustersOwnDirectoryMayBeAnyBytes) {
+  const std::string place = sockets_ + "/t\xe9 %41";
+  std::filesystem::create_directories(place);
+  const Result result = Wait(StartProgram(
+      {Meshrun(), "run", "--", "sh", "-c", "echo $MESHRUN_AGENT"}, {{"TMPDIR", place}}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(place));
+}
+
+TEST_F(ScriptsTest, SentencesAndJsonWriteOtherBytesAsEscapes) {
+  const Result missing = Run({"run", "--", "/no\xe9"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.err, "meshrun: /no\\xe9: no such file\n");
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const Result submit = Run({"submit", "--hold", "-o", "json", "--working-dir", "/d\xe9", "--env",
+                             "N\xe9=1", "--", "./train", "caf\xe9", "h\xc3\xa9"});
+  ASSERT_EQ(submit.code, 0) << submit.err;
+  const json job = json::parse(submit.out);
+  const json spec = job.at("spec");
+  EXPECT_EQ(spec.at("command"), json({"./train", "caf\\xe9", "h\xc3\xa9"}));
+  EXPECT_EQ(spec.at("workingDir"), "/d\\xe9");
+  EXPECT_EQ(spec.at("env"), json({{"N\\xe9", "(hidden)"}}));
+  const Result text = Run({"describe", job.at("jobId").get<std::string>()});
+  EXPECT_THAT(text.out, HasSubstr("./train $'caf\\xe9' h\xc3\xa9\n"));
+  EXPECT_THAT(text.out, HasSubstr("/d\\xe9\n"));
+  const Result wrong = Run({"describe", "caf\xe9"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("'caf\\xe9' is not UTF-8 text"));
+  EXPECT_THAT(wrong.err, Not(HasSubstr("libprotobuf")));
+}
+
+TEST_F(ScriptsTest, SubmitPrintsTheIdAloneAndWaitAndLogsEndAsTheJobDoes) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const auto submit = [&](const std::string& script) {
+    const Result result = Run({"submit", "--", "sh", "-c", script});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.out.find_first_of(" \n"), result.out.size() - 1) << result.out;
+    return result.out.substr(0, result.out.size() - 1);
+  };
+  const std::string good = submit("echo fine");
+  const std::string bad = submit("echo broken; exit 3");
+  const std::string never = submit("exit 93");
+  const Result waited = Run({"wait", good});
+  EXPECT_EQ(waited.code, 0) << waited.err;
+  EXPECT_EQ(waited.out, good + "  SUCCEEDED\n");
+  EXPECT_EQ(Run({"wait", bad}).code, 1);
+  EXPECT_EQ(Run({"wait", good, bad, never}).code, 93);
+  const Result followed = Run({"logs", "-f", bad});
+  EXPECT_EQ(followed.code, 1) << followed.err;
+  EXPECT_EQ(followed.out, "broken\n");
+  EXPECT_EQ(Run({"logs", "-f", good}).code, 0);
+  EXPECT_EQ(Run({"logs", bad}).code, 0);
+  const Result none = Run({"logs", "--tail", "0", bad});
+  EXPECT_EQ(none.code, 0) << none.err;
+  EXPECT_EQ(none.out, "");
+  const json ended = json::parse(Run({"wait", "-o", "json", bad}).out).at("jobs").at(0);
+  EXPECT_EQ(ended.at("failure").at("exit").at("exitCode"), 3);
+  EXPECT_TRUE(ended.at("generation").is_number());
+  EXPECT_EQ(ended.at("finishedAt").get<std::string>().back(), 'Z');
+  EXPECT_EQ(Run({"wait", "nobody"}).code, 2);
+}
+
+TEST_F(ScriptsTest, WaitGivesUpInTimeAndASignalReachesTheRanks) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const std::string fifo = Fifo();
+  const Result submit = Run({"submit", "--nproc", "2", "--", "sh", "-c",
+                             "trap 'echo got; exit 5' USR1; [ $RANK = 1 ] || echo $$ > " + fifo +
+                                 "; while :; do sleep 0.05; done"});
+  ASSERT_EQ(submit.code, 0) << submit.err;
+  const std::string id = submit.out.substr(0, submit.out.size() - 1);
+  EXPECT_GT(ReadPid(fifo), 0);
+  const Result late = Run({"wait", "--at-most", "100ms", id});
+  EXPECT_EQ(late.code, 124);
+  EXPECT_THAT(late.err, HasSubstr(id + " is RUNNING after 100ms"));
+  EXPECT_EQ(Run({"signal", id, "NOTHING"}).code, 2);
+  const Result absent = Run({"signal", id, "USR1", "--ranks", "2"});
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_THAT(absent.err, HasSubstr("has no rank 2: its ranks are 0 to 1"));
+  const Result sent = Run({"signal", id, "USR1", "--ranks", "0"});
+  EXPECT_EQ(sent.code, 0) << sent.err;
+  EXPECT_EQ(sent.out, id + "  SIGUSR1 sent\n");
+  EXPECT_EQ(Run({"wait", id}).code, 1);
+  EXPECT_THAT(Run({"logs", "--ranks", "0", id}).out, HasSubstr("got\n"));
+  const json exit =
+      json::parse(Run({"describe", "-o", "json", id}).out).at("job").at("failure").at("exit");
+  EXPECT_EQ(exit.at("exitCode"), 5);
+  const json other =
+      json::parse(Run({"describe", "-o", "json", id}).out).at("job").at("ranks").at(1).at("exit");
+  EXPECT_NE(other.at("signal"), 0);
+  EXPECT_FALSE(other.contains("exitCode")) << other;
+  EXPECT_EQ(Run({"signal", id, "USR1"}).code, 2);
+}
+
+TEST_F(ScriptsTest, AKilledCoordinatorComesBackAsItsHintSaysAndTheJobGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(2));
+  const std::string fifo = Fifo();
+  const std::string go = directory_ + "/go";
+  const Result submit = Run({"submit", "--nodes", "2", "--", "sh", "-c",
+                             "[ $RANK = 1 ] || echo $$ > " + fifo + "; until [ -e " + go +
+                                 " ]; do sleep 0.05; done; echo $$"});
+  ASSERT_EQ(submit.code, 0) << submit.err;
+  const std::string id = submit.out.substr(0, submit.out.size() - 1);
+  const pid_t rank = ReadPid(fifo);
+  const json before = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  ASSERT_EQ(::kill(before.at("coordinator").at("pid").get<pid_t>(), SIGKILL), 0);
+  const Result lost = Run({"ps"});
+  EXPECT_EQ(lost.code, 75);
+  EXPECT_THAT(lost.err, HasSubstr("start one with 'meshrun dev up'"));
+  const Result up = Run({"dev", "up"});
+  EXPECT_EQ(up.code, 0) << up.err;
+  const json after = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  EXPECT_TRUE(after.at("running").get<bool>());
+  EXPECT_EQ(after.at("workers"), before.at("workers"));
+  EXPECT_EQ(after.at("address"), before.at("address"));
+  std::ofstream(go) << "go";
+  EXPECT_EQ(Run({"wait", id}).code, 0);
+  EXPECT_THAT(Run({"logs", "--ranks", "0", id}).out, HasSubstr(std::to_string(rank)));
+  EXPECT_EQ(Run({"dev", "up", "--port", "1"}).code, 2);
+  const Result fewer = Run({"dev", "up", "-n", "1"});
+  EXPECT_EQ(fewer.code, 2);
+  EXPECT_THAT(fewer.err, HasSubstr("2 workers run and 1 is asked for"));
+  EXPECT_EQ(Run({"dev", "up", "--slots", "3"}).code, 2);
+}
+
+TEST_F(ScriptsTest, ADeadWorkerComesBackWithItsNumberAndSlots) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(2));
+  const json before = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  ASSERT_EQ(::kill(before.at("workers").at(1).at("pid").get<pid_t>(), SIGKILL), 0);
+  EXPECT_EQ(Run({"dev", "up"}).code, 0);
+  const json after = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  EXPECT_EQ(after.at("workers").at(0), before.at("workers").at(0));
+  EXPECT_EQ(after.at("coordinator"), before.at("coordinator"));
+  EXPECT_NE(after.at("workers").at(1), before.at("workers").at(1));
+  const json nodes = json::parse(Run({"nodes", "-o", "json"}).out).at("nodes");
+  ASSERT_EQ(nodes.size(), 2u);
+  for (const json& node : nodes) EXPECT_EQ(node.at("resources").at("slots"), 2);
+}
+
+TEST_F(ScriptsTest, AJobThatIsTooBigWaitsAndSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const Result big = Run({"submit", "--nproc", "100", "--", "true"});
+  EXPECT_EQ(big.code, 0);
+  EXPECT_THAT(big.err, HasSubstr("too big for the present nodes"));
+  EXPECT_THAT(big.err, HasSubstr("--must-fit"));
+  EXPECT_EQ(Run({"submit", "--must-fit", "--nproc", "100", "--", "true"}).code, 2);
+  const Result fits = Run({"submit", "--nproc", "2", "--", "true"});
+  EXPECT_THAT(fits.err, Not(HasSubstr("too big")));
+}
+
+TEST_F(ScriptsTest, TheSubmittersEnvironmentGoesWithTheJobWhereAskedFor) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const auto out = [&](std::vector<std::string> flags) {
+    std::vector<std::string> call = {Meshrun(), "submit"};
+    call.insert(call.end(), flags.begin(), flags.end());
+    for (const char* word : {"--", "sh", "-c", "echo \"$OWN|$OTHER|$RANK|$MASTER_PORT\""})
+      call.emplace_back(word);
+    const Result result = Wait(
+        StartProgram(std::move(call),
+                     {{"OWN", "mi\xe9ne"}, {"OTHER", "x"}, {"RANK", "77"}, {"MASTER_PORT", "1"}}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    const std::string id = result.out.substr(0, result.out.find('\n'));
+    EXPECT_EQ(Run({"wait", id}).code, 0);
+    return Run({"logs", id}).out;
+  };
+  EXPECT_THAT(out({}), ::testing::StartsWith("||0|"));
+  EXPECT_THAT(out({"--export", "NONE"}), ::testing::StartsWith("||0|"));
+  const std::string all = out({"--export", "ALL"});
+  EXPECT_THAT(all, ::testing::StartsWith("mi\xe9ne|x|0|"));
+  EXPECT_THAT(all, Not(HasSubstr("|1\n")));
+  EXPECT_THAT(out({"--export", "OTHER,OWN=set"}), ::testing::StartsWith("set|x|0|"));
+  EXPECT_THAT(out({"--export", "ALL,OWN=set", "--env", "OTHER=y"}),
+              ::testing::StartsWith("set|y|0|"));
+}
+
+TEST_F(ScriptsTest, WrongCallsAreToldBeforeAnythingStarts) {
+  const auto expect_wrong = [&](const std::vector<std::string>& call, const std::string& text) {
+    const Result result = Run(call);
+    EXPECT_EQ(result.code, 2) << ::testing::PrintToString(call) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(text)) << ::testing::PrintToString(call);
+    EXPECT_EQ(result.err.find("meshrun: "), result.err.rfind("meshrun: ")) << result.err;
+    EXPECT_EQ(result.out, "");
+  };
+  expect_wrong({"run", "nosuch.py"}, "nosuch.py: no such file");
+  expect_wrong({"run", "--working-dir", "/nonexist", "true"}, "/nonexist: no such directory");
+  expect_wrong({"run", "--working-dir", "/etc/passwd", "true"}, "this is not a directory");
+  expect_wrong({"submit", "-f", "."}, "Is a directory");
+  expect_wrong({"submit", "-f", "/dev/zero"}, "/dev/zero:1:1: a zero byte");
+  expect_wrong({"run", "--env", "RANK=7", "true"}, "RANK is set by meshrun for each rank");
+  expect_wrong({"run", "--nproc", "100000", "true"}, "4096");
+  expect_wrong({"run", "--nproc", "4096", "true"}, "(8 for each of");
+  expect_wrong({"run", "--event-log-handler", "console", "true"}, "meshrun events");
+  expect_wrong({"run", "--signals-to-handle", "SIGTERM,SIGUSR1", "true"}, "SIGUSR1 does not end");
+  expect_wrong({"submit", "--export", "NOT_THERE", "--", "true"}, "NOT_THERE is not set here");
+  expect_wrong({"submit", "--export", "NONE,A=1", "--", "true"}, "NONE stands alone");
+  const Result gone = Wait(StartProgram(
+      {"/bin/sh", "-c", "mkdir $1/gone && cd $1/gone && rmdir ../gone && exec $0 run -- pwd",
+       Meshrun(), directory_}));
+  EXPECT_EQ(gone.code, 2);
+  EXPECT_THAT(gone.err, HasSubstr("has been deleted"));
+}
+
+TEST_F(ScriptsTest, MoreRanksThanCoresShareThemAndOneLineSaysSo) {
+  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  const std::string ranks = std::to_string(cores + 1);
+  const Result result = Run({"run", "--nproc", ranks, "--", "true"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("meshrun: " + ranks + " ranks share " + std::to_string(cores)));
+  EXPECT_THAT(Run({"run", "--nproc", ranks, "--slots", ranks, "--", "true"}).err,
+              Not(HasSubstr("share")));
+}
+
+TEST_F(ScriptsTest, TorchrunsOtherFlagsAreTaken) {
+  std::ofstream(directory_ + "/script") << "import os; print(os.environ['ROLE_NAME'])\n";
+  const Result result =
+      Run({"run", "--role", "trainer", "--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+           "--event-log-handler", "null", "--run-path", directory_ + "/script"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "trainer\n");
+}
+
+TEST_F(ScriptsTest, AJobFilesCommandAndDirectoryAreReadAsFlagsAre) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  std::filesystem::create_directories(directory_ + "/sub");
+  std::ofstream(directory_ + "/sub/train.py") << "import os; print(os.getcwd())\n";
+  std::ofstream(directory_ + "/job.yaml") << "command: train.py\nworking_dir: sub\n";
+  const Result result = Wait(StartProgram(
+      {"/bin/sh", "-c", "cd $1 && exec $0 submit --follow -f job.yaml", Meshrun(), directory_}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, std::filesystem::canonical(directory_ + "/sub").string() + "\n");
+  EXPECT_THAT(result.err, HasSubstr("submitted train-"));
+}
+
+TEST_F(ScriptsTest, PsSaysWhereItStops) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Run({"submit", "--hold", "--", "true"}).code, 0);
+  EXPECT_THAT(Run({"ps", "-a", "--limit", "2"}).err, HasSubstr("the newest 2: --limit N"));
+  EXPECT_EQ(Run({"ps", "-a", "--limit", "3"}).err, "");
+}
+
+TEST_F(ScriptsTest, RunPassesUserSignalsOnAndReadsTorchrunsVariables) {
+  const std::string fifo = Fifo();
+  const pid_t run = StartProgram({Meshrun(), "run", "--", "sh", "-c",
+                                  "trap 'echo rank $RANK got it; exit 0' USR1; echo $$ > " + fifo +
+                                      "; while :; do sleep 0.05; done"},
+                                 {{"PET_NPROC_PER_NODE", "2"}});
+  // Both have their handlers.
+  for (int ready = 0; ready < 2;) {
+    std::ifstream in(fifo);
+    for (pid_t pid = 0; in >> pid;) ++ready;
+  }
+  ::kill(run, SIGUSR1);
+  const Result result = Wait(run);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("0: rank 0 got it\n"));
+  EXPECT_THAT(result.out, HasSubstr("1: rank 1 got it\n"));
+}
+
+TEST_F(ScriptsTest, CompletionIsForThreeShellsAndNamesShippedJobs) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Result script = Run({"completion", shell});
+    EXPECT_EQ(script.code, 0);
+    EXPECT_THAT(script.out, HasSubstr("completion shipped-jobs"));
+    EXPECT_THAT(script.out, HasSubstr("undrain"));
+    // Read by the shell itself, where there is one.
+    std::ofstream(directory_ + "/script") << script.out;
+    const Result read =
+        Wait(StartProgram({"/bin/sh", "-c", "command -v $0 >/dev/null || exit 0; $0 -n $1", shell,
+                           directory_ + "/script"}));
+    EXPECT_EQ(read.code, 0) << shell << read.err;
+  }
+  EXPECT_EQ(Run({"completion", "tcsh"}).code, 2);
+  EXPECT_EQ(Run({"completion", "shipped-jobs"}).code, 0);
+  const Result bash = Wait(StartProgram(
+      {"/bin/bash", "-c",
+       "source <($0 completion bash); COMP_WORDS=(meshrun dev u); COMP_CWORD=2; _meshrun; echo "
+       "${COMPREPLY[@]}; COMP_WORDS=(meshrun run --nproc-per); _meshrun; echo ${COMPREPLY[@]}",
+       Meshrun()}));
+  EXPECT_EQ(bash.out, "up\n--nproc-per-node\n") << bash.err;
+}
+
+}  // namespace
+}  // namespace meshrun::client

@@ -1,0 +1,103 @@
+// Rows that coordinators of earlier commits have written: environments were map<string, string>, and
+// arguments and paths were strings. The bytes were made with protoc and the protos of those commits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/env_entries.h"
+#include "tests/coordinator/support/harness.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+std::string Bytes(std::string_view literal) { return std::string(literal); }
+#define BYTES(literal) Bytes(std::string_view(literal, sizeof(literal) - 1))
+
+// A JobRecord of 3776942: the values of the environment stand in the job.
+std::string Job3776942() {
+  return BYTES(
+      "\nj\n\x0ctrain-k3x9w2\x12M\n\x05train\x12\x07./train\x12\x07--title\x12\x05"
+      "caf\xc3\xa9"
+      "\"\x05/data*\x0f\n\x05TOKEN\x12\x06of-ada*\t\n\x05"
+      "EMPTY\x12\x00"
+      "0\x01"
+      "8\x01"
+      "B\x02"
+      "\x08\x01P\x01\x18\x01"
+      "B\x06\x08\x80\xe2\xcf\xaa\x06\x80\x01\x01\x10\x07\x1a\x01r");
+}
+
+// A JobRecord of 129c765, the last commit before the change: the values stand beside the job.
+std::string Job129c765() {
+  return BYTES(
+      "\nQ\n\x0ctrain-k3x9w2\x12"
+      "4\n\x05train\x12\x07./train\"\x05/data*\x11\n\x05TOKEN\x12\x08"
+      "(hidden)0\x01"
+      "8\x01"
+      "B\x02\x08\x01P\x01\x18\x01"
+      "B\x06\x08\x80\xe2\xcf\xaa\x06\x80\x01"
+      "\x01\x10\x07\x1a\x01r\xe2\x03\x0f\n\x05TOKEN\x12\x06of-ada");
+}
+
+// What the job's node is told, after a coordinator has read the row.
+v1::Prepare PrepareAfter(Harness& h, const std::string& record) {
+  h.StartCoordinatorWith(v1::STATE_TABLE_JOBS, "train-k3x9w2", record);
+  FakeWorker& worker = h.AddWorker("node1");
+  for (const v1::OpenSessionResponse& message : worker.received) {
+    if (message.has_prepare()) return message.prepare();
+  }
+  ADD_FAILURE() << "the job was not prepared";
+  return {};
+}
+
+TEST(FormerStateTest, AJobOf3776942KeepsItsCommandAndEnvironment) {
+  Harness h;
+  const v1::Prepare prepare = PrepareAfter(h, Job3776942());
+  EXPECT_THAT(prepare.spec().command(), ElementsAre("./train", "--title", "caf\xc3\xa9"));
+  EXPECT_EQ(prepare.spec().working_dir(), "/data");
+  EXPECT_THAT(EnvMap(prepare.spec().env()),
+              UnorderedElementsAre(Pair("TOKEN", "of-ada"), Pair("EMPTY", "")));
+  EXPECT_EQ(EnvMap(h.job("train-k3x9w2").spec().env()).at("TOKEN"), "(hidden)");
+}
+
+TEST(FormerStateTest, AJobOf129c765KeepsTheValuesBesideIt) {
+  Harness h;
+  const v1::Prepare prepare = PrepareAfter(h, Job129c765());
+  EXPECT_THAT(prepare.spec().command(), ElementsAre("./train"));
+  EXPECT_THAT(EnvMap(prepare.spec().env()), ElementsAre(Pair("TOKEN", "of-ada")));
+  EXPECT_EQ(EnvMap(h.job("train-k3x9w2").spec().env()).at("TOKEN"), "(hidden)");
+}
+
+TEST(FormerStateTest, BytesThatAreNotUtf8SurviveARestart) {
+  Harness h;
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.add_command("caf\xe9");
+  spec.set_working_dir("/d\xe9");
+  SetEnv(*spec.mutable_env(),
+         "B\xc4"
+         "D",
+         "caf\xe9");
+  const std::string id = h.Submit(spec);
+  h.StartCoordinator();
+  FakeWorker& worker = h.AddWorker("node1");
+  int prepared = 0;
+  for (const v1::OpenSessionResponse& message : worker.received) {
+    if (!message.has_prepare()) continue;
+    // As it arrives.
+    v1::OpenSessionResponse read;
+    ASSERT_TRUE(read.ParseFromString(message.SerializeAsString()));
+    EXPECT_THAT(read.prepare().spec().command(), ElementsAre("./train", "caf\xe9"));
+    EXPECT_EQ(read.prepare().spec().working_dir(), "/d\xe9");
+    EXPECT_THAT(EnvMap(read.prepare().spec().env()), ElementsAre(Pair("B\xc4"
+                                                                      "D",
+                                                                      "caf\xe9")));
+    ++prepared;
+  }
+  EXPECT_EQ(prepared, 1) << id;
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing
