@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/text.h"
@@ -15,6 +16,10 @@ using std::chrono::nanoseconds;
 
 // On a terminal equal lines of several ranks become one; a file or a pipe gets every line.
 constexpr std::chrono::milliseconds kMergeWindow(60);
+
+// The worker looks at each file 20 times a second.
+constexpr std::chrono::milliseconds kHold(250);
+constexpr size_t kMostHeld = size_t{1} << 20;
 
 nanoseconds Now() { return Clock::Real().SteadyNow(); }
 
@@ -45,6 +50,7 @@ OutputPipe::OutputPipe(Screen& screen, int world_size, const OutputView& view)
 void OutputPipe::SayLost(const v1::ReadLogsResponse& chunk) {
   const bool is_stderr = chunk.stream() == v1::LOG_STREAM_STDERR;
   lost_ += chunk.dropped();
+  ShowHeld();
   // A line whose beginning was read does not go on here.
   assembler_.Flush();
   if (std::exchange(said_lost_[{chunk.rank(), is_stderr}], true)) {
@@ -60,7 +66,7 @@ void OutputPipe::Append(const v1::ReadLogsResponse& chunk) {
   if (view_.shows && !view_.shows(chunk.rank(), is_stderr)) return;
   if (chunk.dropped() > 0) SayLost(chunk);
   if (world_size_ < 2) {
-    screen_.ShowBytes(is_stderr, chunk.data());
+    AppendBytes(is_stderr, chunk.data());
     return;
   }
   if (prompted_ && chunk.rank() == view_.input_rank && !is_stderr && !chunk.data().empty()) {
@@ -72,8 +78,34 @@ void OutputPipe::Append(const v1::ReadLogsResponse& chunk) {
   assembler_.Append(chunk.rank(), is_stderr, chunk.data(), Now());
 }
 
+void OutputPipe::AppendBytes(bool is_stderr, const std::string& data) {
+  const bool waits = screen_.terminal(false) && screen_.terminal(true) && open_is_stderr_ &&
+                     *open_is_stderr_ != is_stderr;
+  if (!waits) {
+    ShowBytes(is_stderr, data);
+    if (!open_is_stderr_) ShowHeld();
+    return;
+  }
+  if (held_.empty()) held_since_ = Now();
+  held_is_stderr_ = is_stderr;
+  held_ += data;
+  if (held_.size() > kMostHeld) ShowHeld();
+}
+
+void OutputPipe::ShowBytes(bool is_stderr, std::string_view data) {
+  screen_.ShowBytes(is_stderr, data);
+  if (data.empty()) return;
+  open_is_stderr_ = data.back() == '\n' ? std::nullopt : std::optional(is_stderr);
+}
+
+void OutputPipe::ShowHeld() {
+  if (held_.empty()) return;
+  ShowBytes(held_is_stderr_, std::exchange(held_, {}));
+}
+
 void OutputPipe::Release(std::vector<std::string>* rows) {
   const nanoseconds now = Now();
+  if (now - held_since_ >= kHold) ShowHeld();
   merger_.Release(now);
   if (world_size_ < 2) return;
   std::vector<LineAssembler::OpenLine> lines = assembler_.OpenLines();
@@ -107,6 +139,7 @@ void OutputPipe::Finish() {
     screen_.SetPrompt("");
     prompted_ = false;
   }
+  ShowHeld();
   assembler_.Flush();
   merger_.ReleaseAll();
   if (const uint64_t more = std::exchange(lost_unsaid_, 0); more > 0) {

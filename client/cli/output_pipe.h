@@ -1,6 +1,8 @@
 // The output of the processes that one generation has started, from bytes to the screen.
 //
-//   one rank                its bytes, as they come
+//   one rank                its bytes, as they come. On a terminal a line of one of its streams that has no
+//                           end yet holds the other up for a moment: the two are read apart, and the
+//                           end of a bar may come after what was printed below it
 //   several, terminal       lines with their rank; equal lines of several ranks are merged, and lines
 //                           without an end are rows below that are redrawn
 //   several, file or pipe   each rank's lines, whole, with their rank
@@ -9,7 +11,9 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,13 +45,16 @@ class OutputPipe {
   // Shows lines that have waited for their equals; ranks' lines without an end go to `*rows`.
   void Release(std::vector<std::string>* rows);
   void Finish();
-  // Lines wait, or have no end yet.
-  bool waiting() const { return !merger_.empty(); }
+  // Lines or bytes wait.
+  bool waiting() const { return !merger_.empty() || !held_.empty(); }
   // Bytes that were gone before they could be shown.
   uint64_t lost() const { return lost_; }
 
  private:
   void SayLost(const v1::ReadLogsResponse& chunk);
+  void AppendBytes(bool is_stderr, const std::string& data);
+  void ShowBytes(bool is_stderr, std::string_view data);
+  void ShowHeld();
   void ShowPrompt(const std::vector<LineAssembler::OpenLine>& lines);
 
   Screen& screen_;
@@ -59,6 +66,12 @@ class OutputPipe {
   uint64_t lost_ = 0;
   uint64_t lost_unsaid_ = 0;
   bool prompted_ = false;
+  // Of one rank, where both streams are on the terminal: the stream whose line is open there, and
+  // what waits of the other.
+  std::optional<bool> open_is_stderr_;
+  std::string held_;
+  bool held_is_stderr_ = false;
+  std::chrono::nanoseconds held_since_{0};
 };
 
 }  // namespace meshrun::client

@@ -76,6 +76,31 @@ TEST_F(TerminalTest, OneRanksBytesAreShownAsTheyAreWritten) {
   EXPECT_THAT(rows[2], HasSubstr("succeeded"));
 }
 
+TEST_F(TerminalTest, WhatIsPrintedAfterABarStandsBelowIt) {
+  // The worker reads the two streams apart, in any order.
+  for (int round = 0; round < 6; ++round) {
+    const std::string gate = Gate(std::to_string(round));
+    Terminal terminal;
+    terminal.Start(Meshrun({"run", "--", "sh", "-c",
+                            "printf '\\r 50%%|#' >&2; read x < " + gate +
+                                "; printf '\\r100%%|##\\n' >&2; echo the loss"}));
+    ASSERT_TRUE(terminal.AwaitText(" 50%|#"));
+    Open(gate);
+    EXPECT_EQ(terminal.AwaitEnd(), 0);
+    EXPECT_THAT(terminal.screen().Text(), ::testing::StartsWith("100%|##\nthe loss\nmeshrun: "));
+  }
+}
+
+TEST_F(TerminalTest, WhatIsPrintedBesideAnOpenLineIsHeldForAMomentAlone) {
+  const std::string gate = Gate("gate");
+  Terminal terminal;
+  terminal.Start(
+      Meshrun({"run", "--", "sh", "-c", "printf ' 50%%|#' >&2; echo beside it; read x < " + gate}));
+  ASSERT_TRUE(terminal.AwaitText("beside it\n"));
+  Open(gate);
+  EXPECT_EQ(terminal.AwaitEnd(), 0);
+}
+
 TEST_F(TerminalTest, LinesWithoutEndOfSeveralRanksAreRows) {
   const std::string gates[] = {Gate("0"), Gate("1"), Gate("2")};
   Terminal terminal;

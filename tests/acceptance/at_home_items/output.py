@@ -29,8 +29,6 @@ except ImportError:
         sys.stderr.write("\\n")
 for _ in tqdm(range(50)):
     time.sleep(0.1)
-# stdout and stderr are two streams; their order holds to about 0.1 s.
-time.sleep(0.5)
 print("done", end="")
 """
 BYTES = "import os; os.write(1, bytes(range(256)) * 300 + b'\\r10%\\r20%' + b'x' * 100000)"
