@@ -68,7 +68,15 @@ absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankU
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
                                 const RankStreams& streams, const v1::RankUser* user) {
   // Made here: its directory is root's.
-  if (user != nullptr) MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
+  if (user != nullptr) {
+    MESHRUN_RETURN_IF_ERROR(OpenOutput(launch.error_file(), user).status());
+    // Opening /dev/stdout or /dev/stderr anew asks for the right to the pipe behind it.
+    for (const os::UniqueFd* stream : {&streams.out, &streams.err}) {
+      if (::fchown(stream->get(), user->uid(), user->gid()) != 0) {
+        return os::ErrnoStatus(errno, "a pipe of the rank's output");
+      }
+    }
+  }
 
   std::map<std::string, std::string> variables = EnvMap(launch.env());
   if (user != nullptr) {
