@@ -107,7 +107,7 @@ class Client {
   absl::StatusOr<v1::DrainNodeResponse> DrainNode(const v1::DrainNodeRequest& request);
   absl::StatusOr<v1::Node> UndrainNode(const std::string& node);
   // Forgets a lost node.
-  absl::StatusOr<v1::Node> RemoveNode(const std::string& node);
+  absl::StatusOr<v1::Node> RemoveNode(const std::string& node, bool gone = false);
   // All that the coordinator keeps, oldest first; `limit` of the request is the size of a page.
   absl::StatusOr<std::vector<v1::ClusterEvent>> ListEvents(v1::ListEventsRequest request);
   absl::StatusOr<v1::DescribeClusterResponse> DescribeCluster(uint32_t max_events = 0);

@@ -46,8 +46,9 @@ absl::StatusOr<v1::Node> Client::UndrainNode(const std::string& node) {
   return std::move(*response.mutable_node());
 }
 
-absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node) {
+absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node, bool gone) {
   v1::RemoveNodeRequest request;
+  request.set_gone(gone);
   request.set_node(node);
   v1::RemoveNodeResponse response;
   MESHRUN_RETURN_IF_ERROR(

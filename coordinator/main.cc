@@ -65,6 +65,7 @@ struct Flags {
   std::string record_events;
   uint32_t keep_jobs = 1000;
   std::string keep_jobs_for;
+  std::string keep_jobs_at_least = "10m";
   std::string keep_lost_nodes = "24h";
   meshrun::rpc::Security security;
 };
@@ -107,6 +108,9 @@ absl::StatusOr<meshrun::v1::Retention> RetentionOf(const Flags& flags) {
     if (!age.ok()) return meshrun::Annotate(age.status(), "--keep-jobs-for");
     *retention.mutable_ended_job_age() = meshrun::ToProtoDuration(*age);
   }
+  const auto least = meshrun::ParseDuration(flags.keep_jobs_at_least);
+  if (!least.ok()) return meshrun::Annotate(least.status(), "--keep-jobs-at-least");
+  *retention.mutable_ended_job_least_age() = meshrun::ToProtoDuration(*least);
   const auto age = meshrun::ParseDuration(flags.keep_lost_nodes);
   if (!age.ok()) return meshrun::Annotate(age.status(), "--keep-lost-nodes");
   *retention.mutable_lost_node_age() = meshrun::ToProtoDuration(*age);
@@ -183,6 +187,9 @@ int main(int argc, char** argv) {
   app.add_option("--heartbeat", flags.heartbeat, "How often workers say that they live")
       ->capture_default_str();
   meshrun::rpc::AddSecurityFlags(app, &flags.security);
+  app.add_option("--tls-deny", flags.security.deny_file,
+                 "With TLS: file of certificates that are refused, a line each: serial:HEX or "
+                 "name:COMMON-NAME; read again when it changes");
   app.add_option("--log-format", flags.log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
@@ -194,6 +201,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--keep-jobs-for", flags.keep_jobs_for,
                  "Forget a job so long after its end (default: never for its age)");
+  app.add_option("--keep-jobs-at-least", flags.keep_jobs_at_least,
+                 "Forget no job earlier, so that a late retry of its submit finds it")
+      ->capture_default_str();
   app.add_option("--keep-lost-nodes", flags.keep_lost_nodes,
                  "Forget a lost node after so long; `meshrun node rm` does it at once")
       ->capture_default_str();

@@ -20,6 +20,7 @@ struct NodeFlags {
   std::string reason;
   std::string deadline;
   bool now = false;
+  bool gone = false;
 };
 
 int Print(const NodeFlags& flags, const v1::Node& node, std::string_view what) {
@@ -72,7 +73,7 @@ int Undrain(const NodeFlags& flags) {
 int Remove(const NodeFlags& flags) {
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
-  const auto node = (*client)->RemoveNode(flags.node);
+  const auto node = (*client)->RemoveNode(flags.node, flags.gone);
   return node.ok() ? Print(flags, *node, "forgotten") : Fail(node.status());
 }
 
@@ -107,8 +108,12 @@ void AddNode(FlagSet& root, Commands* commands) {
   node.ListUnder("Hosts");
   FlagSet remove = node.Command("rm",
                                 "Forgets a lost node\n\n"
-                                "The coordinator does it by itself after its --keep-lost-nodes.");
+                                "The coordinator does it by itself after its --keep-lost-nodes. "
+                                "Where ranks of a job may still\ncompute there, it refuses until the "
+                                "host's fence time is over.");
   remove.ListUnder("Commands");
+  remove.Switch("--gone", &values->gone,
+                "The host is switched off, or cut off for good: wait for no fence time");
   AddCommon(remove, values.get());
   commands->push_back({drain.app(), [values] { return Drain(*values); }});
   commands->push_back({undrain.app(), [values] { return Undrain(*values); }});

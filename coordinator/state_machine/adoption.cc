@@ -37,6 +37,11 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
                          (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
       SendForget(running.job_id(), running.generation(), node);
+      // What such processes hold is counted for nobody: nothing is placed beside them.
+      const bool counted = node.jobs.contains(running.job_id());
+      if (!running.ended() && !counted) {
+        node.strays.insert({running.job_id(), running.generation()});
+      }
       continue;
     }
     carried.insert(job->id());
@@ -81,6 +86,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     }
   }
   OnUnnamed(node, carried);
+  UpdateDrainReason(node);
 }
 
 // What the node knows of the ranks of a generation that it carries on.
@@ -195,6 +201,10 @@ void Generations::OnRestored() {
       Abandon(job);
       Requeue(job, "the coordinator restarted");
     } else {
+      if (job.survivors_wait && job.quiesce_asked) {
+        // The ranks were told how long they have.
+        jobs_.SetDeadline(job, context_.now + kQuiesceTimeout);
+      }
       if (job.view.state() == v1::JOB_STATE_RUNNING && HasKept(job)) {
         jobs_.SetDeadline(job, context_.now + context_.lease + std::chrono::seconds(30));
       }

@@ -11,8 +11,6 @@
 namespace meshrun::coordinator {
 namespace {
 
-// For ranks to finish their step, agree and save, once they are asked to stand still.
-constexpr std::chrono::seconds kQuiesceTimeout(60);
 // For a host to answer, beyond a fence time that the job waits for.
 constexpr std::chrono::seconds kFenceSlack(30);
 
@@ -244,7 +242,6 @@ void Generations::OnHung(Job& job, int rank, const std::string& message) {
 }
 
 void Generations::GrowAll() {
-  if (!jobs_.queue_empty()) return;
   std::vector<const v1::Node*> roomy = nodes_.Present(/*healthy_only=*/true);
   std::erase_if(
       roomy, [](const v1::Node* node) { return node->slots_used() >= node->resources().slots(); });
@@ -253,7 +250,10 @@ void Generations::GrowAll() {
     Job& job = *jobs_.Find(job_id);
     const v1::Growth growth = job.view.spec().growth();
     if (growth == v1::GROWTH_NEVER || job.members.size() >= MaxNodes(job.view.spec())) continue;
-    if (growth != v1::GROWTH_AT_ONCE && !std::exchange(job.may_grow, false)) continue;
+    if (growth != v1::GROWTH_AT_ONCE) {
+      if (!std::exchange(job.may_grow, false)) continue;
+      jobs_.Changed(job);
+    }
     // To place all elastic jobs whenever something ends would be quadratic.
     const bool has_room = std::any_of(roomy.begin(), roomy.end(), [&](const v1::Node* node) {
       return !job.member_by_node.contains(node->node_id());

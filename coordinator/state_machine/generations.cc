@@ -50,6 +50,7 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   view.set_world_size(placement.world_size);
   view.clear_ranks();
   view.clear_groups();
+  view.clear_stragglers();
   view.clear_master_addr();
   view.clear_master_port();
   job.members.clear();
@@ -245,6 +246,7 @@ void Generations::Commit(Job& job) {
   job.view.set_master_port(first.master_port);
   if (!job.view.has_started_at()) *job.view.mutable_started_at() = ToProtoTimestamp(context_.wall);
   job.ForgiveNodes();
+  jobs_.Changed(job);
   job.lost_in_rendezvous = 0;
   job.running_since = context_.now;
   jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
@@ -269,6 +271,7 @@ void Generations::Abandon(Job& job) {
 // After a failure that neither the job nor a host that it avoids has caused.
 void Generations::Requeue(Job& job, std::string reason) {
   job.ForgiveNodes();
+  jobs_.Changed(job);
   jobs_.SetState(job, job.state_in_queue(), "to be placed again: " + std::move(reason));
 }
 
@@ -304,7 +307,7 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
                                                   const v1::ProgressReport& report) {
   const auto [job, member] = Resolve(node, fence, "ProgressReport");
   if (job == nullptr) return std::nullopt;
-  StepChange change{job, -1, false};
+  StepChange change{job, -1, false, {}};
   int lowest = job->view.world_size();
   for (const auto& [rank, progress] : report.progress()) {
     if (rank < member->first_rank || rank >= member->first_rank + member->rank_count) continue;
@@ -314,6 +317,7 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
       change.highest = std::max(change.highest, progress.step());
     }
     known = progress;
+    change.ranks.push_back(rank);
     lowest = std::min(lowest, rank);
   }
   for (int rank = 0; rank <= lowest && rank < job->view.ranks_size(); ++rank) {

@@ -43,6 +43,9 @@
 
 namespace meshrun::coordinator {
 
+// For ranks to finish their step, agree and save, once they are asked to stand still.
+inline constexpr std::chrono::seconds kQuiesceTimeout(60);
+
 // SHA-256 of the table with its maps in a fixed order: the same on every host.
 std::string WorldDigest(const v1::World& world);
 
@@ -80,6 +83,9 @@ class Generations {
   void OnNodeLost(Node& node, const std::string& why, bool stopped);
   // The LOST node's fence time has come.
   void OnNodeFenced(Node& node);
+  // The LOST node is about to be removed, and no rank computes there: what it holds for jobs is given
+  // up.
+  void OnNodeForgotten(Node& node);
 
   // Leaving members whose hosts are connected and have not ended them in time are stuck.
   void ExpireLeaving();
@@ -109,8 +115,8 @@ class Generations {
   void OnRestored();
   // At the end of a batch: jobs whose survivors wait go on where they can.
   void ProceedAll();
-  // At the end of a batch in which jobs were placed: running jobs that may have more nodes ask their
-  // ranks to stand still for it.
+  // At the end of a batch in which the queue was looked at, and no job waits for nodes that there
+  // are: running jobs that may have more ask their ranks to stand still for it.
   void GrowAll();
 
  private:
@@ -183,7 +189,8 @@ class Generations {
 
   // leaving.cc
   void Leave(Job& job, Member& member, bool stuck);
-  void SetStuck(const Job& job, Node& node);
+  // Why nothing new is placed on the node: processes there that do not end.
+  void UpdateDrainReason(Node& node);
   void Release(Job& job, size_t leaving);
   // The node says that nothing is left of this generation, nor of earlier ones. False where none of
   // them was leaving.

@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/state_machine/blocked_ranks.h"
 #include "coordinator/state_machine/deadline_index.h"
@@ -28,6 +29,8 @@ struct StepChange {
   int64_t highest = -1;
   // The step of a rank is lower than before: it counts anew.
   bool fell = false;
+  // That have reported.
+  std::vector<int> ranks;
 };
 
 class Hangs {

@@ -1,4 +1,6 @@
 // Jobs in the durable state: what is written at the end of a batch, read at a start, forgotten.
+#include <algorithm>
+
 #include "coordinator/state_machine/jobs.h"
 #include "core/proto_time.h"
 
@@ -50,6 +52,23 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         job.checkpoint_at_failure = record.checkpoint_at_failure();
       }
       job.running_since = context_.now;
+      if (record.has_generation_since()) {
+        // The steady clock of the last term is gone.
+        const auto ran = context_.wall - FromProto(record.generation_since());
+        job.running_since -= std::max(ran, std::chrono::nanoseconds(0));
+      }
+      if (record.has_not_before()) {
+        const auto left = FromProto(record.not_before()) - context_.wall;
+        job.not_before = context_.now + std::clamp<std::chrono::nanoseconds>(
+                                            left, std::chrono::nanoseconds(0), kLongestBackoff);
+      }
+      job.save_asked = record.save_asked();
+      job.may_grow = record.may_grow();
+      job.failures_of_nodes.insert(record.failures_of_nodes().begin(),
+                                   record.failures_of_nodes().end());
+      job.avoided_nodes.insert(record.avoided_nodes().begin(), record.avoided_nodes().end());
+      job.failed_prepares = record.failed_prepares();
+      job.lost_in_rendezvous = record.lost_in_rendezvous();
       // A record of an older coordinator has the values in the job.
       job.env = record.env().empty() ? TakeEnvironment(*job.view.mutable_spec()) : record.env();
       job.held = record.held();
@@ -80,6 +99,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         leaving.generation = key->generation;
         leaving.node_rank = std::strtoull(key->rest.c_str(), nullptr, 10);
         leaving.stuck = record.stuck();
+        leaving.exited = record.exited();
         leaving.member.node_id = record.node_id();
         leaving.member.slots = record.slots();
         leaving.member.memory_bytes = record.memory_bytes();
@@ -113,13 +133,8 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
   }
 }
 
-void JobTable::WriteJob(Job& job) {
+v1::JobRecord JobTable::RecordBeside(const Job& job) const {
   v1::JobRecord record;
-  // Copied without the ranks, of which there may be thousands.
-  google::protobuf::RepeatedPtrField<v1::RankStatus> ranks;
-  ranks.Swap(job.view.mutable_ranks());
-  *record.mutable_job() = job.view;
-  ranks.Swap(job.view.mutable_ranks());
   record.set_submit_sequence(job.submit_sequence);
   record.set_request_id(job.request_id);
   record.set_cancel_requested(job.cancel_requested);
@@ -135,6 +150,31 @@ void JobTable::WriteJob(Job& job) {
   record.set_stop_intent(job.stop_intent);
   record.set_stop_reason(job.stop_reason);
   record.set_queue_note(job.queue_note);
+  record.set_save_asked(job.save_asked);
+  record.set_may_grow(job.may_grow);
+  record.mutable_failures_of_nodes()->insert(job.failures_of_nodes.begin(),
+                                             job.failures_of_nodes.end());
+  record.mutable_avoided_nodes()->Add(job.avoided_nodes.begin(), job.avoided_nodes.end());
+  record.set_failed_prepares(job.failed_prepares);
+  record.set_lost_in_rendezvous(job.lost_in_rendezvous);
+  if (job.active()) {
+    *record.mutable_generation_since() =
+        ToProtoTimestamp(context_.wall - (context_.now - job.running_since));
+  }
+  if (job.not_before > context_.now) {
+    *record.mutable_not_before() =
+        ToProtoTimestamp(context_.wall + (job.not_before - context_.now));
+  }
+  return record;
+}
+
+void JobTable::WriteJob(Job& job) {
+  v1::JobRecord record = RecordBeside(job);
+  // Copied without the ranks, of which there may be thousands.
+  google::protobuf::RepeatedPtrField<v1::RankStatus> ranks;
+  ranks.Swap(job.view.mutable_ranks());
+  *record.mutable_job() = job.view;
+  ranks.Swap(job.view.mutable_ranks());
   context_.Put(v1::STATE_TABLE_JOBS, job.id(), record);
 }
 
@@ -154,6 +194,7 @@ void JobTable::WriteMember(const Job& job, size_t index) {
     if (leaving.generation != job.view.generation() || leaving.node_rank != index) continue;
     record.set_leaving(true);
     record.set_stuck(leaving.stuck);
+    record.set_exited(leaving.exited);
     record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
   }
   context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), index), record);
@@ -165,6 +206,7 @@ void JobTable::WriteLeaving(const Job& job, const LeavingMember& leaving) {
   record.set_ended(true);
   record.set_leaving(true);
   record.set_stuck(leaving.stuck);
+  record.set_exited(leaving.exited);
   record.set_slots(leaving.member.slots);
   record.set_memory_bytes(leaving.member.memory_bytes);
   record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
@@ -178,7 +220,8 @@ void JobTable::ForgetEnded() {
     const auto [ended_at, sequence] = *next;
     const bool too_old =
         keep.has_ended_job_age() && ended_at + FromProto(keep.ended_job_age()) <= context_.wall;
-    if (ended_.size() <= keep.ended_jobs() && !too_old) return;
+    const bool too_young = ended_at + FromProto(keep.ended_job_least_age()) > context_.wall;
+    if ((ended_.size() <= keep.ended_jobs() || too_young) && !too_old) return;
     const std::string id = by_sequence_.at(sequence);
     const Job& job = jobs_.at(id);
     if (!job.leaving.empty()) {

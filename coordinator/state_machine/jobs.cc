@@ -24,8 +24,10 @@ Member* Job::FindMember(const std::string& node_id) {
 
 void Job::ForgiveNodes() {
   failed_prepares = 0;
-  std::erase_if(avoided_nodes,
-                [&](const std::string& node) { return failures_of_nodes[node] < 2; });
+  std::erase_if(avoided_nodes, [&](const std::string& node) {
+    const auto failures = failures_of_nodes.find(node);
+    return failures == failures_of_nodes.end() || failures->second < 2;
+  });
 }
 
 Job& JobTable::Add(v1::JobSpec spec, std::string request_id) {

@@ -23,6 +23,8 @@ namespace meshrun::coordinator {
 
 // How long the workers have to answer a Prepare.
 inline constexpr std::chrono::seconds kPrepareTimeout(30);
+// Between two starts of a job that fails without progress.
+inline constexpr std::chrono::seconds kLongestBackoff(60);
 // Time after the grace for SIGKILL to take effect and for the worker to report it.
 inline constexpr std::chrono::seconds kStopSlack(30);
 
@@ -48,7 +50,7 @@ struct LeavingMember {
   Member member;
   // They were sent SIGKILL long ago: they compute nothing, and hold what they hold.
   bool stuck = false;
-  // All its ranks said how they ended; what they started may be left. Not durable.
+  // All its ranks said how they ended; what they started may be left.
   bool exited = false;
 };
 
@@ -78,7 +80,7 @@ struct Job {
   // It is not started again before: failures without progress follow each other ever more slowly.
   SteadyNanos not_before{0};
   // How many failures of the job each node has caused. From the second on it is avoided too.
-  std::map<std::string, int> failures_of_nodes;
+  std::map<std::string, uint32_t> failures_of_nodes;
   bool cancel_requested = false;
   std::string cancel_reason;
   // Cancelled without grace.
@@ -223,6 +225,8 @@ class JobTable {
   void Restore(const std::vector<v1::StateRow>& rows);
   // Rows of what changed, and one item to each watcher of it.
   void WriteChanged();
+  // What the job's row holds besides the job as people see it.
+  v1::JobRecord RecordBeside(const Job& job) const;
 
   const std::map<std::string, Job>& all() const { return jobs_; }
 

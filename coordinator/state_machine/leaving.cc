@@ -26,11 +26,24 @@ void Generations::Leave(Job& job, Member& member, bool stuck) {
     leaving_deadlines_.Set({job.id(), node.id()}, context_.now + job.stop_grace() + kEndSlack);
     return;
   }
-  SetStuck(job, node);
+  UpdateDrainReason(node);
 }
 
-void Generations::SetStuck(const Job& job, Node& node) {
-  nodes_.SetDrainReason(node, fmt::format("processes of job {} do not end", job.id()));
+void Generations::UpdateDrainReason(Node& node) {
+  for (const std::string& job_id : node.jobs) {
+    const Job* const job = jobs_.Find(job_id);
+    if (job == nullptr) continue;
+    for (const LeavingMember& leaving : job->leaving) {
+      if (!leaving.stuck || leaving.member.node_id != node.id()) continue;
+      nodes_.SetDrainReason(node, fmt::format("processes of job {} do not end", job_id));
+      return;
+    }
+  }
+  nodes_.SetDrainReason(
+      node, node.strays.empty()
+                ? ""
+                : fmt::format("processes of job {}, which is not known here, are told to end",
+                              node.strays.begin()->first));
 }
 
 void Generations::ExpireLeaving() {
@@ -48,7 +61,7 @@ void Generations::ExpireLeaving() {
                                   node->record.name(), leaving.generation));
       SendForget(job->id(), leaving.generation, *node);
       jobs_.Stuck(*job, i);
-      SetStuck(*job, *node);
+      UpdateDrainReason(*node);
       proceed_.insert(job->id());
     }
   }
@@ -62,15 +75,22 @@ void Generations::Release(Job& job, size_t index) {
   if (node == nullptr) return;
   const Member& member = leaving.member;
   nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
-  if (!leaving.stuck) return;
-  for (const std::string& job_id : node->jobs) {
-    const Job* other = jobs_.Find(job_id);
-    if (other == nullptr) continue;
-    for (const LeavingMember& stays : other->leaving) {
-      if (stays.stuck && stays.member.node_id == node->id()) return;
+  if (leaving.stuck) UpdateDrainReason(*node);
+}
+
+void Generations::OnNodeForgotten(Node& node) {
+  const std::set<std::string> jobs(node.jobs.begin(), node.jobs.end());
+  for (const std::string& job_id : jobs) {
+    Job* const job = jobs_.Find(job_id);
+    for (size_t i = job == nullptr ? 0 : job->leaving.size(); i-- > 0;) {
+      if (job->leaving[i].member.node_id != node.id()) continue;
+      context_.Record("RanksGivenUp", job_id, node.id(),
+                      fmt::format("{} never said that the ranks of generation {} had ended; it is "
+                                  "forgotten, and none of them computes any more",
+                                  node.record.name(), job->leaving[i].generation));
+      Release(*job, i);
     }
   }
-  nodes_.SetDrainReason(*node, "");
 }
 
 bool Generations::OnLeavingEnded(Node& node, const v1::Fence& fence) {

@@ -86,6 +86,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   sessions_[session_id] = node.id();
   leases_.Set(node.id(), context_.now + context_.lease);
   fences_.Clear(node.id());
+  node.strays.clear();
   node.last_heard = context_.now;
   node.fence_after.reset();
   if (hello.has_fence_after()) node.fence_after = FromProto(hello.fence_after());
@@ -288,25 +289,23 @@ void NodeTable::Restore(v1::NodeRecord row) {
   recovering_.insert(node.id());
 }
 
-void NodeTable::ForgetLost() {
-  if (context_.now < next_forget_) return;
+Node* NodeTable::NextForgotten() {
+  if (context_.now < next_forget_) return nullptr;
   const SteadyNanos age = FromProto(context_.retention.lost_node_age());
-  next_forget_ = context_.now + std::min<SteadyNanos>(age, std::chrono::minutes(1));
-  std::vector<Node*> old;
   for (auto& [id, node] : nodes_) {
     const auto& since =
         node.record.has_lost_at() ? node.record.lost_at() : node.record.last_seen_at();
     // A drain is kept until somebody ends it, or removes the node.
-    if (node.lost() && node.jobs.empty() && !node.record.drained() &&
+    if (node.quiet(context_.now) && !node.record.drained() &&
         FromProto(since) + age <= context_.wall) {
-      old.push_back(&node);
+      return &node;
     }
   }
-  for (Node* const node : old) Remove(*node, "lost for " + FormatDuration(age));
+  next_forget_ = context_.now + std::min<SteadyNanos>(age, std::chrono::minutes(1));
+  return nullptr;
 }
 
 void NodeTable::WriteChanged() {
-  ForgetLost();
   for (const std::string& node_id : std::exchange(changed_, {})) {
     const auto it = nodes_.find(node_id);
     if (it == nodes_.end()) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,12 +32,17 @@ struct Node {
   std::optional<std::chrono::nanoseconds> fence_after;
   // When its last message came, as far as this term knows.
   SteadyNanos last_heard{0};
+  // Generations of jobs that are not known here, or have ended, whose processes it has named in its
+  // Hello and not yet said to be gone: job_id, generation.
+  std::set<std::pair<std::string, uint64_t>> strays;
   // Its worker is stopping. Outlives the session: the ranks that are lost with the node then were
   // ending anyway.
   bool draining = false;
 
   const std::string& id() const { return record.node_id(); }
   bool lost() const { return record.state() == v1::NODE_STATE_LOST; }
+  // It is LOST and no rank computes there: it had none, or its fence time is over.
+  bool quiet(SteadyNanos now) const { return lost() && (jobs.empty() || now >= fence()); }
   // While the node is not heard: from then on no rank computes there. Clocks of hosts differ in
   // rate by less than 1 %.
   SteadyNanos fence() const {
@@ -80,6 +86,9 @@ class NodeTable {
   absl::StatusOr<Node*> Lookup(const std::string& name);
   // Forgets a lost node that holds no job's ranks.
   void Remove(Node& node, const std::string& why);
+  // A node that has been LOST for too long, and on which no rank computes any more; null when there
+  // is none. Looks once in a while.
+  Node* NextForgotten();
   // To be written at the end of the batch.
   void Changed(const Node& node) { changed_.insert(node.id()); }
   const std::map<std::string, Node>& all() const { return nodes_; }
@@ -102,8 +111,6 @@ class NodeTable {
 
  private:
   void DropReplaced(const Node& by);
-  // Nodes that have been lost for too long.
-  void ForgetLost();
 
   Context& context_;
   std::map<std::string, Node> nodes_;

@@ -41,17 +41,18 @@ Queue::Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& ge
   jobs_.reason_of = [this](const Job& job) { return ReasonOf(job); };
 }
 
-void Queue::PlaceJobs() {
+bool Queue::PlaceJobs() {
   if (nodes_.recovering() > 0) {
     // Each node that returns, or is given up, brings another pass.
     context_.placement_due = false;
-    return;
+    return false;
   }
   if (std::exchange(context_.placement_due, false) || !HeadIsCurrent()) {
     PlaceAll();
-  } else {
-    PlaceNew(kBeforeAll);
+    return true;
   }
+  PlaceNew(kBeforeAll);
+  return false;
 }
 
 bool Queue::HeadIsCurrent() const {

@@ -25,8 +25,12 @@ class Queue {
  public:
   Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& generations);
 
-  // At the end of a batch.
-  void PlaceJobs();
+  // At the end of a batch. True: nodes, or who waits for them, had changed, so the whole queue was
+  // looked at.
+  bool PlaceJobs();
+  // Free nodes are somebody's: a job that could run here waits, or starts again in a moment. A job
+  // that could not run here even alone waits for no node that there is.
+  bool WaitsForNodes() const { return head_.has_value() || delayed_.Next().has_value(); }
   // Ends time limits and deadlines of drains that are over.
   void ExpireDue();
   std::optional<SteadyNanos> NextDeadline() const;

@@ -161,13 +161,18 @@ void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
         call_id, absl::FailedPreconditionError(fmt::format(
                      "{} is not lost: stop its worker first, then remove it", node.record.name())));
   }
-  if (!node.jobs.empty()) {
+  if (!request.gone() && !node.quiet(context_.now)) {
+    const std::string until = node.fence() == SteadyNanos::max()
+                                  ? "and has promised no fence time"
+                                  : fmt::format("for {} more at most",
+                                                FormatDuration(node.fence() - context_.now));
     return context_.Reply(
-        call_id, absl::FailedPreconditionError(
-                     fmt::format("{} may still run ranks of {}: cancel that job, or wait until it "
-                                 "has moved",
-                                 node.record.name(), *node.jobs.begin())));
+        call_id, absl::FailedPreconditionError(fmt::format(
+                     "{} may still run ranks of {}, {}; if the host is switched off, or cut off for "
+                     "good, say so with --gone",
+                     node.record.name(), *node.jobs.begin(), until)));
   }
+  generations_.OnNodeForgotten(node);
   v1::RemoveNodeResponse response;
   *response.mutable_node() = node.record;
   drains_.Clear(node.id());

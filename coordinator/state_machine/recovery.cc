@@ -14,8 +14,7 @@ namespace {
 // Before the restart that follows so many failures without progress: none, 1 s, 2 s, ... 60 s.
 std::chrono::nanoseconds Backoff(uint32_t failures) {
   if (failures < 2) return std::chrono::nanoseconds(0);
-  return std::min(std::chrono::seconds(1) * (1 << std::min(failures - 2, 6u)),
-                  std::chrono::seconds(60));
+  return std::min(std::chrono::seconds(1) * (1 << std::min(failures - 2, 6u)), kLongestBackoff);
 }
 
 // The rank whose process has ended, or -1.
@@ -163,6 +162,13 @@ void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string 
 
 void Generations::OnEnded(Node& node, const v1::Fence& fence) {
   SendForget(fence.job_id(), fence.generation(), node);
+  const size_t strays = std::erase_if(node.strays, [&](const auto& stray) {
+    return stray.first == fence.job_id() && stray.second <= fence.generation();
+  });
+  if (strays > 0) {
+    UpdateDrainReason(node);
+    return;
+  }
   if (OnLeavingEnded(node, fence)) {
     const Job* known = jobs_.Find(fence.job_id());
     if (fence.generation() != known->view.generation()) return;

@@ -40,11 +40,11 @@ Actions StateMachine::Step(const v1::StateEvent& event) {
   }
   if (event.end_of_batch()) {
     parts_->generations.ProceedAll();
-    const bool placement_due = context.placement_due;
-    parts_->queue.PlaceJobs();
+    ForgetNodes();
+    bool looked = parts_->queue.PlaceJobs();
     // Jobs that made room without having run have given their nodes back at once.
-    if (context.placement_due) parts_->queue.PlaceJobs();
-    if (placement_due) parts_->generations.GrowAll();
+    if (context.placement_due) looked |= parts_->queue.PlaceJobs();
+    if (looked && !parts_->queue.WaitsForNodes()) parts_->generations.GrowAll();
     AnswerSubmitted();
     parts_->blocked.TellAll();
     parts_->nodes.WriteChanged();
@@ -74,6 +74,9 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   context.started_at = context.wall;
   context.retention = restore.retention();
   if (context.retention.ended_jobs() == 0) context.retention.set_ended_jobs(1000);
+  if (!context.retention.has_ended_job_least_age()) {
+    *context.retention.mutable_ended_job_least_age() = ToProtoDuration(std::chrono::minutes(10));
+  }
   if (!context.retention.has_lost_node_age()) {
     *context.retention.mutable_lost_node_age() = ToProtoDuration(std::chrono::hours(24));
   }
@@ -303,6 +306,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
     case v1::OpenSessionRequest::kProgressReport:
       if (const auto steps = generations.OnProgress(*node, fence, message.progress_report())) {
         parts_->hangs.OnProgress(*steps);
+        parts_->stragglers.OnProgress(*steps);
       }
       break;
     case v1::OpenSessionRequest::kWaitReport:
@@ -364,6 +368,14 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
   }
   const Job& job = parts_->jobs.Add(std::move(spec), request.request_id());
   parts_->submitted.emplace_back(call_id, job.id());
+}
+
+void StateMachine::ForgetNodes() {
+  while (Node* node = parts_->nodes.NextForgotten()) {
+    const SteadyNanos age = FromProto(parts_->context.retention.lost_node_age());
+    parts_->generations.OnNodeForgotten(*node);
+    parts_->nodes.Remove(*node, "lost for " + FormatDuration(age));
+  }
 }
 
 void StateMachine::AnswerSubmitted() {

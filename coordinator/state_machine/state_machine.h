@@ -30,6 +30,7 @@
 #include "coordinator/state_machine/nodes.h"
 #include "coordinator/state_machine/queue.h"
 #include "coordinator/state_machine/rendezvous_store.h"
+#include "coordinator/state_machine/stragglers.h"
 
 namespace meshrun::coordinator {
 
@@ -57,6 +58,7 @@ class StateMachine {
     FlightRecords flight_records{context, nodes, jobs};
     Generations generations{context, nodes, jobs, store, blocked};
     Hangs hangs{context, nodes, jobs, blocked};
+    Stragglers stragglers{context, jobs};
     Queue queue{context, nodes, jobs, generations};
     // Submitted in this batch: answered at its end, when it is known whether they wait.
     std::vector<std::pair<uint64_t, std::string>> submitted;
@@ -69,6 +71,7 @@ class StateMachine {
   void OnSessionMessage(const v1::SessionMessage& event);
   void OnHello(uint64_t session_id, const v1::OpenSessionRequest& message);
   void AnswerSubmitted();
+  void ForgetNodes();
 
   void Submit(uint64_t call_id, const v1::SubmitJobRequest& request);
   void Cancel(uint64_t call_id, const v1::CancelJobRequest& request);

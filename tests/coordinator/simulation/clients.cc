@@ -56,6 +56,8 @@ void Client::Watch() {
   watching_ = true;
   v1::StateEvent event;
   event.mutable_watch_job()->set_job_id(job_id_);
+  // As the client library asks.
+  event.mutable_watch_job()->set_deltas(true);
   const uint64_t call = world_.coordinator.Call(
       std::move(event), nullptr,
       [this](const absl::Status& status, const MessagePtr&) {
@@ -75,7 +77,7 @@ void Client::Watch() {
       },
       [this](const absl::Status&, const MessagePtr& item) {
         if (const auto* change = dynamic_cast<const v1::WatchJobResponse*>(item.get())) {
-          seen_ = change->job().state();
+          seen_ = change->has_delta() ? change->delta().head().state() : change->job().state();
         }
       });
   // Some watchers go away and come back.

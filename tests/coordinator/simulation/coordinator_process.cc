@@ -37,6 +37,10 @@ void CoordinatorProcess::Start() {
   v1::RestoreEvent& restore = *event.mutable_restore();
   restore.set_term(term_);
   restore.mutable_retention()->set_ended_jobs(keep_ended);
+  *restore.mutable_retention()->mutable_ended_job_least_age() = ToProtoDuration(kKeepAtLeast);
+  if (keep_lost.count() > 0) {
+    *restore.mutable_retention()->mutable_lost_node_age() = ToProtoDuration(keep_lost);
+  }
   *restore.mutable_lease() = ToProtoDuration(kLease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(kHeartbeat);
   const auto rows = *store_.Load();

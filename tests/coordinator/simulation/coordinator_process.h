@@ -19,6 +19,8 @@ class CoordinatorProcess {
  public:
   static constexpr nanoseconds kLease = seconds(5);
   static constexpr nanoseconds kHeartbeat = seconds(1);
+  // Clients that repeat a submit do so within this time.
+  static constexpr nanoseconds kKeepAtLeast = seconds(120);
 
   // What is told of each moment; invariants hang here.
   struct Observer {
@@ -38,6 +40,8 @@ class CoordinatorProcess {
   HostClock clock;
   // Ended jobs that are remembered; 0: as many as the state machine does by itself.
   uint32_t keep_ended = 0;
+  // A lost node is forgotten after so long; 0: after a day.
+  nanoseconds keep_lost{0};
   // At most so long after an event its batch is taken.
   nanoseconds turn = milliseconds(1);
   // Crashes at each write with this chance, in 1,000; and at the write with this number, before its

@@ -16,8 +16,7 @@ namespace meshrun::coordinator::simulation {
 namespace {
 
 constexpr int kJobsADay = 200'000;
-// Clients ask again for some time: as many jobs as end in minutes are remembered.
-constexpr uint32_t kKeepEnded = 5'000;
+constexpr uint32_t kKeepEnded = 1'000;
 
 // MESHRUN_SIMULATED_HOURS, for a shorter day.
 int Hours() {

@@ -4,6 +4,8 @@
 
 #include <csignal>
 
+#include "tests/coordinator/simulation/rank_program.h"
+
 namespace meshrun::coordinator::simulation {
 namespace {
 
@@ -23,9 +25,12 @@ void EndARank(World& world, Host& host) {
   const auto ranks = host.LiveRanks();
   if (ranks.empty()) return;
   const uint64_t process = ranks[world.random.Below(ranks.size())]->number;
-  switch (world.random.Below(8)) {
+  switch (world.random.Below(9)) {
     case 0:
       host.Exit(process, 93, 0);
+      break;
+    case 8:
+      host.Find(process)->program->Hang();
       break;
     case 1:
     case 2:

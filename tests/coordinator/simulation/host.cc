@@ -215,6 +215,7 @@ void Host::OnWelcome(const v1::OpenSessionResponse& message) {
       SendExit(process);
     } else if (process.joined) {
       Join(process);
+      if (process.waits_in > 0) ReportWait(process, process.waits_in);
     }
   }
   Tick(++ticks_);

@@ -38,6 +38,8 @@ struct RankProcess {
   // Name of the job's work, in World::works.
   std::string work;
   bool joined = false;
+  // The barrier that it has reported to be blocked in; 0: none.
+  uint64_t waits_in = 0;
   bool stop_sent = false;
   bool killed = false;
   bool exited = false;
@@ -95,6 +97,9 @@ class Host {
   void Report(const RankProcess& process, int64_t step);
   void Join(RankProcess& process);
   void ReportQuiesced(const RankProcess& process, int64_t step);
+  // It has been blocked for a while in the barrier of all ranks that is its so-many-th.
+  void ReportWait(const RankProcess& process, uint64_t barrier);
+  void WithdrawWait(const RankProcess& process);
 
  private:
   // A generation that was prepared here.
@@ -145,6 +150,7 @@ class Host {
   // have ended.
   void Stop(const GenerationKey& key, nanoseconds grace, bool forget);
   void Quiesce(const GenerationKey& key);
+  void Tell(const GenerationKey& key, const v1::PeerNews& news);
   void Say(const GenerationKey& key, v1::OpenSessionRequest message);
   void SendStarted(const GenerationKey& key);
   void SendExit(const RankProcess& process);

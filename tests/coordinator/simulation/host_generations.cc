@@ -44,6 +44,17 @@ void Host::Handle(const v1::OpenSessionResponse& message) {
     Stop(key, nanoseconds(0), /*forget=*/true);
   } else if (message.has_quiesce()) {
     Quiesce(key);
+  } else if (message.has_peer_news()) {
+    Tell(key, message.peer_news());
+  }
+}
+
+void Host::Tell(const GenerationKey& key, const v1::PeerNews& news) {
+  for (const v1::WaitVerdict& verdict : news.verdicts()) {
+    world_.ledger.OnVerdict(key, verdict);
+    for (auto& [number, process] : processes_) {
+      if (process.key() == key && !process.exited) process.program->OnVerdict();
+    }
   }
 }
 
@@ -243,6 +254,28 @@ void Host::Join(RankProcess& process) {
 void Host::ReportQuiesced(const RankProcess& process, int64_t step) {
   v1::OpenSessionRequest message;
   (*message.mutable_ranks_quiesced()->mutable_steps())[process.rank] = step;
+  Say(process.key(), std::move(message));
+}
+
+void Host::ReportWait(const RankProcess& process, uint64_t barrier) {
+  v1::OpenSessionRequest message;
+  v1::WaitReport& report = *message.mutable_wait_report();
+  report.set_rank(process.rank);
+  v1::WaitCall& call = *report.add_calls();
+  call.set_group("world");
+  call.add_member_rows(0);
+  call.add_member_rows(process.world_size);
+  call.add_member_rows(1);
+  call.set_sequence(barrier);
+  call.set_operation(fmt::format("barrier number {}", barrier));
+  (*report.mutable_called())["world"] = barrier;
+  *report.mutable_deadlock_after() = ToProtoDuration(seconds(3));
+  Say(process.key(), std::move(message));
+}
+
+void Host::WithdrawWait(const RankProcess& process) {
+  v1::OpenSessionRequest message;
+  message.mutable_wait_withdrawn()->set_rank(process.rank);
   Say(process.key(), std::move(message));
 }
 

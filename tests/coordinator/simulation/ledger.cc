@@ -136,6 +136,14 @@ void Ledger::OnAdded(const GenerationKey& key, const std::string& request_id, in
                    Text(key), value));
 }
 
+void Ledger::OnVerdict(const GenerationKey& key, const v1::WaitVerdict& verdict) {
+  if (verdict.deadlock()) Fail(fmt::format("ranks of {}: {}", Text(key), verdict.message()));
+  for (const int rank : verdict.ranks()) {
+    if (!rank_of_.contains({key, rank})) continue;
+    Fail(fmt::format("rank {} of {} is said to have left, and computes", rank, Text(key)));
+  }
+}
+
 void Ledger::OnCheckpoint(const GenerationKey& writer, int64_t step) {
   ++checkpoints_;
   auto& writers = checkpoint_writers_[writer.first];

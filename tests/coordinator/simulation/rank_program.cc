@@ -12,6 +12,10 @@ namespace meshrun::coordinator::simulation {
 namespace {
 
 constexpr seconds kBarrierTimeout(90);
+// Of a rank that hangs somebody takes care, where the coordinator may not.
+constexpr seconds kHangs(240);
+// As core/wait_board.h has it.
+constexpr seconds kBlocked(2);
 // For the next generation, after the last one has failed.
 constexpr seconds kGenerationTimeout(100);
 
@@ -28,6 +32,7 @@ void RankProgram::After(nanoseconds span, std::function<void()> run) {
 }
 
 void RankProgram::BeginGeneration() {
+  if (hung_) return;
   quiesce_ = quiet_ = false;
   begun_ = world_.timeline.now();
   const bool kept = ++epoch_ > 1;
@@ -35,11 +40,27 @@ void RankProgram::BeginGeneration() {
   if (kept && world_.random.OneIn(40)) return;
   After(world_.random.Between(milliseconds(5), milliseconds(400)), [this] {
     host_.Join(*self());
-    Enter("start", [this] { FindCheckpoint(); });
+    Enter("start", 1, [this] { FindCheckpoint(); });
+  });
+}
+
+void RankProgram::OnVerdict() {
+  if (self()->waits_in == 0) return;
+  self()->waits_in = 0;
+  ++epoch_;
+  GiveUp();
+}
+
+void RankProgram::Hang() {
+  ++epoch_;
+  hung_ = true;
+  world_.timeline.After(kHangs, [me = shared_from_this()] {
+    if (me->self() != nullptr) me->host_.Exit(me->process_, /*code=*/1, /*signal=*/0);
   });
 }
 
 void RankProgram::Quiesce() {
+  if (hung_) return;
   quiesce_ = true;
   if (quiet_) host_.ReportQuiesced(*self(), step_);
 }
@@ -79,6 +100,7 @@ void RankProgram::Call(Made make, std::function<void(const MessagePtr&)> done,
 // Its peers are gone, or its generation is: it waits for the next one if it can. Else some exit at
 // once, and most are told before they do.
 void RankProgram::GiveUp() {
+  if (std::exchange(self()->waits_in, 0) > 0) host_.WithdrawWait(*self());
   if (Work().in_process) {
     quiet_ = true;
     if (quiesce_) host_.ReportQuiesced(*self(), step_);
@@ -90,8 +112,14 @@ void RankProgram::GiveUp() {
         [this] { host_.Exit(process_, /*code=*/1, /*signal=*/0); });
 }
 
-void RankProgram::Enter(const std::string& name, std::function<void()> then) {
+void RankProgram::Enter(const std::string& name, uint64_t number, std::function<void()> then) {
   const GenerationKey key = self()->key();
+  const auto passed = std::make_shared<bool>(false);
+  After(kBlocked, [this, passed, number] {
+    if (*passed) return;
+    self()->waits_in = number;
+    host_.ReportWait(*self(), number);
+  });
   world_.ledger.OnEnter(key, name, self()->rank);
   const std::string request_id = fmt::format("{}-{}", name, process_);
   Call(
@@ -105,7 +133,9 @@ void RankProgram::Enter(const std::string& name, std::function<void()> then) {
         request.set_request_id(request_id);
         return event;
       },
-      [this, key, name, then](const MessagePtr&) {
+      [this, key, name, passed, then](const MessagePtr&) {
+        *passed = true;
+        if (std::exchange(self()->waits_in, 0) > 0) host_.WithdrawWait(*self());
         world_.ledger.OnPassed(key, name, self()->rank, self()->world_size);
         then();
       });
@@ -165,7 +195,7 @@ void RankProgram::Step() {
     return;
   }
   if (world_.timeline.now() >= begun_ + Work().span) {
-    Enter("end", [this] { host_.Exit(process_, /*code=*/0, /*signal=*/0); });
+    Enter("end", 2, [this] { host_.Exit(process_, /*code=*/0, /*signal=*/0); });
     return;
   }
   host_.Report(*self(), ++step_);

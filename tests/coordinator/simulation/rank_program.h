@@ -32,6 +32,10 @@ class RankProgram : public std::enable_shared_from_this<RankProgram> {
   void BeginGeneration();
   // It is to stand still at the end of a step.
   void Quiesce();
+  // What its thread is blocked in ends: ranks wait in vain.
+  void OnVerdict();
+  // It does nothing from now on, until somebody ends it, or it is found long after.
+  void Hang();
 
  private:
   using Made = std::function<v1::StateEvent()>;
@@ -43,7 +47,8 @@ class RankProgram : public std::enable_shared_from_this<RankProgram> {
   void After(nanoseconds span, std::function<void()> run);
   void Call(Made make, std::function<void(const MessagePtr&)> done, bool may_be_missing = false);
   void GiveUp();
-  void Enter(const std::string& name, std::function<void()> then);
+  // A barrier of all ranks, the generation's `number`-th.
+  void Enter(const std::string& name, uint64_t number, std::function<void()> then);
   void FindCheckpoint();
   void Add(int left);
   void Step();
@@ -58,6 +63,7 @@ class RankProgram : public std::enable_shared_from_this<RankProgram> {
   SteadyNanos begun_{0};
   // Of the newest checkpoint that is known; -1: none.
   int64_t committed_ = -1;
+  bool hung_ = false;
   bool quiesce_ = false;
   bool quiet_ = false;
 };

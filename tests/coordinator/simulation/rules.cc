@@ -25,6 +25,9 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
   for (const v1::StateRow& row : rows) {
     if (row.table() != v1::STATE_TABLE_JOBS && row.table() != v1::STATE_TABLE_MEMBERS) continue;
     changed.insert(row.key().substr(0, row.key().find('/')));
+    if (row.table() == v1::STATE_TABLE_JOBS && !row.erased()) {
+      facts_[row.key()].record.ParseFromString(row.value());
+    }
   }
   for (const std::string& id : changed) {
     const auto it = machine.jobs().all().find(id);
@@ -47,6 +50,29 @@ void Rules::OnCommitted(const StateMachine& machine, const std::vector<v1::State
   CheckNodes(machine);
   CheckFences(machine);
   CheckBarriers(machine);
+  for (const auto& [id, job] : machine.jobs().all()) CheckRow(machine, job, facts_[id], "holds");
+}
+
+// What the coordinator knows of a job is what its row says: nothing is changed without being
+// written, and nothing is forgotten by a restart.
+void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,
+                     std::string_view when) {
+  const auto text = [](v1::JobRecord record, v1::Job view) {
+    // Times are relative to another clock; steps and the revision are not durable.
+    record.clear_job();
+    record.clear_generation_since();
+    record.clear_not_before();
+    view.clear_ranks();
+    view.clear_progress();
+    view.clear_revision();
+    *record.mutable_job() = std::move(view);
+    return record.ShortDebugString();
+  };
+  const std::string written = text(facts.record, facts.record.job());
+  const std::string known = text(machine.jobs().RecordBeside(job), job.view);
+  if (written == known) return;
+  ledger_->Fail(fmt::format("of {} the coordinator {} what its row does not say: {} / {}", job.id(),
+                            when, known, written));
 }
 
 // What a member holds is held, by itself or by one that follows it, until its processes have truly
@@ -249,6 +275,7 @@ void Rules::OnRestored(const StateMachine& machine) {
           id, facts.generation, facts.restarts, view.generation(), view.restarts()));
     }
     if (facts.state == v1::JOB_STATE_RENDEZVOUS || facts.state == v1::JOB_STATE_ADMITTED) continue;
+    CheckRow(machine, job, facts, "has restored");
     if (view.state() != facts.state) {
       ledger_->Fail(fmt::format("{} was {} and is restored as {}", id, StateName(facts.state),
                                 StateName(view.state())));

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,8 @@ class Rules : public CoordinatorProcess::Observer {
     std::pair<int64_t, uint64_t> checkpoint{-1, 0};
     bool cancel_requested = false;
     std::string failure;
+    // Its row.
+    v1::JobRecord record;
     // node_id and whether it has ended, by node rank.
     std::vector<std::pair<std::string, bool>> members;
     // Generations that failed at the job's charge and were followed by another.
@@ -52,6 +55,8 @@ class Rules : public CoordinatorProcess::Observer {
   void CheckJob(const StateMachine& machine, const Job& job);
   void CheckPlaces(const Job& job);
   void CheckBarriers(const StateMachine& machine);
+  void CheckRow(const StateMachine& machine, const Job& job, const Facts& facts,
+                std::string_view when);
   void CheckEndedMembers(const Job& job, Facts& facts);
   void Remember(const Job& job, Facts& facts);
 

@@ -42,6 +42,9 @@ v1::JobSpec DrawSpec(Random& random, const Plan& plan, int number) {
   if (random.OneIn(5)) spec.set_recovery(v1::RECOVERY_RESPAWN);
   spec.set_growth(static_cast<v1::Growth>(random.Below(4)));
   if (random.OneIn(3)) *spec.mutable_queue_timeout() = ToProtoDuration(seconds(15));
+  if (random.OneIn(4)) {
+    *spec.mutable_hang_timeout() = ToProtoDuration(seconds(random.Between(6, 12)));
+  }
   if (random.OneIn(3)) {
     *spec.mutable_kill_grace() =
         ToProtoDuration(random.Between(nanoseconds(0), nanoseconds(seconds(20))));
@@ -61,6 +64,7 @@ class Simulation {
     world_.coordinator.crash_after_commit = plan.crash_after_commit;
     world_.coordinator.turn = plan.turn;
     world_.coordinator.keep_ended = plan.keep_ended;
+    world_.coordinator.keep_lost = plan.keep_lost;
   }
 
   Outcome Run() {
@@ -274,6 +278,7 @@ Plan PlanOf(uint64_t seed) {
     plan.faults = 100;
     plan.check_interval = 8;
   }
+  if (random.OneIn(3)) plan.keep_lost = seconds(random.Between(8, 40));
   return plan;
 }
 

@@ -29,6 +29,7 @@ struct Plan {
   StateStore* store = nullptr;
   // As in CoordinatorProcess.
   uint32_t keep_ended = 0;
+  nanoseconds keep_lost{0};
   // At most so long after an event the coordinator takes its batch.
   nanoseconds turn = milliseconds(1);
   // Jobs come in the first so long of each hour; 0: at any time.

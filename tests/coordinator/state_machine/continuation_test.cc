@@ -275,6 +275,39 @@ TEST_F(ContinuationTest, GrowsAtTheNextCheckpointByDefault) {
   EXPECT_EQ(h.job(id).world_size(), 2u);
 }
 
+TEST_F(ContinuationTest, AJobThatCouldNeverRunDoesNotKeepOthersFromGrowing) {
+  Add("node1");
+  v1::JobSpec spec = Elastic(1, 2);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  const std::string too_large = h.Submit(MakeSpec(1, 9));
+  ASSERT_EQ(h.state(too_large), v1::JOB_STATE_QUEUED);
+  Add("node2");
+  EXPECT_EQ(h.job(id).world_size(), 2u) << h.job(id).reason();
+}
+
+TEST_F(ContinuationTest, AJobThatWaitsForNodesGetsThemBeforeOthersGrow) {
+  Add("node1");
+  v1::JobSpec spec = Elastic(1, 2, 8);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  // It could run on three hosts, and two are there.
+  const std::string other = h.Submit(MakeSpec(1, 9));
+  v1::JobSpec head = MakeSpec(2, 8);
+  const std::string waits = h.Submit(head);
+  const std::string holder = h.Submit(MakeSpec(1, 8));
+  ASSERT_EQ(h.state(waits), v1::JOB_STATE_QUEUED);
+  FakeWorker& second = Add("node2");
+  ASSERT_EQ(h.state(waits), v1::JOB_STATE_QUEUED) << h.job(waits).reason();
+  EXPECT_EQ(h.job(id).world_size(), 8u) << "node2 is the waiting job's";
+  EXPECT_EQ(h.node(second).slots_used(), 0u);
+  // Whoever waited is gone: nothing else changes, and the job grows.
+  h.Cancel(waits);
+  h.Cancel(holder);
+  EXPECT_EQ(h.job(id).world_size(), 16u) << h.job(id).reason();
+  h.Cancel(other);
+}
+
 TEST_F(ContinuationTest, RanksThatDoNotStandStillAreStoppedAtNoCharge) {
   FakeWorker& first = Add("node1");
   first.quiesces = false;

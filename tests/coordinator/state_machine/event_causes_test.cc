@@ -104,6 +104,7 @@ TEST_F(EventCausesTest, EventsAreListedByJobByNodeAndInPages) {
 
 TEST_F(EventCausesTest, EventsOfAForgottenJobAreStillListed) {
   h.retention.set_ended_jobs(1);
+  h.retention.mutable_ended_job_least_age();
   h.StartCoordinator();
   const std::string id = h.Submit(MakeSpec(1, 1));
   h.Cancel(id);

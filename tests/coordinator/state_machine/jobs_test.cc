@@ -323,13 +323,33 @@ TEST_F(JobsTest, LogsAreFoundOnTheNodesThatHoldThem) {
 
 TEST_F(JobsTest, OldEndedJobsGo) {
   for (int i = 0; i < 1005; ++i) h.Cancel(h.Submit(MakeSpec(1, 1)));
+  h.Advance(std::chrono::minutes(10));
   EXPECT_EQ(h.machine().jobs().size(), 1000u);
   h.StartCoordinator();
   EXPECT_EQ(h.machine().jobs().size(), 1000u);
 }
 
+TEST_F(JobsTest, ALateRetryFindsItsJobHoweverManyHaveEndedSince) {
+  const std::string id =
+      h.TrySubmit(MakeSpec(1, 1), "mine").As<v1::SubmitJobResponse>().job().job_id();
+  h.Cancel(id);
+  // 46 jobs a second for a minute.
+  h.record = false;
+  for (int i = 0; i < 2760; ++i) h.Cancel(h.Submit(MakeSpec(1, 1)));
+  h.Advance(seconds(60));
+  const auto retried = [&] {
+    return h.TrySubmit(MakeSpec(1, 1), "mine").As<v1::SubmitJobResponse>().job().job_id();
+  };
+  EXPECT_EQ(retried(), id);
+  h.Advance(std::chrono::minutes(9) - milliseconds(1));
+  EXPECT_EQ(retried(), id);
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.machine().jobs().size(), 1000u);
+}
+
 TEST_F(JobsTest, JobsAreForgottenByTheTimeAtWhichTheyEnded) {
   h.retention.set_ended_jobs(3);
+  h.retention.mutable_ended_job_least_age();
   h.StartCoordinator();
   FakeWorker& worker = h.AddWorker("node1");
   const std::string week_long = h.Submit(MakeSpec(1, 1));

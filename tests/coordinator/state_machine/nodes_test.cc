@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
 
 namespace meshrun::coordinator::testing {
@@ -261,6 +262,112 @@ TEST(NodeTableTest, ALostNodeGoesAtItsAge) {
   h.Advance(seconds(62));
   ASSERT_EQ(h.machine().nodes().all().size(), 1u);
   EXPECT_EQ(h.machine().nodes().all().begin()->second.record.name(), "b") << "it is drained";
+}
+
+// A host that never comes back, with ranks that never said how they ended.
+class DeadNodeTest : public ::testing::Test {
+ protected:
+  FakeWorker& Add(std::chrono::nanoseconds fence_after) {
+    FakeWorker::Options options;
+    options.name = "dead";
+    options.fence_after = fence_after;
+    return h.AddWorkerWith(std::move(options));
+  }
+  // Its job has failed with it.
+  void Die(FakeWorker& worker) {
+    id_ = h.Submit(MakeSpec(1, 2));
+    worker.deaf = true;
+    h.Disconnect(worker);
+    h.Advance(seconds(6));
+    ASSERT_EQ(h.state(id_), v1::JOB_STATE_FAILED);
+    ASSERT_EQ(h.node(worker).slots_used(), 2u) << "its ranks may compute";
+  }
+  absl::Status Remove(bool gone = false) {
+    v1::StateEvent event;
+    event.mutable_remove_node()->set_node("dead");
+    event.mutable_remove_node()->set_gone(gone);
+    return h.answer(h.Call(std::move(event))).status;
+  }
+  size_t nodes() { return h.machine().nodes().all().size(); }
+
+  Harness h;
+  std::string id_;
+};
+
+TEST_F(DeadNodeTest, IsRemovedOnceItsFenceTimeIsOver) {
+  Die(Add(seconds(20)));
+  const absl::Status refused = Remove();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("may still run ranks of " + id_));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--gone"));
+  h.Advance(seconds(15));
+  EXPECT_TRUE(Remove().ok());
+  EXPECT_EQ(nodes(), 0u);
+  EXPECT_TRUE(h.HasEvent("RanksGivenUp"));
+  h.StartCoordinator();
+  EXPECT_EQ(nodes(), 0u);
+}
+
+TEST_F(DeadNodeTest, IsRemovedAtOnceOnAPersonsWord) {
+  Die(Add(seconds(300)));
+  EXPECT_TRUE(Remove(/*gone=*/true).ok());
+  EXPECT_EQ(nodes(), 0u);
+}
+
+TEST_F(DeadNodeTest, WithoutAFenceTimeNeedsAPersonsWord) {
+  h.retention.mutable_lost_node_age()->set_seconds(60);
+  h.StartCoordinator();
+  Die(Add(seconds(0)));
+  h.Advance(std::chrono::hours(1));
+  EXPECT_EQ(nodes(), 1u);
+  EXPECT_THAT(std::string(Remove().message()), HasSubstr("promised no fence time"));
+  EXPECT_TRUE(Remove(/*gone=*/true).ok());
+}
+
+TEST_F(DeadNodeTest, GoesAtItsAgeAndItsEndedJobsWithIt) {
+  h.retention.mutable_lost_node_age()->set_seconds(60);
+  *h.retention.mutable_ended_job_age() = ToProtoDuration(seconds(30));
+  h.StartCoordinator();
+  Die(Add(seconds(20)));
+  h.Advance(seconds(45));
+  EXPECT_EQ(h.machine().jobs().size(), 1u) << "its ranks are not accounted for";
+  // It is looked at once a minute.
+  h.Advance(seconds(90));
+  EXPECT_EQ(nodes(), 0u);
+  EXPECT_EQ(h.machine().jobs().size(), 0u);
+}
+
+TEST_F(DeadNodeTest, IsNotForgottenBeforeItsFenceTimeHoweverOldItIs) {
+  h.retention.mutable_lost_node_age()->set_seconds(10);
+  h.StartCoordinator();
+  Die(Add(seconds(120)));
+  h.Advance(seconds(100));
+  EXPECT_EQ(nodes(), 1u);
+  h.Advance(seconds(40));
+  EXPECT_EQ(nodes(), 0u);
+}
+
+// Its processes have slept in the kernel all the while: what they hold is given to nobody.
+TEST_F(DeadNodeTest, ThatReturnsWithRanksTakesNothingNewUntilTheyAreGone) {
+  FakeWorker& worker = Add(seconds(20));
+  Die(worker);
+  ASSERT_TRUE(Remove(/*gone=*/true).ok());
+  worker.deaf = false;
+  worker.forgets = false;
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+  EXPECT_THAT(h.node(worker).drain_reason(), HasSubstr(id_));
+  const std::string next = h.Submit(MakeSpec(1, 8));
+  EXPECT_EQ(h.state(next), v1::JOB_STATE_QUEUED);
+  h.StartCoordinator();
+  h.Connect(worker);
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+  worker.forgets = true;
+  const v1::OpenSessionResponse forget = worker.received.back();
+  ASSERT_TRUE(forget.has_forget());
+  h.Say(worker, worker.OnMessage(forget));
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+  EXPECT_EQ(h.state(next), v1::JOB_STATE_RUNNING);
 }
 
 TEST(NodeTableTest, AReplacedNodeDoesNotStayForever) {

@@ -1,0 +1,252 @@
+// What a job has learned is durable: a coordinator's restart changes no decision. Each test decides
+// something after a restart that would go otherwise if it were forgotten.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/coordinator/state_machine/continuation_fixture.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+class DurabilityTest : public ContinuationTest {
+ protected:
+  void Restart(const std::vector<FakeWorker*>& workers) {
+    h.StartCoordinator();
+    for (FakeWorker* const worker : workers) h.Connect(*worker);
+  }
+};
+
+TEST_F(DurabilityTest, ACheckpointThatWasAskedForIsAskedForAgain) {
+  FakeWorker& worker = Add("node1");
+  Add("node2");
+  worker.quiesces = false;
+  v1::JobSpec spec = Elastic(1, 1);
+  const std::string id = Run(spec);
+  v1::StateEvent drain;
+  drain.mutable_drain_node()->set_node("node1");
+  drain.mutable_drain_node()->mutable_deadline();
+  h.Call(drain);
+  ASSERT_TRUE(worker.received.back().has_quiesce());
+  ASSERT_TRUE(worker.received.back().quiesce().save());
+  Restart({&worker});
+  ASSERT_TRUE(worker.received.back().has_quiesce());
+  EXPECT_TRUE(worker.received.back().quiesce().save());
+}
+
+TEST_F(DurabilityTest, RanksThatWereAskedToStandStillHaveTheirWholeTimeAfterARestart) {
+  FakeWorker& worker = Add("node1");
+  worker.quiesces = false;
+  v1::JobSpec spec = Elastic(1, 2);
+  spec.set_growth(v1::GROWTH_AT_ONCE);
+  const std::string id = Run(spec);
+  FakeWorker& other = Add("node2");
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  Restart({&worker, &other});
+  h.Advance(seconds(59));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING) << "told 60 s";
+  EXPECT_EQ(Count(worker, &v1::OpenSessionResponse::has_stop), 0);
+  h.Advance(seconds(2));
+  EXPECT_EQ(Count(worker, &v1::OpenSessionResponse::has_stop), 1);
+}
+
+TEST_F(DurabilityTest, ANodeThatHasFailedTheJobTwiceIsAvoidedAfterARestart) {
+  FakeWorker& bad = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_recovery(v1::RECOVERY_RESPAWN);
+  spec.set_max_restarts(9);
+  const std::string id = Run(spec);
+  h.Say(bad, bad.Exit(id, 0, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  Restart({&bad});
+  // It is the second one: counted over the restart.
+  FakeWorker& good = Add("node2");
+  h.Say(bad, bad.Exit(id, 0, 1));
+  EXPECT_TRUE(h.HasEvent("NodeAvoided"));
+  h.Advance(seconds(5));
+  EXPECT_TRUE(good.Carries(id)) << h.job(id).reason();
+  // And it is avoided still after another one.
+  Restart({&bad, &good});
+  h.Say(good, good.Exit(id, 0, 1));
+  h.Advance(seconds(5));
+  EXPECT_TRUE(good.Carries(id)) << h.job(id).reason();
+  EXPECT_FALSE(bad.Carries(id));
+}
+
+TEST_F(DurabilityTest, ACheckpointLetsTheJobGrowAlsoAfterARestart) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = Run(Elastic(1, 2, 8));
+  const std::string waits = h.Submit(MakeSpec(2, 8));
+  FakeWorker& other = Add("node2");
+  // Growth has to wait for the job in the queue.
+  ASSERT_TRUE(Commit(id, 1, 10, std::nullopt).ok());
+  ASSERT_EQ(h.job(id).world_size(), 8u);
+  Restart({&worker, &other});
+  h.Cancel(waits);
+  EXPECT_EQ(h.job(id).world_size(), 16u) << h.job(id).reason();
+  EXPECT_TRUE(other.Carries(id));
+}
+
+TEST_F(DurabilityTest, ACheckpointThatWasUsedToGrowIsNotUsedAgainAfterARestart) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = Run(Elastic(1, 2, 8));
+  // There was no room.
+  ASSERT_TRUE(Commit(id, 1, 10, std::nullopt).ok());
+  Restart({&worker});
+  Add("node2");
+  EXPECT_EQ(h.job(id).world_size(), 8u);
+}
+
+TEST_F(DurabilityTest, TheSecondHostThatCannotPrepareEndsTheJobAlsoAfterARestart) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  first.prepare_error = second.prepare_error = "no free port";
+  first.deaf = true;
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  first.deaf = false;
+  second.deaf = true;
+  const v1::OpenSessionResponse prepare = first.received.back();
+  h.Say(first, first.OnMessage(prepare));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS) << "on node2";
+  second.deaf = false;
+  Restart({&first, &second});
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("no free port"));
+}
+
+TEST_F(DurabilityTest, LossesDuringRendezvousAreCountedOverRestarts) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_hold(true);
+  const std::string id = h.Submit(spec);
+  const auto hold = [&](bool held) {
+    v1::StateEvent event;
+    event.mutable_update_job()->set_job_id(id);
+    event.mutable_update_job()->set_hold(held);
+    h.Call(std::move(event));
+  };
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_NE(h.state(id), v1::JOB_STATE_FAILED) << i;
+    hold(true);
+    h.StartCoordinator();
+    h.Advance(seconds(6));
+    FakeWorker& worker = Add("node" + std::to_string(i));
+    worker.deaf = true;
+    hold(false);
+    ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS) << h.job(id).reason();
+    h.Say(worker, {worker.Goodbye()});
+  }
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("5 nodes in a row"));
+}
+
+TEST_F(DurabilityTest, ABackoffIsNotCutShortByARestart) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_recovery(v1::RECOVERY_RESPAWN);
+  spec.set_max_restarts(20);
+  const std::string id = Run(spec);
+  for (int i = 0; i < 5; ++i) {
+    h.Say(worker, worker.Exit(id, 0, 1));
+    if (i < 4) h.Advance(seconds(20));
+  }
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_WAITING) << "8 s after the fifth failure in a row";
+  Restart({&worker});
+  h.Advance(seconds(2));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  EXPECT_THAT(h.job(id).reason(), HasSubstr("starts again in"));
+  h.Advance(seconds(10));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+}
+
+TEST_F(DurabilityTest, ALongRunIsProgressAlsoOverARestart) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_recovery(v1::RECOVERY_RESPAWN);
+  spec.set_max_restarts(1);
+  const std::string id = Run(spec);
+  const auto report = [&](int64_t step) {
+    v1::OpenSessionRequest message = worker.Heartbeat();
+    message.clear_heartbeat();
+    *message.mutable_fence() = h.fence(id);
+    message.mutable_fence()->set_term(h.term());
+    message.mutable_fence()->set_incarnation(worker.incarnation());
+    (*message.mutable_progress_report()->mutable_progress())[0].set_step(step);
+    h.Say(worker, {message});
+  };
+  report(10);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  ASSERT_EQ(h.job(id).restarts_charged(), 1u);
+  h.Advance(std::chrono::minutes(6));
+  Restart({&worker});
+  report(20);
+  h.Advance(std::chrono::minutes(5));
+  h.Say(worker, worker.Exit(id, 0, 1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << "eleven minutes: " << h.job(id).reason();
+}
+
+TEST_F(DurabilityTest, AHostWhoseRanksHadAllEndedHoldsUpNobodyAfterARestart) {
+  FakeWorker& worker = Add("node1");
+  FakeWorker& spare = Add("node2");
+  v1::JobSpec spec = Elastic(1, 1, 8);
+  spec.set_recovery(v1::RECOVERY_RESPAWN);
+  const std::string id = Run(spec);
+  // All ranks said how they ended, and what they had started is left.
+  worker.stubborn = true;
+  FakeWorker::Requests exits = worker.ExitAll(id, 1);
+  std::erase_if(exits, [](const auto& message) { return message.has_generation_ended(); });
+  h.Say(worker, exits);
+  h.Advance(seconds(20));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  worker.forgets = false;
+  h.Disconnect(worker);
+  h.Advance(seconds(16));
+  // The session is gone at the deadline: leaving, exited, and no other host has to wait.
+  h.StartCoordinator();
+  h.Connect(spare);
+  h.Advance(seconds(6));
+  EXPECT_TRUE(spare.Carries(id)) << h.job(id).reason();
+}
+
+// The record as a coordinator before this one wrote it: without what was not durable then.
+TEST_F(DurabilityTest, AStateOfAnEarlierCoordinatorIsTakenOver) {
+  v1::StateEvent event;
+  event.mutable_restore()->set_term(7);
+  event.mutable_restore()->mutable_lease()->set_seconds(5);
+  v1::JobRecord record;
+  record.mutable_job()->set_job_id("train-1");
+  *record.mutable_job()->mutable_spec() = MakeSpec(1, 1);
+  record.mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+  record.mutable_job()->set_generation(3);
+  record.mutable_job()->set_world_size(1);
+  record.set_submit_sequence(1);
+  v1::MemberRecord member;
+  member.set_node_id("id-node1");
+  member.set_slots(1);
+  member.add_ranks()->set_state(v1::RANK_STATE_RUNNING);
+  v1::NodeRecord node;
+  node.mutable_node()->set_node_id("id-node1");
+  node.mutable_node()->set_state(v1::NODE_STATE_HEALTHY);
+  const auto add = [&](v1::StateTable table, const std::string& key, const auto& value) {
+    v1::StateRow& row = *event.mutable_restore()->add_rows();
+    row.set_table(table);
+    row.set_key(key);
+    row.set_value(value.SerializeAsString());
+  };
+  add(v1::STATE_TABLE_JOBS, "train-1", record);
+  add(v1::STATE_TABLE_NODES, "id-node1", node);
+  add(v1::STATE_TABLE_WORLDS, "train-1/00000000000000000003", v1::World());
+  add(v1::STATE_TABLE_MEMBERS, "train-1/00000000000000000003/00000000000000000000", member);
+  event.set_end_of_batch(true);
+  StateMachine machine;
+  EXPECT_TRUE(machine.Step(event).damage.ok());
+  const Job& job = machine.jobs().all().at("train-1");
+  EXPECT_EQ(job.view.state(), v1::JOB_STATE_RUNNING);
+  EXPECT_FALSE(job.may_grow);
+  EXPECT_TRUE(job.failures_of_nodes.empty());
+  EXPECT_EQ(job.running_since, SteadyNanos(0));
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing
