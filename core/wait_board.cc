@@ -107,7 +107,7 @@ class WaitBoard::Moment {
     bool is_moving = false;   // to one of them
     std::vector<int> uncalled;
   };
-  using Key = std::tuple<std::string, std::vector<int>, uint64_t>;
+  using Key = std::tuple<std::string, GroupMembers, uint64_t>;
 
   static Key KeyOf(const WaitCall& call) { return {call.group, call.members, call.sequence}; }
   const WaitReport& ReportOf(int rank) const { return board_.waiting_.at(rank).report; }
@@ -170,7 +170,7 @@ WaitBoard::Moment::Moment(const WaitBoard& board, SteadyNanos now) : board_(boar
 }
 
 bool WaitBoard::Moment::MayBeCalled(const Collective& collective) const {
-  if (!board_.Silent(collective.call->members).empty()) return true;
+  if (!board_.Silent(collective.call->members.ranks()).empty()) return true;
   return std::any_of(collective.uncalled.begin(), collective.uncalled.end(), [this](int rank) {
     return IsWaiting(rank) && ReportOf(rank).other_threads > 0;
   });
@@ -179,7 +179,7 @@ bool WaitBoard::Moment::MayBeCalled(const Collective& collective) const {
 // A rank that has left may have called the operation before, as long as it can have finished it.
 std::optional<WaitVerdict> WaitBoard::Moment::DecideLeft() const {
   for (const auto& [key, collective] : collectives_) {
-    const std::vector<int>& members = collective.call->members;
+    const std::vector<int>& members = collective.call->members.ranks();
     if (!collective.is_settled || collective.is_moving || MayBeCalled(collective)) continue;
     WaitVerdict verdict;
     std::copy_if(members.begin(), members.end(), std::back_inserter(verdict.ranks),
@@ -202,7 +202,7 @@ std::optional<WaitVerdict> WaitBoard::Moment::DecideDeadlock() const {
   if (verdict.ranks.empty()) return std::nullopt;
   verdict.deadlock = true;
   SteadyNanos limit{0};
-  std::map<std::pair<std::string, std::vector<int>>, WaitVerdict::Group> groups;
+  std::map<std::pair<std::string, GroupMembers>, WaitVerdict::Group> groups;
   for (const int rank : verdict.ranks) {
     const WaitReport& report = ReportOf(rank);
     limit = std::max(limit, kReportAfter + ErrorAfter(report));
@@ -287,7 +287,7 @@ void WaitBoard::Moment::Prune(Waits& waits) const {
 }
 
 WaitVerdict::Group WaitBoard::Moment::GroupOf(const WaitCall& call) const {
-  WaitVerdict::Group group{call.group, call.members, 0};
+  WaitVerdict::Group group{call.group, call.members.ranks(), 0};
   if (!IsCollective(call)) return group;
   group.resume_at = call.sequence + 1;
   for (const int member : call.members) {
@@ -355,13 +355,12 @@ void WaitBoard::DecideAt(SteadyNanos time) {
   if (!next_ || time < *next_) next_ = time;
 }
 
-void WaitBoard::Report(const WaitReport& report, SteadyNanos now) {
-  const auto [entry, is_new] = waiting_.try_emplace(report.rank, Entry{report, now});
-  if (!is_new) {
-    if (entry->second.report == report) return;
-    entry->second = {report, now};
-  }
-  DecideAt(now + kGather);
+void WaitBoard::Report(WaitReport report, SteadyNanos now) {
+  for (WaitCall& call : report.calls) call.members = *members_.insert(call.members).first;
+  const auto [entry, is_new] = waiting_.try_emplace(report.rank);
+  if (!is_new && entry->second.report == report) return;
+  entry->second = {std::move(report), now};
+  DecideAt(now + std::max<SteadyNanos>(kGather, waiting_.size() * kGatherPerRank));
 }
 
 void WaitBoard::Withdraw(int rank) { waiting_.erase(rank); }
@@ -407,7 +406,7 @@ void WaitBoard::Forget(const WaitVerdict& verdict) {
   const auto is_ended = [&verdict](const WaitCall& call) {
     return IsCollective(call) &&
            std::any_of(verdict.groups.begin(), verdict.groups.end(), [&call](const auto& group) {
-             return group.name == call.group && group.members == call.members &&
+             return group.name == call.group && group.members == call.members.ranks() &&
                     call.sequence < group.resume_at;
            });
   };

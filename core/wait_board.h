@@ -33,13 +33,14 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/group_members.h"
 
 namespace meshrun {
 
 // An operation in which a thread is blocked.
 struct WaitCall {
-  std::string group;         // disjoint groups may share a name
-  std::vector<int> members;  // world ranks, by rank in the group
+  std::string group;  // disjoint groups may share a name
+  GroupMembers members;
   uint64_t sequence = 0;
   // Point to point: the ranks it waits for, of several any one will do. Empty for a collective.
   std::vector<int> peers;
@@ -95,11 +96,12 @@ class WaitBoard {
   static constexpr std::chrono::seconds kReportAfter{2};
   // A verdict needs reports that have not changed for so long: others may be on their way.
   static constexpr std::chrono::seconds kSettle{1};
-  // Reports that come within so long are judged together.
+  // Reports that come within so long are judged together, of many ranks within longer.
   static constexpr std::chrono::milliseconds kGather{100};
+  static constexpr std::chrono::microseconds kGatherPerRank{50};
 
   // Replaces the rank's last report; an equal one keeps its time.
-  void Report(const WaitReport& report, SteadyNanos now);
+  void Report(WaitReport report, SteadyNanos now);
   // The rank is not blocked any more, or has died.
   void Withdraw(int rank);
   void Left(int rank, SteadyNanos now);
@@ -119,7 +121,7 @@ class WaitBoard {
   class Moment;
   struct Entry {
     WaitReport report;
-    SteadyNanos since;
+    SteadyNanos since{0};
   };
 
   // A suspicion may be the same again after a report was withdrawn. Only the latest are remembered.
@@ -129,6 +131,8 @@ class WaitBoard {
   void DecideAt(SteadyNanos time);
 
   std::map<int, Entry> waiting_;
+  // Of the groups that were ever named: reports share them.
+  std::set<GroupMembers> members_;
   std::map<int, SteadyNanos> left_;
   std::optional<SteadyNanos> next_;
   std::deque<std::string> said_;

@@ -1,9 +1,75 @@
 #include "core/wait_messages.h"
 
+#include <algorithm>
+
+#include "core/fingerprint.h"
 #include "core/proto_time.h"
 #include "core/wait_bytes.h"
 
 namespace meshrun {
+namespace {
+
+// Of a group that comes from outside.
+constexpr size_t kMostMembers = 1 << 20;
+
+struct Row {
+  int first = 0;
+  int count = 0;
+  int stride = 1;
+};
+
+std::vector<Row> RowsOf(const std::vector<int>& ranks) {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < ranks.size();) {
+    Row row{ranks[i], 1, 1};
+    if (i + 1 < ranks.size()) row.stride = ranks[i + 1] - ranks[i];
+    while (i + row.count < ranks.size() &&
+           ranks[i + row.count] - ranks[i + row.count - 1] == row.stride) {
+      ++row.count;
+    }
+    i += row.count;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void SetMembers(const std::vector<int>& members, v1::WaitCall* call) {
+  const std::vector<Row> rows = RowsOf(members);
+  if (3 * rows.size() >= members.size()) {
+    call->mutable_members()->Add(members.begin(), members.end());
+    return;
+  }
+  for (const Row& row : rows) {
+    call->add_member_rows(row.first);
+    call->add_member_rows(row.count);
+    call->add_member_rows(row.stride);
+  }
+}
+
+// None where there are too many of them.
+GroupMembers MembersOf(const v1::WaitCall& call) {
+  std::vector<int> members(call.members().begin(), call.members().end());
+  for (int i = 0; i + 2 < call.member_rows_size(); i += 3) {
+    const int64_t first = call.member_rows(i), stride = call.member_rows(i + 2);
+    const int count = call.member_rows(i + 1);
+    if (count < 0 || members.size() + count > kMostMembers) return {};
+    for (int at = 0; at < count; ++at) members.push_back(static_cast<int>(first + at * stride));
+  }
+  return members;
+}
+
+}  // namespace
+
+uint64_t GroupId(const v1::WaitCall& call) {
+  std::string text = call.group();
+  const auto add = [&text](const auto& numbers) {
+    text += '\0';
+    text.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int32_t));
+  };
+  add(call.members());
+  add(call.member_rows());
+  return std::max<uint64_t>(Fingerprint(text), 1);
+}
 
 v1::WaitReport ToProto(const WaitReport& report) {
   v1::WaitReport out;
@@ -11,7 +77,7 @@ v1::WaitReport ToProto(const WaitReport& report) {
   for (const WaitCall& call : report.calls) {
     v1::WaitCall& added = *out.add_calls();
     added.set_group(call.group);
-    added.mutable_members()->Add(call.members.begin(), call.members.end());
+    SetMembers(call.members.ranks(), &added);
     added.set_sequence(call.sequence);
     added.mutable_peers()->Add(call.peers.begin(), call.peers.end());
     added.set_operation(call.operation);
@@ -44,7 +110,7 @@ WaitReport FromProto(const v1::WaitReport& report) {
   out.rank = report.rank();
   for (const v1::WaitCall& call : report.calls()) {
     out.calls.push_back({call.group(),
-                         {call.members().begin(), call.members().end()},
+                         MembersOf(call),
                          call.sequence(),
                          {call.peers().begin(), call.peers().end()},
                          call.operation(),

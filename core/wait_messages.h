@@ -6,6 +6,9 @@
 
 namespace meshrun {
 
+// A name for the call's group and members, which it has; never 0.
+uint64_t GroupId(const v1::WaitCall& call);
+
 v1::WaitReport ToProto(const WaitReport& report);
 v1::WaitVerdict ToProto(const WaitVerdict& verdict);
 WaitReport FromProto(const v1::WaitReport& report);

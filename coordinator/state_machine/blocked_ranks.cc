@@ -52,7 +52,26 @@ void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitRe
     return;
   }
   if (job.view.ranks(report.rank()).state() == v1::RANK_STATE_EXITED) return;
-  BoardOf(job).waiting.Report(FromProto(report), context_.now);
+  Board& board = BoardOf(job);
+  WaitReport known = FromProto(report);
+  for (int i = 0; i < report.calls_size(); ++i) {
+    const uint64_t id = report.calls(i).group_id();
+    GroupMembers& members = known.calls[i].members;
+    if (id == 0) continue;
+    const auto group = board.groups.find(id);
+    if (members.empty() && group == board.groups.end()) {
+      context_.Warn(fmt::format("WaitReport of rank {} of job {} ignored: it names group '{}' by an "
+                                "id that was not explained",
+                                report.rank(), job.id(), report.calls(i).group()));
+      return;
+    }
+    if (group != board.groups.end()) {
+      members = group->second;
+    } else if (board.groups.size() < kMostGroups) {
+      board.groups[id] = members;
+    }
+  }
+  board.waiting.Report(std::move(known), context_.now);
 }
 
 void BlockedRanks::Withdraw(const Job& job, const Member& member,
@@ -78,7 +97,12 @@ void BlockedRanks::OnRankLost(const Job& job, int rank, const std::string& reaso
   Board& board = BoardOf(job);
   board.waiting.Withdraw(rank);
   board.lost[rank] = reason;
-  AddLost(rank, reason, &board.untold);
+  // After the first cause nobody needs the words of each consequence.
+  if (job.failed() && job.view.failure().rank() != rank) {
+    board.untold.add_ended(rank);
+  } else {
+    AddLost(rank, reason, &board.untold);
+  }
   untold_.insert(job.id());
 }
 

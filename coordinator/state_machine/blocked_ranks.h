@@ -48,10 +48,14 @@ class BlockedRanks {
   // deaths that follow from a stop, are told together once in a while.
   static constexpr size_t kFewHosts = 64;
   static constexpr std::chrono::microseconds kGatherPerHost{200};
+  // Groups of a generation that reports may name by their ids.
+  static constexpr size_t kMostGroups = 10'000;
 
   struct Board {
     uint64_t generation = 0;
     WaitBoard waiting;
+    // By WaitCall.group_id.
+    std::map<uint64_t, GroupMembers> groups;
     // The ranks that are gone, and why those of `lost` are.
     std::set<int> left;
     std::map<int, std::string> lost;

@@ -242,6 +242,10 @@ TEST_F(DaemonTest, WhatTheCoordinatorDoesNotKnowIsKilled) {
   forget.mutable_forget();
   coordinator_->Send(forget, kJob, 1);
   EXPECT_TRUE(AwaitGone(rank));
+  // The coordinator may hold its slots until it hears that.
+  const auto ended = coordinator_->AwaitKind(Request::kGenerationEnded);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->fence().generation(), 1u);
 }
 
 TEST_F(DaemonTest, StreamsALogFromAnOffsetAndFollowsItToItsEnd) {
@@ -402,6 +406,7 @@ TEST_F(DaemonTest, ForwardsProgress) {
   ASSERT_TRUE(report);
   EXPECT_EQ(report->progress_report().progress().at(0).step(), 5);
   EXPECT_EQ(report->progress_report().progress().at(0).loss(), 0.5);
+  EXPECT_GT(report->progress_report().progress().at(0).step_at_nanos(), 0) << "by its host's clock";
 }
 
 TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
@@ -518,6 +523,23 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     ASSERT_TRUE(reported);
     EXPECT_EQ(reported->wait_report().calls(0).sequence(), 17u);
     EXPECT_EQ(reported->fence().generation(), 1u);
+    // Who is in a group is said once in a session.
+    v1::WaitCall& blocked = *report.mutable_report()->mutable_calls(0);
+    blocked.set_group("world");
+    for (int member = 0; member < 3; ++member) blocked.add_members(member);
+    uint64_t id = 0;
+    for (const int members : {3, 0}) {
+      grpc::ClientContext again;
+      blocked.set_sequence(18 + members);
+      EXPECT_TRUE(agent->ReportWait(&again, report, &ignored).ok());
+      const auto told = coordinator_->AwaitKind(Request::kWaitReport);
+      ASSERT_TRUE(told);
+      EXPECT_EQ(told->wait_report().calls(0).members_size(), members);
+      EXPECT_EQ(told->wait_report().calls(0).sequence(), 18u + members);
+      if (members == 0) EXPECT_EQ(told->wait_report().calls(0).group_id(), id);
+      id = told->wait_report().calls(0).group_id();
+      EXPECT_NE(id, 0u);
+    }
     grpc::ClientContext wrong;
     report.mutable_report()->set_rank(1);
     EXPECT_EQ(agent->ReportWait(&wrong, report, &ignored).error_code(),

@@ -7,6 +7,7 @@
 
 #include "core/job_spec.h"
 #include "core/rank_exit.h"
+#include "core/wait_messages.h"
 #include "worker/supervisor/report.h"
 
 namespace meshrun::worker {
@@ -179,6 +180,16 @@ v1::RegisterRankResponse Generation::PlaceOf(int rank, const std::string& node_n
   out.mutable_fence()->set_job_id(fence().job_id());
   out.mutable_fence()->set_generation(fence().generation());
   return out;
+}
+
+v1::WaitReport Generation::Shorten(v1::WaitReport report) {
+  for (v1::WaitCall& call : *report.mutable_calls()) {
+    call.set_group_id(GroupId(call));
+    if (told_groups_.insert(call.group_id()).second) continue;
+    call.clear_members();
+    call.clear_member_rows();
+  }
+  return report;
 }
 
 void Generation::MergeRankProgress(int rank, const v1::Progress& progress) {

@@ -89,6 +89,11 @@ class Generation {
   void SetWaiting(const v1::WaitReport& report) { waiting_[report.rank()] = report; }
   void ClearWaiting(int rank) { waiting_.erase(rank); }
   const std::map<int, v1::WaitReport>& waiting() const { return waiting_; }
+  // The report as this session's coordinator needs it: groups that it has been told of are named by
+  // their ids alone.
+  v1::WaitReport Shorten(v1::WaitReport report);
+  // Another session begins.
+  void ForgetTold() { told_groups_.clear(); }
 
   // Until RemoveWatcher. Past events are replayed at once.
   void AddWatcher(GenerationWatcher* watcher, int rank);
@@ -108,6 +113,7 @@ class Generation {
   std::map<int, v1::Progress> progress_;
   std::set<int> progress_changed_;
   std::map<int, v1::WaitReport> waiting_;
+  std::set<uint64_t> told_groups_;
   // Ranks that the watchers were told of.
   std::map<int, v1::RankLost> lost_;
   std::set<int> left_;

@@ -87,6 +87,7 @@ void Generations::OnSession(std::chrono::nanoseconds lease) {
     // Hello does not carry pids and progress.
     if (entry.generation->started() && !entry.generation->ended()) SendStarted(key);
     entry.generation->OfferProgressAgain();
+    entry.generation->ForgetTold();
     for (const auto& [rank, report] : entry.generation->waiting()) SendWaiting(key, report);
     entry.unsaid = true;
   }
@@ -273,7 +274,10 @@ std::string Generations::DescribeRunning() const {
 std::vector<v1::RunningGeneration> Generations::Running() const {
   std::vector<v1::RunningGeneration> out;
   for (const auto& [key, entry] : entries_) {
-    if (!entry.forgotten) out.push_back(entry.generation->Running());
+    // What is left of a forgotten one holds what it held until it is gone.
+    if (!entry.forgotten || !entry.generation->ended()) {
+      out.push_back(entry.generation->Running());
+    }
   }
   return out;
 }

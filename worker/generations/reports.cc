@@ -148,7 +148,7 @@ void Generations::SendEnded(const Key& key) {
 
 void Generations::SendWaiting(const Key& key, const v1::WaitReport& report) {
   v1::OpenSessionRequest message;
-  *message.mutable_wait_report() = report;
+  *message.mutable_wait_report() = Find(key)->generation->Shorten(report);
   Send(key, std::move(message));
 }
 
@@ -223,7 +223,8 @@ void Generations::SendProgress() {
 
 void Generations::Send(const Key& key, v1::OpenSessionRequest message) {
   const Entry* const entry = Find(key);
-  if (entry != nullptr && entry->forgotten) return;
+  // Of one that it has forgotten the coordinator asks only whether it is gone.
+  if (entry != nullptr && entry->forgotten && !message.has_generation_ended()) return;
   message.mutable_fence()->set_job_id(key.first);
   message.mutable_fence()->set_generation(key.second);
   handler_.send(std::move(message));

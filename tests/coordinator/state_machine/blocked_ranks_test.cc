@@ -178,6 +178,49 @@ TEST_F(BlockedRanksTest, ReportsOfRanksThatLiveElsewhereAreIgnored) {
   EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty());
 }
 
+TEST_F(BlockedRanksTest, AGroupIsKnownByItsIdOnceItsMembersWereNamed) {
+  RunFour();
+  const auto report = [&](FakeWorker& worker, int rank, const std::string& group, bool named) {
+    v1::OpenSessionRequest message = Of(worker);
+    v1::WaitReport& wait = *message.mutable_wait_report();
+    wait.set_rank(rank);
+    v1::WaitCall& call = *wait.add_calls();
+    call.set_group(group);
+    call.set_group_id(group == "a" ? 11 : 12);
+    // Ranks 1 and 2: first, count, stride.
+    for (const int number : {1, 2, 1}) {
+      if (named) call.add_member_rows(number);
+    }
+    call.set_sequence(1);
+    call.set_operation("barrier of " + group);
+    (*wait.mutable_called())[group] = 1;
+    wait.mutable_deadlock_after()->set_seconds(3);
+    h.Say(worker, {message});
+  };
+  report(first, 1, "a", /*named=*/false);
+  report(second, 2, "b", /*named=*/true);
+  h.Advance(seconds(5));
+  EXPECT_THAT(NewsOf(first).verdicts(), IsEmpty()) << "nobody has said who is in a";
+  report(first, 1, "a", /*named=*/true);
+  report(second, 2, "b", /*named=*/false);
+  h.Advance(seconds(1));
+  ASSERT_THAT(NewsOf(first).verdicts(), SizeIs(1));
+  EXPECT_THAT(NewsOf(first).verdicts(0).ranks(), ElementsAre(1, 2));
+  EXPECT_THAT(NewsOf(first).verdicts(0).groups(0).members(), ElementsAre(1, 2));
+}
+
+TEST_F(BlockedRanksTest, AfterTheFirstCauseDeathsAreToldWithoutWords) {
+  RunFour();
+  second.stubborn = true;
+  h.Say(first, first.Exit(id_, 0, 0, SIGKILL));
+  h.Say(second, second.Exit(id_, 2, 1));
+  h.Advance(seconds(1));
+  const v1::PeerNews news = NewsOf(second);
+  ASSERT_THAT(news.lost(), SizeIs(1));
+  EXPECT_EQ(news.lost(0).rank(), 0);
+  EXPECT_THAT(news.ended(), ::testing::Contains(2));
+}
+
 TEST_F(BlockedRanksTest, TheNextGenerationStartsWithoutReports) {
   v1::JobSpec spec = MakeSpec(2, 2);
   spec.set_max_restarts(1);

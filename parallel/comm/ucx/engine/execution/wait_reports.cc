@@ -12,7 +12,10 @@ WaitCall wait_call(const RunningOperation& operation) {
   WaitCall call;
   const GroupConfig& config = *operation.config;
   call.group = config.name;
-  for (int rank = 0; rank < config.size; ++rank) call.members.push_back(config.world_rank(rank));
+  std::vector<int> members;
+  members.reserve(config.size);
+  for (int rank = 0; rank < config.size; ++rank) members.push_back(config.world_rank(rank));
+  call.members = std::move(members);
   call.sequence = operation.sequence();
   if (operation.is_point_to_point) {
     for (const int rank : operation.missing_ranks()) call.peers.push_back(config.world_rank(rank));
