@@ -64,6 +64,8 @@ struct Progress {
   std::optional<double> loss;
   std::map<std::string, double> metrics;
   std::string note;
+  // In all; Agent::Report fills it in.
+  std::optional<double> waited_seconds;
 };
 
 // Why the ranks are to stand still at the end of a step.
@@ -156,6 +158,11 @@ class Agent {
   virtual void Report(const Progress& progress) = 0;
   // Reports what must arrive, for example the final result.
   virtual absl::Status ReportReliably(const Progress& progress) = 0;
+
+  // This rank has had to wait for other ranks for so much longer. What it reports carries the sum,
+  // calls of this agent that wait among it: it shows who is slow where all steps have one length.
+  // Never blocks.
+  virtual void AddWaited(std::chrono::nanoseconds) {}
 
   // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.
   virtual void OnStop(std::function<void(std::string)> on_stop) = 0;

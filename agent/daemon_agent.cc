@@ -151,11 +151,20 @@ absl::Status DaemonAgent::Call(Method<Request, Response> method, const Request& 
 template <typename Request, typename Response>
 absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request,
                                       Milliseconds timeout, Response* response) {
-  return AsTimeout(calls_.Run(
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Status status = AsTimeout(calls_.Run(
       After(timeout), [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
         *request.mutable_timeout() = ToProtoDuration(remaining);
         return ((*store_).*method)(&context, request, response);
       }));
+  AddWaited(std::chrono::steady_clock::now() - begin);
+  return status;
+}
+
+void DaemonAgent::Report(const Progress& progress) {
+  Progress with_wait = progress;
+  with_wait.waited_seconds = static_cast<double>(waited_.load()) * 1e-9;
+  reports_.Send(with_wait);
 }
 
 absl::Status DaemonAgent::Set(std::string_view key, std::string_view value) {

@@ -1,6 +1,7 @@
 // The Agent over gRPC to the daemon's Unix socket.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -47,7 +48,8 @@ class DaemonAgent : public Agent {
   absl::StatusOr<std::string> AwaitUniqueId(std::string_view group, Milliseconds timeout) override;
   absl::Status RegisterGroup(std::string_view name, const std::vector<int>& ranks,
                              std::string_view backend) override;
-  void Report(const Progress& progress) override { reports_.Send(progress); }
+  void Report(const Progress& progress) override;
+  void AddWaited(std::chrono::nanoseconds more) override { waited_ += more.count(); }
   absl::Status ReportReliably(const Progress& progress) override;
   void OnStop(std::function<void(std::string)> on_stop) override;
   void Watch(GenerationListener listener) override;
@@ -93,6 +95,7 @@ class DaemonAgent : public Agent {
   std::unique_ptr<v1::AgentService::Stub> agent_;
   std::unique_ptr<v1::StoreService::Stub> store_;
   ReportSocket reports_;
+  std::atomic<int64_t> waited_{0};  // nanoseconds
   RandomIdSource ids_;
   Calls calls_;
   Mutex mu_;

@@ -34,6 +34,7 @@ std::string FormatReport(const Progress& progress) {
   if (progress.total_steps) add("total_steps", fmt::format("{}", *progress.total_steps));
   if (progress.loss) add("loss", Number(*progress.loss));
   if (!progress.note.empty()) add("note", Quoted(progress.note));
+  if (progress.waited_seconds) add("waited_seconds", Number(*progress.waited_seconds));
   if (!progress.metrics.empty()) {
     std::string metrics = "{";
     for (const auto& [name, value] : progress.metrics) {

@@ -85,6 +85,9 @@ std::string DescribeWhy(const v1::GetJobResponse& response, nanoseconds now, con
   std::string out =
       fmt::format("{}  {}{}{}\n", Paint(style, Colour::kBold, job.job_id()), StateName(job.state()),
                   job.reason().empty() ? "" : ": ", job.reason());
+  if (const std::string slow = SlowRanks(job); !slow.empty()) {
+    out += fmt::format("  {:<13} {:>9}  {}\n", "slow", "", slow);
+  }
   const std::vector<Incident> incidents = Incidents(response);
   if (incidents.empty()) return out + "  nothing has gone wrong that is still known\n";
   for (size_t i = all ? 0 : incidents.size() - 1; i < incidents.size(); ++i) {

@@ -170,6 +170,21 @@ std::string Consequences(const v1::Job& job) {
                      fates);
 }
 
+std::string SlowRanks(const v1::Job& job) {
+  std::string out;
+  constexpr int kNamed = 4;
+  for (int i = 0; i < std::min(job.stragglers_size(), kNamed); ++i) {
+    const v1::Straggler& slow = job.stragglers(i);
+    out += fmt::format("{}rank {} on {} computes {:.3g} s of each step, the median {:.3g} s",
+                       out.empty() ? "" : "; ", slow.rank(), slow.node_name(),
+                       slow.computes_seconds(), slow.median_seconds());
+  }
+  if (job.stragglers_size() > kNamed) {
+    out += fmt::format("; and {} more", job.stragglers_size() - kNamed);
+  }
+  return out;
+}
+
 std::string StateName(v1::JobState state) {
   return LastWord(v1::JobState_Name(state), "JOB_STATE_");
 }
@@ -255,6 +270,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   if (!job.master_addr().empty())
     field("master", fmt::format("{}:{}", job.master_addr(), job.master_port()));
   field("progress", ProgressText(job.progress()));
+  field("slow", SlowRanks(job));
   if (job.has_failure()) out += "\n" + FailureReport(job, style);
 
   Table ranks(

@@ -74,6 +74,26 @@ TEST(ReportTest, WhatAReportDoesNotNameStays) {
   EXPECT_EQ(progress.loss(), 3);
 }
 
+TEST(ReportTest, HowLongARankHasWaitedIsNoMetric) {
+  v1::Progress progress;
+  ASSERT_TRUE(MergeReport(R"({"step": 2, "waited_seconds": 1.5})", &progress));
+  EXPECT_EQ(progress.waited_seconds(), 1.5);
+  EXPECT_TRUE(progress.metrics().empty());
+  ASSERT_TRUE(MergeReport(R"({"waited_seconds": NaN, "step_at_nanos": 7})", &progress));
+  EXPECT_EQ(progress.waited_seconds(), 1.5);
+  EXPECT_FALSE(progress.has_step_at_nanos()) << "the host's clock is the host's";
+}
+
+TEST(ReportTest, AStepWithoutItsTimeHasNone) {
+  v1::Progress progress, update;
+  progress.set_step(1);
+  progress.set_step_at_nanos(5);
+  update.set_step(2);
+  MergeProgress(update, &progress);
+  EXPECT_EQ(progress.step(), 2);
+  EXPECT_FALSE(progress.has_step_at_nanos());
+}
+
 TEST(ReportTest, TakesPythonsNaNAndInfinity) {
   v1::Progress progress;
   ASSERT_TRUE(MergeReport(R"({"loss": NaN, "a": -Infinity, "note": "NaN \"Infinity"})", &progress));

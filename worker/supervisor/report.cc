@@ -85,6 +85,9 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress) {
       if (const auto total = Integer(value)) progress->set_total_steps(*total);
     } else if (name == "loss") {
       if (const auto loss = Number(value)) progress->set_loss(*loss);
+    } else if (name == "waited_seconds") {
+      const auto waited = Number(value);
+      if (waited && std::isfinite(*waited)) progress->set_waited_seconds(*waited);
     } else if (name == "note") {
       if (value.is_string())
         progress->set_note(ReplaceBytes(value.get<std::string>().substr(0, kLongestNote)));
@@ -98,7 +101,12 @@ bool MergeReport(std::string_view datagram, v1::Progress* progress) {
 }
 
 void MergeProgress(const v1::Progress& update, v1::Progress* progress) {
-  if (update.has_step()) progress->set_step(update.step());
+  if (update.has_step()) {
+    progress->set_step(update.step());
+    progress->clear_step_at_nanos();
+    if (update.has_step_at_nanos()) progress->set_step_at_nanos(update.step_at_nanos());
+  }
+  if (update.has_waited_seconds()) progress->set_waited_seconds(update.waited_seconds());
   if (update.has_total_steps()) progress->set_total_steps(update.total_steps());
   if (update.has_loss()) progress->set_loss(update.loss());
   if (!update.note().empty()) progress->set_note(update.note());

@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "core/exit_codes.h"
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/status.h"
 #include "core/utf8.h"
@@ -245,8 +246,13 @@ void Supervisor::ReadReports(Rank& rank) {
   for (int i = 0; i < kReportsPerTurn; ++i) {
     const ssize_t n = ::recv(rank.reports.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0) break;
+    const bool had_step = rank.progress.has_step();
+    const int64_t step = rank.progress.step();
     if (MergeReport(std::string_view(buffer, n), &rank.progress)) {
       rank.progress_unsent = true;
+      if (rank.progress.has_step() && (!had_step || rank.progress.step() != step)) {
+        rank.progress.set_step_at_nanos(os::BootTimeNow().count());
+      }
     } else if (++malformed_reports_ == 1) {
       Say(fmt::format("rank {} sends reports that are not JSON objects: {} bytes ignored",
                       rank.launch.rank(), n));

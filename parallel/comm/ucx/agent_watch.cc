@@ -73,6 +73,9 @@ class AgentWatch final : public PeerWatch {
   }
   void report(const WaitReport& report) override { set_blocked(report); }
   void withdraw(int) override { set_blocked(std::nullopt); }
+  void under_way(SteadyNanos total) override {
+    agent_->AddWaited(total - std::exchange(under_way_, total));
+  }
 
   void stop() override {
     if (is_forked()) return;
@@ -130,6 +133,7 @@ class AgentWatch final : public PeerWatch {
   const std::shared_ptr<agent::Agent> agent_;
   const std::shared_ptr<Outlet> outlet_ = std::make_shared<Outlet>();
   std::thread thread_;
+  SteadyNanos under_way_{0};  // the engine's lock guards it
   Mutex mu_;
   CondVar changed_;
   std::optional<WaitReport> blocked_ MESHRUN_GUARDED_BY(mu_);

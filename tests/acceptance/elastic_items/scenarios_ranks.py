@@ -1,6 +1,8 @@
 """Scenarios of faults of ranks: 1 to 4, 15, 18."""
 
 import signal
+import threading
+import time
 
 from clusters import LEASE, Cluster, kill, now
 from harness import check, running, wait_until
@@ -126,6 +128,53 @@ def rank_zero_host(site, report):
     report.say(f"master {master} -> {places[0]['master']}")
 
 
-@scenario(18, "a GPU three times slower, a slow link")
+class Throttle:
+    """Stops a process for most of the time, as a host does that throttles it."""
+
+    def __init__(self, site, pid, stopped=0.2, runs=0.04):
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(pid, stopped, runs), daemon=True)
+        self.thread.start()
+        site.cleanup.callback(self.end)
+
+    def _run(self, pid, stopped, runs):
+        while not self.over.is_set():
+            kill(pid, signal.SIGSTOP)
+            self.over.wait(stopped)
+            kill(pid, signal.SIGCONT)
+            self.over.wait(runs)
+
+    def end(self):
+        self.over.set()
+        self.thread.join()
+
+
+@scenario(18, "a rank that is slowed down, the others in step with it")
 def straggler(site, report):
-    raise NotHere("no GPU")
+    cluster = Cluster(site, 3)
+    job = cluster.submit_journal(["--nodes", 3, *RESTARTS], "--lockstep", "--step-ms", 40)
+    cluster.wait_stepping(1, 3, 20, job)
+
+    def steps(since=0.0):
+        return len([e for e in cluster.journal(what="step", rank=0) if e["at"] >= since])
+    wait_until(lambda: steps() >= 100, 60, "100 steps in step")
+    check(not cluster.events(job, "StragglerFound"), f"named without a cause: {cluster.events(job, 'StragglerFound')}")
+    slow = cluster.rank(1, 1)
+    at = now()
+    throttle = Throttle(site, slow["pid"])
+    wait_until(lambda: cluster.events(job, "StragglerFound"), 40, "the slow rank is named")
+    report.time("named after", now() - at, 15)
+    report.say(f"{steps(at)} steps")
+    time.sleep(2)
+    events = cluster.events(job, "StragglerFound")
+    report.say(f"'{events[0]['message']}'")
+    check(len(events) == 1, f"others are blamed: {[e['message'] for e in events]}")
+    named = cluster.job(job)["stragglers"]
+    check([s["rank"] for s in named] == [1] and named[0]["nodeName"] == slow["node"], f"named are {named}")
+    check(named[0]["computesSeconds"] > 2 * named[0]["medianSeconds"], f"the evidence is {named[0]}")
+    for command in ("describe", "why"):
+        check(f"rank 1 on {slow['node']} computes" in cluster.ask(command, job), f"meshrun {command} does not show it")
+    throttle.end()
+    report.time("cleared after", wait_until(lambda: cluster.events(job, "StragglerRecovered"), 30, "it keeps pace again"), 15)
+    view = cluster.job(job)
+    check(not view.get("stragglers") and int(view["generation"]) == 1 and not view.get("restarts"), f"the job was disturbed: {view}")

@@ -213,6 +213,7 @@ Actions Engine::Impl::collect() {
   if (!has_deferred_ && !executor_->has_actions()) return {};
   Actions actions = executor_->take();
   if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
+  if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());
   if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
   for (Actions::LookUp& look_up : std::exchange(actions.look_ups, {})) {
     const auto group = groups_.find(look_up.group);

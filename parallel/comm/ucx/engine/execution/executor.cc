@@ -139,6 +139,7 @@ void Executor::accept(MemberGroup& g, const OperationPtr& operation, SteadyNanos
   record.submitted = now_;
   operation->ticket = g.recorder.put(record);
   ++counters_.operations;
+  count_time();
   ++unfinished_;
   if (operation->drive == Drive::kThread) ++unfinished_for_thread_;
   if (operation->is_point_to_point) {

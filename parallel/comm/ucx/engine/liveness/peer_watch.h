@@ -45,6 +45,8 @@ class PeerWatch {
   // the report changes. Never waits, not even for a lock that is held while `listener` runs: the
   // engine calls it under its own lock.
   virtual void report(const WaitReport& report) = 0;
+  // For how long in all this rank has had operations under way. As report(); often.
+  virtual void under_way(SteadyNanos) {}
   // The last report does not hold any more. As report().
   virtual void withdraw(int world_rank) = 0;
   // Tells the others that this rank leaves by its own will. Waits at most a second.
