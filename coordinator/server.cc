@@ -16,7 +16,9 @@
 #include "coordinator/state_store/batched_state_store.h"
 #include "coordinator/state_store/memory_state_store.h"
 #include "core/certificates/expiry_watch.h"
+#include "core/certificates/standing.h"
 #include "core/log.h"
+#include "core/rpc/caller.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
 #include "core/rpc/unix_socket.h"
@@ -25,11 +27,16 @@
 namespace meshrun::coordinator {
 namespace {
 
+// Streams that are open then stay on their connection. Below the time for which workers let their
+// ranks go on without a coordinator.
+constexpr int kConnectionAgeMs = 120'000;
+
 class RunningServer : public Server {
  public:
-  explicit RunningServer(Options options)
+  RunningServer(Options options, std::shared_ptr<certificates::Standing> standing)
       : has_state_(options.store != nullptr),
         options_(WithStore(std::move(options))),
+        standing_(std::move(standing)),
         loop_({.clock = *options_.clock,
                .store = *options_.store,
                .recipients = recipients_,
@@ -51,9 +58,13 @@ class RunningServer : public Server {
           "'{}' is neither unix:PATH nor HOST:PORT: write for example --listen 0.0.0.0:7480",
           options_.listen));
     }
-    MESHRUN_ASSIGN_OR_RETURN(
-        auto credentials,
-        rpc::ServerCredentials("meshrun-coordinator", options_.listen, options_.security));
+    rpc::CertificateCheck stands;
+    if (standing_ != nullptr) {
+      stands = [standing = standing_](std::string_view pem) { return standing->Check(pem); };
+    }
+    MESHRUN_ASSIGN_OR_RETURN(auto credentials,
+                             rpc::ServerCredentials("meshrun-coordinator", options_.listen,
+                                                    options_.security, std::move(stands)));
     // gRPC would replace a socket at which another process listens.
     if (unix_path) {
       MESHRUN_ASSIGN_OR_RETURN(claim_, rpc::SocketClaim::Take(*unix_path));
@@ -61,6 +72,8 @@ class RunningServer : public Server {
     rpc::EnableServerPlugins();
     grpc::ServerBuilder builder;
     rpc::ConfigureServer(builder);
+    // Calls that begin later come over a connection that shows the caller's renewed certificate.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
     builder.AddListeningPort(rpc::GrpcTarget(options_.listen), credentials, &port_);
     builder.RegisterService(&sessions_);
     builder.RegisterService(&jobs_);
@@ -122,14 +135,15 @@ class RunningServer : public Server {
 
   const bool has_state_;
   Options options_;
+  const std::shared_ptr<certificates::Standing> standing_;
   rpc::LoopHealth health_{options_.health};
   Recipients recipients_;
   EventLoop loop_;
-  LogRelay relay_{{loop_, recipients_}};
-  SessionService sessions_{{loop_, recipients_}, relay_};
-  JobService jobs_{{loop_, recipients_}, relay_};
-  ClusterService cluster_{{loop_, recipients_}};
-  StoreService store_service_{{loop_, recipients_}};
+  LogRelay relay_{{loop_, recipients_, standing_.get()}};
+  SessionService sessions_{{loop_, recipients_, standing_.get()}, relay_};
+  JobService jobs_{{loop_, recipients_, standing_.get()}, relay_};
+  ClusterService cluster_{{loop_, recipients_, standing_.get()}};
+  StoreService store_service_{{loop_, recipients_, standing_.get()}};
   int port_ = 0;
   std::string address_;
   rpc::SocketClaim claim_;
@@ -140,7 +154,14 @@ class RunningServer : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
-  auto server = std::make_unique<RunningServer>(std::move(options));
+  std::shared_ptr<certificates::Standing> standing;
+  if (!options.security.tls.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(
+        standing, certificates::Standing::Start(
+                      {.deny_file = options.security.deny_file,
+                       .on_problem = [](const std::string& text) { log::Error(text); }}));
+  }
+  auto server = std::make_unique<RunningServer>(std::move(options), std::move(standing));
   MESHRUN_RETURN_IF_ERROR(server->Begin());
   return server;
 }

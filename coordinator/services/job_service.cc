@@ -26,6 +26,17 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
     event.set_call_id(call_id_);
     StampCaller(context, event);
     shell_.recipients.AddCall(call_id_, this);
+    certificate_.Begin(shell_, context,
+                       [shell = shell_, id = call_id_, end = expelled_](const absl::Status& why) {
+                         {
+                           MutexLock lock(end->mu);
+                           end->why = why;
+                         }
+                         // Its answer ends the call: only the loop's thread may do that.
+                         v1::StateEvent event;
+                         event.mutable_call_cancelled()->set_call_id(id);
+                         shell.loop.PostEnd(std::move(event));
+                       });
     const absl::Status status = shell_.loop.Post(std::move(event));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_))
       this->Finish(rpc::ToGrpc(status, v1::ERROR_ORIGIN_COORDINATOR));
@@ -46,7 +57,9 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
     });
   }
   void Reply(const absl::Status& status, const MessagePtr&) override {
-    this->Advance([&]() MESHRUN_REQUIRES(this->mu_) { this->EndWith(status); });
+    const absl::Status expelled = expelled_->Why();
+    this->Advance(
+        [&]() MESHRUN_REQUIRES(this->mu_) { this->EndWith(expelled.ok() ? status : expelled); });
   }
   void OnWriteDone(bool) override {
     this->Advance([&]() MESHRUN_REQUIRES(this->mu_) { this->Written(); });
@@ -59,8 +72,20 @@ class StreamCall : public OutgoingStream<grpc::ServerWriteReactor<Response>, Res
   void OnDone() override { delete this; }
 
  private:
+  // Outlives the call: the thread that looks after certificates writes it.
+  struct Expelled {
+    absl::Status Why() {
+      MutexLock lock(mu);
+      return why;
+    }
+    Mutex mu;
+    absl::Status why MESHRUN_GUARDED_BY(mu);
+  };
+
   Shell shell_;
   const uint64_t call_id_;
+  const std::shared_ptr<Expelled> expelled_ = std::make_shared<Expelled>();
+  CertificateWatch certificate_;
 };
 
 }  // namespace

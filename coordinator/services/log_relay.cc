@@ -67,6 +67,9 @@ class LogReader
     *event.mutable_read_logs() = request;
     StampCaller(context, event);
     shell_.recipients.AddCall(call_id_, this);
+    certificate_.Begin(shell_, context, [weak = weak_from_this()](const absl::Status& why) {
+      if (const auto reader = weak.lock()) reader->Expel(why);
+    });
     const absl::Status status = shell_.loop.Post(std::move(event));
     if (!status.ok() && shell_.recipients.RemoveCall(call_id_)) End(status);
   }
@@ -211,14 +214,16 @@ class LogReader
     for (LogUpload* upload : resume) upload->Resume();
     if (!ok) End(absl::CancelledError("the reader went away"));
   }
-  void OnCancel() override {
+  void OnCancel() override { Expel(absl::CancelledError("the reader went away")); }
+  // Ends the call, whatever it waits for.
+  void Expel(const absl::Status& why) {
     if (!shell_.recipients.RemoveCall(call_id_)) {
       // The answer is on its way to this object, which must not end before it has come.
       MutexLock lock(mu_);
       cancelled_ = true;
       if (!answered_) return;
     }
-    End(absl::CancelledError("the reader went away"));
+    End(why);
   }
   void OnDone() override {
     alarm_.Cancel();
@@ -265,6 +270,7 @@ class LogReader
   const uint64_t call_id_;
   std::shared_ptr<LogReader> self_;
   grpc::Alarm alarm_;
+  CertificateWatch certificate_;
 
   // Files that have not ended.
   std::map<std::string, LogSource> sources_ MESHRUN_GUARDED_BY(mu_);
@@ -296,6 +302,11 @@ void LogUpload::OnReadDone(bool ok) {
                                       " is another node's than that of the certificate"));
       return;
     }
+  }
+  if (const absl::Status stands = relay_.Stands(*context_); !stands.ok()) {
+    error_ = absl::UnavailableError("the worker that holds the file may not send it any more");
+    End(stands);
+    return;
   }
   request_.set_stream_id(stream_id_);
   if (!request_.error().empty()) error_ = absl::UnavailableError(request_.error());
@@ -336,6 +347,12 @@ grpc::ServerWriteReactor<v1::ReadLogsResponse>* LogRelay::Read(
 grpc::ServerReadReactor<v1::UploadLogRequest>* LogRelay::Upload(
     grpc::CallbackServerContext* context) {
   return new LogUpload(*this, context);
+}
+
+absl::Status LogRelay::Stands(const grpc::CallbackServerContext& context) {
+  const auto peer = context.auth_context();
+  if (shell_.standing == nullptr || !rpc::ShowsCertificate(*peer)) return absl::OkStatus();
+  return shell_.standing->Check(rpc::CertificateOf(*peer));
 }
 
 void LogRelay::Add(const std::string& stream_id, std::shared_ptr<LogReader> reader) {

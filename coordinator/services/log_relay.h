@@ -57,6 +57,8 @@ class LogRelay {
   // Null when no reader waits for it.
   std::shared_ptr<LogReader> Find(const std::string& stream_id);
   std::set<std::shared_ptr<LogReader>> Readers();
+  // Whether the certificate of the call's peer holds still.
+  absl::Status Stands(const grpc::CallbackServerContext& context);
 
   Shell shell_;
   // Each reader has a copy.

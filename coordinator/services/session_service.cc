@@ -21,6 +21,13 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   void Begin() {
     self_ = shared_from_this();
     shell_.recipients.AddSession(session_id_, self_);
+    certificate_.Begin(shell_, *context_,
+                       [shell = shell_, id = session_id_](const absl::Status& why) {
+                         v1::StateEvent event;
+                         event.mutable_session_closed()->set_session_id(id);
+                         shell.loop.PostEnd(std::move(event));
+                         shell.recipients.Close(id, why);
+                       });
     StartRead(&request_);
   }
 
@@ -90,6 +97,7 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   const uint64_t session_id_;
   v1::OpenSessionRequest request_;
   std::shared_ptr<SessionStream> self_;
+  CertificateWatch certificate_;
 };
 
 }  // namespace

@@ -3,11 +3,14 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
 #include <utility>
 
 #include "coordinator/event_loop/event_loop.h"
 #include "coordinator/event_loop/recipients.h"
 #include "coordinator/services/stamp_caller.h"
+#include "core/certificates/standing.h"
+#include "core/rpc/caller.h"
 #include "core/rpc/status_conversion.h"
 
 namespace meshrun::coordinator {
@@ -15,6 +18,32 @@ namespace meshrun::coordinator {
 struct Shell {
   EventLoop& loop;
   Recipients& recipients;
+  // Null without TLS.
+  certificates::Standing* standing = nullptr;
+};
+
+// Ends a stream whose caller's certificate stands no more, until it is destroyed.
+class CertificateWatch {
+ public:
+  CertificateWatch() = default;
+  ~CertificateWatch() {
+    if (standing_ != nullptr) standing_->Forget(watch_);
+  }
+  CertificateWatch(const CertificateWatch&) = delete;
+  CertificateWatch& operator=(const CertificateWatch&) = delete;
+
+  // `end` as of Standing::Watch.
+  void Begin(const Shell& shell, const grpc::CallbackServerContext& context,
+             std::function<void(const absl::Status&)> end) {
+    const auto peer = context.auth_context();
+    if (shell.standing == nullptr || !rpc::ShowsCertificate(*peer)) return;
+    standing_ = shell.standing;
+    watch_ = standing_->Watch(rpc::CertificateOf(*peer), std::move(end));
+  }
+
+ private:
+  certificates::Standing* standing_ = nullptr;
+  uint64_t watch_ = 0;
 };
 
 // A unary call: posts its event, and answers when the state machine does. Deletes itself.

@@ -37,6 +37,14 @@ std::string Address(const ASN1_OCTET_STRING* bytes) {
   return out;
 }
 
+std::string Hex(const BIGNUM* number) {
+  std::vector<unsigned char> bytes(static_cast<size_t>(BN_num_bytes(number)));
+  BN_bn2bin(number, bytes.data());
+  std::string out;
+  for (const unsigned char byte : bytes) out += fmt::format("{:02x}", byte);
+  return out.starts_with('0') ? out.substr(1) : out;
+}
+
 void ReadNames(X509* cert, Certificate* out) {
   const GeneralNames names(
       static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(cert, NID_subject_alt_name, nullptr, nullptr)));
@@ -66,6 +74,9 @@ absl::StatusOr<Certificate> ReadCertificate(std::string_view pem) {
   const X509_NAME* const subject = X509_get_subject_name(cert.get());
   const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
   if (at >= 0) out.common_name = Text(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
+  const std::unique_ptr<BIGNUM, Freed<BN_free>> serial(
+      ASN1_INTEGER_to_BN(X509_get0_serialNumber(cert.get()), nullptr));
+  if (serial != nullptr) out.serial = Hex(serial.get());
   out.not_before = ToWall(X509_get0_notBefore(cert.get()));
   out.not_after = ToWall(X509_get0_notAfter(cert.get()));
   ReadNames(cert.get(), &out);

@@ -13,6 +13,8 @@ namespace meshrun::certificates {
 
 struct Certificate {
   std::string common_name;
+  // Hexadecimal, without leading zeros.
+  std::string serial;
   WallNanos not_before{0};
   WallNanos not_after{0};
   std::vector<std::string> uris;

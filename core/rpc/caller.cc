@@ -25,14 +25,22 @@ Identity IdentityOf(const grpc::AuthContext& context) {
                       Values(context, GRPC_PEER_URI_PROPERTY_NAME));
 }
 
+std::string CertificateOf(const grpc::AuthContext& context) {
+  const std::vector<std::string> certificates = Values(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return certificates.empty() ? "" : certificates.front();
+}
+
 grpc::Status RoleCheck::Process(const InputMetadata& metadata, grpc::AuthContext* context,
                                 OutputMetadata*, OutputMetadata*) {
   const auto path = metadata.find(":path");
-  const absl::Status status =
-      path == metadata.end()
-          ? absl::PermissionDeniedError("the call names no method")
-          : CheckCall(IdentityOf(*context),
-                      std::string_view(path->second.data(), path->second.size()));
+  absl::Status status =
+      standing_ == nullptr ? absl::OkStatus() : standing_(CertificateOf(*context));
+  if (status.ok()) {
+    status = path == metadata.end()
+                 ? absl::PermissionDeniedError("the call names no method")
+                 : CheckCall(IdentityOf(*context),
+                             std::string_view(path->second.data(), path->second.size()));
+  }
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 

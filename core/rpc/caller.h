@@ -4,9 +4,13 @@
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "core/rpc/roles.h"
 
 namespace meshrun::rpc {
@@ -14,15 +18,25 @@ namespace meshrun::rpc {
 // True where a certificate was shown; false on a Unix socket.
 bool ShowsCertificate(const grpc::AuthContext& context);
 Identity IdentityOf(const grpc::AuthContext& context);
+// In PEM's form.
+std::string CertificateOf(const grpc::AuthContext& context);
+
+// Whether a certificate, in PEM's form, holds still: certificates::Standing. Thread-safe.
+using CertificateCheck = std::function<absl::Status(std::string_view pem)>;
 
 // Runs CheckCall before every call of a server, whatever service it belongs to: a refused call
-// reaches no service. Thread-safe.
+// reaches no service. A connection may be older than the end of its certificate, or its place on a
+// deny list: `standing` knows. Thread-safe.
 class RoleCheck : public grpc::AuthMetadataProcessor {
  public:
+  explicit RoleCheck(CertificateCheck standing) : standing_(std::move(standing)) {}
   // It compares a few strings, on the thread that has read the call.
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
                        OutputMetadata* consumed, OutputMetadata* response) override;
+
+ private:
+  const CertificateCheck standing_;
 };
 
 }  // namespace meshrun::rpc

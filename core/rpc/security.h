@@ -11,6 +11,7 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ struct Security {
   bool insecure_loopback = false;
   // How often the files are read again: new connections show the certificates that lie there then.
   std::chrono::seconds reread{10};
+  // Of a server: the deny list of core/certificates/standing.h. Empty: there is none.
+  std::string deny_file;
 };
 
 // True for unix:PATH, 127.0.0.0/8, ::1 and localhost, with a port or without: what never leaves the
@@ -52,8 +55,10 @@ absl::Status CheckSecurity(std::string_view role, std::string_view address,
 std::string InsecureWarning(std::string_view address, const Security& security);
 
 // Errors: as CheckSecurity, and NOT_FOUND or INVALID_ARGUMENT where a file cannot be read.
+// `standing` is asked about the certificate of each call; null: TLS alone decides.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
-    std::string_view role, std::string_view address, const Security& security);
+    std::string_view role, std::string_view address, const Security& security,
+    std::function<absl::Status(std::string_view pem)> standing = nullptr);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentials(
     std::string_view role, std::string_view address, const Security& security);
 

@@ -8,6 +8,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "coordinator/server.h"
 #include "core/env_entries.h"
 #include "core/rpc/channel.h"
@@ -312,6 +314,72 @@ TEST_F(AccessTest, OnlyAnOperatorRaisesAPriority) {
   EXPECT_THAT(refused.error_message(), HasSubstr("a priority above 0 takes the role operate"));
   EXPECT_TRUE(update(ada, -1).ok());
   EXPECT_TRUE(update(operates, 1).ok());
+}
+
+// A connection may outlive its certificate: its streams do not, and its calls are refused.
+TEST_F(AccessTest, StreamsAndCallsEndWithTheirCertificate) {
+  constexpr std::chrono::seconds kLasts(4);
+  const auto reads = ChannelOf(ours_.Sign("reader", {.roles = {"read"}, .lasts = kLasts}));
+  const auto node =
+      ChannelOf(ours_.Sign("node", {.roles = {"worker"}, .nodes = {"node1"}, .lasts = kLasts}));
+  const auto operates = ChannelOf(ours_.Sign("operator", {.roles = {"operate"}}));
+  const v1::Job job = Submit(operates);
+  grpc::ClientContext watching, holding;
+  rpc::SetTimeout(watching, kPatience);
+  rpc::SetTimeout(holding, kPatience);
+  v1::WatchJobRequest request;
+  request.set_job_id(job.job_id());
+  const auto watch = v1::JobService::NewStub(reads)->WatchJob(&watching, request);
+  v1::WatchJobResponse item;
+  ASSERT_TRUE(watch->Read(&item));
+  const auto session = v1::SessionService::NewStub(node)->OpenSession(&holding);
+  session->Write(FakeWorker({.name = "node1"}).Hello());
+  v1::OpenSessionResponse message;
+  ASSERT_TRUE(session->Read(&message));
+  while (watch->Read(&item)) {
+  }
+  while (session->Read(&message)) {
+  }
+  for (const grpc::Status& status : {watch->Finish(), session->Finish()}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("renew it with 'meshrun ca renew'"));
+  }
+  const auto* const get =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService.GetJob");
+  EXPECT_EQ(Call(reads, *get, *RequestFor(*get, job.job_id(), "")).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(AccessTest, ACertificateOnTheDenyListIsRefusedWithinASecond) {
+  const TemporaryDirectory directory;
+  const std::string list = directory.path() + "/deny";
+  std::ofstream(list) << "# nobody yet\n";
+  Server::Options options;
+  options.listen = "127.0.0.1:0";
+  options.security.tls = ours_.Sign("coordinator-2");
+  options.security.deny_file = list;
+  server_ = *Server::Start(std::move(options));
+  const auto ada = ChannelOf(ours_.Sign("ada", {.roles = {"submit"}}));
+  const auto bob = ChannelOf(ours_.Sign("bob", {.roles = {"submit"}}));
+  const v1::Job job = Submit(ada);
+  grpc::ClientContext watching;
+  rpc::SetTimeout(watching, kPatience);
+  v1::WatchJobRequest request;
+  request.set_job_id(job.job_id());
+  const auto watch = v1::JobService::NewStub(ada)->WatchJob(&watching, request);
+  v1::WatchJobResponse item;
+  ASSERT_TRUE(watch->Read(&item));
+  std::ofstream(list) << "name:ada\n";
+  while (watch->Read(&item)) {
+  }
+  const grpc::Status status = watch->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("is on the deny list"));
+  const auto* const get =
+      DescriptorPool::generated_pool()->FindMethodByName("meshrun.v1.JobService.GetJob");
+  EXPECT_EQ(Call(ada, *get, *RequestFor(*get, job.job_id(), "")).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(Call(bob, *get, *RequestFor(*get, job.job_id(), "")).ok());
 }
 
 TEST_F(AccessTest, ValuesOfTheEnvironmentAreShownToTheRanksAlone) {

@@ -1,0 +1,95 @@
+// Whether the certificates that callers have shown hold: TLS looks at a certificate when a connection
+// begins, and a connection may last for months. A certificate stands no more when it has ended, or
+// when the deny list names it.
+//
+// The deny list is a text file, read again when it has changed, once a second at most:
+//
+//   # lost laptop of ada
+//   serial:5f3a90c2
+//   name:node-17            every certificate with this common name
+//
+// Threads: any; one of its own looks once a second.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/clock.h"
+#include "core/mutex.h"
+
+namespace meshrun::certificates {
+
+struct DenyList {
+  // Hexadecimal, without leading zeros.
+  std::set<std::string> serials;
+  std::set<std::string, std::less<>> names;
+};
+// INVALID_ARGUMENT names the line that is neither serial:HEX nor name:TEXT.
+absl::StatusOr<DenyList> ParseDenyList(std::string_view text);
+
+class Standing {
+ public:
+  struct Options {
+    // Empty: nobody is denied.
+    std::string deny_file;
+    const Clock* clock = &Clock::Real();
+    // Of the thread; 0: there is none, and the owner calls Look.
+    std::chrono::milliseconds interval{1000};
+    // The deny list cannot be read any more; the last one that could holds.
+    std::function<void(const std::string&)> on_problem = [](const std::string&) {};
+  };
+
+  // The errors of ParseDenyList, and those of reading the file.
+  static absl::StatusOr<std::unique_ptr<Standing>> Start(Options options);
+  ~Standing();
+
+  // Of a certificate in PEM's form. UNAUTHENTICATED: it has ended, is denied, or is damaged.
+  absl::Status Check(std::string_view pem);
+  // Calls `end` once, on the thread of this object, when Check would fail; maybe while Forget is
+  // being called, so it must refer to nothing that ends with the watch.
+  uint64_t Watch(std::string pem, std::function<void(const absl::Status&)> end);
+  void Forget(uint64_t watch);
+
+  // What the thread does each time.
+  void Look() MESHRUN_EXCLUDES(mu_);
+
+ private:
+  struct Known {
+    std::string common_name;
+    std::string serial;
+    WallNanos not_after{0};
+  };
+  struct Watched {
+    std::string pem;
+    std::function<void(const absl::Status&)> end;
+  };
+  // Certificates whose text is remembered.
+  static constexpr size_t kMostKnown = 10'000;
+  static constexpr size_t kLargestList = 1 << 20;
+
+  explicit Standing(Options options) : options_(std::move(options)) {}
+  absl::Status ReadList() MESHRUN_EXCLUDES(mu_);
+  absl::Status Judge(std::string_view pem) MESHRUN_REQUIRES(mu_);
+
+  const Options options_;
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
+  // The file as it was read last, or why it could not be.
+  std::optional<std::string> seen_ MESHRUN_GUARDED_BY(mu_);
+  DenyList denied_ MESHRUN_GUARDED_BY(mu_);
+  std::map<std::string, Known, std::less<>> known_ MESHRUN_GUARDED_BY(mu_);
+  std::map<uint64_t, Watched> watched_ MESHRUN_GUARDED_BY(mu_);
+  uint64_t last_watch_ MESHRUN_GUARDED_BY(mu_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace meshrun::certificates
