@@ -536,7 +536,9 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
       ASSERT_TRUE(told);
       EXPECT_EQ(told->wait_report().calls(0).members_size(), members);
       EXPECT_EQ(told->wait_report().calls(0).sequence(), 18u + members);
-      if (members == 0) EXPECT_EQ(told->wait_report().calls(0).group_id(), id);
+      if (members == 0) {
+        EXPECT_EQ(told->wait_report().calls(0).group_id(), id);
+      }
       id = told->wait_report().calls(0).group_id();
       EXPECT_NE(id, 0u);
     }

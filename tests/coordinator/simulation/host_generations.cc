@@ -189,15 +189,18 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
     Run& run = it->second;
     run.stopping = true;
     run.ends_as = std::max(run.ends_as, key.second);
-    if (run.ended && !forget) SendEnded(key);
     if (run.ended && forget) {
       it = runs_.erase(it);
       continue;
     }
-    left = true;
+    left |= !run.ended;
     ++it;
   }
-  if (!left) return;
+  if (!left) {
+    // Nothing of it runs: one that ended before is no end of one that lives.
+    if (!forget && !HasProcesses(key)) SendEnded(key);
+    return;
+  }
   for (auto& [number, process] : processes_) {
     if (process.job_id == key.first && process.generation <= key.second) {
       StopProcess(process, grace);
