@@ -44,6 +44,8 @@ class HungDiskTest : public ::testing::TestWithParam<bool> {
   grpc::Status Submit(const std::string& script, v1::Job* job) {
     grpc::ClientContext context;
     rpc::SetTimeout(context, testing::kPatience);
+    // The socket's file is there a moment before anybody listens.
+    context.set_wait_for_ready(true);
     v1::SubmitJobRequest request;
     request.mutable_spec()->set_name("job");
     for (const std::string& word : {std::string("sh"), std::string("-c"), script}) {
