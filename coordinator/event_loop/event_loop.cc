@@ -72,6 +72,10 @@ void EventLoop::Stop() {
     arrived_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
+  {
+    MutexLock lock(mu_);
+    paused_.clear();
+  }
   commits_.Stop();
   loads_.Stop();
 }
@@ -95,6 +99,22 @@ absl::Status EventLoop::Post(v1::StateEvent event) {
   const size_t bytes = event.ByteSizeLong();
   MutexLock lock(mu_);
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  MESHRUN_RETURN_IF_ERROR(CheckRoom(bytes));
+  Enqueue(std::move(event), bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> EventLoop::PostMessage(v1::StateEvent event, std::function<void()> resume) {
+  const size_t bytes = event.ByteSizeLong();
+  MutexLock lock(mu_);
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  const bool has_room = CheckRoom(bytes).ok();
+  Enqueue(std::move(event), bytes);
+  if (!has_room) paused_.push_back(std::move(resume));
+  return has_room;
+}
+
+absl::Status EventLoop::CheckRoom(size_t bytes) const {
   if (queue_.size() >= options_.queue_limit) {
     return absl::ResourceExhaustedError(
         fmt::format("the coordinator has {} events waiting, and takes no more", queue_.size()));
@@ -104,7 +124,6 @@ absl::Status EventLoop::Post(v1::StateEvent event) {
         fmt::format("the coordinator has events of {} waiting, and takes no more than {}",
                     FormatBytes(queue_bytes_), FormatBytes(options_.queue_bytes_limit)));
   }
-  Enqueue(std::move(event), bytes);
   return absl::OkStatus();
 }
 
@@ -193,13 +212,20 @@ void EventLoop::Turn() {
 
 EventLoop::Batch EventLoop::TakeBatch() {
   Batch batch;
-  MutexLock lock(mu_);
-  while (!queue_.empty() && batch.size() < options_.batch_limit) {
-    batch.push_back(std::move(queue_.front().event));
-    queue_bytes_ -= queue_.front().bytes;
-    queue_.pop_front();
+  std::vector<std::function<void()>> resumed;
+  {
+    MutexLock lock(mu_);
+    while (!queue_.empty() && batch.size() < options_.batch_limit) {
+      batch.push_back(std::move(queue_.front().event));
+      queue_bytes_ -= queue_.front().bytes;
+      queue_.pop_front();
+    }
+    seen_ -= std::min(seen_, batch.size());
+    const bool has_room =
+        queue_.size() <= options_.queue_limit / 2 && queue_bytes_ <= options_.queue_bytes_limit / 2;
+    if (has_room) resumed.swap(paused_);
   }
-  seen_ -= std::min(seen_, batch.size());
+  for (const auto& resume : resumed) resume();
   return batch;
 }
 

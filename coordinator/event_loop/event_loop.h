@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/event_loop/recipients.h"
 #include "coordinator/event_loop/store_thread.h"
 #include "coordinator/state_machine/state_machine.h"
@@ -77,6 +78,11 @@ class EventLoop {
 
   // RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE: stopping.
   absl::Status Post(v1::StateEvent event);
+  // A message of a session. Where the queue is full it is taken all the same, and the answer is
+  // false: the session is to read nothing more until `resume` is called, on the loop's thread. So
+  // at most one message of each session stands beyond the limit, and its worker waits.
+  // UNAVAILABLE: stopping; `resume` is not called then.
+  absl::StatusOr<bool> PostMessage(v1::StateEvent event, std::function<void()> resume);
   // For events that must not be lost: a call or a session has ended. Never refused, even when the
   // queue is full: there are at most as many of them as calls and sessions.
   void PostEnd(v1::StateEvent event);
@@ -116,6 +122,8 @@ class EventLoop {
   v1::StateEvent Stamped(v1::StateEvent event) const;
   v1::StateEvent RestoreEvent(const std::vector<v1::StateRow>& rows) const;
   void Enqueue(v1::StateEvent event, size_t bytes) MESHRUN_REQUIRES(mu_);
+  // RESOURCE_EXHAUSTED: beyond a limit with so many bytes more.
+  absl::Status CheckRoom(size_t bytes) const MESHRUN_REQUIRES(mu_);
   absl::Status Restore();
   absl::Status FindClusterId();
   void Poke();
@@ -181,6 +189,8 @@ class EventLoop {
   };
   std::deque<Queued> queue_ MESHRUN_GUARDED_BY(mu_);
   size_t queue_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // Of sessions that wait for room.
+  std::vector<std::function<void()>> paused_ MESHRUN_GUARDED_BY(mu_);
   // How many of the queue's events AnswerBeside has seen.
   size_t seen_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool poked_ MESHRUN_GUARDED_BY(mu_) = false;

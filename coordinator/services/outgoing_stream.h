@@ -25,7 +25,7 @@ class OutgoingStream : public Reactor {
     {
       MutexLock lock(mu_);
       change();
-      if (writing_ || finished_) return;
+      if (writing_ || finished_ || starting_) return;
       if (!queue_.empty()) {
         writing_ = true;
         write = queue_.front().get();
@@ -41,6 +41,19 @@ class OutgoingStream : public Reactor {
     } else {
       this->Finish(end);
     }
+  }
+
+  // Starts another operation of the call outside of its reactions. Nothing happens where the call
+  // has finished. One thread at a time.
+  template <typename Start>
+  void StartOutside(Start start) {
+    {
+      MutexLock lock(mu_);
+      if (finished_) return;
+      starting_ = true;
+    }
+    start();
+    Advance([this]() MESHRUN_REQUIRES(mu_) { starting_ = false; });
   }
 
   void Push(std::shared_ptr<const Message> message) MESHRUN_REQUIRES(mu_) {
@@ -78,6 +91,7 @@ class OutgoingStream : public Reactor {
   std::optional<absl::Status> end_ MESHRUN_GUARDED_BY(mu_);
   bool writing_ MESHRUN_GUARDED_BY(mu_) = false;
   bool finished_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool starting_ MESHRUN_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace meshrun::coordinator

@@ -1,5 +1,7 @@
 #include "coordinator/services/session_service.h"
 
+#include <atomic>
+
 #include "coordinator/services/outgoing_stream.h"
 
 namespace meshrun::coordinator {
@@ -32,28 +34,25 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   }
 
   void OnReadDone(bool ok) override {
-    v1::StateEvent event;
     if (!ok) {
-      event.mutable_session_closed()->set_session_id(session_id_);
-      shell_.loop.PostEnd(std::move(event));
-      relay_.OnSessionEnded(session_id_);
+      SayClosed();
       // The loop has stopped: nothing else would end the call.
       Close(absl::OkStatus());
       return;
     }
+    v1::StateEvent event;
     event.mutable_session_message()->set_session_id(session_id_);
     event.mutable_session_message()->mutable_message()->Swap(&request_);
     // Later messages speak for the node of the Hello.
     if (event.session_message().message().has_hello()) StampCaller(*context_, event);
-    if (const absl::Status status = shell_.loop.Post(std::move(event)); !status.ok()) {
-      v1::StateEvent closed;
-      closed.mutable_session_closed()->set_session_id(session_id_);
-      shell_.loop.PostEnd(std::move(closed));
-      Close(status);
-      return;
+    const absl::StatusOr<bool> reads_on =
+        shell_.loop.PostMessage(std::move(event), [self = shared_from_this()] { self->ReadOn(); });
+    if (!reads_on.ok()) {
+      SayClosed();
+      Close(reads_on.status());
+    } else if (*reads_on) {
+      StartRead(&request_);
     }
-    request_.Clear();
-    StartRead(&request_);
   }
 
   void Send(v1::OpenSessionResponse message) override {
@@ -86,16 +85,31 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
   }
 
   void OnDone() override {
+    // Also of one that waited for room.
+    SayClosed();
     shell_.recipients.Close(session_id_, absl::OkStatus());
     self_.reset();
   }
 
  private:
+  // The loop has room again.
+  void ReadOn() {
+    StartOutside([this] { StartRead(&request_); });
+  }
+  void SayClosed() {
+    if (said_closed_.exchange(true)) return;
+    v1::StateEvent event;
+    event.mutable_session_closed()->set_session_id(session_id_);
+    shell_.loop.PostEnd(std::move(event));
+    relay_.OnSessionEnded(session_id_);
+  }
+
   Shell shell_;
   LogRelay& relay_;
   grpc::CallbackServerContext* const context_;
   const uint64_t session_id_;
   v1::OpenSessionRequest request_;
+  std::atomic<bool> said_closed_{false};
   std::shared_ptr<SessionStream> self_;
   CertificateWatch certificate_;
 };

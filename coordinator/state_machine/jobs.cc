@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "core/ids.h"
@@ -151,27 +152,31 @@ std::string JobTable::ReasonOf(const Job& job) const {
 }
 
 v1::Job JobTable::View(const Job& job, bool with_ranks) const {
-  v1::Job out;
-  if (with_ranks) {
-    out = job.view;
-    for (v1::RankStatus& rank : *out.mutable_ranks()) {
-      // Of the ranks that ended badly, the first one's lines tell what happened.
-      const bool consequence = rank.exit().last_lines_size() > 0 && out.has_failure() &&
-                               rank.assignment().rank() != out.failure().rank();
-      if (consequence) rank.mutable_exit()->clear_last_lines();
-    }
-  } else {
-    // Swapped out for the copy: there may be thousands.
-    v1::Job& view = const_cast<Job&>(job).view;
-    v1::Job parts;
-    parts.mutable_ranks()->Swap(view.mutable_ranks());
-    parts.mutable_groups()->Swap(view.mutable_groups());
-    out = view;
-    parts.mutable_ranks()->Swap(view.mutable_ranks());
-    parts.mutable_groups()->Swap(view.mutable_groups());
-  }
+  // Swapped out for the copy: there may be thousands.
+  v1::Job& view = const_cast<Job&>(job).view;
+  v1::Job parts;
+  parts.mutable_ranks()->Swap(view.mutable_ranks());
+  parts.mutable_groups()->Swap(view.mutable_groups());
+  v1::Job out = view;
+  parts.mutable_ranks()->Swap(view.mutable_ranks());
+  parts.mutable_groups()->Swap(view.mutable_groups());
   if (job.queued()) out.set_reason(ReasonOf(job));
+  if (!with_ranks) return out;
+  *out.mutable_groups() = view.groups();
+  AddRanks(job, 0, view.ranks_size(), &out);
   return out;
+}
+
+void JobTable::AddRanks(const Job& job, int first, int count, v1::Job* out) const {
+  const v1::Job& view = job.view;
+  for (int i = first; i < std::min(first + count, view.ranks_size()); ++i) {
+    v1::RankStatus& rank = *out->add_ranks();
+    rank = view.ranks(i);
+    // Of the ranks that ended badly, the first one's lines tell what happened.
+    const bool consequence = rank.exit().last_lines_size() > 0 && view.has_failure() &&
+                             rank.assignment().rank() != view.failure().rank();
+    if (consequence) rank.mutable_exit()->clear_last_lines();
+  }
 }
 
 void JobTable::Changed(Job& job, const Member& member) {

@@ -207,6 +207,8 @@ class JobTable {
   void ShortenStop(Job& job, std::chrono::nanoseconds grace);
   // As clients see it: the reason of a queued job is derived here.
   v1::Job View(const Job& job, bool with_ranks) const;
+  // So many ranks as people see them, from `first` on, where there are so many.
+  void AddRanks(const Job& job, int first, int count, v1::Job* out) const;
   std::string ReasonOf(const Job& job) const;
   std::function<std::string(const Job&)> reason_of;
   // Newest first, below `before` (0: from the newest).

@@ -20,21 +20,16 @@ void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
     return;
   }
   v1::GetJobResponse response;
-  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
-  v1::Job& out = *response.mutable_job();
-  const int first = std::clamp(request.first_rank(), 0, out.ranks_size());
+  const v1::Job& view = (*job)->view;
+  const int first = std::clamp(request.first_rank(), 0, view.ranks_size());
   const int count =
       static_cast<int>(std::min(request.max_ranks() == 0 ? 2000u : request.max_ranks(), 1u << 20));
-  if (out.ranks_size() - first > count) {
-    response.set_next_rank(first + count);
-    out.mutable_ranks()->DeleteSubrange(first + count, out.ranks_size() - first - count);
-  }
-  out.mutable_ranks()->DeleteSubrange(0, first);
-  if (first > 0) {
-    // The first page has the rest.
-    out.clear_groups();
-    return context.Reply(call_id, std::move(response));
-  }
+  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
+  parts_->jobs.AddRanks(**job, first, count, response.mutable_job());
+  if (view.ranks_size() - first > count) response.set_next_rank(first + count);
+  // The first page has the rest.
+  if (first > 0) return context.Reply(call_id, std::move(response));
+  *response.mutable_job()->mutable_groups() = view.groups();
   (*job)->curve.Since(0, response.mutable_curve());
   // With the events of nodes that led to its own.
   std::set<uint64_t> wanted;

@@ -116,7 +116,7 @@ bool RendezvousStore::Repeat(uint64_t call_id, const Job& job, std::string_view 
   const auto it = generation.answers.find(fmt::format("{}/{}", method, request_id));
   if (it == generation.answers.end()) return false;
   Response response;
-  response.ParseFromString(it->second);
+  response.ParseFromString(it->second.response);
   context_.Reply(call_id, std::move(response));
   return true;
 }
@@ -124,23 +124,34 @@ bool RendezvousStore::Repeat(uint64_t call_id, const Job& job, std::string_view 
 void RendezvousStore::Remember(const Job& job, std::string_view method,
                                const std::string& request_id, std::string response) {
   if (request_id.empty()) return;
+  const std::string key = fmt::format("{}/{}", method, request_id);
+  context_.Put(v1::STATE_TABLE_REQUESTS, GenerationKey(job.id(), job.view.generation()) + "/" + key,
+               response);
+  Keep(Of(job), key, {std::move(response), /*shares_row=*/false});
+  DropOldAnswers(job);
+}
+
+void RendezvousStore::Keep(Generation& generation, const std::string& key, KeptAnswer answer) {
+  generation.answer_bytes += key.size() + answer.response.size();
+  const auto [it, is_new] = generation.answers.try_emplace(key);
+  if (is_new) {
+    generation.answer_order.push_back(key);
+  } else {
+    generation.answer_bytes -= key.size() + it->second.response.size();
+  }
+  it->second = std::move(answer);
+}
+
+void RendezvousStore::DropOldAnswers(const Job& job) {
   Generation& generation = Of(job);
   const std::string prefix = GenerationKey(job.id(), job.view.generation()) + "/";
-  const std::string key = fmt::format("{}/{}", method, request_id);
-  context_.Put(v1::STATE_TABLE_REQUESTS, prefix + key, response);
-  generation.answer_bytes += key.size() + response.size();
-  if (const auto [it, is_new] = generation.answers.try_emplace(key); is_new) {
-    generation.answer_order.push_back(key);
-    it->second = std::move(response);
-  } else {
-    generation.answer_bytes -= key.size() + it->second.size();
-    it->second = std::move(response);
-  }
   while (generation.answer_order.size() > kMaxRequests ||
          generation.answer_bytes > kMaxAnswerBytes) {
     const auto oldest = generation.answers.find(generation.answer_order.front());
-    context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + oldest->first);
-    generation.answer_bytes -= oldest->first.size() + oldest->second.size();
+    if (!oldest->second.shares_row) {
+      context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + oldest->first);
+    }
+    generation.answer_bytes -= oldest->first.size() + oldest->second.response.size();
     generation.answers.erase(oldest);
     generation.answer_order.pop_front();
   }
@@ -152,15 +163,6 @@ void RendezvousStore::Answer(uint64_t call_id, const Job& job, std::string_view 
   Remember(job, method, request_id, response.SerializeAsString());
   context_.Reply(call_id, response);
 }
-
-// For barriers.cc.
-template bool RendezvousStore::Repeat<v1::EnterBarrierResponse>(uint64_t, const Job&,
-                                                                std::string_view,
-                                                                const std::string&);
-template void RendezvousStore::Answer<v1::EnterBarrierResponse>(uint64_t, const Job&,
-                                                                std::string_view,
-                                                                const std::string&,
-                                                                const v1::EnterBarrierResponse&);
 
 absl::Status RendezvousStore::CheckRoom(const std::string& key, size_t bytes) {
   if (bytes <= kMaxGenerationBytes) return absl::OkStatus();
@@ -508,8 +510,8 @@ void RendezvousStore::EndGeneration(const Job& job, const std::string& why) {
   for (const auto& [group, id] : generation.unique_ids) {
     context_.Erase(v1::STATE_TABLE_VALUES, prefix + "u/" + group);
   }
-  for (const auto& [key, response] : generation.answers) {
-    context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + key);
+  for (const auto& [key, answer] : generation.answers) {
+    if (!answer.shares_row) context_.Erase(v1::STATE_TABLE_REQUESTS, prefix + key);
   }
   generations_.erase(it);
 }
@@ -527,10 +529,20 @@ void RendezvousStore::Restore(const std::vector<v1::StateRow>& rows) {
     const std::string& rest = key->rest;
     Generation& generation = generations_[key->job_id];
     generation.number = key->generation;
+    if (is_request && rest.starts_with(kBarrierAnswers)) {
+      v1::BarrierPassed passed;
+      if (!passed.ParseFromString(row.value())) {
+        context_.Damaged(row);
+        continue;
+      }
+      Keep(generation, rest, {});
+      for (const std::string& id : passed.other_request_ids()) {
+        Keep(generation, kBarrierAnswers + id, {"", /*shares_row=*/true});
+      }
+      continue;
+    }
     if (is_request) {
-      generation.answers[rest] = row.value();
-      generation.answer_order.push_back(rest);
-      generation.answer_bytes += rest.size() + row.value().size();
+      Keep(generation, rest, {row.value(), /*shares_row=*/false});
       continue;
     }
     (rest[0] == 'k' ? generation.values : generation.unique_ids)[rest.substr(2)] = row.value();

@@ -65,7 +65,16 @@ class RendezvousStore {
   struct Barrier {
     // Sorted.
     std::vector<int> ranks;
+    // Those are all of the generation.
+    bool everyone = false;
     std::map<int, Arrival> arrived;
+  };
+  // Before the request ids of those that have passed.
+  static constexpr char kBarrierAnswers[] = "barrier/";
+  struct KeptAnswer {
+    std::string response;
+    // Its row in the durable state is another answer's.
+    bool shares_row = false;
   };
   struct Generation {
     uint64_t number = 0;
@@ -74,7 +83,7 @@ class RendezvousStore {
     // Of values and unique ids, with their keys.
     size_t bytes = 0;
     // By "method/request_id".
-    std::map<std::string, std::string> answers;
+    std::map<std::string, KeptAnswer> answers;
     std::deque<std::string> answer_order;
     size_t answer_bytes = 0;
     std::map<std::string, Barrier> barriers;
@@ -92,6 +101,8 @@ class RendezvousStore {
               const std::string& request_id, const Response& response);
   void Remember(const Job& job, std::string_view method, const std::string& request_id,
                 std::string response);
+  static void Keep(Generation& generation, const std::string& key, KeptAnswer answer);
+  void DropOldAnswers(const Job& job);
 
   // RESOURCE_EXHAUSTED when the generation would hold more than it may.
   static absl::Status CheckRoom(const std::string& key, size_t bytes);
@@ -111,7 +122,16 @@ class RendezvousStore {
   void Append(uint64_t call_id, const v1::AppendValueRequest& request);
   void Delete(uint64_t call_id, const v1::DeleteKeyRequest& request);
   void CountKeys(uint64_t call_id, const v1::CountKeysRequest& request);
+  // barriers.cc
   void Enter(uint64_t call_id, const v1::EnterBarrierRequest& request);
+  // False when the call has been answered: all its ranks have passed, or some of them.
+  bool NoneHasPassed(uint64_t call_id, const Job& job,
+                     const std::vector<v1::BarrierEntry>& entries);
+  // The rank waits by another call from now on.
+  void LeaveCall(uint64_t call_id, int rank);
+  void Open(const Job& job, Barrier barrier);
+  // One row for the call.
+  void RememberPassed(const Job& job, const std::vector<std::string>& request_ids);
   void FailBarrier(Generation& generation, std::map<std::string, Barrier>::iterator it,
                    const absl::Status& status);
   void Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request);
@@ -125,12 +145,13 @@ class RendezvousStore {
   // By job_id: its current generation.
   std::map<std::string, Generation> generations_;
   std::map<uint64_t, Waiter> waiters_;
-  // Where a call waits in a barrier: job_id, name, rank.
+  // Where a call waits in a barrier, and for which ranks.
   struct BarrierPlace {
     std::string job_id, name;
-    int rank;
-    std::chrono::nanoseconds timeout;
+    std::vector<int> ranks;
+    std::chrono::nanoseconds timeout{0};
   };
+  void Withdraw(const BarrierPlace& place);
   std::map<uint64_t, BarrierPlace> barrier_calls_;
   DeadlineIndex<uint64_t> deadlines_;
 };

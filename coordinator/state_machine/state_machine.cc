@@ -334,7 +334,7 @@ void StateMachine::Submit(uint64_t call_id, const v1::SubmitJobRequest& request)
   if (Job* known =
           request.request_id().empty() ? nullptr : parts_->jobs.FindRequest(request.request_id());
       known != nullptr) {
-    *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/true);
+    *response.mutable_job() = parts_->jobs.View(*known, /*with_ranks=*/false);
     context.Reply(call_id, std::move(response));
     return;
   }
@@ -383,7 +383,7 @@ void StateMachine::AnswerSubmitted() {
     const Job* const job = parts_->jobs.Find(job_id);
     if (job == nullptr) continue;
     v1::SubmitJobResponse response;
-    *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/true);
+    *response.mutable_job() = parts_->jobs.View(*job, /*with_ranks=*/false);
     if (job->queued()) {
       PlacementRequest alone{job->view.spec(), parts_->nodes.Present(/*healthy_only=*/false)};
       alone.ignore_usage = true;
@@ -404,7 +404,7 @@ void StateMachine::Cancel(uint64_t call_id, const v1::CancelJobRequest& request)
   }
   parts_->generations.Cancel(**job, request.now(), request.reason());
   v1::CancelJobResponse response;
-  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/true);
+  *response.mutable_job() = parts_->jobs.View(**job, /*with_ranks=*/false);
   context.Reply(call_id, std::move(response));
 }
 

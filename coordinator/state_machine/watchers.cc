@@ -6,6 +6,13 @@
 #include "coordinator/state_machine/jobs.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// A watcher without deltas hears of each change where the job has no more ranks than this: it is told
+// all of them each time.
+constexpr int kFewRanks = 256;
+
+}  // namespace
 
 void Watchers::Add(const Job& job, uint64_t call_id, const v1::WatchJobRequest& request,
                    const View& view) {
@@ -60,7 +67,8 @@ void Watchers::Tell(const Job& job, const View& view) {
     const bool news =
         watcher.state != job.view.state() || watcher.generation != job.view.generation();
     const SteadyNanos due = watcher.at + kInterval;
-    if (!watcher.deltas || news || due <= context_.now) {
+    const bool at_once = !watcher.deltas && job.view.ranks_size() <= kFewRanks;
+    if (at_once || news || due <= context_.now) {
       Send(job, call_id, watched, watcher, view);
       if (job.queued() && watcher.deltas) next = context_.now + kInterval;
     } else if (!next.has_value() || due < *next) {

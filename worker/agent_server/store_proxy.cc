@@ -1,5 +1,6 @@
 #include "worker/agent_server/store_proxy.h"
 
+#include <algorithm>
 #include <functional>
 #include <type_traits>
 
@@ -7,6 +8,13 @@
 
 namespace meshrun::worker {
 namespace {
+
+std::string TokenOf(const grpc::CallbackServerContext& context) {
+  const auto token = context.client_metadata().find("meshrun-token");
+  return token == context.client_metadata().end()
+             ? ""
+             : std::string(token->second.data(), token->second.size());
+}
 
 // One call on its way. Finish is called exactly once: on the loop with a refusal, or with the
 // coordinator's answer, which a cancelled call gets too.
@@ -18,11 +26,11 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
 
   ForwardedCall(StoreProxy& proxy, grpc::CallbackServerContext* context, const Request* request,
                 Response* response, Start start)
-      : proxy_(proxy), request_(*request), response_(response), start_(std::move(start)) {
-    const auto token = context->client_metadata().find("meshrun-token");
-    if (token != context->client_metadata().end()) {
-      token_.assign(token->second.data(), token->second.size());
-    }
+      : proxy_(proxy),
+        request_(*request),
+        response_(response),
+        start_(std::move(start)),
+        token_(TokenOf(*context)) {
     client_.set_deadline(context->deadline());
     proxy_.loop().Post([this] { Forward(); });
   }
@@ -32,9 +40,9 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
 
  private:
   void Forward() {
-    const auto generation = proxy_.generations().Authenticate(request_.fence(), token_);
+    const auto generation = proxy_.Admit(request_.fence(), token_);
     if (!generation.ok()) {
-      Finish(rpc::ToGrpc(OverNotUnknown(generation.status()), v1::ERROR_ORIGIN_WORKER));
+      Finish(rpc::ToGrpc(generation.status(), v1::ERROR_ORIGIN_WORKER));
       return;
     }
     if constexpr (std::is_same_v<Request, v1::GetWorldRequest>) {
@@ -46,10 +54,7 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
       // One question for all ranks of the host.
       if (!proxy_.BeginWorld(request_.fence(), [this] { Forward(); })) return;
     }
-    request_.mutable_fence()->set_node_id(proxy_.node_id());
-    request_.mutable_fence()->set_incarnation(proxy_.incarnation());
-    // Ranks survive a restart of the coordinator: their calls carry no term.
-    request_.mutable_fence()->set_term(0);
+    proxy_.Stamp(request_.mutable_fence());
     start_(&client_, &request_, response_,
            [this](const grpc::Status& status) { OnAnswer(status); });
   }
@@ -66,20 +71,79 @@ class ForwardedCall : public grpc::ServerUnaryReactor {
     Finish(status);
   }
 
-  // The calling rank ran here: if its generation is no longer here, it is over.
-  static absl::Status OverNotUnknown(const absl::Status& status) {
-    return absl::IsNotFound(status) ? absl::FailedPreconditionError(status.message()) : status;
-  }
-
   StoreProxy& proxy_;
   Request request_;
   Response* const response_;
   const Start start_;
-  std::string token_;
+  const std::string token_;
   grpc::ClientContext client_;
 };
 
+// A rank's call of EnterBarrier, which may travel with those of its neighbours.
+class BarrierEntryCall : public grpc::ServerUnaryReactor {
+ public:
+  BarrierEntryCall(StoreProxy& proxy, grpc::CallbackServerContext* context,
+                   const v1::EnterBarrierRequest* request)
+      : proxy_(proxy), id_(proxy.barriers().NewId()), token_(TokenOf(*context)) {
+    entry_.request = *request;
+    // Only a daemon speaks for several ranks.
+    entry_.request.clear_others();
+    entry_.deadline = context->deadline();
+    proxy_.loop().Post([this] { Enter(); });
+  }
+
+  // After Enter, which was posted before.
+  void OnCancel() override {
+    proxy_.loop().Post([&proxy = proxy_, id = id_] { proxy.barriers().Leave(id); });
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Enter() {
+    const auto generation = proxy_.Admit(entry_.request.fence(), token_);
+    if (!generation.ok()) {
+      Finish(rpc::ToGrpc(generation.status(), v1::ERROR_ORIGIN_WORKER));
+      return;
+    }
+    proxy_.Stamp(entry_.request.mutable_fence());
+    const auto& ranks = entry_.request.ranks();
+    entry_.local = ranks.empty() ? (*generation)->record().prepare().ranks_size()
+                                 : std::count_if(ranks.begin(), ranks.end(), [&](int rank) {
+                                     return (*generation)->FindRank(rank) != nullptr;
+                                   });
+    entry_.done = [this](const grpc::Status& status) { Finish(status); };
+    proxy_.barriers().Enter(id_, std::move(entry_));
+  }
+
+  StoreProxy& proxy_;
+  const uint64_t id_;
+  const std::string token_;
+  BarrierCalls::Entry entry_;
+};
+
 }  // namespace
+
+absl::StatusOr<Generation*> StoreProxy::Admit(const v1::Fence& fence, const std::string& token) {
+  auto generation = generations_.Authenticate(fence, token);
+  // The calling rank ran here: if its generation is no longer here, it is over.
+  if (absl::IsNotFound(generation.status())) {
+    return absl::FailedPreconditionError(generation.status().message());
+  }
+  return generation;
+}
+
+void StoreProxy::Stamp(v1::Fence* fence) const {
+  fence->set_node_id(node_id_);
+  fence->set_incarnation(incarnation_);
+  // Ranks survive a restart of the coordinator: their calls carry no term.
+  fence->set_term(0);
+}
+
+grpc::ServerUnaryReactor* StoreProxy::EnterBarrier(grpc::CallbackServerContext* context,
+                                                   const v1::EnterBarrierRequest* request,
+                                                   v1::EnterBarrierResponse*) {
+  return new BarrierEntryCall(*this, context, request);
+}
 
 bool StoreProxy::BeginWorld(const v1::Fence& fence, EventLoop::Task again) {
   const auto [waiting, is_first] = worlds_.try_emplace({fence.job_id(), fence.generation()});
@@ -113,7 +177,6 @@ MESHRUN_FORWARD(CompareSetValue)
 MESHRUN_FORWARD(AppendValue)
 MESHRUN_FORWARD(DeleteKey)
 MESHRUN_FORWARD(CountKeys)
-MESHRUN_FORWARD(EnterBarrier)
 MESHRUN_FORWARD(PublishUniqueId)
 MESHRUN_FORWARD(AwaitUniqueId)
 MESHRUN_FORWARD(RegisterGroup)

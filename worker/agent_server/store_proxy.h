@@ -1,18 +1,21 @@
 // StoreService as ranks see it: the caller's token is checked, the daemon's name and incarnation
 // are added, and the call is passed on to the coordinator with the caller's deadline. UNAVAILABLE
 // is the caller's to retry: it has the request id. The world table is asked for once per
-// generation.
+// generation; ranks that enter a barrier together share a call.
 #pragma once
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "meshrun/v1/store_service.grpc.pb.h"
+#include "worker/agent_server/barrier_calls.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/generations/generations.h"
 
@@ -26,7 +29,12 @@ class StoreProxy : public v1::StoreService::CallbackService {
         generations_(generations),
         stub_(v1::StoreService::NewStub(std::move(coordinator))),
         node_id_(std::move(node_id)),
-        incarnation_(incarnation) {}
+        incarnation_(incarnation),
+        barriers_(loop, [this](grpc::ClientContext* client, const v1::EnterBarrierRequest* request,
+                               v1::EnterBarrierResponse* response,
+                               std::function<void(grpc::Status)> done) {
+          stub_->async()->EnterBarrier(client, request, response, std::move(done));
+        }) {}
 
 #define MESHRUN_FORWARDED(Method)                                        \
   grpc::ServerUnaryReactor* Method(grpc::CallbackServerContext* context, \
@@ -51,9 +59,11 @@ class StoreProxy : public v1::StoreService::CallbackService {
 
   EventLoop& loop() { return loop_; }
   Generations& generations() { return generations_; }
-  v1::StoreService::Stub& stub() { return *stub_; }
-  const std::string& node_id() const { return node_id_; }
-  uint64_t incarnation() const { return incarnation_; }
+  BarrierCalls& barriers() { return barriers_; }
+  // Whose rank calls. FAILED_PRECONDITION: the generation is over. UNAUTHENTICATED.
+  absl::StatusOr<Generation*> Admit(const v1::Fence& fence, const std::string& token);
+  // As the coordinator is to see the caller.
+  void Stamp(v1::Fence* fence) const;
 
   // True: the caller fetches the world table, and EndWorld follows. False: `again` is called then.
   // Both on the loop.
@@ -66,6 +76,7 @@ class StoreProxy : public v1::StoreService::CallbackService {
   const std::unique_ptr<v1::StoreService::Stub> stub_;
   const std::string node_id_;
   const uint64_t incarnation_;
+  BarrierCalls barriers_;
   // Who waits for the table of a job's generation.
   std::map<std::pair<std::string, uint64_t>, std::vector<EventLoop::Task>> worlds_;
 };

@@ -39,22 +39,29 @@ int Main(int argc, char** argv) {
   };
   fmt::print("{:<48} {:>12} {:>12} {:>7}  {}\n", "", "measured", "target", "ratio", "");
   bool reached = true;
+  std::string figures;
   for (const auto& measure : all) {
     const Rows rows = measure();
     if (!rows.ok()) {
-      fmt::print(stderr, "control_rows: {}\n", std::string(rows.status().message()));
-      return 1;
+      const std::string why(rows.status().message());
+      fmt::print("control_rows: {}\n", why);
+      reached = false;
+      figures += (figures.empty() ? "" : "; ") + why;
+      continue;
     }
     for (const Row& row : *rows) {
       const bool has_target = row.target != 0;
       fmt::print("{:<48} {:>9.3f} {:<4} {:>7} {:<4} {:>5}  {}\n", row.name, row.measured, row.unit,
                  has_target ? fmt::format("{:g}", row.target) : "-", has_target ? row.unit : "",
                  has_target ? fmt::format("{:.2f}", row.ratio()) : "-", row.note);
-      reached = reached && (!has_target || row.ratio() >= 1);
+      reached = reached && (!has_target || small || row.ratio() >= 1);
+      figures += fmt::format("{}{} {:.3g} {}", figures.empty() ? "" : "; ", row.name, row.measured,
+                             row.unit);
+      if (has_target) figures += fmt::format(" (target {:g})", row.target);
     }
     std::fflush(stdout);
   }
-  fmt::print("verdict: {}\n", reached ? "pass" : "short");
+  fmt::print("verdict: {} {}\n", reached ? "pass" : "short", figures);
   return 0;
 }
 

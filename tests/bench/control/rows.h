@@ -34,7 +34,7 @@ using Rows = absl::StatusOr<std::vector<Row>>;
 Rows MeasureSubmits(const std::string& coordinator, size_t queued);
 // From the end of a rank to the last Start of the next generation, on so many hosts.
 Rows MeasureGenerationChange(const std::string& coordinator, size_t hosts, int rounds);
-// A barrier of hosts * ranks ranks, each with a call of its own.
+// A barrier of hosts * ranks ranks, a call per host.
 Rows MeasureBarrier(const std::string& coordinator, size_t hosts, size_t ranks, int rounds);
 // From a cancel to the end of a job of hosts * ranks ranks; the memory of a connected worker.
 Rows MeasureTeardown(const std::string& coordinator, size_t hosts, size_t ranks);

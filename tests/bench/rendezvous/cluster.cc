@@ -174,16 +174,27 @@ v1::JobSpec BenchSpec(size_t hosts, uint32_t ranks) {
   return spec;
 }
 
-v1::JobState AwaitEnd(v1::JobService::Stub& jobs, const std::string& id) {
+absl::Status AwaitEnd(v1::JobService::Stub& jobs, const std::string& id, v1::JobState wanted) {
   grpc::ClientContext context;
   rpc::SetTimeout(context, kPatience);
   v1::WatchJobRequest request;
   request.set_job_id(id);
+  request.set_deltas(true);
   const auto reader = jobs.WatchJob(&context, request);
   v1::WatchJobResponse response;
-  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
-  while (reader->Read(&response)) state = response.job().state();
-  return reader->Finish().ok() ? state : v1::JOB_STATE_UNSPECIFIED;
+  v1::Job last;
+  while (reader->Read(&response)) {
+    last = response.has_delta() ? response.delta().head() : response.job();
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) {
+    return absl::InternalError(fmt::format("WatchJob: {}; the job was {}", status.error_message(),
+                                           v1::JobState_Name(last.state())));
+  }
+  if (last.state() == wanted) return absl::OkStatus();
+  return absl::InternalError(fmt::format("the job ended as {}, not as {}: {}",
+                                         v1::JobState_Name(last.state()), v1::JobState_Name(wanted),
+                                         last.reason()));
 }
 
 }  // namespace meshrun::bench

@@ -78,7 +78,7 @@ class Fleet {
 
 // Of a job that takes `hosts` hosts with `ranks` ranks each.
 v1::JobSpec BenchSpec(size_t hosts, uint32_t ranks);
-// Waits for the end of the job; its last state.
-v1::JobState AwaitEnd(v1::JobService::Stub& jobs, const std::string& id);
+// Waits for the end of the job, which is to be in that state.
+absl::Status AwaitEnd(v1::JobService::Stub& jobs, const std::string& id, v1::JobState wanted);
 
 }  // namespace meshrun::bench

@@ -65,8 +65,9 @@ absl::StatusOr<Row> Measure(const std::string& program, size_t hosts, int submit
     row.bytes_per_host = std::max(row.bytes_per_host, fleet.BytesPerHost() - bytes_before);
     fleet.EndAll(response.job().job_id());
     // So that the next submit finds all hosts free.
-    if (AwaitEnd(*jobs, response.job().job_id()) != v1::JOB_STATE_SUCCEEDED) {
-      return absl::InternalError("the job did not end well");
+    if (absl::Status status = AwaitEnd(*jobs, response.job().job_id(), v1::JOB_STATE_SUCCEEDED);
+        !status.ok()) {
+      return status;
     }
   }
   std::sort(times.begin(), times.end());

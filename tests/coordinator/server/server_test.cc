@@ -487,6 +487,31 @@ TEST(EventLoopTest, AFullQueueRefusesCallsAndSaysSo) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("2 events waiting"));
 }
 
+TEST(EventLoopTest, AFullQueueLetsASessionWaitAndLosesNothingOfIt) {
+  MemoryStateStore store;
+  Recipients recipients;
+  EventLoop loop(
+      {.clock = Clock::Real(), .store = store, .recipients = recipients, .queue_limit = 2});
+  std::atomic<int> resumed{0};
+  const auto post = [&] {
+    v1::StateEvent event;
+    event.mutable_session_message()->set_session_id(7);
+    return loop.PostMessage(event, [&] { ++resumed; });
+  };
+  EXPECT_TRUE(*post());
+  EXPECT_TRUE(*post());
+  EXPECT_FALSE(*post()) << "taken, and the last for now";
+  EXPECT_EQ(resumed, 0);
+  ASSERT_TRUE(loop.Start().ok());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (resumed == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(resumed, 1);
+  EXPECT_TRUE(*post());
+  loop.Stop();
+  EXPECT_TRUE(absl::IsUnavailable(post().status()));
+  EXPECT_EQ(resumed, 1);
+}
+
 TEST(EventLoopTest, AQueueHasALimitInBytesToo) {
   MemoryStateStore store;
   Recipients recipients;

@@ -51,6 +51,24 @@ class RendezvousStoreTest : public ::testing::Test {
     *barrier.mutable_timeout() = ToProtoDuration(seconds(30));
     return h.Call(event);
   }
+  // One call for several ranks, as a worker daemon makes it.
+  uint64_t EnterTogether(const std::vector<std::pair<int, std::string>>& entries,
+                         std::vector<int> ranks = {}) {
+    v1::StateEvent event;
+    v1::EnterBarrierRequest& barrier = *event.mutable_enter_barrier();
+    *barrier.mutable_fence() = h.fence(id_);
+    barrier.set_name("world/start");
+    for (const int r : ranks) barrier.add_ranks(r);
+    *barrier.mutable_timeout() = ToProtoDuration(seconds(30));
+    barrier.set_rank(entries[0].first);
+    barrier.set_request_id(entries[0].second);
+    for (size_t i = 1; i < entries.size(); ++i) {
+      v1::BarrierEntry& other = *barrier.add_others();
+      other.set_rank(entries[i].first);
+      other.set_request_id(entries[i].second);
+    }
+    return h.Call(event);
+  }
   absl::Status Register(const std::string& name, std::vector<int> ranks,
                         const std::string& backend = "") {
     v1::StateEvent event;
@@ -254,6 +272,97 @@ TEST_F(RendezvousStoreTest, ABarrierOpensWhenAllHaveArrivedAndCanBeUsedAgain) {
     for (const uint64_t call : {first, second, third}) EXPECT_TRUE(h.answer(call).status.ok());
     EXPECT_TRUE(h.answer(first).done);
   }
+}
+
+TEST_F(RendezvousStoreTest, OneCallEntersForSeveralRanks) {
+  for (int round = 0; round < 2; ++round) {
+    const uint64_t two = EnterTogether({{0, ""}, {2, ""}});
+    EXPECT_FALSE(h.answer(two).done);
+    const uint64_t last = Enter(1);
+    for (const uint64_t call : {two, last}) {
+      EXPECT_TRUE(h.answer(call).done);
+      EXPECT_TRUE(h.answer(call).status.ok()) << h.answer(call).status;
+    }
+  }
+}
+
+TEST_F(RendezvousStoreTest, ARetryOfASharedCallIsAnsweredAsTheFirstWasAlsoAcrossARestart) {
+  const uint64_t all = EnterTogether({{0, "a"}, {1, "b"}, {2, "c"}});
+  EXPECT_TRUE(h.answer(all).As<v1::EnterBarrierResponse>().SerializeAsString().empty());
+  for (const bool restarted : {false, true}) {
+    if (restarted) h.StartCoordinator();
+    // Whichever of them ask, together or alone.
+    EXPECT_TRUE(h.answer(EnterTogether({{2, "c"}, {1, "b"}})).done);
+    EXPECT_TRUE(h.answer(Enter(1, {}, "b")).done);
+    // One of them has passed, the other is there for the next time: together they would wait for
+    // each other.
+    const uint64_t mixed = EnterTogether({{0, "a"}, {1, "next"}});
+    EXPECT_TRUE(h.answer(mixed).As<v1::EnterBarrierResponse>().one_by_one());
+  }
+  // Nothing was done by it.
+  const uint64_t one = Enter(1, {}, "next");
+  Enter(2, {}, "c2");
+  EXPECT_FALSE(h.answer(one).done);
+  Enter(0, {}, "a2");
+  EXPECT_TRUE(h.answer(one).status.ok());
+}
+
+TEST_F(RendezvousStoreTest, AnswersOfASharedCallTakeOneRowWhichGoesWithTheGeneration) {
+  const auto rows = [this] {
+    size_t count = 0;
+    for (const v1::StateRow& row : h.rows()) count += row.table() == v1::STATE_TABLE_REQUESTS;
+    return count;
+  };
+  EnterTogether({{0, "a"}, {1, "b"}, {2, "c"}});
+  EXPECT_EQ(rows(), 1u);
+  h.Cancel(id_);
+  EXPECT_EQ(rows(), 0u);
+}
+
+TEST_F(RendezvousStoreTest, ARankThatEntersAgainLeavesItsSharedCallToTheOthers) {
+  const uint64_t two = EnterTogether({{0, "a"}, {1, "b"}});
+  const uint64_t again = Enter(1, {}, "b2");
+  EXPECT_FALSE(h.answer(two).done);
+  h.CancelCall(again);
+  EXPECT_TRUE(absl::IsCancelled(h.answer(again).status));
+  EXPECT_FALSE(h.answer(Enter(2)).done) << "rank 1 has gone away";
+  Enter(1, {}, "b3");
+  EXPECT_TRUE(h.answer(two).status.ok());
+  // The last of its ranks takes the call with it.
+  const uint64_t old = EnterTogether({{0, "d"}, {1, "e"}});
+  EnterTogether({{1, "f"}, {0, "g"}});
+  EXPECT_TRUE(absl::IsCancelled(h.answer(old).status));
+}
+
+TEST_F(RendezvousStoreTest, ASharedCallThatIsCancelledOrLateWithdrawsAllItsRanks) {
+  const uint64_t cancelled = EnterTogether({{0, "a"}, {1, "b"}});
+  h.CancelCall(cancelled);
+  const uint64_t late = EnterTogether({{1, "c"}, {2, "d"}});
+  EXPECT_FALSE(h.answer(late).done);
+  h.Advance(seconds(30));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(h.answer(late).status));
+  EXPECT_THAT(Message(late), HasSubstr("ranks 1-2 have arrived, and ranks 0 are missing"));
+  const uint64_t one = Enter(0);
+  EXPECT_FALSE(h.answer(one).done);
+  EnterTogether({{1, "e"}, {2, "f"}});
+  EXPECT_TRUE(h.answer(one).status.ok());
+}
+
+TEST_F(RendezvousStoreTest, ASharedCallNamesTheRankThatIsNotOfTheBarrier) {
+  const uint64_t call = EnterTogether({{0, "a"}, {2, "b"}}, {0, 1});
+  EXPECT_TRUE(absl::IsInvalidArgument(h.answer(call).status));
+  EXPECT_THAT(Message(call), HasSubstr("rank 2 is not among them"));
+  // The same rank twice in one call is one arrival.
+  const uint64_t twice = EnterTogether({{0, "c"}, {0, "c"}}, {0, 1});
+  EXPECT_FALSE(h.answer(twice).done);
+  EXPECT_TRUE(h.answer(Enter(1, {0, 1})).status.ok());
+  EXPECT_TRUE(h.answer(twice).status.ok());
+}
+
+TEST_F(RendezvousStoreTest, ARankThatLeavesFailsASharedCallOnce) {
+  const uint64_t two = EnterTogether({{0, "a"}, {1, "b"}});
+  h.Say(worker_, worker_.Exit(id_, 2, 1));
+  EXPECT_TRUE(absl::IsAborted(h.answer(two).status));
 }
 
 TEST_F(RendezvousStoreTest, ABarriersDeadlineNamesWhoIsMissing) {

@@ -87,6 +87,8 @@ class Harness {
   }
   v1::Fence fence(const std::string& job_id) const;
   bool HasEvent(const std::string& kind);
+  // The durable state.
+  std::vector<v1::StateRow> rows() { return *store_.Load(); }
 
   StateMachine& machine() { return *machine_; }
   uint64_t term() const { return term_; }
