@@ -38,10 +38,10 @@ def processes_of(site, name):
     return found
 
 
-def submit(site, *arguments, nodes, flags=(), report):
+def submit(site, *arguments, nodes, flags=(), report, model=GEOID):
     """Returns the job's id."""
     code, out, err, _ = site.run([meshrun(), "submit", "--nodes", nodes, "--procs-per-node", 1, "--max-restarts", 5,
-                                  *flags, "--job", "geoid", "--", *GEOID, "--report", report, *arguments])
+                                  *flags, "--job", "geoid", "--", *model, "--report", report, *arguments])
     check(code == 0, f"submit exited {code}: {out + err}")
     return re.search(r"geoid-\w+", out + err)[0]
 
@@ -117,6 +117,10 @@ def kill_a_host(site):
             f"{end.get('restarts', 0)} restarts")
 
 
+# How long torchrun's survivors may take to train again.
+TORCHRUN_PATIENCE = 60
+
+
 # Each rank says when it has done a step. Elastic as torchrun can: every worker is started anew.
 SCRIPT = """
 import os, pathlib, time, torch, torch.distributed as dist
@@ -152,7 +156,10 @@ def torchrun_beside(site):
                           "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=blow", script],
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(WORKERS)]
     files = lambda: list(site.directory.glob("steps.*"))
-    wait_until(lambda: len({path.name.split(".")[1] for path in files()}) == WORKERS, 120, "torchrun's workers train")
+    try:
+        wait_until(lambda: len({path.name.split(".")[1] for path in files()}) == WORKERS, 120, "torchrun's workers train")
+    except Short:
+        return f"torchrun: its {WORKERS} workers do not train within 120 s"
     blow = time.time()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(agents[-1].pid, signal.SIGKILL)
@@ -168,7 +175,7 @@ def torchrun_beside(site):
         return min(fresh) if fresh else None
 
     try:
-        wait_until(next_step, 120, "torchrun's survivors train again")
+        wait_until(next_step, TORCHRUN_PATIENCE, "torchrun's survivors train again")
     except Short:
-        return "torchrun: its survivors do not train again within 120 s"
+        return f"torchrun: its survivors do not train again within {TORCHRUN_PATIENCE} s"
     return f"torchrun: its workers, started anew, train {next_step() - blow:.1f} s after the blow"

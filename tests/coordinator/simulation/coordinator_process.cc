@@ -41,8 +41,8 @@ void CoordinatorProcess::Start() {
   if (keep_lost.count() > 0) {
     *restore.mutable_retention()->mutable_lost_node_age() = ToProtoDuration(keep_lost);
   }
-  *restore.mutable_lease() = ToProtoDuration(kLease);
-  *restore.mutable_heartbeat_interval() = ToProtoDuration(kHeartbeat);
+  *restore.mutable_lease() = ToProtoDuration(lease);
+  *restore.mutable_heartbeat_interval() = ToProtoDuration(heartbeat);
   const auto rows = *store_.Load();
   restore.mutable_rows()->Add(rows.begin(), rows.end());
   event.set_now_nanos(clock.Steady(timeline_.now()).count());

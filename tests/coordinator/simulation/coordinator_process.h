@@ -17,8 +17,6 @@ namespace meshrun::coordinator::simulation {
 
 class CoordinatorProcess {
  public:
-  static constexpr nanoseconds kLease = seconds(5);
-  static constexpr nanoseconds kHeartbeat = seconds(1);
   // Clients that repeat a submit do so within this time.
   static constexpr nanoseconds kKeepAtLeast = seconds(120);
 
@@ -35,6 +33,10 @@ class CoordinatorProcess {
 
   CoordinatorProcess(Timeline& timeline, Random& random, Observer& observer, StateStore& store)
       : timeline_(timeline), random_(random), observer_(observer), store_(store) {}
+
+  // --- its flags ---
+  nanoseconds lease = seconds(5);
+  nanoseconds heartbeat = seconds(1);
 
   // --- its host ---
   HostClock clock;

@@ -223,13 +223,13 @@ void Host::OnWelcome(const v1::OpenSessionResponse& message) {
 
 void Host::Tick(uint64_t ticks) {
   if (ticks != ticks_) return;
-  Later(CoordinatorProcess::kHeartbeat, [this, ticks] { Tick(ticks); });
+  Later(world_.coordinator.heartbeat, [this, ticks] { Tick(ticks); });
   Ping();
   const bool orphaned = Now() - last_heard_ > options_.orphan_timeout;
   if (orphaned && !orphaned_) StopAll();
   orphaned_ = orphaned;
   if (stream_ == nullptr) return;
-  if (Now() - std::max(last_heard_, stream_began_) > CoordinatorProcess::kLease) {
+  if (Now() - std::max(last_heard_, stream_began_) > world_.coordinator.lease) {
     DropStream(/*tell=*/true);
     OnSessionDone();
     return;

@@ -166,6 +166,7 @@ class Host {
   void Kill(uint64_t process);
   void OnGone(uint64_t process);
   void CheckEnded(const std::string& job_id);
+  void ForgetGone(const std::string& job_id);
   void WatchDaemon();
 
   World& world_;

@@ -199,6 +199,7 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
   if (!left) {
     // Nothing of it runs: one that ended before is no end of one that lives.
     if (!forget && !HasProcesses(key)) SendEnded(key);
+    ForgetGone(key.first);
     return;
   }
   for (auto& [number, process] : processes_) {

@@ -63,6 +63,8 @@ class Simulation {
     world_.coordinator.crash_at_write = plan.crash_at_write;
     world_.coordinator.crash_after_commit = plan.crash_after_commit;
     world_.coordinator.turn = plan.turn;
+    world_.coordinator.lease = plan.lease;
+    world_.coordinator.heartbeat = plan.heartbeat;
     world_.coordinator.keep_ended = plan.keep_ended;
     world_.coordinator.keep_lost = plan.keep_lost;
   }
@@ -75,7 +77,8 @@ class Simulation {
       options.slots = 2 + static_cast<uint32_t>(random.Below(7));
       options.gpus = static_cast<uint32_t>(random.Below(5));
       if (random.OneIn(2)) options.orphan_timeout = seconds(300);
-      if (!random.OneIn(4)) options.fence_after = random.Between(seconds(6), seconds(25));
+      if (!random.OneIn(4))
+        options.fence_after = random.Between(plan_.lease + seconds(1), plan_.lease + seconds(20));
       Host& host = *world_.hosts.emplace_back(std::make_unique<Host>(world_, options));
       world_.timeline.After(random.Between(nanoseconds(0), milliseconds(1500)),
                             [&host] { host.StartDaemon(); });

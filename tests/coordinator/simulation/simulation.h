@@ -32,6 +32,9 @@ struct Plan {
   nanoseconds keep_lost{0};
   // At most so long after an event the coordinator takes its batch.
   nanoseconds turn = milliseconds(1);
+  // Of the coordinator.
+  nanoseconds lease = seconds(5);
+  nanoseconds heartbeat = seconds(1);
   // Jobs come in the first so long of each hour; 0: at any time.
   nanoseconds rush{0};
   // Of a job's work.

@@ -103,21 +103,26 @@ void Host::CheckEnded(const std::string& job_id) {
     run.ended = true;
     SendEnded({job_id, std::max(it->first.second, run.ends_as)});
   }
-  // Of generations that are not here any more nobody asks.
-  std::erase_if(processes_, [&](const auto& entry) {
-    return entry.second.gone && entry.second.job_id == job_id && Newest(job_id) == runs_.end();
-  });
+  ForgetGone(job_id);
   WhenAwake([this] { EndWhenQuiet(); });
+}
+
+// Of generations that are not here any more nobody asks.
+void Host::ForgetGone(const std::string& job_id) {
+  if (Newest(job_id) != runs_.end()) return;
+  std::erase_if(processes_, [&](const auto& entry) {
+    return entry.second.gone && entry.second.job_id == job_id;
+  });
 }
 
 // What the supervisors do when their daemon is silent: kill at the end of their lease, and at the
 // latest at the host's fence.
 void Host::WatchDaemon() {
   if (std::exchange(watching_, true)) return;
-  const SteadyNanos end = std::min(pinged_ + CoordinatorProcess::kLease, fence_at_);
+  const SteadyNanos end = std::min(pinged_ + world_.coordinator.lease, fence_at_);
   LaterOnHost(std::max(end - Now(), nanoseconds(0)), [this] {
     watching_ = false;
-    const bool over = Now() >= std::min(pinged_ + CoordinatorProcess::kLease, fence_at_);
+    const bool over = Now() >= std::min(pinged_ + world_.coordinator.lease, fence_at_);
     if (over) {
       for (auto& [number, process] : processes_) Kill(number);
       for (auto& [key, run] : runs_) run.stopping = true;
