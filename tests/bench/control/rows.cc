@@ -182,6 +182,16 @@ Rows MeasureGenerationChange(const std::string& program, size_t hosts, int round
   if (!fleet.AwaitStarts(hosts, &last)) return absl::DeadlineExceededError("no first generation");
   std::vector<double> times;
   for (int round = 1; round <= rounds; ++round) {
+    // A job that gets nowhere waits longer and longer between its generations.
+    fleet.worker(hosts / 2).Say([&](FakeWorker& fake) {
+      v1::OpenSessionRequest report = fake.Heartbeat();
+      report.mutable_fence()->set_job_id(*id);
+      report.mutable_fence()->set_generation(static_cast<uint64_t>(round));
+      for (const int rank : fake.Running(*id)) {
+        (*report.mutable_progress_report()->mutable_progress())[rank].set_step(round);
+      }
+      return FakeWorker::Requests{report};
+    });
     const auto start = Clock::now();
     fleet.worker(hosts / 2).Say([&](FakeWorker& fake) {
       const auto running = fake.Running(*id);
