@@ -83,6 +83,9 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     } else if ((running.running_ranks().empty() && running.exits().empty()) ||
                (!running.started() && HasKept(*job))) {
       SendStart(*job, *member);
+    } else if (job->quiesce_asked) {
+      // They are asked anew which of them stand still.
+      SendQuiesce(*job, *member);
     }
   }
   OnUnnamed(node, carried);

@@ -84,26 +84,45 @@ void Generations::ProceedAll() {
   }
 }
 
+std::pair<int, int> Generations::StillAndRunning(const Job& job) {
+  int still = 0, running = 0;
+  for (const v1::RankStatus& rank : job.view.ranks()) {
+    if (rank.state() != v1::RANK_STATE_RUNNING) continue;
+    ++running;
+    still += job.quiesced.contains(rank.assignment().rank());
+  }
+  return {still, running};
+}
+
 void Generations::Proceed(Job& job) {
+  const auto [still, running] = StillAndRunning(job);
+  if (job.view.state() == v1::JOB_STATE_RUNNING && job.quiesce_asked && running > 0 &&
+      still == running) {
+    Fail(job, v1::FAILURE_CAUSE_MOVED,
+         "a rank finished, and all others stand still for a generation that needs it", nullptr,
+         nullptr);
+    return;
+  }
   if (job.view.state() != v1::JOB_STATE_QUIESCING || !job.survivors_wait) return;
   for (const Member& member : job.members) {
     // Whether a host whose session broke comes back is known when its lease is over.
     if (!member.ended && nodes_.Find(member.node_id)->session_id == 0) return;
   }
   if (job.quiesce_asked && !job.failed()) {
-    bool all_still = true;
-    for (const v1::RankStatus& rank : job.view.ranks()) {
-      if (rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit())) {
-        // It had come to its end when it was asked, and so have the others.
-        job.survivors_wait = job.quiesce_asked = false;
-        jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
-        jobs_.ClearDeadline(job);
-        return;
-      }
-      all_still &=
-          rank.state() != v1::RANK_STATE_RUNNING || job.quiesced.contains(rank.assignment().rank());
+    const bool one_has_finished =
+        std::any_of(job.view.ranks().begin(), job.view.ranks().end(), [](const auto& rank) {
+          return rank.state() == v1::RANK_STATE_EXITED && ExitedCleanly(rank.exit());
+        });
+    if (one_has_finished) {
+      // It had come to its end when it was asked, and so have the others, as a rule: those that
+      // stand still do not. `quiesce_asked` remains, since they cannot be asked to go on.
+      job.survivors_wait = false;
+      jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");
+      jobs_.ClearDeadline(job);
+      proceed_.insert(job.id());
+      return;
     }
-    if (!all_still) return;
+    if (still < running) return;
   }
   if (GoOn(job) || WaitsForFence(job)) return;
   if (!job.failed()) {

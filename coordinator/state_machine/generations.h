@@ -162,6 +162,8 @@ class Generations {
   // `avoided_too`: rather than not at all, on nodes that the job avoids.
   PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
   bool WaitsForFence(Job& job);
+  // How many ranks stand still for the next generation, of how many that run.
+  static std::pair<int, int> StillAndRunning(const Job& job);
   void SendQuiesce(const Job& job, const Member& member);
   void OnJoinDeadline(Job& job);
 

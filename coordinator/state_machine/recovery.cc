@@ -81,7 +81,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
     blocked_.OnRankLost(job, exit.rank(), PeerEndSentence(exit, node.record.name()));
   }
   // A rank that its worker stopped has not finished, however it ended.
-  if (job.survivors_wait) proceed_.insert(job.id());
+  if (job.survivors_wait || job.quiesce_asked) proceed_.insert(job.id());
   if (!MayFail(job)) return;
   if (ExitedCleanly(exit) && !exit.teardown()) {
     if (job.view.state() != v1::JOB_STATE_RENDEZVOUS) return;

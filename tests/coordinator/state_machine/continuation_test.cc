@@ -1,4 +1,5 @@
 // Generations that go on in process, fence times, checkpoint commits, growing.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -333,6 +334,37 @@ TEST_F(ContinuationTest, RanksThatComeToTheirEndWhenTheyAreAskedSucceed) {
   ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
   h.Say(first, first.ExitAll(id, 0));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_SUCCEEDED) << h.job(id).reason();
+}
+
+// Nobody can ask those that stand still to go on in their generation.
+TEST_F(ContinuationTest, RanksThatStandStillBesideOneThatFinishedAreStartedAnew) {
+  for (const bool restarts : {false, true}) {
+    for (const bool finishes_first : {false, true}) {
+      FakeWorker& first = Add(fmt::format("node1-{}{}", restarts, finishes_first));
+      FakeWorker& second = Add(fmt::format("node2-{}{}", restarts, finishes_first));
+      first.quiesces = second.quiesces = false;
+      v1::JobSpec spec = Elastic(2, 3);
+      spec.set_growth(v1::GROWTH_AT_ONCE);
+      const std::string id = Run(spec);
+      FakeWorker& third = Add(fmt::format("node3-{}{}", restarts, finishes_first));
+      ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+      if (finishes_first) h.Say(first, first.Exit(id, 0, 0));
+      h.Say(second, second.StandStill(id));
+      if (restarts) {
+        second.quiesces = true;
+        h.StartCoordinator();
+        for (FakeWorker* worker : {&first, &second, &third}) h.Connect(*worker);
+      }
+      if (!finishes_first) h.Say(first, first.Exit(id, 0, 0));
+      h.Advance(seconds(7));
+      EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+      EXPECT_EQ(h.job(id).generation(), 2u);
+      EXPECT_EQ(h.job(id).world_size(), 3u);
+      EXPECT_EQ(h.job(id).restarts_charged(), 0u);
+      h.Cancel(id);
+      for (FakeWorker* worker : {&first, &second, &third}) Lose(*worker);
+    }
+  }
 }
 
 TEST_F(ContinuationTest, AHostThatIsTwoGenerationsBehindKeepsItsProcesses) {

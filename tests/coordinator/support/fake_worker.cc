@@ -95,10 +95,8 @@ FakeWorker::Requests FakeWorker::OnMessage(const v1::OpenSessionResponse& messag
   if (message.has_prepare()) return Prepare(key, message.prepare());
   if (message.has_start()) return Start(key);
   if (message.has_stop()) return Stop(key, message.stop());
-  if (message.has_quiesce() && quiesces) {
-    auto& steps = *out.emplace_back(Message(key)).mutable_ranks_quiesced()->mutable_steps();
-    for (const int rank : generations_.at(key).running) steps[rank] = 10;
-  } else if (message.has_forget() && forgets) {
+  if (message.has_quiesce() && quiesces) return StandStill(key.first);
+  if (message.has_forget() && forgets) {
     bool alive = false;
     for (auto it = generations_.begin(); it != generations_.end();) {
       const bool meant = it->first.first == key.first && it->first.second <= key.second;
@@ -210,6 +208,16 @@ FakeWorker::Requests FakeWorker::ExitAll(const std::string& job_id, int code) {
   Requests out;
   for (const int rank : Running(job_id)) {
     for (auto& request : Exit(job_id, rank, code)) out.push_back(std::move(request));
+  }
+  return out;
+}
+
+FakeWorker::Requests FakeWorker::StandStill(const std::string& job_id) {
+  Requests out;
+  for (const auto& [key, generation] : generations_) {
+    if (key.first != job_id || generation.running.empty()) continue;
+    auto& steps = *out.emplace_back(Message(key)).mutable_ranks_quiesced()->mutable_steps();
+    for (const int rank : generation.running) steps[rank] = 10;
   }
   return out;
 }

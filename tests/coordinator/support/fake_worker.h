@@ -65,6 +65,8 @@ class FakeWorker {
   Requests ExitAll(const std::string& job_id, int code);
   // The worker itself stops the ranks, which end with this code.
   Requests StopRanks(const std::string& job_id, int code);
+  // All its ranks of the job stand still for the next generation.
+  Requests StandStill(const std::string& job_id);
   // Ends generations of the job that it has prepared and not started.
   Requests GiveUp(const std::string& job_id);
   v1::OpenSessionRequest Goodbye() const;
