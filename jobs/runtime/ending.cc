@@ -64,7 +64,7 @@ void finish(const TrainingOptions& options, const TrainingResult& training,
                           report_of(options, training, network, ending).dump(2) + "\n");
   }
   Progress(options.job, options.steps, options.log_every)
-      .finish(training.steps, ending.metrics, summary_of(options, training, ending));
+      .finish(training.steps, training.loss, ending.metrics, summary_of(options, training, ending));
 }
 
 }  // namespace meshrun::jobs

@@ -32,21 +32,29 @@ void Progress::report(int64_t step, double loss, const std::map<std::string, dou
   }
 }
 
-void Progress::finish(int64_t step, const std::map<std::string, double>& metrics,
+void Progress::finish(int64_t step, double loss, const std::map<std::string, double>& metrics,
                       const std::string& summary) {
-  const DistributedManager& manager = DistributedManager::get();
-  if (agent::Agent* agent = manager.agent()) {
-    const absl::Status status = agent->ReportReliably(
-        {.step = step,
-         .total_steps = total_steps_,
-         .metrics = metrics,
-         .note = manager.rank() == 0 ? first_line(summary, kLongestNote) : ""});
-    if (!status.ok()) {
-      std::cerr << job_ << ": the final report did not reach the daemon: " << status.message()
-                << std::endl;
-    }
-  }
-  if (manager.rank() == 0) std::cout << summary << std::endl;
+  const bool first = DistributedManager::get().rank() == 0;
+  report_reliably({.step = step,
+                   .total_steps = total_steps_,
+                   .loss = loss,
+                   .metrics = metrics,
+                   .note = first ? first_line(summary, kLongestNote) : ""});
+  if (first) std::cout << summary << std::endl;
+}
+
+void Progress::stopped(int64_t step, double loss, const std::map<std::string, double>& metrics) {
+  report_reliably(
+      {.step = step, .total_steps = total_steps_, .loss = loss, .metrics = metrics, .note = ""});
+}
+
+void Progress::report_reliably(const agent::Progress& progress) const {
+  agent::Agent* const agent = DistributedManager::get().agent();
+  if (agent == nullptr) return;
+  const absl::Status status = agent->ReportReliably(progress);
+  if (status.ok()) return;
+  std::cerr << job_ << ": the final report did not reach the daemon: " << status.message()
+            << std::endl;
 }
 
 }  // namespace meshrun::jobs

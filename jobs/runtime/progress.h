@@ -6,6 +6,10 @@
 #include <map>
 #include <string>
 
+namespace meshrun::agent {
+struct Progress;
+}
+
 namespace meshrun::jobs {
 
 class Progress {
@@ -19,10 +23,14 @@ class Progress {
 
   // The end of the job, on every rank: what must arrive. Rank 0 also prints `summary`, whose first
   // line is the daemon's note.
-  void finish(int64_t step, const std::map<std::string, double>& metrics,
+  void finish(int64_t step, double loss, const std::map<std::string, double>& metrics,
               const std::string& summary);
+  // After stopping on request: the last step and its loss must arrive, too.
+  void stopped(int64_t step, double loss, const std::map<std::string, double>& metrics);
 
  private:
+  void report_reliably(const agent::Progress& progress) const;
+
   const std::string job_;
   const int64_t total_steps_;
   const int64_t line_every_;

@@ -58,8 +58,9 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
     progress.report(result_.steps, shown.loss, shown.metrics);
     if (last) continue;
     if (agreement.asked.stop) {
-      request_stop(SIGTERM);
+      stop_together();
       save();
+      progress.stopped(result_.steps, shown.loss, shown.metrics);
       throw Stopped();
     }
     if (agreement.asked.stand_still) {

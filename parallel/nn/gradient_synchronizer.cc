@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -144,6 +145,40 @@ std::string find_problem(const torch::OrderedDict<std::string, Tensor>& state,
   return problem.str();
 }
 
+// The names of the parameters that the reducer's sentence has by number.
+std::string missing_gradients(const std::string& sentence,
+                              const std::unordered_map<size_t, std::string>& names) {
+  static const std::regex* const kNumbers =
+      new std::regex(R"re(did not receive grad for rank (\d+): ([\d, ]+))re");
+  std::smatch match;
+  if (!std::regex_search(sentence, match, *kNumbers)) return {};
+  std::string digits = match[2];
+  std::replace(digits.begin(), digits.end(), ',', ' ');
+  std::istringstream numbers(digits);
+  std::string list;
+  for (size_t number = 0; numbers >> number;) {
+    const auto found = names.find(number);
+    if (found == names.end()) return {};
+    list += (list.empty() ? "" : ", ") + found->second;
+  }
+  return list;
+}
+
+// Calls the reducer; what it says of parameters without a gradient names them.
+template <typename Call>
+void with_names(const std::unordered_map<size_t, std::string>& names, const Call& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    const std::string missing = missing_gradients(error.what_without_backtrace(), names);
+    if (missing.empty()) throw;
+    TORCH_CHECK(false, "DistributedDataParallel: the last backward pass gave no gradient to ",
+                missing,
+                ". Gradients of that step were not averaged. Set find_unused_parameters, or leave "
+                "these parameters out of the module, or use every output of forward() in the loss");
+  }
+}
+
 // Runs what follows on a stream of its own; on leaving, the stream that was current waits for it.
 class SideStream {
  public:
@@ -206,6 +241,7 @@ void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
       std::get<0>(c10d::compute_bucket_assignment_by_size(trained.tensors, limits, trained.sparse));
   // Gradients come about in the reverse order of registration.
   std::reverse(buckets.begin(), buckets.end());
+  names_ = trained.names;
   reducer_ = std::make_shared<c10d::Reducer>(
       std::move(trained.tensors), std::move(buckets), options_.process_group,
       std::move(trained.sparse), cap, options_.find_unused_parameters,
@@ -225,8 +261,10 @@ void GradientSynchronizer::broadcast_from_rank_0(const std::vector<Tensor>& tens
 
 void GradientSynchronizer::before_forward(const torch::nn::Module& module) {
   if (at::GradMode::is_enabled()) {
-    if (synchronise_backward_) reducer_->prepare_for_forward();
-    reducer_->rebuild_buckets();
+    with_names(names_, [&] {
+      if (synchronise_backward_) reducer_->prepare_for_forward();
+      reducer_->rebuild_buckets();
+    });
   }
   if (options_.broadcast_buffers && synchronise_buffers_) {
     std::vector<Tensor> buffers = module.buffers();
@@ -243,7 +281,7 @@ void GradientSynchronizer::after_forward(const std::vector<Tensor*>& outputs) {
     if (find_unused) {
       for (const Tensor* output : outputs) searched.push_back(*output);
     }
-    reducer_->prepare_for_backward(searched);
+    with_names(names_, [&] { reducer_->prepare_for_backward(searched); });
   }
   if (find_unused || (options_.static_graph && !*delayed_all_reduce_queued_)) {
     torch::autograd::variable_list differentiable;

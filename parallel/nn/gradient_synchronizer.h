@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <tuple>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -84,6 +86,8 @@ class GradientSynchronizer {
   DistributedDataParallelOptions options_;
   c10::Device device_ = c10::kCPU;
   std::shared_ptr<c10d::Reducer> reducer_;
+  // Of the parameters, in the reducer's order.
+  std::unordered_map<size_t, std::string> names_;
   // False within no_sync().
   bool synchronise_backward_ = true;
   // The last forward call was synchronised, so ranks may broadcast buffers.

@@ -50,8 +50,7 @@ const std::map<std::string, Siblings, std::less<>>& Layers() {
         {"shard", {"base", "kernels", "comm", "manager", "collectives", "fft"}},
         {"nn", {"base", "kernels", "comm", "manager", "collectives", "fft", "shard"}},
         {"bagua", {"base", "kernels", "comm", "manager", "collectives"}},
-        {"checkpoint",
-         {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn"}},
+        {"checkpoint", {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn"}},
         {"elastic",
          {"base", "kernels", "comm", "manager", "collectives", "fft", "shard", "nn",
           "checkpoint"}}}},
@@ -93,6 +92,17 @@ bool MayNameUcx(std::string_view path) {
           !path.starts_with("parallel/comm/point_to_point/"));
 }
 
+// Of a folder that this repository does not know: a project of somebody's own in a clone.
+const std::set<std::string>& RoomsForProjects() {
+  static const auto* const rooms = new std::set<std::string>{"agent", "core", "parallel"};
+  return *rooms;
+}
+
+// The rooms of this repository that have C++ sources; any other top-level folder is a project.
+bool IsProject(std::string_view room) {
+  return !AllowedRooms().contains(room) && room != "docs" && room != "tests" && room != "tools";
+}
+
 bool MayUseAnything(std::string_view room) { return room == "tests" || room == "tools"; }
 
 bool StartsWithAny(std::string_view text, std::initializer_list<std::string_view> prefixes) {
@@ -115,7 +125,8 @@ Library LibraryOfHeader(std::string_view header) {
 // The engine below the ucx backend is built and checked without LibTorch.
 bool UsesLibTorch(std::string_view path) {
   const std::string room = RoomOf(path);
-  return (room == "parallel" || room == "jobs") && !path.starts_with("parallel/comm/ucx/engine/");
+  return (room == "parallel" || room == "jobs" || IsProject(room)) &&
+         !path.starts_with("parallel/comm/ucx/engine/");
 }
 
 std::vector<Library> ForbiddenLibraries(std::string_view path) {
@@ -232,9 +243,10 @@ class Checker {
   void CheckRoom(const Source& source, int line, const std::string& used) {
     const std::string room = RoomOf(source.path);
     const auto allowed = AllowedRooms().find(room);
-    if (allowed == AllowedRooms().end()) {
+    if (allowed == AllowedRooms().end() && !IsProject(room)) {
       Report(source, line, "no rule says what " + room + "/ may use");
-    } else if (room != used && !allowed->second.contains(used)) {
+    } else if (room != used &&
+               !(IsProject(room) ? RoomsForProjects() : allowed->second).contains(used)) {
       Report(source, line, room + "/ must not use " + used + "/");
     }
   }

@@ -3,6 +3,7 @@
 //
 //   proto <- core <- {coordinator, worker, client, agent}
 //   core, agent <- parallel <- jobs
+//   core, agent, parallel <- a top-level folder that is none of these: somebody's own project
 //
 // Inside parallel/ a folder uses what stands left of it:
 //

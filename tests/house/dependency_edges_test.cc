@@ -215,9 +215,15 @@ TEST_F(DependencyEdgesInATempTreeTest, LabelsCountAsIncludesDo) {
                                   Edge("worker/BUILD.bazel", 3, "torch = True")));
 }
 
-TEST_F(DependencyEdgesInATempTreeTest, ARoomWithoutARuleIsReported) {
-  Write("attic/a.cc", "#include \"core/a.h\"\n");
-  EXPECT_THAT(Find(), ElementsAre(Edge("attic/a.cc", 1, "no rule says what attic/ may use")));
+TEST_F(DependencyEdgesInATempTreeTest, AnUnknownFolderIsAProjectThatUsesTheLibraryAlone) {
+  Write("reactor/a.cc",
+        "#include <torch/torch.h>\n#include \"parallel/nn/x.h\"\n#include \"core/a.h\"\n"
+        "#include \"worker/a.h\"\n");
+  Write("reactor/BUILD.bazel",
+        "deps = [\"//parallel\", \"//parallel:nn\", \"//third_party/libtorch\"]\ntorch = True\n"
+        "deps = [\"//coordinator:server\"]\n");
+  EXPECT_THAT(Find(), ElementsAre(Edge("reactor/BUILD.bazel", 3, "must not use coordinator/"),
+                                  Edge("reactor/a.cc", 4, "reactor/ must not use worker/")));
 }
 
 TEST_F(DependencyEdgesInATempTreeTest, AnIncludeCycleEnds) {

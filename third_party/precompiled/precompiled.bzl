@@ -31,7 +31,7 @@ def _precompiled_headers_impl(ctx):
         cc_toolchain = toolchain,
         user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts,
         include_directories = libraries.includes,
-        quote_include_directories = depset(["."], transitive = [libraries.quote_includes]),
+        quote_include_directories = depset([ctx.label.workspace_root or "."], transitive = [libraries.quote_includes]),
         system_include_directories = libraries.system_includes,
         preprocessor_defines = libraries.defines,
         use_pic = True,

@@ -47,6 +47,7 @@ def is_unoptimized(package):
     return _below(package, ["tests"]) and not _below(package, _COMPUTING)
 
 _PRECOMPILED = "third_party/precompiled"
+_WITHOUT_PCH = str(Label("//:without_pch"))
 
 def _precompiled(torch, unoptimized):
     return "{}_{}optimized".format("libtorch" if torch else "grpc", "un" if unoptimized else "")
@@ -55,13 +56,13 @@ def _precompiled(torch, unoptimized):
 def precompiled_copts(torch, unoptimized):
     path = "{}/{}.h".format(_PRECOMPILED, _precompiled(torch, unoptimized))
     return select({
-        "//:without_pch": [],
+        _WITHOUT_PCH: [],
         "//conditions:default": ["-include", path, "-Winvalid-pch", "-Werror=invalid-pch", "-fpch-deps"],
     })
 
 def precompiled_deps(torch, unoptimized):
-    label = "//{}:{}".format(_PRECOMPILED, _precompiled(torch, unoptimized))
+    label = str(Label("//{}:{}".format(_PRECOMPILED, _precompiled(torch, unoptimized))))
     return select({
-        "//:without_pch": [],
+        _WITHOUT_PCH: [],
         "//conditions:default": [label],
     })

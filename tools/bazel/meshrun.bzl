@@ -14,14 +14,15 @@ Tests get GoogleTest's main() unless own_main = True.
 load(":flags.bzl", "UNOPTIMIZED", "is_unoptimized", "optimization", "precompiled_copts", "precompiled_deps")
 load(":unity.bzl", "unity_sources")
 
-_LIBTORCH = "//third_party/libtorch"
+# As labels: a macro that another repository loads would look for them there.
+_LIBTORCH = Label("//third_party/libtorch")
 _ONLY_WITH_CUDA = select({
-    "//:cuda": [],
-    "//conditions:default": ["//tools/bazel:incompatible"],
+    str(Label("//:cuda")): [],
+    "//conditions:default": [str(Label("//tools/bazel:incompatible"))],
 })
 
 _SUPPRESSIONS = select({
-    "//:tsan": ["//tools/bazel:tsan_suppressions"],
+    str(Label("//:tsan")): [str(Label("//tools/bazel:tsan_suppressions"))],
     "//conditions:default": [],
 })
 
@@ -36,12 +37,12 @@ def _attributes(name, attributes, torch, gpu):
     deps = attributes.pop("deps", [])
     if torch:
         tags.append("torch")
-        deps = deps + [_LIBTORCH]
+        deps = deps + [str(_LIBTORCH)]
     if gpu:
         tags.append("gpu")
         attributes["target_compatible_with"] = _ONLY_WITH_CUDA
         if torch:
-            deps = deps + [_LIBTORCH + ":cuda"]
+            deps = deps + [str(_LIBTORCH.relative(":cuda"))]
     if precompiled:
         copts = copts + precompiled_copts(torch, unoptimized)
         deps = deps + precompiled_deps(torch, unoptimized)
@@ -64,6 +65,6 @@ def meshrun_cc_binary(name, torch = None, gpu = False, **attributes):
 
 def meshrun_cc_test(name, torch = None, gpu = False, own_main = False, size = "small", **attributes):
     attributes = _attributes(name, attributes, torch, gpu)
-    main = "//third_party/googletest" + (":gtest" if own_main else ":gtest_main")
+    main = str(Label("//third_party/googletest:" + ("gtest" if own_main else "gtest_main")))
     attributes["deps"] = attributes["deps"] + [main] + _SUPPRESSIONS
     native.cc_test(name = name, size = size, **attributes)

@@ -12,6 +12,9 @@ _PROTO_ROOT = "proto"
 def _below_proto_root(package):
     return package == _PROTO_ROOT or package.startswith(_PROTO_ROOT + "/")
 
+def _joined(*parts):
+    return "/".join([part for part in parts if part])
+
 ProtoSources = provider(
     doc = "The .proto files of a library and of all that it imports.",
     fields = {"transitive": "depset of File"},
@@ -22,14 +25,17 @@ def _codegen_impl(ctx):
         ctx.files.srcs,
         transitive = [dep[ProtoSources].transitive for dep in ctx.attr.deps],
     )
-    out_root = ctx.bin_dir.path
+
+    # Not empty where this is another workspace's external repository.
+    root = ctx.label.workspace_root
+    out_root = _joined(ctx.bin_dir.path, root)
     below_proto_root = _below_proto_root(ctx.label.package)
     if below_proto_root:
         out_root += "/" + _PROTO_ROOT
     arguments = ctx.actions.args()
     if below_proto_root or ctx.attr.deps:
-        arguments.add("-I" + _PROTO_ROOT)
-    arguments.add("-I.")
+        arguments.add("-I" + _joined(root, _PROTO_ROOT))
+    arguments.add("-I" + (root or "."))
     arguments.add("--cpp_out=" + out_root)
     if ctx.attr.grpc:
         arguments.add("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin")
@@ -63,7 +69,7 @@ _codegen = rule(
 
 def _include_root_impl(ctx):
     return [CcInfo(compilation_context = cc_common.create_compilation_context(
-        system_includes = depset([ctx.bin_dir.path + "/" + _PROTO_ROOT]),
+        system_includes = depset([_joined(ctx.bin_dir.path, ctx.label.workspace_root, _PROTO_ROOT)]),
     ))]
 
 # Generated headers below proto/ are found without that prefix, and as system headers: their warnings are not ours.
@@ -103,8 +109,8 @@ def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
         linkstatic = True,
         copts = ["-w"] + LESS_OPTIMIZED + precompiled_copts(torch = False, unoptimized = False),
         deps = deps + precompiled_deps(torch = False, unoptimized = False) + [
-            "//third_party/grpc:grpc++" if grpc else "//third_party/protobuf",
-            "//tools/bazel:proto_include_root",
+            str(Label("//third_party/grpc:grpc++" if grpc else "//third_party/protobuf")),
+            str(Label("//tools/bazel:proto_include_root")),
         ],
         **attributes
     )

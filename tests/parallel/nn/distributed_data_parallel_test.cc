@@ -198,6 +198,26 @@ TEST(DistributedDataParallelTest, ParametersUnusedOnSomeRanksAreAveragedAndOnAll
   expect_success(run_ranks("ddp_unused", env_ranks(2)));
 }
 
+const bool kNamed = register_rank_function("ddp_unused_named", [] {
+  join();
+  Heads heads;
+  DistributedDataParallel model(heads);
+  model(torch::ones({2, 4}), 1).sum().backward();
+  std::string text;
+  try {
+    model(torch::ones({2, 4}), 1);
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  }
+  EXPECT_THAT(text, AllOf(HasSubstr("head0.weight, head0.bias, head2.weight, head2.bias"),
+                          HasSubstr("find_unused_parameters")));
+  DistributedManager::cleanup(true);
+});
+
+TEST(DistributedDataParallelTest, UnusedParametersAreNamed) {
+  expect_success(run_ranks("ddp_unused_named", env_ranks(2)));
+}
+
 // Returns more than its callers put into their loss.
 struct PairImpl : torch::nn::Module {
   PairImpl() {

@@ -1,9 +1,9 @@
-#include "jobs/runtime/stop.h"
+#include "parallel/elastic/stop_signal.h"
 
 #include <atomic>
 #include <csignal>
 
-namespace meshrun::jobs {
+namespace meshrun {
 namespace {
 
 // A signal handler can reach nothing else.
@@ -33,8 +33,13 @@ void catch_stop_signals() {
 
 void request_stop(int signal_number) { handle(signal_number); }
 
+void stop_together() {
+  request_stop(SIGTERM);
+  std::signal(SIGTERM, SIG_IGN);
+}
+
 bool stop_requested() { return requested_signal != 0; }
 
 int stop_signal() { return requested_signal; }
 
-}  // namespace meshrun::jobs
+}  // namespace meshrun

@@ -1,0 +1,50 @@
+#include "parallel/elastic/graceful_stop.h"
+
+#include <ATen/ops/full.h>
+
+#include <csignal>
+#include <string>
+
+#include "agent/agent.h"
+#include "parallel/collectives/all_reduce.h"
+#include "parallel/elastic/stop_signal.h"
+#include "parallel/manager/distributed_manager.h"
+
+namespace meshrun {
+namespace {
+
+constexpr int kSignalBase = 128;
+
+// On a device that the group has a backend for.
+c10::Device device_of(c10d::ProcessGroup& group) {
+  const auto types = group.getDeviceTypes();
+  for (const c10::Device type : types) {
+    if (type.is_cpu()) return type;
+  }
+  return DistributedManager::get().device();
+}
+
+}  // namespace
+
+GracefulStop::GracefulStop() {
+  catch_stop_signals();
+  if (agent::Agent* const agent = DistributedManager::get().agent()) {
+    agent->OnStop([](const std::string&) { request_stop(SIGTERM); });
+  }
+}
+
+bool GracefulStop::requested() const { return stop_requested(); }
+
+bool GracefulStop::agreed(const GroupArgument& group) {
+  const GroupArgument::Handle ranks = group.get();
+  const at::Tensor asked =
+      at::full({1}, stop_requested() ? 1 : 0, at::TensorOptions(device_of(*ranks)).dtype(at::kInt));
+  detail::all_reduce(ranks, asked, c10d::ReduceOp::MAX).wait();
+  if (asked.item<int>() == 0) return false;
+  stop_together();
+  return true;
+}
+
+int GracefulStop::exit_code() const { return stop_requested() ? kSignalBase + stop_signal() : 0; }
+
+}  // namespace meshrun

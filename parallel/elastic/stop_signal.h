@@ -1,0 +1,21 @@
+// A request to stop: SIGTERM or SIGINT, or the coordinator's word that the generation is over. See
+// graceful_stop.h for loops that stop at the same step on all ranks.
+#pragma once
+
+namespace meshrun {
+
+// From now on the first SIGTERM or SIGINT only sets the request; a second one ends the process.
+void catch_stop_signals();
+
+// Thread-safe; may be called from anywhere but a signal handler.
+void request_stop(int signal_number);
+
+// The ranks have agreed to stop: a request, and SIGTERM is ignored from now on. The rank that ends first
+// makes a launcher send it to the others, which are on their way out.
+void stop_together();
+
+bool stop_requested();
+// The signal to answer with in the exit code, 128 + n; 0 while nobody asked.
+int stop_signal();
+
+}  // namespace meshrun
