@@ -121,7 +121,8 @@ struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  const torch::autograd::variable_list&) {
     C10_THROW_ERROR(NotImplementedError,
-                    "the derivative of the gradient of sharded attention is not defined");
+                    "the gradient of scaled_dot_product_attention over a cut sequence has no "
+                    "derivative");
   }
 };
 

@@ -1,4 +1,5 @@
 // merged_attention and whole_keys_attention: this rank's queries meet this rank's keys once.
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -127,7 +128,12 @@ struct MeetingAttention : torch::autograd::Function<MeetingAttention> {
         gradients[3] = grad_mask.to(mask->scalar_type());
       }
     }
-    return once_differentiable(std::move(gradients), cotangents[0]);
+    // The gradients depend on the operands as on the cotangent.
+    const auto operand = std::find_if(saved.begin(), saved.begin() + 4, [](const Tensor& t) {
+      return t.defined() && t.requires_grad();
+    });
+    return once_differentiable(std::move(gradients),
+                               operand == saved.begin() + 4 ? cotangents[0] : *operand);
   }
 };
 

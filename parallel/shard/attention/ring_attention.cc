@@ -1,5 +1,6 @@
 #include "parallel/shard/attention/ring_attention.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -62,7 +63,12 @@ struct RingAttention : torch::autograd::Function<RingAttention> {
       }
       if (with_mask) gradients[3] = sums.mask.to(mask->scalar_type());
     }
-    return once_differentiable(std::move(gradients), cotangents[0]);
+    // The gradients depend on the operands as on the cotangent.
+    const auto operand = std::find_if(saved.begin(), saved.begin() + 4, [](const Tensor& t) {
+      return t.defined() && t.requires_grad();
+    });
+    return once_differentiable(std::move(gradients),
+                               operand == saved.begin() + 4 ? cotangents[0] : *operand);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/zeros_like.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/same_mesh.h"
@@ -38,34 +39,107 @@ at::Tensor wrap_counted(const at::Tensor& local, const SpecPtr& spec) {
   return sharded;
 }
 
+// Null where nothing was saved under that name.
+SpecPtr saved_spec_or_null(AutogradContext* ctx, const char* name) {
+  return ctx->saved_data.count(name) == 0 ? SpecPtr() : saved_spec(ctx, name);
+}
+
+// A local tensor between to_local() and from_local() has a layout of its values and one of its
+// gradients. Along an axis:
+//
+//   values      gradients
+//   Shard       Shard
+//   Replicate   Replicate   all ranks compute the same
+//   Replicate   Partial     each rank computes its own part with it: partial_where_replicated()
+//   Partial     Replicate
+//
+// The gradient itself is such a tensor with the two exchanged, so derivatives of any order follow.
 struct FromLocal : torch::autograd::Function<FromLocal> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec,
+                            const SpecPtr& gradient) {
     ctx->set_materialize_grads(false);
-    save_spec(ctx, "gradient", gradient_spec(spec));
+    save_spec(ctx, "values", spec);
+    if (gradient) save_spec(ctx, "gradient", gradient);
     return wrap_counted(local, spec);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
-    const SpecPtr spec = saved_spec(ctx, "gradient");
-    return {to_local(redistribute(promote(gradients[0], spec->mesh()), spec)), at::Tensor()};
+    variable_list result(3);
+    if (!gradients[0].defined()) return result;
+    const SpecPtr values = saved_spec(ctx, "values");
+    SpecPtr gradient = saved_spec_or_null(ctx, "gradient");
+    if (!gradient) gradient = gradient_spec(values);
+    result[0] = to_local(redistribute(promote(gradients[0], values->mesh()), gradient), values);
+    return result;
   }
 };
+
+// `gradient`: the layout of the local gradients; null: gradient_spec(spec). It may be Partial where
+// `spec` is Replicate: one rank along the axis then gets the gradient, the others zeros.
+at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPtr& gradient) {
+  if (!wants_gradient(local)) return wrap_counted(local, spec);
+  return FromLocal::apply(local, spec, gradient);
+}
 
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const SpecPtr& gradient) {
     ctx->set_materialize_grads(false);
     save_spec(ctx, "gradient", gradient);
+    const SpecPtr& values = spec_of(tensor);
+    // Where nothing is Partial the two are alike.
+    if (values->has_partial() || gradient->has_partial()) save_spec(ctx, "values", values);
     return alias_of(tensor);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
-    return {from_local(gradients[0], saved_spec(ctx, "gradient")), at::Tensor()};
+    return {
+        from_local(gradients[0], saved_spec(ctx, "gradient"), saved_spec_or_null(ctx, "values")),
+        at::Tensor()};
   }
 };
 
+// `to` where it is Partial as `from` is, and Replicate where it alone is.
+SpecPtr without_new_partial(const SpecPtr& from, const SpecPtr& to) {
+  Placements placements = to->placements();
+  for (size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements[axis].is_partial() && placements[axis] != from->placements()[axis]) {
+      placements[axis] = Replicate();
+    }
+  }
+  return placements == to->placements()
+             ? to
+             : make_spec(to->mesh(), to->layout().with_placements(placements));
+}
+
+// This rank's summand of what all ranks have: of Replicate values, to be Partial as `to` says.
+at::Tensor summand_of(const at::Tensor& values, const ShardTensorSpec& from,
+                      const ShardTensorSpec& to) {
+  for (size_t axis = 0; axis < to.placements().size(); ++axis) {
+    const Placement& placement = to.placements()[axis];
+    // The average of equal values is each of them.
+    if (!placement.is_partial() || placement == from.placements()[axis] ||
+        placement.op() == PartialOp::kAvg) {
+      continue;
+    }
+    if (placement.op() != PartialOp::kSum) {
+      throw ShardTensorError(fmt::format("{} cannot become {}", from.to_string(), to.to_string()));
+    }
+    if (to.mesh()->coordinate()[axis] != std::max<int64_t>(placement.holder(), 0)) {
+      return at::zeros_like(values);
+    }
+  }
+  return values;
+}
+
 at::Tensor redistributed(const at::Tensor& tensor, const SpecPtr& to,
                          const RedistributeForm& form) {
+  if (to->has_partial()) {
+    const SpecPtr whole = without_new_partial(spec_of(tensor), to);
+    if (whole != to) {
+      const at::Tensor local = redistribute_local(local_of(tensor), spec_of(tensor), whole);
+      return wrap(summand_of(local, *whole, *to), to);
+    }
+  }
   ShardTensorImpl::WorkPtr work;
   const at::Tensor& local = local_of(tensor);
   at::Tensor moved = redistribute_local(local, spec_of(tensor), to, form.async ? &work : nullptr);
@@ -91,14 +165,21 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
 };
 
 // A Replicate tensor that is an announced leaf: its gradient stays as it lies on the mesh, summands
-// too, until the leaf's hook makes it plain, once for all uses of the leaf.
+// too, until the leaf's hook makes it plain, once for all uses of the leaf. A gradient that is recorded
+// is plain at once: it may have to be added to plain ones.
 struct FromLeaf : torch::autograd::Function<FromLeaf> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& leaf, const SpecPtr& spec) {
     ctx->set_materialize_grads(false);
     return wrap(leaf.detach(), spec);
   }
   static variable_list backward(AutogradContext*, const variable_list& gradients) {
-    return {gradients[0], at::Tensor()};
+    const at::Tensor& gradient = gradients[0];
+    const bool becomes_plain =
+        gradient.defined() && is_shard_tensor(gradient) && c10::GradMode::is_enabled();
+    if (!becomes_plain) return {gradient, at::Tensor()};
+    const SpecPtr& spec = spec_of(gradient);
+    return {to_local(redistribute(gradient, replicated_spec(spec->mesh(), spec->global_shape()))),
+            at::Tensor()};
   }
 };
 
@@ -115,8 +196,7 @@ at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient) {
 }
 
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
-  if (!wants_gradient(local)) return wrap_counted(local, spec);
-  return FromLocal::apply(local, spec);
+  return from_local(local, spec, SpecPtr());
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient,

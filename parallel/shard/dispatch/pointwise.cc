@@ -11,6 +11,7 @@
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
+#include "torch/csrc/autograd/graph_task.h"
 
 namespace meshrun {
 namespace {
@@ -46,6 +47,18 @@ void wrap_results(Stack& stack, const OperatorSignature& signature, const SpecPt
 at::Tensor part_of(const at::Tensor& plain, const ShardMesh::Ptr& mesh, const ShardLayout& layout) {
   if (layout.is_replicated() || plain.dim() == 0) return plain;
   return redistribute_local(plain, replicated_spec(mesh, plain.sizes()), make_spec(mesh, layout));
+}
+
+// On whole tensors, into a plain one.
+void run_whole(const c10::OperatorHandle& op, Stack* stack, size_t num_arguments) {
+  replace_tensors(*stack, num_arguments, [](const at::Tensor& tensor) {
+    const ShardTensorImpl* impl = shard_impl(tensor);
+    if (impl == nullptr) return tensor;
+    const SpecPtr& spec = impl->spec();
+    return redistribute_local(impl->local(), spec,
+                              replicated_spec(spec->mesh(), spec->global_shape()));
+  });
+  op.callBoxed(stack);
 }
 
 }  // namespace
@@ -124,6 +137,11 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     const ShardTensorImpl* impl = shard_impl(tensor);
     if (impl == nullptr) {
       if (argument.is_written) {
+        // The engine adds a sharded gradient of a leaf to its plain one.
+        if (linearity_ == Linearity::kSum && torch::autograd::get_current_graph_task_id() >= 0) {
+          run_whole(op, stack, signature_.num_arguments);
+          return;
+        }
         throw ShardTensorError(
             fmt::format("{} cannot write a ShardTensor into a plain tensor", op.schema().name()));
       }

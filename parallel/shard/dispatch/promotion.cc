@@ -1,29 +1,31 @@
 #include "parallel/shard/dispatch/promotion.h"
 
-#include <mutex>
-#include <unordered_map>
+#include <algorithm>
 
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
+#include "torch/csrc/autograd/variable.h"
 
 namespace meshrun {
 namespace {
 
 thread_local PromotionMode mode_of_thread = PromotionMode::kSilent;
 
-struct Announced {
-  std::mutex mutex;
-  std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> leaves;
+// Makes the gradient of a plain tensor plain: a hook that lives and dies with the tensor.
+struct MakesGradientPlain {
+  at::TensorBase operator()(const at::TensorBase& arrived) const {
+    const at::Tensor gradient(arrived);
+    if (!gradient.defined() || !is_shard_tensor(gradient)) return gradient;
+    const SpecPtr& spec = spec_of(gradient);
+    return to_local(redistribute(gradient, replicated_spec(spec->mesh(), spec->global_shape())));
+  }
 };
 
-Announced& announced() {
-  static auto* leaves = new Announced;
-  return *leaves;
-}
+void make_gradient_plain(const at::TensorBase& plain) { plain.register_hook(MakesGradientPlain()); }
 
 }  // namespace
 
@@ -36,10 +38,13 @@ PromotionModeGuard::~PromotionModeGuard() { mode_of_thread = before_; }
 
 void check_promotion(const at::Tensor& plain, const char* operation) {
   if (plain.requires_grad() && c10::GradMode::is_enabled() && !is_announced(plain)) {
-    throw ShardTensorError(fmt::format(
-        "{} got a plain tensor of [{}] that requires a gradient beside a ShardTensor: make it one "
-        "by ShardTensor::from_local(), or announce the leaf by distribute_module()",
-        operation, fmt::join(plain.sizes(), ", ")));
+    if (plain.is_leaf()) {
+      throw ShardTensorError(fmt::format(
+          "{} got a plain leaf of [{}] that requires a gradient beside a ShardTensor: make it one "
+          "by ShardTensor::from_local(), or announce the leaf by distribute_module()",
+          operation, fmt::join(plain.sizes(), ", ")));
+    }
+    make_gradient_plain(plain);
   }
   if (plain.dim() == 0 || mode_of_thread == PromotionMode::kSilent) return;
   if (mode_of_thread == PromotionMode::kDisabled) {
@@ -51,28 +56,17 @@ void check_promotion(const at::Tensor& plain, const char* operation) {
 }
 
 bool is_announced(const at::Tensor& leaf) {
-  const std::lock_guard lock(announced().mutex);
-  const auto found = announced().leaves.find(leaf.unsafeGetTensorImpl());
-  return found != announced().leaves.end() && !found->second.expired();
+  const auto& hooks = torch::autograd::impl::get_autograd_meta(leaf)->cpp_hooks_list_;
+  return hooks && std::any_of(hooks->begin(), hooks->end(), [](const auto& hook) {
+           return hook.template target<MakesGradientPlain>() != nullptr;
+         });
 }
 
 void announce_plain_leaf(const at::Tensor& leaf) {
   TORCH_CHECK_VALUE(
       leaf.defined() && leaf.is_leaf() && leaf.requires_grad() && !is_shard_tensor(leaf),
       "announce_plain_leaf takes a plain leaf that requires a gradient");
-  {
-    const std::lock_guard lock(announced().mutex);
-    const auto [place, is_new] = announced().leaves.insert_or_assign(
-        leaf.unsafeGetTensorImpl(),
-        c10::weak_intrusive_ptr<c10::TensorImpl>(leaf.getIntrusivePtr()));
-    if (!is_new) return;
-  }
-  leaf.register_hook([](const at::Tensor& gradient) -> at::Tensor {
-    if (!is_shard_tensor(gradient)) return gradient;
-    const SpecPtr& spec = spec_of(gradient);
-    return redistribute_local(local_of(gradient), spec,
-                              replicated_spec(spec->mesh(), spec->global_shape()));
-  });
+  if (!is_announced(leaf)) make_gradient_plain(leaf);
 }
 
 }  // namespace meshrun

@@ -230,9 +230,11 @@ struct NeighborSearch : torch::autograd::Function<NeighborSearch> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& cotangents) {
-    if (c10::GradMode::is_enabled() && cotangents[1].requires_grad()) {
-      C10_THROW_ERROR(NotImplementedError,
-                      "the derivative of the gradient of a neighbor search is not defined");
+    // It would be of the points as of the cotangent.
+    if (c10::GradMode::is_enabled()) {
+      C10_THROW_ERROR(
+          NotImplementedError,
+          "the gradient of a neighbor search has no derivative: do without create_graph");
     }
     const variable_list saved = ctx->get_saved_variables();
     const auto search =

@@ -8,6 +8,7 @@
 
 #include "ATen/Dispatch.h"
 #include "ATen/Functions.h"
+#include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/assign.h"
@@ -16,6 +17,12 @@
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
+
+// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a computation. Its
+// gradient is the sum of theirs.
+at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
+                        const std::vector<int64_t>& axes);
+
 namespace {
 
 using Dims = std::vector<int64_t>;
@@ -60,6 +67,15 @@ at::Tensor is_at(const at::Tensor& elements, const at::Tensor& value) {
              : equal;
 }
 
+void save_spec(AutogradContext* ctx, const SpecPtr& spec) {
+  ctx->saved_data.emplace("spec", c10::IValue::make_capsule(spec));
+}
+
+SpecPtr saved_spec(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<ShardTensorSpec>(
+      ctx->saved_data.at("spec").toCapsule());
+}
+
 struct Extreme : torch::autograd::Function<Extreme> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec,
                             const Dims& dims, bool is_max) {
@@ -68,20 +84,20 @@ struct Extreme : torch::autograd::Function<Extreme> {
         [&](const at::Tensor& all) { return is_max ? at::amax(all, 0) : at::amin(all, 0); });
     ctx->save_for_backward({local, value});
     ctx->saved_data["dims"] = dims;
-    ctx->saved_data.emplace("spec", c10::IValue::make_capsule(spec));
+    save_spec(ctx, spec);
     return value;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const variable_list saved = ctx->get_saved_variables();
     const Dims dims = ctx->saved_data["dims"].toIntVector();
-    const auto spec =
-        c10::static_intrusive_pointer_cast<ShardTensorSpec>(ctx->saved_data.at("spec").toCapsule());
+    const SpecPtr spec = saved_spec(ctx);
+    const Dims axes = axes_that_cut(*spec, dims);
     const at::Tensor mask = is_at(saved[0], saved[1]);
     const at::Tensor own = dims.empty() ? mask.to(at::kLong) : at::sum(mask, dims, true);
-    const at::Tensor count = sum_over(own.contiguous(), *spec->mesh(), axes_that_cut(*spec, dims));
-    return {
-        at::where(mask, gradients[0] / count, at::zeros({}, gradients[0].options())), {}, {}, {}};
+    const at::Tensor count = sum_over(own.contiguous(), *spec->mesh(), axes);
+    const at::Tensor share = on_each_rank(gradients[0], spec->mesh(), axes) / count;
+    return {at::where(mask, share, at::zeros({}, share.options())), {}, {}, {}};
   }
 };
 
@@ -147,8 +163,9 @@ Found find_along(const at::Tensor& local, const SpecPtr& spec, int64_t dim, bool
 // The values at `indices`, which one rank has: its gradient goes there.
 struct ValuesAt : torch::autograd::Function<ValuesAt> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const at::Tensor& values,
-                            const at::Tensor& own_indices, int64_t dim) {
+                            const at::Tensor& own_indices, const SpecPtr& spec, int64_t dim) {
     ctx->save_for_backward({own_indices});
+    save_spec(ctx, spec);
     ctx->saved_data["shape"] = local.sizes().vec();
     ctx->saved_data["dim"] = dim;
     return values.clone();
@@ -158,13 +175,14 @@ struct ValuesAt : torch::autograd::Function<ValuesAt> {
     const at::Tensor indices = ctx->get_saved_variables()[0];
     const Dims shape = ctx->saved_data["shape"].toIntVector();
     const int64_t dim = ctx->saved_data["dim"].toInt();
+    const SpecPtr spec = saved_spec(ctx);
     const int64_t extent = shape[static_cast<size_t>(dim)];
-    at::Tensor gradient = at::zeros(shape, gradients[0].options());
-    if (extent > 0) {
-      const at::Tensor inside = (indices >= 0).logical_and(indices < extent);
-      gradient.scatter_add_(dim, indices.clamp(0, extent - 1), gradients[0] * inside);
-    }
-    return {gradient, {}, {}, {}};
+    const at::Tensor values = on_each_rank(gradients[0], spec->mesh(), axes_that_cut(*spec, {dim}));
+    const at::Tensor zeros = at::zeros(shape, values.options());
+    if (extent == 0) return {tie(zeros, values), {}, {}, {}, {}};
+    const at::Tensor inside = (indices >= 0).logical_and(indices < extent);
+    return {
+        at::scatter_add(zeros, dim, indices.clamp(0, extent - 1), values * inside), {}, {}, {}, {}};
   }
 };
 
@@ -185,7 +203,7 @@ std::tuple<at::Tensor, at::Tensor> extreme_with_indices(const at::Tensor& self, 
                     "the largest or smallest of no elements: the tensor is ", self.sizes());
   const Found found = find_along(local.detach(), spec, dims[0], IsMax);
   const at::Tensor own = found.indices - spec->box().offsets[static_cast<size_t>(dims[0])];
-  const at::Tensor values = ValuesAt::apply(local, found.values, own, dims[0]);
+  const at::Tensor values = ValuesAt::apply(local, found.values, own, spec, dims[0]);
   return {from_local(dropped(values, dims, keepdim), result),
           from_local(dropped(found.indices, dims, keepdim), result)};
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/shard/dispatch/local_map.h"
 
 namespace meshrun {
 namespace {
@@ -97,6 +99,16 @@ Moments grouped(const Moments& channels, const at::Tensor& group_of_channel, int
 }
 
 at::Tensor sum_over(at::Tensor own, const ShardMesh& mesh, const std::vector<int64_t>& axes) {
+  if (c10::GradMode::is_enabled() && own.requires_grad()) {
+    // Autograd follows.
+    const auto shared =
+        ShardMesh::Ptr::unsafe_reclaim_from_nonowning(const_cast<ShardMesh*>(&mesh));
+    const SpecPtr whole = replicated_spec(shared, own.sizes());
+    Placements summands(mesh.shape().size());
+    for (const int64_t axis : axes) summands[static_cast<size_t>(axis)] = Partial();
+    const SpecPtr parts = make_spec(shared, whole->layout().with_placements(summands));
+    return to_local(redistribute(from_local(own, parts), whole));
+  }
   for (const int64_t axis : axes) detail::all_reduce(mesh.axis_group(axis), own).wait();
   return own;
 }

@@ -5,9 +5,16 @@
 
 #include "ATen/ExpandUtils.h"
 #include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
+
+// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a computation. Its
+// gradient is the sum of theirs.
+at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
+                        const std::vector<int64_t>& axes);
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -29,6 +36,22 @@ at::Tensor total(const at::Tensor& elements, const Normalization& normalization)
   return normalization.group_of_channel.defined()
              ? sum_groups(sum, normalization.group_of_channel, normalization.groups)
              : sum;
+}
+
+// The elements less their mean, by their deviation: as sums whose derivatives lead to all ranks'
+// elements. `scale`: one by the deviation.
+at::Tensor recorded_normal(const at::Tensor& values, const Normalization& how,
+                           const at::Tensor& count, at::Tensor& scale) {
+  const auto on_each = [&](const at::Tensor& statistic) {
+    return spread(on_each_rank(statistic, how.mesh, how.axes), how, values.sizes());
+  };
+  // sum_over() may write into what has no history.
+  const auto summed = [&](const at::Tensor& elements) {
+    return sum_over(total(elements, how).clone(at::MemoryFormat::Contiguous), *how.mesh, how.axes);
+  };
+  const at::Tensor apart = how.centered ? values - on_each(summed(values) / count) : values;
+  scale = on_each(at::rsqrt(summed(apart * apart) / count + how.eps));
+  return apart * scale;
 }
 
 struct Normalize : torch::autograd::Function<Normalize> {
@@ -67,18 +90,25 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const Normalization& how = *normalization;
     const at::ScalarType type = moment_type(input.scalar_type());
     const at::Tensor gradient = gradients[0].to(type);
-    const at::Tensor scale = spread(saved[4], how, input.sizes());
     const at::Tensor values = input.to(type);
-    const at::Tensor normal =
-        how.centered ? (values - spread(saved[3], how, input.sizes())).mul_(scale) : values * scale;
+    const at::Tensor count = saved[5].clamp_min(1);
+    at::Tensor scale;
+    at::Tensor normal;
+    if (c10::GradMode::is_enabled()) {
+      normal = recorded_normal(values, how, count, scale);
+    } else {
+      scale = spread(saved[4], how, input.sizes());
+      normal = how.centered ? (values - spread(saved[3], how, input.sizes())).mul_(scale)
+                            : values * scale;
+    }
 
     variable_list results(5);
     if (ctx->needs_input_grad(0)) {
       at::Tensor inner = weight.defined() ? gradient * weight.to(type) : gradient;
-      const at::Tensor sums =
+      const at::Tensor sums = on_each_rank(
           sum_over(at::stack({total(inner, how), total(inner * normal, how)}).contiguous(),
-                   *how.mesh, how.axes);
-      const at::Tensor count = saved[5].clamp_min(1);
+                   *how.mesh, how.axes),
+          how.mesh, how.axes);
       inner = at::addcmul(inner, normal, spread(sums[1] / count, how, input.sizes()), -1);
       if (how.centered) inner.sub_(spread(sums[0] / count, how, input.sizes()));
       results[0] = inner.mul_(scale).to(input.scalar_type());

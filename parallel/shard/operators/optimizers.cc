@@ -1,6 +1,7 @@
 // What optimizers call on lists of tensors. LibTorch's foreach operators are taken apart into
 // operators on one tensor, which have rules of their own; fused steps run on local tensors, each in
 // its parameter's layout.
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -98,14 +99,15 @@ void check_and_unscale(at::TensorList gradients, at::Tensor& found_inf,
                        const at::Tensor& inverse_scale) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   std::vector<at::Tensor> locals;
-  ShardMesh::Ptr mesh;
+  std::vector<ShardMesh::Ptr> meshes;  // in the order that all ranks have
   for (const at::Tensor& gradient : gradients) {
     ShardTensorImpl* impl = shard_impl(gradient);
     if (impl == nullptr) {
       locals.push_back(gradient);
       continue;
     }
-    mesh = impl->spec()->mesh();
+    const ShardMesh::Ptr& mesh = impl->spec()->mesh();
+    if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
     const SpecPtr to = gradient_spec(impl->spec());
     if (!same(to, impl->spec())) {
       impl->replace(redistribute_local(impl->local(), impl->spec(), to), to);
@@ -115,7 +117,9 @@ void check_and_unscale(at::TensorList gradients, at::Tensor& found_inf,
   at::Tensor found = is_shard_tensor(found_inf) ? local_of(found_inf) : found_inf;
   at::_amp_foreach_non_finite_check_and_unscale_(
       locals, found, is_shard_tensor(inverse_scale) ? local_of(inverse_scale) : inverse_scale);
-  if (mesh) detail::all_reduce(mesh->group(), found, c10d::ReduceOp::MAX).wait();
+  for (const ShardMesh::Ptr& mesh : meshes) {
+    detail::all_reduce(mesh->group(), found, c10d::ReduceOp::MAX).wait();
+  }
 }
 
 bool register_lists() {
@@ -146,7 +150,7 @@ bool register_lists() {
   }
   return OperatorFamily("optimizers")
       .below_autograd("aten::_amp_foreach_non_finite_check_and_unscale_", &check_and_unscale,
-                      {"any Shard, Replicate", "a Partial is reduced; one number", ""})
+                      {"any Shard, Replicate", "a Partial is reduced; one number on each mesh", ""})
       .registered();
 }
 

@@ -3,13 +3,18 @@
 #include <numeric>
 #include <utility>
 
-#include "ATen/Functions.h"
 #include "ATen/WrapDimUtils.h"
+#include "ATen/core/grad_mode.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/operators/moments.h"
 
 namespace meshrun {
+
+// A value that all ranks along the axes have, for each rank's own part of a computation. Its
+// gradient is the sum of theirs.
+at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
+                        const std::vector<int64_t>& axes);
 
 std::vector<int64_t> reduced_dims(at::OptionalIntArrayRef dims, int64_t ndim) {
   std::vector<int64_t> chosen;
@@ -71,14 +76,31 @@ at::Tensor with_sums_only(const at::Tensor& tensor) {
 }
 
 at::Tensor stacked_along(const at::Tensor& own, const ShardMesh& mesh, int64_t axis) {
-  const int64_t ranks = mesh.shape()[static_cast<size_t>(axis)];
-  const int64_t self = mesh.coordinate()[static_cast<size_t>(axis)];
+  const std::vector<int64_t> rows(static_cast<size_t>(mesh.shape()[static_cast<size_t>(axis)]), 1);
   const at::Tensor row = own.unsqueeze(0);
-  const at::Tensor all = all_gather_v(row.detach().contiguous(),
-                                      Sizes(std::vector<int64_t>(static_cast<size_t>(ranks), 1)), 0,
-                                      true, GroupArgument(mesh.axis_group(axis)));
-  if (!own.requires_grad()) return all;
-  return at::cat({all.narrow(0, 0, self), row, all.narrow(0, self + 1, ranks - self - 1)});
+  if (!c10::GradMode::is_enabled() || !own.requires_grad()) {
+    return all_gather_v(row.detach().contiguous(), Sizes(rows), 0, true,
+                        GroupArgument(mesh.axis_group(axis)));
+  }
+  const auto shared = ShardMesh::Ptr::unsafe_reclaim_from_nonowning(const_cast<ShardMesh*>(&mesh));
+  Placements placements(mesh.shape().size());
+  placements[static_cast<size_t>(axis)] = Shard(0);
+  std::vector<DimCut> cuts = {{{axis}, rows}};
+  for (const int64_t extent : own.sizes()) cuts.push_back({{}, {extent}});
+  const SpecPtr apart =
+      make_spec(shared, ShardLayout::with_cuts(mesh.shape(), placements, std::move(cuts)));
+  return to_local(
+      redistribute(from_local(row, apart), replicated_spec(shared, apart->global_shape())));
+}
+
+at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
+                        const std::vector<int64_t>& axes) {
+  if (!c10::GradMode::is_enabled() || !value.requires_grad()) return value;
+  const SpecPtr whole = replicated_spec(mesh, value.sizes());
+  Placements summands(mesh->shape().size());
+  for (const int64_t axis : axes) summands[static_cast<size_t>(axis)] = Partial();
+  return to_local(from_local(value, whole),
+                  make_spec(mesh, whole->layout().with_placements(summands)));
 }
 
 at::Tensor combined(at::Tensor own, const SpecPtr& spec, const std::vector<int64_t>& dims,

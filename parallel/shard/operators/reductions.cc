@@ -10,14 +10,23 @@
 #include "parallel/shard/operators/assign.h"
 #include "parallel/shard/operators/moments.h"
 #include "parallel/shard/operators/reduced.h"
+#include "torch/csrc/autograd/custom_function.h"
 
 namespace meshrun {
+
+// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a computation. Its
+// gradient is the sum of theirs.
+at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
+                        const std::vector<int64_t>& axes);
+
 namespace {
 
 using OptionalDims = at::OptionalIntArrayRef;
 using OptionalType = std::optional<at::ScalarType>;
 using OptionalScalar = std::optional<at::Scalar>;
 using Dims = std::vector<int64_t>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 at::Tensor sum_dims(const at::Tensor& self, OptionalDims dim, bool keepdim, OptionalType dtype) {
   const at::Tensor input = with_sums_only(self);
@@ -80,17 +89,96 @@ at::Tensor prod_all(const at::Tensor& self, OptionalType dtype) {
                     reduced_spec(spec, dims, false, Replicate()));
 }
 
+// The ranks that have a part of reduced dimensions, for their gradients: those are of the whole, to
+// any order. Through each rank's own result they would be lost where that has none (a norm of zeros).
+void save_ranks(AutogradContext* ctx, const SpecPtr& spec, const Dims& axes) {
+  ctx->saved_data.emplace("spec", c10::IValue::make_capsule(spec));
+  ctx->saved_data["axes"] = axes;
+}
+
+// A result that all ranks have, for this rank's part of the gradient.
+at::Tensor on_saved_ranks(const at::Tensor& value, AutogradContext* ctx) {
+  const auto spec =
+      c10::static_intrusive_pointer_cast<ShardTensorSpec>(ctx->saved_data.at("spec").toCapsule());
+  return on_each_rank(value, spec->mesh(), ctx->saved_data["axes"].toIntVector());
+}
+
+struct LogSumExp : torch::autograd::Function<LogSumExp> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec,
+                            const Dims& dims, const Dims& axes) {
+    const at::Tensor sum = combined(at::logsumexp(local, dims, true), spec, dims,
+                                    [](const at::Tensor& all) { return at::logsumexp(all, 0); });
+    ctx->save_for_backward({local, sum});
+    save_ranks(ctx, spec, axes);
+    return sum;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor weight = (saved[0] - on_saved_ranks(saved[1], ctx)).exp();
+    return {on_saved_ranks(gradients[0], ctx) * weight.conj(), {}, {}, {}};
+  }
+};
+
 at::Tensor logsumexp(const at::Tensor& self, at::IntArrayRef dim, bool keepdim) {
   const at::Tensor input = without_summands(self);
   const SpecPtr& spec = spec_of(input);
   const Dims dims = reduced_dims(dim, input.dim());
-  const at::Tensor own = at::logsumexp(to_local(input), dims, keepdim);
-  return from_local(
-      combined(own, spec, dims, [](const at::Tensor& all) { return at::logsumexp(all, 0); }),
-      reduced_spec(spec, dims, keepdim, Replicate()));
+  const at::Tensor local = to_local(input);
+  const SpecPtr result = reduced_spec(spec, dims, keepdim, Replicate());
+  const Dims axes = axes_that_cut(*spec, dims);
+  if (axes.empty()) return from_local(at::logsumexp(local, dims, keepdim), result);
+  return from_local(dropped(LogSumExp::apply(local, spec, dims, axes), dims, keepdim), result);
 }
 
-// The norm of the norms that ranks have.
+// The norm of the norms that ranks have. Its derivative is LibTorch's, of the whole.
+struct VectorNorm : torch::autograd::Function<VectorNorm> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& local, const SpecPtr& spec,
+                            const Dims& dims, const Dims& axes, double order, OptionalType dtype) {
+    const at::ScalarType result = at::toRealValueType(dtype.value_or(local.scalar_type()));
+    const OptionalType type = at::isReducedFloatingType(result) ? OptionalType(at::kFloat) : dtype;
+    // Without elements LibTorch has no norm of a negative order.
+    at::Tensor norm = order < 0 && reduced_count(local.sizes(), dims) == 0
+                          ? at::sum(at::abs(local), dims, true, type.value_or(result)) +
+                                std::numeric_limits<double>::infinity()
+                          : at::linalg_vector_norm(local, order, dims, true, type);
+    norm = combined(norm, spec, dims, [&](const at::Tensor& all) {
+      return order == 0 ? at::sum(all, 0) : at::linalg_vector_norm(all, order, Dims{0});
+    });
+    norm = norm.to(result);
+    ctx->save_for_backward({local, norm});
+    ctx->saved_data["order"] = order;
+    save_ranks(ctx, spec, axes);
+    return norm;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const variable_list saved = ctx->get_saved_variables();
+    const double order = ctx->saved_data["order"].toDouble();
+    const at::ScalarType type = saved[0].scalar_type();
+    const at::Tensor x = at::isReducedFloatingType(type) ? saved[0].to(at::kFloat) : saved[0];
+    const at::Tensor norm = on_saved_ranks(saved[1], ctx);
+    const at::Tensor gradient = on_saved_ranks(gradients[0], ctx);
+    const at::Tensor none = saved[1] == 0;
+    at::Tensor result;
+    if (order == 0) {
+      result = at::zeros_like(x);
+    } else if (order == 1) {
+      result = x.sgn() * gradient;
+    } else if (order == 2) {
+      result = x * (gradient / norm).masked_fill(none, 0);
+    } else if (order < 1) {
+      const at::Tensor slope = x.sgn() * x.abs().pow(order - 1).masked_fill(x == 0, 0);
+      result = slope * gradient * norm.pow(1 - order);
+    } else {
+      const at::Tensor slope =
+          order < 2 ? x.sgn() * x.abs().pow(order - 1) : x * x.abs().pow(order - 2);
+      result = slope * (gradient / norm.pow(order - 1)).masked_fill(none, 0);
+    }
+    return {result.to(type), {}, {}, {}, {}, {}};
+  }
+};
+
 at::Tensor vector_norm(const at::Tensor& self, const at::Scalar& ord, OptionalDims dim,
                        bool keepdim, OptionalType dtype) {
   const at::Tensor input = without_summands(self);
@@ -98,27 +186,18 @@ at::Tensor vector_norm(const at::Tensor& self, const at::Scalar& ord, OptionalDi
   const Dims dims = reduced_dims(dim, input.dim());
   const at::Tensor local = to_local(input);
   const double order = ord.toDouble();
-  const int64_t own = reduced_count(spec->local_shape(), dims);
-  if (axes_that_cut(*spec, dims).empty()) {
-    return from_local(at::linalg_vector_norm(local, ord, dims, keepdim, dtype),
-                      reduced_spec(spec, dims, keepdim, Replicate()));
+  const SpecPtr result = reduced_spec(spec, dims, keepdim, Replicate());
+  const Dims axes = axes_that_cut(*spec, dims);
+  if (axes.empty()) {
+    return from_local(at::linalg_vector_norm(local, ord, dims, keepdim, dtype), result);
   }
   if (std::isinf(order)) {
     // Extremes share a gradient among equal elements of all ranks.
     const at::Tensor sizes = at::abs(dtype ? input.to(*dtype) : input);
     return order > 0 ? at::amax(sizes, dims, keepdim) : at::amin(sizes, dims, keepdim);
   }
-  const at::ScalarType result = at::toRealValueType(dtype.value_or(self.scalar_type()));
-  const OptionalType type = at::isReducedFloatingType(result) ? OptionalType(at::kFloat) : dtype;
-  // Without elements LibTorch has no norm of a negative order; the sum keeps the history.
-  at::Tensor norm = own == 0 && order < 0
-                        ? at::sum(at::abs(local), dims, keepdim, type.value_or(result)) +
-                              std::numeric_limits<double>::infinity()
-                        : at::linalg_vector_norm(local, ord, dims, keepdim, type);
-  norm = combined(norm, spec, dims, [&](const at::Tensor& all) {
-    return order == 0 ? at::sum(all, 0) : at::linalg_vector_norm(all, ord, Dims{0});
-  });
-  return from_local(norm.to(result), reduced_spec(spec, dims, keepdim, Replicate()));
+  const at::Tensor norm = VectorNorm::apply(local, spec, dims, axes, order, dtype);
+  return from_local(dropped(norm, dims, keepdim), result);
 }
 
 at::Tensor norm_all(const at::Tensor& self, const at::Scalar& p) {

@@ -11,6 +11,7 @@
 #include "ATen/ops/select_backward.h"
 #include "ATen/ops/slice.h"
 #include "ATen/ops/slice_backward.h"
+#include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/layout/view_layout.h"
@@ -34,10 +35,11 @@ struct CutNode : torch::autograd::Node {
   SpecPtr spec;  // of the input's gradient
   int64_t dim = 0;
 
-  // This rank's part of the gradient; `layout`: that of the view, from `spec`.
+  // This rank's part of the gradient; `layout`: that of the view, from `spec`. Where one rank has the
+  // view's values, the gradient's own gradient is a summand.
   at::Tensor local_part(const at::Tensor& gradient, const ShardLayout& layout) const {
-    const SpecPtr wanted = without_partial(make_spec(spec->mesh(), layout));
-    return to_local(redistribute(promote(gradient, spec->mesh()), wanted));
+    const SpecPtr view = make_spec(spec->mesh(), layout);
+    return to_local(redistribute(promote(gradient, spec->mesh()), without_partial(view)), view);
   }
 };
 
@@ -52,7 +54,7 @@ struct SelectOfCut : CutNode {
     const int64_t own = index - spec->box().offsets[d];
     const bool has = own >= 0 && own < spec->box().sizes[d];
     return {from_local(has ? at::select_backward(part, spec->local_shape(), dim, own)
-                           : part.new_zeros(spec->local_shape()),
+                           : tie(part.new_zeros(spec->local_shape()), part),
                        spec)};
   }
 };

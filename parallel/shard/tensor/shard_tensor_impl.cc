@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -23,13 +25,51 @@ c10::DispatchKeySet keys_of(const at::Tensor& local) {
   return backend | c10::DispatchKeySet(kOperatorKey) | c10::DispatchKeySet(kFunctionKey);
 }
 
+// What still writes a local tensor, as the tensor and its copies share it: the first of their readers
+// waits, the others wait for that reader, and the work's memory is then freed. Readers change nothing
+// of the tensor, so any number of threads may be the first. On a GPU the work is ordered before the
+// stream of the first reader. An error of the work is raised in every reader.
+class PendingWrite : public c10d::Work {
+ public:
+  using WorkPtr = ShardTensorImpl::WorkPtr;
+
+  // Null for null; one of these as it is.
+  static WorkPtr of(WorkPtr work) {
+    if (!work || dynamic_cast<PendingWrite*>(work.get()) != nullptr) return work;
+    return c10::make_intrusive<PendingWrite>(std::move(work));
+  }
+
+  explicit PendingWrite(WorkPtr work) : work_(std::move(work)) {}
+
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    if (is_done_.load(std::memory_order_acquire)) return true;
+    const std::lock_guard lock(mutex_);
+    if (!work_) return true;
+    work_->wait(timeout);
+    work_.reset();
+    is_done_.store(true, std::memory_order_release);
+    return true;
+  }
+
+  bool isCompleted() override {
+    if (is_done_.load(std::memory_order_acquire)) return true;
+    const std::lock_guard lock(mutex_);
+    return !work_ || work_->isCompleted();
+  }
+
+ private:
+  std::atomic<bool> is_done_{false};
+  std::mutex mutex_;
+  WorkPtr work_;  // null once done
+};
+
 }  // namespace
 
 ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending)
     : TensorImpl(keys_of(local), local.dtype(), local.device()),
       local_(std::move(local)),
       spec_(std::move(spec)),
-      pending_(std::move(pending)) {
+      pending_(PendingWrite::of(std::move(pending))) {
   TORCH_INTERNAL_ASSERT(local_.sizes() == at::IntArrayRef(spec_->local_shape()),
                         fmt::format("a local tensor of [{}] for {}",
                                     fmt::join(local_.sizes(), ", "), spec_->to_string()));
@@ -76,10 +116,8 @@ void ShardTensorImpl::mirror_strides() {
   set_sizes_and_strides(global, mirrored);
 }
 
-void ShardTensorImpl::wait() const {
-  pending_->wait();
-  pending_.reset();
-}
+// Keeps it: another thread may be reading it.
+void ShardTensorImpl::wait() const { pending_->wait(); }
 
 void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
   local_ = std::move(local);

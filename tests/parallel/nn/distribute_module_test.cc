@@ -100,6 +100,52 @@ TEST(DistributeModuleTest, GradientsAreThoseOfTheGlobalLoss) {
   run_in_worlds("distributed_gradients", {1, 2, 3, 4}, {"ucx"});
 }
 
+// A penalty on the weights, plain and equal on all ranks, on either side of the sharded loss; then one
+// on the weights' gradient.
+const bool kPenalty = register_rank_function("distributed_penalty", [] {
+  const JoinedWorld world;
+  const TestMesh test = mesh_of(world);
+  Network network, alone;
+  distribute_module(*network, test.mesh);
+  const Tensor whole = data(7);
+  const ShardTensor x = cut(whole, test.mesh, test.placements(0, 1));
+  const auto penalty = [](const Network& of) {
+    return of->linear->weight.square().sum() + (of->position.sum() * of->factor).exp() * 0.1;
+  };
+  for (const bool comes_first : {false, true}) {
+    const auto total = [&](const Network& of, const Tensor& input) {
+      // Recorded first, differentiated last.
+      if (comes_first) {
+        const Tensor plain = penalty(of);
+        return plain + of->loss(input);
+      }
+      const Tensor loss = of->loss(input);
+      return loss + penalty(of);
+    };
+    network->zero_grad();
+    alone->zero_grad();
+    for (int pass = 0; pass < 2; ++pass) {
+      total(network, x).backward();
+      total(alone, whole).backward();
+      expect_near(network, alone);
+    }
+    network->zero_grad();
+    alone->zero_grad();
+    const auto of_gradient = [&](const Network& of, const Tensor& input) {
+      const std::vector<Tensor> gradients = torch::autograd::grad(
+          {total(of, input)}, {of->linear->weight, of->position, of->factor}, {}, true, true);
+      return gradients[0].square().sum() + gradients[1].pow(3).sum() * gradients[2];
+    };
+    of_gradient(network, x).backward();
+    of_gradient(alone, whole).backward();
+    expect_near(network, alone);
+  }
+});
+
+TEST(DistributeModuleTest, PenaltiesOnWeightsStandBesideTheShardedLoss) {
+  run_in_worlds("distributed_penalty", {1, 2, 3, 4}, {"ucx"});
+}
+
 const bool kErrors = register_rank_function("distributed_errors", [] {
   const JoinedWorld world;
   const DeviceMesh mesh = mesh_of(world).mesh;

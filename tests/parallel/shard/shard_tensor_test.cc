@@ -301,6 +301,28 @@ void go_backward(const JoinedWorld& world) {
   EXPECT_TRUE(at::equal(leaf.grad(), rows.whole.sum(0)));
   expect_whole(y.grad(), at::full({7, 3}, 2.0, at::kDouble));
 
+  // What was computed from a plain leaf has a plain gradient, and so has the leaf, whatever comes
+  // first.
+  for (const bool plain_first : {false, true}) {
+    leaf.mutable_grad() = at::Tensor();
+    const at::Tensor plain = (leaf * leaf).sum();
+    const at::Tensor loss = at::mul(y, leaf * 1).sum() + at::mul(y, leaf).sum();
+    (plain_first ? plain + loss : loss + plain).backward();
+    ASSERT_FALSE(is_shard_tensor(leaf.grad()));
+    EXPECT_TRUE(at::equal(leaf.grad(), rows.whole.sum(0) * 2 + 4));
+  }
+  // An announcement ends with its leaf, and does not hinder other hooks.
+  leaf.mutable_grad() = at::Tensor();
+  const unsigned doubled = leaf.register_hook([](const at::Tensor& g) { return g * 2; });
+  at::mul(y, leaf).sum().backward();
+  EXPECT_TRUE(at::equal(leaf.grad(), rows.whole.sum(0) * 2));
+  leaf.remove_hook(doubled);
+  const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> weak(
+      leaf.getIntrusivePtr());
+  leaf = at::Tensor();
+  EXPECT_TRUE(weak.expired());
+  EXPECT_EQ(weak.weak_use_count(), 1) << "somebody remembers the leaf";
+
   // from_local keeps the history of the local tensor.
   at::Tensor part = part_of(rows.whole, *rows.spec).requires_grad_();
   const ShardTensor z =

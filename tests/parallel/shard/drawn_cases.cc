@@ -1,0 +1,142 @@
+#include "tests/parallel/shard/drawn_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "ATen/ATen.h"
+#include "fmt/format.h"
+#include "parallel/manager/distributed_manager.h"
+#include "parallel/shard/shard_tensor.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+using Families = std::map<std::string, std::function<OperatorCase(Draw&)>>;
+
+Families& families() {
+  static auto* families = new Families;
+  return *families;
+}
+
+int64_t number_of(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
+bool contains(const std::vector<size_t>& indices, size_t index) {
+  return std::find(indices.begin(), indices.end(), index) != indices.end();
+}
+
+}  // namespace
+
+bool register_operator_cases(const std::string& family, std::function<OperatorCase(Draw&)> draw) {
+  families()[family] = std::move(draw);
+  return true;
+}
+
+PlacedCase::PlacedCase(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh,
+                       c10::Device device)
+    : said(drawn.name) {
+  bool any_sharded = false;
+  for (size_t i = 0; i < drawn.inputs.size(); ++i) {
+    const at::Tensor input = drawn.inputs[i].to(device);
+    const bool wants = drawn.differentiable && at::isFloatingType(input.scalar_type());
+    const bool is_plain = contains(drawn.plain, i) && (any_sharded || i + 1 < drawn.inputs.size());
+    whole.push_back(input.detach().clone().set_requires_grad(wants && !is_plain));
+    if (is_plain) {
+      sharded.push_back(input.detach().clone());
+      said += ", plain";
+      continue;
+    }
+    any_sharded = true;
+    const SpecPtr spec = make_spec(mesh, draw_layout(draw, mesh->shape(), input.sizes().vec(),
+                                                     wants && !drawn.no_partial && input.dim() > 0,
+                                                     !contains(drawn.never_sharded, i)));
+    any_partial |= spec->has_partial();
+    said += fmt::format(", {}", spec->to_string());
+    sharded.push_back(ShardTensor(part_of(input, *spec), spec, wants));
+  }
+  if (std::getenv("MESHRUN_SHARD_VERBOSE") != nullptr) fmt::print(stderr, "{}\n", said);
+}
+
+void for_each_drawn_case(int64_t draws, const CaseCheck& check) {
+  const JoinedWorld world;
+  std::vector<ShardMesh::Ptr> meshes = {ShardMesh::of(world.manager.initialize_mesh(
+      world.size == 4 ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{1, world.size},
+      {"dp", "domain"}))};
+  MeshLayout flat{{"all"}, {world.size}, std::vector<int>(static_cast<size_t>(world.size))};
+  std::iota(flat.ranks.begin(), flat.ranks.end(), 0);
+  meshes.push_back(ShardMesh::of(DeviceMesh(flat, world.rank)));
+
+  const char* only = std::getenv("MESHRUN_SHARD_FAMILY");
+  const auto seed = static_cast<uint64_t>(number_of("MESHRUN_TEST_SEED", 1));
+  draws = number_of("MESHRUN_SHARD_CASES", draws);
+  for (const auto& [family, draw_case] : families()) {
+    if (only != nullptr && family != only) continue;
+    for (int64_t i = 0; i < draws; ++i) {
+      const uint64_t own_seed = seed * 1000003 + static_cast<uint64_t>(i);
+      Draw draw(own_seed);
+      SCOPED_TRACE(fmt::format("family {}, draw {}", family, i));
+      const OperatorCase drawn = draw_case(draw);
+      try {
+        check(drawn, draw, meshes[static_cast<size_t>(i % 2)], world.manager.device());
+      } catch (const std::exception& error) {
+        // Ranks may have parted: what follows would wait for them.
+        ADD_FAILURE() << drawn.name << ": " << std::string(error.what()).substr(0, 1000);
+        return;
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+void run_drawn_cases(const std::string& function, int world) {
+  std::vector<Variables> ranks = env_ranks(world);
+  for (Variables& variables : ranks) {
+    for (const char* name : {"MESHRUN_SHARD_CASES", "MESHRUN_SHARD_FAMILY", "MESHRUN_TEST_SEED",
+                             "MESHRUN_TEST_WHOLE", "MESHRUN_SHARD_VERBOSE"}) {
+      if (const char* value = std::getenv(name)) variables[name] = value;
+    }
+    variables["MESHRUN_SHARD_STRICT"] = "1";
+  }
+  expect_success(run_ranks(function, ranks, std::chrono::minutes(90)));
+}
+
+at::Tensor whole_of(const at::Tensor& tensor) {
+  return is_shard_tensor(tensor) ? ShardTensor(tensor).full_tensor().detach() : tensor.detach();
+}
+
+std::string difference(const at::Tensor& is, const at::Tensor& should, Equality equality) {
+  if (is.sizes() != should.sizes() || is.scalar_type() != should.scalar_type()) {
+    return fmt::format("{} of {} dimensions and {} elements, not {} of {} and {}",
+                       c10::toString(is.scalar_type()), is.dim(), is.numel(),
+                       c10::toString(should.scalar_type()), should.dim(), should.numel());
+  }
+  if (is.numel() == 0 || at::equal(is, should)) return "";
+  const bool exact = equality == Equality::kBits || !at::isFloatingType(is.scalar_type());
+  const at::Tensor a = is.to(at::kDouble);
+  const at::Tensor b = should.to(at::kDouble);
+  const at::Tensor finite = a.isfinite().logical_and(b.isfinite());
+  if (!at::equal(at::nan_to_num(a.masked_fill(finite, 0)),
+                 at::nan_to_num(b.masked_fill(finite, 0)))) {
+    return "other infinities or NaNs";
+  }
+  const at::Tensor apart = (a - b).masked_fill(finite.logical_not(), 0);
+  const double relative =
+      apart.norm().item<double>() /
+      std::max(b.masked_fill(finite.logical_not(), 0).norm().item<double>(), 1e-3);
+  const double tolerance = exact                             ? 0
+                           : is.scalar_type() == at::kDouble ? 1e-10
+                           : is.scalar_type() == at::kFloat  ? 1e-5
+                                                             : 2e-2;
+  return relative <= tolerance ? "" : fmt::format("relative L2 {}", relative);
+}
+
+}  // namespace meshrun
