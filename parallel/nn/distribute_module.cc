@@ -155,6 +155,7 @@ void distribute_module(torch::nn::Module& module, const std::optional<DeviceMesh
     const c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> weak(
         parameter.getIntrusivePtr());
     parameter.register_hook([mesh, weak](const Tensor& gradient) -> Tensor {
+      if (!gradient.defined()) return gradient;  // zero
       return is_accumulated(Tensor(weak.lock())) ? summand_of(gradient, mesh) : gradient;
     });
     announce_plain_leaf(parameter);

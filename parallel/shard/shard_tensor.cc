@@ -81,7 +81,10 @@ at::Tensor summand(const at::Tensor& local, const ShardTensorSpec& spec) {
   const int64_t ranks = ranks_averaged(spec);
   if (ranks == 1) return local;
   at::Tensor share = at::alias(local);
-  share.register_hook([ranks](const at::Tensor& arrived) { return at::div(arrived, ranks); });
+  // Undefined: zero, as everywhere in autograd.
+  share.register_hook([ranks](const at::Tensor& arrived) {
+    return arrived.defined() ? at::div(arrived, ranks) : arrived;
+  });
   return share;
 }
 
@@ -102,6 +105,7 @@ ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
   self.set_requires_grad(true);
   const SpecPtr gradient = gradient_spec(spec);
   self.register_hook([gradient](const at::Tensor& arrived) {
+    if (!arrived.defined()) return arrived;
     return meshrun::redistribute(promote(arrived, gradient->mesh()), gradient);
   });
 }
@@ -163,7 +167,9 @@ at::Tensor ShardTensor::to_local(const std::optional<Placements>& grad_placement
   if (!local.requires_grad()) return alias_of(*this);
   const int64_t ranks = ranks_averaged(*spec(), gradient ? gradient->placements() : Placements());
   if (ranks > 1) {
-    local.register_hook([ranks](const at::Tensor& arrived) { return at::mul(arrived, ranks); });
+    local.register_hook([ranks](const at::Tensor& arrived) {
+      return arrived.defined() ? at::mul(arrived, ranks) : arrived;
+    });
   }
   return local;
 }

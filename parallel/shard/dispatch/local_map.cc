@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/promotion.h"
@@ -31,6 +32,8 @@ SpecPtr saved_spec(AutogradContext* ctx, const char* name) {
 // `local` counts writes together with the sharded tensor, whose memory it has: autograd finds what it
 // saved on either side and somebody wrote on the other.
 at::Tensor wrap_counted(const at::Tensor& local, const SpecPtr& spec) {
+  // Derivatives of sgn() and the like are zeros without memory.
+  if (local._is_zerotensor()) return wrap(at::zeros(local.sizes(), local.options()), spec);
   at::Tensor sharded = wrap(local.detach(), spec);
   c10::TensorImpl* impl = sharded.unsafeGetTensorImpl();
   if (!impl->is_inference()) {
@@ -83,15 +86,15 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec, const SpecPt
 struct ToLocal : torch::autograd::Function<ToLocal> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const SpecPtr& gradient) {
-    ctx->set_materialize_grads(false);
     save_spec(ctx, "gradient", gradient);
     const SpecPtr& values = spec_of(tensor);
     // Where nothing is Partial the two are alike.
     if (values->has_partial() || gradient->has_partial()) save_spec(ctx, "values", values);
     return alias_of(tensor);
   }
+  // A local graph may say "undefined", which means zero, on some ranks alone, those whose part is empty.
+  // What follows may communicate: it must follow on all ranks. So the gradient is always materialized.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
     return {
         from_local(gradients[0], saved_spec(ctx, "gradient"), saved_spec_or_null(ctx, "values")),
         at::Tensor()};

@@ -97,12 +97,17 @@ Tensor count(const ClassOperands& operands, int64_t ignore_index) {
 // The loss of local operands, with a reduction.
 using LocalLoss = std::function<Tensor(const ClassOperands&, int64_t reduction)>;
 
-// The loss of no scores. All operands are in its graph: gradients are exchanged by all ranks.
+// The loss of no scores. All ranks exchange gradients of any order: the graph has every operand, as
+// that of a loss has it, quadratic in the scores and linear in the others.
 Tensor zero_of(const ClassOperands& operands) {
-  Tensor zero = operands.scores.sum();
-  if (operands.target.requires_grad()) zero = zero + operands.target.sum();
-  if (operands.weight && operands.weight->requires_grad()) zero = zero + operands.weight->sum() * 0;
-  return zero;
+  Tensor zero = operands.scores.square();
+  if (operands.target.requires_grad()) zero = zero * operands.target;
+  if (operands.weight && operands.weight->requires_grad()) {
+    std::vector<int64_t> along_classes(static_cast<size_t>(zero.dim()), 1);
+    along_classes[static_cast<size_t>(operands.dim)] = operands.weight->numel();
+    zero = zero * operands.weight->view(along_classes);
+  }
+  return zero.sum();
 }
 
 Tensor reduced(const ClassOperands& operands, int64_t reduction, int64_t ignore_index,

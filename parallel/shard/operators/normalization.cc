@@ -118,6 +118,17 @@ Dims normalized_dims(const at::Tensor& input, at::IntArrayRef shape, const char*
   return range(input.dim() - count, input.dim());
 }
 
+// What a layer that moves nothing makes of no elements. Its derivatives of any order reach the
+// operands that those of a layer with elements reach, so all ranks exchange their gradients.
+// `leads_to_bias`: LibTorch's second derivative does so, with zeros.
+at::Tensor of_nothing(const Input& x, const at::Tensor& weight, const at::Tensor& bias,
+                      bool leads_to_bias) {
+  at::Tensor y = x.local.square();
+  if (weight.defined()) y = y * weight;
+  if (bias.defined()) y = y + (leads_to_bias ? bias.square() : bias);
+  return from_local(y.to(x.local.scalar_type()), x.spec);
+}
+
 at::Tensor layer_norm(const at::Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
                       const OptionalTensor& bias, double eps, bool cudnn_enable) {
   const Dims dims = normalized_dims(input, shape, "layer_norm");
@@ -125,7 +136,8 @@ at::Tensor layer_norm(const at::Tensor& input, at::IntArrayRef shape, const Opti
   const at::Tensor w = part(weight, x, dims, "layer_norm");
   const at::Tensor b = part(bias, x, dims, "layer_norm");
   const auto how = averaging(x, dims, eps);
-  if (how->axes.empty() && x.local.numel() > 0) {
+  if (how->axes.empty()) {
+    if (x.local.numel() == 0) return of_nothing(x, w, b, true);
     return from_local(at::layer_norm(x.local, shape, w, b, eps, cudnn_enable), x.spec);
   }
   autocast_to_float(x);
@@ -172,7 +184,8 @@ at::Tensor rms_norm(const at::Tensor& input, at::IntArrayRef shape, const Option
     epsilon = eps.value_or(static_cast<double>(std::numeric_limits<scalar_t>::epsilon()));
   });
   const auto how = averaging(x, dims, epsilon);
-  if (how->axes.empty() && x.local.numel() > 0) {
+  if (how->axes.empty()) {
+    if (x.local.numel() == 0) return of_nothing(x, w, {}, false);
     return from_local(
         at::rms_norm(x.local, shape, w.defined() ? OptionalTensor(w) : std::nullopt, eps), x.spec);
   }
@@ -201,7 +214,10 @@ at::Tensor group_norm(const at::Tensor& input, int64_t num_groups, const Optiona
   const int64_t groups = between ? x.local.size(1) / per_group : num_groups;
   const auto how = averaging(x, range(2, input.dim()), eps);
   if (!between) how->axes = axes_that_cut(*x.spec, range(1, input.dim()));
-  if (how->axes.empty() && x.local.numel() > 0) {
+  if (how->axes.empty()) {
+    if (x.local.numel() == 0) {
+      return of_nothing(x, over_channels(w, input.dim()), over_channels(b, input.dim()), false);
+    }
     return from_local(at::group_norm(x.local, groups, w, b, eps, cudnn_enabled), x.spec);
   }
   autocast_to_float(x);
@@ -239,11 +255,7 @@ at::Tensor with_given_moments(const Input& x, const OptionalTensor& weight,
   if (x.local.numel() > 0) {
     return from_local(at::batch_norm(x.local, w, b, m, v, false, 0, eps, cudnn_enabled), x.spec);
   }
-  const int64_t ndim = x.local.dim();
-  at::Tensor y = x.local * over_channels(at::rsqrt(v + eps), ndim);
-  if (w.defined()) y = y * over_channels(w, ndim);
-  if (b.defined()) y = y + over_channels(b, ndim);
-  return from_local(y.to(x.local.scalar_type()), x.spec);
+  return of_nothing(x, over_channels(w, x.local.dim()), over_channels(b, x.local.dim()), true);
 }
 
 at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight,
@@ -288,7 +300,10 @@ at::Tensor instance_norm(const at::Tensor& input, const OptionalTensor& weight,
   const at::Tensor b = part(bias, x, {1}, "instance_norm");
   const bool updates = is_defined(running_mean) || is_defined(running_var);
   const auto how = averaging(x, range(2, input.dim()), eps);
-  if (how->axes.empty() && !updates && x.local.numel() > 0) {
+  if (how->axes.empty() && !updates) {
+    if (x.local.numel() == 0) {
+      return of_nothing(x, over_channels(w, input.dim()), over_channels(b, input.dim()), true);
+    }
     return from_local(at::instance_norm(x.local, w, b, {}, {}, true, momentum, eps, cudnn_enabled),
                       x.spec);
   }

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "ATen/ops/empty.h"
 #include "fmt/format.h"
+#include "parallel/collectives/differentiable.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/redistribute/redistribute.h"
 
@@ -105,9 +105,8 @@ at::Tensor WindowPlan::gather(const at::Tensor& local, const c10::Scalar& paddin
 }
 
 at::Tensor WindowPlan::nothing(const at::Tensor& gathered, bool keeps_input) const {
-  const at::Tensor empty = at::empty(result_->local_shape(), gathered.options());
-  if (!gathered.requires_grad()) return empty;
-  return tie(empty, keeps_input ? gathered.square() : gathered);
+  const at::Tensor empty = connected_zeros(gathered, result_->local_shape());
+  return keeps_input ? tie(empty, gathered) : empty;
 }
 
 std::vector<int64_t> for_each_dim(at::IntArrayRef values, size_t count, const char* name) {

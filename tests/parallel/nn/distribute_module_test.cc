@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 
@@ -113,7 +114,7 @@ const bool kPenalty = register_rank_function("distributed_penalty", [] {
     return of->linear->weight.square().sum() + (of->position.sum() * of->factor).exp() * 0.1;
   };
   for (const bool comes_first : {false, true}) {
-    const auto total = [&](const Network& of, const Tensor& input) {
+    const auto total = [&](Network& of, const Tensor& input) {
       // Recorded first, differentiated last.
       if (comes_first) {
         const Tensor plain = penalty(of);
@@ -131,7 +132,7 @@ const bool kPenalty = register_rank_function("distributed_penalty", [] {
     }
     network->zero_grad();
     alone->zero_grad();
-    const auto of_gradient = [&](const Network& of, const Tensor& input) {
+    const auto of_gradient = [&](Network& of, const Tensor& input) {
       const std::vector<Tensor> gradients = torch::autograd::grad(
           {total(of, input)}, {of->linear->weight, of->position, of->factor}, {}, true, true);
       return gradients[0].square().sum() + gradients[1].pow(3).sum() * gradients[2];
@@ -144,6 +145,35 @@ const bool kPenalty = register_rank_function("distributed_penalty", [] {
 
 TEST(DistributeModuleTest, PenaltiesOnWeightsStandBesideTheShardedLoss) {
   run_in_worlds("distributed_penalty", {1, 2, 3, 4}, {"ucx"});
+}
+
+// Says that the second tensor has no gradient, which autograd calls undefined.
+struct Ignores : torch::autograd::Function<Ignores> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, const Tensor&) {
+    return x * 1;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0], Tensor()};
+  }
+};
+
+const bool kIgnored = register_rank_function("distributed_ignored", [] {
+  const JoinedWorld world;
+  const TestMesh test = mesh_of(world);
+  Network network;
+  distribute_module(*network, test.mesh);
+  const ShardTensor x = cut(data(7), test.mesh, test.placements(0, 1));
+  const ShardTensor leaf(x.to_local(), x.spec(), true);
+  Ignores::apply(network->loss(x), network->unused).backward();
+  EXPECT_FALSE(network->unused.grad().defined());
+  EXPECT_TRUE(network->factor.grad().defined());
+  Ignores::apply(leaf.sum(), leaf).backward();
+  EXPECT_TRUE(at::equal(ShardTensor(leaf.grad()).to_local(), at::ones_like(x.to_local())));
+});
+
+TEST(DistributeModuleTest, AnUndefinedGradientChangesNothing) {
+  run_in_worlds("distributed_ignored", {1, 2, 4}, {"ucx"});
 }
 
 const bool kErrors = register_rank_function("distributed_errors", [] {
