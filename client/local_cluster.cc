@@ -47,41 +47,67 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options&
   if (::pipe2(pipe, O_CLOEXEC) != 0) return os::ErrnoStatus(errno, "pipe");
   const os::UniqueFd lifeline_read(pipe[0]);
   cluster->lifeline_ = os::UniqueFd(pipe[1]);
-  cluster->address_ = fmt::format("unix:{}/c.sock", path);
+  cluster->address_ =
+      options.coordinator.empty() ? fmt::format("unix:{}/c.sock", path) : options.coordinator;
+  if (options.coordinator.empty() || !options.listen.empty()) {
+    MESHRUN_RETURN_IF_ERROR(cluster->StartCoordinator(lifeline_read.get()));
+  }
+  MESHRUN_RETURN_IF_ERROR(cluster->StartWorker(lifeline_read.get()));
+  return cluster;
+}
 
-  MESHRUN_ASSIGN_OR_RETURN(
-      cluster->coordinator_,
-      DaemonProcess::Start(
-          {.program = "meshrun-coordinator",
-           .arguments = {"--listen", cluster->address_, "--ephemeral", "--log-level", "warning"},
-           .log_path = path + "/coordinator.log",
-           .lifeline_fd = lifeline_read.get()}));
+absl::Status LocalCluster::StartCoordinator(int lifeline) {
+  std::vector<std::string> arguments = {"--listen",
+                                        options_.listen.empty() ? address_ : options_.listen,
+                                        "--ephemeral", "--log-level", "warning"};
+  arguments.insert(arguments.end(), options_.security_flags.begin(), options_.security_flags.end());
+  MESHRUN_ASSIGN_OR_RETURN(coordinator_,
+                           DaemonProcess::Start({.program = "meshrun-coordinator",
+                                                 .arguments = std::move(arguments),
+                                                 .log_path = directory_.path() + "/coordinator.log",
+                                                 .lifeline_fd = lifeline}));
   // The coordinator first: it serves after 10 ms, while gRPC retries a connection that failed only
   // after 100 ms.
-  MESHRUN_RETURN_IF_ERROR(cluster->coordinator_->WaitReady(kStartTimeout).status());
-  cluster->options_.trace("coordinator serves");
+  MESHRUN_RETURN_IF_ERROR(coordinator_->WaitReady(kStartTimeout).status());
+  options_.trace("coordinator serves");
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartWorker(int lifeline) {
   std::vector<std::string> arguments = {"--coordinator",
-                                        cluster->address_,
+                                        address_,
                                         "--state-dir",
-                                        path + "/w",
-                                        "--address",
-                                        "127.0.0.1",
+                                        directory_.path() + "/w",
                                         "--slots",
-                                        fmt::format("{}", options.slots),
+                                        fmt::format("{}", options_.slots),
                                         "--log-limit",
-                                        fmt::format("{}", options.log_limit_bytes),
+                                        fmt::format("{}", options_.log_limit_bytes),
                                         "--kill-at-once-on-lifeline",
                                         "--log-level",
                                         "warning"};
-  arguments.insert(arguments.end(), options.worker_flags.begin(), options.worker_flags.end());
-  MESHRUN_ASSIGN_OR_RETURN(cluster->worker_,
+  const std::string address = options_.coordinator.empty() ? "127.0.0.1" : options_.node_address;
+  if (!address.empty()) arguments.insert(arguments.end(), {"--address", address});
+  if (!options_.node_name.empty()) {
+    arguments.insert(arguments.end(), {"--name", options_.node_name});
+  }
+  arguments.insert(arguments.end(), options_.security_flags.begin(), options_.security_flags.end());
+  arguments.insert(arguments.end(), options_.worker_flags.begin(), options_.worker_flags.end());
+  MESHRUN_ASSIGN_OR_RETURN(worker_,
                            DaemonProcess::Start({.program = "meshrun-worker",
                                                  .arguments = std::move(arguments),
-                                                 .log_path = path + "/worker.log",
-                                                 .lifeline_fd = lifeline_read.get(),
-                                                 .keep_fds = options.worker_fds}));
-  cluster->options_.trace("worker spawned");
-  return cluster;
+                                                 .log_path = directory_.path() + "/worker.log",
+                                                 .lifeline_fd = lifeline,
+                                                 .keep_fds = options_.worker_fds}));
+  options_.trace("worker spawned");
+  return absl::OkStatus();
+}
+
+std::vector<DaemonProcess*> LocalCluster::daemons() {
+  std::vector<DaemonProcess*> out;
+  for (std::optional<DaemonProcess>* daemon : {&coordinator_, &worker_}) {
+    if (*daemon) out.push_back(&**daemon);
+  }
+  return out;
 }
 
 absl::Status LocalCluster::WaitForWorker() {

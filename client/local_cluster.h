@@ -1,6 +1,6 @@
-// The cluster of `meshrun run`: a coordinator and one worker, for one job, in a private directory.
-// Nothing of it outlives this process: both daemons hold the read end of a pipe whose other end is
-// ours.
+// The cluster of `meshrun run`: a coordinator and one worker, for one job, in a private directory; or
+// this host's part of one on several hosts. Nothing of it outlives this process: the daemons hold the
+// read end of a pipe whose other end is ours.
 #pragma once
 
 #include <sys/types.h>
@@ -30,11 +30,19 @@ class LocalCluster {
     // More of the worker's, and the descriptors that they name.
     std::vector<std::string> worker_flags;
     std::vector<int> worker_fds;
+    // On several hosts: where this one connects to, with which flags, and what it is called there.
+    // Empty: a Unix socket of the coordinator here.
+    std::string coordinator;
+    std::vector<std::string> security_flags;
+    std::string node_name;
+    std::string node_address;
+    // Where the coordinator here listens for the others; empty: it runs on another host.
+    std::string listen;
     // Called with the name of each phase when it ends.
     std::function<void(const char* phase)> trace;
   };
 
-  // Returns when the coordinator serves and the worker is on its way. NOT_FOUND: not installed.
+  // Returns when the coordinator serves, where it is here, and the worker is on its way. NOT_FOUND: not installed.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
   // Ends both, within 3 s at most, and removes the directory.
   ~LocalCluster();
@@ -44,11 +52,13 @@ class LocalCluster {
   const std::string& directory() const { return directory_.path(); }
   // Returns when the worker is registered: from then on the coordinator knows what fits.
   absl::Status WaitForWorker();
-  DaemonProcess& coordinator() { return *coordinator_; }
-  DaemonProcess& worker() { return *worker_; }
+  // Those that run here.
+  std::vector<DaemonProcess*> daemons();
 
  private:
   LocalCluster() = default;
+  absl::Status StartCoordinator(int lifeline);
+  absl::Status StartWorker(int lifeline);
 
   Options options_;
   RunDirectory directory_;

@@ -80,6 +80,8 @@ class Follower {
 
  private:
   struct Reader {
+    // Of its generation's ranks.
+    std::unique_ptr<OutputView> view;
     std::unique_ptr<OutputPipe> pipe;
     std::jthread thread;
     bool ended = false;
@@ -94,10 +96,17 @@ class Follower {
   void Handle(const SignalAnswered& event);
   void OnSignal(int signal);
   void StartReader();
+  // By rank, of the ranks whose output is shown here: the local rank.
+  std::map<int, int> RanksHere() const;
   void Cancel(bool now, const std::string& reason);
   // Waits for the next thing to do.
   void Wait();
   void Draw();
+  // The coordinator's host has its own words for that, and its watch says them.
+  bool SaysLost(const absl::Status& status) const {
+    return !options_.coordinator_lost.empty() &&
+           (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
+  }
   bool OutputIsComplete() const;
   bool OutputWasLost() const;
   void SayLost();
@@ -187,12 +196,28 @@ void Follower::StartReader() {
   const uint64_t generation = job_.generation();
   if (readers_.count(generation) != 0) return;
   Reader& reader = readers_[generation];
+  reader.view = std::make_unique<OutputView>(options_.view);
+  std::vector<int> ranks;
+  if (!options_.only_node.empty()) {
+    const std::map<int, int> here = RanksHere();
+    for (const auto& [rank, local_rank] : here) ranks.push_back(rank);
+    if (reader.view->shown_ranks == 0) reader.view->shown_ranks = static_cast<int>(here.size());
+    reader.view->shows = [here, shows = options_.view.shows](int rank, bool is_stderr) {
+      const auto found = here.find(rank);
+      return found != here.end() && (!shows || shows(found->second, is_stderr));
+    };
+  }
   reader.pipe =
-      std::make_unique<OutputPipe>(screen_, static_cast<int>(job_.world_size()), options_.view);
+      std::make_unique<OutputPipe>(screen_, static_cast<int>(job_.world_size()), *reader.view);
+  if (ranks.empty() && !options_.only_node.empty()) {
+    reader.ended = true;
+    return;
+  }
   reader.thread =
-      std::jthread([this, generation, job_id = job_.job_id()](const std::stop_token& stop) {
+      std::jthread([this, generation, ranks, job_id = job_.job_id()](const std::stop_token& stop) {
         LogQuery query;
         query.job_id = job_id;
+        query.ranks = ranks;
         query.follow = true;
         query.generation = generation;
         query.started_there = true;
@@ -201,6 +226,16 @@ void Follower::StartReader() {
             StreamOptions{stop, options_.patience, nullptr});
         queue_.Push(OutputEnded{generation, status});
       });
+}
+
+std::map<int, int> Follower::RanksHere() const {
+  std::map<int, int> out;
+  for (const v1::RankStatus& rank : job_.ranks()) {
+    if (rank.node_name() == options_.only_node) {
+      out[rank.assignment().rank()] = rank.assignment().local_rank();
+    }
+  }
+  return out;
 }
 
 void Follower::Handle(const Output& event) {
@@ -216,7 +251,7 @@ void Follower::Handle(const OutputEnded& event) {
   reader.ended = true;
   Trace("output complete");
   if (!event.status.ok() && !absl::IsCancelled(event.status) &&
-      !absl::IsFailedPrecondition(event.status)) {
+      !absl::IsFailedPrecondition(event.status) && !SaysLost(event.status)) {
     screen_.Say(fmt::format("some output of the ranks is missing: {}",
                             std::string(event.status.message())));
   }
@@ -232,12 +267,18 @@ void Follower::Handle(const WatchEnded& event) {
     leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitTryAgain;
     return;
   }
+  if (SaysLost(event.status)) {
+    screen_.Say(options_.coordinator_lost);
+    leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitJobFailed;
+    return;
+  }
   screen_.Say(std::string(event.status.message()));
   leave_with_ =
       first_signal_ != 0 ? kExitSignalBase + first_signal_ : client::ExitCodeOf(event.status);
 }
 
 void Follower::Handle(const Interrupted& event) {
+  if (!options_.coordinator_lost.empty()) return;
   screen_.Say(fmt::format("{}: trying again for {}", std::string(event.status.message()),
                           options_.patience >= std::chrono::minutes(1) ? "a minute" : "a moment"));
 }

@@ -30,6 +30,11 @@ struct FollowOptions {
   };
   std::vector<Needed> needed;
   OutputView view;
+  // On a host of several: what ranks on this node write is shown, and `view` is asked with their local
+  // ranks. Empty: all.
+  std::string only_node;
+  // What to say when the coordinator stays away, which is another host's; empty: what the client says.
+  std::string coordinator_lost;
   // Output that was gone before it could be shown is told by the exit code.
   bool must_show_all = false;
 };

@@ -1,5 +1,6 @@
 // The meshrun program: finds the command, parses its flags, and returns its exit code to the shell.
 #include <fmt/format.h>
+#include <grpc/support/log.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -128,6 +129,8 @@ int Dispatch(CLI::App& root, const Commands& commands, std::vector<std::string> 
 }
 
 int Main(int argc, char** argv) {
+  // What fails is said by us, in one sentence. The variable would reach the ranks.
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) ::gpr_set_log_function([](gpr_log_func_args*) {});
   CLI::App root("Distributed training of scientific networks, on one host or many", "meshrun");
   FlagSet flags(root);
   UseHelpFormat(flags);

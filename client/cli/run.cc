@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "client/cli/context.h"
 #include "client/cli/follow.h"
 #include "client/cli/job_flags.h"
+#include "client/cli/rendezvous.h"
 #include "client/cli/run_output.h"
 #include "client/cli/submission.h"
 #include "client/job_spec.h"
@@ -19,6 +21,7 @@
 #include "core/exit_codes.h"
 #include "core/job_spec.h"
 #include "core/os/process.h"
+#include "core/proto_time.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -31,6 +34,7 @@ struct RunFlags {
   uint32_t slots = 0;
   bool trace = false;
   std::vector<std::string> ignored;
+  RendezvousFlags rendezvous;
   std::vector<std::string> command;
 };
 
@@ -41,12 +45,6 @@ constexpr uint64_t kRanksOfACore = 8;
 // slots that they need, unless flags say what a rank needs or what there is.
 absl::Status CheckFitsHere(const v1::JobSpec& spec, uint32_t cores, bool asked_for,
                            uint32_t* slots) {
-  if (spec.min_nodes() > 1) {
-    return absl::InvalidArgumentError(fmt::format(
-        "--nodes {}: 'meshrun run' has this host alone; for more hosts start a coordinator and "
-        "workers and use 'meshrun submit'",
-        spec.min_nodes()));
-  }
   if (spec.procs_per_node().kind_case() == v1::ProcsPerNode::kGpu) return absl::OkStatus();
   const bool per_core = spec.procs_per_node().kind_case() == v1::ProcsPerNode::kCpu;
   const uint64_t ranks = per_core ? cores : std::max<uint32_t>(spec.procs_per_node().count(), 1);
@@ -117,6 +115,16 @@ absl::Status CheckFilesHere(const v1::JobSpec& spec, const JobContext& context,
   return absl::OkStatus();
 }
 
+// A job of several hosts has one of these calls on each.
+bool IsAcrossHosts(const RunFlags& flags, const v1::JobSpec& spec) {
+  const RendezvousFlags& f = flags.rendezvous;
+  return spec.max_nodes() > 1 && !flags.job.standalone &&
+         !(f.node_rank.empty() && f.master_addr.empty() && f.endpoint.empty());
+}
+
+// Not to the ranks, nor to what they start.
+void ForgetSecret() { ::unsetenv("MESHRUN_RDZV_SECRET"); }
+
 int Run(const RunFlags& flags) {
   if (flags.trace) ::setenv("MESHRUN_TRACE", "1", 1);
   Trace("main");
@@ -128,7 +136,20 @@ int Run(const RunFlags& flags) {
       !status.ok()) {
     return Fail(status);
   }
-  for (const std::string& name : flags.ignored) Say(fmt::format("{} has no effect here", name));
+  std::vector<std::string> ignored = flags.ignored;
+  const bool across_hosts = IsAcrossHosts(flags, spec);
+  if (!across_hosts && spec.min_nodes() > 1) {
+    return Fail(absl::InvalidArgumentError(
+        fmt::format("--nodes {}: 'meshrun run' starts this host's ranks: call it on each host with "
+                    "--node-rank, "
+                    "--master-addr and --master-port, or use 'meshrun submit' on a cluster",
+                    spec.min_nodes())));
+  }
+  if (!across_hosts) {
+    const std::vector<std::string> given = flags.rendezvous.Given();
+    ignored.insert(ignored.end(), given.begin(), given.end());
+  }
+  for (const std::string& name : ignored) Say(fmt::format("{} has no effect here", name));
   if (const absl::Status status = CheckFilesHere(spec, context, flags.command); !status.ok()) {
     return Fail(status);
   }
@@ -140,26 +161,68 @@ int Run(const RunFlags& flags) {
     return Fail(status);
   }
 
+  std::unique_ptr<Rendezvous> rendezvous;
+  int signal = 0;
+  if (across_hosts) {
+    auto prepared = Rendezvous::Prepare(flags.rendezvous, spec, context, &signal);
+    if (signal != 0) return kExitSignalBase + signal;
+    if (!prepared.ok()) return Fail(prepared.status());
+    rendezvous = *std::move(prepared);
+  }
+  ForgetSecret();
+
   const uint32_t ranks = RanksHere(spec, cores, slots);
-  const auto output = RunOutput::Prepare(flags.output, ranks);
+  RunOutputFlags output_flags = flags.output;
+  if (rendezvous != nullptr && !rendezvous->host()) output_flags.input = "none";
+  auto output = RunOutput::Prepare(output_flags, ranks);
   if (!output.ok()) return Fail(output.status());
+  if (rendezvous != nullptr) {
+    std::optional<uint32_t> first;
+    if (rendezvous->node_rank() && spec.min_nodes() == spec.max_nodes() &&
+        spec.procs_per_node().kind_case() != v1::ProcsPerNode::kGpu) {
+      first = *rendezvous->node_rank() * ranks;
+    }
+    if (const absl::Status status = output->CountFrom(first); !status.ok()) return Fail(status);
+  }
   OfferColumns(ranks);
   LocalCluster::Options local;
   local.slots = slots;
   local.trace = Trace;
   output->AddTo(&local);
+  if (rendezvous != nullptr) rendezvous->AddTo(&local);
+  std::unique_ptr<Client> client;
+  absl::StatusOr<v1::Job> job;
+  if (rendezvous != nullptr && !rendezvous->host()) {
+    job = rendezvous->AwaitJob(spec, &client, &signal);
+    if (signal != 0) return kExitSignalBase + signal;
+    if (!job.ok()) return Fail(job.status());
+  }
   auto cluster = LocalCluster::Start(local);
   if (!cluster.ok()) return Fail(Annotate(cluster.status(), "the local cluster did not start"));
-  // The connection is made while the worker registers.
-  Options options;
-  options.address = (*cluster)->address();
-  auto client = Client::Connect(options);
-  if (!client.ok()) return Fail(client.status());
-  Trace("connected");
+  if (client == nullptr) {
+    // The connection is made while the worker registers.
+    Options options;
+    if (rendezvous != nullptr) options = rendezvous->ClientOptions();
+    options.address = (*cluster)->address();
+    auto connected = Client::Connect(options);
+    if (!connected.ok()) return Fail(connected.status());
+    client = *std::move(connected);
+    Trace("connected");
+  }
   if (const absl::Status status = (*cluster)->WaitForWorker(); !status.ok()) {
     return Fail(Annotate(status, "the local cluster did not start"));
   }
-  const auto job = Submit(**client, spec, /*must_fit=*/true);
+  if (rendezvous == nullptr) {
+    job = Submit(*client, spec, /*must_fit=*/true);
+  } else if (rendezvous->host()) {
+    rendezvous->SayHost(spec.max_nodes());
+    if (!spec.has_queue_timeout()) {
+      *spec.mutable_queue_timeout() = ToProtoDuration(rendezvous->timeout());
+    }
+    // The others are on their way.
+    std::string too_big;
+    job = Submit(*client, spec, /*must_fit=*/false, "", &too_big);
+  }
   if (!job.ok()) return Fail(job.status());
   Trace("submitted");
 
@@ -177,10 +240,15 @@ int Run(const RunFlags& flags) {
   follow.detach_on_hangup = false;
   follow.forward_user_signals = true;
   follow.patience = std::chrono::seconds(2);
-  for (DaemonProcess* daemon : {&(*cluster)->coordinator(), &(*cluster)->worker()}) {
+  for (DaemonProcess* daemon : (*cluster)->daemons()) {
     follow.needed.push_back({daemon->ended_fd(), [daemon] { return daemon->DescribeEnd(); }});
   }
-  return Follow(**client, *job, follow);
+  if (rendezvous == nullptr) return Follow(*client, *job, follow);
+  follow.only_node = rendezvous->node_name();
+  if (!rendezvous->host()) follow.coordinator_lost = rendezvous->Lost();
+  const int code = Follow(*client, *job, follow);
+  if (rendezvous->host()) rendezvous->AwaitOthers(*client);
+  return code;
 }
 
 }  // namespace
@@ -200,6 +268,9 @@ void AddRun(FlagSet& root, Commands* commands) {
       "  meshrun run --nproc gpu -m package.train          a rank per GPU of a Python module\n"
       "  meshrun run --nproc 4 --mesh dp=-1,spatial=2 -- ./train\n"
       "  meshrun run --job geoid -- --steps 300            a job that ships with meshrun\n"
+      "  meshrun run --nnodes 2 --node-rank 0 --master-addr gpu0 train.py     on gpu0; it prints a "
+      "secret\n"
+      "  MESHRUN_RDZV_SECRET=... meshrun run --nnodes 2 --node-rank 1 --master-addr gpu0 train.py\n"
       "\n"
       "Ctrl-C cancels the job, a second Ctrl-C kills it; SIGUSR1 and SIGUSR2 go to the ranks. "
       "torchrun's PET_*\n"
@@ -215,9 +286,12 @@ void AddRun(FlagSet& root, Commands* commands) {
                "CPU slots of this host (default: its cores, at least 8; up to 8 ranks share a core "
                "where no flag says what a rank needs)");
   AddRunOutputFlags(flags, &values->output);
+  AddRendezvousFlags(flags, &values->rendezvous);
   flags.Section("");
   flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");
-  AddIgnoredTorchrunFlags(flags, &values->ignored);
+  for (const char* name : {"--monitor-interval", "--start-method"}) {
+    flags.Ignored(name, &values->ignored);
+  }
   commands->push_back({flags.app(), [values] { return Run(*values); }, &values->command,
                        /*reads_pet=*/true});
 }

@@ -146,6 +146,32 @@ absl::StatusOr<RunOutput> RunOutput::Prepare(const RunOutputFlags& flags, uint32
   return out;
 }
 
+absl::Status RunOutput::CountFrom(std::optional<uint32_t> first) {
+  for (const auto& [flag, text] :
+       {std::pair<const char*, std::string*>{"--tee", &tee}, {"--redirects", &redirects}}) {
+    if (text->find(':') == std::string::npos) continue;
+    if (!first) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} {}: which ranks this host gets is known beforehand with --node-rank and "
+                      "as many hosts "
+                      "as --nnodes says; without, write 1, 2 or 3",
+                      flag, *text));
+    }
+    std::string counted;
+    for (size_t from = 0; from <= text->size();) {
+      const size_t comma = std::min(text->find(',', from), text->size());
+      const std::string part = text->substr(from, comma - from);
+      // Both parts have been parsed.
+      counted += fmt::format("{}{}{}", counted.empty() ? "" : ",",
+                             std::strtoul(part.c_str(), nullptr, 10) + *first,
+                             part.substr(std::min(part.find(':'), part.size())));
+      from = comma + 1;
+    }
+    *text = counted;
+  }
+  return absl::OkStatus();
+}
+
 void RunOutput::AddTo(LocalCluster::Options* options) const {
   if (input_of_all) {
     options->worker_flags.insert(options->worker_flags.end(),

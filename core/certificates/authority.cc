@@ -13,6 +13,7 @@
 
 #include "core/certificates/certificate.h"
 #include "core/certificates/openssl.h"
+#include "core/hash.h"
 #include "core/status.h"
 
 namespace meshrun::certificates {
@@ -94,7 +95,10 @@ absl::Status Sign(X509* cert, X509* issuer, EVP_PKEY* issuer_key, const Validity
     X509_add_ext(cert, made, -1);
     X509_EXTENSION_free(made);
   }
-  if (X509_sign(cert, issuer_key, EVP_sha256()) == 0) return Failed("sign a certificate");
+  // Ed25519 hashes by itself.
+  const bool plain = EVP_PKEY_is_a(issuer_key, "ED25519") == 1;
+  if (X509_sign(cert, issuer_key, plain ? nullptr : EVP_sha256()) == 0)
+    return Failed("sign a certificate");
   return absl::OkStatus();
 }
 
@@ -156,10 +160,8 @@ absl::StatusOr<Issuer> ParseAuthority(const KeyPair& authority) {
   return out;
 }
 
-}  // namespace
-
-absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const Validity& validity) {
-  const Key key(EVP_EC_gen("P-256"));
+absl::StatusOr<KeyPair> SignItself(const Key& key, const std::string& name,
+                                   const Validity& validity) {
   const X509Ptr cert(X509_new());
   if (key == nullptr || cert == nullptr) return Failed("make a key");
   X509_set_pubkey(cert.get(), key.get());
@@ -169,6 +171,34 @@ absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const Validity& v
                                 {NID_key_usage, "critical,keyCertSign,cRLSign"},
                                 {NID_subject_key_identifier, "hash"}}));
   return KeyPair{.cert_pem = ToPem(cert.get()), .key_pem = ToPem(key.get())};
+}
+
+}  // namespace
+
+absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const Validity& validity) {
+  return SignItself(Key(EVP_EC_gen("P-256")), name, validity);
+}
+
+absl::StatusOr<KeyPair> DeriveAuthority(std::string_view seed, const std::string& name,
+                                        const Validity& validity) {
+  return SignItself(Key(EVP_PKEY_new_raw_private_key(
+                        EVP_PKEY_ED25519, nullptr,
+                        reinterpret_cast<const unsigned char*>(seed.data()), seed.size())),
+                    name, validity);
+}
+
+absl::StatusOr<std::string> KeyFingerprint(std::string_view cert_pem) {
+  const X509Ptr cert = ParseCertificate(cert_pem);
+  unsigned char* der = nullptr;
+  const int size = cert == nullptr ? -1 : i2d_X509_PUBKEY(X509_get_X509_PUBKEY(cert.get()), &der);
+  if (size <= 0) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError("not a certificate");
+  }
+  const std::string digest =
+      Sha256(std::string_view(reinterpret_cast<const char*>(der), static_cast<size_t>(size)));
+  OPENSSL_free(der);
+  return digest;
 }
 
 absl::StatusOr<KeyPair> Issue(const KeyPair& authority, const Subject& subject,

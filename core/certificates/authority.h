@@ -1,7 +1,7 @@
 // The certificate authority of a cluster: what makes and signs certificates. docs/security.md says
 // which certificate is whose.
 //
-// Keys are of P-256. Everything is PEM. No files are touched here; no threads.
+// Keys are of P-256, save those that are derived (Ed25519). Everything is PEM. No files are touched here; no threads.
 #pragma once
 
 #include <string>
@@ -26,6 +26,15 @@ struct Validity {
 
 // A new authority, with a certificate that it signs itself.
 absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const Validity& validity);
+
+// The same key for the same `seed` of 32 bytes, wherever it is made: who knows the seed can sign. Its
+// certificates differ, and each of them verifies what another one has signed.
+absl::StatusOr<KeyPair> DeriveAuthority(std::string_view seed, const std::string& name,
+                                        const Validity& validity);
+
+// SHA-256 of the public key of a certificate, 32 bytes; of DeriveAuthority's it depends on the seed
+// alone. INVALID_ARGUMENT: not a certificate.
+absl::StatusOr<std::string> KeyFingerprint(std::string_view cert_pem);
 
 struct Subject {
   // At most 64 bytes.

@@ -193,6 +193,47 @@ TEST_F(CommandTest, ARanks93ReachesTheShell) {
   EXPECT_EQ(Run({"run", "--", "sh", "-c", "exit 93"}).code, 93);
 }
 
+// Two calls on one host stand for two hosts.
+TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
+  const std::string secret = directory_ + "/secret";
+  const auto words = [&](int node, std::vector<std::string> command) {
+    std::vector<std::string> all = {Meshrun(), "run", "--nnodes=2",
+                                    fmt::format("--node_rank={}", node), "--nproc_per_node=2",
+                                    "--master_addr=127.0.0.1",
+                                    fmt::format("--master_port={}", 21000 + ::getpid() % 9000),
+                                    "--rdzv-conf", "join_timeout=30,secret_file=" + secret};
+    all.insert(all.end(), command.begin(), command.end());
+    return all;
+  };
+  const std::vector<std::string> command = {
+      "sh", "-c", "echo $GROUP_RANK $LOCAL_RANK $RANK of $WORLD_SIZE [$MESHRUN_RDZV_SECRET]"};
+  os::SpawnOptions options;
+  options.argv = words(0, command);
+  const os::UniqueFd out(
+      ::open((directory_ + "/node0").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  options.stdout_fd = options.stderr_fd = out.get();
+  const auto node0 = os::Spawn(options);
+  ASSERT_TRUE(node0.ok());
+  // It waits for the secret's file, and then for node 0.
+  const Result other = Wait(StartProgram(words(1, {"true"})));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("and this node 'true': call both alike"));
+  const Result node1 = Wait(StartProgram(words(1, command)));
+  EXPECT_EQ(node1.code, 0) << node1.err;
+  // Each shows its own ranks.
+  EXPECT_THAT(node1.out, HasSubstr("2: 1 0 2 of 4 []\n"));
+  EXPECT_THAT(node1.out, HasSubstr("3: 1 1 3 of 4 []\n"));
+  EXPECT_THAT(node1.out, Not(HasSubstr("0 of 4 []")));
+  EXPECT_THAT(node1.err, HasSubstr("succeeded"));
+  int status = -1;
+  ASSERT_EQ(::waitpid(*node0, &status, 0), *node0);
+  EXPECT_EQ(status, 0);
+  const std::string said = *os::ReadFile(directory_ + "/node0");
+  EXPECT_THAT(said, HasSubstr("0: 0 0 0 of 4 []\n"));
+  EXPECT_THAT(said, Not(HasSubstr("3 of 4 []")));
+  EXPECT_THAT(said, HasSubstr("the others need the secret in " + secret));
+}
+
 TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
   const struct {
     std::vector<std::string> arguments;
@@ -205,6 +246,8 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
       {{"run", "--nproc", "4", "--mesh", "dp=3,tp=2", "--", "true"},
        "needs 6 ranks, but the job has 4"},
       {{"run", "--nnodes", "2", "--", "true"}, "meshrun submit"},
+      {{"run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "h", "true"},
+       "needs the secret that node 0 at h:29500"},
       {{"run"}, "nothing to run"},
       {{"logs"}, "JOB"},
       {{"submit", "-f", "/nonexistent.yaml"}, "/nonexistent.yaml"},

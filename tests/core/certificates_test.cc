@@ -59,6 +59,23 @@ TEST(CertificatesTest, RenewKeepsAllButTheTimes) {
   EXPECT_NE(*renewed, first->cert_pem);
 }
 
+TEST(CertificatesTest, OneSeedMakesOneAuthorityWhereverItIsKnown) {
+  const std::string seed(32, 's');
+  const auto here = DeriveAuthority(seed, "run", kYear);
+  const auto there = DeriveAuthority(seed, "run", kYear);
+  const auto other = DeriveAuthority(std::string(32, 'o'), "run", kYear);
+  ASSERT_TRUE(here.ok() && there.ok() && other.ok()) << here.status();
+  EXPECT_EQ(*KeyFingerprint(here->cert_pem), *KeyFingerprint(there->cert_pem));
+  EXPECT_NE(*KeyFingerprint(here->cert_pem), *KeyFingerprint(other->cert_pem));
+  EXPECT_FALSE(KeyFingerprint("no certificate").ok());
+  EXPECT_FALSE(DeriveAuthority("short", "run", kYear).ok());
+  // What one signs, the other one knows as its own, and a third does not.
+  const auto issued = Issue(*here, {.common_name = "w"}, kYear);
+  ASSERT_TRUE(issued.ok()) << issued.status();
+  EXPECT_TRUE(Renew(*there, issued->cert_pem, kYear).ok());
+  EXPECT_FALSE(Renew(*other, issued->cert_pem, kYear).ok());
+}
+
 TEST(CertificatesTest, RenewRefusesWhatAnotherAuthoritySigned) {
   const KeyPair other = Authority("other");
   const auto foreign = Issue(other, {.common_name = "w"}, kYear);

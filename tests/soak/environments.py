@@ -19,6 +19,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "meshrun"
 TORCH = ROOT / "tests/soak/torch-requirements.txt"
+# What torch's DistributedDataParallel imports; beside TORCH, in PYTHONPATH.
+DDP = ROOT / "tests/soak/ddp-requirements.txt"
 KUBERNETES = ROOT / "tests/deploy/kubernetes-requirements.txt"
 # The wheels in the requirements are those of Debian 12's Python.
 PYTHON = "/usr/bin/python3"
@@ -54,6 +56,11 @@ def environment(requirements, install=True):
                *(["--find-links", wheels] if wheels.is_dir() else []), "-r", requirements])
         complete.touch()
     return place / "bin"
+
+
+def packages(requirements):
+    """The directory of these packages, for PYTHONPATH. Raises Missing."""
+    return next((environment(requirements).parent / "lib").glob("python3*/site-packages"))
 
 
 def _call(command):

@@ -1,0 +1,482 @@
+#include "client/cli/rendezvous.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "client/cli/context.h"
+#include "core/os/fd.h"
+#include "core/os/user.h"
+#include "core/rpc/security.h"
+#include "core/status.h"
+#include "core/text.h"
+
+namespace meshrun::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr char kSecretVariable[] = "MESHRUN_RDZV_SECRET";
+// torchrun's.
+constexpr int kStaticPort = 29500;
+constexpr int kDynamicPort = 29400;
+constexpr milliseconds kPause(250);
+// A connection may break because node 0 is just starting or stopping.
+constexpr int kRefusals = 3;
+constexpr std::chrono::seconds kOthersLeave(10);
+
+struct Addresses {
+  explicit Addresses(const Endpoint& endpoint) {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    error = ::getaddrinfo(endpoint.host.c_str(), fmt::format("{}", endpoint.port).c_str(), &hints,
+                          &first);
+  }
+  ~Addresses() {
+    if (first != nullptr) ::freeaddrinfo(first);
+  }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+
+  addrinfo* first = nullptr;
+  int error = 0;
+};
+
+// A socket of this host can have the endpoint's address: the endpoint is here.
+bool IsHere(const Endpoint& endpoint) {
+  const Addresses addresses(Endpoint{endpoint.host, 0});
+  for (const addrinfo* a = addresses.first; a != nullptr; a = a->ai_next) {
+    const os::UniqueFd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (fd && ::bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return true;
+  }
+  return false;
+}
+
+std::string HostPort(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
+}
+
+bool IsNumericV6(const std::string& host) { return host.find(':') != std::string::npos; }
+
+bool PortIsTaken(const Endpoint& endpoint) {
+  const Addresses addresses({IsNumericV6(endpoint.host) ? "::" : "0.0.0.0", endpoint.port});
+  if (addresses.first == nullptr) return false;
+  const os::UniqueFd fd(::socket(addresses.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  return ::bind(fd.get(), addresses.first->ai_addr, addresses.first->ai_addrlen) != 0 &&
+         errno == EADDRINUSE;
+}
+
+// Empty: something answers there.
+std::string WhyNobodyAnswers(const Endpoint& endpoint) {
+  const Addresses addresses(endpoint);
+  if (addresses.error != 0) {
+    return fmt::format("the name {} is not known: {}", endpoint.host,
+                       ::gai_strerror(addresses.error));
+  }
+  std::string why = "no address";
+  for (const addrinfo* a = addresses.first; a != nullptr; a = a->ai_next) {
+    const os::UniqueFd fd(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const timeval patience = {.tv_sec = 3, .tv_usec = 0};
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0) return "";
+    why = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+  }
+  return why;
+}
+
+// Termination signals are blocked: waits for one of them. 0: none came.
+int Pause(milliseconds time) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  const timespec timeout = {.tv_sec = time.count() / 1000,
+                            .tv_nsec = time.count() % 1000 * 1'000'000};
+  return std::max(::sigtimedwait(&set, nullptr, &timeout), 0);
+}
+
+absl::StatusOr<int> ParseInt(std::string_view flag, const std::string& text, int least, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc{} && end == text.data() + text.size() && value >= least && value <= most)
+    return value;
+  return absl::InvalidArgumentError(
+      fmt::format("{} {}: write a whole number from {} to {}", flag, text, least, most));
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+// What both nodes must have in common, as words; the first that differs.
+std::string Difference(const v1::JobSpec& ours, const v1::JobSpec& theirs) {
+  const auto words = [](const v1::JobSpec& spec) {
+    std::string text = spec.shipped_job().empty() ? "" : "--job " + spec.shipped_job();
+    for (const std::string& word : spec.command()) text += (text.empty() ? "" : " ") + word;
+    return text;
+  };
+  const auto nodes = [](const v1::JobSpec& spec) {
+    return spec.min_nodes() == spec.max_nodes()
+               ? fmt::format("--nnodes {}", spec.min_nodes())
+               : fmt::format("--nnodes {}:{}", spec.min_nodes(), spec.max_nodes());
+  };
+  const auto procs = [](const v1::JobSpec& spec) {
+    const v1::ProcsPerNode& p = spec.procs_per_node();
+    return "--nproc-per-node " + (p.kind_case() == v1::ProcsPerNode::kGpu ? "gpu"
+                                  : p.kind_case() == v1::ProcsPerNode::kCpu
+                                      ? "cpu"
+                                      : fmt::format("{}", std::max(p.count(), 1u)));
+  };
+  const std::pair<std::string, std::string> pairs[] = {
+      {words(theirs), words(ours)},
+      {nodes(theirs), nodes(ours)},
+      {procs(theirs), procs(ours)},
+      {"in " + theirs.working_dir(), "in " + ours.working_dir()}};
+  for (const auto& [there, here] : pairs) {
+    if (there != here) return fmt::format("node 0 runs '{}', and this node '{}'", there, here);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> RendezvousFlags::Given() const {
+  std::vector<std::string> names;
+  const std::pair<const char*, const std::string*> flags[] = {{"--rdzv-backend", &backend},
+                                                              {"--rdzv-endpoint", &endpoint},
+                                                              {"--rdzv-id", &id},
+                                                              {"--rdzv-conf", &conf},
+                                                              {"--master-addr", &master_addr},
+                                                              {"--master-port", &master_port},
+                                                              {"--node-rank", &node_rank},
+                                                              {"--local-addr", &local_addr}};
+  for (const auto& [name, value] : flags) {
+    if (!value->empty()) names.push_back(name);
+  }
+  return names;
+}
+
+void AddRendezvousFlags(FlagSet& flags, RendezvousFlags* f) {
+  flags.Section("On several hosts, one call on each");
+  flags.Text("--node-rank", &f->node_rank, "N",
+             "Which of the --nnodes this one is; 0 serves the others");
+  flags.Text("--master-addr", &f->master_addr, "HOST", "Where the others reach node 0");
+  flags.Text("--master-port", &f->master_port, "PORT", "And at which port (default 29500)");
+  flags.Text("--rdzv-endpoint", &f->endpoint, "HOST[:PORT]",
+             "The same as torchrun's c10d has it: who has that address is node 0 (default port "
+             "29400)");
+  flags.Text("--rdzv-backend", &f->backend, "static|c10d", "As torchrun's");
+  flags.Text("--rdzv-conf", &f->conf, "NAME=VALUE,...",
+             "secret_file=FILE (mode 0600; node 0 makes a missing one), join_timeout=SECONDS "
+             "(default 600), is_host=0|1");
+  flags.Text("--rdzv-id", &f->id, "ID", "As torchrun's; has no effect");
+  flags.Text("--local-addr", &f->local_addr, "ADDRESS",
+             "Where ranks on other hosts reach this one (default: its address towards node 0)");
+  flags.Text("--tls-cert", &f->tls.cert, "FILE",
+             "Certificates of one authority on all nodes, in place of the secret");
+  flags.Text("--tls-key", &f->tls.key, "FILE", "The certificate's key");
+  flags.Text("--tls-ca", &f->tls.ca, "FILE", "The authority's certificate");
+}
+
+absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text) {
+  RendezvousConf conf;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string part(rest.substr(0, comma));
+    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+    if (part.empty()) continue;
+    const size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : part.substr(equals + 1);
+    if (name.empty() || value.empty()) {
+      return absl::InvalidArgumentError(fmt::format("--rdzv-conf {}: write NAME=VALUE", part));
+    }
+    if (name == "secret_file") {
+      conf.secret_file = value;
+    } else if (name == "join_timeout" || name == "timeout") {
+      const auto timeout = ParseDuration(value);
+      if (!timeout.ok()) return Annotate(timeout.status(), "--rdzv-conf " + part);
+      conf.timeout = *timeout;
+    } else if (name == "is_host") {
+      const bool yes = value == "1" || value == "true" || value == "True" || value == "yes";
+      const bool no = value == "0" || value == "false" || value == "False" || value == "no";
+      if (!yes && !no) {
+        return absl::InvalidArgumentError(fmt::format("--rdzv-conf {}: write 0 or 1", part));
+      }
+      conf.is_host = yes;
+    }
+    // torchrun's others say how its launchers poll each other.
+  }
+  return conf;
+}
+
+std::string Endpoint::Text() const { return HostPort(host, port); }
+
+absl::StatusOr<Endpoint> ParseEndpoint(std::string_view flag, const std::string& text,
+                                       int default_port) {
+  const absl::Status wrong =
+      absl::InvalidArgumentError(fmt::format("{} {}: write HOST or HOST:PORT", flag, text));
+  Endpoint out = {text, default_port};
+  std::string port;
+  if (text.starts_with('[')) {
+    const size_t bracket = text.find(']');
+    if (bracket == std::string::npos) return wrong;
+    out.host = text.substr(1, bracket - 1);
+    const std::string rest = text.substr(bracket + 1);
+    if (!rest.empty() && rest[0] != ':') return wrong;
+    port = rest.empty() ? "" : rest.substr(1);
+  } else if (const size_t colon = text.find(':');
+             colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+    out.host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+    if (port.empty()) return wrong;
+  }
+  // No name has them, and certificates do not hold them.
+  if (out.host.empty() || out.host.find_first_of("/ ,'\"") != std::string::npos) return wrong;
+  if (!port.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(out.port, ParseInt(flag, port, 1, 65535));
+  }
+  return out;
+}
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const RendezvousFlags& flags,
+                                                                const v1::JobSpec& spec,
+                                                                const JobContext& context,
+                                                                int* signal) {
+  std::unique_ptr<Rendezvous> out(new Rendezvous);
+  if (!flags.backend.empty() && flags.backend != "static" && flags.backend != "c10d") {
+    return absl::InvalidArgumentError(fmt::format(
+        "--rdzv-backend {}: node 0 brings meshrun's own coordinator: write static or c10d",
+        flags.backend));
+  }
+  MESHRUN_ASSIGN_OR_RETURN(const RendezvousConf conf, ParseRendezvousConf(flags.conf));
+  const bool dynamic =
+      flags.backend == "c10d" || (flags.backend.empty() && flags.node_rank.empty());
+  if (!flags.node_rank.empty()) {
+    const int most = static_cast<int>(spec.max_nodes()) - 1;
+    MESHRUN_ASSIGN_OR_RETURN(const int rank, ParseInt("--node-rank", flags.node_rank, 0, most));
+    out->node_rank_ = static_cast<uint32_t>(rank);
+  }
+  if (!flags.endpoint.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(out->endpoint_, ParseEndpoint("--rdzv-endpoint", flags.endpoint,
+                                                           dynamic ? kDynamicPort : kStaticPort));
+  } else if (!flags.master_addr.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(out->endpoint_,
+                             ParseEndpoint("--master-addr", flags.master_addr, kStaticPort));
+    if (!flags.master_port.empty()) {
+      MESHRUN_ASSIGN_OR_RETURN(out->endpoint_.port,
+                               ParseInt("--master-port", flags.master_port, 1, 65535));
+    }
+  } else {
+    return absl::InvalidArgumentError(
+        "--master-addr is missing: the other nodes must find node 0; give the same on all of them");
+  }
+  if (!out->node_rank_ && flags.endpoint.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("--node-rank is missing: write which of the {} nodes this one is, from 0",
+                    spec.max_nodes()));
+  }
+  out->timeout_ = conf.timeout;
+  out->local_addr_ = flags.local_addr;
+  if (dynamic) {
+    // Of two on one host, as torchrun has it, the second one joins.
+    out->host_ = conf.is_host.value_or(IsHere(out->endpoint_)) && !PortIsTaken(out->endpoint_);
+  } else {
+    out->host_ = *out->node_rank_ == 0;
+    if (out->host_ && PortIsTaken(out->endpoint_)) {
+      return absl::InvalidArgumentError(
+          fmt::format("port {0} of this host is taken: give all nodes another --master-port",
+                      out->endpoint_.port));
+    }
+  }
+  out->node_name_ = out->node_rank_ ? fmt::format("node{}-{}", *out->node_rank_, HostName())
+                                    : fmt::format("{}-{}", HostName(), ::getpid());
+  MESHRUN_RETURN_IF_ERROR(out->TakeSecret(conf, flags, context, signal));
+  return out;
+}
+
+absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const RendezvousFlags& flags,
+                                    const JobContext& context, int* signal) {
+  const std::string given = context.variable(kSecretVariable).value_or("");
+  tls_ = flags.tls;
+  for (const auto& [name, file] :
+       {std::pair<const char*, std::string*>{"MESHRUN_TLS_CERT", &tls_.cert},
+        {"MESHRUN_TLS_KEY", &tls_.key},
+        {"MESHRUN_TLS_CA", &tls_.ca}}) {
+    if (file->empty() && flags.tls.empty()) *file = context.variable(name).value_or("");
+  }
+  if (given.empty() && conf.secret_file.empty() && !tls_.empty()) {
+    return rpc::CheckSecurity("meshrun", endpoint_.Text(), {.tls = tls_});
+  }
+  if (!flags.tls.empty()) {
+    return absl::InvalidArgumentError("the secret and --tls-* exclude each other");
+  }
+  if (!conf.secret_file.empty()) {
+    const auto deadline = steady_clock::now() + timeout_;
+    auto read = RendezvousSecret::Read(conf.secret_file);
+    if (!host_ && absl::IsNotFound(read.status())) {
+      Say(fmt::format("waiting for {}, which node 0 writes", conf.secret_file));
+    }
+    while (!host_ && absl::IsNotFound(read.status())) {
+      if (steady_clock::now() >= deadline) {
+        return absl::DeadlineExceededError(
+            fmt::format("{} did not appear within {}: node 0 writes "
+                        "it where it has the same secret_file=",
+                        conf.secret_file, FormatDuration(timeout_)));
+      }
+      if ((*signal = Pause(kPause)) != 0) return absl::CancelledError("stopped");
+      read = RendezvousSecret::Read(conf.secret_file);
+    }
+    if (read.ok()) {
+      secret_ = *std::move(read);
+    } else if (!absl::IsNotFound(read.status())) {
+      return Annotate(read.status(), "--rdzv-conf secret_file");
+    }
+  } else if (!given.empty()) {
+    auto parsed = RendezvousSecret::Parse(given);
+    if (!parsed.ok()) return Annotate(parsed.status(), kSecretVariable);
+    secret_ = *std::move(parsed);
+  }
+  if (!secret_ && !host_) {
+    return absl::InvalidArgumentError(fmt::format(
+        "this node needs the secret that node 0 at {} prints, in {} or in a file of mode 0600 "
+        "(--rdzv-conf secret_file=FILE), or --tls-cert, --tls-key and --tls-ca",
+        endpoint_.Text(), kSecretVariable));
+  }
+  if (!secret_) {
+    MESHRUN_ASSIGN_OR_RETURN(secret_, RendezvousSecret::Make());
+    made_ = true;
+    secret_file_ = conf.secret_file;
+    if (!secret_file_.empty()) MESHRUN_RETURN_IF_ERROR(secret_->Write(secret_file_));
+  }
+  MESHRUN_ASSIGN_OR_RETURN(directory_, RunDirectory::Create(RunDirectory::DefaultParent()));
+  MESHRUN_RETURN_IF_ERROR(secret_->WriteCertificate(
+      {.user = os::UserName(), .host = host_ ? endpoint_.host : ""}, directory_.path(), WallNow()));
+  tls_ = {.cert = directory_.path() + "/tls.crt",
+          .key = directory_.path() + "/tls.key",
+          .ca = directory_.path() + "/ca.crt"};
+  return absl::OkStatus();
+}
+
+std::string Rendezvous::Lost() const {
+  return fmt::format("node 0 at {} has gone: this node's ranks are stopped", endpoint_.Text());
+}
+
+void Rendezvous::AddTo(LocalCluster::Options* options) const {
+  const bool v6 = IsNumericV6(endpoint_.host);
+  if (host_) {
+    const bool loopback = rpc::IsLocalAddress(endpoint_.Text());
+    options->listen =
+        HostPort(loopback ? (v6 ? "::1" : "127.0.0.1") : (v6 ? "::" : "0.0.0.0"), endpoint_.port);
+    options->coordinator = HostPort(v6 ? "::1" : "127.0.0.1", endpoint_.port);
+  } else {
+    options->coordinator = endpoint_.Text();
+  }
+  options->node_name = node_name_;
+  options->node_address = !local_addr_.empty() ? local_addr_ : host_ ? endpoint_.host : "";
+  options->security_flags = {"--tls-cert", tls_.cert, "--tls-key", tls_.key, "--tls-ca", tls_.ca};
+}
+
+Options Rendezvous::ClientOptions() const {
+  LocalCluster::Options local;
+  AddTo(&local);
+  Options options;
+  options.address = local.coordinator;
+  options.security.tls = tls_;
+  return options;
+}
+
+void Rendezvous::SayHost(uint32_t nodes) const {
+  if (!made_) {
+    Say(fmt::format("node 0 of {} serves at {}", nodes, endpoint_.Text()));
+  } else if (!secret_file_.empty()) {
+    Say(fmt::format("node 0 of {} serves at {}; the others need the secret in {}", nodes,
+                    endpoint_.Text(), secret_file_));
+  } else {
+    Say(fmt::format("node 0 of {} serves at {}; the others need {}={}", nodes, endpoint_.Text(),
+                    kSecretVariable, secret_->text()));
+  }
+}
+
+absl::StatusOr<v1::Job> Rendezvous::AwaitJob(const v1::JobSpec& spec,
+                                             std::unique_ptr<Client>* client, int* signal) const {
+  const auto deadline = steady_clock::now() + timeout_;
+  bool said = false;
+  int refusals = 0;
+  while (true) {
+    std::string why = WhyNobodyAnswers(endpoint_);
+    if (why.empty()) {
+      auto connected = Client::Connect(ClientOptions());
+      if (!connected.ok() && !absl::IsUnavailable(connected.status()) &&
+          !absl::IsDeadlineExceeded(connected.status())) {
+        return connected.status();
+      }
+      if (!connected.ok() && ++refusals == kRefusals) {
+        return absl::InvalidArgumentError(fmt::format(
+            "what answers at {} and this node do not accept each other: give both the same {}",
+            endpoint_.Text(), secret_ ? "secret" : "--tls-ca"));
+      }
+      if (connected.ok()) {
+        *client = *std::move(connected);
+        const auto nodes = (*client)->ListNodes();
+        if (!nodes.ok()) return nodes.status();
+        const std::string own = node_rank_ ? fmt::format("node{}-", *node_rank_) : node_name_;
+        for (const v1::Node& node : *nodes) {
+          if (node.state() != v1::NODE_STATE_HEALTHY || !node.name().starts_with(own)) continue;
+          return absl::InvalidArgumentError(
+              fmt::format("--node-rank {}: {} is that node: each has a rank of its own",
+                          *node_rank_, node.name()));
+        }
+        auto jobs = (*client)->List();
+        if (!jobs.ok()) return jobs.status();
+        if (!jobs->empty()) {
+          const std::string difference = Difference(spec, jobs->front().spec());
+          if (difference.empty()) return std::move(jobs->front());
+          return absl::InvalidArgumentError(difference + ": call both alike");
+        }
+        why = "it has no job yet";
+      } else {
+        why = "the connection breaks";
+      }
+    }
+    if (steady_clock::now() >= deadline) {
+      return absl::DeadlineExceededError(
+          fmt::format("node 0 was not at {} within {} ({}): start it there, or see whether a "
+                      "firewall lets port {} pass",
+                      endpoint_.Text(), FormatDuration(timeout_), why, endpoint_.port));
+    }
+    if (!said) Say(fmt::format("waiting for node 0 at {} ({})", endpoint_.Text(), why));
+    said = true;
+    if ((*signal = Pause(kPause)) != 0) return absl::CancelledError("stopped");
+  }
+}
+
+void Rendezvous::AwaitOthers(Client& client) const {
+  const auto deadline = steady_clock::now() + kOthersLeave;
+  while (steady_clock::now() < deadline) {
+    const auto nodes = client.ListNodes();
+    if (!nodes.ok()) return;
+    const bool others = std::any_of(nodes->begin(), nodes->end(), [this](const v1::Node& node) {
+      return node.name() != node_name_ &&
+             (node.state() == v1::NODE_STATE_HEALTHY || node.state() == v1::NODE_STATE_DRAINING);
+    });
+    if (!others || Pause(milliseconds(50)) != 0) return;
+  }
+}
+
+}  // namespace meshrun::client
