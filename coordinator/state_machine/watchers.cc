@@ -20,10 +20,11 @@ void Watchers::Add(const Job& job, uint64_t call_id, const v1::WatchJobRequest& 
   Watcher& watcher = watched.by_call[call_id];
   watcher.deltas = request.deltas();
   watcher.curve = request.curve();
-  Send(job, call_id, watched, watcher, view);
+  Shared shared;
+  Send(job, call_id, watched, watcher, view, &shared);
   if (!job.ended()) {
     // The reason of a job that waits changes without the job.
-    if (job.queued() && watcher.deltas) due_.Set(job.id(), context_.now + kInterval);
+    if (job.queued()) due_.Set(job.id(), context_.now + kInterval);
     return;
   }
   context_.Add(ReplyToCall{call_id, absl::OkStatus(), nullptr});
@@ -63,14 +64,15 @@ void Watchers::Tell(const Job& job, const View& view) {
   if (it == jobs_.end()) return;
   Watched& watched = it->second;
   std::optional<SteadyNanos> next;
+  Shared shared;
   for (auto& [call_id, watcher] : watched.by_call) {
     const bool news =
         watcher.state != job.view.state() || watcher.generation != job.view.generation();
     const SteadyNanos due = watcher.at + kInterval;
     const bool at_once = !watcher.deltas && job.view.ranks_size() <= kFewRanks;
     if (at_once || news || due <= context_.now) {
-      Send(job, call_id, watched, watcher, view);
-      if (job.queued() && watcher.deltas) next = context_.now + kInterval;
+      Send(job, call_id, watched, watcher, view, &shared);
+      if (job.queued()) next = context_.now + kInterval;
     } else if (!next.has_value() || due < *next) {
       next = due;
     }
@@ -90,45 +92,69 @@ std::vector<std::string> Watchers::PopDue() {
   return out;
 }
 
+std::shared_ptr<const v1::WatchJobResponse> Watchers::Whole(const Job& job, const View& view,
+                                                            Shared* shared) {
+  if (shared->whole == nullptr) {
+    auto item = std::make_shared<v1::WatchJobResponse>();
+    *item->mutable_job() = view(job, /*with_ranks=*/true);
+    shared->whole = std::move(item);
+  }
+  return shared->whole;
+}
+
+std::shared_ptr<const v1::WatchJobResponse> Watchers::Delta(const Job& job, const Watched& watched,
+                                                            uint64_t known, bool with_groups,
+                                                            const View& view, Shared* shared) {
+  auto& made = shared->deltas[{known, with_groups}];
+  if (made != nullptr) return made;
+  auto item = std::make_shared<v1::WatchJobResponse>();
+  v1::JobDelta& delta = *item->mutable_delta();
+  *delta.mutable_head() = view(job, /*with_ranks=*/false);
+  delta.mutable_head()->clear_spec();
+  for (int rank = 0; rank < job.view.ranks_size(); ++rank) {
+    const bool is_watched = static_cast<size_t>(rank) < watched.ranks.size();
+    if (!is_watched || watched.ranks[rank] <= known) continue;
+    v1::RankStatus& changed = *delta.add_ranks();
+    changed = job.view.ranks(rank);
+    changed.clear_progress();
+    if (rank != job.view.failure().rank()) changed.mutable_exit()->clear_last_lines();
+    if (!job.view.ranks(rank).has_exit()) changed.clear_exit();
+  }
+  if (with_groups) {
+    delta.set_has_groups(true);
+    *delta.mutable_groups() = job.view.groups();
+  }
+  made = std::move(item);
+  return made;
+}
+
 void Watchers::Send(const Job& job, uint64_t call_id, Watched& watched, Watcher& watcher,
-                    const View& view) {
+                    const View& view, Shared* shared) {
   const bool whole =
       !watcher.deltas || watcher.generation != job.view.generation() || watcher.version == 0;
-  auto item = std::make_shared<v1::WatchJobResponse>();
-  std::string groups;
-  for (const v1::GroupInfo& group : job.view.groups()) group.AppendToString(&groups);
-  const size_t digest = std::hash<std::string>()(groups);
-  if (whole) {
-    *item->mutable_job() = view(job, /*with_ranks=*/true);
-  } else {
-    v1::JobDelta& delta = *item->mutable_delta();
-    *delta.mutable_head() = view(job, /*with_ranks=*/false);
-    delta.mutable_head()->clear_spec();
-    for (int rank = 0; rank < job.view.ranks_size(); ++rank) {
-      const bool known = static_cast<size_t>(rank) < watched.ranks.size();
-      if (!known || watched.ranks[rank] <= watcher.version) continue;
-      v1::RankStatus& changed = *delta.add_ranks();
-      changed = job.view.ranks(rank);
-      changed.clear_progress();
-      if (rank != job.view.failure().rank()) changed.mutable_exit()->clear_last_lines();
-      if (!job.view.ranks(rank).has_exit()) changed.clear_exit();
-    }
-    if (digest != watcher.groups) {
-      delta.set_has_groups(true);
-      *delta.mutable_groups() = job.view.groups();
-    }
+  if (!shared->groups.has_value()) {
+    std::string groups;
+    for (const v1::GroupInfo& group : job.view.groups()) group.AppendToString(&groups);
+    shared->groups = std::hash<std::string>()(groups);
   }
-  if (watcher.curve) job.curve.Since(whole ? 0 : watcher.points, item->mutable_curve());
+  std::shared_ptr<const v1::WatchJobResponse> item =
+      whole ? Whole(job, view, shared)
+            : Delta(job, watched, watcher.version, *shared->groups != watcher.groups, view, shared);
   // What it knows already is not told again: a queued job is looked at each second.
   std::string head;
   if (job.queued()) head = whole ? item->job().reason() : item->delta().head().reason();
   const bool same = watcher.version != 0 && watcher.state == job.view.state() && job.queued() &&
                     watcher.head == head && watched.version == watcher.version;
+  if (watcher.curve) {
+    auto with_curve = std::make_shared<v1::WatchJobResponse>(*item);
+    job.curve.Since(whole ? 0 : watcher.points, with_curve->mutable_curve());
+    item = std::move(with_curve);
+  }
   watcher.at = context_.now;
   watcher.state = job.view.state();
   watcher.generation = job.view.generation();
   watcher.version = watched.version;
-  watcher.groups = digest;
+  watcher.groups = *shared->groups;
   watcher.points = job.curve.added();
   watcher.head = std::move(head);
   if (!same) context_.Add(StreamItem{call_id, std::move(item)});

@@ -2,13 +2,16 @@
 //
 // A watcher that asked for deltas is told a change of the job's state or generation at once,
 // everything else at most once a second: the ranks that have changed since its last answer. Any
-// other gets the whole job at each change.
+// other gets the whole job, at each change where the job has few ranks. Watchers that are told the
+// same share one message.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/state_machine/context.h"
@@ -60,7 +63,21 @@ class Watchers {
     std::map<uint64_t, Watcher> by_call;
   };
 
-  void Send(const Job& job, uint64_t call_id, Watched& watched, Watcher& watcher, const View& view);
+  // What is made once for all watchers of a job that are told at the same time.
+  struct Shared {
+    std::optional<size_t> groups;
+    std::shared_ptr<const v1::WatchJobResponse> whole;
+    // By the version that the watcher knows, and whether its groups are old.
+    std::map<std::pair<uint64_t, bool>, std::shared_ptr<const v1::WatchJobResponse>> deltas;
+  };
+
+  void Send(const Job& job, uint64_t call_id, Watched& watched, Watcher& watcher, const View& view,
+            Shared* shared);
+  std::shared_ptr<const v1::WatchJobResponse> Whole(const Job& job, const View& view,
+                                                    Shared* shared);
+  std::shared_ptr<const v1::WatchJobResponse> Delta(const Job& job, const Watched& watched,
+                                                    uint64_t known, bool with_groups,
+                                                    const View& view, Shared* shared);
 
   Context& context_;
   std::map<std::string, Watched> jobs_;

@@ -219,6 +219,33 @@ TEST_F(JobsTest, AWatchTellsProgressAtMostOnceASecondAndStatesAtOnce) {
   EXPECT_TRUE(answer.done);
 }
 
+TEST_F(JobsTest, WatchersOfALargeJobArePacedAndShareWhatTheyAreTold) {
+  FakeWorker& worker = h.AddWorker("node1", 300);
+  const std::string id = h.Submit(MakeSpec(1, 300));
+  v1::StateEvent watch;
+  watch.mutable_watch_job()->set_job_id(id);
+  Harness::Answer& first = h.answer(h.Call(watch));
+  Harness::Answer& second = h.answer(h.Call(watch));
+  h.Advance(seconds(2));
+  const size_t before = first.items.size();
+  v1::OpenSessionRequest report = worker.Heartbeat();
+  *report.mutable_fence() = h.fence(id);
+  report.mutable_fence()->set_term(h.term());
+  report.mutable_fence()->set_incarnation(1);
+  for (int step = 1; step <= 20; ++step) {
+    h.Advance(milliseconds(100));
+    (*report.mutable_progress_report()->mutable_progress())[0].set_step(step);
+    h.Say(worker, {report});
+  }
+  EXPECT_GE(first.items.size(), before + 2);
+  EXPECT_LE(first.items.size(), before + 4);
+  EXPECT_EQ(first.items.back(), second.items.back()) << "one message for both";
+  h.Advance(seconds(1));
+  EXPECT_EQ(dynamic_cast<const v1::WatchJobResponse&>(*first.items.back()).job().progress().step(),
+            20)
+      << "the last news comes without another one";
+}
+
 TEST_F(JobsTest, AWatcherOfAWaitingJobHearsItsReasonWithinASecond) {
   h.AddWorker("node1", 2);
   const std::string id = h.Submit(MakeSpec(1, 4));
