@@ -452,8 +452,14 @@ void RendezvousStore::Register(uint64_t call_id, const v1::RegisterGroupRequest&
   announced.set_name(request.name());
   *announced.mutable_ranks() = request.ranks();
   announced.set_backend(request.backend());
-  // In the place of the first group that it replaces, so that a mesh keeps the order of its axes.
   auto& groups = *job->view.mutable_groups();
+  // Ranks do not announce the groups of the mesh: these have the backend of the world.
+  if (static_cast<int>(ranks.size()) == job->view.ranks_size()) {
+    for (v1::GroupInfo& group : groups) {
+      if (group.backend().empty()) group.set_backend(request.backend());
+    }
+  }
+  // In the place of the first group that it replaces, so that a mesh keeps the order of its axes.
   v1::GroupInfo* place = nullptr;
   for (auto it = groups.begin(); it != groups.end();) {
     const bool replaced =

@@ -157,16 +157,12 @@ class ProcessGroups {
     }
     if (!DistributedManager::is_initialized()) DistributedManager::initialize();
     manager().at_cleanup([] { get().clear(); });
-    // Where the ranks are is not known yet.
-    const int size = manager().world_size();
-    const BaguaProcessGroup first = with_nodes(all_ranks(size), stream_of_default_group(), "0",
-                                               "bagua/0", store, {all_ranks(size)});
-    const std::vector<int> nodes = numbers_of_ranks(
-        manager().node_rank(), first.get_global_communicator(), c10::Device(c10::kCPU));
-    first.state_->nodes = members_by_node(all_ranks(size), nodes);
+    const std::vector<int> ranks = all_ranks(manager().world_size());
+    const BaguaProcessGroup first =
+        with_nodes(ranks, stream_of_default_group(), "0", "bagua/0", store,
+                   members_by_node(ranks, manager().node_ranks()));
     const std::lock_guard lock(mutex_);
     store_ = store;
-    node_of_rank_ = nodes;
     default_ = first;
   }
 
@@ -215,13 +211,11 @@ class ProcessGroups {
                          c10::intrusive_ptr<c10d::ProcessGroup> existing = {}) {
     if (!stream) stream = default_group().stream();
     c10::intrusive_ptr<c10d::Store> store;
-    std::vector<int> nodes;
     {
       const std::lock_guard lock(mutex_);
       store = store_;
-      nodes = node_of_rank_;
     }
-    NodeMembers members = members_by_node(ranks, nodes);
+    NodeMembers members = members_by_node(ranks, manager().node_ranks());
     BaguaProcessGroup group = with_nodes(std::move(ranks), stream, std::move(name), std::move(key),
                                          store, std::move(members));
     group.state_->existing = std::move(existing);
@@ -261,7 +255,6 @@ class ProcessGroups {
     }
     default_.reset();
     store_.reset();
-    node_of_rank_.clear();
     names_.clear();
     numbers_.clear();
     count_ = 0;
@@ -273,7 +266,6 @@ class ProcessGroups {
   std::mutex communicators_mutex_;  // innermost
   std::vector<std::weak_ptr<Communicator::State>> communicators_;
   c10::intrusive_ptr<c10d::Store> store_;
-  std::vector<int> node_of_rank_;
   std::set<std::string> names_;
   std::map<std::string, int> numbers_;
   int count_ = 0;
@@ -328,9 +320,7 @@ std::vector<int> BaguaProcessGroup::intra_ranks() const {
   return members_beside(state_->nodes, state_->rank);
 }
 
-std::vector<int> BaguaProcessGroup::inter_ranks() const {
-  return leaders_of(state_->nodes);
-}
+std::vector<int> BaguaProcessGroup::inter_ranks() const { return leaders_of(state_->nodes); }
 
 void init_process_group(const c10::intrusive_ptr<c10d::Store>& store) {
   ProcessGroups::get().start(store);

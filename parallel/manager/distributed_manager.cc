@@ -165,7 +165,7 @@ struct DistributedManager::State {
         make_process_group(c10::make_intrusive<c10d::PrefixStore>(key, store), group_rank,
                            static_cast<int>(ranks.size()), backend, options);
     // One member speaks for all, and by its rank for the group among its siblings of the same name.
-    if (world.agent && group_rank == 0) {
+    if (world.agent && group_rank == 0 && !is_implied(name, ranks)) {
       const absl::Status announced = world.agent->RegisterGroup(name, ranks, backend);
       // The group works all the same, and an error on this rank alone would leave its peers
       // waiting.
@@ -175,6 +175,13 @@ struct DistributedManager::State {
       }
     }
     return group;
+  }
+
+  // The coordinator knows the groups along the axes of the mesh that it gave.
+  bool is_implied(const std::string& name, const std::vector<int>& ranks) const {
+    if (std::find(world.mesh.names.begin(), world.mesh.names.end(), name) == world.mesh.names.end())
+      return false;
+    return value_or_throw<MeshError>(submesh_of(world.mesh, {name}, world.rank)).ranks == ranks;
   }
 
   // Returns when all ranks are there. Gloo's group has waited for them in its constructor.

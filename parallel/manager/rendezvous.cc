@@ -192,11 +192,11 @@ std::string meeting_place(const World& world) {
 
 void join(World& world, InstanceHistory& history) {
   if (world.agent) {
-    // The coordinator has brought the ranks together: only the number of the attempt is open.
+    // The coordinator has brought the ranks together: only the number of a later attempt is open.
     try {
-      world.store =
-          enter_instance(c10::make_intrusive<AgentStore>(world.agent, world.rendezvous_timeout),
-                         world.rank, history, world.rendezvous_timeout);
+      world.store = enter_fresh_instance(
+          c10::make_intrusive<AgentStore>(world.agent, world.rendezvous_timeout), world.rank,
+          history, world.rendezvous_timeout);
     } catch (const RendezvousError&) {
       throw;
     } catch (const c10::DistError& error) {

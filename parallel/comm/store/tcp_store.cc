@@ -272,6 +272,20 @@ std::vector<std::string> introductions(c10d::Store& store, int world_size) {
   return said;
 }
 
+namespace {
+
+std::string failed_key(int64_t instance) {
+  return fmt::format("instance/{}/{}", instance, kFailed);
+}
+
+c10::intrusive_ptr<c10d::Store> store_of_instance(int64_t instance,
+                                                  c10::intrusive_ptr<c10d::Store> store) {
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("instance/{}", instance),
+                                                std::move(store));
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                InstanceHistory& history, milliseconds timeout) {
   const auto after = [](int64_t instance) { return fmt::format("instance/after/{}", instance); };
@@ -303,11 +317,21 @@ c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> s
             history.waiting ? " again" : ""));
       }
       history.last = newest();
-    } while (store->check({fmt::format("instance/{}/{}", history.last, kFailed)}));
+    } while (store->check({failed_key(history.last)}));
     history.waiting = false;
   }
-  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("instance/{}", history.last),
-                                                std::move(store));
+  return store_of_instance(history.last, std::move(store));
+}
+
+c10::intrusive_ptr<c10d::Store> enter_fresh_instance(c10::intrusive_ptr<c10d::Store> store,
+                                                     int rank, InstanceHistory& history,
+                                                     milliseconds timeout) {
+  const bool is_first = history.last == 0;
+  if (is_first) history.last = 1;
+  if (!is_first || store->check({failed_key(1)})) {
+    return enter_instance(std::move(store), rank, history, timeout);
+  }
+  return store_of_instance(1, std::move(store));
 }
 
 void give_up_instance(c10d::Store& store) noexcept {

@@ -72,6 +72,13 @@ c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> s
                                                InstanceHistory& history,
                                                std::chrono::milliseconds timeout);
 
+// As enter_instance, where ranks come to a store of their own that nobody else has used, as a
+// coordinator gives each generation one: the first attempt of all is the first instance without a
+// word of rank 0. It costs one call.
+c10::intrusive_ptr<c10d::Store> enter_fresh_instance(c10::intrusive_ptr<c10d::Store> store,
+                                                     int rank, InstanceHistory& history,
+                                                     std::chrono::milliseconds timeout);
+
 // Says in an instance's store that it is given up, so that ranks yet to come wait for the next.
 // Never raises: the store may be gone.
 void give_up_instance(c10d::Store& store) noexcept;

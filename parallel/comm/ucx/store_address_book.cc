@@ -9,6 +9,7 @@
 
 #include "core/mutex.h"
 #include "fmt/format.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
 namespace meshrun {
 namespace {
@@ -16,15 +17,62 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Between two questions to the store, growing: ranks mostly start together, and a rank that comes
-// late must not be asked for by all others all the time.
-constexpr milliseconds kFirstPause{1};
-constexpr milliseconds kLongestPause{50};
+// For how long one call waits in the store, growing: stop() waits for it, and after it the records
+// that are there are told, though others are missing.
+constexpr milliseconds kFirstWait{50};
+constexpr milliseconds kLongestWait{500};
+// Questions that wait at a time; of more than these each waits in turn.
+constexpr size_t kMostThreads = 4;
 // A store that fails may be a coordinator that restarts; one that goes on failing is gone.
 constexpr milliseconds kPauseAfterTrouble(500);
 constexpr std::chrono::seconds kStoreIsGone(15);
 
 std::string key_of(int rank) { return "ucx/" + std::to_string(rank); }
+
+std::vector<std::string> keys_of(const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  keys.reserve(ranks.size());
+  for (const int rank : ranks) keys.push_back(key_of(rank));
+  return keys;
+}
+
+const c10d::Store* without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  return prefixed == nullptr ? store.get() : prefixed->getUnderlyingNonPrefixStore().get();
+}
+
+// One thread's way to the store. A clone may be the store itself, whose timeout is others' too.
+class Reader {
+ public:
+  explicit Reader(const c10::intrusive_ptr<c10d::Store>& store)
+      : store_(store->clone()), is_own_(without_prefix(store_) != without_prefix(store)) {}
+
+  // Raises c10::DistStoreError where one of them is not there in time.
+  std::vector<std::vector<uint8_t>> await(const std::vector<std::string>& keys,
+                                          milliseconds timeout) {
+    const bool at_once = is_own_ && store_->hasExtendedApi();
+    if (at_once) {
+      store_->setTimeout(timeout);
+    } else {
+      store_->wait(keys, timeout);
+    }
+    return read(keys);
+  }
+
+  bool contains(const std::string& key) { return store_->check({key}); }
+
+  // Of keys that are there.
+  std::vector<std::vector<uint8_t>> read(const std::vector<std::string>& keys) {
+    if (store_->hasExtendedApi()) return store_->multiGet(keys);
+    std::vector<std::vector<uint8_t>> values;
+    for (const std::string& key : keys) values.push_back(store_->get(key));
+    return values;
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const bool is_own_;
+};
 
 }  // namespace
 
@@ -50,21 +98,25 @@ class StoreAddressBook::Impl {
     MutexLock lock(mu_);
     if (stopping_) return;
     open_.push_back({ranks, std::move(found), steady_clock::now() + timeout_});
-    changed_.NotifyAll();
-    if (is_running_) return;
-    is_running_ = true;
     // One that has run out of questions has only its return left.
-    if (thread_.joinable()) thread_.join();
-    thread_ = std::thread([this] { run(); });
+    std::erase_if(threads_, [](Thread& thread) {
+      if (thread.has_ended) thread.self.join();
+      return thread.has_ended;
+    });
+    if (threads_.size() == kMostThreads) return;
+    Thread& added = threads_.emplace_back();
+    added.self = std::thread([this, &added] { run(added); });
   }
 
   void stop() {
+    std::list<Thread> threads;
     {
       MutexLock lock(mu_);
       stopping_ = true;
       changed_.NotifyAll();
+      threads.swap(threads_);
     }
-    if (thread_.joinable()) thread_.join();
+    for (Thread& thread : threads) thread.self.join();
   }
 
  private:
@@ -72,35 +124,32 @@ class StoreAddressBook::Impl {
     std::vector<int> ranks;
     Found found;
     steady_clock::time_point deadline;
+    milliseconds wait = kFirstWait;
+    std::string trouble;
+    std::optional<steady_clock::time_point> in_trouble_since;
+  };
+  struct Thread {
+    std::thread self;
+    bool has_ended = false;
   };
 
-  void run() {
-    milliseconds pause = kFirstPause;
-    std::string trouble;
-    while (true) {
-      std::list<Question> questions;
-      {
-        MutexLock lock(mu_);
-        if (stopping_ || open_.empty()) {
-          is_running_ = false;
-          return;
-        }
-        questions.swap(open_);
+  void run(Thread& self) {
+    std::optional<Reader> reader;
+    MutexLock lock(mu_);
+    while (!stopping_ && !open_.empty()) {
+      Question question = std::move(open_.front());
+      open_.pop_front();
+      mu_.Unlock();
+      ask(question, &reader);
+      mu_.Lock();
+      if (question.ranks.empty()) continue;
+      const bool is_in_trouble = !question.trouble.empty();
+      open_.push_back(std::move(question));
+      if (is_in_trouble && !stopping_) {
+        changed_.WaitUntil(mu_, steady_clock::now() + kPauseAfterTrouble);
       }
-      bool answered = false;
-      trouble.clear();
-      for (auto question = questions.begin(); question != questions.end();) {
-        answered = ask(*question, &trouble) || answered;
-        question = question->ranks.empty() ? questions.erase(question) : std::next(question);
-      }
-      MutexLock lock(mu_);
-      const bool is_new = !open_.empty();
-      open_.splice(open_.begin(), questions);
-      if (open_.empty() || is_new || stopping_) continue;
-      pause = answered ? kFirstPause : std::min(pause * 2, kLongestPause);
-      if (!trouble.empty()) pause = kPauseAfterTrouble;
-      changed_.WaitUntil(mu_, steady_clock::now() + pause);
     }
+    self.has_ended = true;
   }
 
   bool is_stopping() {
@@ -108,73 +157,76 @@ class StoreAddressBook::Impl {
     return stopping_;
   }
 
-  // Answers what can be answered, and, after the deadline, all. True: something was.
-  bool ask(Question& question, std::string* trouble) {
-    std::map<int, std::vector<uint8_t>> records;
+  // Answers what can be answered, and, after the deadline, all.
+  void ask(Question& question, std::optional<Reader>* reader) {
+    question.trouble.clear();
     try {
-      if (clone_ == nullptr) clone_ = store_->clone();
-      records = read(question.ranks);
-      in_trouble_since_.reset();
+      if (!*reader) reader->emplace(store_);
+      answer(question, read(question, **reader));
+      question.in_trouble_since.reset();
     } catch (const std::exception& error) {
-      *trouble = error.what();
-      if (!in_trouble_since_) in_trouble_since_ = steady_clock::now();
+      question.trouble = error.what();
+      if (!question.in_trouble_since) question.in_trouble_since = steady_clock::now();
     }
-    const bool is_gone =
-        in_trouble_since_ && steady_clock::now() - *in_trouble_since_ > kStoreIsGone;
+    const bool is_gone = question.in_trouble_since &&
+                         steady_clock::now() - *question.in_trouble_since > kStoreIsGone;
+    if (!is_gone && steady_clock::now() < question.deadline) return;
+    for (const int rank : std::exchange(question.ranks, {})) {
+      if (is_stopping()) return;
+      question.found(
+          rank, std::nullopt,
+          is_gone
+              ? fmt::format("the store that it was to publish its address in is gone: rank 0 has "
+                            "perhaps left; the store said: {}",
+                            question.trouble)
+              : fmt::format(
+                    "it published no address within {:g} s{}{}",
+                    static_cast<double>(timeout_.count()) / 1000,
+                    question.trouble.empty() ? "" : "; the store said: ", question.trouble));
+    }
+  }
+
+  void answer(Question& question, const std::map<int, std::vector<uint8_t>>& records) {
     for (const auto& [rank, bytes] : records) {
       std::erase(question.ranks, rank);
-      if (is_stopping()) return true;
+      if (is_stopping()) return;
       auto record =
           ucx::parse_address_record({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
       question.found(rank, std::move(record),
                      "what it published is not an address of this version");
     }
-    if (!is_gone && steady_clock::now() < question.deadline) return !records.empty();
-    for (const int rank : std::exchange(question.ranks, {})) {
-      if (is_stopping()) return true;
-      question.found(
-          rank, std::nullopt,
-          is_gone ? fmt::format("the store that it was to publish its address in is gone: rank 0 "
-                                "has perhaps left; the store said: {}",
-                                *trouble)
-                  : fmt::format("it published no address within {:g} s{}{}",
-                                static_cast<double>(timeout_.count()) / 1000,
-                                trouble->empty() ? "" : "; the store said: ", *trouble));
-    }
-    return true;
   }
 
-  std::map<int, std::vector<uint8_t>> read(const std::vector<int>& ranks) {
-    std::vector<std::string> keys;
-    for (const int rank : ranks) keys.push_back(key_of(rank));
-    std::map<int, std::vector<uint8_t>> records;
-    if (clone_->check(keys)) {
-      if (clone_->hasExtendedApi()) {
-        std::vector<std::vector<uint8_t>> values = clone_->multiGet(keys);
-        for (size_t i = 0; i < values.size(); ++i) records[ranks[i]] = std::move(values[i]);
-      } else {
-        for (size_t i = 0; i < keys.size(); ++i) records[ranks[i]] = clone_->get(keys[i]);
-      }
-    } else if (ranks.size() > 1) {
-      for (size_t i = 0; i < keys.size(); ++i) {
-        if (clone_->check({keys[i]})) records[ranks[i]] = clone_->get(keys[i]);
-      }
+  // One call, if all are there or come in its time.
+  std::map<int, std::vector<uint8_t>> read(Question& question, Reader& reader) {
+    const auto began = steady_clock::now();
+    const auto left = std::chrono::duration_cast<milliseconds>(question.deadline - began);
+    const milliseconds wait = std::max(milliseconds(1), std::min(question.wait, left));
+    std::vector<int> present = question.ranks;
+    std::vector<std::vector<uint8_t>> values;
+    try {
+      values = reader.await(keys_of(present), wait);
+    } catch (const c10::DistStoreError&) {
+      // Some stores have no other word for what else goes wrong.
+      if (steady_clock::now() - began < wait / 2) throw;
+      question.wait = std::min(question.wait * 2, kLongestWait);
+      if (present.size() == 1) return {};
+      std::erase_if(present, [&](int rank) { return !reader.contains(key_of(rank)); });
+      if (!present.empty()) values = reader.read(keys_of(present));
     }
+    std::map<int, std::vector<uint8_t>> records;
+    for (size_t i = 0; i < present.size(); ++i) records[present[i]] = std::move(values[i]);
     return records;
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const milliseconds timeout_;
-  // The thread's.
-  c10::intrusive_ptr<c10d::Store> clone_;
-  std::optional<steady_clock::time_point> in_trouble_since_;
 
   Mutex mu_;
   CondVar changed_;
   std::list<Question> open_ MESHRUN_GUARDED_BY(mu_);
-  bool is_running_ MESHRUN_GUARDED_BY(mu_) = false;
+  std::list<Thread> threads_ MESHRUN_GUARDED_BY(mu_);
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
-  std::thread thread_;
 };
 
 StoreAddressBook::StoreAddressBook(const c10::intrusive_ptr<c10d::Store>& store,

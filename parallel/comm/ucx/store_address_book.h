@@ -3,9 +3,9 @@
 //   ucx/<rank>    that rank's AddressRecord; written once, with compareSet: a second group over the
 //                 same keys is an error instead of a message that nobody receives
 //
-// Look-ups wait in a thread of their own, which exists while some are open, on a clone of the
-// store: other users of the store are not held up. It asks again and again instead of waiting in
-// the store, so that stop() need not wait for a rank that never comes.
+// Look-ups wait in the store, in one multiGet for all ranks of a question, on threads of their own
+// with clones of the store: other users of the store are not held up. The threads exist while
+// questions are open. Each call has a bound, so that stop() takes half a second at most.
 //
 // Threads: any. Errors: as AddressBook; the store's become texts.
 #pragma once

@@ -490,6 +490,15 @@ TEST_F(GenerationTest, MeshAxesAreGroupsOfTheirNames) {
   EXPECT_EQ(job.groups(1).name(), "dp");
   EXPECT_EQ(job.groups(1).backend(), "ucx");
   EXPECT_EQ(job.mesh(0).size(), 2);
+  // The others have the backend of the world, which alone is announced by ranks of a mesh.
+  announced.set_name("world");
+  announced.clear_ranks();
+  for (int rank = 0; rank < 4; ++rank) announced.add_ranks(rank);
+  announced.set_backend("nccl");
+  ASSERT_TRUE(h.answer(h.Call(event)).status.ok());
+  ASSERT_EQ(job.groups_size(), 5);
+  EXPECT_EQ(job.groups(0).backend(), "nccl");
+  EXPECT_EQ(job.groups(1).backend(), "ucx");
 }
 
 }  // namespace

@@ -18,9 +18,11 @@
 #include "parallel/base/tensor_layout.h"
 #include "parallel/collectives/output_memory.h"
 #include "parallel/comm/process_group_factory.h"
+#include "parallel/comm/store/agent_store.h"
 #include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx/store_address_book.h"
 #include "tests/parallel/comm/ucx_world.h"
+#include "tests/parallel/support/fake_agent.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -765,9 +767,35 @@ TEST(StoreAddressBookTest, FindsARecordThatIsPublishedLaterAndSaysWhichIsMissing
   EXPECT_NE(reason.get_future().get().find("no address within"), std::string::npos);
   EXPECT_EQ(StoreAddressBook(store, milliseconds(1)).publish(1, record), std::nullopt);
   EXPECT_EQ(address.get_future().get(), record.transport_address);
+  // Of several those that are there are found, though one never comes.
+  std::promise<int> there;
+  first.look_up({1, 7}, [&](int rank, auto found, const std::string&) {
+    EXPECT_TRUE(found);
+    there.set_value(rank);
+  });
+  EXPECT_EQ(there.get_future().get(), 1);
   // Nobody is called after stop().
   first.look_up({5}, [](int, auto, const std::string&) { ADD_FAILURE(); });
   first.stop();
+}
+
+TEST(StoreAddressBookTest, AsksOnceForAllRanks) {
+  const auto agent =
+      std::make_shared<FakeAgent>(agent::Assignment(), c10::make_intrusive<c10d::HashStore>());
+  StoreAddressBook book(c10::make_intrusive<AgentStore>(agent, std::chrono::seconds(60)),
+                        std::chrono::seconds(60));
+  ucx::AddressRecord record;
+  const std::vector<int> ranks = {0, 1, 2, 3, 4, 5, 6, 7};
+  for (const int rank : ranks) EXPECT_EQ(book.publish(rank, record), std::nullopt);
+  const int64_t before = agent->store_calls();
+  std::atomic<size_t> found = 0;
+  std::promise<void> all;
+  book.look_up(ranks, [&](int, std::optional<ucx::AddressRecord> at, const std::string& why) {
+    EXPECT_TRUE(at) << why;
+    if (++found == ranks.size()) all.set_value();
+  });
+  all.get_future().wait();
+  EXPECT_EQ(agent->store_calls() - before, 1);
 }
 
 }  // namespace

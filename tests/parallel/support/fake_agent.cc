@@ -37,10 +37,16 @@ std::vector<std::string> FakeAgent::registered_groups() const {
   return groups_;
 }
 
+int64_t FakeAgent::store_calls() const {
+  const std::lock_guard lock(mutex_);
+  return store_calls_;
+}
+
 template <typename T>
 absl::StatusOr<T> FakeAgent::guarded(const std::function<T()>& call) const {
   {
     const std::lock_guard lock(mutex_);
+    ++store_calls_;
     if (!failure_.ok()) return failure_;
   }
   try {

@@ -25,6 +25,8 @@ class FakeAgent : public agent::Agent {
   void fail_with(absl::Status status);
   // What the next announcements of groups answer, everything else going on; OK ends it.
   void refuse_groups_with(absl::Status status);
+  // Of the store, by this rank so far.
+  int64_t store_calls() const;
   // Registered by this rank: "name backend: ranks".
   std::vector<std::string> registered_groups() const;
 
@@ -82,6 +84,7 @@ class FakeAgent : public agent::Agent {
   absl::Status failure_;
   absl::Status group_refusal_;
   std::vector<std::string> groups_;
+  mutable int64_t store_calls_ = 0;
   std::map<std::string, agent::Checkpoint, std::less<>> checkpoints_;
 };
 
