@@ -4,8 +4,9 @@
 //                        OpenLog to each, on its session
 //   worker --UploadLog--> relay --> reader
 //
-// A slow reader slows down only its own uploads: the relay buffers at most kBufferBytes for each,
-// and then stops reading its stream. A call ends when every file is read to its end, and with
+// A slow reader slows down only its own uploads: the relay buffers at most kBufferBytes for all of
+// them together, and then stops reading their streams; each may have one message under way, which
+// is the smaller the more files there are. A call ends when every file is read to its end, and with
 // UNAVAILABLE when an upload broke off. An upload outlives the session that asked for it, but not
 // its node: the relay ends it when the node is lost, since a host without power never does.
 // Thread-safe.

@@ -11,6 +11,14 @@
 #include "core/version.h"
 
 namespace meshrun::coordinator {
+namespace {
+
+// Of all files of a reader together, and of one message: LogRelay buffers as much again.
+constexpr size_t kMostLogBytes = 1 << 20;
+constexpr size_t kMostChunk = 1 << 16;
+constexpr size_t kLeastChunk = 1 << 10;
+
+}  // namespace
 
 void StateMachine::GetJob(uint64_t call_id, const v1::GetJobRequest& request) {
   Context& context = parts_->context;
@@ -215,6 +223,12 @@ void StateMachine::ReadLogs(uint64_t call_id, const v1::ReadLogsRequest& request
         }
       }
     }
+  }
+  // Each of them may have a message under way beyond what the relay buffers for the reader.
+  const size_t chunk = std::clamp(kMostLogBytes / std::max<size_t>(relay.sources.size(), 1),
+                                  kLeastChunk, kMostChunk);
+  for (LogSource& source : relay.sources) {
+    source.open.set_chunk_bytes(static_cast<uint32_t>(chunk));
   }
   context.Add(std::move(relay));
 }

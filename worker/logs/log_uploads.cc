@@ -105,7 +105,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
     if (!file_ && !OpenFile(growing)) return;
     const uint64_t before = offset_;
     offset_ = file_->FirstKept(offset_);
-    const uint64_t room = std::min<uint64_t>(kChunk, limit_ - std::min(limit_, offset_));
+    const uint64_t room = std::min<uint64_t>(chunk_, limit_ - std::min(limit_, offset_));
     absl::StatusOr<std::string> data =
         room == 0 ? std::string() : file_->Read(&offset_, static_cast<size_t>(room));
     if (!data.ok()) return Fail(fmt::format("{}: cannot be read", path_));
@@ -175,6 +175,8 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   LogUploads& owner_;
   const v1::OpenLog request_;
   const std::string path_;
+  const size_t chunk_ =
+      request_.chunk_bytes() == 0 ? kChunk : std::min<size_t>(kChunk, request_.chunk_bytes());
   bool growing_;
   grpc::ClientContext context_;
   v1::UploadLogResponse response_;

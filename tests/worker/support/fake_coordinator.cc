@@ -125,6 +125,7 @@ grpc::Status FakeCoordinator::UploadLog(grpc::ServerContext*,
     Upload& upload = uploads_[stream_id];
     if (upload.data.empty()) upload.first_offset = chunk.offset();
     upload.data += chunk.data();
+    upload.largest = std::max(upload.largest, chunk.data().size());
     upload.error = chunk.error();
     upload.dropped += chunk.dropped();
     changed_.NotifyAll();

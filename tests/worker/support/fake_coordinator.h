@@ -52,6 +52,7 @@ class FakeCoordinator : public v1::SessionService::Service {
     std::string data;
     std::string error;
     uint64_t dropped = 0;
+    size_t largest = 0;  // of its messages
     bool ended = false;
   };
   // As it is once `enough` holds of it.
