@@ -20,6 +20,7 @@
 #include "core/os/process_stat.h"
 #include "fmt/format.h"
 #include "parallel/base/digest.h"
+#include "parallel/base/numa.h"
 #include "parallel/base/process.h"
 
 namespace meshrun {
@@ -81,6 +82,7 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
     close(fd);
     return nullptr;
   }
+  if (const std::optional<int> node = own_numa_node()) prefer_numa_node(base, bytes, *node);
   std::unique_ptr<SharedHeap> heap(new SharedHeap(fd, static_cast<std::byte*>(base), bytes));
   heap->address_ = {digest_of(node_identity(node_facts())), token, static_cast<int64_t>(bytes),
                     getpid(), fd};

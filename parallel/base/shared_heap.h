@@ -6,7 +6,7 @@
 // The heap is a memfd. Peers map /proc/<pid>/fd/<fd> if the kernel lets them (same user, a pid
 // namespace in which they see the process), and check a random number in its first bytes. Nothing
 // has a name in the file system, and nothing remains when the processes are gone. Pages are taken
-// when they are first written, and given back when their block is freed. After fork() a child
+// when they are first written, on the owner's NUMA node whoever writes (numa.h), and given back when their block is freed. After fork() a child
 // shares these pages with its parent: the parent reads what the child writes. The child frees none
 // of them, and has its own heap for its own blocks. A thread may fork while others allocate: fork()
 // waits for the heap's lock, so a child never inherits it held.

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "core/log.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "parallel/base/errors.h"
 #include "parallel/comm/ucx/agent_watch.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"
@@ -13,6 +16,15 @@ namespace meshrun {
 namespace {
 
 constexpr const char* kEndpoint = "ucx/watch";
+
+// Once in a world, and only where not UCX alone has chosen.
+void log_interfaces() {
+  const auto interfaces = ucx::ucx_interfaces();
+  if (!interfaces.ok() || interfaces->names.empty()) return;
+  log::Info("interfaces between hosts",
+            {{"used", fmt::format("{}", fmt::join(interfaces->names, ","))},
+             {"left_out", fmt::format("{}", fmt::join(interfaces->left_out, ","))}});
+}
 
 std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
   if (options.agent != nullptr) return ucx::create_agent_watch(options.agent);
@@ -32,6 +44,7 @@ std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
 std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   ucx::Engine::Options engine;
   engine.heap = SharedHeap::of_process();
+  if (options.world_rank == 0 && options.world_size > 1) log_interfaces();
   auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
   engine.watch = watch_of(options);
   if (options.deadlock_after) engine.deadlock_after = *options.deadlock_after;

@@ -1,15 +1,14 @@
 #include "worker/inventory/inventory.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "core/os/cores.h"
 #include "core/os/files.h"
 #include "worker/inventory/nvml.h"
 
@@ -24,31 +23,10 @@ double NumberIn(const char* path) {
   return content.ok() ? std::strtod(content->c_str(), nullptr) : 0;
 }
 
-// CPUs that the cgroup may use, 0 for no limit.
-double CpuQuota() {
-  if (const auto content = os::ReadFile("/sys/fs/cgroup/cpu.max"); content.ok()) {
-    double quota = 0, period = 0;
-    if (std::sscanf(content->c_str(), "%lf %lf", &quota, &period) == 2 && period > 0)
-      return quota / period;
-    return 0;
-  }
-  const double quota = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  const double period = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  return quota > 0 && period > 0 ? quota / period : 0;
-}
-
 }  // namespace
 
 uint32_t CountCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  uint32_t cores = ::sched_getaffinity(0, sizeof(set), &set) == 0
-                       ? CPU_COUNT(&set)
-                       : std::thread::hardware_concurrency();
-  if (const double quota = CpuQuota(); quota > 0) {
-    cores = std::min(cores, static_cast<uint32_t>(quota + 0.999));
-  }
-  return std::max(1u, cores);
+  return static_cast<uint32_t>(std::ceil(os::UsableCores(os::FindCpuQuota())));
 }
 
 uint64_t MemoryBytes() {

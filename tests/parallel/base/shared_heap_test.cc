@@ -1,5 +1,6 @@
 #include "parallel/base/shared_heap.h"
 
+#include <linux/mempolicy.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -16,11 +17,31 @@
 
 #include "core/os/process_stat.h"
 #include "gtest/gtest.h"
+#include "parallel/base/numa.h"
 
 namespace meshrun {
 namespace {
 
 constexpr size_t kPage = SharedHeap::kGranule;
+
+TEST(SharedHeapTest, PagesLieOnTheOwnersNode) {
+  const std::optional<int> node = own_numa_node();
+  const auto heap = SharedHeap::create(4 * kPage);
+  ASSERT_NE(heap, nullptr);
+  if (!node) GTEST_SKIP() << "no NUMA in this kernel, or a policy of the caller's";
+  void* const block = heap->allocate(kPage);
+  ASSERT_NE(block, nullptr);
+  // Whoever maps it: the policy is the file's.
+  const auto peer = PeerHeap::open(heap->address());
+  ASSERT_NE(peer, nullptr);
+  for (void* const address : {block, static_cast<void*>(peer->at(kPage, 1))}) {
+    int mode = -1;
+    unsigned long nodes[16] = {};
+    ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, 1024, address, MPOL_F_ADDR), 0);
+    EXPECT_EQ(mode, MPOL_PREFERRED);
+    EXPECT_EQ(nodes[*node / 64], 1ul << (*node % 64));
+  }
+}
 
 TEST(SharedHeapTest, BlocksAreApartAndFreedOnesAreUsedAgain) {
   const auto heap = SharedHeap::create(9 * kPage);

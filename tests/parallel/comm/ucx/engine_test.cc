@@ -763,7 +763,15 @@ TEST(HostTest, RanksOfAnotherKernelOrIpcNamespaceShareNoCores) {
   EXPECT_TRUE(changed([](NodeFacts& f) { f.boot_id = "3"; }));
   EXPECT_TRUE(changed([](NodeFacts& f) { f.ipc_namespace = "ipc:[3]"; }));
   EXPECT_FALSE(changed([](NodeFacts& f) { f.host_name = "b"; })) << "a container's name";
-  EXPECT_EQ(this_host(), host_of(node_facts()));
+  EXPECT_EQ(this_host(), host_of(node_facts(), os::FindCpuQuota()));
+}
+
+TEST(HostTest, RanksWithAQuotaEachShareNoCores) {
+  const NodeFacts facts{.host_name = "a", .boot_id = "1", .shm_device = 7, .ipc_namespace = "i"};
+  const uint64_t alone = host_of(facts, {.cores = 0.5, .cgroup = 11});
+  EXPECT_NE(alone, host_of(facts, {.cores = 0.5, .cgroup = 12}));
+  EXPECT_EQ(alone, host_of(facts, {.cores = 0.5, .cgroup = 11})) << "one cgroup, one quota";
+  EXPECT_EQ(host_of(facts), host_of(facts, {.cores = 1e6, .cgroup = 12})) << "limits nobody";
 }
 
 // ---- Over UCX: each rank a process, forked before any call of UCX.

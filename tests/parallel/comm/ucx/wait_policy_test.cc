@@ -33,6 +33,13 @@ TEST(WaitPolicyTest, CrowdedRanksSleepSoon) {
   EXPECT_LE(waited.polls, WaitPolicy::kPollsBetweenYields * (WaitPolicy::kYieldsWhenCrowded + 1));
 }
 
+TEST(WaitPolicyTest, HalfACoreOfAQuotaIsNoCoreForARank) {
+  WaitPolicy policy(0.5, 1);
+  EXPECT_EQ(wait(policy, kPoll, kYield).yields, WaitPolicy::kYieldsWhenCrowded);
+  WaitPolicy enough(1.5, 1);
+  EXPECT_GT(wait(enough, kPoll, kYield).yields, WaitPolicy::kYieldsWhenCrowded);
+}
+
 TEST(WaitPolicyTest, CrowdedRanksSleepNoLaterThanOthersWhereYieldsAreLong) {
   WaitPolicy policy(2, 3);
   EXPECT_LE(wait(policy, kPoll, WaitPolicy::kYieldingWhenRoomy).yields, 1);

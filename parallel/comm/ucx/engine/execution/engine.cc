@@ -37,22 +37,18 @@ class FailedOperation final : public Operation {
 
 }  // namespace
 
-uint64_t this_host() { return host_of(node_facts()); }
+uint64_t this_host() { return host_of(node_facts(), os::FindCpuQuota()); }
 
-uint64_t host_of(const NodeFacts& facts) {
+uint64_t host_of(const NodeFacts& facts, const os::CpuQuota& quota) {
   std::string text = facts.boot_id + facts.ipc_namespace;
   // Ranks that a launcher has pinned to a core each do not share it.
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
     text.append(reinterpret_cast<const char*>(&cores), sizeof(cores));
   }
+  // Containers with a quota each do not, either.
+  if (quota.cores > 0 && quota.cores < os::CoresOfAffinity()) text += std::to_string(quota.cgroup);
   return digest_of(text);
-}
-
-int usable_cores() {
-  cpu_set_t cores;
-  // More than 1,024 cores of the host: then there is one for each rank.
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
 // ---- Engine::Impl

@@ -38,6 +38,7 @@
 #include <string>
 
 #include "core/clock.h"
+#include "core/os/cores.h"
 #include "parallel/comm/ucx/engine/execution/executor.h"
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
 
@@ -105,13 +106,11 @@ class Group {
   std::unique_ptr<AddressBook> book_;
 };
 
-// Of this host, IPC namespace and set of cores, as in AddressRecord: ranks with the same number
-// share cores.
+// Of this host, IPC namespace, set of cores and CPU quota, as in AddressRecord: ranks with the same
+// number share cores.
 uint64_t this_host();
-// Of this set of cores on the host that `facts` tell of.
-uint64_t host_of(const NodeFacts& facts);
-// On which this process may run.
-int usable_cores();
+// Of this set of cores on the host that `facts` tell of, under this quota.
+uint64_t host_of(const NodeFacts& facts, const os::CpuQuota& quota = {});
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
@@ -124,7 +123,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     // Where a flight record goes when something fails; absent: the log.
     std::function<void(const std::string& json)> dump = nullptr;
     uint64_t host = this_host();
-    int cores = usable_cores();
+    double cores = os::UsableCores(os::FindCpuQuota());
     // Where peers on this host may write; outlives the engine. Null: nowhere.
     SharedHeap* heap = nullptr;
   };

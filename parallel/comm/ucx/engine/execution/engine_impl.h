@@ -137,7 +137,7 @@ class Engine::Impl {
   const std::unique_ptr<PeerWatch> watch_;
   const std::function<void(const std::string&)> dump_;
   const SteadyNanos deadlock_after_;
-  const int cores_;
+  const double cores_;
   const int forks_;
   std::thread thread_;
   // Threads that want the lock beside the owner of progress.

@@ -2,7 +2,7 @@
 
 namespace meshrun::ucx {
 
-WaitPolicy::WaitPolicy(int cores, int local_ranks, bool is_progress_thread)
+WaitPolicy::WaitPolicy(double cores, int local_ranks, bool is_progress_thread)
     : crowded_(local_ranks > cores),
       yielding_(is_progress_thread ? kYieldingOfProgressThread : kYieldingWhenRoomy) {}
 

@@ -6,7 +6,8 @@
 //   2000 polls, then yields for ever      0.4   74    135     melts down: p90 3 ms
 //   sleep at once                         1.3   19     51     a wake-up costs 9 us
 // So the polls are few always, and only the length of yielding depends on whether each rank of this
-// host has a core.
+// host has a core. Half a core of a quota is none: who spins it away stands still for the rest of the
+// kernel's period, 100 ms.
 #pragma once
 
 #include "core/clock.h"
@@ -29,8 +30,8 @@ class WaitPolicy {
   // So often in a row such a transport is asked again at once.
   static constexpr int kBusyAnswers = 20;
 
-  // `cores` this process may run on; `local_ranks` share them.
-  WaitPolicy(int cores, int local_ranks, bool is_progress_thread = false);
+  // `cores` this process may use, in fractions under a quota; `local_ranks` share them.
+  WaitPolicy(double cores, int local_ranks, bool is_progress_thread = false);
 
   // Nothing happened in the last poll. After the first kSleep always kSleep: one poll between two
   // sleeps.

@@ -1,8 +1,10 @@
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ucp/api/ucp.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -15,6 +17,9 @@
 
 namespace meshrun::ucx {
 namespace {
+
+// UCX's own bound.
+constexpr size_t kMostRails = 4;
 
 MessageStatus status_of(ucs_status_t status) {
   switch (status) {
@@ -122,8 +127,22 @@ absl::Status UcxTransport::start() {
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return error("ucp_config_read", status);
   devices_ = devices_of(config);
+  const absl::StatusOr<ChosenInterfaces> interfaces = ucx_interfaces();
+  if (!interfaces.ok()) return interfaces.status();
   status = ucp_config_modify(config, "RNDV_SCHEME", "get_zcopy");
   const char* call = "ucp_config_modify(RNDV_SCHEME)";
+  if (status == UCS_OK && !interfaces->names.empty()) {
+    const std::string names = fmt::format("{}", fmt::join(interfaces->names, ","));
+    status = ucp_config_modify(config, "NET_DEVICES", names.c_str());
+    call = "ucp_config_modify(NET_DEVICES)";
+  }
+  // UCX would send through one of them.
+  const size_t rails = std::min(interfaces->are_named ? interfaces->names.size() : 0, kMostRails);
+  for (const char* const name : {"MAX_EAGER_RAILS", "MAX_RNDV_RAILS"}) {
+    if (status != UCS_OK || rails < 2) continue;
+    status = ucp_config_modify(config, name, std::to_string(rails).c_str());
+    call = "ucp_config_modify(RAILS)";
+  }
   if (status == UCS_OK) {
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;
@@ -280,6 +299,18 @@ void UcxTransport::mark_broken(Peer& peer, std::string reason) {
 }
 
 }  // namespace
+
+absl::StatusOr<ChosenInterfaces> ucx_interfaces() {
+  const auto variable = [](const char* name) {
+    const char* text = std::getenv(name);
+    return std::string_view(text == nullptr ? "" : text);
+  };
+  const std::string_view wanted = variable("MESHRUN_NET_DEVICES");
+  if (wanted.empty() && !variable("UCX_NET_DEVICES").empty()) return ChosenInterfaces{};
+  absl::StatusOr<ChosenInterfaces> chosen = choose_interfaces(network_interfaces(), wanted);
+  if (chosen.ok() && wanted.empty() && chosen->left_out.empty()) chosen->names.clear();
+  return chosen;
+}
 
 absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport() {
   auto transport = std::make_unique<UcxTransport>();

@@ -4,6 +4,7 @@
 //   UCP_ERR_HANDLING_MODE_NONE with an error handler: MODE_PEER would give up shared memory.
 //   RNDV_SCHEME=get_zcopy, whatever UCX_RNDV_SCHEME says: a late peer never writes into our memory.
 //   UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP; endpoints are never closed alone, only with the worker.
+//   NET_DEVICES: what ucx_interfaces() says; MAX_EAGER_RAILS, MAX_RNDV_RAILS: as many as are named.
 // All else is left to UCX's own variables (UCX_TLS=tcp,self forces TCP), which are only read.
 //
 // Requests are released inside their completion callback, so that close() leaves none behind.
@@ -13,11 +14,17 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "parallel/base/network_interfaces.h"
 #include "parallel/comm/ucx/engine/transport/transport.h"
 
 namespace meshrun::ucx {
 
-// UNAVAILABLE: UCX finds no usable device; the text has UCX's status and the UCX_TLS in force, and
+// Those that carry messages between hosts: of MESHRUN_NET_DEVICES, else those that lead out of this
+// host. Several that are named are used together. No names: UCX chooses (UCX_NET_DEVICES is set, or there is nothing
+// to leave out). Errors: choose_interfaces()'s.
+absl::StatusOr<ChosenInterfaces> ucx_interfaces();
+
+// INVALID_ARGUMENT: MESHRUN_NET_DEVICES. UNAVAILABLE: UCX finds no usable device; the text has UCX's status and the UCX_TLS in force, and
 // /dev/shm with its room where UCX may have found that too small.
 absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport();
 

@@ -1,0 +1,106 @@
+#include "core/os/cores.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshrun::os {
+namespace {
+
+std::optional<std::string> FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return line;
+}
+
+// "150000 100000"; "max 100000" is none.
+double QuotaOfVersion2(const std::string& directory) {
+  double quota = 0, period = 0;
+  const std::optional<std::string> line = FirstLine(directory + "/cpu.max");
+  const bool has_one =
+      line && std::sscanf(line->c_str(), "%lf %lf", &quota, &period) == 2 && period > 0;
+  return has_one ? quota / period : 0;
+}
+
+// A quota of -1 is none.
+double QuotaOfVersion1(const std::string& directory) {
+  double quota = 0, period = 0;
+  const std::optional<std::string> first = FirstLine(directory + "/cpu.cfs_quota_us");
+  const std::optional<std::string> second = FirstLine(directory + "/cpu.cfs_period_us");
+  const bool has_one = first && second && std::sscanf(first->c_str(), "%lf", &quota) == 1 &&
+                       std::sscanf(second->c_str(), "%lf", &period) == 1;
+  return has_one && quota > 0 && period > 0 ? quota / period : 0;
+}
+
+bool HasController(std::string_view controllers, std::string_view name) {
+  while (!controllers.empty()) {
+    const size_t end = std::min(controllers.find(','), controllers.size());
+    if (controllers.substr(0, end) == name) return true;
+    controllers.remove_prefix(std::min(end + 1, controllers.size()));
+  }
+  return false;
+}
+
+// Containers that see their own cgroup alone call it by the same path.
+uint64_t NumberOf(const std::string& directory) {
+  struct stat info = {};
+  return ::stat(directory.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
+// From `path` below `mount` up to `mount` itself.
+void TakeLeast(const std::string& mount, std::string path, double (*read)(const std::string&),
+               CpuQuota* least) {
+  while (true) {
+    const std::string directory = mount + path;
+    const double cores = read(directory);
+    if (cores > 0 && (least->cores == 0 || cores < least->cores))
+      *least = {cores, NumberOf(directory)};
+    if (path.empty()) return;
+    path.erase(path.rfind('/'));
+  }
+}
+
+}  // namespace
+
+CpuQuota FindCpuQuota(const std::string& membership, const std::string& root) {
+  CpuQuota least;
+  std::ifstream file(membership);
+  // "<hierarchy>:<controllers>:<path>"; version 2 has no controllers.
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == line.npos ? line.npos : line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path.empty() || path[0] != '/') continue;
+    if (path == "/") path.clear();
+    if (controllers.empty()) {
+      TakeLeast(root, path, QuotaOfVersion2, &least);
+    } else if (HasController(controllers, "cpu")) {
+      TakeLeast(root + "/cpu", path, QuotaOfVersion1, &least);
+    }
+  }
+  return least;
+}
+
+int CoresOfAffinity() {
+  cpu_set_t cores;
+  // More than 1,024 cores of the host: then as many as the set holds.
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores))
+                                                            : CPU_SETSIZE;
+}
+
+double UsableCores(const CpuQuota& quota) {
+  const double cores = CoresOfAffinity();
+  return quota.cores > 0 ? std::min(cores, quota.cores) : cores;
+}
+
+}  // namespace meshrun::os

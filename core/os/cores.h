@@ -1,0 +1,28 @@
+// Cores that a process may use: those of its affinity, or less where a cgroup has a CPU quota.
+//
+// A quota counts in fractions: with a quarter of a core a thread that spins for 25 ms stands still for the next 75 ms.
+// Threads: any. No errors: what cannot be read limits nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace meshrun::os {
+
+struct CpuQuota {
+  double cores = 0;     // 0: none
+  uint64_t cgroup = 0;  // a number of the one that has it: all processes of it and below share it
+};
+
+// The least quota of the process's own cgroup and of those above it. Version 2 and version 1; in a container that sees
+// its own cgroup alone, this one's. `membership`, `root`: where Linux has them.
+CpuQuota FindCpuQuota(const std::string& membership = "/proc/self/cgroup",
+                      const std::string& root = "/sys/fs/cgroup");
+
+// Of the calling thread; at least one, without regard to a quota.
+int CoresOfAffinity();
+
+// The lesser of both.
+double UsableCores(const CpuQuota& quota);
+
+}  // namespace meshrun::os

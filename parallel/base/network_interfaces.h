@@ -1,0 +1,49 @@
+// Which network interfaces carry messages between hosts: those that MESHRUN_NET_DEVICES names, or
+// all that run and lead out of this host.
+//
+// A bridge of containers or virtual machines (docker0, cni0, virbr0) runs, has an address, and has
+// the same one on every host: a message for the peer's goes to oneself. UCX takes it for a network
+// like any other.
+//
+// Threads: any.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace meshrun {
+
+// One that runs and has an address beyond its link, or a port of an InfiniBand adapter ("mlx5_0:1").
+struct NetworkInterface {
+  std::string name;
+  bool is_loopback = false;
+  // Ends on this host: by its name or by its kind (leads_nowhere).
+  bool is_internal = false;
+};
+
+// `classes`: where Linux lists devices by class. The kernel is asked which interfaces run.
+std::vector<NetworkInterface> network_interfaces(const std::string& classes = "/sys/class");
+
+// Whether an interface joins containers and virtual machines of this host: a bridge without a device
+// or a bond among its ports, or one with a name that their programs give (docker0, br-0123456789ab,
+// virbr0, cni0, flannel.1, ...). The one with the default route never is.
+bool leads_nowhere(const std::string& name, const std::string& classes = "/sys/class",
+                   const std::string& routes = "/proc/net/route");
+
+struct ChosenInterfaces {
+  std::vector<std::string> names;
+  std::vector<std::string> left_out;  // as leading nowhere
+  bool are_named = false;             // by the user
+};
+
+// `wanted` is MESHRUN_NET_DEVICES: names or patterns ("eth0,ib*"), or with a leading "^" those not to
+// take. Empty: all but loopback and internal ones; these, too, if there are no others. In the order
+// of `all`. Errors: INVALID_ARGUMENT for a name that fits no interface, and where none is left; it
+// lists what there is.
+absl::StatusOr<ChosenInterfaces> choose_interfaces(const std::vector<NetworkInterface>& all,
+                                                   std::string_view wanted);
+
+}  // namespace meshrun
