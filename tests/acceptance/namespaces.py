@@ -1,16 +1,19 @@
-"""Two hosts in one: network namespaces joined by a veth pair. Either with a coordinator and two workers in them, with TLS;
-or, as Hosts, with a name, /etc/hosts, /dev/shm and IPC of their own."""
+"""Several hosts in one: network namespaces, two joined by a veth pair, more by a switch. Either with a coordinator and two
+workers in them, with TLS; or, as Hosts, with a name, /etc/hosts, /dev/shm and IPC of their own."""
 
 import contextlib
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 
 from harness import ROOT, binary, check, meshrun, wait_until
 
 # Of no network that a machine is likely to be in.
 SUBNET = "10.213.117"
+SECOND_SUBNET = "10.213.118"
 
 
 class NotPermitted(Exception):
@@ -18,38 +21,69 @@ class NotPermitted(Exception):
 
 
 class Namespaces:
-    """Host "a" has the coordinator and a worker, host "b" a worker. Gone with the site."""
+    """Host "a" has the coordinator and a worker, host "b" a worker. Gone with the site. delays: seconds that packets from and
+    to a host take more, of more than two hosts."""
 
-    def __init__(self, site):
+    def __init__(self, site, hosts="ab", delays=None):
         if os.geteuid() != 0:
             raise NotPermitted("only root makes them")
         if not shutil.which("ip"):
             raise NotPermitted("the command ip is missing: apt-get install iproute2")
         self.site = site
-        self.names = {host: f"meshrun-test-{os.getpid()}-{host}" for host in "ab"}
-        self.addresses = {"a": f"{SUBNET}.1", "b": f"{SUBNET}.2"}
+        self.hosts = list(hosts)
+        self.names = {host: f"meshrun-test-{os.getpid()}-{host}" for host in self.hosts}
+        self.addresses = {host: f"{SUBNET}.{number}" for number, host in enumerate(self.hosts, 1)}
         # An interface's name has at most 15 bytes.
-        self.links = {host: f"mrt{host}{os.getpid() % 1000000}" for host in "ab"}
+        self.links = {host: f"mrt{host}{os.getpid() % 1000000}" for host in self.hosts}
         self.is_removed = False
-        for host in "ab":
-            self._ip("netns", "add", self.names[host])
+        self.switch = f"meshrun-test-{os.getpid()}-switch" if len(self.hosts) > 2 else None
+        for name in (*self.names.values(), *filter(None, [self.switch])):
+            self._ip("netns", "add", name)
         site.cleanup.callback(self.remove)
-        self._ip("link", "add", self.links["a"], "netns", self.names["a"], "type", "veth", "peer", "name",
-                 self.links["b"], "netns", self.names["b"])
-        for host in "ab":
+        if self.switch:
+            self._connect_to_switch(delays or {})
+        else:
+            self._ip("link", "add", self.links["a"], "netns", self.names["a"], "type", "veth", "peer", "name",
+                     self.links["b"], "netns", self.names["b"])
+        for host in self.hosts:
             inside = ["-n", self.names[host]]
             self._ip(*inside, "address", "add", f"{self.addresses[host]}/24", "dev", self.links[host])
             self._ip(*inside, "link", "set", self.links[host], "up")
             self._ip(*inside, "link", "set", "lo", "up")
         # The kernel tells of a carrier up to a second late, and UCX leaves out an interface that does not run yet.
-        wait_until(lambda: all(self.state(host) == "up" for host in "ab"), 10, "both ends of the veth pair run")
+        wait_until(lambda: all(self._interface(host, "carrier") == "1" for host in self.hosts), 10, "all links run")
+        wait_until(lambda: all(self.state(host) in ("up", "unknown") for host in self.hosts), 10, "all links are up")
+
+    def _connect_to_switch(self, delays):
+        self._ip("-n", self.switch, "link", "add", "switch", "type", "bridge")
+        self._ip("-n", self.switch, "link", "set", "switch", "up")
+        for host in self.hosts:
+            port = f"port-{host}"
+            if host in delays:
+                script = pathlib.Path(__file__).parent / "across_hosts_items/delayed_link.py"
+                link = self.site.start([sys.executable, script, self.names[host], self.links[host], self.switch, port,
+                                        delays[host]], stdout=subprocess.PIPE)
+                if link.stdout.readline() != "ready\n":
+                    raise NotPermitted("/dev/net/tun cannot be used here")
+            else:
+                self._ip("link", "add", self.links[host], "netns", self.names[host], "type", "veth", "peer", "name", port,
+                         "netns", self.switch)
+            self._ip("-n", self.switch, "link", "set", port, "master", "switch", "up")
+
+    def add_pair(self, name):
+        """A second way between hosts "a" and "b", called so on both."""
+        self._ip("link", "add", name, "netns", self.names["a"], "type", "veth", "peer", "name", name, "netns", self.names["b"])
+        for number, host in enumerate("ab", 1):
+            self._ip("-n", self.names[host], "address", "add", f"{SECOND_SUBNET}.{number}/24", "dev", name)
+            self._ip("-n", self.names[host], "link", "set", name, "up")
+        wait_until(lambda: all(self._interface(host, "operstate", name) == "up" for host in "ab"), 10, f"{name} runs")
 
     def remove(self):
         """Before the end of the site, to make others of its kind."""
         if not self.is_removed:
             self.is_removed = True
-            for host in "ab":
-                self._ip("netns", "del", self.names[host])
+            for name in (*self.names.values(), *filter(None, [self.switch])):
+                self._ip("netns", "del", name)
 
     @staticmethod
     def _ip(*words):
@@ -98,25 +132,31 @@ class Namespaces:
         """Sent and received so far by host a."""
         return sum(int(self._interface("a", f"statistics/{way}_bytes")) for way in ("rx", "tx"))
 
-    def _interface(self, host, name):
-        done = subprocess.run(self.on(host, ["cat", f"/sys/class/net/{self.links[host]}/{name}"]), capture_output=True,
-                              text=True, check=True)
+    def sent(self, interface):
+        """Bytes, so far, by host a."""
+        return int(self._interface("a", "statistics/tx_bytes", interface))
+
+    def _interface(self, host, name, interface=None):
+        path = f"/sys/class/net/{interface or self.links[host]}/{name}"
+        done = subprocess.run(self.on(host, ["cat", path]), capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
 
 class Hosts(Namespaces):
-    """Two hosts as Debian and Ubuntu install them: each has its own name at 127.0.1.1. `names` are the hosts' names; other
+    """Hosts as Debian and Ubuntu install them: each has its own name at 127.0.1.1. `names` are the hosts' names; other
     hosts find host "a" as `master`, which on host "a" itself leads to 127.0.1.1, too."""
 
-    def __init__(self, site, names, master):
+    def __init__(self, site, names, master, delays=None):
         self.keepers = {}
-        super().__init__(site)
+        super().__init__(site, names, delays)
         for command in ("unshare", "nsenter", "hostname"):
             if not shutil.which(command):
                 raise NotPermitted(f"the command {command} is missing")
-        for host in "ab":
+        for host in self.hosts:
             lines = ["127.0.0.1 localhost", f"127.0.1.1 {names[host]}"]
             lines.append(f"{'127.0.1.1' if host == 'a' else self.addresses['a']} {master}")
+            # c10d's store asks for the names of its clients; no resolver answers here.
+            lines += [f"{self.addresses[other]} link-{other}" for other in self.hosts]
             hosts = site.directory / f"hosts-{host}"
             hosts.write_text("\n".join(lines) + "\n")
             # It holds the namespaces of the host.

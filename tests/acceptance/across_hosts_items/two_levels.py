@@ -24,14 +24,19 @@ def by_slurm(rank, size):
             "SLURM_NODEID": rank // (size // 2), "SLURM_JOB_ID": 4712, "SLURM_STEP_ID": 0}
 
 
-def run_ranks(site, hosts, size, launch, more):
-    """What rank 0 prints: a list of rows. The first half of the ranks is on host "a"."""
+def even(hosts, size):
+    """The host of each rank."""
+    return [host for host in hosts.hosts for _ in range(size // len(hosts.hosts))]
+
+
+def run_ranks(site, hosts, places, launch, more):
+    """What rank 0 prints: a list of rows. places: the host of each rank."""
+    size = len(places)
     program = binary(RANK)
     inherited = {name: value for name, value in os.environ.items()
                  if not re.match("MASTER_|MESHRUN_|SLURM_|OMPI_|PMIX_|TORCHELASTIC_|RANK$|WORLD_SIZE$|LOCAL_", name)}
     ranks, outputs = [], [site.directory / f"rank-{rank}.log" for rank in range(size)]
-    for rank, path in enumerate(outputs):
-        host = "a" if rank < size // 2 else "b"
+    for rank, (path, host) in enumerate(zip(outputs, places)):
         settings = {**launch(rank, size), "MASTER_ADDR": "rank-zero", "MESHRUN_TIMEOUT_SECONDS": 120, **more}
         with open(path, "w") as output:
             ranks.append(subprocess.Popen(hosts.on(host, [program, hosts.links[host]]), stdin=subprocess.DEVNULL,
@@ -72,7 +77,7 @@ def run(site):
             return not_applicable(f"no such namespaces here: {reason}")
         for launch in launches:
             for size in (4, 6) if differ else (4,):
-                rows = run_ranks(site, hosts, size, launch, {"MESHRUN_BACKEND": "ucx"})
+                rows = run_ranks(site, hosts, even(hosts, size), launch, {"MESHRUN_BACKEND": "ucx"})
                 check(len(rows) == 5, f"{len(rows)} rows of 5")
                 for row in rows:
                     check(row["share"] <= SHARE, f"{row['name']} on 2 x {size // 2} ranks: {row['bytes']} bytes crossed, "
@@ -82,7 +87,7 @@ def run(site):
                                f"{worst['share']:.3f} ({worst['name']})")
         if differ and not skip_soak() and slow_down(hosts):
             times = {backend: {row["name"]: row["seconds"] for row in
-                               run_ranks(site, hosts, 4, by_env, {"MESHRUN_BACKEND": backend})}
+                               run_ranks(site, hosts, even(hosts, 4), by_env, {"MESHRUN_BACKEND": backend})}
                      for backend in ("ucx", "gloo")}
             figures.append("16 MiB at 1 Gbit/s, seconds of ucx and of Gloo: " + ", ".join(
                 f"{name} {seconds:.2f} and {times['gloo'][name]:.2f}" for name, seconds in times["ucx"].items()))
