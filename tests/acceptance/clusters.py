@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import ssl
 import time
 
 from harness import alive, binary, check, meshrun, pid_of, running, wait_until
@@ -179,6 +180,45 @@ class Cluster:
                                              f"follows step {commit['after']}, not {newest}: two lineages")
             newest = commit["step"]
         return commits
+
+
+class SecureCluster(Cluster):
+    """Over TLS, without proxies. A certificate each for the coordinator, the nodes and the client, and a deny list."""
+
+    def __init__(self, site, nodes):
+        self.certificates, self.denied = site.directory / "certificates", site.directory / "denied"
+        self.denied.touch()
+        self.names = ["head", "client", *(f"n{i + 1}" for i in range(nodes))]
+        self.site = site
+        self.ask("ca", "init", "--ca", self.certificates / "ca")
+        for name in self.names:
+            role = {"head": ["--role", "coordinator", "--host", "127.0.0.1"], "client": ["--role", "operate"]}
+            self.ask("ca", "issue", "--ca", self.certificates / "ca", "--out", self.certificates / name,
+                     *role.get(name, ["--role", "worker", "--node", name]))
+        for flag, path in zip(*[iter(self.tls("client"))] * 2):
+            site.env[f"MESHRUN_{flag.strip('-').upper().replace('-', '_')}"] = str(path)
+        super().__init__(site, nodes)
+
+    def tls(self, name):
+        return [word for flag, file in (("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt"))
+                for word in (f"--tls-{flag}", self.certificates / name / file)]
+
+    def serial(self, name):
+        return ssl._ssl._test_decode_cert(str(self.certificates / name / "tls.crt"))["serialNumber"]
+
+    def start_coordinator(self, state=None, address=None):
+        self.coordinator, ready = self.site.daemon(
+            [binary("//coordinator:meshrun-coordinator"), "--listen", "127.0.0.1:0", "--state-dir", state or self.state,
+             "--tls-deny", self.denied, *self.tls("head"), *self.coordinator_flags], self.coordinator_env)
+        self.site.env["MESHRUN_COORDINATOR"] = ready["address"]
+        return self.coordinator
+
+    def add(self, name, flags=(), env=None, state=None):
+        process, _ = self.site.daemon(
+            [binary("//worker:meshrun-worker"), "--coordinator", self.site.env["MESHRUN_COORDINATOR"], "--state-dir",
+             state or self.site.directory / name, "--name", name, *self.tls(name), *self.worker_flags, *flags], env)
+        self.nodes[name] = Node(name, process, None)
+        return self.nodes[name]
 
 
 def kill(pid, number=signal.SIGKILL):

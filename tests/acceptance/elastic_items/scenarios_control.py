@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from clusters import LEASE, Cluster, kill, now
+from clusters import LEASE, Cluster, SecureCluster, kill, now
 from harness import check, interrupt, meshrun, wait_until
 from elastic_items.report import whole
 from elastic_items.scenarios import NotHere, scenario
@@ -233,3 +233,32 @@ def worker_disk_full(site, report):
     nothing_happened(cluster, job, 2)
     report.time("longest step", gap, 1.0)
     report.say("training goes on while its log cannot be written")
+
+
+# A connection is renewed at this age, and shows the certificate that lies in the file then.
+CONNECTION_AGE = 120
+
+
+@scenario(20, "certificates are renewed while a job runs, the old ones denied", soak=True)
+def certificates_renewed(site, report):
+    cluster = SecureCluster(site, 2)
+    job = cluster.submit_journal(["--nodes", 2, *RESTARTS])
+    cluster.wait_stepping(1, 2, 20, job)
+    old = [cluster.serial(name) for name in ("client", "n1", "n2")]
+    stolen = site.directory / "stolen"
+    shutil.copytree(cluster.certificates / "client", stolen)
+    cluster.ask("ca", "renew", "--ca", cluster.certificates / "ca", *(cluster.certificates / name for name in cluster.names))
+    check(not set(old) & {cluster.serial(name) for name in cluster.names}, "a renewed certificate has the old serial")
+    gap = go_on(cluster, CONNECTION_AGE * 1.2)
+    said = lambda: (site.directory / "daemons.log").read_text()
+    joined = said().count("joined the coordinator")
+    cluster.denied.write_text("".join(f"serial:{serial}\n" for serial in old))
+    at = now()
+    wait_until(lambda: said().count("joined the coordinator") >= joined + 2, 10, "both workers come with their new certificates")
+    report.time("sessions with the new certificates after", now() - at, 3)
+    code, _, err, _ = site.run([meshrun(), "ps", "--tls-cert", stolen / "tls.crt", "--tls-key", stolen / "tls.key"])
+    check(code != 0 and "deny list" in err, f"the old certificate of the client gets {code}: {err.strip()[-200:]}")
+    gap = max(gap, go_on(cluster, LEASE + 1))
+    nothing_happened(cluster, job, 2)
+    check(len({e["pid"] for e in cluster.journal(what="joined")}) == 2, "a rank was started anew")
+    report.time("longest step", gap, 1.0)
