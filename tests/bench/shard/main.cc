@@ -45,12 +45,15 @@ struct Pair {
   std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b)> call;
   bool backward = false;
   bool has_plain = true;
+  // Whether all ranks have the same `b`, a weight.
+  bool is_weight = false;
 };
 
 std::vector<Pair> pairs() {
   return {
       {"add", [](const auto& a, const auto& b) { return at::add(a, b); }},
       {"relu", [](const auto& a, const auto&) { return at::relu(a); }},
+      {"mm", [](const auto& a, const auto& b) { return at::mm(a, b); }, false, true, true},
       {"sum", [](const auto& a, const auto&) { return at::sum(a); }},
       {"mul and backward", [](const auto& a, const auto& b) { return at::mul(a, b); }, true},
       {"redistribute S to R",
@@ -65,13 +68,14 @@ std::vector<Row> rows_of(const Pair& pair, const SpecPtr& spec) {
   std::vector<Row> rows;
   for (const bool sharded : {false, true}) {
     if (!sharded && !pair.has_plain) continue;
-    const auto leaf = [&] {
+    const auto leaf = [&](const SpecPtr& of) {
       const at::Tensor part = at::ones({kExtent, kExtent});
-      if (sharded) return at::Tensor(ShardTensor(part, spec, pair.backward));
+      if (sharded) return at::Tensor(ShardTensor(part, of, pair.backward));
       return part.set_requires_grad(pair.backward);
     };
-    const at::Tensor a = leaf();
-    const at::Tensor b = leaf();
+    const at::Tensor a = leaf(spec);
+    const at::Tensor b =
+        leaf(pair.is_weight ? replicated_spec(spec->mesh(), {kExtent, kExtent}) : spec);
     const std::string name = pair.name + (sharded ? ", sharded" : ", plain");
     if (!pair.backward) {
       rows.push_back({name, [call = pair.call, a, b] { call(a, b); }});

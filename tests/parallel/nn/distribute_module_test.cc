@@ -6,8 +6,9 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 
+#include <functional>
 #include <vector>
 
 #include "parallel/nn/activation_checkpoint.h"
@@ -174,6 +175,82 @@ const bool kIgnored = register_rank_function("distributed_ignored", [] {
 
 TEST(DistributeModuleTest, AnUndefinedGradientChangesNothing) {
   run_in_worlds("distributed_ignored", {1, 2, 4}, {"ucx"});
+}
+
+// A module built with sharded parameters: the weight of the first layer is cut by rows, that of the
+// second by columns; the factor between them is plain.
+struct CutNetworkImpl : torch::nn::Module {
+  using Make = std::function<Tensor(const Tensor& whole, int64_t dim)>;
+
+  explicit CutNetworkImpl(const Make& make) {
+    at::manual_seed(3);
+    up = register_parameter("up", make(at::randn({7, 3}, at::kDouble), 0));
+    bias = register_parameter("bias", make(at::randn({7}, at::kDouble), 0));
+    factor = register_parameter("factor", at::randn({7}, at::kDouble));
+    down = register_parameter("down", make(at::randn({2, 7}, at::kDouble), 1));
+  }
+  Tensor loss(const Tensor& x, const Tensor& y) {
+    const Tensor hidden = (at::linear(x, up, bias) * factor).tanh();
+    return at::mse_loss(at::linear(hidden, down), y);
+  }
+  Tensor up, bias, factor, down;
+};
+TORCH_MODULE(CutNetwork);
+
+const bool kCutParameters = register_rank_function("cut_parameters", [] {
+  const JoinedWorld world;
+  const TestMesh test = mesh_of(world);
+  const Tensor whole = data(7);
+  const Tensor target = whole.narrow(2, 0, 2).sin();
+  const auto domain_first = [&](const Placement& domain) {
+    return test.mesh.ndim() == 1 ? Placements{domain} : Placements{Replicate(), domain};
+  };
+  // Tokens that are whole along the axis that cuts the weights, and tokens that it cuts too.
+  for (const Placement& tokens : {Replicate(), Shard(1)}) {
+    SCOPED_TRACE(to_string(tokens));
+    CutNetwork alone([](const Tensor& parameter, int64_t) { return parameter; });
+    CutNetwork network([&](const Tensor& parameter, int64_t dim) {
+      const ShardTensor part = cut(parameter, test.mesh, domain_first(Shard(dim)));
+      return ShardTensor(part.to_local(), part.spec(), true);
+    });
+    distribute_module(*network, test.mesh,
+                      {.placements = {{"up", domain_first(Shard(0))},
+                                      {"down", domain_first(Shard(1))},
+                                      {"factor", domain_first(Replicate())}}});
+    Placements batch = domain_first(tokens);
+    if (batch.size() == 2) batch[0] = Shard(0);
+    const ShardTensor x = cut(whole, test.mesh, batch);
+    torch::optim::AdamW optimizer(network->parameters(), torch::optim::AdamWOptions(0.01));
+    torch::optim::AdamW optimizer_alone(alone->parameters(), torch::optim::AdamWOptions(0.01));
+    for (int step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      optimizer_alone.zero_grad();
+      const Tensor loss = network->loss(x, target);
+      const Tensor wanted = alone->loss(whole, target);
+      ASSERT_LE(relative_distance(ShardTensor(loss).full_tensor(), wanted), 1e-10) << step;
+      loss.backward();
+      wanted.backward();
+      if (step == 0) {
+        const Tensor gradient = network->up.grad();
+        EXPECT_EQ(ShardTensor(gradient).placements(), domain_first(Shard(0)));
+        EXPECT_LE(relative_distance(ShardTensor(gradient).full_tensor(), alone->up.grad()), 1e-12);
+      }
+      optimizer.step();
+      optimizer_alone.step();
+    }
+    const auto theirs = alone->named_parameters();
+    for (const auto& item : network->named_parameters()) {
+      const bool is_cut = item.key() != "factor";
+      ASSERT_EQ(is_shard_tensor(item.value()), is_cut) << item.key();
+      const Tensor trained = is_cut ? ShardTensor(item.value()).full_tensor() : item.value();
+      EXPECT_LE(relative_distance(trained, theirs[item.key()]), 1e-10) << item.key();
+    }
+    EXPECT_EQ(ShardTensor(network->down).placements(), domain_first(Shard(1)));
+  }
+});
+
+TEST(DistributeModuleTest, ParametersThatAreCutTrainAsWholeOnes) {
+  run_in_worlds("cut_parameters", {1, 2, 3, 4}, {"ucx"});
 }
 
 const bool kErrors = register_rank_function("distributed_errors", [] {

@@ -11,6 +11,11 @@
 #include <string>
 #include <utility>
 
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/enum_tag.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
 namespace meshrun {
 namespace {
 
@@ -54,6 +59,21 @@ TEST(OperatorTableTest, EachOperatorHasOneHandlerALevel) {
   for (const OperatorRow& row : registered_operators()) {
     EXPECT_TRUE(seen.emplace(row.level, row.name).second) << row.family << ": " << row.name;
   }
+}
+
+// LibTorch says itself which operators are pointwise. Composite ones are taken apart into others.
+TEST(OperatorTableTest, EveryPointwiseOperatorHasARule) {
+  std::set<std::string> rows;
+  for (const OperatorRow& row : registered_operators()) rows.insert(row.name);
+  std::set<std::string> missing;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op || !op->hasTag(at::Tag::pointwise)) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) continue;
+    const std::string full = c10::toString(name);
+    if (full.starts_with("aten::") && rows.count(full) == 0) missing.insert(full);
+  }
+  EXPECT_EQ(fmt::format("{}", fmt::join(missing, " ")), "");
 }
 
 }  // namespace

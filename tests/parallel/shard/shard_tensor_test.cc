@@ -274,6 +274,16 @@ void write_in_place(const JoinedWorld& world) {
   const ShardTensor y = rows.tensor();
   const at::Tensor sum = at::add(y, y);
   EXPECT_TRUE(at::equal(local_of(sum), local_of(y) * 2));
+  // Composite operators come whole here, with handlers and without; so do lists of tensors.
+  EXPECT_TRUE(at::equal(local_of(at::square(y)), local_of(y) * local_of(y)));
+  expect_whole(at::stack({y, y}), at::stack({rows.whole, rows.whole}));
+  const at::Tensor weight = at::ones({2, 3}, at::kDouble);
+  expect_whole(at::linear(y, weight), at::linear(rows.whole, weight));
+  expect_whole(at::layer_norm(y, {3}), at::layer_norm(rows.whole, {3}));
+  at::Tensor written = at::add(y, y);
+  written.index_put_({written > 1}, at::scalar_tensor(0.5, at::kDouble));
+  const at::Tensor twice = rows.whole * 2;
+  expect_whole(written, at::where(twice > 1, 0.5, twice));
   at::Tensor moved = y.redistribute(std::nullopt, Placements{Shard(1)}, true);
   moved.add_(1);
   EXPECT_TRUE(at::equal(ShardTensor(moved).full_tensor(), rows.whole + 1));
