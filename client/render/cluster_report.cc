@@ -102,7 +102,7 @@ std::string DescribeCluster(const v1::DescribeClusterResponse& cluster, std::str
       Count(cluster.jobs_active(), "job"), cluster.jobs_total());
   if (!cluster.read_only_reason().empty())
     out += fmt::format("  READ-ONLY: {}\n", cluster.read_only_reason());
-  Table events({"WHEN", "EVENT", "~JOB", "WHAT"});
+  Table events({"WHEN", "~EVENT", "~JOB", "WHAT"});
   for (const v1::ClusterEvent& event : cluster.events()) {
     events.Add({AbsoluteTime(FromProto(event.at())), event.kind(), event.job_id(),
                 OneLine(event.message(), kEventWidth)});

@@ -12,7 +12,7 @@ namespace {
 
 // Of a text that is shortened, and of one that is wrapped.
 constexpr size_t kLeastText = 12;
-constexpr size_t kLeastWrapped = 20;
+constexpr size_t kLeastWrapped = 16;
 
 // Pieces of at most `width` columns, cut at blanks where there are some.
 std::vector<std::string> Wrap(std::string_view text, size_t width) {

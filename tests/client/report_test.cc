@@ -251,5 +251,16 @@ TEST(TableTest, WidthsCountCharactersAndEmptyColumnsGo) {
             "  x      100\n");
 }
 
+TEST(ClusterReportTest, OnANarrowTerminalEventsKeepWhatTheySay) {
+  v1::DescribeClusterResponse cluster;
+  v1::ClusterEvent& event = *cluster.add_events();
+  event.set_kind("CoordinatorStarted");
+  event.set_message("a new term began");
+  *event.mutable_at() = ToProtoTimestamp(kNow);
+  const std::string text = DescribeCluster(cluster, "unix:/c.sock", kNow, 40);
+  EXPECT_THAT(text, HasSubstr("a new term began"));
+  EXPECT_THAT(DescribeCluster(cluster, "unix:/c.sock", kNow, 80), HasSubstr("CoordinatorStarted"));
+}
+
 }  // namespace
 }  // namespace meshrun::client

@@ -19,6 +19,7 @@ def calls(site, job, bad):
     """(words, exit code, what stdout or stderr says; None: both are as `quiet` says)."""
     cores = os.cpu_count()
     yield from ((["submit", "-f", name], 2, text) for name, (_, text) in JOB_FILES.items())
+    yield ["submit", "--follow", "-f", "below.yaml"], 0, "by python3 in below\n"
     yield ["submit", "-f", "/dev/zero"], 2, "/dev/zero:1:1: a zero byte"
     yield ["submit", "-f", "."], 2, "Is a directory"
     yield ["run", "nosuch.py"], 2, "nosuch.py: no such file"
@@ -29,6 +30,9 @@ def calls(site, job, bad):
     yield ["run", "--event-log-handler", "console", "true"], 2, "meshrun events"
     yield ["run", "--signals-to-handle", "SIGUSR1", "true"], 2, "SIGUSR1 does not end a job here"
     yield ["run", "--role", "r", "--", "sh", "-c", "echo $ROLE_NAME"], 0, "r\n"
+    yield ["run", "--nnodes", 2, "true"], 2, "call it on each host with --node-rank"
+    yield ["run", "--nnodes", 2, "--node_rank", 1, "--master_addr", "h", "true"], 2, "needs the secret that node 0 at h:29500"
+    yield ["run", "--nnodes", 2, "--rdzv-backend", "etcd", "--rdzv-endpoint", "h", "true"], 2, "write static or c10d"
     yield ["run", "--batch-size", 3, "true"], 2, "there is no flag --batch-size (flags"
     yield ["submit", "--nproc", 1000, "--", "true"], 0, "too big for the present nodes"
     yield ["submit", "--must-fit", "--nproc", 1000, "--", "true"], 2, "could never run here"
@@ -44,6 +48,7 @@ def calls(site, job, bad):
     yield ["signal", bad, "USR1"], 2, "is FAILED: only ranks that run take a signal"
     yield ["ps", "-a", "--limit", 1], 0, "these are the newest 1: --limit N shows more"
     yield ["completion", "tcsh"], 2, "write bash, zsh or fish"
+    yield ["dev", "up", "--port", 7481], 2, "there is no flag --port"
     yield ["dev", "up", "--slots", 7], 2, "run 'meshrun dev down' first"
     yield ["lsx"], 2, "there is no command 'lsx'; see"
 
@@ -55,6 +60,9 @@ def run(site):
     check(code == 0, f"dev up: {err}")
     for name, (text, _) in JOB_FILES.items():
         (site.directory / name).write_text(text)
+    (site.directory / "below").mkdir()
+    (site.directory / "below/train.py").write_text("import os\nprint('by python3 in', os.path.basename(os.getcwd()))\n")
+    (site.directory / "below.yaml").write_text("command: train.py\nworking_dir: below\n")
     job = site.run([program, "submit", "--", "sleep", 600])[1].strip()
     bad = site.run([program, "submit", "--", "sh", "-c", "echo broken; kill -9 $$"])[1].strip()
     check(job and bad and " " not in job + bad, f"submit printed {job!r} and {bad!r}")
