@@ -42,6 +42,8 @@ constexpr std::chrono::milliseconds kBeat(500);
 constexpr std::chrono::minutes kPruneInterval(10);
 // The longest wait for processes that were killed at once.
 constexpr std::chrono::seconds kKillTime(2);
+// While a worker that stops waits until its ranks have moved.
+constexpr std::chrono::milliseconds kLookAgain(500);
 // What orphans have between SIGTERM and SIGKILL, at most.
 constexpr std::chrono::seconds kOrphanGrace(5);
 // From the decision to kill to the death of the last rank: daemons and supervisors that wait for a
@@ -343,8 +345,13 @@ void Daemon::Stop(const std::string& reason, bool at_once) {
   const auto deadline = at_once
                             ? std::min<std::chrono::nanoseconds>(options_.stop_timeout, kKillTime)
                             : generations_->LongestKillGrace() + options_.stop_timeout;
-  generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt,
-                        reason);
+  if (!at_once && !options_.kill_at_once && session_->open()) {
+    generations_->StopAllAfterTheyMoved(reason);
+    StopWithoutACoordinator(reason);
+  } else {
+    generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt,
+                          reason);
+  }
   // A rank in an uninterruptible sleep (a dead NFS server) outlives every signal.
   loop_.After(deadline, [this] {
     if (ending_) return;
@@ -353,6 +360,13 @@ void Daemon::Stop(const std::string& reason, bool at_once) {
     End();
   });
   EndWhenQuiet();
+}
+
+void Daemon::StopWithoutACoordinator(const std::string& reason) {
+  if (ending_) return;
+  // Nobody moves their jobs any more.
+  if (!session_->open()) return generations_->StopAll(std::nullopt, reason);
+  loop_.After(kLookAgain, [this, reason] { StopWithoutACoordinator(reason); });
 }
 
 void Daemon::EndWhenQuiet() {

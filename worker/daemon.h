@@ -115,6 +115,7 @@ class Daemon {
   std::chrono::nanoseconds KillAfter() const;
   void Beat();
   void Stop(const std::string& reason, bool at_once);
+  void StopWithoutACoordinator(const std::string& reason);
   void EndWhenQuiet();
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);
   void PruneOldLogs();

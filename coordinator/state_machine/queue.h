@@ -37,6 +37,10 @@ class Queue {
   // After a restart of the coordinator.
   void OnRestored();
 
+  // The worker there is stopping: jobs that can go on in process leave it with a checkpoint. The
+  // worker stops the ranks of the others.
+  void OnWorkerStopping(const Node& node);
+
   // Requests of clients: queue_commands.cc.
   void UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request);
   void SignalJob(uint64_t call_id, const v1::SignalJobRequest& request);

@@ -162,15 +162,16 @@ void Queue::RemoveNode(uint64_t call_id, const v1::RemoveNodeRequest& request) {
                      "{} is not lost: stop its worker first, then remove it", node.record.name())));
   }
   if (!request.gone() && !node.quiet(context_.now)) {
-    const std::string until = node.fence() == SteadyNanos::max()
-                                  ? "and has promised no fence time"
-                                  : fmt::format("for {} more at most",
-                                                FormatDuration(node.fence() - context_.now));
+    const std::string until =
+        node.fence() == SteadyNanos::max()
+            ? "and has promised no fence time"
+            : fmt::format("for {} more at most", FormatDuration(node.fence() - context_.now));
     return context_.Reply(
-        call_id, absl::FailedPreconditionError(fmt::format(
-                     "{} may still run ranks of {}, {}; if the host is switched off, or cut off for "
-                     "good, say so with --gone",
-                     node.record.name(), *node.jobs.begin(), until)));
+        call_id,
+        absl::FailedPreconditionError(fmt::format(
+            "{} may still run ranks of {}, {}; if the host is switched off, or cut off for "
+            "good, say so with --gone",
+            node.record.name(), *node.jobs.begin(), until)));
   }
   generations_.OnNodeForgotten(node);
   v1::RemoveNodeResponse response;
@@ -200,6 +201,18 @@ void Queue::MoveJobs(Node& node, bool dry, v1::DrainNodeResponse* response) {
   if (dry) return;
   node.record.clear_drain_deadline();
   nodes_.Changed(node);
+}
+
+void Queue::OnWorkerStopping(const Node& node) {
+  const std::set<std::string> here(node.jobs.begin(), node.jobs.end());
+  for (const std::string& job_id : here) {
+    Job* const job = jobs_.Find(job_id);
+    const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
+    if (member == nullptr || member->ended || !job->MayRunAgain()) continue;
+    generations_.AskToQuiesce(
+        *job, fmt::format("moved away from {}: the worker there is stopping", node.record.name()),
+        /*save=*/true);
+  }
 }
 
 void Queue::OnRestored() {

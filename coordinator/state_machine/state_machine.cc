@@ -282,7 +282,10 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       reply.mutable_fence()->set_incarnation(fence.incarnation());
       reply.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence());
       context.Send(event.session_id(), std::move(reply));
-      if (message.heartbeat().draining()) parts_->nodes.Drain(*node);
+      if (message.heartbeat().draining() && !node->draining) {
+        parts_->nodes.Drain(*node);
+        parts_->queue.OnWorkerStopping(*node);
+      }
       break;
     }
     case v1::OpenSessionRequest::kPrepareResult:

@@ -387,12 +387,62 @@ TEST_F(DaemonTest, ARunningRanksLogStaysWithinItsLimitAndReadersHearWhatIsGone) 
   EXPECT_EQ(kept.first_offset + kept.data.size(), written.size());
   EXPECT_EQ(kept.data, written.substr(kept.first_offset));
   EXPECT_EQ(kept.dropped, kept.first_offset);
+  EXPECT_GT(kept.largest, size_t{4096});
+  log.set_stream_id("of many");
+  log.set_chunk_bytes(1024);
+  coordinator_->Send(open, kJob, 1);
+  const auto small = coordinator_->AwaitUpload("of many", [](const auto& u) { return u.ended; });
+  EXPECT_EQ(small.data, kept.data);
+  EXPECT_EQ(small.largest, 1024u);
   log.set_stream_id("last");
   log.set_tail_lines(2);
   coordinator_->Send(open, kJob, 1);
   const auto last = coordinator_->AwaitUpload("last", [](const auto& u) { return u.ended; });
   EXPECT_EQ(last.data, "59999\n60000\n");
   EXPECT_EQ(last.dropped, 0u);
+}
+
+TEST_F(DaemonTest, RanksThatGoOnInProcessAreMovedBeforeAWorkerThatStopsEndsThem) {
+  StartDaemon();
+  AwaitHello();
+  const std::string ended = directory_ / "ended";
+  v1::Prepare prepare =
+      PrepareFor("trap 'echo x > " + ended +
+                 "; exit 0' TERM; echo $MESHRUN_TOKEN; echo $MESHRUN_AGENT; while true; do sleep "
+                 "0.01; done");
+  prepare.mutable_spec()->set_max_restarts(1);
+  *prepare.mutable_spec()->mutable_kill_grace() = ToProtoDuration(std::chrono::minutes(10));
+  Prepare(prepare);
+  Start();
+  std::string token, address;
+  ASSERT_TRUE(Eventually([&] {
+    const auto output = os::ReadFile(Stdout(0));
+    if (!output.ok()) return false;
+    std::istringstream lines(*output);
+    return std::getline(lines, token) && std::getline(lines, address) && output->ends_with('\n');
+  }));
+  const auto agent =
+      v1::AgentService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::RegisterRankRequest request;
+  request.mutable_fence()->set_job_id(kJob);
+  request.mutable_fence()->set_generation(1);
+  request.set_token(token);
+  request.set_in_process(true);
+  grpc::ClientContext context;
+  rpc::SetTimeout(context, testing::kPatience);
+  v1::RegisterRankResponse response;
+  ASSERT_TRUE(agent->RegisterRank(&context, request, &response).ok());
+  ASSERT_TRUE(coordinator_->AwaitKind(Request::kRanksJoined));
+  ::kill(daemon_, SIGTERM);
+  // It says so, and waits for the coordinator's word.
+  ASSERT_TRUE(
+      coordinator_->Await([](const Request& message) { return message.heartbeat().draining(); }));
+  EXPECT_FALSE(std::filesystem::exists(ended));
+  v1::OpenSessionResponse stop;
+  *stop.mutable_stop()->mutable_grace() = ToProtoDuration(std::chrono::seconds(5));
+  coordinator_->Send(stop, kJob, 1);
+  EXPECT_EQ(AwaitRankExit().exit_code(), 0);
+  EXPECT_TRUE(std::filesystem::exists(ended));
 }
 
 TEST_F(DaemonTest, ForwardsProgress) {

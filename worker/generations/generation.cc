@@ -118,6 +118,12 @@ std::chrono::nanoseconds Generation::kill_grace() const {
   return KillGrace(record_.prepare().spec());
 }
 
+bool Generation::moves_in_process() const {
+  const v1::RanksJoined& joined = record_.joined();
+  return record_.prepare().spec().max_restarts() > 0 && joined.in_process_size() > 0 &&
+         joined.in_process_size() == record_.prepare().ranks_size();
+}
+
 const v1::RankAssignment* Generation::FindRank(int rank) const {
   for (const v1::RankAssignment& assignment : record_.prepare().ranks()) {
     if (assignment.rank() == rank) return &assignment;

@@ -217,10 +217,37 @@ void Generations::PingAll() {
   for (auto& [key, entry] : entries_) entry.generation->processes()->Ping(ping);
 }
 
-void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
-                          const std::string& reason) {
+void Generations::StopAllAfterTheyMoved(const std::string& reason) {
+  GiveUpPreparing();
+  std::map<std::shared_ptr<RankProcesses>, std::chrono::nanoseconds> all;
+  for (auto& [key, entry] : entries_) {
+    auto& grace = all[entry.generation->processes()];
+    grace = std::max(grace, entry.generation->kill_grace());
+  }
+  for (const auto& [processes, grace] : all) {
+    const Entry* const current = Current(*processes);
+    if (current == nullptr || !current->generation->moves_in_process()) {
+      StopProcesses(*processes, grace, reason);
+      continue;
+    }
+    host_.loop.After(grace / 2, [this, weak = std::weak_ptr<RankProcesses>(processes),
+                                 left = grace - grace / 2, reason] {
+      const auto late = weak.lock();
+      if (late == nullptr || late->ended()) return;
+      log::Info("ranks were not moved in time: stopping them", {{"job", late->job_id()}});
+      StopProcesses(*late, left, reason);
+    });
+  }
+}
+
+void Generations::GiveUpPreparing() {
   deferred_.clear();
   while (!preparing_.empty()) GiveUp(preparing_.begin()->first);
+}
+
+void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
+                          const std::string& reason) {
+  GiveUpPreparing();
   for (auto& [key, entry] : entries_) {
     const auto own = entry.generation->kill_grace();
     StopProcesses(*entry.generation->processes(), grace ? std::min(*grace, own) : own, reason);

@@ -93,6 +93,10 @@ class Generations {
   void PingAll();
   // Stops all: with each job's own grace, at most `grace`.
   void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
+  // For a worker that stops and has told its coordinator: ranks that go on in process have the first
+  // half of their grace to stand still, to save and to be told to end; then, and all others now,
+  // they are stopped.
+  void StopAllAfterTheyMoved(const std::string& reason);
   // What ends by a stop from now on ends because there is no coordinator.
   void MarkOrphaned();
   // SIGKILL to every rank: this host's fence time is over.
@@ -168,6 +172,7 @@ class Generations {
   void OnSaved(const Key& key, EventLoop::TimerId saving, const absl::Status& status);
   // Whatever the preparation does from now on, nothing comes of it.
   void GiveUp(const Key& key);
+  void GiveUpPreparing();
   void AnswerPrepare(const Key& key);
   void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
   absl::Status Silent(const std::string& what) const;

@@ -237,4 +237,10 @@ def eviction(site, report):
     wait_until(lambda: cluster.nodes[node].process.poll() is not None, 20, "the worker has ended")
     check(cluster.nodes[node].process.returncode == 0, f"the worker exited {cluster.nodes[node].process.returncode}")
     commits = cluster.lineage()
-    report.say(f"no restart charged, one lineage of {len(commits)} commits")
+    # Saved at the end of the step at which all stood still, whatever the job's own rhythm.
+    asked = cluster.journal(what="quiesce", generation=1)
+    check(len(asked) == 2 and all(entry["save"] for entry in asked), f"a checkpoint was not asked for: {asked}")
+    had = max(entry["step"] for entry in cluster.journal(what="step", generation=1, rank=0))
+    saved = max(commit["step"] for commit in commits if commit["generation"] == 1)
+    check(saved == had, f"the newest checkpoint of the generation that was evicted is of step {saved}, its last step was {had}")
+    report.say(f"no restart charged, step {saved} saved before it left, one lineage of {len(commits)} commits")

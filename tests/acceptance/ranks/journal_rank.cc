@@ -46,6 +46,8 @@ int Failed(const std::string& what, const absl::Status& status) {
 struct News {
   std::atomic<bool> over = false;
   std::atomic<bool> quiesce = false;
+  // A checkpoint is wanted before it stands still.
+  std::atomic<bool> save = false;
 };
 
 class Rank {
@@ -79,23 +81,25 @@ class Rank {
   // In each generation: listens, and goes on from the highest step that a rank has.
   void Enter() {
     news_ = std::make_shared<News>();
-    agent_->Watch({.on_lost =
-                       [this, news = news_](int rank, const std::string& reason) {
-                         journal_.Write("lost", {{"peer", rank}, {"reason", reason}});
-                         news->over = true;
-                       },
-                   .on_left = [](int) {},
-                   .on_stopping =
-                       [this](const std::string& reason) {
-                         journal_.Write("stopping", {{"reason", reason}});
-                       },
-                   .on_verdict = [](const WaitVerdict&) {},
-                   .flight_record = [] { return std::string(); },
-                   .on_quiesce =
-                       [this, news = news_](const agent::Quiesce& quiesce) {
-                         journal_.Write("quiesce", {{"reason", quiesce.reason}});
-                         news->quiesce = true;
-                       }});
+    agent_->Watch(
+        {.on_lost =
+             [this, news = news_](int rank, const std::string& reason) {
+               journal_.Write("lost", {{"peer", rank}, {"reason", reason}});
+               news->over = true;
+             },
+         .on_left = [](int) {},
+         .on_stopping =
+             [this](const std::string& reason) {
+               journal_.Write("stopping", {{"reason", reason}});
+             },
+         .on_verdict = [](const WaitVerdict&) {},
+         .flight_record = [] { return std::string(); },
+         .on_quiesce =
+             [this, news = news_](const agent::Quiesce& quiesce) {
+               journal_.Write("quiesce", {{"reason", quiesce.reason}, {"save", quiesce.save}});
+               news->save = quiesce.save;
+               news->quiesce = true;
+             }});
     committed_.reset();
     if (const auto newest = agent_->CommittedCheckpoint(kName); newest.ok() && *newest) {
       committed_ = (*newest)->step;
@@ -114,6 +118,11 @@ class Rank {
 
   // False: no generation follows for this process.
   bool MoveOn() {
+    if (news_->save && options_.commit_every > 0 && place().rank == 0) {
+      EndCommit(/*wait=*/true);
+      if (committed_ != steps_) Commit();
+      EndCommit(/*wait=*/true);
+    }
     if (news_->quiesce) (void)agent_->ReportQuiesced(steps_, milliseconds(10000));
     EndCommit(/*wait=*/true);
     while (!terminated || options_.ignore_term) {

@@ -403,6 +403,41 @@ TEST_F(ContinuationTest, CancelDuringTheChangeStopsTheProcesses) {
   EXPECT_EQ(h.node(second).slots_used(), 0u);
 }
 
+TEST_F(ContinuationTest, AJobLeavesAWorkerThatStopsWithACheckpoint) {
+  FakeWorker& stops = Add("node1");
+  FakeWorker& stays = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  FakeWorker& spare = Add("node3");
+  stops.draining = true;
+  h.Say(stops, {stops.Heartbeat()});
+  // Its ranks are told to save and to stand still before any of them is told to end.
+  ASSERT_EQ(Count(stays, &v1::OpenSessionResponse::has_quiesce), 1);
+  for (const auto& message : stops.received) {
+    EXPECT_TRUE(!message.has_quiesce() || message.quiesce().save());
+  }
+  EXPECT_EQ(Count(stops, &v1::OpenSessionResponse::has_quiesce), 1);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).restarts_charged(), 0u);
+  EXPECT_TRUE(stops.Running(id).empty());
+  EXPECT_FALSE(stays.Running(id).empty());
+  EXPECT_FALSE(spare.Running(id).empty());
+  // Said with each heartbeat, heard once.
+  h.Say(stops, {stops.Heartbeat()});
+  EXPECT_EQ(Count(stays, &v1::OpenSessionResponse::has_quiesce), 1);
+}
+
+TEST_F(ContinuationTest, AJobThatCannotGoOnInProcessIsLeftToTheWorkerThatStops) {
+  FakeWorker& stops = Add("node1");
+  stops.in_process = false;
+  const std::string id = Run(Elastic(1, 1));
+  stops.draining = true;
+  h.Say(stops, {stops.Heartbeat()});
+  EXPECT_EQ(Count(stops, &v1::OpenSessionResponse::has_quiesce), 0);
+  EXPECT_EQ(Count(stops, &v1::OpenSessionResponse::has_stop), 0);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+}
+
 TEST_F(ContinuationTest, RanksThatDoNotDieKeepTheirSlotsAndDrainTheNode) {
   FakeWorker& stuck = Add("node1");
   const std::string id = Run(Elastic(1, 1, 4));
