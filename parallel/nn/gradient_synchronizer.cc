@@ -20,6 +20,7 @@
 #include <unordered_set>
 
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/nn/bfloat16_gradients.h"
 #include "parallel/nn/module_agreement.h"
 
 namespace meshrun::detail {
@@ -118,8 +119,18 @@ std::string describe(const DistributedDataParallelOptions& options) {
   line << std::boolalpha << "broadcast_buffers=" << options.broadcast_buffers
        << " find_unused_parameters=" << options.find_unused_parameters
        << " static_graph=" << options.static_graph << " bucket_cap_mb=" << options.bucket_cap_mb
-       << " gradient_as_bucket_view=" << options.gradient_as_bucket_view;
+       << " gradient_as_bucket_view=" << options.gradient_as_bucket_view
+       << " bfloat16_gradients=" << options.bfloat16_gradients;
   return line.str();
+}
+
+// Of the parameters that are trained, in another type than float32; empty if there is none.
+std::string first_of_other_dtype(const torch::OrderedDict<std::string, Tensor>& state) {
+  for (const auto& item : state) {
+    const Tensor& tensor = item.value();
+    if (tensor.requires_grad() && tensor.scalar_type() != at::kFloat) return item.key();
+  }
+  return {};
 }
 
 // What this rank alone can tell to be wrong; empty if nothing.
@@ -136,6 +147,10 @@ std::string find_problem(const torch::OrderedDict<std::string, Tensor>& state,
   } else if (elsewhere != tensors.end()) {
     problem << "the module's tensors are on " << device << " and on " << elsewhere->device()
             << "; move all of them to one device with to()";
+  } else if (const std::string name = options.bfloat16_gradients ? first_of_other_dtype(state) : "";
+             !name.empty()) {
+    problem << "bfloat16_gradients takes parameters of float32, and " << name << " is "
+            << state[name].scalar_type();
   } else if (options.device_ids.size() > 1) {
     problem << "device_ids has " << options.device_ids.size()
             << " entries; one process drives one device, so pass its index alone";
@@ -249,6 +264,9 @@ void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   if (options_.static_graph) reducer_->set_static_graph();
+  if (options_.bfloat16_gradients) {
+    reducer_->register_comm_hook(make_bfloat16_hook(options_.process_group));
+  }
 }
 
 void GradientSynchronizer::broadcast_from_rank_0(const std::vector<Tensor>& tensors) {

@@ -29,10 +29,10 @@ def even(hosts, size):
     return [host for host in hosts.hosts for _ in range(size // len(hosts.hosts))]
 
 
-def run_ranks(site, hosts, places, launch, more):
+def run_ranks(site, hosts, places, launch, more, program=RANK):
     """What rank 0 prints: a list of rows. places: the host of each rank."""
     size = len(places)
-    program = binary(RANK)
+    program = binary(program)
     inherited = {name: value for name, value in os.environ.items()
                  if not re.match("MASTER_|MESHRUN_|SLURM_|OMPI_|PMIX_|TORCHELASTIC_|RANK$|WORLD_SIZE$|LOCAL_", name)}
     ranks, outputs = [], [site.directory / f"rank-{rank}.log" for rank in range(size)]

@@ -5,19 +5,17 @@
 // usage: crossing_rank INTERFACE, the one by which this host reaches the others
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "parallel/manager/distributed_manager.h"
+#include "tests/acceptance/ranks/interface_bytes.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -25,23 +23,6 @@ namespace {
 
 constexpr int64_t kElements = 24 * 174763;  // of float32: 16 MiB; divisible by 4 and by 6
 constexpr int kRounds = 3;
-
-// Sent by this network namespace so far.
-int64_t bytes_of(const std::string& interface) {
-  std::ifstream table("/proc/net/dev");
-  std::string line;
-  while (std::getline(table, line)) {
-    std::replace(line.begin(), line.end(), ':', ' ');
-    std::istringstream words(line);
-    std::string name;
-    int64_t received = 0, skipped = 0, sent = 0;
-    words >> name >> received;
-    for (int i = 0; i < 7; ++i) words >> skipped;
-    words >> sent;
-    if (name == interface) return sent;
-  }
-  return -1;
-}
 
 // Whole numbers, so that sums are exact in any order.
 at::Tensor contribution(int rank, at::ScalarType type) {
@@ -59,20 +40,11 @@ int run(const std::string& interface) {
   auto& manager = DistributedManager::get();
   const ProcessGroupPtr group = manager.group();
   const int rank = manager.rank(), size = manager.world_size();
-  const std::vector<int>& nodes = manager.node_ranks();
-  const double hosts = 1 + *std::max_element(nodes.begin(), nodes.end());
+  const double hosts = count_hosts(manager);
   const auto sum_of_ranks = static_cast<float>(size * (size - 1) / 2);
   const at::Tensor pattern = contribution(0, at::kFloat);
   const at::Tensor sum = pattern * size + sum_of_ranks;
   const int64_t part = kElements / size;
-  const bool is_first_of_host = std::ranges::find(nodes, nodes[rank]) == nodes.begin() + rank;
-  // By all hosts.
-  const auto sent_by_all = [&] {
-    std::vector<at::Tensor> sent = {at::tensor({is_first_of_host ? bytes_of(interface) : 0})};
-    group->allreduce(sent)->wait();
-    return sent[0].item<int64_t>();
-  };
-
   const auto all_reduced = [&](at::ScalarType type) {
     std::vector<at::Tensor> tensors = {contribution(rank, type)};
     group->allreduce(tensors)->wait();
@@ -111,7 +83,7 @@ int run(const std::string& interface) {
     int64_t least = 0;
     double seconds = 0;
     for (int round = 0; round <= kRounds; ++round) {
-      const int64_t before = sent_by_all();
+      const int64_t before = bytes_sent_by_all(manager, interface);
       group->barrier()->wait();
       const auto begin = std::chrono::steady_clock::now();
       try {
@@ -123,7 +95,7 @@ int run(const std::string& interface) {
       }
       group->barrier()->wait();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      const int64_t bytes = sent_by_all() - before;
+      const int64_t bytes = bytes_sent_by_all(manager, interface) - before;
       if (round == 0) continue;  // connects
       if (round == 1 || bytes < least) least = bytes;
       if (round == 1 || took.count() < seconds) seconds = took.count();

@@ -111,6 +111,7 @@ TEST(DistributedDataParallelTest, OptionsTakeBoolsForBools) {
   EXPECT_TAKES_BOOL_ONLY(Options{.find_unused_parameters = value});
   EXPECT_TAKES_BOOL_ONLY(Options{.gradient_as_bucket_view = value});
   EXPECT_TAKES_BOOL_ONLY(Options{.static_graph = value});
+  EXPECT_TAKES_BOOL_ONLY(Options{.bfloat16_gradients = value});
 }
 
 TEST(DistributedDataParallelTest, EqualsOneProcessInWorldsOfOneToFour) {
@@ -125,6 +126,59 @@ TEST(DistributedDataParallelTest, EqualsOneProcessWithEveryOption) {
     SCOPED_TRACE(options);
     expect_success(run_ranks(options, env_ranks(2)));
   }
+}
+
+// The gradients of one step, by one process and by all ranks.
+const bool kBfloat16 = register_rank_function("ddp_bfloat16", [] {
+  DistributedManager& manager = join();
+  for (const bool views : {false, true}) {
+    FullyConnected alone = network(0), together = network(0);
+    DistributedDataParallel model(
+        together,
+        {.bucket_cap_mb = 1e-4, .gradient_as_bucket_view = views, .bfloat16_gradients = true});
+    for (int step = 0; step < 2; ++step) {  // one bucket, then many
+      alone->zero_grad();
+      model->zero_grad();
+      loss_of(alone(global_input(step))).backward();
+      loss_of(model(slice(global_input(step), manager))).backward();
+      for (size_t i = 0; i < together->parameters().size(); ++i) {
+        const Tensor gradient = together->parameters()[i].grad();
+        EXPECT_EQ(gradient.scalar_type(), at::kFloat);
+        const double error = relative_l2(gradient, alone->parameters()[i].grad());
+        EXPECT_LT(error, 1.0 / 128) << "parameter " << i;
+        EXPECT_GT(error, 0) << "nothing was rounded";
+        EXPECT_TRUE(at::equal(gradient, gradient.to(at::kBFloat16).to(at::kFloat)));
+        expect_bitwise_equal_on_all_ranks({gradient});
+      }
+    }
+  }
+  DistributedManager::cleanup(true);
+});
+
+TEST(DistributedDataParallelTest, GradientsMayTravelAsBfloat16) {
+  for (const int world_size : {1, 2, 3}) {
+    SCOPED_TRACE(world_size);
+    expect_success(run_ranks("ddp_bfloat16", env_ranks(world_size)));
+  }
+}
+
+const bool kBfloat16OfDouble = register_rank_function("ddp_bfloat16_of_double", [] {
+  join();
+  FullyConnected doubles = network(0);
+  doubles->to(at::kDouble);
+  try {
+    const DistributedDataParallel model(doubles, {.bfloat16_gradients = true});
+    ADD_FAILURE() << "no error";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(
+        error.what_without_backtrace(),
+        AllOf(HasSubstr("bfloat16_gradients takes parameters of float32"), HasSubstr("Double")));
+  }
+  DistributedManager::cleanup(true);
+});
+
+TEST(DistributedDataParallelTest, OnlyGradientsOfFloat32TravelAsBfloat16) {
+  expect_success(run_ranks("ddp_bfloat16_of_double", env_ranks(2)));
 }
 
 const bool kNoSync = register_rank_function("ddp_no_sync", [] {

@@ -1,0 +1,16 @@
+// The communication hook of DistributedDataParallelOptions::bfloat16_gradients.
+#pragma once
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+namespace meshrun::detail {
+
+// Averages a bucket of float32: each rank divides by the group's size and rounds, the sum is taken as the
+// backend takes sums of bfloat16 (ucx: in float32, rounded once), and gradients are float32 again. Sparse
+// gradients travel as they are.
+std::unique_ptr<c10d::CommHookInterface> make_bfloat16_hook(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+}  // namespace meshrun::detail
