@@ -221,6 +221,18 @@ TEST_F(BlockedRanksTest, AfterTheFirstCauseDeathsAreToldWithoutWords) {
   EXPECT_THAT(news.ended(), ::testing::Contains(2));
 }
 
+// Ten thousand ranks on 1,250 hosts: each death in words to each host took 13 s.
+TEST_F(BlockedRanksTest, DeathsOfACancelledJobAreToldWithoutWords) {
+  RunFour();
+  first.stubborn = second.stubborn = true;
+  h.Cancel(id_);
+  h.Say(first, first.Exit(id_, 0, 0, SIGTERM));
+  h.Advance(seconds(1));
+  const v1::PeerNews news = NewsOf(second);
+  EXPECT_THAT(news.lost(), IsEmpty());
+  EXPECT_THAT(news.ended(), ElementsAre(0));
+}
+
 TEST_F(BlockedRanksTest, TheNextGenerationStartsWithoutReports) {
   v1::JobSpec spec = MakeSpec(2, 2);
   spec.set_max_restarts(1);
