@@ -1,13 +1,13 @@
 #include "client/rendezvous_secret.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <random>
 
 #include "core/certificates/authority.h"
 #include "core/hash.h"
@@ -53,10 +53,11 @@ std::string CommonName(std::string user) {
 }  // namespace
 
 absl::StatusOr<RendezvousSecret> RendezvousSecret::Make() {
-  // From the operating system.
-  std::random_device random;
-  std::string token;
-  while (token.size() < kDigits) token += fmt::format("{:08x}", random() & 0xffffffffu);
+  char bytes[kDigits / 2];
+  if (::getrandom(bytes, sizeof(bytes), 0) != ssize_t{sizeof(bytes)}) {
+    return os::ErrnoStatus(errno, "getrandom");
+  }
+  const std::string token = HexEncode(std::string_view(bytes, sizeof(bytes)));
   MESHRUN_ASSIGN_OR_RETURN(const std::string fingerprint, FingerprintOf(token));
   return RendezvousSecret(fmt::format("{}.{}", fingerprint, token));
 }
