@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/comm/flight_record_file.h"
 #include "parallel/comm/ucx/agent_watch.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"
 #include "parallel/comm/ucx/engine/liveness/hub_watch.h"
@@ -47,6 +48,9 @@ std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   if (options.world_rank == 0 && options.world_size > 1) log_interfaces();
   auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
   engine.watch = watch_of(options);
+  engine.dump = [path = flight_record_path(options.world_rank)](const std::string& json) {
+    log::Warning(keep_flight_record(path, json));
+  };
   if (options.deadlock_after) engine.deadlock_after = *options.deadlock_after;
   return ucx::Engine::start(std::move(transport), std::move(engine));
 }

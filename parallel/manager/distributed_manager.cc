@@ -7,9 +7,11 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "c10/util/Logging.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
@@ -308,7 +310,20 @@ DistributedManager::~DistributedManager() {
   state_->world.store.reset();
 }
 
+namespace {
+
+// The frames of a program that exports no symbols are unknown functions: they bury the sentence.
+void drop_backtraces() {
+  const char* const wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  if (wanted == nullptr || std::string_view(wanted) != "1") {
+    c10::SetStackTraceFetcher([] { return std::string(); });
+  }
+}
+
+}  // namespace
+
 void DistributedManager::install(World world, const std::optional<std::string>& asked_backend) {
+  drop_backtraces();
   auto state = std::make_unique<State>();
   const int gpus = gpu_count();
   state->backend = choose_backend(asked_backend, gpus);

@@ -69,7 +69,9 @@ void GroupTable::forget(const std::string& name) {
   std::erase_if(named_, [&](const std::shared_ptr<Entry>& entry) { return entry->name == name; });
 }
 
-GroupPtr GroupTable::group(const std::optional<std::string>& name) { return ensure(*find(name)); }
+GroupPtr GroupTable::group(const std::optional<std::string>& name) {
+  return ensure(*find_or_alone(name));
+}
 
 void GroupTable::make_together(const std::string& name) { ensure(*find(name), true); }
 
@@ -93,6 +95,9 @@ std::optional<std::string> GroupTable::name_of(const c10d::ProcessGroup* group) 
   for (const auto& [key, entry] : unnamed_) {
     if (entry->group.get() == group) return key;
   }
+  for (const auto& [name, entry] : alone_) {
+    if (entry->group.get() == group) return name;
+  }
   return std::nullopt;
 }
 
@@ -109,13 +114,14 @@ bool GroupTable::contains(const std::string& name) const {
 }
 
 std::vector<int> GroupTable::ranks(const std::optional<std::string>& name) const {
-  return find(name)->mine;
+  return find_or_alone(name)->mine;
 }
 
 std::vector<GroupPtr> GroupTable::release() {
   const std::lock_guard lock(mutex_);
   std::vector<GroupPtr> groups;
   for (auto& [key, entry] : unnamed_) groups.push_back(std::move(entry->group));
+  for (auto& [name, entry] : alone_) groups.push_back(std::move(entry->group));
   for (auto& entry : named_) groups.push_back(std::move(entry->group));
   groups.push_back(std::move(world_->group));
   std::erase_if(groups, [](const GroupPtr& group) { return !group.defined(); });
@@ -146,6 +152,19 @@ std::shared_ptr<GroupTable::Entry> GroupTable::find(const std::optional<std::str
       *name,
       known.empty() ? "is only \"world\""
                     : fmt::format("are \"world\", \"{}\"", fmt::join(known, "\", \""))));
+}
+
+std::shared_ptr<GroupTable::Entry> GroupTable::find_or_alone(
+    const std::optional<std::string>& name) const {
+  if (name && *name != kWorld && !name->empty() && world_->mine.size() == 1) {
+    const std::lock_guard lock(mutex_);
+    if (named_.empty()) {
+      std::shared_ptr<Entry>& entry = alone_[*name];
+      if (!entry) entry = make_entry(*name, {world_->mine});
+      return entry;
+    }
+  }
+  return find(name);
 }
 
 std::shared_ptr<GroupTable::Entry> GroupTable::make_entry(const std::string& name,

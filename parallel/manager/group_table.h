@@ -44,6 +44,8 @@ class GroupTable {
   void declare(const std::string& name, Partition partition);
   void forget(const std::string& name);
 
+  // In a world of one rank without any named group every name is a group of that rank: a program that
+  // asks for its mesh's axes also runs alone.
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::optional<std::string>& name);
   // As group(), at first use: called by all ranks of the world at the same point.
   void make_together(const std::string& name);
@@ -55,7 +57,7 @@ class GroupTable {
 
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const;
-  // This rank's group.
+  // This rank's group; alone as for group().
   std::vector<int> ranks(const std::optional<std::string>& name) const;
 
   // Takes every group out, the world last.
@@ -73,6 +75,7 @@ class GroupTable {
 
   void check_free(const std::string& name) const;
   std::shared_ptr<Entry> find(const std::optional<std::string>& name) const;
+  std::shared_ptr<Entry> find_or_alone(const std::optional<std::string>& name) const;
   std::shared_ptr<Entry> make_entry(const std::string& name, Partition partition) const;
   c10::intrusive_ptr<c10d::ProcessGroup> ensure(Entry& entry, bool together = false);
 
@@ -82,6 +85,8 @@ class GroupTable {
   std::shared_ptr<Entry> world_;
   std::vector<std::shared_ptr<Entry>> named_;
   std::map<std::string, std::shared_ptr<Entry>> unnamed_;
+  // Those of a rank alone that nobody declared.
+  mutable std::map<std::string, std::shared_ptr<Entry>> alone_;
 };
 
 }  // namespace meshrun

@@ -34,6 +34,11 @@ constexpr char kReady[] = "ready";
 constexpr char kFailed[] = "failed";
 constexpr char kRankZero[] = "rank0";
 constexpr char kNewest[] = "instance/newest";
+constexpr char kRefused[] = "refused";
+// How long a rank 0 that finds the port taken asks who has it.
+constexpr milliseconds kProbeTimeout(500);
+// An identity ends with what all ranks of a job are started with: LaunchEnvironment::identity.
+constexpr std::string_view kSettings = ", world size ";
 
 class Deadline {
  public:
@@ -56,6 +61,57 @@ std::string numeric_loopback(const std::string& host) {
   return host == "localhost" ? "127.0.0.1" : host;
 }
 
+std::string job_of(const std::string& identity) {
+  return identity.substr(0, identity.find(kSettings));
+}
+
+// Empty: it has none.
+std::string settings_of(const std::string& identity) {
+  const size_t at = identity.find(kSettings);
+  return at == std::string::npos ? "" : identity.substr(at + 2);
+}
+
+// This process as a rank, unique also where one host starts a rank twice.
+std::string own_process() { return fmt::format("{} {}", host_name(), getpid()); }
+
+// Host and process of a claim.
+std::string without_introduction(const std::string& claim) {
+  return claim.substr(0, claim.find(' ', claim.find(' ') + 1));
+}
+
+// A rank of the same job that cannot join: rank 0 would wait for it in vain.
+void tell_rank_zero(c10d::Store& store, const std::string& why) noexcept {
+  try {
+    store.set(kRefused, why);
+  } catch (const std::exception&) {
+    // It finds out by its own timeout.
+  }
+}
+
+// What a rank 0 that cannot listen says where another rank 0 of its job does; the other one hears of
+// it. Empty: somebody else does.
+std::string find_twin(const TcpStoreOptions& options) {
+  try {
+    c10d::TCPStoreOptions tcp;
+    tcp.port = static_cast<uint16_t>(options.port);
+    tcp.waitWorkers = false;
+    tcp.timeout = kProbeTimeout;
+    c10d::PrefixStore store("meshrun/" + options.prefix, c10::make_intrusive<c10d::TCPStore>(
+                                                             numeric_loopback(options.host), tcp));
+    if (!store.check({"identity", kRankZero})) return "";
+    if (job_of(store.get_to_str("identity")) != job_of(options.identity)) return "";
+    const std::string text = fmt::format(
+        "two processes have RANK=0 of \"{}\" at {}:{}: host and process {}, and {}. Give every "
+        "process its own RANK, and every job its own MASTER_PORT",
+        options.identity, options.host, options.port,
+        without_introduction(store.get_to_str(kRankZero)), own_process());
+    tell_rank_zero(store, text);
+    return text;
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 os::UniqueFd bind_or_explain(const TcpStoreOptions& options) {
   const Deadline deadline(std::min(kPortGrace, options.timeout));
   while (true) {
@@ -66,6 +122,7 @@ os::UniqueFd bind_or_explain(const TcpStoreOptions& options) {
                                         options.port, std::string(socket.status().message())));
     }
     if (deadline.passed()) {
+      if (const std::string twin = find_twin(options); !twin.empty()) throw RendezvousError(twin);
       throw RendezvousError(fmt::format(
           "port {} is taken on this host, so rank 0 cannot host the store of \"{}\": another job "
           "or program listens "
@@ -145,6 +202,16 @@ void check_identity(c10d::Store& store, const TcpStoreOptions& options, const De
     }
     theirs = store.get_to_str("identity");
   }
+  if (theirs != options.identity && job_of(theirs) == job_of(options.identity)) {
+    const std::string text = fmt::format(
+        "the ranks of \"{}\" were started with different settings: rank {} with {}, and the rank "
+        "that came to {}:{} first with {}. Give all of them the same WORLD_SIZE and "
+        "MODEL_PARALLEL_SIZE",
+        job_of(theirs), options.rank, settings_of(options.identity), options.host, options.port,
+        settings_of(theirs));
+    tell_rank_zero(store, text);
+    throw RendezvousError(text);
+  }
   if (theirs != options.identity) {
     throw RendezvousError(
         fmt::format("rank {} of \"{}\" was refused by the store at {}:{}, which belongs to \"{}\": "
@@ -172,15 +239,24 @@ void await_heard(c10d::Store& store, int world_size) {
   }
 }
 
-// Rank 0 counts; what it finds is what every rank reports.
-void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadline& deadline) {
+// Rank 0 counts; what it finds is what every rank reports. `base`: where a rank that was refused says so.
+void await_all(c10d::Store& base, c10d::Store& store, const TcpStoreOptions& options,
+               const Deadline& deadline) {
   std::string verdict;
   if (options.rank == 0) {
     std::vector<std::string> keys;
     for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(join_key(rank));
-    try {
-      store.wait(keys, std::max(deadline.left(), milliseconds(1)));
-    } catch (const c10::DistStoreError&) {
+    bool complete = store.check(keys);
+    for (milliseconds retry = kShortestRetry; !complete && verdict.empty() && !deadline.passed();
+         retry = std::min(retry * 2, kLongestRetry)) {
+      std::this_thread::sleep_for(std::min(retry, deadline.left()));
+      complete = store.check(keys);
+      if (!complete && base.check({kRefused})) {
+        verdict = base.get_to_str(kRefused);
+        base.deleteKey(kRefused);
+      }
+    }
+    if (!complete && verdict.empty()) {
       std::vector<int> missing;
       for (int rank = 0; rank < options.world_size; ++rank) {
         if (!store.check({join_key(rank)})) missing.push_back(rank);
@@ -200,16 +276,10 @@ void await_all(c10d::Store& store, const TcpStoreOptions& options, const Deadlin
   if (!verdict.empty()) throw RendezvousError(verdict);
 }
 
-// Host and process of a claim.
-std::string without_introduction(const std::string& claim) {
-  return claim.substr(0, claim.find(' ', claim.find(' ') + 1));
-}
-
 // Makes `key` say that this process is the rank, and adds its introduction.
 void claim_rank(c10d::Store& store, const std::string& key, const TcpStoreOptions& options) {
-  // The pid makes every claim unique, also if one host starts a rank twice.
   const std::string introduction = options.introduction ? options.introduction() : "";
-  const std::string claim = fmt::format("{} {} {}", host_name(), getpid(), introduction);
+  const std::string claim = fmt::format("{} {}", own_process(), introduction);
   const std::string owner = store.compareSet(key, std::string(), claim);
   if (owner == claim) return;
   throw RendezvousError(
@@ -229,7 +299,7 @@ c10::intrusive_ptr<c10d::Store> join_once(const TcpStoreOptions& options, const 
   auto store =
       enter_instance(base, options.rank, history, std::max(deadline.left(), milliseconds(1)));
   claim_rank(*store, join_key(options.rank), options);
-  await_all(*store, options, deadline);
+  await_all(*base, *store, options, deadline);
   return store;
 }
 

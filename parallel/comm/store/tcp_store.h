@@ -2,13 +2,15 @@
 // or by the launcher.
 //
 // What c10d's own rendezvous lacks: a rank of another job is refused with both identities named;
-// two processes with one rank are found; missing ranks are named on every rank; a taken port is an
-// error within two seconds; and after a cleanup, or a join that failed, a rank never meets what was
+// two processes with one rank are found; ranks of one job with different settings (the world's size)
+// are told so; missing ranks are named on every rank; a taken port is an error within three seconds;
+// and after a cleanup, or a join that failed, a rank never meets what was
 // left in the store.
 //
 // Keys, below LaunchEnvironment::store_prefix:
 //   identity               who the job is
 //   rank0                  which process is rank 0
+//   refused                why a rank of this job could not join: rank 0 gives the attempt up
 //   instance/newest        the number of the attempt that rank 0 is making or made last
 //   instance/after/<n>     there is an attempt that follows n; ranks that tried n wait here
 //   instance/<n>/join/<rank>, instance/<n>/ready   everybody is here, or why not

@@ -1,6 +1,7 @@
 #include "parallel/comm/store/tcp_store.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <future>
 #include <string>
@@ -20,6 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TcpStoreOptions rank_of(int rank, int world_size, int port, const std::string& identity = "job A") {
   return {.host = "127.0.0.1",
@@ -98,6 +100,35 @@ TEST(TcpStoreTest, TwoProcessesWithOneRankAreFound) {
   first->set("join/1", "elsewhere 42");
   EXPECT_THAT(error_of(rank_of(1, 2, port)),
               AllOf(HasSubstr("rank 1 of"), HasSubstr("elsewhere 42")));
+}
+
+// What the two processes raise; neither waits until its time is up.
+std::vector<std::string> errors_of_both(const TcpStoreOptions& first,
+                                        const TcpStoreOptions& second) {
+  std::vector<std::future<std::string>> errors;
+  for (const TcpStoreOptions& options : {first, second}) {
+    errors.push_back(std::async(std::launch::async, [options] { return error_of(options); }));
+  }
+  return {errors[0].get(), errors[1].get()};
+}
+
+TEST(TcpStoreTest, TwoProcessesThatAreRankZeroAreFoundOnBoth) {
+  const int port = free_port();
+  for (const std::string& error : errors_of_both(rank_of(0, 2, port), rank_of(0, 2, port))) {
+    EXPECT_THAT(error, AllOf(HasSubstr("two processes have RANK=0"),
+                             HasSubstr(std::to_string(getpid())), HasSubstr("own RANK")));
+  }
+}
+
+TEST(TcpStoreTest, RanksOfOneJobWithDifferentWorldSizesAreToldSo) {
+  const int port = free_port();
+  for (const std::string& error :
+       errors_of_both(rank_of(0, 2, port, "job A, world size 2"),
+                      rank_of(1, 3, port, "job A, world size 3, MODEL_PARALLEL_SIZE=3"))) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1 with world size 3, MODEL_PARALLEL_SIZE=3"),
+                             HasSubstr("first with world size 2"), HasSubstr("same WORLD_SIZE"),
+                             Not(HasSubstr("MESHRUN_JOB_ID"))));
+  }
 }
 
 TEST(TcpStoreTest, NobodyThereIsAnErrorAfterTheTimeout) {

@@ -28,6 +28,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 DistributedManager& manager() { return DistributedManager::get(); }
 
@@ -100,6 +101,39 @@ const bool kWorld = register_rank_function("world", [] {
 });
 
 TEST(ManagerTest, OneRankOfEnvIsAWorld) { expect_success(run_ranks("world", env_ranks(1))); }
+
+const bool kAloneGroups = register_rank_function("alone_groups", [] {
+  DistributedManager::initialize();
+  // A program that asks for the axes of its mesh also runs alone.
+  EXPECT_EQ(manager().group_size("dp"), 1);
+  EXPECT_EQ(manager().group_rank("dp"), 0);
+  EXPECT_THAT(manager().group_ranks("dp"), ElementsAre(0));
+  EXPECT_FLOAT_EQ(sum(manager().group("dp"), 3), 3);
+  EXPECT_EQ(manager().group("dp"), manager().group("dp"));
+  EXPECT_EQ(manager().group_name(manager().group("dp")), "dp");
+  EXPECT_THAT(manager().group_names(), IsEmpty());
+  // Where there is a mesh its names count.
+  manager().initialize_mesh({1, 1}, {"dp", "spatial"});
+  EXPECT_EQ(manager().group_size("dp"), 1);
+  EXPECT_THAT(message_of<UndefinedGroupError>([] { manager().group_size("tp"); }),
+              HasSubstr("\"tp\""));
+});
+TEST(ManagerTest, ARankAloneHasEveryGroup) { expect_success(run_ranks("alone_groups", {{}})); }
+
+const bool kFrames = register_rank_function("frames", [] {
+  DistributedManager::initialize();
+  const auto raised = [] {
+    try {
+      TORCH_CHECK(false, "a sentence");
+    } catch (const c10::Error& error) {
+      return std::string(error.what());
+    }
+  }();
+  EXPECT_THAT(raised, AllOf(HasSubstr("a sentence"), Not(HasSubstr("frame #"))));
+});
+TEST(ManagerTest, ErrorsCarryNoFramesOfUnknownFunctions) {
+  expect_success(run_ranks("frames", {{}}));
+}
 
 const bool kOtherLauncher = register_rank_function("other_launcher", [] {
   DistributedManager::initialize();
