@@ -65,6 +65,11 @@ bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
                       tensor.device().str()));
     return false;
   }
+  // Autograd makes such gradients.
+  if (tensor._is_zerotensor()) {
+    wrong(fmt::format("{} is a tensor of zeros without memory; pass its clone()", name));
+    return false;
+  }
   const std::optional<DType> its = dtype_of(tensor.scalar_type());
   if (!its) {
     wrong(fmt::format("{} has the dtype {}, which this backend does not know", name,

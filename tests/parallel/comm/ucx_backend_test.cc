@@ -412,6 +412,12 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
             "wrong arguments on rank 1: the tensor is an undefined tensor");
   all_raise([&] { reduce_with(is_odd ? floats.to_sparse() : floats, c10d::ReduceOp::SUM); },
             "wrong arguments on rank 1");
+  all_raise(
+      [&] {
+        reduce_with(is_odd ? at::_efficientzerotensor({4}, at::kFloat) : floats,
+                    c10d::ReduceOp::SUM);
+      },
+      "wrong arguments on rank 1: the tensor is a tensor of zeros without memory");
   all_raise([&] { reduce_with(is_odd ? at::ones({1}).expand({4}) : floats, c10d::ReduceOp::SUM); },
             "is expanded");
   all_raise(
