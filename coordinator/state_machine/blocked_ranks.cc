@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/rank_exit.h"
@@ -125,7 +126,9 @@ SteadyNanos BlockedRanks::GatherUntil(const Job& job) const {
       found == boards_.end() || found->second.untold.verdicts_size() > 0 ||
       (found->second.untold.lost_size() > 0 && job.view.state() != v1::JOB_STATE_QUIESCING);
   if (urgent || job.members.size() <= kFewHosts) return context_.now;
-  return found->second.told + job.members.size() * kGatherPerHost;
+  const size_t hosts = job.members.size();
+  const auto gather = hosts * kGatherPerHost * std::max(hosts, kManyHosts) / kManyHosts;
+  return found->second.told + std::min<SteadyNanos>(gather, kLongestGather);
 }
 
 void BlockedRanks::TellAll() {

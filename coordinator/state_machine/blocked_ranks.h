@@ -48,6 +48,10 @@ class BlockedRanks {
   // deaths that follow from a stop, are told together once in a while.
   static constexpr size_t kFewHosts = 64;
   static constexpr std::chrono::microseconds kGatherPerHost{200};
+  // News of each rank to each host grows with the square of the hosts, and so does the while of more
+  // hosts than this, up to its longest.
+  static constexpr size_t kManyHosts = 1000;
+  static constexpr std::chrono::seconds kLongestGather{10};
   // Groups of a generation that reports may name by their ids.
   static constexpr size_t kMostGroups = 10'000;
 

@@ -261,9 +261,8 @@ void Generations::OnHung(Job& job, int rank, const std::string& message) {
 }
 
 void Generations::GrowAll() {
-  std::vector<const v1::Node*> roomy = nodes_.Present(/*healthy_only=*/true);
-  std::erase_if(
-      roomy, [](const v1::Node* node) { return node->slots_used() >= node->resources().slots(); });
+  // Of thousands of nodes, which is why it is made for a job that could grow.
+  std::optional<std::vector<const v1::Node*>> roomy;
   const std::set<std::string> jobs = jobs_.elastic();
   for (const std::string& job_id : jobs) {
     Job& job = *jobs_.Find(job_id);
@@ -274,7 +273,13 @@ void Generations::GrowAll() {
       jobs_.Changed(job);
     }
     // To place all elastic jobs whenever something ends would be quadratic.
-    const bool has_room = std::any_of(roomy.begin(), roomy.end(), [&](const v1::Node* node) {
+    if (!roomy.has_value()) {
+      roomy = nodes_.Present(/*healthy_only=*/true);
+      std::erase_if(*roomy, [](const v1::Node* node) {
+        return node->slots_used() >= node->resources().slots();
+      });
+    }
+    const bool has_room = std::any_of(roomy->begin(), roomy->end(), [&](const v1::Node* node) {
       return !job.member_by_node.contains(node->node_id());
     });
     if (!has_room) continue;

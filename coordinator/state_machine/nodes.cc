@@ -91,6 +91,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   node.fence_after.reset();
   if (hello.has_fence_after()) node.fence_after = FromProto(hello.fence_after());
   recovering_.erase(node.id());
+  lost_.erase(node.id());
   if (is_new) {
     last_joined_ = context_.now;
     DropReplaced(node);
@@ -168,6 +169,7 @@ void NodeTable::Lose(Node& node, absl::Status why) {
     context_.Close(std::exchange(node.session_id, 0), std::move(why));
   }
   node.record.set_state(v1::NODE_STATE_LOST);
+  lost_.insert(node.id());
   if (node.fence() != SteadyNanos::max()) fences_.Set(node.id(), node.fence());
   *node.record.mutable_lost_at() = ToProtoTimestamp(context_.wall);
   context_.Add(
@@ -227,6 +229,7 @@ void NodeTable::Remove(Node& node, const std::string& why) {
   context_.Record("NodeRemoved", "", node.id(), fmt::format("{}: {}", node.record.name(), why));
   Changed(node);
   fences_.Clear(node.id());
+  lost_.erase(node.id());
   nodes_.erase(std::string(node.id()));
 }
 
@@ -279,6 +282,7 @@ void NodeTable::Restore(v1::NodeRecord row) {
   node.record.clear_memory_used_bytes();
   node.record.clear_gpus_used();
   if (node.lost()) {
+    lost_.insert(node.id());
     if (node.fence() != SteadyNanos::max()) fences_.Set(node.id(), node.fence());
     return;
   }
@@ -324,19 +328,16 @@ void NodeTable::WriteChanged() {
 // A worker that lost its state directory comes back under a new id. Without this its old record
 // would stay LOST for ever.
 void NodeTable::DropReplaced(const Node& by) {
-  for (auto it = nodes_.begin(); it != nodes_.end();) {
-    const Node& node = it->second;
-    const bool replaced = node.lost() && node.jobs.empty() && node.id() != by.id() &&
-                          node.record.name() == by.record.name() &&
+  std::erase_if(lost_, [&](const std::string& id) {
+    const Node& node = nodes_.at(id);
+    const bool replaced = node.jobs.empty() && node.record.name() == by.record.name() &&
                           node.record.address() == by.record.address();
-    if (replaced) {
-      changed_.insert(node.id());
-      fences_.Clear(node.id());
-      it = nodes_.erase(it);
-    } else {
-      ++it;
-    }
-  }
+    if (!replaced) return false;
+    changed_.insert(id);
+    fences_.Clear(id);
+    nodes_.erase(id);
+    return true;
+  });
 }
 
 }  // namespace meshrun::coordinator

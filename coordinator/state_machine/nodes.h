@@ -114,6 +114,8 @@ class NodeTable {
 
   Context& context_;
   std::map<std::string, Node> nodes_;
+  // Those that are LOST.
+  std::set<std::string> lost_;
   std::map<uint64_t, std::string> sessions_;
   DeadlineIndex<std::string> leases_;
   // Of LOST nodes.

@@ -23,10 +23,12 @@ using coordinator::testing::FakeWorker;
 using coordinator::testing::GrpcWorker;
 
 constexpr std::chrono::seconds kPatience(120);
+// Moments over which the beats are spread.
+constexpr size_t kBeats = 20;
 
 }  // namespace
 
-absl::Status Coordinator::Start(const std::string& program) {
+absl::Status Coordinator::Start(const std::string& program, std::chrono::seconds heartbeat) {
   char directory[] = "/tmp/meshrun-bench-XXXXXX";
   if (::mkdtemp(directory) == nullptr) return absl::InternalError("no directory in /tmp");
   directory_ = directory;
@@ -34,11 +36,11 @@ absl::Status Coordinator::Start(const std::string& program) {
   if (::pipe2(ready, O_CLOEXEC) != 0) return absl::InternalError("pipe");
   os::UniqueFd read_end(ready[0]);
   os::UniqueFd write_end(ready[1]);
-  auto pid =
-      os::Spawn({.argv = {program, "--listen", "unix:" + directory_ + "/c.sock", "--state-dir",
-                          directory_, "--ready-fd", std::to_string(write_end.get()), "--log-level",
-                          "error", "--lease", kLease},
-                 .keep_fds = {write_end.get()}});
+  auto pid = os::Spawn(
+      {.argv = {program, "--listen", "unix:" + directory_ + "/c.sock", "--state-dir", directory_,
+                "--ready-fd", std::to_string(write_end.get()), "--log-level", "error", "--lease",
+                kLease, "--heartbeat", fmt::format("{}s", heartbeat.count())},
+       .keep_fds = {write_end.get()}});
   if (!pid.ok()) return pid.status();
   pid_ = *pid;
   write_end.reset();
@@ -149,17 +151,17 @@ void Fleet::OnMessage(const v1::OpenSessionResponse& message) {
 }
 
 void Fleet::Beat() {
-  while (true) {
+  for (size_t beat = 0;; beat = (beat + 1) % kBeats) {
     size_t connected = 0;
     {
-      const auto next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      const auto next = std::chrono::steady_clock::now() + heartbeat_ / kBeats;
       MutexLock lock(mu_);
       while (!stopping_ && changed_.WaitUntil(mu_, next)) {
       }
       if (stopping_) return;
       connected = connected_;
     }
-    for (size_t i = 0; i < connected; ++i) {
+    for (size_t i = beat; i < connected; i += kBeats) {
       workers_[i]->Say([](FakeWorker& fake) { return FakeWorker::Requests{fake.Heartbeat()}; });
     }
   }
@@ -174,7 +176,9 @@ v1::JobSpec BenchSpec(size_t hosts, uint32_t ranks) {
   return spec;
 }
 
-absl::Status AwaitEnd(v1::JobService::Stub& jobs, const std::string& id, v1::JobState wanted) {
+namespace {
+
+absl::Status WatchUntilEnd(v1::JobService::Stub& jobs, const std::string& id, v1::JobState wanted) {
   grpc::ClientContext context;
   rpc::SetTimeout(context, kPatience);
   v1::WatchJobRequest request;
@@ -188,13 +192,28 @@ absl::Status AwaitEnd(v1::JobService::Stub& jobs, const std::string& id, v1::Job
   }
   const grpc::Status status = reader->Finish();
   if (!status.ok()) {
-    return absl::InternalError(fmt::format("WatchJob: {}; the job was {}", status.error_message(),
-                                           v1::JobState_Name(last.state())));
+    const bool is_full = status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    return absl::Status(
+        is_full ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
+        fmt::format("WatchJob: {}; the job was {}", status.error_message(),
+                    v1::JobState_Name(last.state())));
   }
   if (last.state() == wanted) return absl::OkStatus();
   return absl::InternalError(fmt::format("the job ended as {}, not as {}: {}",
                                          v1::JobState_Name(last.state()), v1::JobState_Name(wanted),
                                          last.reason()));
+}
+
+}  // namespace
+
+absl::Status AwaitEnd(v1::JobService::Stub& jobs, const std::string& id, v1::JobState wanted) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  absl::Status status;
+  do {
+    status = WatchUntilEnd(jobs, id, wanted);
+    // The queue of a coordinator that hears of tens of thousands of ends is full for a moment.
+  } while (absl::IsResourceExhausted(status) && std::chrono::steady_clock::now() < deadline);
+  return status;
 }
 
 }  // namespace meshrun::bench

@@ -22,12 +22,13 @@ namespace meshrun::bench {
 // A machine that is busy must not lose its own simulated hosts.
 inline constexpr const char* kLease = "30s";
 inline constexpr size_t kStreamsPerChannel = 100;
+inline constexpr std::chrono::seconds kHeartbeat(1);
 
 // On a state directory that goes with it.
 class Coordinator {
  public:
   // `program`: of meshrun-coordinator.
-  absl::Status Start(const std::string& program);
+  absl::Status Start(const std::string& program, std::chrono::seconds heartbeat = kHeartbeat);
   ~Coordinator();
   const std::string& address() const { return address_; }
   pid_t pid() const { return pid_; }
@@ -42,11 +43,12 @@ class Coordinator {
   pid_t pid_ = -1;
 };
 
-// Workers that beat once a second, and a count of those that hold their Start. Thread-safe, except
-// Connect.
+// Workers that beat as hosts do, each at a time of its own, and a count of those that hold their
+// Start. Thread-safe, except Connect.
 class Fleet {
  public:
-  Fleet(size_t size, uint32_t slots) : size_(size), slots_(slots) {}
+  Fleet(size_t size, uint32_t slots, std::chrono::seconds heartbeat = kHeartbeat)
+      : size_(size), slots_(slots), heartbeat_(heartbeat) {}
   ~Fleet();
 
   // Each says Hello and has its Welcome.
@@ -65,6 +67,7 @@ class Fleet {
 
   const size_t size_;
   const uint32_t slots_;
+  const std::chrono::milliseconds heartbeat_;
   // Reserved before the heart beats: its elements stay where they are.
   std::vector<std::unique_ptr<coordinator::testing::GrpcWorker>> workers_;
   std::thread heart_;
