@@ -61,9 +61,10 @@ void BlockedRanks::Report(const Job& job, const Member& member, const v1::WaitRe
     if (id == 0) continue;
     const auto group = board.groups.find(id);
     if (members.empty() && group == board.groups.end()) {
-      context_.Warn(fmt::format("WaitReport of rank {} of job {} ignored: it names group '{}' by an "
-                                "id that was not explained",
-                                report.rank(), job.id(), report.calls(i).group()));
+      context_.Warn(
+          fmt::format("WaitReport of rank {} of job {} ignored: it names group '{}' by an "
+                      "id that was not explained",
+                      report.rank(), job.id(), report.calls(i).group()));
       return;
     }
     if (group != board.groups.end()) {

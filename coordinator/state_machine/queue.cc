@@ -254,8 +254,7 @@ void Queue::ExpireDue() {
 
 std::optional<SteadyNanos> Queue::NextDeadline() const {
   std::optional<SteadyNanos> next;
-  for (const auto& deadline :
-       {jobs_.run_clock().NextDeadline(), drains_.Next(), delayed_.Next()}) {
+  for (const auto& deadline : {jobs_.run_clock().NextDeadline(), drains_.Next(), delayed_.Next()}) {
     if (deadline.has_value() && (!next.has_value() || *deadline < *next)) next = deadline;
   }
   return next;
