@@ -450,7 +450,18 @@ const bool kWithoutGroup = register_rank_function("afno_without_group", [] {
 });
 
 TEST(DistributedAfnoTest, WithoutItsGroupEveryRankSaysWhatToSet) {
-  for (const int size : {1, 2}) run_with_model_parallel("afno_without_group", size, 0);
+  run_with_model_parallel("afno_without_group", 2, 0);
+}
+
+// A rank alone has every group.
+const bool kAloneWithoutGroup = register_rank_function("afno_alone_without_group", [] {
+  const JoinedWorld world;
+  DistributedAFNO model(small());
+  EXPECT_EQ(DistributedManager::get().group_size(kModel), 1);
+});
+
+TEST(DistributedAfnoTest, ARankAloneNeedsNoGroup) {
+  run_with_model_parallel("afno_alone_without_group", 1, 0);
 }
 
 const bool kWrong = register_rank_function("afno_wrong", [] {
