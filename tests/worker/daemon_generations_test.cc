@@ -7,13 +7,18 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <sstream>
 
+#include "core/os/boot_time.h"
 #include "core/os/files.h"
 #include "core/rpc/channel.h"
 #include "meshrun/v1/agent_service.grpc.pb.h"
+#include "meshrun/v1/supervisor.pb.h"
 #include "tests/worker/support/daemon_fixture.h"
+#include "worker/supervisor/frame.h"
+#include "worker/supervisor/unix_socket.h"
 
 namespace meshrun::worker {
 namespace {
@@ -368,10 +373,41 @@ TEST_F(DaemonGenerationsTest, AnswersThatComeLateDoNotKeepRanksAlive) {
   Prepare(PrepareFor("echo $$ > pid; exec sleep 1000"));
   Start();
   const pid_t rank = AwaitPid(directory_ / "pid");
-  // Messages go on coming, all the time; each answers what was sent two seconds before.
-  coordinator_->AnswerLate(100);
-  EXPECT_TRUE(AwaitGone(rank));
+  // After less than a second they are of heartbeats that lie more than 400 ms back.
+  coordinator_->FallBehind();
+  ASSERT_TRUE(AwaitGone(rank));
   EXPECT_TRUE(AwaitRankExit().teardown());
+}
+
+// The earliest is the safe one: ranks may end too early, and never too late.
+TEST_F(DaemonGenerationsTest, ARestartedDaemonInheritsTheEarliestContactOfItsSupervisors) {
+  StartDaemon({"--orphan-timeout", "1h"});
+  AwaitHello();
+  std::vector<pid_t> ranks;
+  for (const std::string job : {"one", "two"}) {
+    v1::OpenSessionResponse message;
+    *message.mutable_prepare() = PrepareFor("echo $$ > " + job + "; exec sleep 1000");
+    coordinator_->Send(message, job, 1);
+    ASSERT_TRUE(coordinator_->AwaitKind(Request::kPrepareResult));
+    message.mutable_start()->set_master_addr("127.0.0.1");
+    coordinator_->Send(message, job, 1);
+    ranks.push_back(AwaitPid(directory_ / job));
+  }
+  ::kill(daemon_, SIGKILL);
+  testing::AwaitExit(daemon_);
+  coordinator_->Shutdown();
+  // One of the two supervisors has heard of no contact for two hours, and would wait for two more.
+  const std::filesystem::directory_iterator first(State("/g"));
+  const auto connection = ConnectUnix((first->path() / "sup.sock").string());
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  v1::SupervisorRequest request;
+  *request.mutable_ping()->mutable_good_for() = ToProtoDuration(4 * kForever);
+  request.mutable_ping()->set_since_boottime_nanos((os::BootTimeNow() - 2 * kForever).count());
+  FrameWriter writer;
+  writer.Append(request);
+  ASSERT_TRUE(writer.Flush(connection->get()));
+  StartDaemon({"--orphan-timeout", "1h"});
+  for (const pid_t rank : ranks) ASSERT_TRUE(AwaitGone(rank));
 }
 
 TEST_F(DaemonGenerationsTest, ASupervisorKeepsTheFenceTimeOfADaemonThatStandsStill) {

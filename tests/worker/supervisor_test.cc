@@ -159,6 +159,18 @@ TEST(SupervisorTest, StopTerminatesAndKillsAfterTheGrace) {
   EXPECT_TRUE(supervisor.Await(Response::kEnded));
 }
 
+TEST(SupervisorTest, ASecondStopDoesNotLengthenTheGrace) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  AwaitPid(supervisor.Path("pid"));
+  supervisor.Stop(milliseconds(300));
+  supervisor.Stop(std::chrono::hours(1));
+  EXPECT_EQ(supervisor.AwaitExits(1).at(0).signal(), SIGKILL);
+}
+
 TEST(SupervisorTest, StopReachesTheProgramBehindAShell) {
   SupervisorHarness supervisor;
   supervisor.AddRank(
@@ -339,6 +351,8 @@ TEST(SupervisorTest, AProcessIsStoppedAlone) {
   const pid_t kept = AwaitPid(supervisor.Path("pid"));
   AwaitPid(supervisor.Path("stubborn"));
   supervisor.StopAlone(1, 1, milliseconds(50));
+  // It lengthens nothing.
+  supervisor.StopAlone(1, 1, std::chrono::hours(1));
   const auto exit = supervisor.AwaitExits(1)[0];
   EXPECT_EQ(exit.rank(), 1);
   EXPECT_EQ(exit.signal(), SIGKILL);

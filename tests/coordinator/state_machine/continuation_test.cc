@@ -500,6 +500,32 @@ TEST_F(ContinuationTest, ACommittedCheckpointRefillsTheBudget) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
 }
 
+// Else a job that fails at the same step for ever would never end.
+TEST_F(ContinuationTest, ALongRunThatGoesNoFurtherDoesNotRefillTheBudget) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_max_restarts(1);
+  const std::string id = Run(spec);
+  const auto fail_at_step_ten = [&] {
+    v1::OpenSessionRequest report;
+    *report.mutable_fence() = h.fence(id);
+    report.mutable_fence()->set_term(h.term());
+    report.mutable_fence()->set_incarnation(worker.incarnation());
+    (*report.mutable_progress_report()->mutable_progress())[0].set_step(10);
+    h.Say(worker, {report});
+    ASSERT_EQ(h.job(id).progress().step(), 10);
+    h.Say(worker, worker.Exit(id, 0, 1));
+  };
+  fail_at_step_ten();
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  ASSERT_EQ(h.job(id).restarts_charged(), 1u);
+  h.Advance(std::chrono::minutes(11));
+  ASSERT_EQ(h.job(id).generation(), 2u) << "it ran all that time";
+  fail_at_step_ten();
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).restarts(), 1u);
+}
+
 TEST_F(ContinuationTest, StepsThatStopAreAHangAfterTenTimesTheLongestPause) {
   FakeWorker& first = Add("node1");
   FakeWorker& second = Add("node2");

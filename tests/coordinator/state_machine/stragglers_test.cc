@@ -235,6 +235,20 @@ TEST_F(StragglersTest, StepsThatAreCountedAnewAndOddReportsAccuseNobody) {
   EXPECT_THAT(Named(), IsEmpty());
 }
 
+// A rank that was started anew has waited for nothing yet: what it said before is no measure.
+TEST_F(StragglersTest, ARankWhoseWaitIsCountedAnewIsNotAccused) {
+  Run(4);
+  Report();
+  Windows(1, {1, 1, 3, 1});
+  for (int window = 0; window < Stragglers::kWindows; ++window) {
+    for (int64_t step = 0; step < Stragglers::kSteps; ++step) StepTogether({1, 1, 3, 1});
+    ranks_[1].waited = 0;
+    Report();
+    Windows(1, {1, 1, 3, 1});
+  }
+  EXPECT_THAT(Named(), ElementsAre(2)) << "the one that the others wait for";
+}
+
 TEST_F(StragglersTest, AnotherGenerationHasNoneYet) {
   v1::JobSpec spec = MakeSpec(3, 1);
   spec.set_max_restarts(1);

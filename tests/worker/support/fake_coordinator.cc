@@ -68,8 +68,10 @@ grpc::Status FakeCoordinator::OpenSession(
       *answer.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
       answer.mutable_welcome()->set_cluster_id(options_.cluster_id);
       stream->Write(answer);
-    } else if (message.has_heartbeat() && message.heartbeat().sequence() > late_) {
-      answer.mutable_heartbeat_reply()->set_sequence(message.heartbeat().sequence() - late_);
+    } else if (message.has_heartbeat()) {
+      const uint64_t sequence = message.heartbeat().sequence();
+      if (!falls_behind_) in_time_ = sequence;
+      answer.mutable_heartbeat_reply()->set_sequence(in_time_ + (sequence - in_time_) / 2);
       stream->Write(answer);
     }
     received_.push_back(message);
@@ -146,9 +148,9 @@ FakeCoordinator::Upload FakeCoordinator::AwaitUpload(
   return uploads_[stream_id];
 }
 
-void FakeCoordinator::AnswerLate(uint64_t heartbeats) {
+void FakeCoordinator::FallBehind() {
   MutexLock lock(mu_);
-  late_ = heartbeats;
+  falls_behind_ = true;
 }
 
 int FakeCoordinator::store_calls() const {

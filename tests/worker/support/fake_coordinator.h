@@ -58,8 +58,9 @@ class FakeCoordinator : public v1::SessionService::Service {
   // As it is once `enough` holds of it.
   Upload AwaitUpload(const std::string& stream_id,
                      const std::function<bool(const Upload&)>& enough);
-  // From now on each heartbeat is answered when so many more have come.
-  void AnswerLate(uint64_t heartbeats);
+  // From now on each heartbeat brings an answer, to the one in the middle of those since: answers
+  // go on coming, of later and later heartbeats, and are ever later themselves.
+  void FallBehind();
 
   // Calls of the store that have come, and the fence of the last.
   int store_calls() const;
@@ -84,7 +85,9 @@ class FakeCoordinator : public v1::SessionService::Service {
       nullptr;
   uint64_t incarnation_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::map<std::string, Upload> uploads_ MESHRUN_GUARDED_BY(mu_);
-  uint64_t late_ MESHRUN_GUARDED_BY(mu_) = 0;
+  bool falls_behind_ MESHRUN_GUARDED_BY(mu_) = false;
+  // The last heartbeat that was answered at once.
+  uint64_t in_time_ MESHRUN_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace meshrun::testing
