@@ -7,7 +7,7 @@ import signal
 import ssl
 import time
 
-from harness import alive, binary, check, meshrun, pid_of, running, wait_until
+from harness import Short, alive, binary, check, meshrun, pid_of, running, wait_until
 from proxy import Proxy
 
 LEASE = 5.0
@@ -123,9 +123,9 @@ class Cluster:
             return job["state"] == f"JOB_STATE_{state}" and (generation is None or int(job["generation"]) == generation)
         try:
             return wait_until(reached, seconds, f"{job_id} {state}")
-        except Exception as error:
+        except Short as error:
             job = self.job(job_id)
-            raise type(error)(f"{error}; it is {job['state']} in generation {job.get('generation')}: {job.get('reason')}")
+            raise Short(f"{error}; it is {job['state']} in generation {job.get('generation')}: {job.get('reason')}")
 
     # --- journals ---
 
@@ -137,7 +137,9 @@ class Cluster:
         """All lines of all ranks in order of time; those alone whose fields equal these."""
         lines = []
         for path in sorted(pathlib.Path(self.journals).glob("*.jsonl")):
-            for line in path.read_text().splitlines():
+            # Whoever reads while a rank writes can meet the first half of a line.
+            whole_lines, _, _ = path.read_text().rpartition("\n")
+            for line in whole_lines.splitlines():
                 entry = dict(json.loads(line), process=path.stem, pid=int(path.stem.rsplit("-", 1)[1]))
                 if all(entry.get(key) == value for key, value in wanted.items()):
                     lines.append(entry)
@@ -165,10 +167,10 @@ class Cluster:
     def wait_stepping(self, generation, ranks, seconds, job_id=None):
         try:
             wait_until(lambda: self.stepping(generation, ranks), seconds, f"{ranks} ranks step in generation {generation}")
-        except Exception as error:
+        except Short as error:
             job = self.job(job_id) if job_id else {}
-            raise type(error)(f"{error}; {job.get('state')}, generation {job.get('generation')}: {job.get('reason')}; "
-                              f"{self.site.log_tail()}")
+            raise Short(f"{error}; {job.get('state')}, generation {job.get('generation')}: {job.get('reason')}; "
+                        f"{self.site.log_tail()}")
         return self.stepping(generation, ranks)
 
     def lineage(self):
