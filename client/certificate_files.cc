@@ -100,6 +100,14 @@ absl::StatusOr<Subject> SubjectOf(const CertificateRequest& request) {
   return subject;
 }
 
+absl::Status Write(const std::string& pem, mode_t mode, const std::string& file,
+                   WrittenCertificate* written) {
+  const std::string path = written->directory + "/" + file;
+  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(path, pem, mode));
+  written->files.push_back(path);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> DefaultAuthorityDirectory() {
@@ -112,8 +120,9 @@ absl::StatusOr<std::string> DefaultAuthorityDirectory() {
   return absl::FailedPreconditionError("no directory for the authority: pass --ca DIR");
 }
 
-absl::Status InitAuthority(const std::string& directory, const std::string& name, uint32_t days,
-                           WallNanos now) {
+absl::StatusOr<WrittenCertificate> InitAuthority(const std::string& directory,
+                                                 const std::string& name, uint32_t days,
+                                                 WallNanos now) {
   MESHRUN_RETURN_IF_ERROR(os::MakePrivateDirectory(directory));
   for (const char* file : {"/ca.key", "/ca.crt"}) {
     std::error_code error;
@@ -123,14 +132,21 @@ absl::Status InitAuthority(const std::string& directory, const std::string& name
                     "one; pass another --ca",
                     directory + file));
   }
-  MESHRUN_ASSIGN_OR_RETURN(const KeyPair pair, certificates::MakeAuthority(name, For(days, now)));
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(directory + "/ca.key", pair.key_pem, 0600));
-  return os::WriteFileAtomically(directory + "/ca.crt", pair.cert_pem, 0644);
+  const Validity validity = For(days, now);
+  MESHRUN_ASSIGN_OR_RETURN(const KeyPair pair, certificates::MakeAuthority(name, validity));
+  WrittenCertificate written = {.directory = directory, .name = name};
+  MESHRUN_RETURN_IF_ERROR(Write(pair.key_pem, 0600, "ca.key", &written));
+  MESHRUN_RETURN_IF_ERROR(Write(pair.cert_pem, 0644, "ca.crt", &written));
+  written.not_after = validity.not_after;
+  written.sentence = fmt::format(
+      "{}: ca.crt, and ca.key, which makes whoever has it anybody: keep it off the cluster",
+      directory);
+  return written;
 }
 
-absl::StatusOr<std::string> IssueCertificate(const std::string& authority,
-                                             const CertificateRequest& request,
-                                             const std::string& out, WallNanos now) {
+absl::StatusOr<WrittenCertificate> IssueCertificate(const std::string& authority,
+                                                    const CertificateRequest& request,
+                                                    const std::string& out, WallNanos now) {
   MESHRUN_ASSIGN_OR_RETURN(const Subject subject, SubjectOf(request));
   MESHRUN_ASSIGN_OR_RETURN(const KeyPair issuer, ReadAuthority(authority));
   MESHRUN_ASSIGN_OR_RETURN(const Validity validity, Within(issuer, For(request.days, now)));
@@ -142,27 +158,34 @@ absl::StatusOr<std::string> IssueCertificate(const std::string& authority,
   }
   MESHRUN_ASSIGN_OR_RETURN(const KeyPair made, certificates::Issue(issuer, subject, validity));
   MESHRUN_RETURN_IF_ERROR(os::MakeDirectories(out, 0700));
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(out + "/tls.key", made.key_pem, 0600));
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(out + "/tls.crt", made.cert_pem, 0644));
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(out + "/ca.crt", issuer.cert_pem, 0644));
-  return fmt::format("{}: '{}', {}; {}", out, subject.common_name,
-                     fmt::format("{}", fmt::join(request.roles, ", ")),
-                     certificates::DescribeEnd(now, validity.not_after));
+  WrittenCertificate written = {.directory = out, .name = subject.common_name};
+  MESHRUN_RETURN_IF_ERROR(Write(made.key_pem, 0600, "tls.key", &written));
+  MESHRUN_RETURN_IF_ERROR(Write(made.cert_pem, 0644, "tls.crt", &written));
+  MESHRUN_RETURN_IF_ERROR(Write(issuer.cert_pem, 0644, "ca.crt", &written));
+  written.not_after = validity.not_after;
+  written.sentence = fmt::format("{}: '{}', {}; {}", out, subject.common_name,
+                                 fmt::format("{}", fmt::join(request.roles, ", ")),
+                                 certificates::DescribeEnd(now, validity.not_after));
+  return written;
 }
 
-absl::StatusOr<std::string> RenewCertificate(const std::string& authority,
-                                             const std::string& directory, uint32_t days,
-                                             WallNanos now) {
+absl::StatusOr<WrittenCertificate> RenewCertificate(const std::string& authority,
+                                                    const std::string& directory, uint32_t days,
+                                                    WallNanos now) {
   MESHRUN_ASSIGN_OR_RETURN(const KeyPair issuer, ReadAuthority(authority));
   MESHRUN_ASSIGN_OR_RETURN(const Validity validity, Within(issuer, For(days, now)));
   MESHRUN_ASSIGN_OR_RETURN(const std::string old, os::ReadFile(directory + "/tls.crt"));
   const auto renewed = certificates::Renew(issuer, old, validity);
   if (!renewed.ok()) return Annotate(renewed.status(), directory + "/tls.crt");
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(directory + "/tls.crt", *renewed, 0644));
-  MESHRUN_RETURN_IF_ERROR(os::WriteFileAtomically(directory + "/ca.crt", issuer.cert_pem, 0644));
+  WrittenCertificate written = {.directory = directory};
+  MESHRUN_RETURN_IF_ERROR(Write(*renewed, 0644, "tls.crt", &written));
+  MESHRUN_RETURN_IF_ERROR(Write(issuer.cert_pem, 0644, "ca.crt", &written));
   MESHRUN_ASSIGN_OR_RETURN(const auto now_known, certificates::ReadCertificate(*renewed));
-  return fmt::format("{}: '{}' {}", directory, now_known.common_name,
-                     certificates::DescribeEnd(now, validity.not_after));
+  written.name = now_known.common_name;
+  written.not_after = validity.not_after;
+  written.sentence = fmt::format("{}: '{}' {}", directory, now_known.common_name,
+                                 certificates::DescribeEnd(now, validity.not_after));
+  return written;
 }
 
 }  // namespace meshrun::client

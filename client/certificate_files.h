@@ -13,10 +13,22 @@ namespace meshrun::client {
 // $XDG_CONFIG_HOME/meshrun/ca, else ~/.config/meshrun/ca. FAILED_PRECONDITION: neither is set.
 absl::StatusOr<std::string> DefaultAuthorityDirectory();
 
+struct WrittenCertificate {
+  std::string directory;
+  // Whose it is.
+  std::string name;
+  WallNanos not_after{0};
+  // Paths of what was written.
+  std::vector<std::string> files;
+  // All this for a person.
+  std::string sentence;
+};
+
 // Makes ca.crt and ca.key (0600) in `directory`, which is made with mode 0700. ALREADY_EXISTS: there
 // is one; a second one would lock out all who have certificates of the first.
-absl::Status InitAuthority(const std::string& directory, const std::string& name, uint32_t days,
-                           WallNanos now);
+absl::StatusOr<WrittenCertificate> InitAuthority(const std::string& directory,
+                                                 const std::string& name, uint32_t days,
+                                                 WallNanos now);
 
 struct CertificateRequest {
   // "worker", "submit", ...; at least one.
@@ -29,16 +41,16 @@ struct CertificateRequest {
   std::vector<std::string> hosts;
   uint32_t days = 365;
 };
-// Writes the three files below `out`. Returns one sentence. INVALID_ARGUMENT: the request is wrong,
+// Writes the three files below `out`. INVALID_ARGUMENT: the request is wrong,
 // and how. ALREADY_EXISTS: `out` holds a certificate.
-absl::StatusOr<std::string> IssueCertificate(const std::string& authority,
-                                             const CertificateRequest& request,
-                                             const std::string& out, WallNanos now);
+absl::StatusOr<WrittenCertificate> IssueCertificate(const std::string& authority,
+                                                    const CertificateRequest& request,
+                                                    const std::string& out, WallNanos now);
 
 // Signs the certificate in `directory` again; its key stays, so a process that rereads its files
-// (each does) never sees a pair that does not fit. Returns one sentence.
-absl::StatusOr<std::string> RenewCertificate(const std::string& authority,
-                                             const std::string& directory, uint32_t days,
-                                             WallNanos now);
+// (each does) never sees a pair that does not fit.
+absl::StatusOr<WrittenCertificate> RenewCertificate(const std::string& authority,
+                                                    const std::string& directory, uint32_t days,
+                                                    WallNanos now);
 
 }  // namespace meshrun::client

@@ -181,18 +181,27 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
   return state;
 }
 
-absl::Status DevCluster::Down(bool purge) {
+absl::StatusOr<DevCluster::State> DevCluster::Down(bool purge) {
   MESHRUN_ASSIGN_OR_RETURN(const os::UniqueFd lock, Lock(directory_));
-  const State state = Read();
+  State state = Read();
+  std::erase_if(state.workers, [](const Process& worker) { return !worker.running; });
+  if (!state.running()) state.coordinator.reset();
   // All at once, then wait for each.
-  for (const Process& worker : state.workers) {
-    if (worker.running) ::kill(worker.pid, SIGTERM);
+  for (const Process& worker : state.workers) ::kill(worker.pid, SIGTERM);
+  for (Process& worker : state.workers) {
+    MESHRUN_RETURN_IF_ERROR(Stop(worker));
+    worker.running = false;
   }
-  for (const Process& worker : state.workers) MESHRUN_RETURN_IF_ERROR(Stop(worker));
-  if (state.coordinator) MESHRUN_RETURN_IF_ERROR(Stop(*state.coordinator));
-  if (purge) return os::RemoveTree(directory_);
-  ::unlink((directory_ + "/endpoints.json").c_str());
-  return absl::OkStatus();
+  if (state.coordinator) {
+    MESHRUN_RETURN_IF_ERROR(Stop(*state.coordinator));
+    state.coordinator->running = false;
+  }
+  if (purge) {
+    MESHRUN_RETURN_IF_ERROR(os::RemoveTree(directory_));
+  } else {
+    ::unlink((directory_ + "/endpoints.json").c_str());
+  }
+  return state;
 }
 
 }  // namespace meshrun::client

@@ -54,8 +54,9 @@ class DevCluster {
   // Starts what is missing, on the state that it left; what lives is not touched, and jobs that run
   // go on. FAILED_PRECONDITION: more workers run than asked for, or they run with other slots.
   absl::StatusOr<State> Up(const UpOptions& options);
-  // Workers first, each with time to stop its ranks. `purge` removes jobs and logs too.
-  absl::Status Down(bool purge);
+  // Workers first, each with time to stop its ranks. `purge` removes jobs and logs too. Returns the
+  // processes that it has stopped.
+  absl::StatusOr<State> Down(bool purge);
 
  private:
   absl::Status Write(const State& state) const;

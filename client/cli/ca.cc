@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "client/certificate_files.h"
 #include "client/cli/context.h"
+#include "client/render/json.h"
 #include "core/exit_codes.h"
+#include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
@@ -20,7 +23,28 @@ struct CaFlags {
   uint32_t days = 0;
   CertificateRequest request;
   std::vector<std::string> directories;
+  std::string output;
 };
+
+using Json = nlohmann::ordered_json;
+
+Json ToValue(const WrittenCertificate& written) {
+  Json files = Json::array();
+  for (const std::string& path : written.files) files.push_back(EscapeBytes(path));
+  return {{"directory", EscapeBytes(written.directory)},
+          {"name", EscapeBytes(written.name)},
+          {"notAfter", JsonTime(std::chrono::floor<std::chrono::seconds>(written.not_after))},
+          {"files", std::move(files)}};
+}
+
+int Print(const CaFlags& flags, const WrittenCertificate& written) {
+  if (flags.output == "json") {
+    fmt::print("{}\n", ToValue(written).dump(2));
+  } else {
+    fmt::print("{}\n", written.sentence);
+  }
+  return kExitOk;
+}
 
 absl::StatusOr<std::string> AuthorityOf(const CaFlags& flags) {
   return flags.authority.empty() ? DefaultAuthorityDirectory() : flags.authority;
@@ -37,13 +61,8 @@ int Init(const CaFlags& flags) {
   const auto days = DaysOf(flags, kAuthorityDays);
   if (!directory.ok()) return Fail(directory.status());
   if (!days.ok()) return Fail(days.status());
-  if (const auto made = InitAuthority(*directory, flags.name, *days, WallNow()); !made.ok()) {
-    return Fail(made);
-  }
-  fmt::print(
-      "{}: ca.crt, and ca.key, which makes whoever has it anybody: keep it off the cluster\n",
-      *directory);
-  return kExitOk;
+  const auto made = InitAuthority(*directory, flags.name, *days, WallNow());
+  return made.ok() ? Print(flags, *made) : Fail(made.status());
 }
 
 int Issue(CaFlags flags) {
@@ -53,10 +72,8 @@ int Issue(CaFlags flags) {
   if (!days.ok()) return Fail(days.status());
   if (flags.out.empty()) return Fail(absl::InvalidArgumentError("--out DIR is missing"));
   flags.request.days = *days;
-  const auto said = IssueCertificate(*directory, flags.request, flags.out, WallNow());
-  if (!said.ok()) return Fail(said.status());
-  fmt::print("{}\n", *said);
-  return kExitOk;
+  const auto made = IssueCertificate(*directory, flags.request, flags.out, WallNow());
+  return made.ok() ? Print(flags, *made) : Fail(made.status());
 }
 
 int Renew(const CaFlags& flags) {
@@ -64,12 +81,18 @@ int Renew(const CaFlags& flags) {
   const auto days = DaysOf(flags, 365);
   if (!directory.ok()) return Fail(directory.status());
   if (!days.ok()) return Fail(days.status());
+  Json all = Json::array();
+  absl::Status failed;
   for (const std::string& renewed : flags.directories) {
-    const auto said = RenewCertificate(*directory, renewed, *days, WallNow());
-    if (!said.ok()) return Fail(said.status());
-    fmt::print("{}\n", *said);
+    const auto made = RenewCertificate(*directory, renewed, *days, WallNow());
+    failed = made.status();
+    if (!failed.ok()) break;
+    all.push_back(ToValue(*made));
+    if (flags.output != "json") fmt::print("{}\n", made->sentence);
   }
-  return kExitOk;
+  // Those before one that fails are renewed.
+  if (flags.output == "json") fmt::print("{}\n", Json{{"certificates", all}}.dump(2));
+  return failed.ok() ? kExitOk : Fail(failed);
 }
 
 }  // namespace
@@ -113,6 +136,7 @@ void AddCa(FlagSet& root, Commands* commands) {
     command->Number(
         "--days", &values->days,
         command == &init ? "How long it lasts (default 3650)" : "How long it lasts (default 365)");
+    AddOutputFlag(*command, &values->output);
   }
   commands->push_back({init.app(), [values] { return Init(*values); }});
   commands->push_back({issue.app(), [values] { return Issue(*values); }});

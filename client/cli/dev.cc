@@ -70,7 +70,12 @@ int Down(const DevFlags& flags) {
   auto cluster = Find();
   if (!cluster.ok()) return Fail(cluster.status());
   const bool running = cluster->Read().coordinator.has_value();
-  if (const absl::Status status = cluster->Down(flags.purge); !status.ok()) return Fail(status);
+  const auto stopped = cluster->Down(flags.purge);
+  if (!stopped.ok()) return Fail(stopped.status());
+  if (flags.output == "json") {
+    PrintJson(*stopped);
+    return kExitOk;
+  }
   Say(running ? "the dev cluster is down" : "no dev cluster was up");
   return kExitOk;
 }
@@ -120,8 +125,10 @@ void AddDev(FlagSet& root, Commands* commands) {
   FlagSet down = dev.Command("down", "Stops it, and the ranks that run on it");
   down.Switch("--purge", &values->purge, "Remove its jobs and logs too");
   FlagSet status = dev.Command("status", "Says what runs and where the logs are");
-  for (FlagSet* command : {&up, &status}) AddOutputFlag(*command, &values->output);
-  for (FlagSet* command : {&up, &down, &status}) command->ListUnder("Commands");
+  for (FlagSet* command : {&up, &down, &status}) {
+    AddOutputFlag(*command, &values->output);
+    command->ListUnder("Commands");
+  }
   commands->push_back({up.app(), [values] { return Up(*values); }});
   commands->push_back({down.app(), [values] { return Down(*values); }});
   commands->push_back({status.app(), [values] { return Status(*values); }});

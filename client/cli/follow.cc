@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,7 +19,9 @@
 #include "client/cli/context.h"
 #include "client/cli/event_queue.h"
 #include "client/cli/output_pipe.h"
+#include "client/cli/output_stream.h"
 #include "client/cli/screen.h"
+#include "client/render/log_lines.h"
 #include "client/render/progress.h"
 #include "client/render/report.h"
 #include "core/clock.h"
@@ -74,7 +78,7 @@ class Follower {
       : client_(client),
         options_(options),
         signals_(SignalFd(options.forward_user_signals)),
-        screen_(options.view.input_rank >= 0),
+        screen_(options.view.input_rank >= 0, options.json ? STDERR_FILENO : STDOUT_FILENO),
         job_(job) {}
   int Run();
 
@@ -111,6 +115,8 @@ class Follower {
   bool OutputWasLost() const;
   void SayLost();
   int Finish();
+  // Returns `code`, or kExitOutputLost.
+  int PrintJson(int code) const;
 
   Client& client_;
   const FollowOptions& options_;
@@ -149,7 +155,18 @@ int Follower::Run() {
   }
   for (auto& [generation, reader] : readers_) reader.thread.request_stop();
   for (std::jthread& thread : threads_) thread.request_stop();
-  return Finish();
+  const int code = Finish();
+  return options_.json ? PrintJson(code) : code;
+}
+
+int Follower::PrintJson(int code) const {
+  OutputStream out(STDOUT_FILENO);
+  out.Write(ToJson(job_));
+  out.Flush();
+  if (out.reader_gone()) return kExitSignalBase + SIGPIPE;
+  if (out.error() == 0) return code;
+  Say(fmt::format("standard output cannot be written: {}", std::strerror(out.error())));
+  return code == kExitOk ? kExitOutputLost : code;
 }
 
 void Follower::Wait() {
@@ -427,12 +444,14 @@ int Follow(Client& client, const v1::Job& job, const FollowOptions& options) {
   return Follower(client, job, options).Run();
 }
 
-int ShowLogs(Client& client, const LogQuery& query, int world_size) {
+int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json) {
   Screen screen;
   OutputView view;
   // A single rank's output is shown unchanged: it can go to a file.
   if (query.ranks.size() == 1) view.shown_ranks = 1;
   OutputPipe pipe(screen, world_size, view);
+  LogLines lines(query.job_id,
+                 [&](std::string_view line) { screen.ShowBytes(/*is_stderr=*/false, line); });
   const os::UniqueFd signals = SignalFd(/*user_signals=*/false);
   EventQueue queue;
   std::atomic<int> job_code = kExitOk;
@@ -457,10 +476,12 @@ int ShowLogs(Client& client, const LogQuery& query, int world_size) {
     }
     std::optional<absl::Status> ended;
     for (const Event& event : queue.TakeAll()) {
-      if (const auto* output = std::get_if<Output>(&event)) pipe.Append(output->chunk);
+      if (const auto* output = std::get_if<Output>(&event)) {
+        json ? lines.Append(output->chunk, WallNow()) : pipe.Append(output->chunk);
+      }
       if (const auto* end = std::get_if<OutputEnded>(&event)) ended = end->status;
     }
-    if (ended) pipe.Finish();
+    if (ended) json ? lines.Finish(WallNow()) : pipe.Finish();
     std::vector<std::string> rows;
     pipe.Release(&rows);
     screen.SetRows(std::move(rows));

@@ -37,6 +37,9 @@ struct FollowOptions {
   std::string coordinator_lost;
   // Output that was gone before it could be shown is told by the exit code.
   bool must_show_all = false;
+  // All that is shown goes to standard error, and the job as it ended, or as it was last told, to
+  // standard output.
+  bool json = false;
 };
 
 // Termination signals must be blocked (os::BlockTerminationSignals) before the process has threads.
@@ -44,7 +47,7 @@ struct FollowOptions {
 int Follow(Client& client, const v1::Job& job, const FollowOptions& options);
 
 // The output alone, for `meshrun logs`. Returns the exit code: that of the job, where it is followed
-// to its end.
-int ShowLogs(Client& client, const LogQuery& query, int world_size);
+// to its end. `json`: as client/render/log_lines.h says.
+int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json);
 
 }  // namespace meshrun::client

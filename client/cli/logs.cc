@@ -19,6 +19,7 @@ struct LogsFlags {
   std::string job;
   std::string ranks;
   std::string stream;
+  std::string output;
   bool follow = false;
   std::string tail;
   uint32_t generation = 0;
@@ -51,7 +52,8 @@ int Run(const LogsFlags& flags) {
   const auto job = FindJob(**client, flags.job);
   if (!job.ok()) return Fail(job.status());
   query.job_id = job->job().job_id();
-  return ShowLogs(**client, query, static_cast<int>(job->job().world_size()));
+  return ShowLogs(**client, query, static_cast<int>(job->job().world_size()),
+                  flags.output == "json");
 }
 
 }  // namespace
@@ -62,12 +64,15 @@ void AddLogs(FlagSet& root, Commands* commands) {
                                "Shows what the ranks of a job wrote\n\n"
                                "Each line has its rank in front; a single rank is shown as it "
                                "wrote. Their stdout goes to stdout,\n"
-                               "their stderr to stderr. With -f the exit code is the job's.");
+                               "their stderr to stderr. With -f the exit code is the job's. With "
+                               "-o json each line is an object\n"
+                               "of its own on stdout (docs/scripting.md).");
   flags.Examples(
       "  meshrun logs geoid-k3x9w2                      all ranks\n"
       "  meshrun logs -f geoid-k3x9w2 --ranks 0,4-7     go on as they write\n"
       "  meshrun logs geoid-k3x9w2 --ranks 3 --stream stderr --tail 50\n"
-      "  meshrun logs geoid-k3x9w2 --generation 1       before its last restart");
+      "  meshrun logs geoid-k3x9w2 --generation 1       before its last restart\n"
+      "  meshrun logs -f -o json geoid-k3x9w2 | jq -r 'select(.rank == 0) | .text'");
   flags.ListUnder("Look");
   flags.Argument("JOB", &values->job, /*required=*/true, "Job; the start of its id is enough");
   flags.Switch("-f,--follow", &values->follow,
@@ -78,6 +83,7 @@ void AddLogs(FlagSet& root, Commands* commands) {
   flags.Choice("--stream", &values->stream, {"stdout", "stderr"}, "Only one of the two");
   flags.Number("--generation", &values->generation,
                "Of an earlier generation (default: the latest)");
+  AddOutputFlag(flags, &values->output);
   AddCoordinatorFlags(flags, &values->coordinator);
   commands->push_back({flags.app(), [values] { return Run(*values); }});
 }

@@ -35,6 +35,7 @@ struct RunFlags {
   bool trace = false;
   std::vector<std::string> ignored;
   RendezvousFlags rendezvous;
+  std::string format;
   std::vector<std::string> command;
 };
 
@@ -239,6 +240,7 @@ int Run(const RunFlags& flags) {
   follow.can_ask_later = false;
   follow.detach_on_hangup = false;
   follow.forward_user_signals = true;
+  follow.json = flags.format == "json";
   follow.patience = std::chrono::seconds(2);
   for (DaemonProcess* daemon : (*cluster)->daemons()) {
     follow.needed.push_back({daemon->ended_fd(), [daemon] { return daemon->DescribeEnd(); }});
@@ -286,6 +288,7 @@ void AddRun(FlagSet& root, Commands* commands) {
                "CPU slots of this host (default: its cores, at least 8; up to 8 ranks share a core "
                "where no flag says what a rank needs)");
   AddRunOutputFlags(flags, &values->output);
+  AddOutputFlag(flags, &values->format);
   AddRendezvousFlags(flags, &values->rendezvous);
   flags.Section("");
   flags.Switch("--trace-startup", &values->trace, "Say when each phase of the start ends");

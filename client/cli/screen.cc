@@ -23,16 +23,17 @@ bool IsPipe(int fd) {
 
 }  // namespace
 
-Screen::Screen(bool input_echoes)
-    : output_style_(StyleOf(1)),
+Screen::Screen(bool input_echoes, int output_fd)
+    : output_fd_(output_fd),
+      output_style_(StyleOf(output_fd)),
       error_style_(StyleOf(2)),
       input_echoes_(input_echoes),
-      out_(1),
+      out_(output_fd),
       error_(2) {
   // A write then fails with EPIPE.
   ::signal(SIGPIPE, SIG_IGN);
   if (error_style_.terminal) {
-    if (!IsPipe(1)) live_ = &error_;
+    if (!IsPipe(output_fd)) live_ = &error_;
   } else if (output_style_.terminal && !IsPipe(2)) {
     live_ = &out_;
   }
@@ -49,7 +50,7 @@ bool Screen::terminal(bool is_stderr) const {
 
 bool Screen::redraws(bool is_stderr) const { return live_ != nullptr && terminal(is_stderr); }
 
-Style Screen::row_style() const { return StyleOf(live_ == &error_ ? 2 : 1); }
+Style Screen::row_style() const { return StyleOf(live_ == &error_ ? 2 : output_fd_); }
 
 size_t Screen::most_rows() const {
   const int height = live_ == nullptr ? 0 : row_style().height;
@@ -74,7 +75,7 @@ void Screen::Begin(bool is_stderr) {
   if (input_echoes_ && last_byte_ != '\r') {
     // Enter may have moved the cursor to a new line, and we are not told. Blanks up to the width end
     // in the next row where the cursor was not in the first column.
-    const int width = StyleOf(is_stderr ? 2 : 1).width;
+    const int width = StyleOf(is_stderr ? 2 : output_fd_).width;
     stream.Write(std::string(static_cast<size_t>(std::max(width - 1, 0)), ' ') + "\r\x1b[K");
   } else {
     stream.Write("\n");

@@ -18,8 +18,8 @@ namespace meshrun::client {
 class Screen {
  public:
   // `input_echoes`: a person types on this terminal to a rank, whose lines end where the terminal
-  // echoes Enter.
-  explicit Screen(bool input_echoes = false);
+  // echoes Enter. `output_fd`: what stands for standard output, which may be standard error.
+  explicit Screen(bool input_echoes = false, int output_fd = 1);
   ~Screen();
 
   // Is this stream a terminal?
@@ -69,6 +69,7 @@ class Screen {
   // Prepares a terminal for whole lines: rows go, and a line of others is left.
   void Begin(bool is_stderr);
 
+  const int output_fd_;
   const Style output_style_;
   Style error_style_;
   const bool input_echoes_;

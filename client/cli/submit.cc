@@ -30,10 +30,6 @@ struct SubmitFlags {
 
 int Run(const SubmitFlags& flags) {
   const bool json = flags.output == "json";
-  if (json && flags.follow) {
-    return Fail(absl::InvalidArgumentError(
-        "--follow and -o json exclude each other: follow with 'meshrun logs -f'"));
-  }
   // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
   if (flags.follow) os::BlockTerminationSignals();
   v1::JobSpec spec;
@@ -52,15 +48,17 @@ int Run(const SubmitFlags& flags) {
   std::string too_big;
   const auto job = Submit(**client, spec, flags.must_fit, flags.request_id, &too_big);
   if (!job.ok()) return Fail(job.status());
-  if (json) {
-    fmt::print("{}", ToJson(*job));
-    return kExitOk;
-  }
   if (flags.follow) {
     Say(fmt::format(
         "submitted {}{}", job->job_id(),
         too_big.empty() ? "" : ", which is too big for the present nodes and waits for others"));
-    return Follow(**client, *job, FollowOptions());
+    FollowOptions follow;
+    follow.json = json;
+    return Follow(**client, *job, follow);
+  }
+  if (json) {
+    fmt::print("{}", ToJson(*job));
+    return kExitOk;
   }
   // Alone on stdout, for $(meshrun submit ...).
   fmt::print("{}\n", job->job_id());

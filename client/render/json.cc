@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/env_entries.h"
+#include "core/proto_time.h"
 #include "core/utf8.h"
 #include "meshrun/v1/common.pb.h"
 
@@ -173,5 +174,7 @@ Json ToValue(const Message& message) {
 std::string ToJson(const Message& message) {
   return ToValue(message).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
+
+std::string JsonTime(WallNanos at) { return TimeUtil::ToString(ToProtoTimestamp(at)); }
 
 }  // namespace meshrun::client

@@ -13,9 +13,14 @@
 
 #include <string>
 
+#include "core/clock.h"
+
 namespace meshrun::client {
 
 // Indented by two blanks, with a newline at the end.
 std::string ToJson(const google::protobuf::Message& message);
+
+// As ToJson writes times: "2026-11-23T07:15:00Z", with a fraction where there is one.
+std::string JsonTime(WallNanos at);
 
 }  // namespace meshrun::client

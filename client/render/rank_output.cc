@@ -85,6 +85,13 @@ void LineAssembler::Flush() {
   open_bytes_ = 0;
 }
 
+void LineAssembler::Flush(int rank, bool is_stderr) {
+  Partial& partial = partial_[{rank, is_stderr}];
+  open_bytes_ -= partial.text.size();
+  const std::string line = std::exchange(partial.text, {});
+  if (!line.empty()) Emit(rank, is_stderr, line);
+}
+
 void LineAssembler::Drop(int rank, bool is_stderr) {
   Partial& partial = partial_[{rank, is_stderr}];
   open_bytes_ -= partial.text.size();

@@ -42,8 +42,9 @@ class LineAssembler {
   LineAssembler(std::array<Redraws, 2> redraws, LineSink sink)
       : redraws_(redraws), sink_(std::move(sink)) {}
   void Append(int rank, bool is_stderr, std::string_view data, std::chrono::nanoseconds now);
-  // Passes on the lines that have no end yet.
+  // Passes on the lines that have no end yet, or that of one stream.
   void Flush();
+  void Flush(int rank, bool is_stderr);
   // Forgets the beginning of a line that has no end yet.
   void Drop(int rank, bool is_stderr);
 

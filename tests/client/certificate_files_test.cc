@@ -56,7 +56,8 @@ TEST_F(CertificateFilesTest, KeysAreTheirOwnersAlone) {
 }
 
 TEST_F(CertificateFilesTest, ASecondAuthorityIsNotMadeOverTheFirst) {
-  EXPECT_EQ(InitAuthority(authority_, "again", 10, kNow).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(InitAuthority(authority_, "again", 10, kNow).status().code(),
+            absl::StatusCode::kAlreadyExists);
 }
 
 TEST_F(CertificateFilesTest, EachRoleGetsWhatItNeeds) {
@@ -94,7 +95,10 @@ TEST_F(CertificateFilesTest, RenewKeepsTheKeyAndIssueNeverOverwritesOne) {
             absl::StatusCode::kAlreadyExists);
   const std::string key = *os::ReadFile(out + "/tls.key");
   const WallNanos later = kNow + std::chrono::hours(24 * 9);
-  ASSERT_TRUE(RenewCertificate(authority_, out, 10, later).ok());
+  const auto renewed = RenewCertificate(authority_, out, 10, later);
+  ASSERT_TRUE(renewed.ok()) << renewed.status();
+  EXPECT_THAT(renewed->files, ElementsAre(out + "/tls.crt", out + "/ca.crt"));
+  EXPECT_EQ(renewed->name, "ada");
   EXPECT_EQ(*os::ReadFile(out + "/tls.key"), key);
   EXPECT_EQ(Read(out + "/tls.crt").not_after, later + std::chrono::hours(240));
   EXPECT_EQ(Read(out + "/tls.crt").common_name, "ada");

@@ -5,7 +5,9 @@
 #include <signal.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/client/command_fixture.h"
 
@@ -91,6 +93,154 @@ TEST_F(ScriptsTest, SubmitPrintsTheIdAloneAndWaitAndLogsEndAsTheJobDoes) {
   EXPECT_TRUE(ended.at("generation").is_number());
   EXPECT_EQ(ended.at("finishedAt").get<std::string>().back(), 'Z');
   EXPECT_EQ(Run({"wait", "nobody"}).code, 2);
+}
+
+TEST_F(ScriptsTest, EveryCommandThatTellsSomethingHasJson) {
+  // Of each list of commands in a help text: lines of two blanks and a word of small letters.
+  const auto commands = [&](std::vector<std::string> call) {
+    call.emplace_back("--help");
+    std::vector<std::string> names;
+    std::istringstream help(Run(call).out);
+    bool in_list = false;
+    for (std::string line; std::getline(help, line);) {
+      if (line.empty() || line[0] != ' ') in_list = line.find(':') != std::string::npos;
+      if (line.starts_with("Examples")) in_list = false;
+      const size_t end = line.find(' ', 2);
+      if (!in_list || !line.starts_with("  ") || line[2] < 'a' || line[2] > 'z') continue;
+      names.push_back(line.substr(2, end - 2));
+    }
+    return names;
+  };
+  const std::vector<std::string> all = commands({});
+  EXPECT_THAT(all, ::testing::IsSupersetOf({"run", "submit", "logs", "ca", "dev", "version"}));
+  for (const std::string& name : all) {
+    if (name == "completion") continue;  // Prints a script.
+    std::vector<std::vector<std::string>> calls;
+    const std::string help = Run({name, "--help"}).out;
+    if (help.find("--output") == std::string::npos) {
+      for (const std::string& below : commands({name})) calls.push_back({name, below, "--help"});
+    } else {
+      calls.push_back({name, "--help"});
+    }
+    EXPECT_FALSE(calls.empty()) << help;
+    for (const auto& call : calls) {
+      EXPECT_THAT(Run(call).out, HasSubstr("-o, --output")) << ::testing::PrintToString(call);
+    }
+  }
+}
+
+TEST_F(ScriptsTest, RunPrintsItsJobAsJsonAloneOnStdout) {
+  const Result good =
+      Run({"run", "-o", "json", "--nproc", "2", "--", "sh", "-c", "echo out; echo error >&2"});
+  EXPECT_EQ(good.code, 0) << good.err;
+  const json job = json::parse(good.out);
+  EXPECT_EQ(job.at("state"), "JOB_STATE_SUCCEEDED");
+  EXPECT_EQ(job.at("worldSize"), 2);
+  for (const char* line : {"0: out\n", "1: out\n", "0: error\n", "1: error\n"})
+    EXPECT_THAT(good.err, HasSubstr(line));
+  const Result bad = Run({"run", "-o", "json", "--", "sh", "-c", "exit 3"});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_EQ(json::parse(bad.out).at("failure").at("exit").at("exitCode"), 3);
+  EXPECT_THAT(bad.err, HasSubstr("exit code 3"));
+  const Result never = Run({"run", "-o", "json", "--", "/nowhere"});
+  EXPECT_EQ(never.code, 2);
+  EXPECT_EQ(never.out, "");
+  const Result full =
+      Wait(StartProgram({"/bin/sh", "-c", "exec $0 run -o json -- true >/dev/full", Meshrun()}));
+  EXPECT_EQ(full.code, 74);
+  EXPECT_THAT(full.err,
+              HasSubstr("meshrun: standard output cannot be written: No space left on device\n"));
+}
+
+TEST_F(ScriptsTest, LogsAndAFollowedSubmitSpeakJson) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(1));
+  const Result submit = Run({"submit", "--follow", "-o", "json", "--nproc", "2", "--", "sh", "-c",
+                             "echo rank $RANK; printf \"caf\\351 $RANK\" >&2; exit 4"});
+  EXPECT_EQ(submit.code, 1) << submit.err;
+  const json job = json::parse(submit.out);
+  EXPECT_EQ(job.at("state"), "JOB_STATE_FAILED");
+  EXPECT_THAT(submit.err, HasSubstr("0: rank 0\n"));
+  const std::string id = job.at("jobId");
+  const auto lines = [&](std::vector<std::string> flags, int code) {
+    flags.insert(flags.begin(), {"logs", "-o", "json", id});
+    const Result result = Run(flags);
+    EXPECT_EQ(result.code, code) << result.err;
+    EXPECT_EQ(result.err, "");
+    std::map<std::string, std::string> texts;
+    std::istringstream in(result.out);
+    for (std::string line; std::getline(in, line);) {
+      const json one = json::parse(line);
+      EXPECT_EQ(one.at("jobId"), id);
+      EXPECT_EQ(one.at("generation"), job.at("generation"));
+      EXPECT_EQ(one.at("readAt").get<std::string>().back(), 'Z');
+      texts[one.at("stream").get<std::string>() + one.at("rank").dump()] = one.at("text");
+    }
+    return texts;
+  };
+  const std::map<std::string, std::string> all = {{"stdout0", "rank 0"},
+                                                  {"stderr0", "caf\\xe9 0"},
+                                                  {"stdout1", "rank 1"},
+                                                  {"stderr1", "caf\\xe9 1"}};
+  EXPECT_EQ(lines({}, 0), all);
+  EXPECT_EQ(lines({"-f"}, 1), all);
+  EXPECT_EQ(lines({"--ranks", "1", "--stream", "stdout"}, 0),
+            (std::map<std::string, std::string>{{"stdout1", "rank 1"}}));
+}
+
+TEST_F(ScriptsTest, DevDownSaysAsJsonWhatItHasStopped) {
+  ASSERT_NO_FATAL_FAILURE(DevUp(2));
+  const json before = json::parse(Run({"dev", "status", "-o", "json"}).out);
+  ASSERT_EQ(::kill(before.at("workers").at(0).at("pid").get<pid_t>(), SIGKILL), 0);
+  const Result down = Run({"dev", "down", "-o", "json"});
+  EXPECT_EQ(down.code, 0) << down.err;
+  EXPECT_EQ(down.err, "");
+  const json stopped = json::parse(down.out);
+  EXPECT_FALSE(stopped.at("running").get<bool>());
+  EXPECT_EQ(stopped.at("address"), before.at("address"));
+  EXPECT_EQ(stopped.at("coordinator").at("pid"), before.at("coordinator").at("pid"));
+  ASSERT_EQ(stopped.at("workers").size(), 1u) << stopped;
+  EXPECT_EQ(stopped.at("workers").at(0).at("pid"), before.at("workers").at(1).at("pid"));
+  EXPECT_FALSE(stopped.at("workers").at(0).at("running").get<bool>());
+  const json again = json::parse(Run({"dev", "down", "-o", "json"}).out);
+  EXPECT_TRUE(again.at("coordinator").is_null());
+  EXPECT_EQ(again.at("workers"), json::array());
+}
+
+TEST_F(ScriptsTest, CaSaysAsJsonWhatItHasWritten) {
+  const std::string authority = directory_ + "/ca";
+  const auto said = [&](std::vector<std::string> call) {
+    call.insert(call.begin(), "ca");
+    for (const std::string& word :
+         {std::string("--ca"), authority, std::string("-o"), std::string("json")})
+      call.push_back(word);
+    const Result result = Run(call);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const auto expect_there = [](const json& made) {
+    for (const json& path : made.at("files"))
+      EXPECT_TRUE(std::filesystem::exists(path.get<std::string>())) << path;
+  };
+  const json init = said({"init", "--name", "trial"});
+  EXPECT_EQ(init.at("name"), "trial");
+  EXPECT_EQ(init.at("files"), json({authority + "/ca.key", authority + "/ca.crt"}));
+  expect_there(init);
+  const std::string ada = directory_ + "/ada";
+  const json issue = said({"issue", "--role", "submit", "--user", "ada", "--out", ada});
+  EXPECT_EQ(issue.at("directory"), ada);
+  EXPECT_EQ(issue.at("name"), "ada");
+  EXPECT_EQ(issue.at("files"), json({ada + "/tls.key", ada + "/tls.crt", ada + "/ca.crt"}));
+  EXPECT_EQ(issue.at("notAfter").get<std::string>().size(),
+            std::string("2027-01-15T08:00:00Z").size());
+  expect_there(issue);
+  // Those before one that fails have been renewed, and are told.
+  const Result renew =
+      Run({"ca", "renew", ada, directory_ + "/nobody", "--ca", authority, "-o", "json"});
+  EXPECT_EQ(renew.code, 2);
+  EXPECT_THAT(renew.err, HasSubstr("nobody"));
+  const json renewed = json::parse(renew.out).at("certificates");
+  ASSERT_EQ(renewed.size(), 1u);
+  EXPECT_EQ(renewed.at(0).at("files"), json({ada + "/tls.crt", ada + "/ca.crt"}));
 }
 
 TEST_F(ScriptsTest, WaitGivesUpInTimeAndASignalReachesTheRanks) {
