@@ -10,9 +10,9 @@
 //
 // Backward: the same call with the two sides exchanged. Differentiable again.
 //
-// The ranks' sizes differ, so only their number is compared between ranks: the caller must make
-// both ends of a message mean the same size. All else (what must agree, threads, errors) is as for
-// all_gather_v.
+// The ranks' sizes differ: both ends of a message must mean the same one. ucx compares the whole table in
+// its header, so that a wrong size is one error on all ranks before data moves; other backends compare the
+// number of sizes alone. All else (what must agree, threads, errors) is as for all_gather_v.
 #pragma once
 
 #include <cstdint>

@@ -73,6 +73,7 @@ at::Tensor AllGatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& t
 }
 
 variable_list AllGatherVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
+  const CalledAs name("backward of all_gather_v");
   return only_first(differentiable_reduce_scatter(grads[0], saved_exchange(ctx)));
 }
 
@@ -91,6 +92,7 @@ at::Tensor ReduceScatterVAutograd::forward(AutogradContext* ctx, const at::Tenso
 }
 
 variable_list ReduceScatterVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
+  const CalledAs name("backward of reduce_scatter_v");
   return only_first(differentiable_all_gather(grads[0], saved_exchange(ctx)));
 }
 
@@ -109,6 +111,7 @@ at::Tensor GatherVAutograd::forward(AutogradContext* ctx, const at::Tensor& tens
 }
 
 variable_list GatherVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
+  const CalledAs name("backward of gather_v");
   return only_first(differentiable_scatter(grads[0], saved_exchange(ctx)));
 }
 
@@ -128,6 +131,7 @@ at::Tensor ScatterVAutograd::forward(AutogradContext* ctx, const at::Tensor& ten
 }
 
 variable_list ScatterVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
+  const CalledAs name("backward of scatter_v");
   const ExchangePtr exchange = saved_exchange(ctx);
   at::Tensor gathered = differentiable_gather(grads[0], exchange);
   if (exchange->is_root()) return only_first(std::move(gathered));
@@ -145,7 +149,10 @@ at::Tensor AllToAllVAutograd::forward(AutogradContext* ctx, const at::Tensor& te
 
 variable_list AllToAllVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {
   const bool reversed = ctx->saved_data.at("reversed").toBool();
-  return only_first(differentiable_all_to_all(grads[0], saved_exchange(ctx), !reversed));
+  const ExchangePtr exchange = saved_exchange(ctx);
+  // Others say in their words what they are.
+  const CalledAs name(exchange->agreed == 0 ? "backward of all_to_all_v" : "backward");
+  return only_first(differentiable_all_to_all(grads[0], exchange, !reversed));
 }
 
 // ConnectedZeros.

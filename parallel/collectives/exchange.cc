@@ -18,10 +18,27 @@
 namespace meshrun {
 namespace {
 
+thread_local const char* called_as = nullptr;
+
+// The name that the caller knows, beside what the call says already.
+void add_name(VCall& call) {
+  if (called_as == nullptr) return;
+  if (!call.problem.empty()) call.problem += fmt::format(" ({})", called_as);
+  if (!call.details) {
+    call.details = [name = called_as] { return fmt::format(" ({})", name); };
+  } else {
+    call.details = [name = called_as, details = std::move(call.details)] {
+      return fmt::format(" ({}){}", name, details());
+    };
+  }
+}
+
 void agree(VCall& call, const Exchange& exchange) {
-  if (exchange.agreed == 0) return;
-  call.agreed = exchange.agreed;
-  call.details = [words = exchange.words] { return words; };
+  if (exchange.agreed != 0) {
+    call.agreed = exchange.agreed;
+    call.details = [words = exchange.words] { return words; };
+  }
+  add_name(call);
 }
 
 // How large the equal pieces of rank src's tensor are, told by src to all. A scatter itself, so
@@ -72,6 +89,9 @@ void set_root(Exchange& exchange, std::string_view name, int64_t root) {
 }
 
 }  // namespace
+
+CalledAs::CalledAs(const char* name) : before_(std::exchange(called_as, name)) {}
+CalledAs::~CalledAs() { called_as = before_; }
 
 const char* tensor_problem(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
@@ -270,10 +290,12 @@ at::Tensor gather(const at::Tensor& tensor, const Exchange& exchange, const Call
   if (exchange.problem.empty()) {
     output = empty_with_extent(tensor, exchange.dim, exchange.is_root() ? exchange.total() : 0);
   }
-  finish(VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
-             ->gather_v(output, tensor, exchange.sizes, exchange.dim, exchange.root,
-                        make_call(exchange.problem, form)),
-         exchange.problem, form);
+  VCall call = make_call(exchange.problem, form);
+  add_name(call);
+  finish(
+      VCollectivesOf(exchange.group, device_of(tensor, *exchange.group))
+          ->gather_v(output, tensor, exchange.sizes, exchange.dim, exchange.root, std::move(call)),
+      exchange.problem, form);
   return output;
 }
 
@@ -308,6 +330,7 @@ at::Tensor all_to_all(const at::Tensor& tensor, const ExchangePtr& exchange, boo
     call.agreed = exchange->agreed;
     call.details = [exchange, reversed] { return words_of(*exchange, reversed); };
   }
+  add_name(call);
   finish(VCollectivesOf(exchange->group, device_of(tensor, *exchange->group))
              ->all_to_all_v(output, output_sizes, output_dim, tensor, input_sizes, input_dim,
                             std::move(call)),

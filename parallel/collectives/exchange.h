@@ -99,6 +99,19 @@ at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const Cal
 at::Tensor all_to_all(const at::Tensor& tensor, const ExchangePtr& exchange, bool reversed,
                       const CallForm& form);
 
+// Names the function that the caller knows, where a collective of another name does its work, for the
+// errors of calls that this thread makes meanwhile: "backward of all_gather_v" for a reduce_scatter_v.
+class CalledAs {
+ public:
+  explicit CalledAs(const char* name);
+  ~CalledAs();
+  CalledAs(const CalledAs&) = delete;
+  CalledAs& operator=(const CalledAs&) = delete;
+
+ private:
+  const char* const before_;
+};
+
 // What all of these need, and the indexed exchange too.
 // Uninitialised, contiguous, like `tensor` but for its extent along `dim`.
 at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent);

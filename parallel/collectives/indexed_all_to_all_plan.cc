@@ -93,7 +93,8 @@ const IndexedState::Lists& IndexedState::lists_on(c10::Device device) const {
 
 std::string IndexedState::words() const {
   return fmt::format(
-      ", by a table of sizes with digest {:016x} (slices that each rank sends in all: {}), "
+      " (indexed_all_to_all_v), by a table of sizes with digest {:016x} (slices that each rank "
+      "sends in all: {}), "
       "sending {} and receiving {}",
       plan.table_digest, to_words(plan.table_rows), to_words(plan.send_sizes),
       to_words(plan.receive_sizes));

@@ -16,7 +16,11 @@ VCall call_of(const std::string& problem, const std::shared_ptr<const IndexedSta
   VCall call = make_call(problem, form);
   call.use_fp32 = use_fp32;
   call.agreed = state->plan.table_digest;
-  if (problem.empty()) call.details = [state] { return state->words(); };
+  if (problem.empty()) {
+    call.details = [state] { return state->words(); };
+  } else {
+    call.problem += " (indexed_all_to_all_v)";
+  }
   return call;
 }
 

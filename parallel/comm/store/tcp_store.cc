@@ -1,8 +1,11 @@
 #include "parallel/comm/store/tcp_store.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <thread>
@@ -112,10 +115,18 @@ std::string find_twin(const TcpStoreOptions& options) {
   }
 }
 
-os::UniqueFd bind_or_explain(const TcpStoreOptions& options) {
+// Listens too: of two processes that bind at one time both may succeed, and only one may listen.
+absl::StatusOr<os::UniqueFd> listen_at(const std::string& host, int port) {
+  absl::StatusOr<os::UniqueFd> socket = bind_port(host, port);
+  if (!socket.ok() || ::listen(socket->get(), SOMAXCONN) == 0) return socket;
+  const std::string text = fmt::format("cannot listen on port {}: {}", port, std::strerror(errno));
+  return errno == EADDRINUSE ? absl::AlreadyExistsError(text) : absl::InvalidArgumentError(text);
+}
+
+os::UniqueFd listen_or_explain(const TcpStoreOptions& options) {
   const Deadline deadline(std::min(kPortGrace, options.timeout));
   while (true) {
-    absl::StatusOr<os::UniqueFd> socket = bind_port(options.host, options.port);
+    absl::StatusOr<os::UniqueFd> socket = listen_at(options.host, options.port);
     if (socket.ok()) return *std::move(socket);
     if (!absl::IsAlreadyExists(socket.status())) {
       throw RendezvousError(fmt::format("rank 0 cannot host the store at {}:{}: {}", options.host,
@@ -171,7 +182,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
   tcp.waitWorkers = false;
   tcp.timeout = options.timeout;
   if (tcp.isServer) {
-    tcp.masterListenFd = bind_or_explain(options).release();
+    tcp.masterListenFd = listen_or_explain(options).release();
   } else {
     await_listener(options, host, deadline);
     // Somebody listens; a store answers at once, and another program perhaps never.

@@ -199,6 +199,7 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
   ucx::OperationSpec spec;
   fill_in(spec, *calls);
   spec.record.bytes = spec.signature.bytes;
+  if (calls->size() == 1) spec.sizes = std::move(calls->front().own_sizes);
   spec.keep_alive = calls;
   spec.text = [all = calls.get()] { return words_of(*all); };
   if (std::ranges::any_of(*calls, [](const Call& call) { return call.fill != nullptr; })) {
@@ -334,6 +335,9 @@ void UcxBackend::abort() {
 
 void UcxBackend::shutdown() {
   for (const auto& operation : group_->unfinished()) group_->wait(*operation);
+  group_->leave(fmt::format(
+      "Group \"{}\" was closed on rank {}, by shutdown() or DistributedManager::cleanup()",
+      group_->config().name, rank_));
 }
 
 }  // namespace meshrun

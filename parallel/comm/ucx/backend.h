@@ -138,7 +138,8 @@ class UcxBackend : public c10d::Backend, public VCollectives, public CallCompare
   c10d::ErrorType getError() override;
   // Ends all operations, here and on the other ranks, with GroupAbortedError; so do later ones.
   void abort() override;
-  // Waits for the operations of this group that are under way, at most their timeouts.
+  // Waits for the operations of this group that are under way, at most their timeouts. Later ones
+  // raise GroupAbortedError here, and PeerLeftError on ranks that need this one.
   void shutdown() override;
 
   const std::shared_ptr<ucx::Engine>& engine() const { return group_->engine(); }

@@ -40,6 +40,13 @@ bool takes_sizes(Call& call, at::IntArrayRef sizes, int group_size, const char* 
   });
 }
 
+// Of a slice of extent 1 along `dim`.
+int64_t elements_beside(const at::Tensor& tensor, int64_t dim) {
+  int64_t elements = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) elements *= d == dim ? 1 : tensor.size(d);
+  return elements;
+}
+
 // What all ranks have alike: `tensor` but for its extent along `dim`, and the sizes there.
 void agree_on(Call& call, const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim) {
   call.shape = at::DimVector(tensor.sizes());
@@ -48,9 +55,8 @@ void agree_on(Call& call, const at::Tensor& tensor, at::IntArrayRef sizes, int64
   call.sizes = at::DimVector(sizes);
   call.sizes_agree = true;
   call.dim = static_cast<int>(dim);
-  auto row = static_cast<int64_t>(tensor.element_size());
-  for (int64_t d = 0; d < tensor.dim(); ++d) row *= d == dim ? 1 : tensor.size(d);
-  call.bytes = row * sum(sizes);
+  call.bytes =
+      static_cast<int64_t>(tensor.element_size()) * elements_beside(tensor, dim) * sum(sizes);
 }
 
 Call::Slices slices_of(const at::Tensor& tensor, int64_t dim, at::IntArrayRef extents,
@@ -223,6 +229,13 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
     return fmt::format("it sends {} bytes to itself and expects {}",
                        call.inputs[own].layout.bytes(), call.outputs[own].layout.bytes());
   });
+  if (!call.is_wrong()) {
+    ucx::PieceSizes& sizes = call.own_sizes;
+    sizes.sent.assign(input_sizes.begin(), input_sizes.end());
+    sizes.expected.assign(output_sizes.begin(), output_sizes.end());
+    sizes.sent_slice = elements_beside(input, input_dim);
+    sizes.expected_slice = elements_beside(output, output_dim);
+  }
   return submit(std::move(call));
 }
 

@@ -135,6 +135,20 @@ TEST(ManagerTest, ErrorsCarryNoFramesOfUnknownFunctions) {
   expect_success(run_ranks("frames", {{}}));
 }
 
+const bool kKept = register_rank_function("kept_handles", [] {
+  DistributedManager::initialize();
+  const ProcessGroupPtr world = manager().world();
+  EXPECT_FLOAT_EQ(sum(world, 1), static_cast<float>(manager().world_size()));
+  DistributedManager::cleanup(true);
+  EXPECT_FALSE(message_of<c10::Error>([&] { sum(world, 1); }).empty());
+});
+TEST(ManagerTest, HandlesThatOutliveCleanupRaise) {
+  for (const int size : {1, 2}) {
+    SCOPED_TRACE(size);
+    expect_success(run_ranks("kept_handles", env_ranks(size)));
+  }
+}
+
 const bool kOtherLauncher = register_rank_function("other_launcher", [] {
   DistributedManager::initialize();
   EXPECT_EQ(manager().initialization_method(), std::getenv("TEST_EXPECTED_METHOD"));

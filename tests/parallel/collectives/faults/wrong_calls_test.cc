@@ -82,10 +82,39 @@ const std::vector<WrongCall>& wrong_calls() {
        "argument",
        {"rank 1", "-1"},
        [](bool is_wrong, int) { scatter_v(rows(6), kTwoEach, 0, is_wrong ? -1 : 0); }},
+      {"the backward pass of another function",
+       "mismatch",
+       {"rank 0", "rank 1", "backward of all_gather_v", "backward of gather_v"},
+       [](bool is_wrong, int) {
+         const Tensor x = rows(2).requires_grad_();
+         const Tensor all = all_gather_v(x, kTwoEach), one = gather_v(x, kTwoEach);
+         (is_wrong ? one : all).sum().backward();
+       }},
       {"an index out of range",
        "argument",
-       {"rank 1", "5", "2"},
+       {"rank 1", "5", "2", "indexed_all_to_all_v"},
        [](bool is_wrong, int) { exchange_rows(kTable, is_wrong ? 5 : 0); }},
+      {"a rank expects more of another one than that sends",
+       "mismatch",
+       {"all_to_all_v", "rank 2 sends 1 to rank 1, which expects 2",
+        "rank 1 expects [1, 1, 2] of them"},
+       [](bool is_wrong, int) {
+         all_to_all_v(rows(3), Counts{1, 1, 1}, is_wrong ? Counts{1, 1, 2} : Counts{1, 1, 1});
+       }},
+      {"a rank sends more to another one than that expects",
+       "mismatch",
+       {"all_to_all_v", "rank 1 sends 2 to rank 2, which expects 1",
+        "rank 1 sends [1, 1, 2] to the ranks"},
+       [](bool is_wrong, int) {
+         all_to_all_v(rows(is_wrong ? 4 : 3), is_wrong ? Counts{1, 1, 2} : Counts{1, 1, 1},
+                      Counts{1, 1, 1});
+       }},
+      {"a rank's sizes do not sum up, from rank to rank",
+       "argument",
+       {"all_to_all_v", "rank 1", "5", "[1, 1, 1]"},
+       [](bool is_wrong, int) {
+         all_to_all_v(rows(is_wrong ? 5 : 3), Counts{1, 1, 1}, Counts{1, 1, 1});
+       }},
       {"requires_grad on one rank only",
        "mismatch",
        {"rank 0", "rank 1", "grad"},

@@ -567,6 +567,25 @@ TEST_F(EngineTest, AnAbortOnOneRankEndsTheOperationsOfAll) {
   EXPECT_TRUE(group(0)->failure());
 }
 
+TEST_F(EngineTest, ARankThatLeavesAGroupKeepsNobodyWaiting) {
+  start(2);
+  // They have met.
+  const auto first = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));
+  group(0)->wait(*group(0)->submit(barrier(Drive::kCaller)));
+  EXPECT_TRUE(first.comes());
+  const auto operation = group(1)->submit(barrier(Drive::kThread));
+  group(0)->leave("The program is done with it.");
+  EXPECT_TRUE(end_of(group(1), operation).comes());
+  ASSERT_TRUE(operation->failure());
+  EXPECT_EQ(operation->failure()->kind, FailureKind::kPeerLeft);
+  EXPECT_THAT(operation->failure()->message,
+              HasSubstr("rank 0 left without taking its part in barrier number 2"));
+  const auto late = group(0)->submit(barrier(Drive::kCaller));
+  ASSERT_TRUE(late->is_done() && late->failure());
+  EXPECT_EQ(late->failure()->kind, FailureKind::kAborted);
+  EXPECT_THAT(late->failure()->message, HasSubstr("The program is done with it."));
+}
+
 TEST_F(EngineTest, MemoryOfAFailedOperationIsFreedThoughNobodyWaits) {
   start(2);
   const auto first = end_of(group(1), group(1)->submit(barrier(Drive::kThread)));

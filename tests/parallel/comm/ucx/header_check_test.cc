@@ -24,7 +24,8 @@ Signature signature(uint64_t digest, bool problem = false) {
 }
 
 std::vector<std::byte> say(const HeaderCheck& check) {
-  std::vector<std::byte> message(HeaderCheck::kExplanationBytes);
+  std::vector<std::byte> message(
+      std::max(HeaderCheck::kExplanationBytes, check.explanation_bytes()));
   message.resize(check.message(message));
   return message;
 }
@@ -121,6 +122,105 @@ TEST(HeaderCheckTest, AgreementCostsTheLogarithmInMessagesOf44Bytes) {
     EXPECT_EQ(check.rounds(), rounds) << size;
     EXPECT_EQ(say(check).size(), 44u);
   }
+}
+
+// Rank r sends table[r][p] to rank p.
+using Table = std::vector<std::vector<int64_t>>;
+
+std::vector<PieceSizes> rows_of(const Table& table, int64_t slice = 4) {
+  std::vector<PieceSizes> rows(table.size());
+  for (size_t r = 0; r < table.size(); ++r) {
+    rows[r].sent.assign(table[r].begin(), table[r].end());
+    for (const auto& sender : table) rows[r].expected.push_back(sender[r]);
+    rows[r].sent_slice = rows[r].expected_slice = slice;
+  }
+  return rows;
+}
+
+Table some_table(int size, std::mt19937& random) {
+  Table table(static_cast<size_t>(size), std::vector<int64_t>(static_cast<size_t>(size)));
+  for (auto& row : table) {
+    for (int64_t& count : row) count = random() % 3;
+  }
+  return table;
+}
+
+// By rank; empty where all agree.
+std::vector<Failure> outcome_of(const std::vector<PieceSizes>& rows) {
+  const int size = static_cast<int>(rows.size());
+  std::vector<HeaderCheck> ranks;
+  for (int r = 0; r < size; ++r) {
+    Signature s = signature(1);
+    s.kind = OperationKind::kAllToAllV;
+    ranks.emplace_back(r, size, s, &rows[static_cast<size_t>(r)]);
+  }
+  run_rounds(ranks);
+  for (HeaderCheck& rank : ranks) EXPECT_EQ(rank.agree(), ranks[0].agree());
+  if (ranks[0].agree()) return {};
+  for (HeaderCheck& rank : ranks) rank.begin_explaining("");
+  run_rounds(ranks);
+  std::vector<Failure> failures;
+  for (const HeaderCheck& rank : ranks) failures.push_back(rank.failure("world"));
+  return failures;
+}
+
+TEST(HeaderCheckTest, SizesThatOnlyTwoRanksKnowAreComparedPairByPair) {
+  std::mt19937 random(3);
+  for (int size = 2; size <= 17; ++size) {
+    for (int trial = 0; trial < 50; ++trial) {
+      std::vector<PieceSizes> rows = rows_of(some_table(size, random));
+      ASSERT_TRUE(outcome_of(rows).empty()) << size;
+      const int receiver = random() % size;
+      const int sender = (receiver + 1 + random() % (size - 1)) % size;
+      rows[receiver].expected[sender] += 1 + random() % 3;
+      // What a rank sends to itself is its own affair.
+      rows[sender].sent[sender] = 100;
+      const std::vector<Failure> failures = outcome_of(rows);
+      ASSERT_EQ(failures.size(), rows.size()) << size;
+      for (const Failure& failure : failures) {
+        ASSERT_EQ(failure.kind, FailureKind::kMismatch);
+        ASSERT_THAT(failure.ranks, ElementsAre(sender, receiver));
+        ASSERT_TRUE(failure.group_survives);
+        ASSERT_EQ(failure.message, failures[0].message);
+      }
+    }
+  }
+}
+
+// Their sum and their difference are what they should be.
+TEST(HeaderCheckTest, WrongSizesDoNotCancelEachOther) {
+  std::vector<PieceSizes> rows = rows_of({{0, 1, 1}, {1, 0, 1}, {1, 1, 0}});
+  rows[0].expected[1] = 2;
+  rows[1].expected[0] = 0;
+  const std::vector<Failure> failures = outcome_of(rows);
+  ASSERT_EQ(failures.size(), 3u);
+  EXPECT_EQ(
+      failures[2].message,
+      "Ranks disagree on the sizes of all_to_all_v number 17 of group \"world\": rank 0 sends 1 "
+      "to rank 1, which expects 0 (rank 0 sends [0, 1, 1] to the ranks; rank 1 expects [0, 0, 1] "
+      "of them). Nothing was sent, and the group can still be used.");
+}
+
+TEST(HeaderCheckTest, SlicesOfOtherExtentsAreOtherSizes) {
+  std::vector<PieceSizes> rows = rows_of({{0, 2}, {2, 0}});
+  rows[1].expected_slice = 5;
+  const std::vector<Failure> failures = outcome_of(rows);
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_THAT(failures[0].message, HasSubstr("rank 0 sends 2 slices of 4 elements to rank 1, which "
+                                             "expects slices of 5"));
+}
+
+TEST(HeaderCheckTest, AComparedTableCosts16BytesMoreAndOfManyRanksNoPairIsNamed) {
+  const std::vector<PieceSizes> two = rows_of({{0, 2}, {2, 0}});
+  EXPECT_EQ(say(HeaderCheck(0, 2, signature(1), &two[0])).size(), 60u);
+  std::mt19937 random(4);
+  std::vector<PieceSizes> rows = rows_of(some_table(HeaderCheck::kMaxRows + 1, random));
+  EXPECT_TRUE(outcome_of(rows).empty());
+  rows[3].sent[4] += 1;
+  const std::vector<Failure> failures = outcome_of(rows);
+  ASSERT_EQ(failures.size(), rows.size());
+  EXPECT_TRUE(failures[0].ranks.empty());
+  EXPECT_THAT(failures[0].message, HasSubstr("some rank sends another size"));
 }
 
 TEST(HeaderCheckTest, AHeaderLeftBehindIsDropped) {

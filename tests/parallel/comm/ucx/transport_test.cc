@@ -651,6 +651,22 @@ TEST_P(TransportConformance, CloseEndsPendingSendsAndReceives) {
   });
 }
 
+TEST_P(TransportConformance, ClosingSaysNothingOfMessagesThatNobodyTook) {
+  run(2, [](Rank& rank) {
+    rank.greet_all();
+    if (rank.index == 0) {
+      EXPECT_EQ(rank.finish(rank.send(1, data_tag(0, 1), rank.pattern(64, 1))), MessageStatus::kOk);
+    }
+    rank.exchange_markers();
+    if (rank.index == 1) {
+      testing::internal::CaptureStdout();
+      rank.transport->close();
+      EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+    }
+    rank.meet_silently(0);
+  });
+}
+
 TEST_P(TransportConformance, WhatWasSentBeforeLeavingArrives) {
   run(2, [](Rank& rank) {
     rank.greet_all();

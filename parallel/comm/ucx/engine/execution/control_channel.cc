@@ -39,6 +39,13 @@ void ControlChannel::send_failure(const MemberGroup& g, int rank) {
   send(g, rank, {ControlHead::kFailure}, serialize(*g.failure));
 }
 
+void ControlChannel::send_left(const MemberGroup& g) {
+  for (int rank = 0; rank < g.config->size; ++rank) {
+    if (rank == g.config->rank || g.members[rank].state != Member::kKnown) continue;
+    send(g, rank, {ControlHead::kLeft});
+  }
+}
+
 std::optional<ControlMessage> ControlChannel::done(Request& request) {
   if (&request != &receive_) {
     sends_.remove_if([&](const Send& send) { return &send.request == &request; });

@@ -4,6 +4,7 @@
 //   kFailure   a Failure                       to all members that are known, once
 //   kQuestion  "have you called number n?"     to all members
 //   kAnswer    number n, and the last called   to the member that asked
+//   kLeft      it takes no part any more       to all members that are known, once
 //
 // One receive for all groups is always posted. Threads: under the engine's lock. No errors: what is
 // not understood is ignored, and a send that fails is forgotten.
@@ -25,7 +26,7 @@ namespace meshrun::ucx {
 
 // The first bytes of a message. On the wire as it stands.
 struct ControlHead {
-  enum Type : uint64_t { kFailure, kQuestion, kAnswer };
+  enum Type : uint64_t { kFailure, kQuestion, kAnswer, kLeft };
   Type type = kFailure;
   uint64_t sequence = 0;  // kQuestion, kAnswer: of the operation asked about
   uint64_t called = 0;    // kAnswer
@@ -51,6 +52,7 @@ class ControlChannel {
   // To all members that are known.
   void send_failure(const MemberGroup& group);
   void send_failure(const MemberGroup& group, int rank);
+  void send_left(const MemberGroup& group);
   // A request whose owner is null is done: it is one of this object's. What has come by it, if
   // anything.
   std::optional<ControlMessage> done(Request& request);

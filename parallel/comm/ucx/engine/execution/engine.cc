@@ -169,6 +169,15 @@ void Engine::Impl::abort(uint32_t group, const Failure& failure) {
   run(std::move(actions));
 }
 
+void Engine::Impl::leave(uint32_t group, const Failure& failure) {
+  lock_beside();
+  executor_->leave(group, failure);
+  Actions actions = collect();
+  notice();
+  mu_.Unlock();
+  run(std::move(actions));
+}
+
 void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
                          const std::string& reason) {
   lock_beside();
@@ -353,6 +362,11 @@ void Group::on_done(const std::shared_ptr<Operation>& operation, std::function<v
 void Group::abort(const std::string& reason) {
   if (engine_->impl_->is_forked()) return;
   engine_->impl_->abort(id_, {FailureKind::kAborted, reason, {config_.rank}});
+}
+
+void Group::leave(const std::string& reason) {
+  if (engine_->impl_->is_forked()) return;
+  engine_->impl_->leave(id_, {FailureKind::kAborted, reason, {config_.rank}});
 }
 
 std::vector<std::shared_ptr<Operation>> Group::unfinished() const {

@@ -85,6 +85,9 @@ class Group {
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
   // sentence, the failure's.
   void abort(const std::string& reason);
+  // Takes no part any more: later operations fail here (kAborted, `reason`), and on other members
+  // those that need this rank (kPeerLeft). Nothing where the group has failed.
+  void leave(const std::string& reason);
   // Of this process, in the order of submission, sends and receives last.
   std::vector<std::shared_ptr<Operation>> unfinished() const;
   std::optional<Failure> failure() const;

@@ -46,6 +46,7 @@ class Engine::Impl {
   void on_done(const std::shared_ptr<Operation>& operation, Callback callback)
       MESHRUN_EXCLUDES(mu_);
   void abort(uint32_t group, const Failure& failure) MESHRUN_EXCLUDES(mu_);
+  void leave(uint32_t group, const Failure& failure) MESHRUN_EXCLUDES(mu_);
   void found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
              const std::string& reason) MESHRUN_EXCLUDES(mu_);
   void heard(const PeerNews& news) MESHRUN_EXCLUDES(mu_);

@@ -96,6 +96,9 @@ class Executor : private StepScheduler::Listener {
              const std::string& reason);
   void heard(const PeerNews& news);
   void abort(uint32_t group, const Failure& failure);
+  // This rank takes no part in the group any more: later operations fail here, and on other members
+  // those that need this rank, as with one that has exited.
+  void leave(uint32_t group, const Failure& failure);
 
   // One round: transport, steps that became ready, deadlines. True: something moved, or more is
   // ready.

@@ -48,6 +48,14 @@ void Executor::abort(uint32_t number, const Failure& failure) {
   if (MemberGroup* const g = find(number)) fail_group(*g, failure);
 }
 
+void Executor::leave(uint32_t number, const Failure& failure) {
+  MemberGroup* const g = find(number);
+  if (g == nullptr || g->failure) return;
+  g->failure = failure;
+  for (const OperationPtr& operation : g->unfinished()) end_operation(*operation, failure);
+  control_.send_left(*g);
+}
+
 void Executor::control_received(const ControlMessage& message) {
   const ControlHead& head = message.head;
   // Also of a group that is gone here.
@@ -64,6 +72,10 @@ void Executor::control_received(const ControlMessage& message) {
       break;
     case ControlHead::kAnswer:
       timeouts_.answered(*g, message.sender, head, now_);
+      break;
+    case ControlHead::kLeft:
+      g->members[message.sender].left = now_;
+      liveness_.left_group(now_);
       break;
   }
 }

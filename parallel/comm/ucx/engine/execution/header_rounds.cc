@@ -11,7 +11,9 @@ namespace meshrun::ucx {
 
 HeaderRounds::State HeaderRounds::begin(RunningOperation& operation) {
   const GroupConfig& config = *operation.config;
-  operation.check.emplace(config.rank, config.size, operation.spec.signature);
+  const PieceSizes& sizes = operation.spec.sizes;
+  operation.check.emplace(config.rank, config.size, operation.spec.signature,
+                          sizes.sent.empty() ? nullptr : &sizes);
   operation.rounds.resize(static_cast<size_t>(operation.check->rounds()));
   return next(operation);
 }
@@ -44,11 +46,11 @@ void HeaderRounds::post(RunningOperation& operation) {
   std::span<std::byte> out = slot.out;
   std::span<std::byte> in = slot.in;
   if (operation.explaining) {
-    constexpr size_t kBytes = HeaderCheck::kExplanationBytes;
-    slot.long_out = std::make_unique<std::byte[]>(kBytes);
-    slot.long_in = std::make_unique<std::byte[]>(kBytes);
-    out = {slot.long_out.get(), kBytes};
-    in = {slot.long_in.get(), kBytes};
+    const size_t bytes = check.explanation_bytes();
+    slot.long_out = std::make_unique<std::byte[]>(bytes);
+    slot.long_in = std::make_unique<std::byte[]>(bytes);
+    out = {slot.long_out.get(), bytes};
+    in = {slot.long_in.get(), bytes};
   }
   slot.receive.step = kHeaderReceive + round;
   slot.is_receiving = true;
@@ -69,7 +71,7 @@ void HeaderRounds::post(RunningOperation& operation) {
 HeaderRounds::State HeaderRounds::received(RunningOperation& operation, const Request& request) {
   HeaderRound& slot = operation.header();
   std::span<const std::byte> bytes = slot.in;
-  if (operation.explaining) bytes = {slot.long_in.get(), HeaderCheck::kExplanationBytes};
+  if (operation.explaining) bytes = {slot.long_in.get(), operation.check->explanation_bytes()};
   // What is too long is malformed, as is what is too short.
   bytes = bytes.first(request.status == MessageStatus::kOk ? request.bytes : 0);
   if (!operation.check->receive(bytes)) {

@@ -23,6 +23,11 @@ void PeerLiveness::lost(int world_rank, const std::string& reason, SteadyNanos n
 
 void PeerLiveness::left(int world_rank, SteadyNanos now) { gone(world_rank, true, "", false, now); }
 
+void PeerLiveness::left_group(SteadyNanos now) {
+  has_left_group_ = true;
+  look_soon(now);
+}
+
 void PeerLiveness::connection_broke(int world_rank, const std::string& reason, SteadyNanos now) {
   gone(world_rank, false,
        reason.empty() ? "its connection broke" : fmt::format("its connection broke: {}", reason),
@@ -57,12 +62,14 @@ std::optional<PeerLiveness::Due> PeerLiveness::due(const RunningOperation& opera
   const bool any_will_do = operation.is_receive() && operation.point_to_point.peer < 0;
   std::optional<Due> first;
   for (const int missing : operation.missing_ranks()) {
-    const auto found = gone_.find(operation.group->members[missing].world_rank);
-    if (found == gone_.end()) {
+    const Member& member = operation.group->members[missing];
+    const auto found = gone_.find(member.world_rank);
+    if (found == gone_.end() && !member.left) {
       if (any_will_do) return std::nullopt;
       continue;
     }
-    const SteadyNanos at = std::max({found->second.since, operation.moved, resumed_}) + kGrace;
+    const SteadyNanos since = found == gone_.end() ? *member.left : found->second.since;
+    const SteadyNanos at = std::max({since, operation.moved, resumed_}) + kGrace;
     // Of several that it needs the first decides, of several of which one will do the last.
     if (first && (any_will_do ? at <= first->at : at >= first->at)) continue;
     first = {at, missing};
@@ -72,7 +79,8 @@ std::optional<PeerLiveness::Due> PeerLiveness::due(const RunningOperation& opera
 
 Failure PeerLiveness::failure(const RunningOperation& operation, int rank) const {
   const int world_rank = operation.group->members[rank].world_rank;
-  const Gone& gone = gone_.at(world_rank);
+  const auto found = gone_.find(world_rank);
+  const Gone gone = found == gone_.end() ? Gone{.left = true, .reason = {}} : found->second;
   std::string who = fmt::format("rank {}", rank);
   if (world_rank != rank) who += fmt::format(" (rank {} of the job)", world_rank);
   std::string text =

@@ -30,6 +30,8 @@ class PeerLiveness {
   // connections, too.
   void lost(int world_rank, const std::string& reason, SteadyNanos now);
   void left(int world_rank, SteadyNanos now);
+  // A member has left one group, and says so in it (Member::left).
+  void left_group(SteadyNanos now);
   void connection_broke(int world_rank, const std::string& reason, SteadyNanos now);
   // The job is asked to stop: named in the failures that follow.
   void stopping(const std::string& reason) { stopping_ = reason; }
@@ -39,7 +41,7 @@ class PeerLiveness {
   bool is_anyone_gone() const { return !gone_.empty(); }
   // An operation begins, or something moves: what check() said may have changed.
   void look_soon(SteadyNanos now) {
-    if (is_anyone_gone()) next_check_ = std::min(next_check_, now + kGrace);
+    if (is_anyone_gone() || has_left_group_) next_check_ = std::min(next_check_, now + kGrace);
   }
 
   // A lower bound of the time at which check() has something to say.
@@ -65,7 +67,8 @@ class PeerLiveness {
   std::optional<Due> due(const RunningOperation& operation) const;
   Failure failure(const RunningOperation& operation, int rank) const;
 
-  std::map<int, Gone> gone_;  // by world rank
+  std::map<int, Gone> gone_;     // by world rank
+  bool has_left_group_ = false;  // some member of some group
   std::string stopping_;
   SteadyNanos last_round_{0};
   // When rounds were last resumed after a pause: nobody waits, or the process was stopped.

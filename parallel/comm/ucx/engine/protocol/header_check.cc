@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -20,6 +21,21 @@ int32_t lower(int32_t a, int32_t b) {
   if (a < 0 || b < 0) return std::max(a, b);
   return std::min(a, b);
 }
+
+// At most kShown of them.
+std::string words_of(std::span<const int64_t> sizes) {
+  constexpr size_t kShown = 16;
+  const std::string more =
+      sizes.size() > kShown ? fmt::format(", ... {} in all", sizes.size()) : "";
+  return fmt::format("{}{}", fmt::join(sizes.first(std::min(sizes.size(), kShown)), ", "), more);
+}
+
+// Of one message. Messages of nothing count too: a rank that expects one would wait for it.
+uint64_t hash_of(int sender, int receiver, int64_t elements) {
+  return Digest().add(sender).add(receiver).add(elements).value();
+}
+
+constexpr size_t kPlainBytes = sizeof(Signature) + sizeof(int32_t);
 
 // On the wire in front of the two texts.
 struct ExplanationHead {
@@ -90,18 +106,42 @@ Knowledge join(const Knowledge& a, const Knowledge& b) {
   return joined;
 }
 
-HeaderCheck::HeaderCheck(int rank, int size, const Signature& own)
-    : rank_(rank), size_(size), rounds_(rounds_of(size)), own_(own) {
+HeaderCheck::HeaderCheck(int rank, int size, const Signature& own, const PieceSizes* sizes)
+    : rank_(rank), size_(size), rounds_(rounds_of(size)), own_(own), sizes_(sizes) {
+  if (sizes_ != nullptr) window_ = own_sum();
   knowledge_.reference = rank;
   knowledge_.signature = own;
   if (own.flags & kHasProblem) knowledge_.other = rank;
+}
+
+uint64_t HeaderCheck::own_sum() const {
+  uint64_t sum = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto i = static_cast<size_t>(peer);
+    sum += hash_of(rank_, peer, sizes_->sent[i] * sizes_->sent_slice);
+    sum -= hash_of(peer, rank_, sizes_->expected[i] * sizes_->expected_slice);
+  }
+  return sum;
+}
+
+// A power of two is the last window.
+uint64_t HeaderCheck::sum_of_all() const {
+  return std::has_single_bit(static_cast<unsigned>(size_)) ? window_ : tail_;
 }
 
 size_t HeaderCheck::message(std::span<std::byte> out) const {
   if (!explaining_) {
     std::memcpy(out.data(), &knowledge_.signature, sizeof(Signature));
     std::memcpy(out.data() + sizeof(Signature), &knowledge_.other, sizeof(int32_t));
+    if (sizes_ == nullptr) return kPlainBytes;
+    std::memcpy(out.data() + kPlainBytes, &window_, sizeof(window_));
+    std::memcpy(out.data() + kPlainBytes + sizeof(window_), &tail_, sizeof(tail_));
     return kMessageBytes;
+  }
+  if (tells_rows()) {
+    std::memcpy(out.data(), rows_.data(), explanation_bytes());
+    return explanation_bytes();
   }
   const ExplanationHead head{reference_.known,
                              other_.known,
@@ -123,7 +163,7 @@ bool HeaderCheck::receive(std::span<const std::byte> message) {
   // In round k a rank knows of itself and the 2^k - 1 ranks below it, so what it says needs no
   // number of its lowest; past rank 0 that is rank 0.
   heard.reference = std::max(0, sender - ((1 << round_) - 1));
-  if (message.size() == kMessageBytes) {
+  if (message.size() == kMessageBytes || message.size() == kPlainBytes) {
     std::memcpy(&heard.signature, message.data(), sizeof(Signature));
     std::memcpy(&heard.other, message.data() + sizeof(Signature), sizeof(int32_t));
     if (heard.signature.sequence < own_.sequence) return false;
@@ -133,13 +173,37 @@ bool HeaderCheck::receive(std::span<const std::byte> message) {
     heard.other = sender;
   }
   knowledge_ = join(knowledge_, heard);
+  // Ranks that call the same thing both have sums.
+  if (sizes_ != nullptr && message.size() == kMessageBytes) {
+    uint64_t window = 0, tail = 0;
+    std::memcpy(&window, message.data() + kPlainBytes, sizeof(window));
+    std::memcpy(&tail, message.data() + kPlainBytes + sizeof(window), sizeof(tail));
+    if (size_ >> round_ & 1) tail_ = window_ + tail;
+    window_ += window;
+  }
   ++round_;
   return true;
+}
+
+size_t HeaderCheck::explanation_bytes() const {
+  return tells_rows() ? static_cast<size_t>(size_) * row_numbers() * sizeof(int64_t)
+                      : kExplanationBytes;
 }
 
 void HeaderCheck::begin_explaining(std::string_view text) {
   explaining_ = true;
   round_ = 0;
+  if (tells_rows()) {
+    if (size_ > kMaxRows) return;
+    rows_.resize(static_cast<size_t>(size_) * row_numbers());
+    auto own = rows_.begin() + rank_ * static_cast<int64_t>(row_numbers());
+    *own++ = 1;
+    *own++ = sizes_->sent_slice;
+    *own++ = sizes_->expected_slice;
+    own = std::copy(sizes_->sent.begin(), sizes_->sent.end(), own);
+    std::copy(sizes_->expected.begin(), sizes_->expected.end(), own);
+    return;
+  }
   const Side mine{true, own_.flags, own_.kind, std::string(text.substr(0, kMaxText))};
   if (rank_ == knowledge_.reference) reference_ = mine;
   if (rank_ == knowledge_.other) other_ = mine;
@@ -147,6 +211,16 @@ void HeaderCheck::begin_explaining(std::string_view text) {
 
 bool HeaderCheck::receive_explanation(std::span<const std::byte> message) {
   ++round_;
+  if (tells_rows()) {
+    if (message.size() != explanation_bytes()) return true;
+    std::vector<int64_t> heard(rows_.size());
+    std::memcpy(heard.data(), message.data(), message.size());
+    for (size_t begin = 0; begin < heard.size(); begin += row_numbers()) {
+      if (heard[begin] == 1)
+        std::copy_n(heard.begin() + begin, row_numbers(), rows_.begin() + begin);
+    }
+    return true;
+  }
   ExplanationHead head;
   if (message.size() < sizeof(head)) return true;
   std::memcpy(&head, message.data(), sizeof(head));
@@ -162,7 +236,46 @@ bool HeaderCheck::receive_explanation(std::span<const std::byte> message) {
   return true;
 }
 
+// The first pair, by sender and then by receiver: the same on all ranks.
+Failure HeaderCheck::failure_of_sizes(std::string_view group_name) const {
+  Failure failure;
+  failure.group_survives = true;
+  failure.kind = FailureKind::kMismatch;
+  std::string pair = "some rank sends another size than its receiver expects";
+  const auto numbers = [&](int rank) {
+    return rows_.data() + static_cast<size_t>(rank) * row_numbers();
+  };
+  for (int i = 0; i < size_ * size_ && !rows_.empty() && failure.ranks.empty(); ++i) {
+    const int sender = i / size_, receiver = i % size_;
+    const int64_t* const from = numbers(sender);
+    const int64_t* const to = numbers(receiver);
+    const int64_t sent = from[3 + receiver], expected = to[3 + size_ + sender];
+    if (sender == receiver || from[0] != 1 || to[0] != 1 || sent * from[1] == expected * to[2])
+      continue;
+    failure.ranks = {sender, receiver};
+    const std::span<const int64_t> all_sent(from + 3, static_cast<size_t>(size_));
+    const std::span<const int64_t> all_expected(to + 3 + size_, static_cast<size_t>(size_));
+    pair =
+        sent == expected
+            ? fmt::format(
+                  "rank {} sends {} slices of {} elements to rank {}, which expects slices of {}",
+                  sender, sent, from[1], receiver, to[2])
+            : fmt::format(
+                  "rank {} sends {} to rank {}, which expects {} (rank {} sends [{}] to the ranks; "
+                  "rank {} expects [{}] of them)",
+                  sender, sent, receiver, expected, sender, words_of(all_sent), receiver,
+                  words_of(all_expected));
+  }
+  failure.message = fmt::format(
+      "Ranks disagree on the sizes of {} number {} of group \"{}\": {}. Nothing was sent, and the "
+      "group can still "
+      "be used.",
+      name_of(own_.kind), own_.sequence, group_name, pair);
+  return failure;
+}
+
 Failure HeaderCheck::failure(std::string_view group_name) const {
+  if (tells_rows()) return failure_of_sizes(group_name);
   Failure failure;
   failure.group_survives = true;
   const uint64_t sequence = own_.sequence;

@@ -11,6 +11,13 @@
 //   agree:     ceil(log2 P) messages of 44 bytes a rank
 //   disagree:  twice the rounds; texts of at most kMaxText bytes
 //
+// Of an all-to-all each rank knows its own row of the table of sizes alone: what it sends to each rank, and
+// what it expects of each. Every size is hashed with its sender and its receiver; a rank adds what it sends
+// and subtracts what it expects. Where both ends of all messages mean the same, the sum over all ranks is 0.
+// The rounds add up such sums too, 16 bytes more a message: over the ranks heard of in each round, and over
+// as many of them as the lower binary digits of P say, so that each rank counts once. Where the sum is not 0
+// the rounds of the explanation bring the rows together, and every rank finds the same pair.
+//
 // A rank whose own arguments are wrong takes part with kHasProblem set and its text: that counts as
 // a disagreement, with itself alone. So a local error is everybody's error.
 //
@@ -23,7 +30,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/dtype.h"
 #include "parallel/comm/ucx/engine/values/failure.h"
@@ -78,6 +87,14 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 40);
 
+// This rank's row of the table of an all-to-all. Absent: the ranks' sizes are all in the digest.
+struct PieceSizes {
+  // By rank: along the dimension that is cut there.
+  absl::InlinedVector<int64_t, 4> sent, expected;
+  // Elements of a slice of extent 1, on either side.
+  int64_t sent_slice = 0, expected_slice = 0;
+};
+
 // What a rank knows of the group's signatures.
 struct Knowledge {
   int32_t reference = -1;  // the lowest rank heard of
@@ -89,18 +106,22 @@ Knowledge join(const Knowledge& a, const Knowledge& b);
 class HeaderCheck {
  public:
   static constexpr size_t kMaxText = 400;
-  static constexpr size_t kMessageBytes = sizeof(Signature) + sizeof(int32_t);
+  static constexpr size_t kMessageBytes =
+      sizeof(Signature) + sizeof(int32_t) + 2 * sizeof(uint64_t);
   static constexpr size_t kExplanationBytes = 8 + 2 * kMaxText;
+  // Rows of more ranks are not brought together: the sentence then names no pair.
+  static constexpr int kMaxRows = 128;
 
-  HeaderCheck(int rank, int size, const Signature& own);
+  // `sizes`: this rank's row, where there is a table; outlives this.
+  HeaderCheck(int rank, int size, const Signature& own, const PieceSizes* sizes = nullptr);
 
   // Rounds of the phase under way. In round k: send message() to send_to(k), give what comes from
   // receive_from(k) to receive(). One round after the other.
-  int rounds() const { return rounds_; }
+  int rounds() const { return explaining_ && tells_rows() && size_ > kMaxRows ? 0 : rounds_; }
   int send_to(int round) const { return (rank_ + (1 << round)) % size_; }
   int receive_from(int round) const { return ((rank_ - (1 << round)) % size_ + size_) % size_; }
   // Writes what this rank says in the round under way; returns its length. `out` has room for
-  // kMessageBytes, while explaining for kExplanationBytes.
+  // kMessageBytes, while explaining for explanation_bytes().
   size_t message(std::span<std::byte> out) const;
   // False: a header of an operation that this rank has left behind (a verdict skipped it); post the
   // receive again.
@@ -108,12 +129,13 @@ class HeaderCheck {
 
   // After the last round. True: all agree. Else the explanation follows: begin_explaining() with
   // this rank's text, the rounds again, then failure().
-  bool agree() const { return knowledge_.other < 0; }
+  bool agree() const { return knowledge_.other < 0 && sum_of_all() == 0; }
   // Whether `text` is wanted of this rank.
   bool is_named() const { return rank_ == knowledge_.reference || rank_ == knowledge_.other; }
   // `text` is this rank's side of the sentence ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"),
   // or its problem; cut at kMaxText.
   void begin_explaining(std::string_view text);
+  size_t explanation_bytes() const;
   Failure failure(std::string_view group_name) const;
 
  private:
@@ -125,14 +147,26 @@ class HeaderCheck {
   };
   bool receive_explanation(std::span<const std::byte> message);
 
+  // Signatures agree and the sizes do not.
+  bool tells_rows() const { return knowledge_.other < 0; }
+  // Numbers of a row: whether it is known, the slices' elements, the sizes of both sides.
+  size_t row_numbers() const { return 3 + 2 * static_cast<size_t>(size_); }
+  uint64_t own_sum() const;
+  uint64_t sum_of_all() const;
+  Failure failure_of_sizes(std::string_view group_name) const;
+
   const int rank_;
   const int size_;
   const int rounds_;
   const Signature own_;
   int round_ = 0;
   Knowledge knowledge_;
+  const PieceSizes* const sizes_;
+  uint64_t window_ = 0;  // over the 2^round_ ranks up to this one
+  uint64_t tail_ = 0;    // over size_ mod 2^round_ ranks up to this one
   bool explaining_ = false;
   Side reference_, other_;
+  std::vector<int64_t> rows_;  // of all ranks, while the rows are told
 };
 
 }  // namespace meshrun::ucx

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <ucp/api/ucp.h>
+#include <ucs/debug/log_def.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -32,6 +36,31 @@ MessageStatus status_of(ucs_status_t status) {
     default:
       return MessageStatus::kFailed;
   }
+}
+
+thread_local bool is_closing = false;
+
+// What UCX says of its own accord where nothing is wrong: messages that nobody took when a worker closes, and
+// memory of a process that has ended meanwhile. That a rank has ended is told by those who know how.
+ucs_log_func_rc_t drop_harmless(const char*, unsigned, const char*, ucs_log_level_t level,
+                                const ucs_log_component_config_t*, const char* format, va_list) {
+  const int error = errno;
+  thread_local bool is_gone = false;  // the memory, by the message before
+  const std::string_view text = format;
+  const bool was_gone =
+      std::exchange(is_gone, text.starts_with("shmat(") && (error == EINVAL || error == EIDRM));
+  const bool follows = was_gone && text.starts_with("mm ep failed to connect to remote FIFO");
+  errno = error;
+  if (level == UCS_LOG_LEVEL_FATAL) return UCS_LOG_FUNC_RC_CONTINUE;
+  return is_closing || is_gone || follows ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
+}
+
+// Who sets UCX_LOG_LEVEL wants all of it.
+void quieten_ucx() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_log_push_handler(drop_harmless);
+  });
 }
 
 class UcxTransport final : public Transport {
@@ -123,6 +152,7 @@ absl::Status UcxTransport::worker_error(ucs_status_t status) const {
 }
 
 absl::Status UcxTransport::start() {
+  quieten_ucx();
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return error("ucp_config_read", status);
@@ -259,8 +289,10 @@ bool UcxTransport::arm() {
 
 void UcxTransport::close() {
   // It calls back for every send that is pending.
+  is_closing = true;
   if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
   if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
+  is_closing = false;
   pending_ = {};
 }
 
