@@ -197,11 +197,15 @@ TEST_F(CommandTest, ARanks93ReachesTheShell) {
 TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   const std::string secret = directory_ + "/secret";
   const auto words = [&](int node, std::vector<std::string> command) {
-    std::vector<std::string> all = {Meshrun(), "run", "--nnodes=2",
-                                    fmt::format("--node_rank={}", node), "--nproc_per_node=2",
+    std::vector<std::string> all = {Meshrun(),
+                                    "run",
+                                    "--nnodes=2",
+                                    fmt::format("--node_rank={}", node),
+                                    "--nproc_per_node=2",
                                     "--master_addr=127.0.0.1",
                                     fmt::format("--master_port={}", 21000 + ::getpid() % 9000),
-                                    "--rdzv-conf", "join_timeout=30,secret_file=" + secret};
+                                    "--rdzv-conf",
+                                    "join_timeout=30,secret_file=" + secret};
     all.insert(all.end(), command.begin(), command.end());
     return all;
   };
@@ -232,6 +236,69 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   EXPECT_THAT(said, HasSubstr("0: 0 0 0 of 4 []\n"));
   EXPECT_THAT(said, Not(HasSubstr("3 of 4 []")));
   EXPECT_THAT(said, HasSubstr("the others need the secret in " + secret));
+}
+
+TEST_F(CommandTest, SeveralRunsMeetByCertificatesAndTheC10dSpelling) {
+  const std::string authority = directory_ + "/ca";
+  ASSERT_EQ(Run({"ca", "init", "--ca", authority}).code, 0);
+  const auto issue = [&](const std::string& out, std::vector<std::string> flags) {
+    std::vector<std::string> call = {"ca",     "issue",  "--ca",   authority, "--out",  out,
+                                     "--role", "worker", "--role", "operate", "--node", "*"};
+    call.insert(call.end(), flags.begin(), flags.end());
+    const Result result = Run(call);
+    ASSERT_EQ(result.code, 0) << result.err;
+  };
+  issue(directory_ + "/c0", {"--role", "coordinator", "--host", "127.0.0.1"});
+  issue(directory_ + "/c1", {});
+  const auto words = [&](const std::string& certificates) {
+    return std::vector<std::string>{
+        Meshrun(),
+        "run",
+        "--nnodes=2",
+        "--nproc_per_node=1",
+        "--rdzv_backend=c10d",
+        "--rdzv_id=mine",
+        fmt::format("--rdzv_endpoint=127.0.0.1:{}", 12000 + ::getpid() % 9000),
+        "--tls-cert",
+        certificates + "/tls.crt",
+        "--tls-key",
+        certificates + "/tls.key",
+        "--tls-ca",
+        certificates + "/ca.crt",
+        "sh",
+        "-c",
+        "echo $RANK of $WORLD_SIZE"};
+  };
+  os::SpawnOptions options;
+  options.argv = words(directory_ + "/c0");
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const os::UniqueFd read_end(ends[0]);
+  os::UniqueFd write_end(ends[1]);
+  options.stdout_fd = options.stderr_fd = write_end.get();
+  const auto node0 = os::Spawn(options);
+  ASSERT_TRUE(node0.ok());
+  write_end.reset();
+  // The second one on a host joins, as torchrun has it: it must come when the first one serves.
+  std::string said;
+  char buffer[4096];
+  const auto read = [&] {
+    const ssize_t n = ::read(read_end.get(), buffer, sizeof(buffer));
+    if (n > 0) said.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  };
+  while (said.find("serves at") == std::string::npos && read()) {
+  }
+  const Result node1 = Wait(StartProgram(words(directory_ + "/c1")));
+  EXPECT_EQ(node1.code, 0) << node1.err;
+  EXPECT_THAT(node1.out, HasSubstr("1 of 2\n"));
+  while (read()) {
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(*node0, &status, 0), *node0);
+  EXPECT_EQ(status, 0) << said;
+  EXPECT_THAT(said, HasSubstr("0 of 2\n"));
+  EXPECT_THAT(said, Not(HasSubstr("secret")));
 }
 
 TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
@@ -519,17 +586,27 @@ TEST_F(CommandTest, ACoordinatorAnswersHealthChecksAndReflection) {
   ASSERT_TRUE(channel.ok()) << channel.status();
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
 
-  grpc::ClientContext health;
-  health.set_deadline(deadline);
   grpc::ByteBuffer answer;
-  ASSERT_TRUE((grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
-                   channel->get(),
-                   grpc::internal::RpcMethod("/grpc.health.v1.Health/Check",
-                                             grpc::internal::RpcMethod::NORMAL_RPC),
-                   &health, Bytes(""), &answer))
-                  .ok());
-  // HealthCheckResponse{status: SERVING}
-  EXPECT_EQ(Text(answer), "\x08\x01");
+  const auto health = [&](const std::string& service) {
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    // HealthCheckRequest{service: ...}
+    const std::string request =
+        service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
+    return grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+        channel->get(),
+        grpc::internal::RpcMethod("/grpc.health.v1.Health/Check",
+                                  grpc::internal::RpcMethod::NORMAL_RPC),
+        &context, Bytes(request), &answer);
+  };
+  for (const char* service :
+       {"", "meshrun.ready", "meshrun.v1.JobService", "meshrun.v1.ClusterService",
+        "meshrun.v1.SessionService", "meshrun.v1.StoreService"}) {
+    ASSERT_TRUE(health(service).ok()) << service;
+    // HealthCheckResponse{status: SERVING}
+    EXPECT_EQ(Text(answer), "\x08\x01") << service;
+  }
+  EXPECT_EQ(health("meshrun.v1.NoService").error_code(), grpc::StatusCode::NOT_FOUND);
 
   grpc::ClientContext reflection;
   reflection.set_deadline(deadline);
@@ -555,7 +632,7 @@ TEST_F(CommandTest, ACoordinatorAnswersHealthChecksAndReflection) {
 TEST_F(CommandTest, AQueueTimeoutExitsWith75) {
   DevUp(1);
   const Result result =
-      Run({"submit", "--follow", "--queue-timeout", "100ms", "--nproc", "4096", "--", "true"});
+      Run({"submit", "--follow", "--queue-timeout", "1s", "--nproc", "4096", "--", "true"});
   EXPECT_EQ(result.code, 75) << result.err;
   EXPECT_THAT(result.err, HasSubstr("4096"));
 }

@@ -110,6 +110,24 @@ TEST(JobSpecTest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ErrorOf(spec), HasSubstr("env: 'A=B'"));
 }
 
+// A client of one's own sends what it likes over gRPC.
+TEST(JobSpecTest, ARelativeDirectoryAndZeroBytesAreRefused) {
+  v1::JobSpec spec = Spec();
+  spec.set_working_dir("..");
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("working_dir: '..' is relative"));
+  spec.set_working_dir(std::string("/a\0b", 4));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("working_dir: it holds a zero byte"));
+  spec = Spec();
+  spec.add_command(std::string("a\0b", 3));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("command: 'a' holds a zero byte"));
+  spec = Spec();
+  SetEnv(*spec.mutable_env(), "A", std::string("\0", 1));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("env: A holds a zero byte"));
+  spec = Spec();
+  SetEnv(*spec.mutable_env(), "RANK", "7");
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("env: RANK is set by meshrun"));
+}
+
 TEST(JobSpecTest, AMeshThatFitsNoWorldIsRefusedWithBothNumbers) {
   EXPECT_THAT(ErrorOf(Spec("dp=3,tp=2")), HasSubstr("needs 6 ranks, but the job has 4"));
   EXPECT_THAT(ErrorOf(Spec("dp=-1,tp=3")), HasSubstr("multiple of 3"));

@@ -43,6 +43,9 @@ def calls(site, job, bad):
     yield ["wait", bad], 1, f"{bad}  FAILED"
     yield ["logs", "-f", bad], 1, "broken"
     yield ["logs", "--tail", "-1", bad], 2, "write a number of lines"
+    yield ["logs", "-o", "json", bad], 0, '"rank":0,"stream":"stdout",'
+    yield ["run", "-o", "json", "--", "sh", "-c", "exit 143"], 1, '"exitCode": 143'
+    yield ["run", "-o", "yaml", "true"], 2, "yaml not in {table,json}"
     yield ["signal", job, "NOTHING"], 2, "'NOTHING' is not a signal"
     yield ["signal", job, "USR1", "--ranks", 5], 2, "has no rank 5"
     yield ["signal", bad, "USR1"], 2, "is FAILED: only ranks that run take a signal"
