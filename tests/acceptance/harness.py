@@ -136,8 +136,9 @@ def binary(label):
         _BIN = pathlib.Path(info.stdout.strip())
     path = _BIN / package / name
     if label not in _BUILT:
-        subprocess.run(bazel("build", "--noshow_progress", *cuda_flags(), label), cwd=ROOT, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        done = subprocess.run(bazel("build", "--noshow_progress", *cuda_flags(), label), cwd=ROOT, text=True, errors="replace",
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        check(done.returncode == 0, f"{label} does not build: {' | '.join(done.stderr.splitlines()[-8:])}")
         _BUILT.add(label)
     return str(path)
 
