@@ -21,6 +21,7 @@
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/default_address.h"
+#include "core/rpc/renewed_channel.h"
 #include "core/rpc/unix_socket.h"
 #include "core/status.h"
 #include "core/version.h"
@@ -71,10 +72,15 @@ absl::Status Daemon::Init() {
     MESHRUN_RETURN_IF_ERROR(rpc::MakeSocketDirectory(*path));
   }
   // Three channels: values and logs never delay a heartbeat.
-  std::shared_ptr<grpc::Channel> channels[3];
+  std::shared_ptr<rpc::RenewedChannel> channels[3];
   for (auto& channel : channels) {
-    MESHRUN_ASSIGN_OR_RETURN(channel,
-                             rpc::MakeChannel(kRole, options_.coordinator, options_.security));
+    MESHRUN_ASSIGN_OR_RETURN(
+        channel,
+        rpc::RenewedChannel::Create(
+            [address = options_.coordinator, security = options_.security] {
+              return rpc::MakeChannel(kRole, address, security);
+            },
+            [this](std::function<void()> work) { files_.Run("certificates", std::move(work)); }));
   }
   if (const std::string warning = rpc::InsecureWarning(options_.coordinator, options_.security);
       !warning.empty()) {

@@ -99,10 +99,10 @@ class SessionStream
   bool writes_done_ = false;
 };
 
-Session::Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64_t incarnation,
-                 Handler handler)
+Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
+                 uint64_t incarnation, Handler handler)
     : loop_(loop),
-      stub_(v1::SessionService::NewStub(std::move(channel))),
+      stub_(std::move(channel)),
       incarnation_(incarnation),
       handler_(std::move(handler)) {}
 
@@ -123,7 +123,7 @@ void Session::Connect() {
     return;
   }
   stream_ = std::make_unique<SessionStream>(*this, loop_);
-  stream_->Begin(*stub_);
+  stream_->Begin(*stub_.Get());
   heartbeats_sent_.clear();
   hello_sent_ = os::BootTimeNow();
   v1::OpenSessionRequest message;
@@ -230,6 +230,7 @@ void Session::OnDone(const absl::Status& end) {
       status.code() == absl::StatusCode::kInvalidArgument) {
     if (handler_.on_refused(status)) return;
   }
+  if (was_asked) stub_.OnEnd(status);
   // Logged once per kind of error, not once per attempt.
   if (const std::string error(status.message()); was_open || error != last_error_) {
     last_error_ = error;

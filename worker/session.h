@@ -9,8 +9,6 @@
 // No messages are kept while the session is not open: the next Hello carries the whole state.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -19,6 +17,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "core/rpc/renewed_channel.h"
 #include "meshrun/v1/session.grpc.pb.h"
 #include "worker/event_loop/event_loop.h"
 
@@ -45,7 +44,7 @@ class Session {
     std::function<bool(const absl::Status&)> on_refused;
   };
 
-  Session(EventLoop& loop, std::shared_ptr<grpc::Channel> channel, uint64_t incarnation,
+  Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel, uint64_t incarnation,
           Handler handler);
   ~Session();
 
@@ -79,7 +78,7 @@ class Session {
   void OnWelcome(const v1::OpenSessionResponse& message);
 
   EventLoop& loop_;
-  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  rpc::StubOf<v1::SessionService> stub_;
   const uint64_t incarnation_;
   Handler handler_;
   std::unique_ptr<SessionStream> stream_;

@@ -15,8 +15,8 @@
 namespace meshrun::worker {
 
 AgentServer::AgentServer(EventLoop& loop, Generations& generations,
-                         std::shared_ptr<grpc::Channel> coordinator, const std::string& node_id,
-                         uint64_t incarnation)
+                         std::shared_ptr<rpc::RenewedChannel> coordinator,
+                         const std::string& node_id, uint64_t incarnation)
     : agent_service_(
           std::make_unique<AgentService>(loop, generations, coordinator, node_id, incarnation)),
       store_proxy_(std::make_unique<StoreProxy>(loop, generations, std::move(coordinator), node_id,

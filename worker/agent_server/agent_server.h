@@ -4,7 +4,6 @@
 // connections come from AgentSockets.
 #pragma once
 
-#include <grpcpp/channel.h>
 #include <grpcpp/server.h>
 
 #include <memory>
@@ -13,6 +12,7 @@
 #include "absl/status/status.h"
 #include "core/mutex.h"
 #include "core/os/fd.h"
+#include "core/rpc/renewed_channel.h"
 #include "worker/event_loop/event_loop.h"
 #include "worker/generations/generations.h"
 
@@ -22,8 +22,9 @@ class AgentServer {
  public:
   // `generations` is used only on `loop`; both outlive the server, and the loop runs until Stop has
   // returned. `coordinator` is a separate channel, so that large values do not delay heartbeats.
-  AgentServer(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
-              const std::string& node_id, uint64_t incarnation);
+  AgentServer(EventLoop& loop, Generations& generations,
+              std::shared_ptr<rpc::RenewedChannel> coordinator, const std::string& node_id,
+              uint64_t incarnation);
   ~AgentServer();
 
   // INTERNAL where gRPC does not start.

@@ -124,7 +124,8 @@ class Watch : public grpc::ServerWriteReactor<v1::WatchGenerationResponse>,
 class FlightRecordUpload : public grpc::ServerUnaryReactor {
  public:
   FlightRecordUpload(EventLoop& loop, Generations& generations,
-                     v1::SessionService::Stub& coordinator, grpc::CallbackServerContext* context,
+                     rpc::StubOf<v1::SessionService>& coordinator,
+                     grpc::CallbackServerContext* context,
                      const v1::UploadFlightRecordRequest& request,
                      v1::UploadFlightRecordResponse* response)
       : generations_(generations),
@@ -152,12 +153,15 @@ class FlightRecordUpload : public grpc::ServerUnaryReactor {
       return;
     }
     request_.clear_token();
-    coordinator_.async()->UploadFlightRecord(
-        &client_, &request_, response_, [this](const grpc::Status& status) { Finish(status); });
+    coordinator_.Get()->async()->UploadFlightRecord(&client_, &request_, response_,
+                                                    [this](const grpc::Status& status) {
+                                                      coordinator_.OnEnd(rpc::FromGrpc(status));
+                                                      Finish(status);
+                                                    });
   }
 
   Generations& generations_;
-  v1::SessionService::Stub& coordinator_;
+  rpc::StubOf<v1::SessionService>& coordinator_;
   v1::UploadFlightRecordRequest request_;
   v1::UploadFlightRecordResponse* const response_;
   grpc::ClientContext client_;
@@ -244,7 +248,7 @@ grpc::ServerUnaryReactor* AgentService::UploadFlightRecord(
   v1::UploadFlightRecordRequest own = *request;
   own.mutable_fence()->set_node_id(node_id_);
   own.mutable_fence()->set_incarnation(incarnation_);
-  return new FlightRecordUpload(loop_, generations_, *coordinator_, context, own, response);
+  return new FlightRecordUpload(loop_, generations_, coordinator_, context, own, response);
 }
 
 grpc::ServerWriteReactor<v1::WatchGenerationResponse>* AgentService::WatchGeneration(

@@ -1,12 +1,11 @@
 // AgentService of this host's daemon: ranks register, report, and are told news.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "core/rpc/renewed_channel.h"
 #include "meshrun/v1/agent_service.grpc.pb.h"
 #include "meshrun/v1/session.grpc.pb.h"
 #include "worker/event_loop/event_loop.h"
@@ -17,11 +16,11 @@ namespace meshrun::worker {
 class AgentService : public v1::AgentService::CallbackService {
  public:
   AgentService(EventLoop& loop, Generations& generations,
-               std::shared_ptr<grpc::Channel> coordinator, std::string node_id,
+               std::shared_ptr<rpc::RenewedChannel> coordinator, std::string node_id,
                uint64_t incarnation)
       : loop_(loop),
         generations_(generations),
-        coordinator_(v1::SessionService::NewStub(std::move(coordinator))),
+        coordinator_(std::move(coordinator)),
         node_id_(std::move(node_id)),
         incarnation_(incarnation) {}
 
@@ -49,7 +48,7 @@ class AgentService : public v1::AgentService::CallbackService {
  private:
   EventLoop& loop_;
   Generations& generations_;
-  const std::unique_ptr<v1::SessionService::Stub> coordinator_;
+  rpc::StubOf<v1::SessionService> coordinator_;
   const std::string node_id_;
   const uint64_t incarnation_;
 };

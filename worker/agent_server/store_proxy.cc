@@ -139,6 +139,16 @@ void StoreProxy::Stamp(v1::Fence* fence) const {
   fence->set_term(0);
 }
 
+std::function<void(grpc::Status)> StoreProxy::Heeding(std::function<void(grpc::Status)> done) {
+  return [this, done = std::move(done)](const grpc::Status& status) {
+    stub_.OnEnd(rpc::FromGrpc(status));
+    if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED) return done(status);
+    done(rpc::ToGrpc(absl::UnavailableError("the coordinator refuses this host's daemon: " +
+                                            status.error_message()),
+                     v1::ERROR_ORIGIN_WORKER));
+  };
+}
+
 grpc::ServerUnaryReactor* StoreProxy::EnterBarrier(grpc::CallbackServerContext* context,
                                                    const v1::EnterBarrierRequest* request,
                                                    v1::EnterBarrierResponse*) {
@@ -165,7 +175,7 @@ void StoreProxy::EndWorld(const v1::Fence& fence) {
         *this, context, request, response,                                                         \
         [this](grpc::ClientContext* client, const v1::Method##Request* q, v1::Method##Response* r, \
                std::function<void(grpc::Status)> done) {                                           \
-          stub_->async()->Method(client, q, r, std::move(done));                                   \
+          stub_.Get()->async()->Method(client, q, r, Heeding(std::move(done)));                    \
         });                                                                                        \
   }
 

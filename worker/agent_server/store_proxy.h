@@ -4,8 +4,6 @@
 // generation; ranks that enter a barrier together share a call.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/rpc/renewed_channel.h"
 #include "meshrun/v1/store_service.grpc.pb.h"
 #include "worker/agent_server/barrier_calls.h"
 #include "worker/event_loop/event_loop.h"
@@ -23,17 +22,18 @@ namespace meshrun::worker {
 
 class StoreProxy : public v1::StoreService::CallbackService {
  public:
-  StoreProxy(EventLoop& loop, Generations& generations, std::shared_ptr<grpc::Channel> coordinator,
-             std::string node_id, uint64_t incarnation)
+  StoreProxy(EventLoop& loop, Generations& generations,
+             std::shared_ptr<rpc::RenewedChannel> coordinator, std::string node_id,
+             uint64_t incarnation)
       : loop_(loop),
         generations_(generations),
-        stub_(v1::StoreService::NewStub(std::move(coordinator))),
+        stub_(std::move(coordinator)),
         node_id_(std::move(node_id)),
         incarnation_(incarnation),
         barriers_(loop, [this](grpc::ClientContext* client, const v1::EnterBarrierRequest* request,
                                v1::EnterBarrierResponse* response,
                                std::function<void(grpc::Status)> done) {
-          stub_->async()->EnterBarrier(client, request, response, std::move(done));
+          stub_.Get()->async()->EnterBarrier(client, request, response, Heeding(std::move(done)));
         }) {}
 
 #define MESHRUN_FORWARDED(Method)                                        \
@@ -71,9 +71,13 @@ class StoreProxy : public v1::StoreService::CallbackService {
   void EndWorld(const v1::Fence& fence);
 
  private:
+  // Of a call to the coordinator: UNAUTHENTICATED is about this daemon's certificate, not about the
+  // rank, which retries.
+  std::function<void(grpc::Status)> Heeding(std::function<void(grpc::Status)> done);
+
   EventLoop& loop_;
   Generations& generations_;
-  const std::unique_ptr<v1::StoreService::Stub> stub_;
+  rpc::StubOf<v1::StoreService> stub_;
   const std::string node_id_;
   const uint64_t incarnation_;
   BarrierCalls barriers_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/rpc/status_conversion.h"
 #include "core/utf8.h"
 #include "worker/logs/log_file.h"
 #include "worker/logs/tail.h"
@@ -32,7 +33,7 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
       : owner_(owner), request_(std::move(request)), path_(std::move(path)), growing_(growing) {}
 
   void Begin() {
-    owner_.stub_->async()->UploadLog(&context_, &response_, this);
+    owner_.stub_.Get()->async()->UploadLog(&context_, &response_, this);
     AddHold();
     StartCall();
     // The first message says which stream this is, also where there is nothing to send yet.
@@ -62,7 +63,8 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
       }
     });
   }
-  void OnDone(const grpc::Status&) override {
+  void OnDone(const grpc::Status& status) override {
+    owner_.stub_.OnEnd(rpc::FromGrpc(status));
     owner_.loop_.Post([this] { owner_.Forget(request_.stream_id()); });
   }
 
@@ -193,8 +195,8 @@ class LogUpload : public grpc::ClientWriteReactor<v1::UploadLogRequest> {
   EventLoop::TimerId timer_ = 0;
 };
 
-LogUploads::LogUploads(std::shared_ptr<grpc::Channel> channel)
-    : stub_(v1::SessionService::NewStub(std::move(channel))), thread_([this] { loop_.Run(); }) {}
+LogUploads::LogUploads(std::shared_ptr<rpc::RenewedChannel> channel)
+    : stub_(std::move(channel)), thread_([this] { loop_.Run(); }) {}
 
 LogUploads::~LogUploads() {
   loop_.Post([this] {

@@ -6,14 +6,13 @@
 // any thread; calls are carried out in order.
 #pragma once
 
-#include <grpcpp/channel.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
+#include "core/rpc/renewed_channel.h"
 #include "meshrun/v1/session.grpc.pb.h"
 #include "worker/event_loop/event_loop.h"
 
@@ -26,7 +25,7 @@ class LogUploads {
   // More than this at once are refused.
   static constexpr size_t kMostStreams = 1024;
 
-  explicit LogUploads(std::shared_ptr<grpc::Channel> channel);
+  explicit LogUploads(std::shared_ptr<rpc::RenewedChannel> channel);
   // Cancels what is under way, and waits for it.
   ~LogUploads();
 
@@ -41,7 +40,7 @@ class LogUploads {
   void Forget(const std::string& stream_id);
 
   EventLoop loop_;
-  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  rpc::StubOf<v1::SessionService> stub_;
   // On the loop's thread.
   std::unordered_map<std::string, std::unique_ptr<LogUpload>> uploads_;
   bool ending_ = false;

@@ -13,7 +13,9 @@
 #include "coordinator/server.h"
 #include "core/env_entries.h"
 #include "core/rpc/channel.h"
+#include "core/rpc/renewed_channel.h"
 #include "core/rpc/roles.h"
+#include "core/rpc/status_conversion.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "meshrun/v1/job_service.grpc.pb.h"
 #include "meshrun/v1/session.grpc.pb.h"
@@ -380,6 +382,60 @@ TEST_F(AccessTest, ACertificateOnTheDenyListIsRefusedWithinASecond) {
   EXPECT_EQ(Call(ada, *get, *RequestFor(*get, job.job_id(), "")).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(Call(bob, *get, *RequestFor(*get, job.job_id(), "")).ok());
+}
+
+// The server still has the connection that showed the old certificate, and would keep it for two
+// minutes.
+TEST_F(AccessTest, AWorkerWhoseCertificateWasRenewedAndDeniedComesBackOverANewConnection) {
+  const TemporaryDirectory directory;
+  const std::string list = directory.path() + "/deny";
+  std::ofstream(list) << "# nobody yet\n";
+  Server::Options options;
+  options.listen = "127.0.0.1:0";
+  options.security.tls = ours_.Sign("coordinator-2");
+  options.security.deny_file = list;
+  server_ = *Server::Start(std::move(options));
+  rpc::TlsFiles files = ours_.Sign("stolen", {.roles = {"worker"}, .nodes = {"node1"}});
+  int made = 0;
+  const auto channel = *rpc::RenewedChannel::Create(
+      [&] {
+        ++made;
+        return rpc::MakeChannel("test", server_->address(), {.tls = files});
+      },
+      [](const std::function<void()>& work) { work(); });
+  rpc::StubOf<v1::SessionService> stub(channel);
+  grpc::ClientContext context;
+  rpc::SetTimeout(context, kPatience);
+  const auto session = stub.Get()->OpenSession(&context);
+  const v1::OpenSessionRequest hello = FakeWorker({.name = "node1"}).Hello();
+  session->Write(hello);
+  v1::OpenSessionResponse message;
+  ASSERT_TRUE(session->Read(&message));
+  std::ofstream(list) << "name:stolen\n";
+  while (session->Read(&message)) {
+  }
+  const grpc::Status denied = session->Finish();
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::UNAUTHENTICATED) << denied.error_message();
+  EXPECT_THAT(denied.error_message(), HasSubstr("is on the deny list"));
+  const auto again = [&] {
+    grpc::ClientContext retry;
+    rpc::SetTimeout(retry, kPatience);
+    const auto stream = stub.Get()->OpenSession(&retry);
+    stream->Write(hello);
+    const bool welcome = stream->Read(&message);
+    if (welcome) retry.TryCancel();
+    const grpc::Status end = stream->Finish();
+    return welcome ? grpc::Status::OK : end;
+  };
+  files = ours_.Sign("renewed", {.roles = {"worker"}, .nodes = {"node1"}});
+  EXPECT_EQ(again().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  stub.OnEnd(absl::UnavailableError("this is about no certificate"));
+  EXPECT_EQ(again().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  stub.OnEnd(rpc::FromGrpc(denied));
+  // Many calls end at once.
+  stub.OnEnd(rpc::FromGrpc(denied));
+  EXPECT_TRUE(again().ok());
+  EXPECT_EQ(made, 2);
 }
 
 TEST_F(AccessTest, ValuesOfTheEnvironmentAreShownToTheRanksAlone) {
