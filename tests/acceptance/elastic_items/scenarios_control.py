@@ -235,6 +235,38 @@ def worker_disk_full(site, report):
     report.say("training goes on while its log cannot be written")
 
 
+@scenario(20, "the disk of the checkpoints is full")
+def checkpoint_disk_full(site, report):
+    place, size = small_disk(site, "small", "8m"), 1 << 20
+    cluster = Cluster(site, 2)
+    job = cluster.submit_journal(["--nodes", 2, *RESTARTS], "--commit-every", 10, "--checkpoints", place, "--checkpoint-bytes", size)
+    cluster.wait_stepping(1, 2, 20, job)
+    wait_until(lambda: cluster.journal(what="commit"), 10, "a checkpoint is committed")
+    filling = fill(place)
+    unsaved = lambda: cluster.journal(what="unsaved")
+    wait_until(lambda: len(unsaved()) >= 3, 15, "three checkpoints find no room")
+    gap = go_on(cluster, whole(2, 30))
+    nothing_happened(cluster, job, 2)
+    why = unsaved()[-1]["why"]
+    check("No space left on device" in why and str(place) in why, f"a checkpoint on a full disk says '{why}'")
+    # The last one that there was is the newest for everybody, and whole.
+    newest = max(e["step"] for e in cluster.journal(what="commit"))
+    check(newest < min(e["step"] for e in unsaved()), "a checkpoint that found no room was committed")
+    for generation in (2, 3):
+        kill(cluster.rank(1, generation - 1)["pid"])
+        cluster.wait_stepping(generation, 2, 20, job)
+        # Ranks that go on from memory are not asked here: these were started anew.
+        first = cluster.journal(what="step", generation=generation)[0]["step"]
+        check(first == newest + 1, f"generation {generation} begins with step {first}, the newest checkpoint is of step {newest}")
+    kept = {path.name: path.stat().st_size for path in place.iterdir() if path != filling}
+    check(kept.get(f"step-{newest}") == size and set(kept.values()) == {size}, f"what lies on the disk: {kept}")
+    filling.unlink()
+    again = lambda: [e for e in cluster.journal(what="commit") if e["step"] > newest]
+    report.time("committed again after", wait_until(again, 15, "checkpoints are committed when there is space"), 5)
+    report.say(f"{len(unsaved())} found no room, {len(cluster.lineage())} commits in one lineage; '{why[-70:]}'")
+    report.time("longest step", gap, 1.0)
+
+
 # A connection is renewed at this age, and shows the certificate that lies in the file then.
 CONNECTION_AGE = 120
 

@@ -179,6 +179,40 @@ def flapping(site, report):
     report.say(f"2 parked, {bad} avoided after 2 failures, 2 restarts")
 
 
+@scenario(16, "a host that carries ranks goes and comes again and again")
+def flapping_with_ranks(site, report):
+    cluster = Cluster(site, 3)
+    job = cluster.submit_journal(["--nodes", 2, "--max-restarts", 5, "--kill-grace", "1s", "--replace", "at-once"], "--in-process",
+                                 "--commit-every", 10)
+    cluster.wait_stepping(1, 2, 20, job)
+    bad = cluster.rank(1, 1)["node"]
+    flaps = whole(3, 20)
+    for flap in range(flaps):
+        generation = int(cluster.job(job)["generation"])
+        carried = any(cluster.rank(rank, generation)["node"] == bad for rank in (0, 1))
+        cluster.power_off(bad)
+        # It is back before its lease ends, and its ranks are gone.
+        cluster.nodes[bad].proxy.cut()
+        cluster.nodes[bad].proxy.heal()
+        cluster.add(bad)
+        wait_until(lambda: cluster.node_states()[bad]["state"] == "NODE_STATE_HEALTHY", 10, f"{bad} is back")
+        if carried:
+            cluster.wait_stepping(generation + 1, 2, 30, job)
+        else:
+            go_on(cluster, 1)
+        check(int(cluster.job(job)["generation"]) == generation + carried,
+              f"flap {flap} of {bad}, which {'carried' if carried else 'did not carry'} ranks, led from generation {generation} to "
+              f"{cluster.job(job)['generation']}")
+    generation = int(cluster.job(job)["generation"])
+    carriers = [cluster.rank(1, g)["node"] for g in range(1, generation + 1)]
+    nodes = {cluster.rank(rank, generation)["node"] for rank in (0, 1)}
+    check(bad not in nodes, f"the job is on {nodes} after {flaps} flaps of {bad}; rank 1 was on {carriers}")
+    restarts = int(cluster.job(job)["restarts"])
+    check(restarts <= 2, f"{flaps} flaps of one host led to {restarts} restarts")
+    cluster.lineage()
+    report.say(f"{flaps} flaps, {restarts} restarts, then on {', '.join(sorted(nodes))}; rank 1 was on {', '.join(carriers)}")
+
+
 @scenario(17, "fewer hosts than the minimum, then they return")
 def below_minimum(site, report):
     cluster = Cluster(site, 2, worker_flags=["--orphan-timeout", "3s"])

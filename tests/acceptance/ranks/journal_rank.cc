@@ -7,11 +7,11 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <optional>
 
 #include "agent/agent.h"
+#include "core/os/files.h"
 #include "tests/acceptance/ranks/journal.h"
 
 namespace meshrun::acceptance {
@@ -26,6 +26,10 @@ struct Options {
   int64_t steps = 1'000'000;
   // 0: no checkpoints.
   int64_t commit_every = 0;
+  // Where they lie; empty: with the journals.
+  std::string checkpoints;
+  // Of one.
+  size_t checkpoint_bytes = 2;
   bool in_process = false;
   bool ignore_term = false;
   // Each step ends with a barrier of all.
@@ -163,9 +167,18 @@ class Rank {
 
   // Beside the steps: none of them waits for the control plane.
   void Commit() {
-    const std::string file = options_.journal + "/step-" + std::to_string(steps_);
+    const std::string& directory =
+        options_.checkpoints.empty() ? options_.journal : options_.checkpoints;
+    const std::string file = directory + "/step-" + std::to_string(steps_);
     temporary_ = file + "." + place().node_name + "." + std::to_string(place().generation) + ".tmp";
-    std::ofstream(temporary_) << steps_ << "\n";
+    if (const absl::Status written = os::WriteFileAtomically(
+            temporary_, std::string(options_.checkpoint_bytes - 1, '.') + "\n");
+        !written.ok()) {
+      std::fprintf(stderr, "no checkpoint of step %lld: %s\n", static_cast<long long>(steps_),
+                   std::string(written.message()).c_str());
+      journal_.Write("unsaved", {{"step", steps_}, {"why", std::string(written.message())}});
+      return;
+    }
     committing_ = steps_;
     commit_ = std::async(std::launch::async, [this, expected = committed_, file] {
       const double begin = Now();
@@ -223,6 +236,9 @@ int main(int argc, char** argv) {
   app.add_option("--step-ms", options.step_ms, "Duration of a step")->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "Then it ends")->check(CLI::PositiveNumber);
   app.add_option("--commit-every", options.commit_every, "Steps between commits by rank 0");
+  app.add_option("--checkpoints", options.checkpoints, "Their directory");
+  app.add_option("--checkpoint-bytes", options.checkpoint_bytes, "Of one")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--in-process", options.in_process, "Takes further generations");
   app.add_flag("--ignore-term", options.ignore_term, "SIGTERM does not end it");
   app.add_flag("--lockstep", options.lockstep, "All ranks take each step together");
