@@ -58,14 +58,15 @@ TEST_F(TerminalTest, TheScreenOfTheTestsIsATerminals) {
 }
 
 TEST_F(TerminalTest, OneRanksBytesAreShownAsTheyAreWritten) {
-  const std::string gate = Gate("gate");
+  // One each: a second reader of a gate can meet the end of what was written to the first.
+  const std::vector<std::string> gates = {Gate("1"), Gate("2"), Gate("3")};
   Terminal terminal;
   terminal.Start(Meshrun({"run", "--", "sh", "-c",
-                          "for i in 1 2 3; do printf '\\r%d0%%|##' $i >&2; read x < " + gate +
-                              "; done; printf '\\rdone   \\n' >&2; printf 'no end'"}));
-  for (const std::string form : {"10%|##", "20%|##", "30%|##"}) {
-    ASSERT_TRUE(terminal.AwaitText(form));
-    Open(gate);
+                          "for i in 1 2 3; do printf '\\r%d0%%|##' $i >&2; read x < " + directory_ +
+                              "/$i; done; printf '\\rdone   \\n' >&2; printf 'no end'"}));
+  for (size_t i = 0; i < gates.size(); ++i) {
+    ASSERT_TRUE(terminal.AwaitText(std::to_string(i + 1) + "0%|##"));
+    Open(gates[i]);
   }
   EXPECT_EQ(terminal.AwaitEnd(), 0);
   EXPECT_THAT(terminal.bytes(), HasSubstr("\r10%|##\r20%|##\r30%|##\rdone   \r\n"));
