@@ -1,0 +1,165 @@
+// Operators without a rule: gathered with one warning that names them and the bytes, or an error; what
+// they write goes back to where it lay. Plain tensors beside sharded ones: warned of where asked for.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "c10/util/Exception.h"
+#include "parallel/shard/dispatch/promotion.h"
+#include "parallel/shard/shard_tensor.h"
+#include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/shard/drawn_layouts.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+class CapturedWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+  std::vector<std::string> texts;
+};
+
+// [7, 3] of float64, 168 bytes, cut along the rows by all ranks.
+struct Rows {
+  explicit Rows(const JoinedWorld& world)
+      : whole(at::arange(21, at::kDouble).view({7, 3})),
+        spec(make_spec(mesh_of_world({world.size}),
+                       ShardLayout::split({world.size}, {Shard(0)}, {7, 3}))) {}
+
+  at::Tensor tensor() const { return ShardTensor(part_of(whole, *spec), spec); }
+
+  const at::Tensor whole;
+  const SpecPtr spec;
+};
+
+void expect_replicated(const at::Tensor& is, const at::Tensor& should) {
+  ASSERT_TRUE(is_shard_tensor(is));
+  EXPECT_TRUE(spec_of(is)->is_replicated());
+  EXPECT_TRUE(at::equal(local_of(is), should));
+}
+
+void fall_back() {
+  const JoinedWorld world;
+  const Rows rows(world);
+  const at::Tensor x = rows.tensor();
+  const at::Tensor bounds = at::tensor({2.0, 8.0, 15.0}, at::kDouble);
+
+  CapturedWarnings warnings;
+  {
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    expect_replicated(at::bucketize(x, bounds), at::bucketize(rows.whole, bounds));
+    ASSERT_EQ(warnings.texts.size(), 1U);
+    EXPECT_NE(warnings.texts[0].find("aten::bucketize.Tensor has no rule"), std::string::npos);
+    EXPECT_NE(warnings.texts[0].find("168 bytes"), std::string::npos);
+    // One an operator, not one a call.
+    at::bucketize(x, bounds);
+    EXPECT_EQ(warnings.texts.size(), 1U);
+
+    // Several results.
+    const auto [values, places] = at::mode(x, 0);
+    const auto [whole_values, whole_places] = at::mode(rows.whole, 0);
+    expect_replicated(values, whole_values);
+    expect_replicated(places, whole_places);
+    EXPECT_EQ(warnings.texts.size(), 2U);
+  }
+
+  // In place and out=: the layout and the memory stay.
+  const at::Tensor index = at::tensor({0, 20, 4}, at::kLong);
+  const at::Tensor source = at::tensor({-1.0, -2.0, -3.0}, at::kDouble);
+  at::Tensor written = rows.tensor();
+  const void* memory = local_of(written).const_data_ptr();
+  written.put_(index, source);
+  EXPECT_EQ(spec_of(written)->placements(), Placements{Shard(0)});
+  EXPECT_EQ(local_of(written).const_data_ptr(), memory);
+  EXPECT_TRUE(
+      at::equal(ShardTensor(written).full_tensor(), rows.whole.clone().put_(index, source)));
+  at::Tensor out = at::zeros_like(x, at::kLong);
+  at::bucketize_out(out, x, bounds);
+  EXPECT_EQ(spec_of(out)->placements(), Placements{Shard(0)});
+  EXPECT_TRUE(at::equal(ShardTensor(out).full_tensor(), at::bucketize(rows.whole, bounds)));
+
+  // Gradients lie where their tensors do.
+  at::Tensor leaf = ShardTensor(part_of(rows.whole, *rows.spec), rows.spec, true);
+  at::take(leaf, index).sum().backward();
+  ASSERT_TRUE(is_shard_tensor(leaf.grad()));
+  EXPECT_EQ(spec_of(leaf.grad())->placements(), Placements{Shard(0)});
+  EXPECT_TRUE(
+      at::equal(ShardTensor(leaf.grad()).full_tensor(),
+                at::zeros({7, 3}, at::kDouble).put_(index, at::ones({3}, at::kDouble), true)));
+}
+
+void fall_back_strictly() {
+  const JoinedWorld world;
+  const Rows rows(world);
+  const at::Tensor x = rows.tensor();
+  const at::Tensor bounds = at::tensor({2.0, 8.0}, at::kDouble);
+  EXPECT_THROW(at::bucketize(x, bounds), MissingShardRuleError);
+  expect_error_on_all_ranks([&] { at::bucketize(x, bounds); },
+                            "aten::bucketize.Tensor has no rule for sharded tensors, and "
+                            "MESHRUN_SHARD_STRICT=1 forbids to gather its arguments (168 bytes)");
+  // Composite operators are taken apart into operators that have rules.
+  EXPECT_TRUE(at::equal(ShardTensor(at::square(x)).full_tensor(), at::square(rows.whole)));
+}
+
+void warn_of_plain_tensors() {
+  const JoinedWorld world;
+  const Rows rows(world);
+  const at::Tensor x = rows.tensor();
+  const at::Tensor row = at::ones({3}, at::kDouble);
+  CapturedWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  at::add(x, row);
+  EXPECT_TRUE(warnings.texts.empty());
+  const PromotionModeGuard warns(PromotionMode::kWarn);
+  at::add(x, at::scalar_tensor(1.0, at::kDouble));
+  EXPECT_TRUE(warnings.texts.empty()) << "a tensor without dimensions is Replicate in any mode";
+  at::add(x, row);
+  ASSERT_FALSE(warnings.texts.empty());
+  EXPECT_NE(warnings.texts[0].find("a plain tensor of [3] as Replicate"), std::string::npos);
+}
+
+// The manager's mesh where none is said.
+void take_the_managers_mesh() {
+  const JoinedWorld world;
+  const DeviceMesh& mesh = world.manager.initialize_mesh({1, world.size}, {"dp", "domain"});
+  const at::Tensor whole = at::arange(21, at::kDouble).view({7, 3});
+  const ShardTensor copies = ShardTensor::from_local(whole);
+  EXPECT_EQ(copies.spec()->mesh(), ShardMesh::of(mesh));
+  EXPECT_EQ(copies.placements(), (Placements{Replicate(), Replicate()}));
+  const SpecPtr spec = make_spec(
+      ShardMesh::of(mesh), ShardLayout::split({1, world.size}, {Replicate(), Shard(0)}, {7, 3}));
+  const ShardTensor rows = ShardTensor::from_local(part_of(whole, *spec), std::nullopt,
+                                                   Placements{Replicate(), Shard(0)});
+  EXPECT_EQ(rows.spec()->layout(), spec->layout());
+  EXPECT_TRUE(at::equal(rows.full_tensor(), whole));
+}
+
+const bool kRegistered = register_rank_function("fall back", fall_back) &&
+                         register_rank_function("fall back strictly", fall_back_strictly) &&
+                         register_rank_function("warn of plain tensors", warn_of_plain_tensors) &&
+                         register_rank_function("take the manager's mesh", take_the_managers_mesh);
+
+TEST(FallbackTest, WithoutARuleArgumentsAreGatheredWithOneWarning) {
+  run_in_worlds("fall back", {2, 3}, {"ucx"});
+}
+
+TEST(FallbackTest, StrictlyItIsAnErrorOnAllRanks) {
+  std::vector<Variables> ranks = env_ranks(2);
+  for (Variables& rank : ranks) rank["MESHRUN_SHARD_STRICT"] = "1";
+  expect_success(run_ranks("fall back strictly", ranks));
+}
+
+TEST(FallbackTest, PlainTensorsAreWarnedOfWhereAskedFor) {
+  run_in_worlds("warn of plain tensors", {2}, {"ucx"});
+}
+
+TEST(FallbackTest, AMeshThatIsNotSaidIsTheManagers) {
+  run_in_worlds("take the manager's mesh", {2}, {"ucx"});
+}
+
+}  // namespace
+}  // namespace meshrun
