@@ -175,6 +175,7 @@ OperatorCase ordered(Draw& draw) {
                            top,
                            std::get<0>(at::kthvalue(t[0], k, dim)),
                            std::get<0>(at::cummax(t[0], dim)),
+                           std::get<0>(at::cummin(t[0], dim)),
                            at::logcumsumexp(t[0], dim)};
           }};
 }

@@ -70,9 +70,30 @@ OperatorCase moves(Draw& draw) {
   }
 }
 
+// New tensors of a sharded one's layout, and of another shape.
+OperatorCase created(Draw& draw) {
+  const std::vector<int64_t> shape = {draw.extent(), draw.extent()};
+  return {"new_zeros, new_ones, new_full, new_empty",
+          {draw.normal(shape)},
+          [shape](const Tensors& t) {
+            const at::Tensor x = t[0].detach();
+            return Tensors{x.new_zeros(shape),
+                           x.new_ones(shape),
+                           x.new_full(shape, 0.5),
+                           x.new_zeros({3, 2}),
+                           x.new_full({4}, 2, at::kFloat),
+                           at::full_like(x, 3),
+                           at::ones_like(x),
+                           x.new_empty(shape).fill_(1.5),
+                           x.new_empty_strided(shape, {1, shape[0]}).fill_(2.5),
+                           at::empty_like(x).copy_(x)};
+          },
+          Equality::kBits};
+}
+
 const bool kRegistered = register_operator_cases("joining", [](Draw& draw) {
   using Drawn = OperatorCase (*)(Draw&);
-  return draw.one_of<Drawn>({&cat, &stack, &moves, &moves})(draw);
+  return draw.one_of<Drawn>({&cat, &stack, &moves, &moves, &created})(draw);
 });
 
 }  // namespace

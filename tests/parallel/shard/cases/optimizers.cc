@@ -87,6 +87,42 @@ OperatorCase lists(Draw& draw) {
       }};
 }
 
+// All of the others, within the domain of each.
+OperatorCase more_lists(Draw& draw) {
+  using Unary = std::vector<at::Tensor> (*)(at::TensorList);
+  static const std::vector<Unary> kUnary = {
+      &at::_foreach_abs,   &at::_foreach_acos,   &at::_foreach_asin,    &at::_foreach_atan,
+      &at::_foreach_ceil,  &at::_foreach_cos,    &at::_foreach_cosh,    &at::_foreach_erf,
+      &at::_foreach_erfc,  &at::_foreach_exp,    &at::_foreach_expm1,   &at::_foreach_floor,
+      &at::_foreach_frac,  &at::_foreach_lgamma, &at::_foreach_log,     &at::_foreach_log10,
+      &at::_foreach_log1p, &at::_foreach_log2,   &at::_foreach_neg,     &at::_foreach_reciprocal,
+      &at::_foreach_round, &at::_foreach_rsqrt,  &at::_foreach_sigmoid, &at::_foreach_sign,
+      &at::_foreach_sin,   &at::_foreach_sinh,   &at::_foreach_sqrt,    &at::_foreach_tan,
+      &at::_foreach_tanh,  &at::_foreach_trunc};
+  const auto between = [&](std::vector<int64_t> shape) {
+    return at::sigmoid(draw.normal(shape)) * 0.8 + 0.1;
+  };
+  return {"foreach, one by one",
+          {between({draw.extent(), draw.extent()}), between({draw.extent()})},
+          [](const Tensors& t) {
+            const Tensors some = {t[0], t[1]};
+            const Tensors plain = {t[0].detach(), t[1].detach()};
+            Tensors results;
+            const auto append = [&](const Tensors& more) {
+              results.insert(results.end(), more.begin(), more.end());
+            };
+            for (const Unary call : kUnary) append(call(some));
+            append(at::_foreach_clamp_max(some, 0.6));
+            append(at::_foreach_clamp_min(some, 0.4));
+            append(at::_foreach_maximum(some, 0.3));
+            append(at::_foreach_minimum(some, 0.7));
+            append(at::_foreach_pow(some, 3));
+            append(at::_foreach_max(plain));
+            append(at::_foreach_powsum(plain));
+            return results;
+          }};
+}
+
 OperatorCase fused(Draw& draw) {
   const std::vector<int64_t> shape = {draw.extent(), draw.extent()};
   const bool is_adamw = draw.chance(0.5);
@@ -109,6 +145,25 @@ OperatorCase fused(Draw& draw) {
         return Tensors{parameter[0], average[0], square[0]};
       }};
   return drawn;
+}
+
+OperatorCase fused_without_averages(Draw& draw) {
+  const std::vector<int64_t> shape = {draw.extent(), draw.extent()};
+  const bool is_adagrad = draw.chance(0.5);
+  return {is_adagrad ? "fused Adagrad" : "fused SGD",
+          {draw.normal(shape), draw.normal(shape), draw.positive(shape)},
+          [is_adagrad](const Tensors& t) {
+            const Tensors parameter = {t[0].detach() * 1};
+            const Tensors gradient = {t[1].detach()};
+            const Tensors state = {t[2].detach() * 1};
+            if (is_adagrad) {
+              at::_fused_adagrad_(parameter, gradient, state, Tensors{at::ones({}, at::kFloat)},
+                                  0.1, 0.01, 0.02, 1e-8, false);
+            } else {
+              at::_fused_sgd_(parameter, gradient, state, 0.01, 0.9, 0.1, 0.0, true, false, false);
+            }
+            return Tensors{parameter[0], state[0]};
+          }};
 }
 
 struct Autocast {
@@ -144,12 +199,16 @@ OperatorCase autocast(Draw& draw) {
 }
 
 const bool kRegistered = register_operator_cases("optimizers", [](Draw& draw) {
-  switch (draw.integer(0, 4)) {
+  switch (draw.integer(0, 6)) {
     case 0:
       return lists(draw);
     case 1:
-      return fused(draw);
+      return more_lists(draw);
     case 2:
+      return fused(draw);
+    case 3:
+      return fused_without_averages(draw);
+    case 4:
       return autocast(draw);
     default:
       return training(draw);

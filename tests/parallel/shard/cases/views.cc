@@ -45,7 +45,7 @@ OperatorCase reshape(Draw& draw) {
           [=](const Tensors& x) {
             const at::Tensor y =
                 turned ? x[0].transpose(0, -1).contiguous().transpose(0, -1) : x[0];
-            return Tensors{y.reshape(to), y.flatten()};
+            return Tensors{y.reshape(to), y.flatten(), y.ravel(), y.unflatten(0, {y.size(0), 1})};
           },
           Equality::kBits};
 }
@@ -140,6 +140,13 @@ OperatorCase parts(Draw& draw) {
               [=](const Tensors& t) {
                 Tensors all = t[0].split_with_sizes({start, end - start, extent - end}, dim);
                 for (const at::Tensor& piece : t[0].chunk(size, dim)) all.push_back(piece * 2);
+                for (const at::Tensor& piece : at::unsafe_split(t[0], size, dim)) {
+                  all.push_back(piece * 3);
+                }
+                const Extents sizes = {start, extent - start};
+                for (const at::Tensor& piece : at::unsafe_split_with_sizes(t[0], sizes, dim)) {
+                  all.push_back(piece * 4);
+                }
                 return all;
               },
               Equality::kBits};
