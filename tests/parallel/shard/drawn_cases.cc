@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -129,6 +130,13 @@ std::string difference(const at::Tensor& is, const at::Tensor& should, Equality 
     return "other infinities or NaNs";
   }
   const at::Tensor apart = (a - b).masked_fill(finite.logical_not(), 0);
+  if (equality == Equality::kUlps && at::isFloatingType(is.scalar_type())) {
+    const at::Tensor size = should.masked_fill(finite.logical_not(), 0).abs();
+    const at::Tensor above = at::full_like(size, std::numeric_limits<double>::infinity());
+    const at::Tensor unit = (at::nextafter(size, above) - size).to(at::kDouble);
+    const double most = (apart.abs() / unit).max().item<double>();
+    return most <= 4 ? "" : fmt::format("{} units in the last place apart", most);
+  }
   const double relative =
       apart.norm().item<double>() /
       std::max(b.masked_fill(finite.logical_not(), 0).norm().item<double>(), 1e-3);

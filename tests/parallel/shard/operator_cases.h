@@ -26,7 +26,8 @@ using Tensors = std::vector<at::Tensor>;
 
 enum class Equality : uint8_t {
   kBits,      // moves and arithmetic
-  kRounding,  // sums and transcendental functions: 1e-10 in relative L2 (float32: 1e-5)
+  kUlps,      // transcendental functions: 4 units in the last place of each element
+  kRounding,  // sums: 1e-10 in relative L2 (float32: 1e-5)
 };
 
 struct OperatorCase {

@@ -28,6 +28,7 @@ OperatorCase rows(Draw& draw) {
       [=](const Tensors& t) {
         return Tensors{at::index_select(t[1], dim, t[0]), t[1].transpose(0, dim).index({t[0]})};
       }};
+  drawn.equality = Equality::kBits;
   maybe_plain(draw, drawn, 0);
   return drawn;
 }
@@ -46,10 +47,12 @@ OperatorCase gather(Draw& draw) {
                      [=](const Tensors& t) { return Tensors{at::gather(t[1], dim, t[0])}; }};
   if (draw.chance(0.3)) {
     const at::Tensor order = x.argsort(int64_t{1}, false);
-    return {"take_along_dim", {order, x}, [](const Tensors& t) {
-              return Tensors{at::take_along_dim(t[1], t[0], 1)};
-            }};
+    return {"take_along_dim",
+            {order, x},
+            [](const Tensors& t) { return Tensors{at::take_along_dim(t[1], t[0], 1)}; },
+            Equality::kBits};
   }
+  drawn.equality = Equality::kBits;
   maybe_plain(draw, drawn, 0);
   return drawn;
 }
@@ -64,7 +67,8 @@ OperatorCase embedding(Draw& draw) {
                      [=](const Tensors& t) {
                        return Tensors{at::embedding(t[1], t[0], padding, by_frequency),
                                       at::one_hot(t[0], rows), at::one_hot(t[0])};
-                     }};
+                     },
+                     Equality::kBits};
   maybe_plain(draw, drawn, 0);
   return drawn;
 }
@@ -84,12 +88,15 @@ OperatorCase scatter(Draw& draw) {
   Extents vector(3, 1);
   vector[static_cast<size_t>(dim)] = order.numel();
   const at::Tensor places = order.view(vector).expand(shape).contiguous();
-  return {"scatter", {places, draw.normal(shape), x}, [=](const Tensors& t) {
+  return {"scatter",
+          {places, draw.normal(shape), x},
+          [=](const Tensors& t) {
             at::Tensor y = t[2] * 1;
             y.scatter_(dim, t[0], t[1]);
             return Tensors{at::scatter(t[2], dim, t[0], t[1]), at::scatter(t[2], dim, t[0], 0.5), y,
                            at::scatter_reduce(t[2], dim, t[0], t[1], "amax")};
-          }};
+          },
+          Equality::kBits};
 }
 
 OperatorCase scatter_add(Draw& draw) {
@@ -159,7 +166,8 @@ OperatorCase masked(Draw& draw) {
           {draw.integers(shape, 0, 1), draw.normal(shape)},
           [](const Tensors& t) {
             return Tensors{at::masked_select(t[1], t[0] > 0), at::nonzero(t[0])};
-          }};
+          },
+          Equality::kBits};
 }
 
 OperatorCase ordered(Draw& draw) {

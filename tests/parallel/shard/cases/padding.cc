@@ -28,9 +28,10 @@ const bool kRegistered = register_operator_cases("padding", [](Draw& draw) {
   const std::optional<double> value =
       mode == "constant" && draw.chance(0.7) ? std::optional(1.5) : std::nullopt;
   return OperatorCase{
-      fmt::format("pad {} {} of {}", mode, pad, shape), {x}, [=](const Tensors& inputs) {
-        return Tensors{at::pad(inputs[0], pad, mode, value)};
-      }};
+      fmt::format("pad {} {} of {}", mode, pad, shape),
+      {x},
+      [=](const Tensors& inputs) { return Tensors{at::pad(inputs[0], pad, mode, value)}; },
+      Equality::kBits};
 });
 
 }  // namespace

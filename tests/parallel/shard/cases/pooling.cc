@@ -77,6 +77,7 @@ OperatorCase draw_max(Draw& draw) {
                        return max_pool(dims, indices, inputs[0], w);
                      }};
   drawn.no_partial = true;  // infinities have no summands
+  drawn.equality = Equality::kBits;
   return drawn;
 }
 

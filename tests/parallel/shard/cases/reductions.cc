@@ -105,21 +105,15 @@ OperatorCase truths(Draw& draw, const at::Tensor& x, bool keepdim, const Dims& d
                 at::allclose(y, y + 1e-12) ? 1.0 : 0.0,
                 at::allclose(y, y * 1.1) ? 1.0 : 0.0,
                 mask.any().is_nonzero() ? 1.0 : 0.0};
-            return Tensors{mask.all(),
-                           mask.any(),
-                           mask.all(dim, keepdim),
-                           mask.any(dim, keepdim),
-                           at::all(mask, dims.empty() ? Dims{0} : dims, keepdim),
-                           at::any(t[0], dims.empty() ? Dims{0} : dims, keepdim),
-                           // Bytes have truths of their own dtype, no dimension its own meaning.
-                           at::all(t[0].to(at::kByte)),
-                           at::any(t[0].to(at::kByte) * 3, dim, keepdim),
-                           at::all(t[0].to(at::kByte) * 3, dims, keepdim),
-                           at::any(t[0].to(at::kByte) * 3, dims, keepdim),
-                           at::all(t[0], dims, keepdim),
-                           at::count_nonzero(t[0]),
-                           at::count_nonzero(t[0], dims),
-                           at::tensor(answers)};
+            return Tensors{
+                mask.all(), mask.any(), mask.all(dim, keepdim), mask.any(dim, keepdim),
+                at::all(mask, dims.empty() ? Dims{0} : dims, keepdim),
+                at::any(t[0], dims.empty() ? Dims{0} : dims, keepdim),
+                // Bytes have truths of their own dtype, no dimension its own meaning.
+                at::all(t[0].to(at::kByte)), at::any(t[0].to(at::kByte) * 3, dim, keepdim),
+                at::all(t[0].to(at::kByte) * 3, dims, keepdim),
+                at::any(t[0].to(at::kByte) * 3, dims, keepdim), at::all(t[0], dims, keepdim),
+                at::count_nonzero(t[0]), at::count_nonzero(t[0], dims), at::tensor(answers)};
           },
           Equality::kBits,
           true,
