@@ -31,6 +31,15 @@ int64_t number_of(const char* variable, int64_t otherwise) {
   return text == nullptr ? otherwise : std::atoll(text);
 }
 
+// Averages in place of sums.
+ShardLayout averaged(const ShardLayout& layout) {
+  Placements placements = layout.placements();
+  for (Placement& placement : placements) {
+    if (placement.is_partial()) placement = Partial(PartialOp::kAvg);
+  }
+  return layout.with_placements(placements);
+}
+
 bool contains(const std::vector<size_t>& indices, size_t index) {
   return std::find(indices.begin(), indices.end(), index) != indices.end();
 }
@@ -57,9 +66,11 @@ PlacedCase::PlacedCase(const OperatorCase& drawn, Draw& draw, const ShardMesh::P
       continue;
     }
     any_sharded = true;
-    const SpecPtr spec = make_spec(mesh, draw_layout(draw, mesh->shape(), input.sizes().vec(),
-                                                     wants && !drawn.no_partial && input.dim() > 0,
-                                                     !contains(drawn.never_sharded, i)));
+    ShardLayout layout = draw_layout(draw, mesh->shape(), input.sizes().vec(),
+                                     wants && !drawn.no_partial && input.dim() > 0,
+                                     !contains(drawn.never_sharded, i));
+    if (layout.has_partial() && draw.chance(0.3)) layout = averaged(layout);
+    const SpecPtr spec = make_spec(mesh, std::move(layout));
     any_partial |= spec->has_partial();
     said += fmt::format(", {}", spec->to_string());
     sharded.push_back(ShardTensor(part_of(input, *spec), spec, wants));

@@ -87,6 +87,10 @@ at::Tensor part_of(const at::Tensor& whole, const ShardTensorSpec& spec) {
     const int64_t ranks = spec.mesh()->shape()[static_cast<size_t>(axis)];
     const int64_t own = spec.mesh()->coordinate()[static_cast<size_t>(axis)];
     if (ranks == 1) continue;
+    if (spec.placements()[static_cast<size_t>(axis)].op() == PartialOp::kAvg) {
+      part = own == 0 ? part + 2.0 : own == 1 ? part - 2.0 : part;
+      continue;
+    }
     part = own == 0 ? part + 2.0 : own == 1 ? at::full_like(part, -2.0) : at::zeros_like(part);
   }
   return part;

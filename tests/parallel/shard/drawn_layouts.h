@@ -43,7 +43,8 @@ ShardLayout with_uneven_cuts(Draw& draw, const ShardLayout& layout);
 ShardLayout draw_layout(Draw& draw, const std::vector<int64_t>& mesh_shape,
                         const std::vector<int64_t>& shape, bool may_be_partial, bool may_be_cut);
 
-// This rank's part, in memory of its own. The summands of a Partial differ, and none is the whole.
+// This rank's part, in memory of its own. The summands of a Partial differ, and none is the whole;
+// of an average likewise.
 at::Tensor part_of(const at::Tensor& whole, const ShardTensorSpec& spec);
 
 // The mesh of that shape of all ranks of the manager's world.
