@@ -85,6 +85,17 @@ TEST(WireBytesTest, SummandsOfOtherPiecesAreTheOnlyOnesThatLeave) {
   }
 }
 
+// What an all-reduce itself sends is the backend's.
+TEST(WireBytesTest, SummandsThatAllNeedTravelInOneAllReduce) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({2, 2}, 3);
+  const SpecPtr from = make_spec(mesh, ShardLayout::split({2, 2}, {Partial(), Shard(0)}, {10, 3}));
+  redistribute_local(at::ones(from->local_shape()), from,
+                     target_spec(from, {Replicate(), Shard(0)}));
+  EXPECT_EQ(LoopbackBackend::of(mesh->axis_group(0)).num_calls(), 1);
+  EXPECT_EQ(calls(*mesh), 1);
+  EXPECT_EQ(received(*mesh), 0);
+}
+
 TEST(WireBytesTest, AMeshOfThreeAxesMovesAlongTheOnesThatChange) {
   const ShardMesh::Ptr mesh = mesh_without_wire({2, 2, 2}, 5);
   const SpecPtr from =
