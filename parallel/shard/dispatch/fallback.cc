@@ -10,11 +10,13 @@
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
+#include "parallel/comm/interface/call_comparer.h"
 #include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/library.h"
 
 namespace meshrun {
@@ -81,12 +83,33 @@ bool draws_random_numbers(const c10::OperatorHandle& op, const Stack& stack) {
   return true;
 }
 
+// Takes part with the problem alone, so that ranks that pass plain tensors hear of it. A group whose
+// backend does not compare calls tells nobody.
+[[noreturn]] void refuse_collective(const c10::OperatorHandle& op, const Stack& stack) {
+  const std::string& name = op.schema().name();
+  const std::string problem =
+      fmt::format("{} takes local tensors: pass ShardTensor::to_local()", name);
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  const c10::IValue* values = stack.data() + (stack.size() - arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() != "process_group") continue;
+    const auto group = values[i].toCustomClass<c10d::ProcessGroup>();
+    const ComparingBackend comparer = cpu_comparer_of(*group);
+    if (!comparer) break;
+    VCall call;
+    call.problem = problem;
+    try {
+      comparer->compare(name, 0, std::move(call))->wait();
+    } catch (const std::exception&) {
+      // The others have it, too.
+    }
+  }
+  throw ShardTensorError(problem);
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const std::string& name = op.schema().name();
-  if (name.starts_with("c10d::")) {
-    throw ShardTensorError(
-        fmt::format("{} takes local tensors: pass ShardTensor::to_local()", name));
-  }
+  if (name.starts_with("c10d::")) refuse_collective(op, *stack);
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
     return;

@@ -407,6 +407,8 @@ void refuse_collectives(const JoinedWorld& world) {
   std::vector<at::Tensor> tensors = {x.detach()};
   refuses("c10d's allreduce", [&] { world.manager.world()->allreduce(tensors)->wait(); });
   refuses("c10d's broadcast", [&] { world.manager.world()->broadcast(tensors)->wait(); });
+  std::vector<at::Tensor> mixed = {world.rank == 0 ? x.detach() : at::ones({7, 3})};
+  refuses("c10d's allreduce on rank 0", [&] { world.manager.world()->allreduce(mixed)->wait(); });
 }
 
 void make_from_local(const JoinedWorld& world) {
