@@ -106,11 +106,12 @@ void AddNode(FlagSet& root, Commands* commands) {
   AddCommon(undrain, values.get());
   FlagSet node = root.Command("node", "Commands for single hosts");
   node.ListUnder("Hosts");
-  FlagSet remove = node.Command("rm",
-                                "Forgets a lost node\n\n"
-                                "The coordinator does it by itself after its --keep-lost-nodes. "
-                                "Where ranks of a job may still\ncompute there, it refuses until the "
-                                "host's fence time is over.");
+  FlagSet remove =
+      node.Command("rm",
+                   "Forgets a lost node\n\n"
+                   "The coordinator does it by itself after its --keep-lost-nodes. "
+                   "Where ranks of a job may still\ncompute there, it refuses until the "
+                   "host's fence time is over.");
   remove.ListUnder("Commands");
   remove.Switch("--gone", &values->gone,
                 "The host is switched off, or cut off for good: wait for no fence time");

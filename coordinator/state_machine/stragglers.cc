@@ -106,8 +106,8 @@ void Stragglers::Judge(Job& job, Watch& watch) {
   const double median = Median(computes);
   const double step = Median(steps);
   for (double& value : computes) value = std::abs(value - median);
-  const double excess =
-      std::max({kOfMedian * median, kOfDeviation * Median(computes), kOfStep * step, kFloorSeconds});
+  const double excess = std::max(
+      {kOfMedian * median, kOfDeviation * Median(computes), kOfStep * step, kFloorSeconds});
   std::vector<Pace> found;
   bool recovered = false;
   for (const Pace& pace : paces) {
@@ -155,9 +155,9 @@ void Stragglers::Tell(Job& job, const std::vector<Pace>& found, double median, d
     *straggler.mutable_since() = ToProtoTimestamp(context_.wall);
     if (i > kNamed) continue;
     if (i == kNamed) {
-      context_.Record("StragglerFound", job.id(), "",
-                      fmt::format("{} more ranks compute for longer than the others",
-                                  found.size() - kNamed));
+      context_.Record(
+          "StragglerFound", job.id(), "",
+          fmt::format("{} more ranks compute for longer than the others", found.size() - kNamed));
       continue;
     }
     context_.Record(

@@ -115,8 +115,8 @@ absl::Status Standing::Judge(std::string_view pem) {
     }
     if (known_.size() >= kMostKnown) known_.clear();
     it = known_
-             .emplace(std::string(pem), Known{certificate->common_name, certificate->serial,
-                                              certificate->not_after})
+             .emplace(std::string(pem),
+                      Known{certificate->common_name, certificate->serial, certificate->not_after})
              .first;
   }
   const Known& known = it->second;

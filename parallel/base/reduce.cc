@@ -445,8 +445,8 @@ std::string reduction_problem(ReductionOp op, DType dtype) {
 
 DType Reduction::partial() const {
   const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-  const bool rounds = op == ReductionOp::kSum || op == ReductionOp::kAverage ||
-                      op == ReductionOp::kProduct;
+  const bool rounds =
+      op == ReductionOp::kSum || op == ReductionOp::kAverage || op == ReductionOp::kProduct;
   return is_half && rounds && accumulate == Accumulate::kWide ? DType::kFloat32 : dtype;
 }
 

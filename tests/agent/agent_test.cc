@@ -539,8 +539,9 @@ TEST_F(AgentTest, ReportsAreDatagramsThatNeverBlock) {
   char buffer[1024];
   const ssize_t n = ::recv(socket.get(), buffer, sizeof(buffer), 0);
   ASSERT_GT(n, 0);
-  EXPECT_EQ(std::string(buffer, n),
-            R"({"step":12,"loss":0.5,"note":"a \"b\"","waited_seconds":0.25,"metrics":{"lr":0.001}})");
+  EXPECT_EQ(
+      std::string(buffer, n),
+      R"({"step":12,"loss":0.5,"note":"a \"b\"","waited_seconds":0.25,"metrics":{"lr":0.001}})");
   // Nobody reads: far more than the socket holds.
   for (int i = 0; i < 100'000; ++i) agent.Report({.step = i});
   EXPECT_TRUE(agent.ReportReliably({.step = 13, .note = "done"}).ok());
@@ -553,7 +554,8 @@ TEST(FormatReportTest, WritesNonFiniteNumbersAsPythonDoes) {
   EXPECT_EQ(FormatReport({.metrics = {{"a", -INFINITY}, {"b", INFINITY}}}),
             R"({"metrics":{"a":-Infinity,"b":Infinity}})");
   EXPECT_EQ(FormatReport({}), "{}");
-  EXPECT_EQ(FormatReport({.step = 3, .waited_seconds = 0.25}), R"({"step":3,"waited_seconds":0.25})");
+  EXPECT_EQ(FormatReport({.step = 3, .waited_seconds = 0.25}),
+            R"({"step":3,"waited_seconds":0.25})");
 }
 
 TEST(AgentEnvironmentTest, NamesWhatIsMissingOrMalformed) {

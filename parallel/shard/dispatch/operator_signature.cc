@@ -30,7 +30,8 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
   for (size_t i = 0; i < arguments.size(); ++i) {
     bool is_list = false;
     if (!is_tensor_type(arguments[i].type(), is_list)) continue;
-    const bool written = arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
+    const bool written =
+        arguments[i].alias_info() != nullptr && arguments[i].alias_info()->isWrite();
     tensors.push_back({i, is_list, written, arguments[i].is_out()});
     num_written += written ? 1 : 0;
   }

@@ -42,7 +42,8 @@ bool keeps_partial(const std::vector<Operand>& operands, size_t axis, Linearity 
       return partial.size() == 1 && partial.front() == 0;
     case Linearity::kSum:
       // One operand is added to a number, which every rank would add.
-      return partial.size() == read && read > 1 && std::all_of(partial.begin(), partial.end(), same);
+      return partial.size() == read && read > 1 &&
+             std::all_of(partial.begin(), partial.end(), same);
     case Linearity::kProduct:
       return partial.size() == 1;
   }
@@ -112,8 +113,7 @@ BroadcastLayout broadcast(const std::vector<int64_t>& mesh_shape,
   for (size_t axis = 0; axis < placements.size(); ++axis) {
     Placement kept;
     if (placements[axis].is_shard() || !keeps_partial(operands, axis, linearity, kept)) continue;
-    if (fixed >= 0 &&
-        operands[static_cast<size_t>(fixed)].layout->placements()[axis] != kept) {
+    if (fixed >= 0 && operands[static_cast<size_t>(fixed)].layout->placements()[axis] != kept) {
       continue;
     }
     placements[axis] = kept;
@@ -126,8 +126,7 @@ BroadcastLayout broadcast(const std::vector<int64_t>& mesh_shape,
     std::vector<DimCut> own_cuts(operand.shape.size());
     for (size_t d = 0; d < operand.shape.size(); ++d) {
       const DimCut& cut = cuts[d + static_cast<size_t>(shift)];
-      const bool broadcasts =
-          operand.shape[d] == 1 && shape[d + static_cast<size_t>(shift)] != 1;
+      const bool broadcasts = operand.shape[d] == 1 && shape[d + static_cast<size_t>(shift)] != 1;
       own_cuts[d].sizes = {operand.shape[d]};
       if (broadcasts || cut.axes.empty()) continue;
       own_cuts[d] = cut;

@@ -67,8 +67,8 @@ std::vector<DimCut> nested_cuts(const Extents& mesh_shape, const Placements& pla
   std::vector<DimCut> cuts;
   cuts.reserve(global_shape.size());
   for (size_t dim = 0; dim < global_shape.size(); ++dim) {
-    cuts.push_back(nested_cut(mesh_shape, placements, static_cast<int64_t>(dim), global_shape[dim],
-                              split));
+    cuts.push_back(
+        nested_cut(mesh_shape, placements, static_cast<int64_t>(dim), global_shape[dim], split));
   }
   return cuts;
 }
@@ -158,10 +158,10 @@ ShardLayout ShardLayout::with_cuts(Extents mesh_shape, Placements placements,
     const Extents axes = axes_of(layout.placements_, static_cast<int64_t>(dim));
     const int64_t pieces = pieces_of(layout.mesh_shape_, axes);
     if (cuts[dim].axes != axes || static_cast<int64_t>(cuts[dim].sizes.size()) != pieces) {
-      throw ShardLayoutError(
-          fmt::format("dimension {} is cut into {} pieces [{}], and {} on the mesh {} cut it into {}",
-                      dim, cuts[dim].sizes.size(), fmt::join(cuts[dim].sizes, ", "),
-                      to_string(layout.placements_), fmt::join(layout.mesh_shape_, "x"), pieces));
+      throw ShardLayoutError(fmt::format(
+          "dimension {} is cut into {} pieces [{}], and {} on the mesh {} cut it into {}", dim,
+          cuts[dim].sizes.size(), fmt::join(cuts[dim].sizes, ", "), to_string(layout.placements_),
+          fmt::join(layout.mesh_shape_, "x"), pieces));
     }
     for (const int64_t size : cuts[dim].sizes) {
       if (size < 0) {
@@ -185,10 +185,10 @@ ShardLayout ShardLayout::infer(Extents mesh_shape, Placements placements,
   const size_t ndim = local_shapes.front().size();
   for (size_t rank = 0; rank < local_shapes.size(); ++rank) {
     if (local_shapes[rank].size() != ndim) {
-      throw ShardLayoutError(fmt::format(
-          "the local tensor has {} dimensions at mesh coordinate [{}] and {} at [{}]", ndim,
-          fmt::join(coordinates[0], ", "), local_shapes[rank].size(),
-          fmt::join(coordinates[rank], ", ")));
+      throw ShardLayoutError(
+          fmt::format("the local tensor has {} dimensions at mesh coordinate [{}] and {} at [{}]",
+                      ndim, fmt::join(coordinates[0], ", "), local_shapes[rank].size(),
+                      fmt::join(coordinates[rank], ", ")));
     }
   }
   placements = normalized(std::move(placements), static_cast<int64_t>(ndim));
@@ -213,9 +213,8 @@ ShardLayout ShardLayout::infer(Extents mesh_shape, Placements placements,
         throw ShardLayoutError(fmt::format(
             "the local tensors do not make a grid under {}: dimension {} is {} at mesh coordinate "
             "[{}] and {} at [{}]",
-            to_string(placements), dim, size,
-            fmt::join(coordinates[said_by[dim][piece]], ", "), local_shapes[rank][dim],
-            fmt::join(coordinates[rank], ", ")));
+            to_string(placements), dim, size, fmt::join(coordinates[said_by[dim][piece]], ", "),
+            local_shapes[rank][dim], fmt::join(coordinates[rank], ", ")));
       }
     }
   }
@@ -259,8 +258,8 @@ void ShardLayout::finish() {
     has_partial_ |= placement.is_partial();
     is_replicated_ &= placement.is_replicate();
     hash_ = mixed(hash_, static_cast<int64_t>(placement.kind()));
-    hash_ = mixed(hash_, placement.is_partial() ? static_cast<int64_t>(placement.op())
-                                                : placement.dim());
+    hash_ = mixed(hash_,
+                  placement.is_partial() ? static_cast<int64_t>(placement.op()) : placement.dim());
   }
   for (const DimCut& cut : cuts_) {
     global_shape_.push_back(std::accumulate(cut.sizes.begin(), cut.sizes.end(), int64_t{0}));

@@ -37,9 +37,8 @@ at::Tensor like(const at::Tensor& self, Dtype dtype, Layout layout, OnDevice dev
 at::Tensor full_like(const at::Tensor& self, const at::Scalar& value, Dtype dtype, Layout layout,
                      OnDevice device, std::optional<bool> pin, Format format) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return wrap(
-      at::full_like(local_of(self), value, options_of(dtype, layout, device, pin), format),
-      gradient_spec(spec_of(self)));
+  return wrap(at::full_like(local_of(self), value, options_of(dtype, layout, device, pin), format),
+              gradient_spec(spec_of(self)));
 }
 
 // Of the same shape: of the same layout; else Replicate.
@@ -61,9 +60,9 @@ at::Tensor new_full(const at::Tensor& self, at::IntArrayRef size, const at::Scal
                     Dtype dtype, Layout layout, OnDevice device, std::optional<bool> pin) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = new_spec(self, size);
-  return wrap(local_of(self).new_full(spec->local_shape(), value,
-                                      options_of(dtype, layout, device, pin)),
-              spec);
+  return wrap(
+      local_of(self).new_full(spec->local_shape(), value, options_of(dtype, layout, device, pin)),
+      spec);
 }
 
 // The order of the strides is kept; the local memory is dense.

@@ -3,8 +3,6 @@
 // each operation as a case: its ranks' pieces, and what a plain loop makes of them.
 #pragma once
 
-#include "parallel/comm/ucx/engine/planning/algorithms.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +18,8 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include "parallel/comm/ucx/engine/planning/algorithms.h"
 
 namespace meshrun::ucx::planned {
 
@@ -312,12 +312,13 @@ enum class Shape {
   kUnknownToTheOther,
   kOneMessage,  // of rows that the other end does not have
 };
-inline constexpr Shape kShapes[] = {Shape::kDim0,       Shape::kRowsAtReceiver,    Shape::kRowsAtSender,
-                             Shape::kRowsAtBoth, Shape::kUnknownToTheOther, Shape::kOneMessage};
+inline constexpr Shape kShapes[] = {
+    Shape::kDim0,       Shape::kRowsAtReceiver,    Shape::kRowsAtSender,
+    Shape::kRowsAtBoth, Shape::kUnknownToTheOther, Shape::kOneMessage};
 
 enum class Pattern { kEven, kUneven, kSomeZero, kOneHasAll, kAllZero };
 inline constexpr Pattern kPatterns[] = {Pattern::kEven, Pattern::kUneven, Pattern::kSomeZero,
-                                 Pattern::kOneHasAll, Pattern::kAllZero};
+                                        Pattern::kOneHasAll, Pattern::kAllZero};
 
 // Sizes are multiples of this, and so have rows of many lengths.
 inline constexpr int64_t kUnit = 48;

@@ -160,7 +160,8 @@ std::vector<std::vector<uint16_t>> all_reduced(const std::vector<std::vector<uin
     std::vector<std::byte> content(static_cast<size_t>(bytes));
     std::memcpy(content.data(), tensors[r].data(), content.size());
     tensor->write(content);
-    ranks.push_back({plan_all_reduce(c.place(static_cast<int>(r)), bytes / 2, reduction), {}, {tensor}});
+    ranks.push_back(
+        {plan_all_reduce(c.place(static_cast<int>(r)), bytes / 2, reduction), {}, {tensor}});
   }
   const Result got = Runner(c).run(ranks);
   if (result != nullptr) *result = got;
@@ -212,8 +213,9 @@ TEST(TwoLevelSumsTest, HalvesTravelInFloat32AndAreRoundedAndDividedOnce) {
               partial = first ? x : op == ReductionOp::kMax ? std::max(partial, x) : partial + x;
               first = false;
             }
-            total = host == 0 ? partial
-                              : op == ReductionOp::kMax ? std::max(total, partial) : total + partial;
+            total = host == 0                 ? partial
+                    : op == ReductionOp::kMax ? std::max(total, partial)
+                                              : total + partial;
           }
           if (op == ReductionOp::kAverage) total /= static_cast<float>(c.size);
           for (const auto& tensor : got) ASSERT_EQ(tensor[i], rounded(total)) << i;
@@ -256,7 +258,8 @@ TEST(TwoLevelSumsTest, InRankOrderWhereThatIsAskedForAndWhereMessagesAreFew) {
   place.tuning.messages = 16;
   EXPECT_TRUE(has_two_levels(place));
   // On one host, and on hosts of one rank, nothing changes.
-  for (const std::vector<int>& world : {std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 1, 2, 3}}) {
+  for (const std::vector<int>& world :
+       {std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 1, 2, 3}}) {
     const Hosts hosts(world);
     EXPECT_FALSE(has_two_levels({0, 4, hosts.is_one(), {}, &hosts}));
   }

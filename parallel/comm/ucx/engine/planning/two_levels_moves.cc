@@ -20,7 +20,9 @@ void broadcast_by_leaders(ScheduleBuilder& builder, const Place& place, const Pi
                           int root) {
   const Hosts& hosts = *place.hosts;
   const int root_host = hosts.host_of(root), here = hosts.host_of(place.rank);
-  const auto leader = [&](int host) { return host == root_host ? root : hosts.ranks(host).front(); };
+  const auto leader = [&](int host) {
+    return host == root_host ? root : hosts.ranks(host).front();
+  };
   const auto leader_at = [&](int position) {
     return leader((position + root_host) % hosts.count());
   };
@@ -84,8 +86,8 @@ void broadcast_in_chunks(ScheduleBuilder& builder, const Place& place, const Pie
       const int from = place.rank != entry(here) ? entry(here)
                        : here == first           ? root
                                                  : entry(first);
-      there = receive_message(builder, in[static_cast<size_t>(from)], unused, from, region,
-                              contiguous);
+      there =
+          receive_message(builder, in[static_cast<size_t>(from)], unused, from, region, contiguous);
     }
     const auto send = [&](int to) {
       send_message(builder, out[static_cast<size_t>(to)], unused, to, region, contiguous, there);
@@ -146,16 +148,17 @@ void all_gather_between(ScheduleBuilder& builder, const Place& place, const Piec
   // Packed once for several hosts.
   const bool packs = hosts.count() > 2 && !own.layout.is_contiguous();
   const int64_t own_bytes = own.layout.bytes();
-  const Home home =
-      packs ? Home{Space::kScratch, 0, builder.scratch(own_bytes).offset} : kInput;
+  const Home home = packs ? Home{Space::kScratch, 0, builder.scratch(own_bytes).offset} : kInput;
 
   struct Way {
     Lane lane;
     Slots slots{kMessagesInFlight};
   };
   const auto ways = [](size_t peers) { return std::vector<Way>(std::min<size_t>(peers, kWindow)); };
-  std::vector<Way> to_hosts = ways(static_cast<size_t>(hosts.count())), to_mates = ways(mates.size()),
-                   from_hosts = ways(static_cast<size_t>(place.size)), from_mates = ways(mates.size());
+  std::vector<Way> to_hosts = ways(static_cast<size_t>(hosts.count())),
+                   to_mates = ways(mates.size()),
+                   from_hosts = ways(static_cast<size_t>(place.size)),
+                   from_mates = ways(mates.size());
   const auto way = [](std::vector<Way>& all, int peer) -> Way& {
     return all[static_cast<size_t>(peer) % all.size()];
   };
