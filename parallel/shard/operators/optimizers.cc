@@ -125,6 +125,8 @@ void check_and_unscale(at::TensorList gradients, at::Tensor& found_inf,
 bool register_lists() {
   static const std::set<std::string> kFusedSteps = {"aten::_fused_adagrad_", "aten::_fused_adam_",
                                                     "aten::_fused_adamw_", "aten::_fused_sgd_"};
+  // What they call for each tensor has none.
+  static const std::set<std::string> kWithoutRule = {"aten::_foreach_powsum"};
   const Movement by_tensor = {"as the operator on one tensor", "as there", ""};
   const Movement fused = {"gradients and states in the parameter's layout",
                           "what lies otherwise; a Partial gradient is reduced", ""};
@@ -132,7 +134,7 @@ bool register_lists() {
     const auto handle = c10::Dispatcher::singleton().findSchema(name);
     if (!handle.has_value()) continue;
     const bool is_foreach =
-        name.name.starts_with("aten::_foreach_") &&
+        name.name.starts_with("aten::_foreach_") && !kWithoutRule.contains(name.name) &&
         handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
     const bool is_fused_step = kFusedSteps.contains(name.name);
     const bool is_out = name.overload_name.ends_with("out");

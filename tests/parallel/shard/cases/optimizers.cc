@@ -118,7 +118,6 @@ OperatorCase more_lists(Draw& draw) {
             append(at::_foreach_minimum(some, 0.7));
             append(at::_foreach_pow(some, 3));
             append(at::_foreach_max(plain));
-            append(at::_foreach_powsum(plain));
             return results;
           }};
 }
