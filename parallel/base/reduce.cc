@@ -345,8 +345,8 @@ void reduce_floats(const Call& call) {
 template <class Format>
 void reduce_halves(const Call& call) {
   if (call.reduction.partial() != DType::kFloat32) {
-    return call.reduction.accumulate == Accumulate::kWide ? reduce_floats<Wide<Format>>(call)
-                                                          : reduce_floats<Native<Format>>(call);
+    return call.reduction.accumulate == Accumulate::kNative ? reduce_floats<Native<Format>>(call)
+                                                            : reduce_floats<Wide<Format>>(call);
   }
   switch (call.reduction.level) {
     case Level::kOnly:

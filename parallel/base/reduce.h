@@ -6,8 +6,8 @@
 // arrival, and the compiler fuses no operations (-ffp-contract=off). Pure; the caller has checked
 // with reduction_problem().
 //
-//   sum        +; bool: or; integers wrap; f16 and bf16 add in f32 and round once (kWide) or
-//              after each + (kNative)
+//   sum        +; bool: or; integers wrap; f16 and bf16 add in f32 and round once (kWide), once a
+//              level (kWideInLevels), or after each + (kNative)
 //   average    the sum, then one division by `divisor`, before the rounding of kWide
 //   product    *; bool: and; rounded as sums are
 //   min, max   NaN wins, as in LibTorch; bool: and, or
@@ -36,11 +36,12 @@ enum class ReductionOp : uint8_t {
 };
 const char* name_of(ReductionOp op);
 
-enum class Accumulate : uint8_t { kWide = 0, kNative = 1 };
+enum class Accumulate : uint8_t { kWide = 0, kNative = 1, kWideInLevels = 2 };
 
 // Of a reduction in two levels: a part of the sources is reduced to a partial, and all partials to
-// the result. What is computed in f32 (kWide) stays in f32 between the two, so it is rounded once;
-// an average is divided once, in the second.
+// the result. What is computed in f32 stays in f32 between the two and is rounded once (kWide), or
+// is rounded between them to half the bytes (kWideInLevels); an average is divided once, in the
+// second.
 enum class Level : uint8_t { kOnly = 0, kFirst = 1, kSecond = 2 };
 
 struct Reduction {

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/comm/interface/rounded_sum.h"
+
 namespace meshrun::detail {
 namespace {
 
@@ -17,6 +19,7 @@ class Bfloat16Hook final : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     Tensor share = bucket.getBuffer() / group_->getSize();
     if (share.layout() == at::kStrided) share = share.to(at::kBFloat16);
+    if (share.layout() == at::kStrided) return all_reduce_rounded(*group_, share)->getFuture();
     std::vector<Tensor> shares = {std::move(share)};
     return group_->allreduce(shares)->getFuture();
   }

@@ -7,8 +7,8 @@
 
 namespace meshrun::detail {
 
-// Averages a bucket of float32: each rank divides by the group's size and rounds, the sum is taken as the
-// backend takes sums of bfloat16 (ucx: in float32, rounded once), and gradients are float32 again. Sparse
+// Averages a bucket of float32: each rank divides by the group's size and rounds, the sum is taken
+// in bfloat16 (ucx: in float32, rounded once on each host and once at the end), and gradients are float32 again. Sparse
 // gradients travel as they are.
 std::unique_ptr<c10d::CommHookInterface> make_bfloat16_hook(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);

@@ -47,9 +47,9 @@ struct DistributedDataParallelOptions {
   // reentrant backward passes and parameters used several times; unused ones are found once, in the
   // first iteration.
   BoolArgument static_graph = false;
-  // Gradients travel as bfloat16, which has 8 bits of a float32's 24: half the bytes within a host,
-  // three quarters between hosts that have several ranks each, where ucx sends partial sums as
-  // float32. All parameters must be float32, and stay so.
+  // Gradients travel as bfloat16, which has 8 bits of a float32's 24: half the bytes. ucx
+  // adds in float32 and rounds on each host and at the end. All parameters must be float32, and
+  // stay so.
   BoolArgument bfloat16_gradients = false;
 };
 

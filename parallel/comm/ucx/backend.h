@@ -27,7 +27,9 @@
 #include <vector>
 
 #include "core/mutex.h"
+#include "parallel/base/reduce.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/rounded_sum.h"
 #include "parallel/comm/interface/v_collectives.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"
 #include "parallel/comm/ucx/engine/planning/schedule_cache.h"
@@ -38,7 +40,10 @@ namespace meshrun {
 
 class UcxWork;
 
-class UcxBackend : public c10d::Backend, public VCollectives, public CallComparer {
+class UcxBackend : public c10d::Backend,
+                   public VCollectives,
+                   public CallComparer,
+                   public RoundedSum {
  public:
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
@@ -123,6 +128,9 @@ class UcxBackend : public c10d::Backend, public VCollectives, public CallCompare
   // words, `digest` of all that must agree. A barrier where headers are not compared.
   WorkPtr compare(std::string what, uint64_t digest, VCall call) override;
 
+  // rounded_sum.h.
+  WorkPtr all_reduce_rounded(const at::Tensor& tensor) override;
+
   // Calls between the two are put off and start together; the Work is of all of them. Per thread.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -164,7 +172,8 @@ class UcxBackend : public c10d::Backend, public VCollectives, public CallCompare
   std::chrono::nanoseconds timeout_of(std::chrono::milliseconds asked) const;
 
   // What single and coalesced calls share: one part each.
-  Call all_reduce_call(const at::Tensor& tensor, const c10d::AllreduceOptions& options) const;
+  Call all_reduce_call(const at::Tensor& tensor, const c10d::AllreduceOptions& options,
+                       Accumulate accumulate = Accumulate::kWide) const;
   Call all_gather_call(const Tensors& outputs, const at::Tensor& input,
                        const c10d::AllgatherOptions& options) const;
   Call all_gather_base_call(const at::Tensor& output, const at::Tensor& input,

@@ -101,7 +101,7 @@ bool UcxBackend::Call::takes_root(int64_t rank, int size) {
   return true;
 }
 
-void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, bool use_fp32) {
+void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, Accumulate accumulate) {
   if (is_wrong()) return;
   const std::optional<ReductionOp> its = reduce_op_of(op);
   if (!its) {
@@ -109,8 +109,7 @@ void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, bool use_f
                      ? "PREMUL_SUM is for NCCL alone: multiply first, then take SUM"
                      : "this reduction is unknown");
   }
-  reduction = {*its, *dtype, use_fp32 ? Accumulate::kWide : Accumulate::kNative,
-               *its == ReductionOp::kAverage ? size : 1};
+  reduction = {*its, *dtype, accumulate, *its == ReductionOp::kAverage ? size : 1};
   if (std::string text = reduction_problem(*its, *dtype); !text.empty()) {
     wrong(std::move(text));
   }
@@ -264,6 +263,7 @@ std::string UcxBackend::Call::words() const {
   if (reduction.op != ReductionOp::kNone) {
     text += fmt::format(", {}", name_of(reduction.op));
     if (reduction.accumulate == Accumulate::kNative) text += " without float32";
+    if (reduction.accumulate == Accumulate::kWideInLevels) text += " rounded between hosts";
   }
   if (root >= 0) text += fmt::format(", root {}", root);
   if (requires_grad) text += ", with gradient";

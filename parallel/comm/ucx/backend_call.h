@@ -84,7 +84,7 @@ struct UcxBackend::Call {
   bool takes_output(const at::Tensor& tensor, std::string_view name);
   bool takes_root(int64_t rank, int size);
   // Of the dtype of the tensors taken so far.
-  void reduces_by(const c10d::ReduceOp& op, int size, bool use_fp32 = true);
+  void reduces_by(const c10d::ReduceOp& op, int size, Accumulate accumulate = Accumulate::kWide);
 
   // Pieces. `rows`: slices of a tensor are used where they lie; else only what is contiguous is.
   enum class Form { kRows, kContiguous };

@@ -60,12 +60,13 @@ UcxBackend::WorkPtr UcxBackend::broadcast(Tensors& tensors, const c10d::Broadcas
 }
 
 UcxBackend::Call UcxBackend::all_reduce_call(const at::Tensor& tensor,
-                                             const c10d::AllreduceOptions& options) const {
+                                             const c10d::AllreduceOptions& options,
+                                             Accumulate accumulate) const {
   Call call(OpType::ALLREDUCE, OperationKind::kAllReduce, options.timeout, options.asyncOp);
   call.results = {tensor};
   if (call.takes_output(tensor, "the tensor")) {
     agree_on(call, tensor);
-    call.reduces_by(options.reduceOp, size_);
+    call.reduces_by(options.reduceOp, size_, accumulate);
   }
   if (!call.is_wrong()) call.add_output(call.update(tensor));
   return call;
@@ -76,6 +77,10 @@ UcxBackend::WorkPtr UcxBackend::allreduce(Tensors& tensors, const c10d::Allreduc
   Call call(OpType::ALLREDUCE, OperationKind::kAllReduce, options.timeout, options.asyncOp);
   takes_one(call, tensors);
   return submit(std::move(call));
+}
+
+UcxBackend::WorkPtr UcxBackend::all_reduce_rounded(const at::Tensor& tensor) {
+  return submit(all_reduce_call(tensor, c10d::AllreduceOptions(), Accumulate::kWideInLevels));
 }
 
 UcxBackend::WorkPtr UcxBackend::allreduce_coalesced(

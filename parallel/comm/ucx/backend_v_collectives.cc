@@ -125,7 +125,7 @@ UcxBackend::WorkPtr UcxBackend::all_gather_v(const at::Tensor& output, const at:
 
 UcxBackend::WorkPtr UcxBackend::reduce_scatter_v(const at::Tensor& output, const at::Tensor& input,
                                                  at::IntArrayRef sizes, int64_t dim, VCall given) {
-  const bool use_fp32 = given.use_fp32;
+  const Accumulate accumulate = given.use_fp32 ? Accumulate::kWide : Accumulate::kNative;
   Call call = v_call(OpType::REDUCE_SCATTER, OperationKind::kReduceScatterV, std::move(given));
   if (takes_sizes(call, sizes, size_) && call.takes(input, "the input") &&
       call.takes_output(output, "the output") &&
@@ -134,7 +134,7 @@ UcxBackend::WorkPtr UcxBackend::reduce_scatter_v(const at::Tensor& output, const
       beside_dim_equal(call, input, output, dim)) {
     call.results = {output};
     agree_on(call, input, sizes, dim);
-    call.reduces_by(c10d::ReduceOp::SUM, size_, use_fp32);
+    call.reduces_by(c10d::ReduceOp::SUM, size_, accumulate);
   }
   if (!call.is_wrong()) {
     call.add_inputs(call.whole_to_read(input, Form::kContiguous),

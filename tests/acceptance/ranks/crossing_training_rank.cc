@@ -55,8 +55,8 @@ void train(DistributedManager& manager, const std::string& interface, bool bfloa
     if (step == 2 || took.count() < seconds) seconds = took.count();
   }
   if (manager.rank() != 0) return;
-  // Partial sums travel as float32, results in the type of the gradients.
-  const double must = (bfloat16 ? 1.5 : 2) * (count_hosts(manager) - 1) * bytes_of_gradients;
+  // Partial sums and results, both in the type of the gradients.
+  const double must = (bfloat16 ? 1 : 2) * (count_hosts(manager) - 1) * bytes_of_gradients;
   std::puts(nlohmann::json{{"name", bfloat16 ? "bfloat16" : "float32"},
                            {"bytes", least},
                            {"must", must},

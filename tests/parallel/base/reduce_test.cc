@@ -187,7 +187,8 @@ TEST(ReduceTest, NaNWins) {
        {std::tuple{DType::kBFloat16, uint16_t{0xffc1}, uint16_t{0x3f80}, &bf16_value},
         std::tuple{DType::kFloat16, uint16_t{0xfe01}, uint16_t{0x3c00}, &f16_value}}) {
     for (ReductionOp op : {ReductionOp::kMin, ReductionOp::kMax, ReductionOp::kSum}) {
-      for (Accumulate accumulate : {Accumulate::kWide, Accumulate::kNative}) {
+      for (Accumulate accumulate :
+           {Accumulate::kWide, Accumulate::kNative, Accumulate::kWideInLevels}) {
         for (const auto& out :
              {reduced<uint16_t>({{nan}, {one}}, {op, dtype, accumulate}),
               reduced<uint16_t>({{one}, {nan}, {one}}, {op, dtype, accumulate})}) {
@@ -205,6 +206,10 @@ TEST(ReduceTest, Bf16RoundsOnce) {
   const std::vector<std::vector<uint16_t>> sources = {{big}, {one}, {one}};
   const auto wide = reduced(sources, {ReductionOp::kSum, DType::kBFloat16, Accumulate::kWide});
   EXPECT_EQ(bf16_value(wide[0]), 258.0f);
+  // One level alone.
+  const auto in_levels =
+      reduced(sources, {ReductionOp::kSum, DType::kBFloat16, Accumulate::kWideInLevels});
+  EXPECT_EQ(bf16_value(in_levels[0]), 258.0f);
   const auto native = reduced(sources, {ReductionOp::kSum, DType::kBFloat16, Accumulate::kNative});
   EXPECT_EQ(bf16_value(native[0]), 256.0f);
 }

@@ -191,7 +191,9 @@ std::vector<std::vector<uint16_t>> random_bf16(int ranks, size_t count, uint32_t
   return tensors;
 }
 
-TEST(TwoLevelSumsTest, HalvesTravelInFloat32AndAreRoundedAndDividedOnce) {
+// In float32, rounded once; or in their own type, where each host's sum is rounded.
+void expect_sums_of_halves(Accumulate accumulate) {
+  const bool in_levels = accumulate == Accumulate::kWideInLevels;
   for (int64_t small : {0, 1 << 20}) {
     for (const auto& world : kWorlds) {
       SCOPED_TRACE(words(world));
@@ -202,7 +204,7 @@ TEST(TwoLevelSumsTest, HalvesTravelInFloat32AndAreRoundedAndDividedOnce) {
       for (ReductionOp op : {ReductionOp::kSum, ReductionOp::kAverage, ReductionOp::kMax}) {
         Result result;
         const auto got =
-            all_reduced(tensors, c, {op, DType::kBFloat16, Accumulate::kWide, c.size}, &result);
+            all_reduced(tensors, c, {op, DType::kBFloat16, accumulate, c.size}, &result);
         for (size_t i = 0; i < kCount; ++i) {
           float total = 0;
           for (int host = 0; host < c.hosts->count(); ++host) {
@@ -213,6 +215,7 @@ TEST(TwoLevelSumsTest, HalvesTravelInFloat32AndAreRoundedAndDividedOnce) {
               partial = first ? x : op == ReductionOp::kMax ? std::max(partial, x) : partial + x;
               first = false;
             }
+            if (in_levels) partial = value(rounded(partial));
             total = host == 0                 ? partial
                     : op == ReductionOp::kMax ? std::max(total, partial)
                                               : total + partial;
@@ -221,13 +224,22 @@ TEST(TwoLevelSumsTest, HalvesTravelInFloat32AndAreRoundedAndDividedOnce) {
           for (const auto& tensor : got) ASSERT_EQ(tensor[i], rounded(total)) << i;
         }
         if (small > 0) continue;
-        // Partials have four bytes, results two; nothing is rounded of a maximum.
+        // Partials have four bytes, or two as results have; nothing is rounded of a maximum.
         const int64_t others = c.hosts->count() - 1;
-        EXPECT_EQ(std::accumulate(result.bytes_in.begin(), result.bytes_in.end(), int64_t{0}),
-                  others * static_cast<int64_t>(kCount) * (op == ReductionOp::kMax ? 4 : 6));
+        EXPECT_EQ(
+            std::accumulate(result.bytes_in.begin(), result.bytes_in.end(), int64_t{0}),
+            others * static_cast<int64_t>(kCount) * (op == ReductionOp::kMax || in_levels ? 4 : 6));
       }
     }
   }
+}
+
+TEST(TwoLevelSumsTest, HalvesTravelInFloat32AndAreRoundedAndDividedOnce) {
+  expect_sums_of_halves(Accumulate::kWide);
+}
+
+TEST(TwoLevelSumsTest, HalvesMayBeRoundedOnEachHost) {
+  expect_sums_of_halves(Accumulate::kWideInLevels);
 }
 
 TEST(TwoLevelSumsTest, HalvesWithoutFloat32AreRoundedAfterEachAddition) {
