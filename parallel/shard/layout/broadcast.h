@@ -11,10 +11,10 @@ namespace meshrun {
 
 // What an operator does to summands: which Partial(sum) and Partial(avg) may stay so.
 enum class Linearity : uint8_t {
-  kNone,      // every Partial is reduced first
-  kFirst,     // linear in the first operand: negation, division by the second
-  kSum,       // linear in all together: addition
-  kProduct,   // linear in each: multiplication
+  kNone,     // every Partial is reduced first
+  kFirst,    // linear in the first operand: negation, division by the second
+  kSum,      // linear in all together: addition
+  kProduct,  // linear in each: multiplication
 };
 
 struct Operand {
