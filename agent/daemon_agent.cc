@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "agent/deadlines.h"
 #include "core/mesh_messages.h"
+#include "core/os/routes.h"
 #include "core/proto_time.h"
 #include "core/rpc/channel.h"
 #include "core/rpc/status_conversion.h"
@@ -116,13 +118,15 @@ absl::StatusOr<WorldTable> DaemonAgent::World(Milliseconds timeout) {
   WorldTable table;
   table.node_ranks.resize(assignment_.world_size, -1);
   table.addresses.resize(assignment_.world_size);
+  std::map<std::string, std::string> address_of;
+  for (const v1::NodeAddresses& node : response.world().addresses()) {
+    address_of[node.node_id()] =
+        os::FirstWithRoute({node.addresses().begin(), node.addresses().end()});
+  }
   for (const v1::RankAssignment& rank : response.world().ranks()) {
     if (rank.rank() < 0 || rank.rank() >= assignment_.world_size) continue;
     table.node_ranks[rank.rank()] = rank.node_rank();
-    const auto address = response.world().addresses().find(rank.node_id());
-    if (address != response.world().addresses().end()) {
-      table.addresses[rank.rank()] = address->second;
-    }
+    table.addresses[rank.rank()] = address_of[rank.node_id()];
   }
   if (std::count(table.node_ranks.begin(), table.node_ranks.end(), -1) > 0) {
     return absl::InternalError(fmt::format("the world table has {} ranks, the world {}",

@@ -101,8 +101,8 @@ absl::Status Daemon::Init() {
     MESHRUN_RETURN_IF_ERROR(state_dir_->OpenToRanks());
   }
   if (options_.name.empty()) options_.name = HostName();
-  if (options_.address.empty()) {
-    MESHRUN_ASSIGN_OR_RETURN(options_.address, AddressFacing(options_.coordinator));
+  if (options_.addresses.empty()) {
+    MESHRUN_ASSIGN_OR_RETURN(options_.addresses, OwnAddresses(options_.coordinator));
   }
   if (options_.jobs_dir.empty()) options_.jobs_dir = DefaultJobsDirectory();
   shipped_jobs_ = ListShippedJobs(options_.jobs_dir);
@@ -196,7 +196,7 @@ v1::Hello Daemon::MakeHello() const {
   v1::Hello hello;
   hello.set_node_id(node_id());
   hello.set_name(options_.name);
-  hello.set_address(options_.address);
+  hello.mutable_addresses()->Add(options_.addresses.begin(), options_.addresses.end());
   *hello.mutable_resources() = resources_;
   hello.set_version(kVersion);
   hello.mutable_labels()->insert(options_.labels.begin(), options_.labels.end());

@@ -40,8 +40,9 @@ struct DaemonOptions {
   std::string state_dir;
   // Empty: the host's name.
   std::string name;
-  // Where ranks of other hosts reach this host. Empty: the address that faces the coordinator.
-  std::string address;
+  // Where ranks of other hosts reach this host, the preferred one first. Empty: the address that
+  // faces the coordinator, then those of the other interfaces.
+  std::vector<std::string> addresses;
   std::optional<uint32_t> cores;
   std::optional<uint32_t> slots;
   std::optional<uint64_t> memory_bytes;

@@ -50,7 +50,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
                              keep_logs_for, file_timeout = "10s", log_limit = "1G",
                              log_format = "text", log_level = "info";
   uint32_t cores = 0, slots = 0;
-  std::vector<std::string> labels;
+  std::vector<std::string> labels, addresses;
   std::string tee = "0", redirects = "0";
   int ready_fd = -1, lifeline_fd = -1, stdin_fd = -1;
 
@@ -75,8 +75,11 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--join-cluster", options.join_cluster,
                  "Leave the cluster that the state directory belongs to for the one with this id");
   app.add_option("--name", options.name, "What people call this node (default: the host's name)");
-  app.add_option("--address", options.address,
-                 "Where ranks on other hosts reach this one (default: as the coordinator sees it)");
+  app.add_option("--address", addresses,
+                 "Where ranks on other hosts reach this one, the preferred address first; a list "
+                 "with commas, or repeated (default: as the coordinator sees it, then its other "
+                 "interfaces)")
+      ->allow_extra_args(false);
   auto* const cores_option =
       app.add_option("--cores", cores,
                      "Cores of this host that its ranks share, where other workers have the rest "
@@ -168,6 +171,9 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
     if (!label.ok()) return wrong(Annotate(label.status(), "--label"));
     options.labels.insert(*std::move(label));
   }
+  auto own = ParseAddresses(addresses);
+  if (!own.ok()) return wrong(Annotate(own.status(), "--address"));
+  options.addresses = *std::move(own);
   if (!ports.empty()) {
     const auto interval = ParsePortInterval(ports);
     if (!interval.ok()) return wrong(interval.status());

@@ -5,12 +5,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "core/hash.h"
 #include "core/os/fd.h"
 #include "core/os/files.h"
+#include "core/os/routes.h"
 #include "core/rpc/security.h"
+#include "core/status.h"
+#include "core/utf8.h"
 
 namespace meshrun::worker {
 
@@ -53,6 +58,42 @@ absl::StatusOr<std::string> AddressFacing(const std::string& coordinator) {
   }
   return absl::NotFoundError(
       fmt::format("this host has no route to the coordinator's {}: pass --address", host));
+}
+
+absl::StatusOr<std::vector<std::string>> OwnAddresses(const std::string& coordinator) {
+  MESHRUN_ASSIGN_OR_RETURN(const std::string facing, AddressFacing(coordinator));
+  std::vector<std::string> addresses = {facing};
+  if (rpc::IsLocalAddress(coordinator)) return addresses;
+  for (std::string& address : os::InterfaceAddresses()) {
+    if (address != facing) addresses.push_back(std::move(address));
+  }
+  if (addresses.size() > os::kMostAddresses) addresses.resize(os::kMostAddresses);
+  return addresses;
+}
+
+absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::vector<std::string>& values) {
+  std::vector<std::string> addresses;
+  for (const std::string& value : values) {
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      std::string address = value.substr(begin, end - begin);
+      begin = end + 1;
+      if (address.empty() || address.find_first_of(" \t\n\r") != std::string::npos ||
+          !IsUtf8(address)) {
+        return absl::InvalidArgumentError(
+            fmt::format("'{}' is not a list of addresses: write 10.0.0.7 or 10.0.0.7,192.168.1.7",
+                        EscapeBytes(value)));
+      }
+      if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) {
+        addresses.push_back(std::move(address));
+      }
+    }
+  }
+  if (addresses.size() > os::kMostAddresses) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} addresses: a host tells at most {}", addresses.size(), os::kMostAddresses));
+  }
+  return addresses;
 }
 
 std::string MachineId(const std::string& path) {

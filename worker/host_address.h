@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -14,6 +15,14 @@ std::string HostName();
 // Sends nothing. Errors: NOT_FOUND (the name does not resolve, or there is no route to it; pass
 // --address).
 absl::StatusOr<std::string> AddressFacing(const std::string& coordinator);
+
+// Where ranks of other hosts may reach this one, the likeliest first: AddressFacing, then the other
+// interfaces'. Where the coordinator is on this host: 127.0.0.1 alone.
+absl::StatusOr<std::vector<std::string>> OwnAddresses(const std::string& coordinator);
+
+// Of --address, whose values may be lists with commas: each once, in their order. INVALID_ARGUMENT:
+// one is empty, has a blank, or is not UTF-8; or there are more than os::kMostAddresses.
+absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::vector<std::string>& values);
 
 // Of this machine, the same for all its daemons; empty where it has none, as containers do. Not the
 // id itself: systemd asks that it stays on its host.

@@ -49,7 +49,7 @@ std::string NodeTable(std::vector<v1::Node> nodes, nanoseconds now, int width) {
     table.Add({node.name(), NodeStateText(node), fmt::format("{}/{}", node.slots_used(), r.slots()),
                fmt::format("{}", r.cores()),
                r.gpus().empty() ? "" : fmt::format("{}/{}", node.gpus_used_size(), r.gpus_size()),
-               FormatBytes(r.memory_bytes()), node.address(),
+               FormatBytes(r.memory_bytes()), node.addresses().empty() ? "" : node.addresses(0),
                Ago(now, FromProto(node.registered_at())), Ago(now, FromProto(node.last_seen_at())),
                node.version(), LabelsText(node), OneLine(DrainText(node), kNoteWidth)});
   }
@@ -63,7 +63,7 @@ std::string DescribeNode(const v1::Node& node, nanoseconds now) {
     if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
   };
   field("id", node.node_id());
-  field("address", node.address());
+  field("addresses", fmt::format("{}", fmt::join(node.addresses(), ", ")));
   field("labels", LabelsText(node));
   if (node.drained()) {
     field("drained",

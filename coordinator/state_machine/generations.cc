@@ -123,7 +123,9 @@ void Generations::AddMember(Job& job, const PlacedNode& placed,
     status.set_node_name(node.record.name());
     *world->add_ranks() = rank;
   }
-  (*world->mutable_addresses())[member.node_id] = node.record.address();
+  v1::NodeAddresses& addresses = *world->add_addresses();
+  addresses.set_node_id(member.node_id);
+  *addresses.mutable_addresses() = node.record.addresses();
   nodes_.Hold(node, job.id(), member.slots, member.memory_bytes, member.gpus);
 }
 
@@ -168,6 +170,12 @@ void Generations::SendStart(const Job& job, const Member& member) {
   if (node.session_id == 0) return;
   v1::OpenSessionResponse message = MessageTo(node, job.id(), job.view.generation());
   message.mutable_start()->set_master_addr(job.view.master_addr());
+  if (const auto world = job.worlds.find(job.view.generation()); world != job.worlds.end()) {
+    for (const v1::NodeAddresses& host : world->second->addresses()) {
+      if (host.node_id() != job.members.front().node_id) continue;
+      *message.mutable_start()->mutable_master_addresses() = host.addresses();
+    }
+  }
   message.mutable_start()->set_master_port(job.view.master_port());
   context_.Send(node.session_id, std::move(message));
 }
@@ -242,7 +250,7 @@ void Generations::AnswerNo(Job& job, Node& node, const v1::PrepareResult& result
 // Phase two. The state and the Start messages leave in one batch: the state is durable first.
 void Generations::Commit(Job& job) {
   const Member& first = job.members.front();
-  job.view.set_master_addr(nodes_.Find(first.node_id)->record.address());
+  job.view.set_master_addr(nodes_.Find(first.node_id)->address());
   job.view.set_master_port(first.master_port);
   if (!job.view.has_started_at()) *job.view.mutable_started_at() = ToProtoTimestamp(context_.wall);
   job.ForgiveNodes();

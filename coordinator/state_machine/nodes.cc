@@ -28,6 +28,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
     return absl::InvalidArgumentError(
         fmt::format("node {} offers 0 slots: give it at least 1", hello.name()));
   }
+  const std::string address = hello.addresses().empty() ? "" : hello.addresses(0);
   const auto [it, is_new] = nodes_.try_emplace(hello.node_id());
   Node& node = it->second;
   v1::Node& record = node.record;
@@ -43,7 +44,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
       return absl::AlreadyExistsError(fmt::format(
           "node id {} is that of {} at {}, and the worker {} at {} is another machine: its state "
           "directory is a copy; give each worker one of its own",
-          hello.node_id(), record.name(), record.address(), hello.name(), hello.address()));
+          hello.node_id(), record.name(), node.address(), hello.name(), address));
     }
     if (other_machine && !node.jobs.empty() && context_.now < node.fence() &&
         node.fence() != SteadyNanos::max()) {
@@ -54,12 +55,12 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
           hello.node_id(), record.name(), FormatDuration(node.fence() - context_.now),
           hello.name()));
     }
-    const bool other_host = hello.address() != record.address() || hello.name() != record.name();
+    const bool other_host = address != node.address() || hello.name() != record.name();
     if (node.session_id != 0 && incarnation == record.incarnation() && other_host) {
       return absl::AlreadyExistsError(fmt::format(
           "node id {} is in use by {} at {}, and {} at {} claims it too: give each worker a state "
           "directory of its own",
-          hello.node_id(), record.name(), record.address(), hello.name(), hello.address()));
+          hello.node_id(), record.name(), node.address(), hello.name(), address));
     }
     if (node.session_id != 0) {
       sessions_.erase(node.session_id);
@@ -70,7 +71,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   const bool rebooted = !is_new && incarnation != record.incarnation();
   record.set_node_id(hello.node_id());
   record.set_name(hello.name());
-  record.set_address(hello.address());
+  *record.mutable_addresses() = hello.addresses();
   record.set_state(record.drain_reason().empty() ? v1::NODE_STATE_HEALTHY
                                                  : v1::NODE_STATE_DRAINING);
   record.set_machine_id(hello.machine_id());
@@ -96,7 +97,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
     last_joined_ = context_.now;
     DropReplaced(node);
     context_.Record("NodeJoined", "", node.id(),
-                    fmt::format("{} at {} joined with {} and {}", record.name(), record.address(),
+                    fmt::format("{} at {} joined with {} and {}", record.name(), node.address(),
                                 Count(record.resources().slots(), "slot"),
                                 Count(record.resources().gpus_size(), "GPU")));
   } else if (rebooted || was_away) {
@@ -331,7 +332,7 @@ void NodeTable::DropReplaced(const Node& by) {
   std::erase_if(lost_, [&](const std::string& id) {
     const Node& node = nodes_.at(id);
     const bool replaced = node.jobs.empty() && node.record.name() == by.record.name() &&
-                          node.record.address() == by.record.address();
+                          node.address() == by.address();
     if (!replaced) return false;
     changed_.insert(id);
     fences_.Clear(id);

@@ -40,6 +40,8 @@ struct Node {
   bool draining = false;
 
   const std::string& id() const { return record.node_id(); }
+  // The preferred one.
+  std::string address() const { return record.addresses().empty() ? "" : record.addresses(0); }
   bool lost() const { return record.state() == v1::NODE_STATE_LOST; }
   // It is LOST and no rank computes there: it had none, or its fence time is over.
   bool quiet(SteadyNanos now) const { return lost() && (jobs.empty() || now >= fence()); }

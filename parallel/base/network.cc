@@ -2,8 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -14,6 +12,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/os/routes.h"
 #include "fmt/format.h"
 
 namespace meshrun {
@@ -142,26 +141,6 @@ absl::StatusOr<std::string> local_address_towards(const std::string& host) {
   return absl::UnavailableError(fmt::format("no route to \"{}\"", host));
 }
 
-std::vector<std::string> interface_addresses() {
-  constexpr size_t kMost = 16;
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, &freeifaddrs);
-  std::vector<std::string> addresses;
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
-      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
-      if ((entry->ifa_flags & IFF_RUNNING) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
-      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
-      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
-      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      char text[NI_MAXHOST];
-      if (getnameinfo(entry->ifa_addr, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
-        addresses.emplace_back(text);
-    }
-  }
-  if (addresses.size() > kMost) addresses.resize(kMost);
-  return addresses;
-}
+std::vector<std::string> interface_addresses() { return os::InterfaceAddresses(); }
 
 }  // namespace meshrun

@@ -40,6 +40,8 @@ grpc::Status Unauthenticated() { return {grpc::StatusCode::UNAUTHENTICATED, "wro
 // A generation of four ranks; a store of one map. Its next answers may be replaced by errors.
 class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Service {
  public:
+  // Of each node with two ranks; set before a rank connects.
+  std::map<std::string, std::vector<std::string>> addresses;
   // What the next calls of the store get instead of an answer, after they were carried out.
   void FailNext(int calls) { failures_ = calls; }
   void StopGeneration(const std::string& reason) {
@@ -163,6 +165,22 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     return Change(context, request->request_id(), [&] {
       for (const auto& [key, value] : request->values()) values_[key] = value;
     });
+  }
+  grpc::Status GetWorld(grpc::ServerContext* context, const v1::GetWorldRequest*,
+                        v1::GetWorldResponse* response) override {
+    if (const auto status = Check(context); !status.ok()) return status;
+    for (const auto& [node, list] : addresses) {
+      for (int i = 0; i < 2; ++i) {
+        v1::RankAssignment& rank = *response->mutable_world()->add_ranks();
+        rank.set_rank(response->world().ranks_size() - 1);
+        rank.set_node_rank(rank.rank() / 2);
+        rank.set_node_id(node);
+      }
+      v1::NodeAddresses& of = *response->mutable_world()->add_addresses();
+      of.set_node_id(node);
+      of.mutable_addresses()->Add(list.begin(), list.end());
+    }
+    return grpc::Status::OK;
   }
   grpc::Status GetValues(grpc::ServerContext* context, const v1::GetValuesRequest* request,
                          v1::GetValuesResponse* response) override {
@@ -329,6 +347,15 @@ TEST_F(AgentTest, LearnsItsPlaceInTheGeneration) {
   EXPECT_EQ(place.master_port, 20007);
   ASSERT_EQ(place.mesh.size(), 1u);
   EXPECT_EQ(place.mesh[0].name, "dp");
+}
+
+TEST_F(AgentTest, OfAHostsAddressesTheFirstThatCanBeReachedIsItsAddress) {
+  // No socket can be connected to the first.
+  daemon_.addresses = {{"a", {"255.255.255.255", "127.0.0.2", "127.0.0.3"}}, {"b", {"node-b"}}};
+  const auto world = Connect().World(kLong);
+  ASSERT_TRUE(world.ok()) << world.status();
+  EXPECT_THAT(world->node_ranks, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(world->addresses, ElementsAre("127.0.0.2", "127.0.0.2", "node-b", "node-b"));
 }
 
 TEST_F(AgentTest, ConnectSaysWhatTheDaemonSays) {

@@ -12,6 +12,7 @@ namespace meshrun::client {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -207,11 +208,14 @@ TEST(ReportTest, JobsAndNodesAreAlignedTables) {
     node.set_slots_used(2);
     node.mutable_resources()->set_slots(8);
     node.mutable_resources()->set_cores(2);
+    for (const char* address : {"10.0.0.7", "fd00::7"}) node.add_addresses(address);
   }
   const std::string table = NodeTable(nodes, kNow);
   EXPECT_LT(table.find("node9 "), table.find("node10"));
   EXPECT_THAT(table, HasSubstr("HEALTHY    2/8"));
   EXPECT_THAT(table, Not(HasSubstr("GPUS")));
+  EXPECT_THAT(table, AllOf(HasSubstr("10.0.0.7 "), Not(HasSubstr("fd00::7"))));
+  EXPECT_THAT(DescribeNode(nodes[0], kNow), HasSubstr("addresses     10.0.0.7, fd00::7\n"));
 }
 
 TEST(ReportTest, WaitingIsSaidWithItsReason) {

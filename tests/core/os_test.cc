@@ -11,12 +11,14 @@
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/os/process_stat.h"
+#include "core/os/routes.h"
 #include "core/os/shared_memory.h"
 
 namespace meshrun::os {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class OsTest : public ::testing::Test {
  protected:
@@ -137,6 +139,22 @@ TEST(ProcessStatTest, SaysWhatThisProcessIs) {
   EXPECT_GE(self->threads, 1);
   EXPECT_GT(self->start_ticks, 0u);
   EXPECT_FALSE(ReadProcessStat(-1).has_value());
+}
+
+// The kernel lets no datagram socket connect to the broadcast address.
+constexpr char kNoRoute[] = "255.255.255.255";
+
+TEST(RoutesTest, TheWayToALoopbackIsALoopback) {
+  EXPECT_THAT(SourceTowards("127.0.1.1"), StartsWith("127."));
+  EXPECT_EQ(SourceTowards(kNoRoute), "");
+  EXPECT_EQ(SourceTowards("a-name.example"), "") << "names are not looked up";
+}
+
+TEST(RoutesTest, TheFirstAddressWithARouteIsTaken) {
+  EXPECT_EQ(FirstWithRoute({kNoRoute, "127.0.0.1", "127.0.0.2"}), "127.0.0.1");
+  EXPECT_EQ(FirstWithRoute({kNoRoute, "a-name.example", "127.0.0.1"}), "a-name.example");
+  EXPECT_EQ(FirstWithRoute({kNoRoute, "255.255.255.255"}), kNoRoute);
+  EXPECT_EQ(FirstWithRoute({}), "");
 }
 
 TEST(SharedMemoryTest, RoomIsCountedInRanks) {

@@ -33,11 +33,27 @@ using ::testing::HasSubstr;
 using testing::kJob;
 using Request = v1::OpenSessionRequest;
 
+TEST_F(DaemonTest, TellsAllAddressesAndTakesTheFirstOfRankZerosThatItCanReach) {
+  StartDaemon({"--address", "10.0.0.7,192.168.1.7", "--address", "node7.example"});
+  EXPECT_THAT(AwaitHello().hello().addresses(),
+              ElementsAre("10.0.0.7", "192.168.1.7", "node7.example"));
+  Prepare(PrepareFor("echo $MASTER_ADDR; exit 3"));
+  v1::OpenSessionResponse start;
+  // No socket can be connected to the first.
+  for (const char* address : {"255.255.255.255", "127.0.0.2", "127.0.0.1"}) {
+    start.mutable_start()->add_master_addresses(address);
+  }
+  start.mutable_start()->set_master_addr("255.255.255.255");
+  start.mutable_start()->set_master_port(20001);
+  coordinator_->Send(start, kJob, 1);
+  EXPECT_THAT(AwaitRankExit().last_lines(), ElementsAre("127.0.0.2"));
+}
+
 TEST_F(DaemonTest, RunsAGenerationFromHelloToItsEnd) {
   StartDaemon({"--slots", "3"});
   const Request hello = AwaitHello();
   EXPECT_EQ(hello.hello().name(), "here");
-  EXPECT_EQ(hello.hello().address(), "127.0.0.1");
+  EXPECT_THAT(hello.hello().addresses(), ElementsAre("127.0.0.1"));
   EXPECT_EQ(hello.hello().resources().slots(), 3u);
   EXPECT_EQ(hello.fence().incarnation(), 1u);
   const v1::PrepareResult prepared =
@@ -530,7 +546,7 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     v1::GetWorldResponse world;
     const int before = coordinator_->store_calls();
     EXPECT_TRUE(store->GetWorld(&context, ask, &world).ok());
-    EXPECT_EQ(world.world().addresses().at("n"), "127.0.0.1");
+    EXPECT_EQ(world.world().addresses(0).node_id(), "n");
     return coordinator_->store_calls() == before;
   }));
 

@@ -7,16 +7,19 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/os/routes.h"
 #include "tests/worker/support/processes.h"
 #include "worker/dumps/process_dump.h"
 #include "worker/generations/port_range.h"
 #include "worker/generations/state_dir.h"
+#include "worker/host_address.h"
 #include "worker/inventory/inventory.h"
 #include "worker/logs/retention.h"
 #include "worker/logs/tail.h"
@@ -30,6 +33,34 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+TEST(HostAddressTest, AListOfAddressesKeepsItsOrder) {
+  EXPECT_THAT(*ParseAddresses({"10.0.0.7,192.168.1.7", "node7.example", "10.0.0.7"}),
+              ElementsAre("10.0.0.7", "192.168.1.7", "node7.example"));
+  EXPECT_THAT(*ParseAddresses({}), IsEmpty());
+  for (const char* wrong : {"", "10.0.0.7,", ",10.0.0.7", "10.0.0.7 10.0.0.8", "caf\xe9"}) {
+    EXPECT_EQ(ParseAddresses({wrong}).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+  std::vector<std::string> many;
+  for (size_t i = 0; i < os::kMostAddresses; ++i) many.push_back("10.0.0." + std::to_string(i));
+  EXPECT_TRUE(ParseAddresses(many).ok());
+  many.push_back("10.0.1.1");
+  EXPECT_THAT(std::string(ParseAddresses(many).status().message()),
+              HasSubstr("17 addresses: a host tells at most 16"));
+}
+
+TEST(HostAddressTest, WhatFacesTheCoordinatorIsPreferredToOtherInterfaces) {
+  EXPECT_THAT(*OwnAddresses("unix:/run/c.sock"), ElementsAre("127.0.0.1"));
+  for (const std::string& coordinator : os::InterfaceAddresses()) {
+    const bool v6 = coordinator.find(':') != std::string::npos;
+    const auto own = OwnAddresses(v6 ? "[" + coordinator + "]:7480" : coordinator + ":7480");
+    ASSERT_TRUE(own.ok()) << own.status();
+    EXPECT_EQ(own->front(), os::SourceTowards(coordinator));
+    for (const std::string& address : os::InterfaceAddresses()) {
+      EXPECT_EQ(std::count(own->begin(), own->end(), address), 1) << address;
+    }
+  }
+}
 
 TEST(ProcessDumpTest, ShowsAStoppedProcessAndGivesUpInTime) {
   os::SpawnOptions spawn;

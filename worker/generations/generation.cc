@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/job_spec.h"
+#include "core/os/routes.h"
 #include "core/rank_exit.h"
 #include "core/wait_messages.h"
 #include "worker/supervisor/report.h"
@@ -21,6 +22,10 @@ void Generation::TellAll(const Call& call) {
 void Generation::Start(const v1::Start& start) {
   if (started() || ended()) return;
   *record_.mutable_start() = start;
+  if (start.master_addresses_size() > 0) {
+    record_.mutable_start()->set_master_addr(
+        os::FirstWithRoute({start.master_addresses().begin(), start.master_addresses().end()}));
+  }
   // Written first: the ranks may ask a restarted daemon for it.
   processes_->Save(record_, [processes = processes_.get(), record = record_](const absl::Status&) {
     processes->Start(record);

@@ -260,7 +260,7 @@ v1::OpenSessionRequest Host::Hello() const {
   v1::Hello& hello = *message.mutable_hello();
   hello.set_node_id(node_id());
   hello.set_name(options_.name);
-  hello.set_address(options_.name + ".cluster");
+  hello.add_addresses(options_.name + ".cluster");
   hello.set_version("simulated");
   hello.set_draining(draining_);
   hello.mutable_resources()->set_slots(options_.slots);

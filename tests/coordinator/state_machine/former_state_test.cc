@@ -71,6 +71,25 @@ TEST(FormerStateTest, AJobOf129c765KeepsTheValuesBesideIt) {
   EXPECT_EQ(EnvMap(h.job("train-k3x9w2").spec().env()).at("TOKEN"), "(hidden)");
 }
 
+// A node of 2699952 had one address, and a world one for each node: a map<string, string>.
+TEST(FormerStateTest, OneAddressIsAListOfOne) {
+  Harness h;
+  h.StartCoordinatorWith(v1::STATE_TABLE_NODES, "id-node1",
+                         BYTES("\n\x1d\n\x08id-node1\x12\x05node1\x1a\x08"
+                               "10.0.0.1\x20\x01"));
+  const auto& nodes = h.machine().nodes().all();
+  ASSERT_EQ(nodes.size(), 1u);
+  EXPECT_THAT(nodes.at("id-node1").record.addresses(), ElementsAre("10.0.0.1"));
+  EXPECT_EQ(nodes.at("id-node1").address(), "10.0.0.1");
+  v1::World world;
+  ASSERT_TRUE(
+      world.ParseFromString(BYTES("\x12\x14\n\x08id-node1\x12\x08"
+                                  "10.0.0.1")));
+  ASSERT_EQ(world.addresses_size(), 1);
+  EXPECT_EQ(world.addresses(0).node_id(), "id-node1");
+  EXPECT_THAT(world.addresses(0).addresses(), ElementsAre("10.0.0.1"));
+}
+
 TEST(FormerStateTest, BytesThatAreNotUtf8SurviveARestart) {
   Harness h;
   v1::JobSpec spec = MakeSpec(1, 1);

@@ -1,12 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/proto_time.h"
 #include "tests/coordinator/support/harness.h"
 
 namespace meshrun::coordinator::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(IdentityTest, ACopyOfAStateDirectoryOnAnotherMachineTakesNobodysPlace) {
@@ -171,13 +174,37 @@ TEST(SessionTest, TwoHostsCannotShareAnIdentity) {
   FakeWorker& worker = h.AddWorker("node1");
   FakeWorker copy(FakeWorker::Options{.name = "node1"});
   v1::OpenSessionRequest hello = copy.Hello();
-  hello.mutable_hello()->set_address("10.0.0.9");
+  hello.mutable_hello()->set_addresses(0, "10.0.0.9");
   v1::StateEvent event;
   event.mutable_session_message()->set_session_id(999);
   *event.mutable_session_message()->mutable_message() = hello;
   h.Call(event);
   EXPECT_THAT(h.outcome.back(), HasSubstr("ALREADY_EXISTS"));
   EXPECT_TRUE(h.connected(worker));
+}
+
+TEST(NodeTableTest, AllAddressesOfAHostReachItsPeersAlsoAfterARestart) {
+  Harness h;
+  FakeWorker& worker = h.AddWorkerWith({.name = "node1", .addresses = {"10.0.0.1", "fd00::1"}});
+  FakeWorker& other = h.AddWorkerWith({.name = "node2", .addresses = {"10.0.0.2"}});
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(h.job(id).master_addr(), "10.0.0.1");
+  EXPECT_THAT(h.node(worker).addresses(), ElementsAre("10.0.0.1", "fd00::1"));
+  const auto start =
+      std::find_if(other.received.begin(), other.received.end(),
+                   [](const v1::OpenSessionResponse& message) { return message.has_start(); });
+  ASSERT_NE(start, other.received.end());
+  EXPECT_EQ(start->start().master_addr(), "10.0.0.1");
+  EXPECT_THAT(start->start().master_addresses(), ElementsAre("10.0.0.1", "fd00::1"));
+  h.StartCoordinator();
+  EXPECT_THAT(h.node(worker).addresses(), ElementsAre("10.0.0.1", "fd00::1"));
+  v1::StateEvent event;
+  *event.mutable_get_world()->mutable_fence() = h.fence(id);
+  const auto world = h.answer(h.Call(event)).As<v1::GetWorldResponse>().world();
+  ASSERT_EQ(world.addresses_size(), 2);
+  EXPECT_EQ(world.addresses(0).node_id(), worker.node_id());
+  EXPECT_THAT(world.addresses(0).addresses(), ElementsAre("10.0.0.1", "fd00::1"));
 }
 
 TEST(SessionTest, TheFirstMessageIsHello) {

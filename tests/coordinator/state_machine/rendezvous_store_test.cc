@@ -449,7 +449,9 @@ TEST_F(RendezvousStoreTest, TheWorldIsTheTableOfAllRanks) {
   *event.mutable_get_world()->mutable_fence() = h.fence(id_);
   const auto world = h.answer(h.Call(event)).As<v1::GetWorldResponse>().world();
   EXPECT_EQ(world.ranks_size(), 3);
-  EXPECT_EQ(world.addresses().at("id-node1"), "127.0.0.1");
+  ASSERT_EQ(world.addresses_size(), 1);
+  EXPECT_EQ(world.addresses(0).node_id(), "id-node1");
+  EXPECT_THAT(world.addresses(0).addresses(), ElementsAre("127.0.0.1"));
 }
 
 }  // namespace

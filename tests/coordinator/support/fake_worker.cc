@@ -15,7 +15,7 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
   hello.set_name(options_.name);
   hello.set_machine_id(machine_id);
   hello.set_cluster_id(cluster_id);
-  hello.set_address("127.0.0.1");
+  hello.mutable_addresses()->Add(options_.addresses.begin(), options_.addresses.end());
   hello.set_version("test");
   hello.set_draining(draining);
   if (options_.fence_after.count() > 0) {

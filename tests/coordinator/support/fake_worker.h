@@ -25,6 +25,7 @@ class FakeWorker {
     // Hello.fence_after; 0: not promised.
     std::chrono::nanoseconds fence_after = std::chrono::seconds(20);
     std::map<std::string, std::string> labels;
+    std::vector<std::string> addresses = {"127.0.0.1"};
   };
 
   explicit FakeWorker(Options options) : options_(std::move(options)) {}

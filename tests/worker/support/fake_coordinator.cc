@@ -20,7 +20,7 @@ class FakeCoordinator::Store : public v1::StoreService::Service {
   grpc::Status GetWorld(grpc::ServerContext*, const v1::GetWorldRequest* request,
                         v1::GetWorldResponse* response) override {
     Count(request->fence());
-    (*response->mutable_world()->mutable_addresses())["n"] = "127.0.0.1";
+    response->mutable_world()->add_addresses()->set_node_id("n");
     return grpc::Status::OK;
   }
   void Count(const v1::Fence& fence) {

@@ -1,0 +1,22 @@
+// The addresses of this host, and whether the system knows a way to others. Sends nothing, asks no
+// name server, does not wait. Threads: any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace meshrun::os {
+
+// Of this host's interfaces that run, without loopback and link-local addresses, IPv4 first; at most
+// kMostAddresses.
+inline constexpr size_t kMostAddresses = 16;
+std::vector<std::string> InterfaceAddresses();
+
+// The address of this host on the way to the numeric `address`; empty: the system knows no way.
+std::string SourceTowards(const std::string& address);
+
+// The first to which this host has a route; names pass, since they are not looked up here. Where
+// none has one, the first. Empty: none is given.
+std::string FirstWithRoute(const std::vector<std::string>& addresses);
+
+}  // namespace meshrun::os
