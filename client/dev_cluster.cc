@@ -152,8 +152,11 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
                              rpc::SocketDirectory(directory_, kSocket.size()));
     MESHRUN_ASSIGN_OR_RETURN(
         state.coordinator,
-        StartProcess("meshrun-coordinator", "coordinator",
-                     {"--listen", fmt::format("unix:{}{}", sockets, kSocket)}, &ready));
+        StartProcess(
+            "meshrun-coordinator", "coordinator",
+            // One machine is all of the hosts, and goes away with all of them.
+            {"--listen", fmt::format("unix:{}{}", sockets, kSocket), "--quarantine-after", "0"},
+            &ready));
     state.address = fmt::format("unix:{}{}", sockets, kSocket);
     // Known from here on, so that 'dev down' ends it whatever comes next.
     MESHRUN_RETURN_IF_ERROR(Write(state));

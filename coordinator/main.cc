@@ -67,6 +67,8 @@ struct Flags {
   std::string keep_jobs_for;
   std::string keep_jobs_at_least = "10m";
   std::string keep_lost_nodes = "24h";
+  uint32_t quarantine_after = 5;
+  std::string quarantine_window = "1h";
   meshrun::rpc::Security security;
 };
 
@@ -117,8 +119,17 @@ absl::StatusOr<meshrun::v1::Retention> RetentionOf(const Flags& flags) {
   return retention;
 }
 
+absl::StatusOr<meshrun::v1::Quarantine> QuarantineOf(const Flags& flags) {
+  meshrun::v1::Quarantine quarantine;
+  quarantine.set_absences(flags.quarantine_after);
+  const auto window = meshrun::ParseDuration(flags.quarantine_window);
+  if (!window.ok()) return meshrun::Annotate(window.status(), "--quarantine-window");
+  *quarantine.mutable_window() = meshrun::ToProtoDuration(*window);
+  return quarantine;
+}
+
 int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::milliseconds heartbeat,
-          const meshrun::v1::Retention& retention) {
+          const meshrun::v1::Retention& retention, const meshrun::v1::Quarantine& quarantine) {
   // A broken pipe to whoever started us must not end the control plane.
   std::signal(SIGPIPE, SIG_IGN);
   std::optional<meshrun::os::Lifeline> lifeline;
@@ -132,6 +143,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
   options.lease = lease;
   options.heartbeat = heartbeat;
   options.retention = retention;
+  options.quarantine = quarantine;
   options.health = flags.health;
   options.record_path = flags.record_events;
   if (!flags.ephemeral) {
@@ -207,6 +219,14 @@ int main(int argc, char** argv) {
   app.add_option("--keep-lost-nodes", flags.keep_lost_nodes,
                  "Forget a lost node after so long; `meshrun node rm` does it at once")
       ->capture_default_str();
+  app.add_option("--quarantine-after", flags.quarantine_after,
+                 "A node that goes away so often without a word, within --quarantine-window, takes "
+                 "no jobs until `meshrun undrain`; 0: never")
+      ->check(CLI::Range(0u, 1000u))
+      ->capture_default_str();
+  app.add_option("--quarantine-window", flags.quarantine_window,
+                 "What went before it does not count")
+      ->capture_default_str();
   meshrun::rpc::AddHealthFlags(app, &flags.health_flags);
   app.add_option("--record-events", flags.record_events,
                  "Write every event of the state machine to this file, for replay");
@@ -239,6 +259,8 @@ int main(int argc, char** argv) {
   }
   const auto retention = RetentionOf(flags);
   if (!retention.ok()) return Fail(retention.status(), meshrun::kExitUsage);
+  const auto quarantine = QuarantineOf(flags);
+  if (!quarantine.ok()) return Fail(quarantine.status(), meshrun::kExitUsage);
   const auto health = meshrun::rpc::ParseHealthFlags(flags.health_flags);
   if (!health.ok()) return Fail(health.status(), meshrun::kExitUsage);
   flags.health = *health;
@@ -250,5 +272,5 @@ int main(int argc, char** argv) {
       "coordinator",
       flags.log_format == "json" ? meshrun::log::Format::kJson : meshrun::log::Format::kText,
       level);
-  return Serve(flags, *lease, *heartbeat, *retention);
+  return Serve(flags, *lease, *heartbeat, *retention, *quarantine);
 }

@@ -43,6 +43,7 @@ class RunningServer : public Server {
                .lease = options_.lease,
                .heartbeat = options_.heartbeat,
                .retention = options_.retention,
+               .quarantine = options_.quarantine,
                .record_path = options_.record_path,
                .has_cluster_id = has_state_,
                .on_turn = [this] { health_.Turned(); }}) {}

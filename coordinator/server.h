@@ -28,6 +28,7 @@ class Server {
     SteadyNanos lease = std::chrono::seconds(5);
     SteadyNanos heartbeat = std::chrono::seconds(1);
     v1::Retention retention = {};
+    v1::Quarantine quarantine = {};
     std::string record_path;
     const Clock* clock = &Clock::Real();
     rpc::LoopHealth::Options health;

@@ -25,7 +25,7 @@ std::string LabelsText(const v1::Node& node) {
   return out;
 }
 
-// Of a person, else of the coordinator.
+// Of the drain, else of the node itself.
 std::string DrainText(const v1::Node& node) {
   return node.drained() ? node.drained_because() : node.drain_reason();
 }
@@ -35,6 +35,7 @@ std::string DrainText(const v1::Node& node) {
 std::string NodeStateText(const v1::Node& node) {
   const bool present = node.state() == v1::NODE_STATE_HEALTHY;
   if (!node.drained() || !present) return StateName(node.state());
+  if (node.quarantined()) return "QUARANTINED";
   return node.slots_used() > 0 || node.gpus_used_size() > 0 ? "DRAINING" : "DRAINED";
 }
 

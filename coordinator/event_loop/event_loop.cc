@@ -341,6 +341,7 @@ v1::StateEvent EventLoop::RestoreEvent(const std::vector<v1::StateRow>& rows) co
   *restore.mutable_lease() = ToProtoDuration(options_.lease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
   *restore.mutable_retention() = options_.retention;
+  *restore.mutable_quarantine() = options_.quarantine;
   restore.mutable_rows()->Add(rows.begin(), rows.end());
   return Stamped(std::move(event));
 }

@@ -54,6 +54,7 @@ class EventLoop {
     // A commit that takes longer makes the coordinator read-only until it returns.
     SteadyNanos read_only_after = std::chrono::seconds(3);
     v1::Retention retention = {};
+    v1::Quarantine quarantine = {};
     // Events waiting, and their bytes; more are refused.
     size_t queue_limit = 65'536;
     size_t queue_bytes_limit = 256u << 20;

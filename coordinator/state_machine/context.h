@@ -36,6 +36,7 @@ class Context {
   SteadyNanos heartbeat{0};
   // With its defaults filled in.
   v1::Retention retention;
+  v1::Quarantine quarantine;
   // Nodes or queue changed: jobs may be placed at the end of the batch.
   bool placement_due = false;
 

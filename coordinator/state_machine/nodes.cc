@@ -68,6 +68,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
     }
   }
   const bool was_away = !is_new && node.session_id == 0;
+  const bool was_lost = !is_new && node.lost();
+  const bool was_draining = node.draining;
   const bool rebooted = !is_new && incarnation != record.incarnation();
   record.set_node_id(hello.node_id());
   record.set_name(hello.name());
@@ -106,6 +108,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
                                 rebooted ? fmt::format(" as incarnation {}", incarnation) : ""));
   }
   node.draining = false;
+  // A lost one has been counted.
+  if (rebooted && !was_lost && !was_draining) CountAbsence(node);
   if (hello.draining()) Drain(node);
   context_.placement_due = true;
   Changed(node);
@@ -188,7 +192,44 @@ Node* NodeTable::ExpireNext() {
                                           FormatDuration(context_.lease));
   Lose(node, absl::DeadlineExceededError(message));
   context_.Record("NodeLost", "", node.id(), message);
+  if (!node.draining) CountAbsence(node);
   return &node;
+}
+
+void NodeTable::CountAbsence(Node& node) {
+  const size_t most = context_.quarantine.absences();
+  const WallNanos window = FromProto(context_.quarantine.window());
+  if (most == 0 || (!node.absences.empty() && node.absences.back() == context_.wall)) return;
+  node.absences.push_back(context_.wall);
+  while (node.absences.size() > most || node.absences.front() + window < context_.wall) {
+    node.absences.pop_front();
+  }
+  Changed(node);
+  if (node.absences.size() < most || node.record.drained()) return;
+  const auto quarantined = std::count_if(nodes_.begin(), nodes_.end(), [](const auto& entry) {
+    return entry.second.record.quarantined();
+  });
+  if ((static_cast<size_t>(quarantined) + 1) * 2 > nodes_.size()) return;
+  const std::string what =
+      fmt::format("went away {} times within {}", most, FormatDuration(window));
+  node.record.set_quarantined(true);
+  node.record.set_drained(true);
+  node.record.set_drained_because("quarantined: it " + what);
+  context_.Record("NodeQuarantined", "", node.id(),
+                  fmt::format("{} {}: it takes no jobs until `meshrun undrain {}`",
+                              node.record.name(), what, node.record.name()));
+  context_.placement_due = true;
+}
+
+void NodeTable::Undrain(Node& node) {
+  node.record.clear_drained();
+  node.record.clear_drained_because();
+  node.record.clear_drain_deadline();
+  node.record.clear_quarantined();
+  node.absences.clear();
+  context_.Record("NodeUndrained", "", node.id(), node.record.name() + " takes jobs again");
+  context_.placement_due = true;
+  Changed(node);
 }
 
 Node* NodeTable::NextFenced() {
@@ -277,6 +318,7 @@ void NodeTable::Restore(v1::NodeRecord row) {
   Node& node = nodes_[row.node().node_id()];
   node.record = std::move(*row.mutable_node());
   if (row.has_fence_after()) node.fence_after = FromProto(row.fence_after());
+  for (const auto& at : row.absences()) node.absences.push_back(FromProto(at));
   // Not before: the last term may have heard it until its end.
   node.last_heard = context_.now;
   node.record.clear_slots_used();
@@ -300,8 +342,8 @@ Node* NodeTable::NextForgotten() {
   for (auto& [id, node] : nodes_) {
     const auto& since =
         node.record.has_lost_at() ? node.record.lost_at() : node.record.last_seen_at();
-    // A drain is kept until somebody ends it, or removes the node.
-    if (node.quiet(context_.now) && !node.record.drained() &&
+    // A person's drain is kept until somebody ends it, or removes the node.
+    if (node.quiet(context_.now) && (!node.record.drained() || node.record.quarantined()) &&
         FromProto(since) + age <= context_.wall) {
       return &node;
     }
@@ -322,6 +364,7 @@ void NodeTable::WriteChanged() {
     if (it->second.fence_after.has_value()) {
       *row.mutable_fence_after() = ToProtoDuration(*it->second.fence_after);
     }
+    for (const WallNanos at : it->second.absences) *row.add_absences() = ToProtoTimestamp(at);
     context_.Put(v1::STATE_TABLE_NODES, node_id, row);
   }
 }

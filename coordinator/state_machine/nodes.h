@@ -6,8 +6,11 @@
 //   HEALTHY --lease over (silent session)--> LOST;  Goodbye --> LOST at once
 //   HEALTHY --its worker says that it is stopping--> DRAINING, which is as HEALTHY, but nothing new
 //   is placed there. It lasts until a Hello does not say so.
+//   A node that goes away without a word too often (Quarantine) is drained, in any state, until a
+//   person undrains it.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,6 +41,8 @@ struct Node {
   // Its worker is stopping. Outlives the session: the ranks that are lost with the node then were
   // ending anyway.
   bool draining = false;
+  // When it went away without a word, the last ones within the window of Quarantine.
+  std::deque<WallNanos> absences;
 
   const std::string& id() const { return record.node_id(); }
   // The preferred one.
@@ -74,6 +79,13 @@ class NodeTable {
   void SetDrainReason(Node& node, std::string reason);
   // LOST at once, whatever its lease. The session, if any, is closed with `why`.
   void Lose(Node& node, absl::Status why);
+
+  // It went away without a word: its lease ended, its worker began anew, or its ranks ended unseen.
+  // What comes of one such event counts once. Too often is quarantine, which never takes more than
+  // half of the nodes: a network that fails must not empty the cluster.
+  void CountAbsence(Node& node);
+  // A drain ends, whoever began it.
+  void Undrain(Node& node);
 
   // A node whose lease is over at context.now, made LOST; null when there is none.
   Node* ExpireNext();

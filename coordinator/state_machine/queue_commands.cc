@@ -111,6 +111,7 @@ void Queue::DrainNode(uint64_t call_id, const v1::DrainNodeRequest& request) {
   std::string reason = request.reason().empty() ? "drained by a client" : request.reason();
   v1::Node& record = node.record;
   record.set_drained(true);
+  record.clear_quarantined();
   record.set_drained_because(std::move(reason));
   record.clear_drain_deadline();
   drains_.Clear(node.id());
@@ -139,13 +140,8 @@ void Queue::UndrainNode(uint64_t call_id, const v1::UndrainNodeRequest& request)
   if (!found.ok()) return context_.Reply(call_id, found.status());
   Node& node = **found;
   if (node.record.drained()) {
-    node.record.clear_drained();
-    node.record.clear_drained_because();
-    node.record.clear_drain_deadline();
     drains_.Clear(node.id());
-    context_.Record("NodeUndrained", "", node.id(), node.record.name() + " takes jobs again");
-    nodes_.Changed(node);
-    context_.placement_due = true;
+    nodes_.Undrain(node);
   }
   v1::UndrainNodeResponse response;
   *response.mutable_node() = node.record;

@@ -123,6 +123,9 @@ void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::str
                       (cause == v1::FAILURE_CAUSE_NODE_LOST && node != nullptr && node->draining));
   if (exit != nullptr) *failure.mutable_exit() = *exit;
   failure.set_generation(job.view.generation());
+  if (node != nullptr && !failure.planned() && cause == v1::FAILURE_CAUSE_NODE_LOST) {
+    nodes_.CountAbsence(*nodes_.Find(node->id()));
+  }
   if (node != nullptr && !failure.planned() && ++job.failures_of_nodes[node->id()] >= 2) {
     job.avoided_nodes.insert(node->id());
     context_.Record("NodeAvoided", job.id(), node->id(),

@@ -72,6 +72,7 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   context.lease = FromProto(restore.lease());
   context.heartbeat = FromProto(restore.heartbeat_interval());
   context.started_at = context.wall;
+  context.quarantine = restore.quarantine();
   context.retention = restore.retention();
   if (context.retention.ended_jobs() == 0) context.retention.set_ended_jobs(1000);
   if (!context.retention.has_ended_job_least_age()) {

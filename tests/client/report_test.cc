@@ -215,6 +215,10 @@ TEST(ReportTest, JobsAndNodesAreAlignedTables) {
   EXPECT_THAT(table, HasSubstr("HEALTHY    2/8"));
   EXPECT_THAT(table, Not(HasSubstr("GPUS")));
   EXPECT_THAT(table, AllOf(HasSubstr("10.0.0.7 "), Not(HasSubstr("fd00::7"))));
+  nodes[0].set_drained(true);
+  EXPECT_EQ(NodeStateText(nodes[0]), "DRAINING");
+  nodes[0].set_quarantined(true);
+  EXPECT_EQ(NodeStateText(nodes[0]), "QUARANTINED");
   EXPECT_THAT(DescribeNode(nodes[0], kNow), HasSubstr("addresses     10.0.0.7, fd00::7\n"));
 }
 

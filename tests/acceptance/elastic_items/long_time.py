@@ -32,7 +32,9 @@ def run(site):
 
 def faults(site, seconds, seed=1):
     chance = random.Random(seed)
-    cluster = Cluster(site, NODES, worker_flags=["--orphan-timeout", "3s", "--keep-logs", "1M", "--keep-logs-count", 20])
+    # Each host goes away many times here.
+    cluster = Cluster(site, NODES, coordinator_flags=["--quarantine-after", 0],
+                      worker_flags=["--orphan-timeout", "3s", "--keep-logs", "1M", "--keep-logs-count", 20])
     long = cluster.submit_journal(["--nodes", "2:3", "--max-restarts", 1000000, "--kill-grace", "2s"], "--in-process", "--commit-every", 20,
                                   "--step-ms", 50)
     cluster.wait_stepping(1, 3, 30, long)

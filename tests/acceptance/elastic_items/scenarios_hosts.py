@@ -181,12 +181,13 @@ def flapping(site, report):
 
 @scenario(16, "a host that carries ranks goes and comes again and again")
 def flapping_with_ranks(site, report):
-    cluster = Cluster(site, 3)
+    often = 3
+    cluster = Cluster(site, 3, coordinator_flags=["--quarantine-after", often])
     job = cluster.submit_journal(["--nodes", 2, "--max-restarts", 5, "--kill-grace", "1s", "--replace", "at-once"], "--in-process",
                                  "--commit-every", 10)
     cluster.wait_stepping(1, 2, 20, job)
     bad = cluster.rank(1, 1)["node"]
-    flaps = whole(3, 20)
+    flaps = whole(often, 20)
     for flap in range(flaps):
         generation = int(cluster.job(job)["generation"])
         carried = any(cluster.rank(rank, generation)["node"] == bad for rank in (0, 1))
@@ -210,6 +211,16 @@ def flapping_with_ranks(site, report):
     restarts = int(cluster.job(job)["restarts"])
     check(restarts <= 2, f"{flaps} flaps of one host led to {restarts} restarts")
     cluster.lineage()
+    # For every job, not for this one alone.
+    state = cluster.node_states()[bad]
+    check(state.get("quarantined") and f"went away {often} times" in state.get("drainedBecause", ""),
+          f"{bad} went away {flaps} times, and its node says {state}")
+    check(len(cluster.events(kind="NodeQuarantined")) == 1, "it is not in quarantine, or went there twice")
+    check("QUARANTINED" in cluster.ask("nodes"), "`meshrun nodes` does not say so")
+    wide = cluster.submit_journal(["--nodes", 3], "--steps", 2)
+    check(cluster.job(wide)["state"] == "JOB_STATE_QUEUED", f"a job of 3 nodes is {cluster.job(wide)['state']}")
+    cluster.ask("undrain", bad)
+    cluster.wait_state(wide, "SUCCEEDED", 30)
     report.say(f"{flaps} flaps, {restarts} restarts, then on {', '.join(sorted(nodes))}; rank 1 was on {', '.join(carriers)}")
 
 

@@ -41,6 +41,8 @@ void CoordinatorProcess::Start() {
   if (keep_lost.count() > 0) {
     *restore.mutable_retention()->mutable_lost_node_age() = ToProtoDuration(keep_lost);
   }
+  restore.mutable_quarantine()->set_absences(quarantine_after);
+  *restore.mutable_quarantine()->mutable_window() = ToProtoDuration(seconds(3600));
   *restore.mutable_lease() = ToProtoDuration(lease);
   *restore.mutable_heartbeat_interval() = ToProtoDuration(heartbeat);
   const auto rows = *store_.Load();

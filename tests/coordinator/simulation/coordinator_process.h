@@ -44,6 +44,8 @@ class CoordinatorProcess {
   uint32_t keep_ended = 0;
   // A lost node is forgotten after so long; 0: after a day.
   nanoseconds keep_lost{0};
+  // A node that goes away so often within an hour is drained; 0: never.
+  uint32_t quarantine_after = 0;
   // At most so long after an event its batch is taken.
   nanoseconds turn = milliseconds(1);
   // Crashes at each write with this chance, in 1,000; and at the write with this number, before its

@@ -217,6 +217,9 @@ void Rules::CheckNodes(const StateMachine& machine) {
     }
   }
   for (const auto& [id, node] : machine.nodes().all()) {
+    if (node.record.quarantined() && !node.record.drained()) {
+      ledger_->Fail(id + " is in quarantine and takes jobs");
+    }
     const Held& on = held[id];
     const auto& used = node.record.gpus_used();
     if (node.record.slots_used() != on.slots || node.jobs != on.jobs ||

@@ -67,6 +67,7 @@ class Simulation {
     world_.coordinator.heartbeat = plan.heartbeat;
     world_.coordinator.keep_ended = plan.keep_ended;
     world_.coordinator.keep_lost = plan.keep_lost;
+    world_.coordinator.quarantine_after = plan.quarantine_after;
   }
 
   Outcome Run() {
@@ -153,7 +154,10 @@ class Simulation {
       const auto fit =
           std::count_if(world_.hosts.begin(), world_.hosts.end(), [&](const auto& host) {
             const uint32_t procs = job.view.spec().procs_per_node().count();
-            return host->options().slots >= procs &&
+            const auto node = machine->nodes().all().find(host->node_id());
+            const bool quarantined =
+                node != machine->nodes().all().end() && node->second.record.quarantined();
+            return !quarantined && host->options().slots >= procs &&
                    host->options().gpus >= procs * job.view.spec().gpus_per_proc();
           });
       if (fit >= job.view.spec().min_nodes() && job.queued()) {
@@ -282,6 +286,7 @@ Plan PlanOf(uint64_t seed) {
     plan.check_interval = 8;
   }
   if (random.OneIn(3)) plan.keep_lost = seconds(random.Between(8, 40));
+  if (random.OneIn(4)) plan.quarantine_after = 1 + static_cast<uint32_t>(random.Below(3));
   return plan;
 }
 

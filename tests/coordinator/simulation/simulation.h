@@ -30,6 +30,7 @@ struct Plan {
   // As in CoordinatorProcess.
   uint32_t keep_ended = 0;
   nanoseconds keep_lost{0};
+  uint32_t quarantine_after = 0;
   // At most so long after an event the coordinator takes its batch.
   nanoseconds turn = milliseconds(1);
   // Of the coordinator.

@@ -291,6 +291,136 @@ TEST(NodeTableTest, ALostNodeGoesAtItsAge) {
   EXPECT_EQ(h.machine().nodes().all().begin()->second.record.name(), "b") << "it is drained";
 }
 
+class QuarantineTest : public ::testing::Test {
+ protected:
+  QuarantineTest() {
+    h.quarantine.set_absences(3);
+    *h.quarantine.mutable_window() = ToProtoDuration(std::chrono::minutes(10));
+    h.StartCoordinator();
+  }
+  // Its lease ends, and it returns.
+  void Flap(FakeWorker& worker) {
+    h.Disconnect(worker);
+    h.Advance(seconds(6));
+    ASSERT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+    h.Connect(worker);
+    ASSERT_EQ(h.node(worker).state(), v1::NODE_STATE_HEALTHY);
+  }
+  // Its worker begins anew before the lease ends.
+  void Reboot(FakeWorker& worker, bool ranks_survive) {
+    h.Disconnect(worker);
+    worker.Reboot(ranks_survive);
+    h.Advance(seconds(1));
+    h.Connect(worker);
+  }
+  size_t absences(const FakeWorker& worker) {
+    return h.machine().nodes().all().at(worker.node_id()).absences.size();
+  }
+  v1::StateEvent Drain() {
+    v1::StateEvent event;
+    event.mutable_drain_node()->set_node("a");
+    return event;
+  }
+  v1::StateEvent Undrain() {
+    v1::StateEvent event;
+    event.mutable_undrain_node()->set_node("a");
+    return event;
+  }
+
+  Harness h;
+};
+
+TEST_F(QuarantineTest, ANodeThatGoesAwayTooOftenTakesNoJobsUntilItIsUndrained) {
+  FakeWorker& bad = h.AddWorker("a");
+  FakeWorker& good = h.AddWorker("b");
+  Flap(bad);
+  // What was counted lasts over a restart of the coordinator.
+  h.StartCoordinator();
+  h.Connect(bad);
+  h.Connect(good);
+  Flap(bad);
+  EXPECT_FALSE(h.node(bad).drained());
+  Flap(bad);
+  EXPECT_TRUE(h.node(bad).quarantined());
+  EXPECT_TRUE(h.node(bad).drained());
+  EXPECT_EQ(h.node(bad).drained_because(), "quarantined: it went away 3 times within 10m");
+  EXPECT_TRUE(h.HasEvent("NodeQuarantined"));
+  h.StartCoordinator();
+  h.Connect(bad);
+  h.Connect(good);
+  EXPECT_TRUE(h.node(bad).quarantined());
+  const std::string two = h.Submit(MakeSpec(2, 1));
+  EXPECT_EQ(h.state(two), v1::JOB_STATE_QUEUED);
+  ASSERT_TRUE(h.answer(h.Call(Undrain())).status.ok());
+  EXPECT_FALSE(h.node(bad).quarantined());
+  EXPECT_EQ(h.state(two), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(bad.Carries(two));
+  Reboot(bad, /*ranks_survive=*/true);
+  EXPECT_FALSE(h.node(bad).quarantined()) << "it begins at nothing";
+}
+
+TEST_F(QuarantineTest, WhatLiesBeforeTheWindowDoesNotCount) {
+  FakeWorker& bad = h.AddWorker("a");
+  h.AddWorker("b");
+  Flap(bad);
+  Flap(bad);
+  h.Advance(std::chrono::minutes(10));
+  Flap(bad);
+  Flap(bad);
+  EXPECT_FALSE(h.node(bad).quarantined());
+  Flap(bad);
+  EXPECT_TRUE(h.node(bad).quarantined());
+}
+
+TEST_F(QuarantineTest, AnEventCountsOnceHoweverManyJobsItEnds) {
+  FakeWorker& bad = h.AddWorker("a");
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_max_restarts(9);
+  const std::string one = h.Submit(spec), two = h.Submit(spec);
+  Reboot(bad, /*ranks_survive=*/false);
+  EXPECT_EQ(h.job(one).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+  EXPECT_EQ(h.job(two).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+  EXPECT_EQ(absences(bad), 1u);
+  Flap(bad);
+  EXPECT_EQ(absences(bad), 2u);
+}
+
+TEST_F(QuarantineTest, NeitherFaultsOfAJobNorAnAnnouncedStopCount) {
+  FakeWorker& node = h.AddWorker("a");
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_max_restarts(9);
+  const std::string id = h.Submit(spec);
+  h.Say(node, node.Exit(id, 0, 1));
+  ASSERT_EQ(h.job(id).restarts(), 1u);
+  for (int i = 0; i < 3; ++i) {
+    h.Say(node, {node.Goodbye()});
+    Reboot(node, /*ranks_survive=*/false);
+  }
+  EXPECT_EQ(absences(node), 0u);
+}
+
+TEST_F(QuarantineTest, HalfOfTheNodesStay) {
+  FakeWorker& a = h.AddWorker("a");
+  for (int i = 0; i < 4; ++i) Flap(a);
+  EXPECT_FALSE(h.node(a).quarantined()) << "it is alone";
+  FakeWorker& b = h.AddWorker("b");
+  for (int i = 0; i < 4; ++i) Flap(b);
+  EXPECT_TRUE(h.node(b).quarantined());
+  Flap(a);
+  EXPECT_FALSE(h.node(a).quarantined());
+}
+
+TEST_F(QuarantineTest, APersonsDrainTakesItsPlace) {
+  FakeWorker& bad = h.AddWorker("a");
+  h.AddWorker("b");
+  for (int i = 0; i < 3; ++i) Flap(bad);
+  ASSERT_TRUE(h.node(bad).quarantined());
+  h.Call(Drain());
+  EXPECT_TRUE(h.node(bad).drained());
+  EXPECT_FALSE(h.node(bad).quarantined());
+  EXPECT_EQ(h.node(bad).drained_because(), "drained by a client");
+}
+
 // A host that never comes back, with ranks that never said how they ended.
 class DeadNodeTest : public ::testing::Test {
  protected:

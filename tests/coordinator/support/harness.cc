@@ -25,6 +25,7 @@ void Harness::StartCoordinator() {
   *restore.mutable_lease() = ToProtoDuration(seconds(5));
   *restore.mutable_heartbeat_interval() = ToProtoDuration(seconds(1));
   *restore.mutable_retention() = retention;
+  *restore.mutable_quarantine() = quarantine;
   const auto rows = *store_.Load();
   restore.mutable_rows()->Add(rows.begin(), rows.end());
   Step(std::move(event));

@@ -65,6 +65,7 @@ class Harness {
   FakeClock clock;
   // Of the coordinators that are started from now on.
   v1::Retention retention;
+  v1::Quarantine quarantine;
 
   uint64_t Call(v1::StateEvent event);
   Answer& answer(uint64_t call_id) { return answers_[call_id]; }
