@@ -18,6 +18,7 @@
 #include "jobs/runtime/error_file.h"
 #include "jobs/runtime/stop.h"
 #include "parallel/base/errors.h"
+#include "parallel/checkpoint/checkpoint.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::jobs {
@@ -35,6 +36,14 @@ std::string speaker(const std::string& name) {
   return name + ": rank " + std::to_string(manager.rank());
 }
 
+int report(const std::string& name, const Failure& failure, int exit_code) {
+  std::ostringstream line;
+  line << speaker(name) << ": " << failure.text << '\n';
+  std::cerr << line.str() << std::flush;
+  write_error_file(failure);
+  return exit_code;
+}
+
 int fail(const std::string& name, const Failure& failure, int exit_code) {
   if (stop_requested()) {
     // Peers that stop first break the collectives of those that follow; that is no failure of this
@@ -42,11 +51,7 @@ int fail(const std::string& name, const Failure& failure, int exit_code) {
     std::cerr << speaker(name) << ": stopped by " << strsignal(stop_signal()) << std::endl;
     return kSignalBase + stop_signal();
   }
-  std::ostringstream line;
-  line << speaker(name) << ": " << failure.text << '\n';
-  std::cerr << line.str() << std::flush;
-  write_error_file(failure);
-  return exit_code;
+  return report(name, failure, exit_code);
 }
 
 int run_body(const std::string& name, const std::function<void()>& body) {
@@ -60,6 +65,9 @@ int run_body(const std::string& name, const std::function<void()>& body) {
     return fail(name, {type_of(error), error.what(), ""}, kUsage);
   } catch (const EnvironmentError& error) {
     return fail(name, {type_of(error), error.what_without_backtrace(), ""}, kUsage);
+  } catch (const CheckpointFileError& error) {
+    // Also on a stop: what was to be saved is lost.
+    return report(name, {type_of(error), error.what_without_backtrace(), error.what()}, kFailed);
   } catch (const c10::Error& error) {
     return fail(name, {type_of(error), error.what_without_backtrace(), error.what()}, kFailed);
   } catch (const std::exception& error) {

@@ -2,15 +2,35 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <iostream>
 #include <utility>
 
 #include "jobs/runtime/agreement.h"
 #include "jobs/runtime/one_cycle.h"
 #include "jobs/runtime/progress.h"
 #include "jobs/runtime/stop.h"
+#include "jobs/runtime/words.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun::jobs {
+namespace {
+
+// Of the directory, which may not exist yet.
+std::string room_on_disk(const std::string& directory) {
+  constexpr double kMiB = 1 << 20;
+  std::filesystem::path place = absolute(directory);
+  std::error_code error;
+  while (!std::filesystem::exists(place, error) && place.has_relative_path()) {
+    place = place.parent_path();
+  }
+  const auto space = std::filesystem::space(place, error);
+  if (error) return "";
+  return format("; the disk has %.1f of %.1f MiB free", static_cast<double>(space.available) / kMiB,
+                static_cast<double>(space.capacity) / kMiB);
+}
+
+}  // namespace
 
 Training::Training(ElasticContext& elastic, const TrainingOptions& options,
                    std::map<std::string, std::string> identity, torch::nn::Module& network,
@@ -49,7 +69,7 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
     const at::Tensor loss = take_step(loss_of);
     state_.commit(result_.steps);
     const bool last = result_.steps == options_.steps;
-    if (last || result_.steps % options_.checkpoint_every == 0) save();
+    if (last || result_.steps % options_.checkpoint_every == 0) save(last);
     if (!last && result_.steps % kAgreeEvery != 0) continue;
     const Agreement agreement = agree(
         *world, loss, {stop_requested(), elastic_.is_quiesce_wanted(), elastic_.is_save_wanted()});
@@ -59,12 +79,13 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
     if (last) continue;
     if (agreement.asked.stop) {
       stop_together();
-      save();
+      save(/*must=*/true);
       progress.stopped(result_.steps, shown.loss, shown.metrics);
       throw Stopped();
     }
     if (agreement.asked.stand_still) {
-      if (agreement.asked.save) save();
+      // Ranks that go on do so from memory.
+      if (agreement.asked.save) save(/*must=*/false);
       elastic_.stand_still(result_.steps);
     }
   }
@@ -84,13 +105,30 @@ at::Tensor Training::take_step(const std::function<at::Tensor(int64_t step)>& lo
   return loss;
 }
 
-void Training::save() {
+void Training::save(bool must) {
   if (!checkpoints_) return;
-  // The samples of a step are a function of these two.
-  checkpoints_->save(
-      network_, optimizer_,
-      {result_.steps,
-       {{"seed", std::to_string(options_.seed)}, {"next_step", std::to_string(result_.steps)}}});
+  try {
+    // The samples of a step are a function of these two.
+    checkpoints_->save(
+        network_, optimizer_,
+        {result_.steps,
+         {{"seed", std::to_string(options_.seed)}, {"next_step", std::to_string(result_.steps)}}});
+  } catch (const CheckpointFileError& error) {
+    if (must) throw;
+    if (!std::exchange(unsaved_, true)) {
+      say(std::string("is not written: ") + error.what_without_backtrace() +
+          room_on_disk(options_.checkpoint_dir) + "; training goes on and tries again");
+    }
+    return;
+  }
+  if (std::exchange(unsaved_, false)) say("is written, the first one again");
+}
+
+void Training::say(const std::string& what) const {
+  if (DistributedManager::get().rank() != 0) return;
+  std::cerr << options_.job + ": the checkpoint of step " + std::to_string(result_.steps) + " " +
+                   what + "\n"
+            << std::flush;
 }
 
 void Training::dump_parameters() const {

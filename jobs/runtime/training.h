@@ -59,8 +59,9 @@ class Training {
   // Takes the steps that are left: a gradient of `loss_of`, this rank's loss as a scalar, and the
   // optimizer's step at the one-cycle rate. `show` gets the mean of the ranks' losses. On a stop
   // signal to any rank all of them save at the same step and raise Stopped; likewise they leave the
-  // world where the coordinator wants another one. At the end each rank
-  // writes its parameters, if --dump-parameters asks for it.
+  // world where the coordinator wants another one. A checkpoint that the file system refuses is a
+  // warning, except the one at the end and the one of a stop: those raise CheckpointFileError. At
+  // the end each rank writes its parameters, if --dump-parameters asks for it.
   TrainingResult run(
       const std::function<at::Tensor(int64_t step)>& loss_of,
       const std::function<ShownLoss(double mean)>& show = [](double mean) {
@@ -69,7 +70,11 @@ class Training {
 
  private:
   at::Tensor take_step(const std::function<at::Tensor(int64_t step)>& loss_of);
-  void save();
+  // A checkpoint that cannot be written is said once, until one is written again; where it must be
+  // written it is the job's failure.
+  void save(bool must);
+  // Of this step's checkpoint, by rank 0.
+  void say(const std::string& what) const;
   void dump_parameters() const;
 
   ElasticContext& elastic_;
@@ -78,6 +83,7 @@ class Training {
   torch::optim::Optimizer& optimizer_;
   std::optional<CheckpointDirectory> checkpoints_;
   TrainingResult result_;
+  bool unsaved_ = false;
   // Last, so that it ends first: it keeps the others' state for the next world.
   ElasticState state_;
 };

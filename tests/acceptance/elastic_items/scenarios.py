@@ -55,6 +55,7 @@ def run(only=None):
     meshrun()
     binary("//tests/acceptance/ranks:journal_rank")
     binary("//tests/acceptance/ranks:libstepped_clock.so")
+    binary("//jobs/darcy:darcy")
     chosen = [(number, *parts) for number in sorted(SCENARIOS) for parts in SCENARIOS[number] if not only or number in only]
     started = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from clusters import LEASE, Cluster, SecureCluster, kill, now
-from harness import check, interrupt, meshrun, wait_until
+from harness import binary, check, interrupt, meshrun, wait_until
 from elastic_items.report import whole
 from elastic_items.scenarios import NotHere, scenario
 from elastic_items.scenarios_hosts import go_on, nothing_happened
@@ -265,6 +265,30 @@ def checkpoint_disk_full(site, report):
     report.time("committed again after", wait_until(again, 15, "checkpoints are committed when there is space"), 5)
     report.say(f"{len(unsaved())} found no room, {len(cluster.lineage())} commits in one lineage; '{why[-70:]}'")
     report.time("longest step", gap, 1.0)
+
+
+@scenario(20, "the disk of a shipped job's checkpoints is full")
+def shipped_job_disk_full(site, report):
+    place = small_disk(site, "small", "8m")
+    filling = fill(place)
+    cluster = Cluster(site, 1)
+    job = cluster.submit(["--name", "darcy", "--nodes", 1], [
+        binary("//jobs/darcy:darcy"), "--cache", site.directory / "cache", "--size", 13, "--train-samples", 12, "--test-samples", 3,
+        "--batch", 4, "--width", 6, "--modes", 4, "--layers", 2, "--padding", 2, "--steps", 1000000, "--checkpoint-every", 10,
+        "--checkpoint-dir", place / "run", "--report", "", "--png", ""])
+    said = lambda words: [line for line in cluster.ask("logs", job).splitlines() if words in line]
+    lost = wait_until(lambda: said("is not written"), 60, "the job says that a checkpoint is not written")
+    step = lambda: int(cluster.job(job).get("progress", {}).get("step", 0))
+    before = step()
+    wait_until(lambda: step() > before + 50, 30, "training goes on")
+    check(len(said("is not written")) == 1, f"said more than once: {said('is not written')}")
+    check("No space left on device" in lost[0] and str(place) in lost[0] and "MiB free" in lost[0], f"it says '{lost[0]}'")
+    filling.unlink()
+    wait_until(lambda: said("is written, the first one again"), 20, "a checkpoint is written when there is space")
+    check(list((place / "run").glob("step-*/manifest.json")), f"no whole checkpoint lies in {place / 'run'}")
+    cluster.ask("cancel", job)
+    cluster.wait_state(job, "CANCELLED", 20)
+    report.say(f"'{lost[0][-140:]}'")
 
 
 # A connection is renewed at this age, and shows the certificate that lies in the file then.
