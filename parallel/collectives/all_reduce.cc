@@ -61,6 +61,10 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
       !tensor.is_complex()) {
     call.problem = "an average needs a floating-point or complex type";
   }
+  if (call.problem.empty() && !own && tensor.is_complex() && op != ReduceOp::SUM &&
+      op != ReduceOp::AVG) {
+    call.problem = "complex numbers, which travel as pairs, are only summed and averaged";
+  }
   if (!call.problem.empty()) raise_on_all_ranks(group, device, call.problem);
 
   PendingAllReduce pending;
@@ -79,8 +83,10 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
     op = ReduceOp::SUM;
     pending.divisor_ = group->getSize();
   }
-  at::Tensor wire = tensor.contiguous();
+  at::Tensor wire = tensor.contiguous().resolve_conj().resolve_neg();
   if (call.use_fp32 && is_16_bit_float(wire.scalar_type())) wire = wire.to(at::kFloat);
+  // NCCL and Gloo have no int16. Sums in int32 have the same last 16 bits.
+  if (wire.scalar_type() == at::kShort) wire = wire.to(at::kInt);
   if (!wire.is_same(tensor)) pending.wire_ = wire;
   std::vector<at::Tensor> tensors = {wire.is_complex() ? at::view_as_real(wire) : wire};
   pending.work_ = group->allreduce(tensors, options_of(op, call));
@@ -88,8 +94,8 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
 }
 
 at::Tensor PendingAllReduce::wait() {
-  if (!work_) return tensor_;
-  work_->wait();
+  // NCCL has none for calls that are waited for at once: they are on the current stream.
+  if (work_) work_->wait();
   at::Tensor reduced = wire_.defined() ? wire_ : tensor_;
   if (divisor_ != 1) reduced.div_(divisor_);
   if (wire_.defined()) tensor_.copy_(wire_);

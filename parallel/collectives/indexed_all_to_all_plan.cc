@@ -83,12 +83,10 @@ int64_t IndexedAllToAllPlan::num_received() const { return state_->num_received;
 const IndexedState::Lists& IndexedState::lists_on(c10::Device device) const {
   if (device.is_cpu()) return host;
   const MutexLock lock(mu);
-  for (const auto& [where, lists] : copies) {
-    if (where == device) return lists;
+  for (DeviceLists& copy : copies) {
+    if (copy.device() == device) return copy.on_current_stream();
   }
-  copies.emplace_back(device, Lists{host.remote.to(device), host.own.to(device),
-                                    host.offsets.to(device), host.positions.to(device)});
-  return copies.back().second;
+  return copies.emplace_back(host, device).on_current_stream();
 }
 
 std::string IndexedState::words() const {

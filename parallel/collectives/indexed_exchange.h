@@ -10,6 +10,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "core/mutex.h"
+#include "parallel/collectives/device_lists.h"
 #include "parallel/collectives/exchange.h"
 #include "parallel/collectives/indexed_all_to_all_plan.h"
 #include "parallel/collectives/indexed_plan.h"
@@ -28,10 +29,9 @@ struct IndexedAllToAllPlan::State {
   int64_t num_received = 0;
   int64_t own_begin = 0;  // where one's own are in the result
 
-  // The plan's lists on a device.
-  struct Lists {
-    at::Tensor remote, own, offsets, positions;
-  };
+  using Lists = IndexedLists;
+  // For what is queued on the device's current stream next. The first call copies the lists there,
+  // without a wait of the host.
   const Lists& lists_on(c10::Device device) const;
   // ", by a table of sizes with digest 00c0ffee00c0ffee (slices that each rank sends in all: [3,
   // 1]), sending [1, 2] and receiving [1, 1]". One's own sizes may be alike where the tables
@@ -40,7 +40,7 @@ struct IndexedAllToAllPlan::State {
 
   Lists host;  // memory of `plan`
   mutable Mutex mu;
-  mutable std::deque<std::pair<c10::Device, Lists>> copies MESHRUN_GUARDED_BY(mu);
+  mutable std::deque<DeviceLists> copies MESHRUN_GUARDED_BY(mu);
 };
 
 using IndexedState = IndexedAllToAllPlan::State;

@@ -34,7 +34,7 @@ std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgumen
   c10d::ReduceOptions options;
   options.rootRank = dst_rank.to_int();
   options.asyncOp = false;
-  group->reduce(tensors, options)->wait();
+  if (const auto work = group->reduce(tensors, options)) work->wait();
   if (group->getRank() != dst_rank) return std::nullopt;
   const double sum = tensors[0].item<double>();
   return mean ? sum / size : sum;

@@ -31,7 +31,13 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   // rank hangs the rest.
   auto nccl = c10d::ProcessGroupNCCL::Options::create();
   if (options.timeout) nccl->timeout = *options.timeout;
-  nccl->group_name = options.name;
+  nccl->group_name = nccl->group_desc = options.name;
+  // Without them c10d's records and reports name the ranks of a group as those of the world.
+  for (int member = 0; member < size; ++member) {
+    const auto index = static_cast<size_t>(member);
+    nccl->global_ranks_in_group.push_back(
+        static_cast<uint64_t>(options.world_ranks.empty() ? member : options.world_ranks[index]));
+  }
   if (auto parent = parent_of(options)) {
     nccl->split_from = std::move(parent);
     nccl->split_color = options.split_color;

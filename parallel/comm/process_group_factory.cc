@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "parallel/comm/interface/reduction_order.h"
 #include "parallel/comm/ucx/backend.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -47,15 +48,6 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   }
   backend->setTimeout(options.timeout.value_or(kBackendDefaultTimeout));
   return backend;
-}
-
-bool sums_in_rank_order() {
-  const char* text = std::getenv("MESHRUN_REDUCTION_ORDER");
-  const std::string_view order = text == nullptr ? "" : text;
-  if (order.empty() || order == "host") return false;
-  if (order == "rank") return true;
-  throw BackendError(
-      fmt::format("MESHRUN_REDUCTION_ORDER is \"{}\": it takes \"rank\" or \"host\"", order));
 }
 
 c10::intrusive_ptr<c10d::Backend> make_ucx(const c10::intrusive_ptr<c10d::Store>& store, int rank,

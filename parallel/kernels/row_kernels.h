@@ -18,7 +18,9 @@
 #include <functional>
 
 #include "ATen/core/Tensor.h"
+#include "c10/core/Device.h"
 #include "c10/core/DeviceType.h"
+#include "c10/core/Event.h"
 #include "parallel/base/strided_span.h"
 
 namespace meshrun {
@@ -45,6 +47,11 @@ struct RowKernels {
                                     int64_t to_offset, int64_t bytes)>;
   // Returns none for an input whose slices are not evenly apart. Null: the device has none.
   Filler (*filler)(const at::Tensor& input, const at::Tensor& index, int64_t dim) = nullptr;
+
+  // Whether a graph is captured on the device's current stream. Null: there are none.
+  bool (*is_capturing)(c10::Device device) = nullptr;
+  // Whether the device is past an event, also while a graph is captured. Null: c10::Event::query().
+  bool (*has_passed)(const c10::Event& event) = nullptr;
 };
 
 // `kernels` lives as long as the process. Returns true, for a static initialiser.

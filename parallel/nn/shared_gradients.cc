@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -31,7 +30,9 @@ struct SharedGradients::Contribution {
 };
 
 // The contributions one after another, then a number for each: 1 where the pass reached it. The
-// reduced numbers say which parameters any rank's pass reached.
+// reduced numbers say which parameters any rank's pass reached; they are read where this rank did
+// not reach one and cannot just add zeros. So on a GPU the host waits for none of this in the usual
+// case that every rank reaches every parameter.
 struct SharedGradients::Bucket {
   std::vector<Contribution> contributions;
   int64_t numel = 0;
@@ -40,27 +41,28 @@ struct SharedGradients::Bucket {
   void start(const ProcessGroupPtr& group, c10::Device device, const Options& options);
   void wait() { pending.wait(); }
   void add();
+  bool must_be_told() const;
 };
 
 void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device device,
                                     const Options& options) {
   const auto count = static_cast<int64_t>(contributions.size());
   const Tensor buffer = at::empty({numel + count}, at::device(device).dtype(contributions[0].type));
-  std::vector<float> reached;
+  const Tensor reached = buffer.narrow(0, numel, count).fill_(1);
   int64_t begin = 0;
-  for (const Contribution& contribution : contributions) {
+  for (size_t i = 0; i < contributions.size(); ++i) {
+    const Contribution& contribution = contributions[i];
     const Tensor piece = buffer.narrow(0, begin, contribution.numel).view(contribution.shape);
     begin += contribution.numel;
-    reached.push_back(contribution.added.defined() ? 1 : 0);
     if (!contribution.added.defined()) {
       piece.zero_();
+      reached.narrow(0, static_cast<int64_t>(i), 1).zero_();
     } else if (contribution.added.layout() == at::kStrided) {
       piece.copy_(contribution.added);
     } else {
       piece.copy_(contribution.added.to_dense());
     }
   }
-  buffer.narrow(0, numel, count).copy_(at::from_blob(reached.data(), {count}, at::kFloat));
   VCall call;
   call.use_fp32 = options.use_fp32;
   call.async = true;
@@ -68,16 +70,26 @@ void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device de
                        std::move(call));
 }
 
+bool SharedGradients::Bucket::must_be_told() const {
+  return std::any_of(contributions.begin(), contributions.end(), [](const Contribution& each) {
+    if (each.added.defined() || !each.parameter.defined()) return false;
+    const Tensor& gradient = each.parameter.grad();
+    return !gradient.defined() || gradient.requires_grad() || gradient.layout() != at::kStrided;
+  });
+}
+
 void SharedGradients::Bucket::add() {
   const Tensor reduced = pending.wait();
   const auto count = static_cast<int64_t>(contributions.size());
-  const Tensor reached = reduced.narrow(0, numel, count).ne(0).cpu();
+  Tensor reached;  // undefined: every one, or zeros are added to
+  if (must_be_told()) reached = reduced.narrow(0, numel, count).ne(0).cpu();
   int64_t begin = 0;
   for (size_t i = 0; i < contributions.size(); ++i) {
     Contribution& contribution = contributions[i];
     const Tensor piece = reduced.narrow(0, begin, contribution.numel).view(contribution.shape);
     begin += contribution.numel;
-    if (!reached.const_data_ptr<bool>()[i] || !contribution.parameter.defined()) continue;
+    if (!contribution.parameter.defined()) continue;
+    if (reached.defined() && !reached.const_data_ptr<bool>()[i]) continue;
     Tensor& gradient = contribution.parameter.mutable_grad();
     const Tensor& added = contribution.added;
     if (!gradient.defined()) {

@@ -11,49 +11,38 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/comm/interface/reduction_order.h"
+#include "parallel/comm/point_to_point/gather_route.h"
 #include "parallel/comm/point_to_point/point_to_point_work.h"
+#include "parallel/comm/point_to_point/slices.h"
 #include "parallel/kernels/piece_kernels.h"
 
 namespace meshrun {
 
 using c10d::OpType;
+using point_to_point::copy_own;
+using point_to_point::copy_own_into_bytes;
+using point_to_point::memory_view;
+using point_to_point::slice_of;
+using point_to_point::Slices;
+using point_to_point::whole;
 
 namespace {
 
 // The largest that every backend takes: out of the way of the caller's own sends.
 constexpr int kTag = (1 << 30) - 1;
-// Of what is packed: where 16-byte accesses can begin.
-constexpr int64_t kAlignment = 16;
-
 int64_t sum(at::IntArrayRef sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
-int64_t aligned(int64_t elements, const at::Tensor& tensor) {
-  const int64_t unit = std::max<int64_t>(kAlignment / tensor.element_size(), 1);
+// From one rank's part to the next: where 16-byte accesses can begin.
+int64_t pitch_of(int64_t elements, const at::Tensor& tensor) {
+  const int64_t unit = std::max<int64_t>(16 / tensor.element_size(), 1);
   return (elements + unit - 1) / unit * unit;
 }
 
-bool can_travel(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
-// Of what can_travel(). A contiguous tensor of one element may have any stride, which view() keeps.
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  return tensor.as_strided({tensor.numel()}, {1}).view(at::kByte);
-}
-
-at::Tensor slice_of(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int rank) {
-  return tensor.narrow(dim, sum(sizes.slice(0, static_cast<size_t>(rank))),
-                       sizes[static_cast<size_t>(rank)]);
-}
-
-// A rank's own slice, which may be there already.
-void copy_own(const at::Tensor& output, const at::Tensor& input) {
-  const bool is_there = output.const_data_ptr() == input.const_data_ptr() &&
-                        output.strides() == input.strides() &&
-                        output.is_conj() == input.is_conj() && output.is_neg() == input.is_neg();
-  if (output.numel() > 0 && !is_there) output.copy_(input);
+at::Tensor whole_in_bytes(const at::Tensor& tensor) {
+  return memory_view(tensor, at::kByte, 0, static_cast<int64_t>(tensor.nbytes()));
 }
 
 // Of all_to_all_v: else the caller has written it already, or reads it where it is.
@@ -62,50 +51,54 @@ bool moves_own(at::IntArrayRef input_sizes, at::IntArrayRef output_sizes, int ra
   return input_sizes[own] > 0 && output_sizes[own] > 0;
 }
 
-// The slices of a tensor, as bytes to send from or to receive into.
-struct Slices {
-  // Without slice `skipped`; -1: all.
-  Slices(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int skipped)
-      : tensor(tensor), dim(dim), bytes(sizes.size()) {
-    std::vector<size_t> ranks;
-    int64_t begin = 0, elements = 0;
-    for (size_t rank = 0; rank < sizes.size(); begin += sizes[rank++]) {
-      if (static_cast<int>(rank) == skipped) continue;
-      const at::Tensor slice = tensor.narrow(dim, begin, sizes[rank]);
-      if (slice.numel() == 0) continue;
-      if (can_travel(slice)) {
-        bytes[rank] = as_bytes(slice);
-      } else {
-        ranks.push_back(rank);
-        packed.push_back({begin, sizes[rank], elements});
-        elements += aligned(slice.numel(), tensor);
-      }
-    }
-    if (packed.empty()) return;
-    buffer = at::empty({elements}, tensor.options());
-    const int64_t per_size = tensor.numel() / tensor.size(dim);
-    for (size_t i = 0; i < packed.size(); ++i) {
-      bytes[ranks[i]] = as_bytes(buffer.narrow(0, packed[i].offset, packed[i].size * per_size));
-    }
+// What a backend adds itself, where its order of the ranks may be its own. The exchange adds the rest:
+// 16-bit floats in float32, bools, what NCCL has no type for.
+bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
+  switch (type) {
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+      return true;  // the same in any order
+    case at::kHalf:
+    case at::kBFloat16:
+      return !use_fp32 && !sums_in_rank_order();
+    case at::kFloat:
+    case at::kDouble:
+    case at::kComplexFloat:
+    case at::kComplexDouble:
+      return !sums_in_rank_order();
+    default:
+      return false;
   }
+}
 
-  void pack() const {
-    if (!packed.empty()) pack_pieces(buffer, tensor, dim, packed);
+bool are_equal(at::IntArrayRef sizes) {
+  return std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size == sizes[0]; });
+}
+
+// c10d's options: a call that is waited for at once runs on the current stream, and has no Work.
+template <typename Options>
+Options options_of(const VCall& call) {
+  Options options;
+  options.timeout = call.timeout;
+  options.asyncOp = call.async;
+  return options;
+}
+
+// What `calls` calls, in one group; the Work of all, if there is one.
+template <typename Calls>
+PointToPointWork::Parts grouped(c10d::Backend& backend, const Calls& calls) {
+  backend.startCoalescing();
+  try {
+    calls();
+  } catch (...) {
+    backend.endCoalescing();
+    throw;
   }
-  void unpack() const {
-    if (!packed.empty()) unpack_pieces(tensor, dim, buffer, packed);
-  }
-
-  at::Tensor tensor;
-  int64_t dim;
-  std::vector<at::Tensor> bytes;  // by rank; undefined: nothing travels
-  at::Tensor buffer;              // undefined where nothing is packed
-  std::vector<PackedPiece> packed;
-};
-
-// A tensor that travels whole.
-Slices whole(const at::Tensor& tensor, int64_t dim) {
-  return {tensor, {tensor.size(dim)}, dim, -1};
+  PointToPointWork::Parts parts;
+  if (VCollectives::WorkPtr all = backend.endCoalescing()) parts.push_back(std::move(all));
+  return parts;
 }
 
 // The first thing that is wrong with a call, after what the caller has found.
@@ -184,20 +177,23 @@ struct PointToPointVCollectives::Agreed {
 
 // Who gets which bytes, and what is to be done when they are there.
 struct PointToPointVCollectives::Exchange {
-  explicit Exchange(int size)
-      : sends(static_cast<size_t>(size)), receives(static_cast<size_t>(size)) {}
+  Exchange(int size, c10::Device device)
+      : sends(static_cast<size_t>(size)), receives(static_cast<size_t>(size)) {
+    rest.device = device;
+  }
 
   std::vector<at::Tensor> sends;  // by peer; undefined: nothing
   std::vector<at::Tensor> receives;
-  std::function<void()> finish;
-  std::vector<at::Tensor> kept;  // of finish
-  at::Tensor result;
+  PointToPointWork::Rest rest;
 
   void receive_into(Slices slices) {
     receives = slices.bytes;
+    unpack(std::move(slices));
+  }
+  void unpack(Slices slices) {
     if (slices.packed.empty()) return;
-    kept.push_back(slices.buffer);
-    finish = [slices = std::move(slices)] { slices.unpack(); };
+    rest.kept.push_back(slices.buffer);
+    rest.finish = [slices = std::move(slices)] { slices.unpack(); };
   }
 };
 
@@ -206,7 +202,8 @@ PointToPointVCollectives::PointToPointVCollectives(c10::intrusive_ptr<c10d::Back
     : backend_(std::move(backend)),
       compare_(std::move(compare)),
       rank_(backend_->getRank()),
-      size_(backend_->getSize()) {}
+      size_(backend_->getSize()),
+      groups_calls_(backend_->supportsCoalescing()) {}
 
 void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::string problem) const {
   if (compare_) {
@@ -245,22 +242,101 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchang
   const auto is_there = [](const at::Tensor& bytes) { return bytes.defined(); };
   const bool is_idle = std::none_of(exchange.sends.begin(), exchange.sends.end(), is_there) &&
                        std::none_of(exchange.receives.begin(), exchange.receives.end(), is_there);
-  if (!is_idle && backend_->supportsCoalescing()) {
-    backend_->startCoalescing();
-    try {
-      start_all();
-    } catch (...) {
-      backend_->endCoalescing();
-      throw;
-    }
-    parts.clear();
-    if (WorkPtr all = backend_->endCoalescing()) parts.push_back(std::move(all));
+  if (!is_idle && groups_calls_) {
+    parts = grouped(*backend_, start_all);
   } else {
     start_all();
   }
-  return c10::make_intrusive<PointToPointWork>(type, std::move(parts), std::move(exchange.finish),
-                                               std::move(exchange.kept), std::move(exchange.result),
-                                               call.timeout);
+  return work_of(std::move(parts), std::move(exchange), type, call);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::work_of(std::vector<WorkPtr> parts,
+                                                                    Exchange exchange, OpType type,
+                                                                    const VCall& call) const {
+  PointToPointWork::Rest& rest = exchange.rest;
+  for (const auto* messages : {&exchange.sends, &exchange.receives}) {
+    for (const at::Tensor& bytes : *messages) {
+      if (bytes.defined()) rest.kept.push_back(bytes);
+    }
+  }
+  rest.timeout = call.timeout;
+  rest.async = call.async;
+  return c10::make_intrusive<PointToPointWork>(type, std::move(parts), std::move(rest));
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const at::Tensor& output,
+                                                                         const at::Tensor& input,
+                                                                         at::IntArrayRef sizes,
+                                                                         int64_t dim,
+                                                                         const VCall& call) const {
+  Exchange exchange(size_, output.device());
+  exchange.rest.result = output;
+  Slices slices(output, sizes, dim, -1, Slices::Place::kOneBlock);
+  at::Tensor own = slices.bytes[static_cast<size_t>(rank_)];
+  if (!own.defined()) return run(std::move(exchange), OpType::ALLGATHER, call);
+  if (slices.packed.empty() && point_to_point::can_travel(input)) {
+    own = whole_in_bytes(input);
+  } else {
+    copy_own_into_bytes(own, input);
+  }
+  at::Tensor all = memory_view(slices.block, at::kByte, 0, static_cast<int64_t>(output.nbytes()));
+  const auto options = options_of<c10d::AllgatherOptions>(call);
+  std::vector<WorkPtr> parts;
+  if (WorkPtr work = backend_->_allgather_base(all, own, options)) parts.push_back(std::move(work));
+  exchange.receives = {own, all};
+  exchange.unpack(std::move(slices));
+  return work_of(std::move(parts), std::move(exchange), OpType::ALLGATHER, call);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts(
+    const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
+    const VCall& call) const {
+  Exchange exchange(size_, output.device());
+  exchange.rest.result = output;
+  Slices slices(output, sizes, dim, -1);
+  exchange.receives = slices.bytes;
+  const at::Tensor& own = exchange.receives[static_cast<size_t>(rank_)];
+  if (own.defined()) copy_own_into_bytes(own, input);
+  const std::vector<at::Tensor>& pieces = exchange.receives;
+  if (std::none_of(pieces.begin(), pieces.end(), [](const auto& b) { return b.defined(); })) {
+    return run(std::move(exchange), OpType::ALLGATHER, call);
+  }
+  auto options = options_of<c10d::BroadcastOptions>(call);
+  std::vector<WorkPtr> parts = grouped(*backend_, [&] {
+    for (int rank = 0; rank < size_; ++rank) {
+      std::vector<at::Tensor> piece = {pieces[static_cast<size_t>(rank)]};
+      if (!piece[0].defined()) continue;  // on no rank
+      options.rootRank = rank;
+      backend_->broadcast(piece, options);
+    }
+  });
+  exchange.unpack(std::move(slices));
+  return work_of(std::move(parts), std::move(exchange), OpType::ALLGATHER, call);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal(
+    const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
+    const VCall& call) const {
+  Exchange exchange(size_, output.device());
+  exchange.rest.result = output;
+  if (output.numel() == 0) return run(std::move(exchange), OpType::REDUCE_SCATTER, call);
+  const Slices slices(input, sizes, dim, -1, Slices::Place::kOneBlock);
+  slices.pack();
+  const at::Tensor sum =
+      point_to_point::can_travel(output) ? output : at::empty(output.sizes(), output.options());
+  // Complex numbers are added as pairs.
+  const at::ScalarType type = c10::toRealValueType(output.scalar_type());
+  const int64_t numbers = output.is_complex() ? 2 : 1;
+  at::Tensor from = memory_view(slices.block, type, 0, numbers * input.numel());
+  at::Tensor to = memory_view(sum, type, 0, numbers * output.numel());
+  const auto options = options_of<c10d::ReduceScatterOptions>(call);
+  std::vector<WorkPtr> parts;
+  if (WorkPtr work = backend_->_reduce_scatter_base(to, from, options)) {
+    parts.push_back(std::move(work));
+  }
+  exchange.receives = {from, to};
+  if (!sum.is_same(output)) exchange.rest.finish = [output, sum] { output.copy_(sum); };
+  return work_of(std::move(parts), std::move(exchange), OpType::REDUCE_SCATTER, call);
 }
 
 namespace {
@@ -292,15 +368,24 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather_v(const a
     }
     agree(agreed, call, std::move(check.problem));
 
+    switch (groups_calls_ ? choose_gather_route({sizes.data(), sizes.size()})
+                          : GatherRoute::kSends) {
+      case GatherRoute::kAllGather:
+        return gather_equal(output, input, sizes, dim, call);
+      case GatherRoute::kBroadcasts:
+        return gather_by_broadcasts(output, input, sizes, dim, call);
+      case GatherRoute::kSends:
+        break;
+    }
     copy_own(slice_of(output, sizes, dim, rank_), input);
-    Exchange exchange(size_);
+    Exchange exchange(size_, output.device());
     const Slices own = whole(input, dim);
     own.pack();
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) exchange.sends[static_cast<size_t>(peer)] = own.bytes[0];
     }
     exchange.receive_into({output, sizes, dim, rank_});
-    exchange.result = output;
+    exchange.rest.result = output;
     return run(std::move(exchange), OpType::ALLGATHER, call);
   });
 }
@@ -318,23 +403,29 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_v(
     }
     agree(agreed, call, std::move(check.problem));
 
-    Exchange exchange(size_);
+    if (groups_calls_ && size_ > 1 && are_equal(sizes) &&
+        is_added_by_backend(output.scalar_type(), call.use_fp32)) {
+      return reduce_scatter_equal(output, input, sizes, dim, call);
+    }
+    Exchange exchange(size_, output.device());
     const Slices sent(input, sizes, dim, rank_);
     sent.pack();
     exchange.sends = sent.bytes;
-    exchange.result = output;
+    exchange.rest.result = output;
     const int64_t elements = output.numel();
     if (elements > 0) {
+      const int64_t pitch = pitch_of(elements, output) * output.element_size();
       const at::Tensor parts =
-          at::empty({size_, aligned(elements, output)}, output.options()).narrow(1, 0, elements);
+          at::empty({size_, pitch_of(elements, output)}, output.options()).narrow(1, 0, elements);
       for (int peer = 0; peer < size_; ++peer) {
         if (peer != rank_) {
-          exchange.receives[static_cast<size_t>(peer)] = as_bytes(parts.select(0, peer));
+          exchange.receives[static_cast<size_t>(peer)] =
+              memory_view(parts, at::kByte, peer * pitch, static_cast<int64_t>(output.nbytes()));
         }
       }
       parts.select(0, rank_).view(output.sizes()).copy_(slice_of(input, sizes, dim, rank_));
-      exchange.kept.push_back(parts);
-      exchange.finish = [output, parts, use_fp32 = call.use_fp32] {
+      exchange.rest.kept.push_back(parts);
+      exchange.rest.finish = [output, parts, use_fp32 = call.use_fp32] {
         sum_in_order(output, parts, use_fp32);
       };
     }
@@ -360,11 +451,11 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_v(const at::T
     }
     agree(agreed, call, std::move(check.problem));
 
-    Exchange exchange(size_);
+    Exchange exchange(size_, input.device());
     if (rank_ == root) {
       copy_own(slice_of(output, sizes, dim, rank_), input);
       exchange.receive_into({output, sizes, dim, rank_});
-      exchange.result = output;
+      exchange.rest.result = output;
     } else {
       const Slices own = whole(input, dim);
       own.pack();
@@ -392,7 +483,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::
     }
     agree(agreed, call, std::move(check.problem));
 
-    Exchange exchange(size_);
+    Exchange exchange(size_, output.device());
     if (rank_ == root) {
       const Slices sent(input, sizes, dim, rank_);
       sent.pack();
@@ -404,7 +495,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::
       exchange.receives.assign(static_cast<size_t>(size_), at::Tensor());
       exchange.receives[static_cast<size_t>(root)] = std::move(received);
     }
-    exchange.result = output;
+    exchange.rest.result = output;
     return run(std::move(exchange), OpType::SCATTER, call);
   });
 }
@@ -435,12 +526,12 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
       copy_own(slice_of(output, output_sizes, output_dim, rank_),
                slice_of(input, input_sizes, input_dim, rank_));
     }
-    Exchange exchange(size_);
+    Exchange exchange(size_, output.device());
     const Slices sent(input, input_sizes, input_dim, rank_);
     sent.pack();
     exchange.sends = sent.bytes;
     exchange.receive_into({output, output_sizes, output_dim, rank_});
-    exchange.result = output;
+    exchange.rest.result = output;
     return run(std::move(exchange), OpType::ALLTOALL, call);
   });
 }

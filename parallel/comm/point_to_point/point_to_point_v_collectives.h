@@ -1,28 +1,36 @@
-// The v-collectives over sends and receives: for every c10d::Backend that has none of its own.
+// The v-collectives for every c10d::Backend that has none of its own: over sends and receives, and over
+// whole collectives where the backend groups calls.
 //
 // A slice that lies contiguous (along the first dim) is sent from and received into the tensor
-// itself. Others go through one buffer and one copy for all of them (piece_kernels.h). Everything
-// travels as bytes, so a backend without the dtype carries it. Empty slices send nothing, at either
-// end; a rank's own slice is copied. Sums are taken here, in rank order, not by the backend.
+// itself. Others go through one buffer and one copy for all of them (slices.h). Everything that is
+// only moved travels as bytes, so a backend without the dtype carries it. Empty slices send nothing,
+// at either end.
 //
-//   startCoalescing() where the backend has it (NCCL): one group of sends and receives; on the
-//                     current stream nothing is waited for, and a CUDA graph can capture it
+//   startCoalescing() where the backend has it (NCCL): one group of calls; on the current stream
+//                     nothing is waited for, and a CUDA graph can capture it. all_gather_v is one
+//                     all-gather of equal pieces, and a broadcast for each where they are very
+//                     uneven (gather_route.h); reduce_scatter_v of equal pieces is one
+//                     reduce-scatter, where the backend adds the dtype and order does not matter or
+//                     MESHRUN_REDUCTION_ORDER lets it be the backend's
 //   else (Gloo)       isend and irecv of all
+//
+// All other sums are taken here, in rank order.
 //
 // NCCL: the group's communicator must be there already, since a rank may have nothing to send or
 // to receive: make_process_group() connects it where options.device is given.
 //
-// The Work must be waited for: wait() also puts the result into place, on the current stream. An
-// error in the arguments is raised by this rank alone, and its peers run into the backend's
-// timeout, unless `compare` is given.
+// The result comes about whether or not the Work is waited for (point_to_point_work.h). An error in
+// the arguments is raised by this rank alone, and its peers run into the backend's timeout, unless
+// `compare` is given.
 //
 // Threads: as c10d::Backend. Errors, from the Work: CollectiveArgumentError, what `compare` raises,
-// the backend's own.
+// the backend's own; BackendError for another MESHRUN_REDUCTION_ORDER than there is.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
@@ -55,12 +63,23 @@ class PointToPointVCollectives : public VCollectives {
   struct Agreed;
   // Raises where the call cannot go on.
   void agree(const Agreed& agreed, VCall& call, std::string problem) const;
+  // By sends and receives.
   WorkPtr run(Exchange exchange, c10d::OpType type, const VCall& call) const;
+  WorkPtr work_of(std::vector<WorkPtr> parts, Exchange exchange, c10d::OpType type,
+                  const VCall& call) const;
+  // By c10d's collectives; as all_gather_v and reduce_scatter_v, with arguments that are right.
+  WorkPtr gather_equal(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
+                       int64_t dim, const VCall& call) const;
+  WorkPtr gather_by_broadcasts(const at::Tensor& output, const at::Tensor& input,
+                               at::IntArrayRef sizes, int64_t dim, const VCall& call) const;
+  WorkPtr reduce_scatter_equal(const at::Tensor& output, const at::Tensor& input,
+                               at::IntArrayRef sizes, int64_t dim, const VCall& call) const;
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const Compare compare_;
   const int rank_;
   const int size_;
+  const bool groups_calls_;
 };
 
 }  // namespace meshrun

@@ -1,22 +1,32 @@
-// The c10d::Work of sends and receives that belong together, and of what is left to do when they
-// are through: putting received pieces into place, adding them up.
+// The c10d::Work of calls that belong together, and of what is left to do when they are through:
+// putting received pieces into place, adding them up. The result comes about whether or not anybody
+// waits for it.
 //
-// wait() waits for all of them and finishes; with NCCL both are only queued on the current stream.
-// Where the parts do not complete by themselves (Gloo's), the first isCompleted() starts a thread
-// that waits for them. The destructor joins it; a Work that nobody waits for is never finished.
+//   CPU (Gloo)   wait() waits for the parts and finishes. Parts do not complete by themselves: the
+//                first isCompleted() starts a thread that waits for them, and the destructor waits
+//                too, except where an exception has ended the calling code
+//   GPU (NCCL)   the constructor queues the rest behind the parts: on the current stream where the
+//                caller waits at once, else on another one, so that what the caller queues next
+//                waits for nothing. wait() makes the current stream wait, every time; the host
+//                waits only where it is given a timeout
 //
-// Threads: any. Errors: wait() throws the first part's, or finish's, every time. A wait with a
-// timeout that passes ends the Work.
+// Memory that another stream than the call's uses is recorded there: the allocator gives it to
+// nobody else before that stream is done with it.
+//
+// Threads: any. Errors: wait() throws the first part's, or finish's, every time. On the CPU a wait
+// with a timeout that passes ends the Work.
 #pragma once
 
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "c10/core/Event.h"
 #include "c10/core/Stream.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
@@ -26,12 +36,19 @@ class PointToPointWork : public c10d::Work {
  public:
   using Parts = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  // `kept`: what finish() reads. On a stream other than the one of the call, its memory is kept
-  // until that stream is done with it. `timeout`: of the parts where wait() has none; not positive:
-  // theirs.
-  PointToPointWork(c10d::OpType type, Parts parts, std::function<void()> finish,
-                   std::vector<at::Tensor> kept, at::Tensor result,
-                   std::chrono::milliseconds timeout);
+  struct Rest {
+    // Where the tensors are, on ranks without a result too.
+    c10::Device device = c10::Device(c10::DeviceType::CPU);
+    std::function<void()> finish;
+    std::vector<at::Tensor> kept;  // what travels, and what finish() reads
+    at::Tensor result;             // undefined: none on this rank
+    // Of the parts where wait() has none, on the CPU; not positive: theirs.
+    std::chrono::milliseconds timeout = kNoTimeout;
+    // Somebody waits later, or nobody.
+    bool async = false;
+  };
+
+  PointToPointWork(c10d::OpType type, Parts parts, Rest rest);
   // One that has failed already.
   PointToPointWork(c10d::OpType type, std::exception_ptr error);
   ~PointToPointWork() override;
@@ -44,16 +61,25 @@ class PointToPointWork : public c10d::Work {
 
  private:
   bool is_settled() const;
+  bool is_on_cpu() const { return rest_.device.is_cpu(); }
+  // On the CPU: waits, finishes.
   void settle(std::chrono::milliseconds timeout);
+  // On a GPU: from the constructor; from wait().
+  void queue();
+  void join(std::chrono::milliseconds timeout);
+  bool has_passed() const;
 
   std::mutex settling_;  // one at a time; never with mutex_ held
   Parts parts_;
-  std::function<void()> finish_;
-  std::vector<at::Tensor> kept_;
-  const at::Tensor result_;
-  const std::chrono::milliseconds timeout_;
-  const c10::Stream stream_;  // the current one at the call
-  std::thread waiter_;        // guarded by mutex_
+  Rest rest_;
+  const int exceptions_;         // under way on the calling thread
+  const c10::Stream called_on_;  // the current stream at the call
+  // On a GPU, with something to finish: where that is queued, and on another stream than the call's
+  // when it is done. Constant after the constructor.
+  std::optional<c10::Stream> finished_on_;
+  std::optional<c10::Event> finished_;
+  std::exception_ptr queue_error_;
+  std::thread waiter_;  // guarded by mutex_
 };
 
 }  // namespace meshrun

@@ -6,7 +6,9 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/index_select.h"
+#include "c10/core/Event.h"
 #include "c10/cuda/CUDAException.h"
+#include "c10/cuda/CUDAGraphsC10Utils.h"
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
 #include "parallel/kernels/cuda/calls.h"
@@ -151,7 +153,20 @@ bool sum(const at::Tensor& output, const at::Tensor& parts, bool use_fp32) {
 [[maybe_unused]] const bool kPiecesAreRegistered =
     register_cuda_piece_kernels({.pack = pack, .unpack = unpack, .sum = sum});
 
-constexpr RowKernels kRowKernels = {.gather_rows = gather_rows, .segmented_sum = segmented_sum};
+bool is_capturing(c10::Device device) {
+  const c10::cuda::CUDAGuard guard(device);
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
+bool has_passed(const c10::Event& event) {
+  c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+  return event.query();
+}
+
+constexpr RowKernels kRowKernels = {.gather_rows = gather_rows,
+                                    .segmented_sum = segmented_sum,
+                                    .is_capturing = is_capturing,
+                                    .has_passed = has_passed};
 [[maybe_unused]] const bool kRowsAreRegistered =
     register_row_kernels(c10::DeviceType::CUDA, &kRowKernels);
 

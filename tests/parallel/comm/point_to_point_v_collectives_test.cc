@@ -1,5 +1,5 @@
-// The v-collectives over sends and receives, in real rank processes over Gloo and, for the path
-// that coalesces, over ucx's own sends: worlds of 1 to 4 against what one process computes.
+// The v-collectives of backends that have none, in real rank processes over Gloo and, for the path
+// that groups calls, over ucx's own calls: worlds of 1 to 4 against what one process computes.
 #include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
 
 #include <ATen/ATen.h>
@@ -177,7 +177,10 @@ MESHRUN_RANK_FUNCTION(every_collective_over_gloo) {
 MESHRUN_RANK_FUNCTION(every_collective_coalesced) {
   const World world("ucx");
   ASSERT_TRUE(world.group->getBackend(c10::DeviceType::CPU)->supportsCoalescing());
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kLong}) run_all(world, type);
+  for (const at::ScalarType type :
+       {at::kFloat, at::kBFloat16, at::kLong, at::kShort, at::kBool, at::kComplexFloat}) {
+    run_all(world, type);
+  }
 }
 
 MESHRUN_RANK_FUNCTION(own_slices) {
@@ -266,6 +269,23 @@ MESHRUN_RANK_FUNCTION(several_under_way) {
                  "call " + std::to_string(i));
   }
 }
+
+// Along a dim whose slices are put into place after they have come.
+void check_dropped(const std::string& backend) {
+  const World world(backend);
+  PointToPointVCollectives collectives = world.collectives();
+  VCall call;
+  call.async = true;
+  for (const Extents& sizes : size_patterns(world.size)) {
+    const Tensor all = sample(sum(sizes), 1, at::kFloat, 0);
+    const Tensor output = unwritten(all);
+    collectives.all_gather_v(output, slice(all, sizes, 1, world.rank).contiguous(), sizes, 1, call);
+    expect_equal(output, all, "without a wait");
+  }
+}
+
+MESHRUN_RANK_FUNCTION(dropped_over_gloo) { check_dropped("gloo"); }
+MESHRUN_RANK_FUNCTION(dropped_coalesced) { check_dropped("ucx"); }
 
 MESHRUN_RANK_FUNCTION(problems) {
   const World world("gloo");
@@ -378,6 +398,10 @@ TEST(PointToPointVCollectivesTest, HalvesAreAddedInFloat32AndRoundedOnce) {
 }
 TEST(PointToPointVCollectivesTest, SeveralAreUnderWayAtOnceAndCanBePolled) {
   run("several_under_way", {3});
+}
+TEST(PointToPointVCollectivesTest, AWorkThatNobodyWaitsForCompletesItsOutput) {
+  run("dropped_over_gloo", {3});
+  run("dropped_coalesced", {3});
 }
 TEST(PointToPointVCollectivesTest, AProblemIsAnArgumentErrorOfTheWork) { run("problems", {1, 2}); }
 TEST(PointToPointVCollectivesTest, WithComparedHeadersAWrongCallIsAnErrorOnEveryRank) {

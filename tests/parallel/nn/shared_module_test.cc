@@ -2,6 +2,7 @@
 #include "parallel/nn/shared_module.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -10,7 +11,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "parallel/collectives/tie.h"
@@ -100,6 +103,60 @@ const bool kSums = register_rank_function("shared_sums", [] {
 });
 
 TEST(SharedModuleTest, GradientsAreTheSumOverRanksAndAccumulate) { run_in_worlds("shared_sums"); }
+
+// Whether the host has read, on this thread, which parameters the ranks have reached: on a GPU it
+// would have to wait for that.
+class ReadingObserver {
+ public:
+  ReadingObserver() {
+    reads_ = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&ReadingObserver::start).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~ReadingObserver() { at::removeCallback(handle_); }
+  ReadingObserver(const ReadingObserver&) = delete;
+  ReadingObserver& operator=(const ReadingObserver&) = delete;
+
+  int reads() const { return reads_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& call) {
+    const std::string name = call.name();
+    if (name == "aten::ne" || name == "aten::_local_scalar_dense") ++reads_;
+    return nullptr;
+  }
+
+  at::CallbackHandle handle_ = 0;
+  inline static thread_local int reads_ = 0;
+};
+
+const bool kUnread = register_rank_function("shared_unread", [] {
+  const JoinedWorld world;
+  Network network;
+  network->never.requires_grad_(false);
+  mark_module_as_shared(*network);
+  const auto step = [&](bool uses_all) {
+    const ReadingObserver observer;
+    network->forward(data(world.rank, 0), uses_all).backward();
+    return observer.reads();
+  };
+  EXPECT_EQ(step(true), 0);  // every rank reaches every parameter
+  const Gradients first = gradients_of(network);
+  for (const Tensor& gradient : first) EXPECT_TRUE(gradient.defined());
+  // Where a gradient stands already, zeros may be added to it.
+  EXPECT_EQ(step(false), 0);
+  std::vector<int> all;
+  for (int rank = 0; rank < world.size; ++rank) all.push_back(rank);
+  const Gradients with = expected(world.size, {0}, all);
+  const Gradients without = expected(world.size, {0});
+  expect_equal(gradients_of(network), {with[0] + without[0], with[1] + without[1], with[2]});
+  // Else the others have to be asked: one read.
+  network->zero_grad();
+  EXPECT_EQ(step(false), 1);
+  EXPECT_FALSE(network->sometimes.grad().defined());
+});
+
+TEST(SharedModuleTest, TheHostReadsOnlyWhatItCannotKnow) { run_in_worlds("shared_unread", {2}); }
 
 const bool kUnused = register_rank_function("shared_unused", [] {
   const JoinedWorld world;

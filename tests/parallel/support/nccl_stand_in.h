@@ -1,0 +1,54 @@
+// What a caller sees of ProcessGroupNCCL, for CPU tensors and without wire: the dtypes that NCCL has
+// and no others, groups of calls, and no Work for a call that is waited for at once (asyncOp false).
+// The other ranks contribute zeros. Every call is written down: "all_gather Byte 12 of 36".
+//
+// Threads: one at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+
+class NcclStandIn : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  using Backend::Backend;
+  // A group with this backend for CPU tensors.
+  static c10::intrusive_ptr<c10d::ProcessGroup> make_group(int rank, int size);
+  static NcclStandIn& of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  // What was called since the last time.
+  std::vector<std::string> calls();
+
+  const std::string getBackendName() const override { return "nccl stand-in"; }
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  // Always with a Work.
+  WorkPtr send(Tensors& tensors, int dst, int tag) override;
+  WorkPtr recv(Tensors& tensors, int src, int tag) override;
+
+ private:
+  // Notes the call; its Work, or null.
+  WorkPtr called(const std::string& what, const at::Tensor& tensor, bool async,
+                 const std::string& rest = "");
+
+  std::vector<std::string> calls_;
+  bool is_grouping_ = false;
+  bool group_is_async_ = false;
+};
+
+}  // namespace meshrun
