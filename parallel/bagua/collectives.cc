@@ -45,6 +45,16 @@ void agree(CommunicatorCall& call, const at::Tensor& tensor, int64_t count, std:
 
 std::string root_text(int64_t root) { return fmt::format(", root {}", root); }
 
+// What only moves. NCCL and Gloo lack dtypes, so it goes as bytes; ucx has all, and compares them.
+at::Tensor moved(const CommunicatorCall& call, const at::Tensor& flat) {
+  return call.keeps_inputs() ? flat : flat.resolve_conj().view(at::kByte);
+}
+
+Tensors moved(const CommunicatorCall& call, Tensors parts) {
+  for (at::Tensor& part : parts) part = moved(call, part);
+  return parts;
+}
+
 WorkPtr reduce_to(CommunicatorCall& call, c10d::Backend& backend, at::Tensor tensor, int dst,
                   c10d::ReduceOp op) {
   // At other ranks than dst it is only read; but some backends compute in it.
@@ -221,7 +231,8 @@ void broadcast(const at::Tensor& tensor, IntArgument src, const Communicator& co
   if (call.takes_rank(src, "src")) call.takes_output(tensor, "tensor");
   agree(call, tensor, tensor.numel(), root_text(src));
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {call.rank() == src ? call.flat_to_read(tensor) : call.flat_to_write(tensor)};
+    Tensors tensors = {
+        moved(call, call.rank() == src ? call.flat_to_read(tensor) : call.flat_to_write(tensor))};
     return backend.broadcast(tensors, rooted<c10d::BroadcastOptions>(src));
   });
 }
@@ -233,7 +244,8 @@ void broadcast_coalesced(const Tensors& tensors, IntArgument src, const Communic
     const bool coalesces = backend.supportsCoalescing();
     if (coalesces) backend.startCoalescing();
     for (const at::Tensor& tensor : tensors) {
-      Tensors one = {call.rank() == src ? call.flat_to_read(tensor) : call.flat_to_write(tensor)};
+      Tensors one = {
+          moved(call, call.rank() == src ? call.flat_to_read(tensor) : call.flat_to_write(tensor))};
       const WorkPtr work = backend.broadcast(one, rooted<c10d::BroadcastOptions>(src));
       if (!coalesces) work->wait();
     }
@@ -250,8 +262,8 @@ void allgather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor,
   }
   agree(call, send_tensor, send_tensor.numel());
   call.run([&](c10d::Backend& backend) {
-    at::Tensor input = call.flat_to_read(call.apart(send_tensor, recv_tensor));
-    at::Tensor output = call.flat_to_write(recv_tensor);
+    at::Tensor input = moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor)));
+    at::Tensor output = moved(call, call.flat_to_write(recv_tensor));
     return backend._allgather_base(output, input, blocking<c10d::AllgatherOptions>());
   });
 }
@@ -261,7 +273,7 @@ void allgather_inplace(const at::Tensor& tensor, const Communicator& comm) {
   if (call.takes_output(tensor, "tensor")) call.can_be_shared_out(tensor, "tensor");
   agree(call, tensor, tensor.numel());
   call.run([&](c10d::Backend& backend) {
-    at::Tensor output = call.flat_to_update(tensor);
+    at::Tensor output = moved(call, call.flat_to_update(tensor));
     at::Tensor input = call.blocks(output)[static_cast<size_t>(call.rank())];
     return backend._allgather_base(output, input, blocking<c10d::AllgatherOptions>());
   });
@@ -278,8 +290,9 @@ void gather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArg
   agree(call, send_tensor, send_tensor.numel(), root_text(dst));
   call.run([&](c10d::Backend& backend) {
     std::optional<Tensors> all;
-    at::Tensor own = call.flat_to_read(is_dst ? call.apart(send_tensor, recv_tensor) : send_tensor);
-    if (is_dst) all = call.blocks(call.flat_to_write(recv_tensor));
+    at::Tensor own =
+        moved(call, call.flat_to_read(is_dst ? call.apart(send_tensor, recv_tensor) : send_tensor));
+    if (is_dst) all = call.blocks(moved(call, call.flat_to_write(recv_tensor)));
     return gather_blocks(backend, std::move(own), all, dst);
   });
 }
@@ -293,8 +306,10 @@ void gather_inplace(const at::Tensor& tensor, IntArgument count, IntArgument dst
   }
   agree(call, tensor, count, root_text(dst));
   call.run([&](c10d::Backend& backend) {
-    if (!is_dst) return gather_blocks(backend, call.flat_to_read(tensor), std::nullopt, dst);
-    const Tensors all = call.blocks(call.flat_to_update(tensor));
+    if (!is_dst) {
+      return gather_blocks(backend, moved(call, call.flat_to_read(tensor)), std::nullopt, dst);
+    }
+    const Tensors all = call.blocks(moved(call, call.flat_to_update(tensor)));
     return gather_blocks(backend, all[static_cast<size_t>(dst)], all, dst);
   });
 }
@@ -310,8 +325,10 @@ void scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntAr
   agree(call, recv_tensor, recv_tensor.numel(), root_text(src));
   call.run([&](c10d::Backend& backend) {
     std::optional<Tensors> all;
-    if (is_src) all = call.blocks(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
-    return scatter_blocks(backend, call.flat_to_write(recv_tensor), all, src);
+    if (is_src) {
+      all = call.blocks(moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor))));
+    }
+    return scatter_blocks(backend, moved(call, call.flat_to_write(recv_tensor)), all, src);
   });
 }
 
@@ -324,8 +341,10 @@ void scatter_inplace(const at::Tensor& tensor, IntArgument count, IntArgument sr
   }
   agree(call, tensor, count, root_text(src));
   call.run([&](c10d::Backend& backend) {
-    if (!is_src) return scatter_blocks(backend, call.flat_to_write(tensor), std::nullopt, src);
-    const Tensors all = call.blocks(call.flat_to_read(tensor));
+    if (!is_src) {
+      return scatter_blocks(backend, moved(call, call.flat_to_write(tensor)), std::nullopt, src);
+    }
+    const Tensors all = call.blocks(moved(call, call.flat_to_read(tensor)));
     return scatter_blocks(backend, all[static_cast<size_t>(src)], all, src);
   });
 }
@@ -371,8 +390,8 @@ void alltoall(const at::Tensor& send_tensor, const at::Tensor& recv_tensor,
   }
   agree(call, send_tensor, send_tensor.numel());
   call.run([&](c10d::Backend& backend) {
-    at::Tensor input = call.flat_to_read(call.apart(send_tensor, recv_tensor));
-    at::Tensor output = call.flat_to_write(recv_tensor);
+    at::Tensor input = moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor)));
+    at::Tensor output = moved(call, call.flat_to_write(recv_tensor));
     std::vector<int64_t> equal;
     return backend.alltoall_base(output, input, equal, equal, blocking<c10d::AllToAllOptions>());
   });
@@ -396,10 +415,11 @@ void alltoall_v(const at::Tensor& send_tensor, const std::vector<int64_t>& send_
   // Counts differ between ranks.
   agree(call, send_tensor, 0);
   call.run([&](c10d::Backend& backend) {
-    Tensors inputs =
-        parts_of(call.flat_to_read(call.apart(send_tensor, recv_tensor)), send_counts, send_displs);
+    Tensors inputs = moved(call, parts_of(call.flat_to_read(call.apart(send_tensor, recv_tensor)),
+                                          send_counts, send_displs));
     // Holes keep what they have, also where the tensor is written through a copy.
-    Tensors outputs = parts_of(call.flat_to_update(recv_tensor), recv_counts, recv_displs);
+    Tensors outputs =
+        moved(call, parts_of(call.flat_to_update(recv_tensor), recv_counts, recv_displs));
     return backend.alltoall(outputs, inputs, blocking<c10d::AllToAllOptions>());
   });
 }
@@ -418,7 +438,7 @@ void send(const at::Tensor& tensor, IntArgument dst, const Communicator& comm) {
   call.require(dst != call.rank(), [] { return std::string("dst is this rank itself"); });
   call.takes(tensor, "tensor");
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {call.flat_to_read(tensor)};
+    Tensors tensors = {moved(call, call.flat_to_read(tensor))};
     return backend.send(tensors, dst, /*tag=*/0);
   });
 }
@@ -430,7 +450,7 @@ void recv(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
   call.require(src != call.rank(), [] { return std::string("src is this rank itself"); });
   call.takes_output(tensor, "tensor");
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {call.flat_to_write(tensor)};
+    Tensors tensors = {moved(call, call.flat_to_write(tensor))};
     return backend.recv(tensors, src, /*tag=*/0);
   });
 }

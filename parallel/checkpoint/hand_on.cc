@@ -14,6 +14,7 @@
 
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/comm/interface/carried.h"
 #include "parallel/nn/optimizer_state.h"
 
 namespace meshrun::detail {
@@ -47,7 +48,7 @@ class Broadcast {
   void flush() {
     std::vector<Tensor> tensors;
     for (const auto& [tensor, use] : waiting_) {
-      if (tensor.numel() > 0) tensors.push_back(tensor);
+      if (tensor.numel() > 0) tensors.push_back(carried(tensor));
     }
     if (!tensors.empty()) {
       c10d::broadcast_coalesced(group_, tensors, static_cast<size_t>(kBroadcastBytes), root_);

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
+#include "parallel/comm/interface/carried.h"
 #include "parallel/nn/module_agreement.h"
 #include "parallel/nn/shared_gradients.h"
 #include "parallel/shard/dispatch/promotion.h"
@@ -131,7 +132,7 @@ void distribute_module(torch::nn::Module& module, const std::optional<DeviceMesh
       if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
       if (are_parameters) parameters.insert(item.key(), tensor);
       if (is_shard_tensor(tensor)) continue;
-      plain.push_back(tensor.detach());
+      plain.push_back(carried(tensor.detach()));
       if (are_parameters && tensor.requires_grad()) trained.push_back(tensor);
     }
   };

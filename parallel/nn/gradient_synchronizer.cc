@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "parallel/comm/interface/carried.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/bfloat16_gradients.h"
 #include "parallel/nn/module_agreement.h"
@@ -272,7 +273,7 @@ void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
 void GradientSynchronizer::broadcast_from_rank_0(const std::vector<Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   std::vector<Tensor> values;
-  for (const Tensor& tensor : tensors) values.push_back(tensor.detach());
+  for (const Tensor& tensor : tensors) values.push_back(carried(tensor.detach()));
   if (values.empty() || options_.process_group->getSize() == 1) return;
   c10d::broadcast_coalesced(options_.process_group, values, kBroadcastBytes, /*rank=*/0);
 }

@@ -229,6 +229,12 @@ MESHRUN_RANK_FUNCTION(conformance_on_gloo) {
     suite.moves();
     suite.messages();
   }
+  // It has neither dtype; what only moves goes as bytes.
+  for (const at::ScalarType type : {at::kShort, at::kComplexFloat}) {
+    Conformance suite(job, type, 6);
+    suite.moves();
+    suite.messages();
+  }
 }
 
 TEST(CommunicationOnGlooTest, GivesTheSame) {

@@ -304,9 +304,9 @@ TEST(DistributedDataParallelTest, OutputsThatTheLossDoesNotUseAreNotWaitedFor) {
 }
 
 struct CounterImpl : torch::nn::Module {
-  CounterImpl() {
+  explicit CounterImpl(at::ScalarType type = at::kLong) {
     linear = register_module("linear", torch::nn::Linear(2, 1));
-    counter = register_buffer("counter", torch::zeros({1}, at::kLong));
+    counter = register_buffer("counter", torch::zeros({1}, type));
   }
   Tensor forward(const Tensor& x) {
     seen = counter.item<int64_t>();
@@ -333,6 +333,31 @@ const bool kBuffers = register_rank_function("ddp_buffers", [] {
   }
   DistributedManager::cleanup(true);
 });
+
+// Gloo and NCCL have no int16, and most of their calls no complex numbers.
+const bool kCarriedBuffers = register_rank_function("ddp_carried_buffers", [] {
+  DistributedManager& manager = join();
+  Counter module(at::kShort);
+  module->counter.fill_(-10 - manager.rank());
+  const Tensor spectrum = module->register_buffer(
+      "spectrum", torch::full({2}, c10::complex<float>(1, static_cast<float>(manager.rank()))));
+  DistributedDataParallel model(module, {});
+  EXPECT_EQ(module->counter.item<int64_t>(), -10);
+  EXPECT_EQ(spectrum.sum().item<c10::complex<float>>(), c10::complex<float>(2, 0));
+  module->counter.fill_(-32768 + manager.rank());
+  model(torch::ones({1, 2})).sum().backward();
+  EXPECT_EQ(module->seen, -32768);
+  DistributedManager::cleanup(true);
+});
+
+TEST(DistributedDataParallelTest, BuffersOfDtypesThatBackendsLackAreBroadcastToo) {
+  for (const char* const backend : {"ucx", "gloo"}) {
+    SCOPED_TRACE(backend);
+    std::vector<Variables> ranks = env_ranks(2);
+    for (Variables& rank : ranks) rank["MESHRUN_BACKEND"] = backend;
+    expect_success(run_ranks("ddp_carried_buffers", ranks));
+  }
+}
 
 TEST(DistributedDataParallelTest, BuffersAreRankZerosBeforeEachForwardWhereAskedFor) {
   expect_success(run_ranks("ddp_buffers", env_ranks(2)));
