@@ -1,0 +1,67 @@
+"""NCCL: on a GPU all that gpu-check runs, without one everything that runs on the host instead."""
+
+import re
+import subprocess
+
+from harness import ROOT, bazel, check, cuda_flags, not_applicable, passed, slow
+from programs import has_gpu, last_line, tested
+
+# What NCCL is called with and on which streams, the collectives over such calls, and what the kernels compute.
+BODIES = ("//tests/parallel:on_nccl_test", "//tests/parallel:point_to_point_v_collectives_test",
+          "//tests/parallel/kernels:cuda_bodies_test")
+KERNEL_SHARE = 85  # percent of the measured copy rate
+HOST_TIME_US = 12  # of a collective on uneven pieces
+
+
+def build():
+    """What was built, in words."""
+    if not cuda_flags():
+        return "no CUDA toolkit, so nothing for GPUs is compiled"
+    done = subprocess.run(bazel("build", "--config=cuda", "--nobuild_tests_only", "--noshow_progress", "//..."), cwd=ROOT,
+                          capture_output=True, text=True, timeout=7200, stdin=subprocess.DEVNULL)
+    check(done.returncode == 0, f"the build: {last_line(done.stderr)}")
+    return "everything compiles"
+
+
+def shares_of(table):
+    """Row of gpu-check's Markdown -> percent of the bound that a kernel reached."""
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines() if line.startswith("|")]
+    return {row[1].split(": ", 1)[-1]: int(row[-1].rstrip("%")) for row in cells
+            if len(row) == 6 and re.fullmatch(r"\d+%", row[-1])}
+
+
+def host_times_of(log):
+    """Collective -> microseconds, of what the ranks that share a GPU have printed."""
+    return {name: float(time) for name, time in re.findall(r"^host time of (.*?): ([\d.]+) us$", log, re.MULTILINE)}
+
+
+def on_gpu(site, bodies):
+    tree, table, logs = site.directory / "meshrun", site.directory / "table.md", site.directory / "logs"
+    made = subprocess.run([ROOT / "tools/bundle", "--out", tree, "--tests", "gpu"], cwd=ROOT, capture_output=True, text=True,
+                          timeout=3600, stdin=subprocess.DEVNULL)
+    check(made.returncode == 0, f"tools/bundle: {last_line(made.stderr)}")
+    done = subprocess.run([tree / "gpu-check", "--timeout", "1500", "--out", table, "--logs", logs], capture_output=True,
+                          text=True, timeout=7200, stdin=subprocess.DEVNULL)
+    print(done.stdout + done.stderr, flush=True)
+    check(done.returncode == 0, f"gpu-check: exit code {done.returncode}: {last_line(done.stdout)}")
+    shares = shares_of(table.read_text())
+    times = host_times_of((logs / "nccl_ranks_test.log").read_text())
+    check(shares and times, f"gpu-check printed {len(shares)} kernels and {len(times)} host times")
+    figures = (f"{bodies}; gpu-check: {last_line(done.stdout)}; kernels at {min(shares.values())} % of the copy rate or more; "
+               f"host time: " + ", ".join(f"{name} {time} us" for name, time in times.items()))
+    short = [f"{name} {share} %" for name, share in shares.items() if share < KERNEL_SHARE]
+    short += [f"{name} {time} us" for name, time in times.items() if time > HOST_TIME_US]
+    if short:
+        return slow(f"{figures}; short: {', '.join(short)}", f"{KERNEL_SHARE} % and {HOST_TIME_US} us")
+    return passed(figures)
+
+
+def run(site):
+    built = build()
+    count = sum(len(tested(label, "*")[0]) for label in BODIES)
+    bodies = f"{built}, {count} tests of its calls, streams and kernels pass on the CPU"
+    if not has_gpu():
+        return not_applicable(f"no GPU ({bodies})")
+    if not cuda_flags():
+        return not_applicable(f"a GPU and no CUDA toolkit ({bodies})")
+    return on_gpu(site, bodies)
