@@ -213,10 +213,10 @@ class EngineTest : public testing::Test {
     std::shared_ptr<Group> group;
   };
 
-  void start(int ranks, int cores = 2) {
+  void start(int ranks, int cores = 2, const Clock& clock = Clock::Real()) {
     ranks_ = std::vector<Rank>(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      Engine::Options options;
+      Engine::Options options{.clock = clock};
       options.dump = [](const std::string&) {};
       options.cores = cores;
       ranks_[rank].engine = Engine::start(
@@ -308,6 +308,50 @@ TEST_F(EngineTest, TheProgressThreadSleepsWhileACallerWaits) {
   EXPECT_TRUE(end_of(group(0), pending).comes());
   ranks_[0].group = nullptr;
   ranks_[0].engine = nullptr;
+}
+
+TEST_F(EngineTest, OperationsThatAreWaitedForAtOnceDoNotWakeTheProgressThread) {
+  constexpr int kRounds = 1000;
+  // By this clock the progress thread naps for ever after its first call.
+  static const FakeClock clock{};
+  start(2, 2, clock);
+  const auto run = [this](int rounds, Drive drive) {
+    std::vector<std::thread> callers;
+    for (int rank = 0; rank < 2; ++rank) {
+      callers.emplace_back([group = group(rank), rounds, drive] {
+        for (int round = 0; round < rounds; ++round) {
+          const auto operation = group->submit(barrier(drive));
+          EXPECT_TRUE(group->wait(*operation));
+          EXPECT_FALSE(operation->failure());
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  };
+  // Addresses are found.
+  run(1, Drive::kCaller);
+  std::vector<int64_t> before;
+  for (const Rank& rank : ranks_) before.push_back(rank.engine->counters().wake_ups);
+  run(kRounds, Drive::kThread);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_LE(ranks_[rank].engine->counters().wake_ups - before[rank], 1) << rank;
+  }
+  ranks_.clear();
+}
+
+TEST_F(EngineTest, AnOperationThatWakesNobodyEndsThoughNobodyWaitsForIt) {
+  static const FakeClock clock{};
+  start(2, 2, clock);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<std::shared_ptr<Operation>> operations = {
+        group(0)->submit(barrier(Drive::kThread)), group(1)->submit(barrier(Drive::kThread))};
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    while (!operations[0]->is_done() || !operations[1]->is_done()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      std::this_thread::yield();
+    }
+  }
+  ranks_.clear();
 }
 
 TEST_F(EngineTest, CallbacksRunWithoutTheLock) {

@@ -131,7 +131,7 @@ std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
     operation = executor_->submit(group, std::move(spec), since);
   }
   Actions actions = collect();
-  if (!operation->is_done()) notice();
+  if (!operation->is_done()) notice(Urgency::kSoon);
   mu_.Unlock();
   run(std::move(actions));
   return operation;
@@ -185,6 +185,14 @@ void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRe
   local_ranks_ = executor_->local_ranks();
   defer();
   mu_.Unlock();
+}
+
+Counters Engine::Impl::counters() {
+  lock_beside();
+  Counters counters = executor_->counters();
+  counters.wake_ups = wake_ups_;
+  mu_.Unlock();
+  return counters;
 }
 
 std::string Engine::Impl::flight_records() {
@@ -308,9 +316,7 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
   return std::nullopt;
 }
 
-Counters Engine::counters() const {
-  return impl_->locked([](const Executor& executor) { return executor.counters(); });
-}
+Counters Engine::counters() const { return impl_->counters(); }
 
 std::string Engine::flight_records() const { return impl_->flight_records(); }
 

@@ -6,8 +6,11 @@
 //   progress thread, at once where that sleeps; with several callers waiting, one owns it and the
 //   others sleep until they are done or it is theirs;
 //   the progress thread owns it while operations with Drive::kThread are under way and nobody
-//   waits, and for a while after a failure, which others are to be told of; else it sleeps without
-//   a timeout.
+//   waits, and for a while after a failure, which others are to be told of; else it sleeps: for
+//   1 ms after its last work in naps of 100 us, then without a timeout.
+// Submitting and handing on do not wake it from a nap. Waking costs the submitting thread a system
+// call and both threads a fight for the mutex: 27 to 66 us instead of 9 to 11 for an operation that
+// is waited for at once. on_done(), hand_over(), failures and news do wake it.
 // Only the owner polls the transport and sleeps on its event descriptor; a submitting thread wakes
 // it there, unless the transport can be armed again: then nothing is to be done. (A progress thread
 // left armed beside a polling caller costs a wake-up and a fight for the mutex per message: 17

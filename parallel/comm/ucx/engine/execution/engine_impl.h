@@ -59,6 +59,7 @@ class Engine::Impl {
     mu_.Unlock();
     return value;
   }
+  Counters counters() MESHRUN_EXCLUDES(mu_);
   bool is_forked() const;
 
   // engine_progress.cc
@@ -70,8 +71,18 @@ class Engine::Impl {
   // After a failure the progress thread goes on for so many sleeps: cancelled receives end, and
   // what tells the other members may still wait for a connection.
   static constexpr int kSleepsAfterFailure = 10;
+  // After its work the progress thread sleeps in naps of kNap for kNapping. Meanwhile a submission
+  // need not wake it.
+  static constexpr std::chrono::microseconds kNap{100};
+  static constexpr SteadyNanos kNapping{1'000'000};
+  // A waiting caller yields so often before it sleeps, while the progress thread ends its round.
+  static constexpr int kYieldsForProgress = 20;
 
   enum class ProgressOwner : uint8_t { kNobody, kCaller, kThread };
+  // Of the progress thread, on thread_cv_. kNone: it is awake, or on its way, and looks by itself.
+  enum class Rest : uint8_t { kNone, kNap, kWait };
+  // kSoon: a caller may wait for the operation at once, so a nap is not cut short.
+  enum class Urgency : uint8_t { kNow, kSoon };
   struct GroupState {
     AddressBook* book;
     int look_ups = 0;  // calls of the book under way
@@ -129,9 +140,11 @@ class Engine::Impl {
   void sleep(ProgressOwner self, WaitPolicy& policy, SteadyNanos deadline) MESHRUN_REQUIRES(mu_);
   // Nobody owns progress: gives ownership to a waiting caller, or to the thread.
   void hand_on() MESHRUN_REQUIRES(mu_);
-  void call_thread() MESHRUN_REQUIRES(mu_);
+  void call_thread(Urgency urgency) MESHRUN_REQUIRES(mu_);
   // Something was posted, or actions are waiting: the thread that must see it does.
-  void notice() MESHRUN_REQUIRES(mu_);
+  void notice(Urgency urgency = Urgency::kNow) MESHRUN_REQUIRES(mu_);
+  // The progress thread has nothing to do. Whether it slept until it was called.
+  bool rest(SteadyNanos naps_until) MESHRUN_REQUIRES(mu_);
   void run_thread() MESHRUN_EXCLUDES(mu_);
 
   const Clock& clock_;
@@ -159,6 +172,8 @@ class Engine::Impl {
   // In sleep(). The thread may lose ownership there.
   bool caller_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   bool thread_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
+  Rest thread_rest_ MESHRUN_GUARDED_BY(mu_) = Rest::kNone;
+  int64_t wake_ups_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;
   // For the watch.

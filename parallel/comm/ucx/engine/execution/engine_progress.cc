@@ -61,11 +61,19 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
   std::optional<BlockedThread> thread;
   if (operation != nullptr) thread.emplace(BlockedThread{*operation});
   BlockedThread* const blocked = thread ? &*thread : nullptr;
+  int yields_left = kYieldsForProgress;
   ++callers_;
   Actions actions;
   while (!is_over()) {
     const bool is_free = progress_owner_ == ProgressOwner::kNobody ||
                          (progress_owner_ == ProgressOwner::kThread && thread_sleeps_);
+    // A wake-up by another core takes longer than the rest of the thread's round.
+    if (progress_owner_ == ProgressOwner::kThread && !is_free && yields_left-- > 0) {
+      mu_.Unlock();
+      sched_yield();
+      lock_beside();
+      continue;
+    }
     if (!is_free) {
       ++parked_callers_;
       if (blocked != nullptr) begin_blocking(*blocked);
@@ -194,20 +202,26 @@ void Engine::Impl::hand_on() {
   if (parked_callers_ > 0) {
     callers_cv_.NotifyOne();
   } else if (callers_ == 0 && needs_thread()) {
-    call_thread();
+    call_thread(Urgency::kSoon);
   }
 }
 
-void Engine::Impl::call_thread() {
-  if (!thread_sleeps_) return thread_cv_.NotifyOne();
-  // A caller took ownership from it while it slept. It sleeps on as the owner.
-  progress_owner_ = ProgressOwner::kThread;
-  notice();
+void Engine::Impl::call_thread(Urgency urgency) {
+  if (thread_sleeps_) {
+    // A caller took ownership from it while it slept. It sleeps on as the owner.
+    progress_owner_ = ProgressOwner::kThread;
+    return notice();
+  }
+  if (thread_rest_ == Rest::kNone) return;
+  if (thread_rest_ == Rest::kNap && urgency == Urgency::kSoon) return;
+  thread_rest_ = Rest::kNone;
+  ++wake_ups_;
+  thread_cv_.NotifyOne();
 }
 
-void Engine::Impl::notice() {
+void Engine::Impl::notice(Urgency urgency) {
   if (progress_owner_ == ProgressOwner::kNobody) {
-    if (callers_ == 0 && needs_thread()) call_thread();
+    if (callers_ == 0 && needs_thread()) call_thread(urgency);
     return;
   }
   const bool sleeps = progress_owner_ == ProgressOwner::kThread ? thread_sleeps_ : caller_sleeps_;
@@ -216,16 +230,29 @@ void Engine::Impl::notice() {
   if (sleeps && (has_deferred_ || !transport.arm())) transport.wake();
 }
 
+bool Engine::Impl::rest(SteadyNanos naps_until) {
+  const bool is_nap = clock_.SteadyNow() < naps_until;
+  thread_rest_ = is_nap ? Rest::kNap : Rest::kWait;
+  if (is_nap) {
+    thread_cv_.WaitUntil(mu_, std::chrono::steady_clock::now() + kNap);
+  } else {
+    thread_cv_.Wait(mu_);
+  }
+  thread_rest_ = Rest::kNone;
+  return !is_nap;
+}
+
 void Engine::Impl::run_thread() {
   mu_.Lock();
   thread_id_ = gettid();
+  SteadyNanos naps_until{0};
   const auto must_stop = [this]() MESHRUN_REQUIRES(mu_) {
     return stopping_ || progress_owner_ != ProgressOwner::kThread || callers_ > 0 ||
            !needs_thread();
   };
   while (!stopping_) {
     if (progress_owner_ != ProgressOwner::kNobody || callers_ > 0 || !needs_thread()) {
-      thread_cv_.Wait(mu_);
+      if (rest(naps_until)) naps_until = clock_.SteadyNow() + kNapping;
       continue;
     }
     progress_owner_ = ProgressOwner::kThread;
@@ -234,6 +261,7 @@ void Engine::Impl::run_thread() {
       progress_owner_ = ProgressOwner::kNobody;
       if (parked_callers_ > 0) callers_cv_.NotifyOne();
     }
+    naps_until = clock_.SteadyNow() + kNapping;
     if (actions.empty()) continue;
     const int callbacks = static_cast<int>(actions.callbacks.size());
     callbacks_running_ += callbacks;
