@@ -32,14 +32,20 @@ struct Contender {
 int64_t& copied_bytes();
 
 // "ours": the public function; "in_place": what the group's backend offers, on memory that is
-// there already.
+// there already; "asynchronous": c10d's asynchronous form of "ours", waited for at once.
 std::vector<Contender> ours(const Problem& problem, const Group& ucx);
 Contender physicsnemo_equivalent(const Problem& problem, const Group& gloo);
 Contender raw_gloo(const Problem& problem, const Group& gloo);
 // The world of MPI_COMM_WORLD.
 Contender open_mpi(const Problem& problem);
-// What the busiest rank writes at least, copied on all ranks at once: the bound.
-Contender plain_copy(const Problem& problem);
+// What the busiest rank writes at least, moved on all ranks at once, in the ways that a bound may
+// be of. Called by all ranks, which end together.
+//   memcpy       where a sender reaches the receiver's memory
+//   kernel_copy  one copy by the kernel, out of the next rank's memory; absent where the kernel
+//                does not permit it
+//   gather       an element at a time; only of cases with runs of less than kShortRun bytes
+std::vector<Contender> bounds(const Problem& problem);
+inline constexpr int64_t kShortRun = 64;
 
 // ---- for their implementations
 

@@ -11,6 +11,7 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/Parallel.h"
@@ -35,7 +36,7 @@ struct Options {
 };
 
 int rounds_for(const Options& options, int64_t bytes) {
-  if (options.rounds > 0) return options.rounds;
+  if (options.rounds > 0) return std::max(options.rounds, kParts);
   return bytes >= 4 << 20 ? 30 : bytes >= 256 << 10 ? 60 : 200;
 }
 
@@ -83,7 +84,7 @@ bool run(const Options& options, int rank, int size) {
           if (problem.check == Check::kBits || dtype == at::kFloat) {
             contenders.push_back(open_mpi(problem));
           }
-          contenders.push_back(plain_copy(problem));
+          for (Contender& bound : bounds(problem)) contenders.push_back(std::move(bound));
           if (!options.contenders.empty()) {
             std::erase_if(contenders, [&](const Contender& c) {
               return std::find(options.contenders.begin(), options.contenders.end(), c.name) ==
@@ -98,6 +99,7 @@ bool run(const Options& options, int rank, int size) {
                                 {"dim", last_dim ? "last" : "0"},
                                 {"dtype", options.dtype},
                                 {"bound_bytes", problem.bound_bytes},
+                                {"run_bytes", problem.run_bytes()},
                                 {"own_bytes", most_own_bytes(problem)},
                                 {"result_bytes", result_bytes(problem)},
                                 {"contenders", nlohmann::json::object()}};
@@ -106,6 +108,8 @@ bool run(const Options& options, int rank, int size) {
             row["contenders"][m.name] = {{"median_us", m.median_us},
                                          {"p10_us", m.p10_us},
                                          {"p90_us", m.p90_us},
+                                         {"parts_us", m.parts_us},
+                                         {"in_shared_memory", m.in_shared_memory},
                                          {"allocations", m.allocations},
                                          {"peak_bytes", m.peak_bytes},
                                          {"copied_bytes", m.copied_bytes},
@@ -132,7 +136,7 @@ int main_of(int argc, char** argv) {
   app.add_option("--sizes", options.bytes, "Bytes")
       ->delimiter(',')
       ->check(CLI::Range(256, 1 << 30));
-  app.add_option("--rounds", options.rounds, "Timed rounds; 0: 30 to 200, by size");
+  app.add_option("--rounds", options.rounds, "Timed rounds, at least 10; 0: 30 to 200, by size");
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_option("--only", options.contenders, "These contenders only")->delimiter(',');
   app.add_flag("--even", options.even_only, "Equal pieces only");

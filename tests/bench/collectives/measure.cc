@@ -10,6 +10,7 @@
 
 #include "ATen/ops/equal.h"
 #include "fmt/format.h"
+#include "parallel/base/shared_heap.h"
 #include "parallel/collectives/output_memory.h"
 #include "tests/bench/collectives/counting_allocator.h"
 
@@ -20,6 +21,17 @@ int64_t most(int64_t mine) {
   int64_t result = 0;
   MPI_Allreduce(&mine, &result, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
   return result;
+}
+
+bool is_shared(const at::Tensor& result) {
+  const SharedHeap* const heap = SharedHeap::of_process();
+  return heap != nullptr && heap->offset_of(result.const_data_ptr(), result.nbytes()).has_value();
+}
+
+// Of values in any order.
+double at_share(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
 // The lowest rank's that has one.
@@ -63,6 +75,7 @@ void verify(const Problem& problem, const Contender& contender,
         most(allocator.peak_bytes() + static_cast<int64_t>(output_memory().peak_bytes - before));
     measured.copied_bytes = most(copied_bytes() + engine_copied() - copied);
     if (!contender.has_result) return;
+    measured.in_shared_memory = most(result.defined() && !is_shared(result) ? 1 : 0) == 0;
     if (contender.ordered && problem.expected.defined()) result = contender.ordered(result);
     if (wrong.empty()) wrong = problem.problem_of(result);
     if (!problem.expected.defined()) continue;
@@ -111,16 +124,19 @@ std::vector<Measured> measure(const Problem& problem, std::vector<Contender> con
     }
   }
   for (size_t i = 0; i < contenders.size(); ++i) {
-    std::vector<double>& slowest = times[i];
+    std::vector<double>& slowest = times[i];  // in the order of the rounds
     MPI_Allreduce(MPI_IN_PLACE, slowest.data(), static_cast<int>(slowest.size()), MPI_DOUBLE,
                   MPI_MAX, MPI_COMM_WORLD);
-    std::sort(slowest.begin(), slowest.end());
-    const auto at = [&](double share) {
-      return slowest[static_cast<size_t>(share * static_cast<double>(slowest.size() - 1) + 0.5)];
+    result[i].median_us = at_share(slowest, 0.5);
+    result[i].p10_us = at_share(slowest, 0.1);
+    result[i].p90_us = at_share(slowest, 0.9);
+    const auto begin = [&](int part) {
+      return slowest.begin() + static_cast<ptrdiff_t>(slowest.size()) * part / kParts;
     };
-    result[i].median_us = at(0.5);
-    result[i].p10_us = at(0.1);
-    result[i].p90_us = at(0.9);
+    for (int part = 0; part < kParts; ++part) {
+      result[i].parts_us.push_back(
+          at_share(std::vector<double>(begin(part), begin(part + 1)), 0.5));
+    }
   }
   return result;
 }

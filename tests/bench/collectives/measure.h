@@ -18,13 +18,21 @@ struct Measured {
   double median_us = 0;
   double p10_us = 0;
   double p90_us = 0;
+  // Medians of the kParts parts into which the timed rounds are cut, in their order: the spread of
+  // so many runs. The n-th part of every contender is of the same rounds.
+  std::vector<double> parts_us;
   // In one call, the most of any rank.
   int64_t allocations = 0;
   int64_t peak_bytes = 0;
   // Of rank 0 and of the rank that copied most.
   int64_t copied_bytes = 0;
   std::string problem;  // empty: the result was what it must be
+  // Every rank's result lies where the other ranks may write to it.
+  bool in_shared_memory = false;
 };
+
+// Rounds in each: at least one.
+inline constexpr int kParts = 10;
 
 struct Rounds {
   int warm_up = 10;

@@ -1,5 +1,7 @@
 // meshrun's own, over the ucx backend with the header check.
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
@@ -19,33 +21,38 @@ namespace {
 
 using WorkPtr = VCollectives::WorkPtr;
 
-Contender all_reduce(const Problem& p, const Group& ucx) {
-  const at::Tensor tensor = empty_output(p.input.sizes(), p.input.options());
-  return {.name = "ours",
-          .note = "c10d::Backend's allreduce, in place, in memory of empty_output()",
-          .call =
-              [=, backend = ucx->getBackend(c10::kCPU)] {
-                std::vector<at::Tensor> tensors = {tensor};
-                backend->allreduce(tensors, {.asyncOp = false})->wait();
-                return tensor;
-              },
-          .prepare = [=, &p] { tensor.copy_(p.input); }};
+Contender named(bool is_async, std::string note) {
+  if (!is_async) return {.name = "ours", .note = std::move(note)};
+  return {.name = "asynchronous", .note = "asyncOp, and wait() at once"};
 }
 
-Contender all_to_all(const Problem& p, const Group& ucx) {
+Contender all_reduce(const Problem& p, const Group& ucx, bool is_async) {
+  const at::Tensor tensor = empty_output(p.input.sizes(), p.input.options());
+  Contender result =
+      named(is_async, "c10d::Backend's allreduce, in place, in memory of empty_output()");
+  result.call = [=, backend = ucx->getBackend(c10::kCPU)] {
+    std::vector<at::Tensor> tensors = {tensor};
+    backend->allreduce(tensors, {.asyncOp = is_async})->wait();
+    return tensor;
+  };
+  result.prepare = [=, &p] { tensor.copy_(p.input); };
+  return result;
+}
+
+Contender all_to_all(const Problem& p, const Group& ucx, bool is_async) {
   int64_t extent = 0;
   for (const int64_t e : p.received()) extent += e;
   const at::Tensor output = empty_output(p.shape_with(extent), p.input.options());
-  return {.name = "ours",
-          .note = "c10d::Backend's alltoall_base, into memory of empty_output()",
-          .call =
-              [=, &p, backend = ucx->getBackend(c10::kCPU), to = p.sent(),
-               from = p.received()]() mutable {
-                at::Tensor input = p.input, result = output;
-                backend->alltoall_base(result, input, from, to, {.asyncOp = false})->wait();
-                return output;
-              },
-          .kept = {output}};
+  Contender result =
+      named(is_async, "c10d::Backend's alltoall_base, into memory of empty_output()");
+  result.call = [=, &p, backend = ucx->getBackend(c10::kCPU), to = p.sent(),
+                 from = p.received()]() mutable {
+    at::Tensor input = p.input, received = output;
+    backend->alltoall_base(received, input, from, to, {.asyncOp = is_async})->wait();
+    return output;
+  };
+  result.kept = {output};
+  return result;
 }
 
 // What the backend offers, into memory that is there.
@@ -125,8 +132,11 @@ Contender backward_pass(const Problem& p, const Group& ucx) {
 
 std::vector<Contender> ours(const Problem& problem, const Group& ucx) {
   const std::string& name = problem.what.operation;
-  if (name == "all_reduce") return {all_reduce(problem, ucx)};
-  if (name == "all_to_all") return {all_to_all(problem, ucx)};
+  const auto both = [&](auto make) -> std::vector<Contender> {
+    return {make(problem, ucx, false), make(problem, ucx, true)};
+  };
+  if (name == "all_reduce") return both(all_reduce);
+  if (name == "all_to_all") return both(all_to_all);
   std::vector<Contender> result = in_place(problem, ucx);
   if (name == "indexed_all_to_all_v_backward") result.push_back(backward_pass(problem, ucx));
   result.insert(result.begin(), public_function(problem, ucx));

@@ -64,6 +64,10 @@ Problem::Problem(const Case& c, int own_rank, int world, c10::ScalarType dtype)
       bound_bytes = what.bytes / shape[dim] * *std::max_element(sizes.begin(), sizes.end());
     } else {
       input = piece_of(whole);
+      // Each rank writes its own piece at the root.
+      if (name == "gather_v") {
+        bound_bytes = what.bytes / shape[dim] * *std::max_element(sizes.begin(), sizes.end());
+      }
       if (has_whole) expected = whole;
     }
   } else if (name == "reduce_scatter_v" || name == "all_reduce") {
@@ -127,6 +131,12 @@ std::vector<int64_t> Problem::received() const {
   std::vector<int64_t> extents;
   for (const std::vector<int64_t>& row : table) extents.push_back(row[rank]);
   return extents;
+}
+
+int64_t Problem::run_bytes() const {
+  const auto element = static_cast<int64_t>(input.element_size());
+  const int64_t extent = indices.empty() ? *std::min_element(sizes.begin(), sizes.end()) : 1;
+  return extent * element * (dim == 0 ? shape[1] : 1);
 }
 
 std::vector<int64_t> Problem::shape_with(int64_t extent) const {

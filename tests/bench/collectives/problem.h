@@ -57,6 +57,8 @@ class Problem {
 
   std::vector<int64_t> sent() const { return table[rank]; }
   std::vector<int64_t> received() const;
+  // That lie together, where they lie so least.
+  int64_t run_bytes() const;
   // With `extent` along dim.
   std::vector<int64_t> shape_with(int64_t extent) const;
   // Empty unless `result` is what it must be.
