@@ -101,6 +101,9 @@ struct GenerationListener {
   std::function<std::string()> flight_record;
   // The rank is to stand still at the end of a step: ReportQuiesced, then NextGeneration. Optional.
   std::function<void(const Quiesce&)> on_quiesce;
+  // The job goes on in a later generation, in which this process has a place: NextGeneration. What
+  // ended this one may never be told: the coordinator that knew it may be gone. Optional.
+  std::function<void(uint64_t generation)> on_superseded;
 };
 
 class Agent {

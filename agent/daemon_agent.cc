@@ -347,6 +347,9 @@ void DaemonAgent::Watch(GenerationListener listener) {
             {event.quiesce().reason(), event.quiesce().save(),
              std::chrono::duration_cast<Milliseconds>(FromProto(event.quiesce().deadline()))});
       }
+      if (event.has_new_generation() && listener.on_superseded) {
+        listener.on_superseded(event.new_generation().fence().generation());
+      }
       if (event.flight_record_request() != 0) {
         Upload(event.flight_record_request(), listener.flight_record());
       }

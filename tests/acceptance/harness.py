@@ -201,8 +201,8 @@ class Site:
         return process, json.loads(line)
 
     def log_tail(self):
-        lines = (self.directory / "daemons.log").read_text().splitlines()
-        return " | ".join(lines[-3:])
+        log = self.directory / "daemons.log"
+        return " | ".join(log.read_text().splitlines()[-3:]) if log.exists() else ""
 
     def coordinator(self, listen=None, state="coordinator"):
         listen = listen or f"unix:{self.directory}/{state}.sock"

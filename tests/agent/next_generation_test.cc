@@ -6,6 +6,7 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -140,6 +141,16 @@ TEST_F(NextGenerationTest, FindsThePlaceOfThisProcessInTheGenerationThatHolds) {
   EXPECT_EQ((*next)->assignment().generation, 4u);
   EXPECT_EQ((*next)->assignment().rank, 1);
   EXPECT_TRUE(daemon_.in_process(4));
+}
+
+// The news of what ended the generation are lost with the coordinator that had them.
+TEST_F(NextGenerationTest, AListenerHearsThatAnotherGenerationHasBegunThoughNoRankWasLost) {
+  daemon_.Begin(4);
+  std::promise<uint64_t> superseded;
+  agent_->Watch({.on_superseded = [&](uint64_t generation) { superseded.set_value(generation); }});
+  auto heard = superseded.get_future();
+  ASSERT_EQ(heard.wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(heard.get(), 4u);
 }
 
 TEST_F(NextGenerationTest, AStopIsNoGeneration) {

@@ -1,5 +1,7 @@
 #include "parallel/comm/ucx/agent_watch.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -61,6 +63,11 @@ class AgentWatch final : public PeerWatch {
     };
     news.on_stopping = [outlet = outlet_](const std::string& reason) {
       outlet->tell(Stopping{reason});
+    };
+    const uint64_t own = agent_->assignment().generation;
+    news.on_superseded = [outlet = outlet_, own](uint64_t generation) {
+      outlet->tell(Superseded{fmt::format(
+          "generation {} of this job is over: its ranks go on in generation {}", own, generation)});
     };
     news.flight_record = [outlet = outlet_] {
       std::string record;

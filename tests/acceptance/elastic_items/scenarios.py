@@ -40,13 +40,15 @@ def play(number, title, soak, function):
         return number, "skip", f"{title}: part of the soak run"
     report = Report()
     with contextlib.ExitStack() as cleanup:
+        site = Site(cleanup)
         try:
-            function(Site(cleanup), report)
+            function(site, report)
             verdict, text = report.verdict()
         except NotHere as error:
             verdict, text = "n/a", str(error)
         except Exception as error:  # the others are still of interest
-            verdict, text = "short", f"{type(error).__name__ if not isinstance(error, Short) else ''} {error}; {report.text()}"
+            kind = type(error).__name__ if not isinstance(error, Short) else ""
+            verdict, text = "short", f"{kind} {error}; {report.text()}; its daemons' log ends: {site.log_tail()}"
     return number, verdict, f"{' '.join(text.split())} [{title}; {time.monotonic() - started:.1f} s]"
 
 

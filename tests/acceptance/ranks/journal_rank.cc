@@ -103,7 +103,8 @@ class Rank {
                journal_.Write("quiesce", {{"reason", quiesce.reason}, {"save", quiesce.save}});
                news->save = quiesce.save;
                news->quiesce = true;
-             }});
+             },
+         .on_superseded = [news = news_](uint64_t) { news->over = true; }});
     committed_.reset();
     if (const auto newest = agent_->CommittedCheckpoint(kName); newest.ok() && *newest) {
       committed_ = (*newest)->step;

@@ -628,5 +628,24 @@ TEST(SimulationTest, AFailureThatFollowsSaysThatTheJobIsStopping) {
   EXPECT_THAT(call[0].failure()->message, HasSubstr("The job is stopping: preempted by job 7."));
 }
 
+TEST(SimulationTest, AWorldThatIsSupersededEndsWhatWaits) {
+  Simulation ranks(2, options(1));
+  ranks.add_world();
+  Running call = all_reduce(2, 1);
+  call.submit(ranks, 0);
+  ranks.settle();
+  EXPECT_FALSE(call[0].is_done());
+  ranks.tell(Superseded{"generation 1 of this job is over: its ranks go on in generation 2"});
+  ranks.settle();
+  ASSERT_TRUE(call[0].is_done());
+  EXPECT_EQ(call[0].failure()->kind, FailureKind::kAborted);
+  EXPECT_THAT(call[0].failure()->message, HasSubstr("generation 2"));
+  Running later = all_reduce(2, 1);
+  later.submit(ranks, 1);
+  ranks.settle();
+  ASSERT_TRUE(later[1].is_done());
+  EXPECT_THAT(later[1].failure()->message, HasSubstr("generation 2"));
+}
+
 }  // namespace
 }  // namespace meshrun::ucx

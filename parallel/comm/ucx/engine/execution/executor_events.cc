@@ -35,6 +35,12 @@ void Executor::heard(const PeerNews& news) {
   if (const auto* stopping = std::get_if<Stopping>(&news)) {
     return liveness_.stopping(stopping->reason);
   }
+  if (const auto* superseded = std::get_if<Superseded>(&news)) {
+    for (const auto& [number, g] : groups_) {
+      fail_group(*g, {FailureKind::kAborted, superseded->reason, {g->config->rank}});
+    }
+    return;
+  }
   if (const auto* verdict = std::get_if<WaitVerdict>(&news)) return decided(*verdict);
   if (const auto* lost = std::get_if<PeerLost>(&news)) {
     liveness_.lost(lost->world_rank, lost->reason, now_);

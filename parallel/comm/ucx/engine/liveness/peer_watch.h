@@ -25,12 +25,17 @@ struct PeerLeft {
 struct Stopping {
   std::string reason;
 };
+// The world is over: its ranks that live go on in another one. Operations fail, whether or not a
+// PeerLost says why.
+struct Superseded {
+  std::string reason;
+};
 // Somebody asks what this rank has been doing: `tell` gets Engine::flight_records() before
 // the listener returns.
 struct RecordWanted {
   std::function<void(const std::string& json)> tell;
 };
-using PeerNews = std::variant<PeerLost, PeerLeft, Stopping, WaitVerdict, RecordWanted>;
+using PeerNews = std::variant<PeerLost, PeerLeft, Stopping, Superseded, WaitVerdict, RecordWanted>;
 
 class PeerWatch {
  public:
