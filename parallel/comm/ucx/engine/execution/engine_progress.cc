@@ -213,7 +213,8 @@ void Engine::Impl::call_thread(Urgency urgency) {
     return notice();
   }
   if (thread_rest_ == Rest::kNone) return;
-  if (thread_rest_ == Rest::kNap && urgency == Urgency::kSoon) return;
+  const bool is_urgent = urgency == Urgency::kNow || sleeps_left_ > 0 || has_deferred_;
+  if (thread_rest_ == Rest::kNap && !is_urgent) return;
   thread_rest_ = Rest::kNone;
   ++wake_ups_;
   thread_cv_.NotifyOne();

@@ -32,7 +32,7 @@ struct Counters {
   int64_t copied_bytes = 0;  // staged, moved from input to output
   int64_t pushed_bytes = 0;  // of the sent ones: written into the receiver's memory
   int64_t reduced_bytes = 0;
-  int64_t wake_ups = 0;  // of the progress thread, each a system call of another thread
+  int64_t wake_ups = 0;  // of the progress thread from its rest, each a system call of another
 };
 
 }  // namespace meshrun::ucx
