@@ -174,11 +174,11 @@ void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) 
 }
 
 at::Tensor CommunicatorCall::flat_to_read(const at::Tensor& tensor) const {
-  return tensor.contiguous().view(-1);
+  return tensor.contiguous().resolve_conj().resolve_neg().view(-1);
 }
 
 at::Tensor CommunicatorCall::flat_to_write(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return tensor.view(-1);
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor.view(-1);
   at::Tensor flat = at::empty({tensor.numel()}, tensor.options().requires_grad(false));
   to_copy_.emplace_back(tensor, flat);
   return flat;
@@ -186,7 +186,7 @@ at::Tensor CommunicatorCall::flat_to_write(const at::Tensor& tensor) {
 
 at::Tensor CommunicatorCall::flat_to_update(const at::Tensor& tensor) {
   at::Tensor flat = flat_to_write(tensor);
-  if (!tensor.is_contiguous()) flat.copy_(tensor.contiguous().view(-1));
+  if (!flat.is_alias_of(tensor)) flat.copy_(tensor.contiguous().view(-1));
   return flat;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ATen/ops/view_as_real.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -96,6 +97,14 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
 at::Tensor PendingAllReduce::wait() {
   // NCCL has none for calls that are waited for at once: they are on the current stream.
   if (work_) work_->wait();
+  if (tensor_.defined() && !tensor_.is_cpu()) {
+    // Perhaps another stream than the call's, to which the allocator gives the memory back.
+    const c10::impl::VirtualGuardImpl guard(tensor_.device().type());
+    const c10::Stream current = guard.getStream(tensor_.device());
+    for (const at::Tensor& used : {tensor_, wire_}) {
+      if (used.defined()) guard.recordDataPtrOnStream(used.storage().data_ptr(), current);
+    }
+  }
   at::Tensor reduced = wire_.defined() ? wire_ : tensor_;
   if (divisor_ != 1) reduced.div_(divisor_);
   if (wire_.defined()) tensor_.copy_(wire_);

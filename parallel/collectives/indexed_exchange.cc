@@ -103,11 +103,16 @@ at::Tensor indexed_all_to_all(const at::Tensor& tensor,
     kernels.gather_rows(sent, tensor, lists.remote, dim);
   }
   at::Tensor output = empty_with_extent(tensor, dim, state->num_received);
+  const auto place_own = [&] {
+    kernels.gather_rows(output.narrow(dim, state->own_begin, lists.own.size(0)), tensor, lists.own,
+                        dim);
+  };
+  // The Work of a GPU covers only what is on its stream before the call.
+  if (!tensor.is_cpu()) place_own();
   WorkPtr work = collectives->all_to_all_v(output, state->received, dim, sent, state->sent, dim,
                                            std::move(call));
   // While the others' are on their way.
-  kernels.gather_rows(output.narrow(dim, state->own_begin, lists.own.size(0)), tensor, lists.own,
-                      dim);
+  if (tensor.is_cpu()) place_own();
   finish(std::move(work), problem, form);
   return output;
 }

@@ -119,11 +119,13 @@ void PointToPointWork::queue() {
     finished_on_ = apart ? guard.getStreamFromGlobalPool(rest_.device) : called_on_;
     const c10::StreamGuard on(*finished_on_);
     for (const auto& part : parts_) part->wait(kNoTimeout);
-    rest_.finish();
     if (apart) {
       // The parts hold what they send and receive only until they are waited for, which was here.
       for (const at::Tensor& tensor : rest_.kept) record(tensor, *finished_on_);
       record(rest_.result, *finished_on_);
+    }
+    rest_.finish();
+    if (apart) {
       finished_.emplace(rest_.device.type());
       finished_->record(*finished_on_);
     }
@@ -144,12 +146,17 @@ void PointToPointWork::join(std::chrono::milliseconds timeout) {
       const c10::Stream current = current_stream(rest_.device);
       if (finished_) {
         finished_->block(current);
-      } else if (finished_on_ && current != *finished_on_) {
+      } else if (current != called_on_ && (finished_on_ || parts_.empty())) {
+        // Without parts everything is on the stream of the call: a copy, or NCCL without a Work.
         c10::Event finished(rest_.device.type());
-        finished.record(*finished_on_);
+        finished.record(called_on_);
         finished.block(current);
       }
-      if (current != called_on_) record(rest_.result, current);
+      if (current != called_on_) {
+        record(rest_.result, current);
+        // NCCL lets go of them when a part is waited for, the allocator when this Work is dropped.
+        for (const at::Tensor& tensor : rest_.kept) record(tensor, current);
+      }
     }
   } catch (...) {
     error = std::current_exception();

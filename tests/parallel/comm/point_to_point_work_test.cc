@@ -96,7 +96,20 @@ TEST_F(OnADeviceTest, WhatHasNothingToFinishKeepsTheCallersStreamFree) {
   streams.use(5);
   made->wait();
   EXPECT_EQ(streams.log(), Log{"5 waits"});
-  EXPECT_TRUE(streams.is_recorded(result, 5));
+  // The part no longer holds what it sends.
+  for (const Tensor& used : {result, buffer}) EXPECT_TRUE(streams.is_recorded(used, 5));
+}
+
+TEST_F(OnADeviceTest, WhatTravelsNowhereIsWaitedForOnAnotherStreamToo) {
+  PointToPointWork::Rest what = rest(/*async=*/true);
+  what.finish = nullptr;
+  const auto made = c10::make_intrusive<PointToPointWork>(
+      c10d::OpType::ALLGATHER, PointToPointWork::Parts{}, std::move(what));
+  made->wait();
+  EXPECT_EQ(streams.log(), Log{});
+  streams.use(5);
+  made->wait();
+  EXPECT_EQ(streams.log(), Log{"5 waits for 3"});
 }
 
 TEST_F(OnADeviceTest, TheHostWaitsOnlyWithATimeout) {
