@@ -82,6 +82,13 @@ StepWriter writer_of(const std::string& path) {
           }};
 }
 
+// Committed, and its writer died before it took its name.
+void finish_committed(const std::string& path) {
+  if (const auto committed = right_of(path).newest()) {
+    finish_step_directory(path, committed->step, committed->digest, committed->temporary);
+  }
+}
+
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointOptions options)
@@ -156,6 +163,7 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   if (writes && result.outcome == Outcome::kDone) {
     result = guarded([&] {
       manifest.random_generators = detail::generator_states(device);
+      finish_committed(path_);
       const std::string model_name = path_ + "/" + kModelFile;
       const std::string optimizer_name = path_ + "/" + kOptimizerFile;
       write_step_directory(path_, manifest,
@@ -184,9 +192,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   json header;
   if (group->getRank() == 0) {
     const Result result = guarded([&] {
-      if (const auto committed = right_of(path_).newest()) {
-        finish_step_directory(path_, committed->step, committed->digest, committed->temporary);
-      }
+      finish_committed(path_);
       loaded =
           detail::read_newest(path_, options_.identity, options_.former_file, parts, optimizer);
       return loaded ? Outcome::kDone : Outcome::kNothing;

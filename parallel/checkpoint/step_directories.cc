@@ -155,12 +155,7 @@ void write_step_directory(const std::string& directory, Manifest manifest,
   }
   const std::string text = encode_manifest(manifest);
   write_file_atomically((aside / kManifest).string(), text);
-  try {
-    writer.commit(manifest.step, Sha256(text), aside.filename());
-  } catch (const CommitRefused&) {
-    fs::remove_all(aside);
-    throw;
-  }
+  writer.commit(manifest.step, Sha256(text), aside.filename());
   replace(aside, path);
   flush_directory(directory);
 

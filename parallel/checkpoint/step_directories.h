@@ -37,7 +37,8 @@ struct StepWriter {
   std::string name;
   uint64_t generation = 0;
   // Called with the step, the SHA-256 of the manifest and the temporary name when all is on the disk.
-  // Raises CommitRefused; then the files are removed.
+  // Raises CommitRefused. The files stay even then: a commit whose answer was lost with its
+  // coordinator is refused when it is said again in a generation that is over by then.
   std::function<void(int64_t step, const std::string& digest, const std::string& temporary)> commit;
 };
 

@@ -84,14 +84,25 @@ TEST_F(StepDirectoriesTest, WhatACrashLeavesIsNotReadAndThenRemoved) {
   EXPECT_FALSE(fs::exists(unfinished));
 }
 
-TEST_F(StepDirectoriesTest, ARefusedCommitLeavesNothing) {
+// The answer of the coordinator that committed it was lost, and the next one refused.
+TEST_F(StepDirectoriesTest, ARefusedCommitIsFinishedWhereItWasCommittedAndElseRemoved) {
   write(5);
-  writer_.commit = [](int64_t, const std::string&, const std::string&) {
+  std::string digest, temporary;
+  const auto commit = writer_.commit;
+  writer_.commit = [&](int64_t, const std::string& of, const std::string& name) {
+    digest = of;
+    temporary = name;
     throw CommitRefused("generation 4 has the right");
   };
   EXPECT_THAT([&] { write(6); }, ThrowsMessage<CommitRefused>(HasSubstr("generation 4")));
   EXPECT_THAT(steps(), ElementsAre(5));
-  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+  finish_step_directory(directory_, 6, digest, temporary);
+  EXPECT_THAT(steps(), ElementsAre(5, 6));
+  EXPECT_THROW(write(7), CommitRefused);
+  writer_.commit = commit;
+  write(8);
+  EXPECT_THAT(steps(), ElementsAre(6, 8));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 2);
 }
 
 TEST_F(StepDirectoriesTest, AWriterOfAnOlderGenerationLeavesTheFilesOfALaterOneAlone) {

@@ -628,23 +628,52 @@ TEST(SimulationTest, AFailureThatFollowsSaysThatTheJobIsStopping) {
   EXPECT_THAT(call[0].failure()->message, HasSubstr("The job is stopping: preempted by job 7."));
 }
 
+const Superseded kSuperseded{"generation 1 of this job is over: its ranks go on in generation 2"};
+
 TEST(SimulationTest, AWorldThatIsSupersededEndsWhatWaits) {
   Simulation ranks(2, options(1));
   ranks.add_world();
   Running call = all_reduce(2, 1);
   call.submit(ranks, 0);
-  ranks.settle();
+  ranks.tell(kSuperseded);
+  ranks.pass(PeerLiveness::kGrace);
   EXPECT_FALSE(call[0].is_done());
-  ranks.tell(Superseded{"generation 1 of this job is over: its ranks go on in generation 2"});
-  ranks.settle();
+  ranks.pass(PeerLiveness::kGrace);
   ASSERT_TRUE(call[0].is_done());
   EXPECT_EQ(call[0].failure()->kind, FailureKind::kAborted);
-  EXPECT_THAT(call[0].failure()->message, HasSubstr("generation 2"));
-  Running later = all_reduce(2, 1);
-  later.submit(ranks, 1);
-  ranks.settle();
-  ASSERT_TRUE(later[1].is_done());
-  EXPECT_THAT(later[1].failure()->message, HasSubstr("generation 2"));
+  EXPECT_THAT(call[0].failure()->message, HasSubstr("go on in generation 2"));
+}
+
+TEST(SimulationTest, WhatBeginsInAWorldThatIsSupersededEndsToo) {
+  Simulation ranks(2, options(1));
+  ranks.add_world();
+  ranks.tell(kSuperseded);
+  ranks.pass(seconds(1));
+  ranks.add_group("pair", {0, 1});
+  Running call(CollectiveCall(OperationKind::kAllReduce, 2, DType::kFloat32, {9}, -1, 1), "pair",
+               2);
+  call.submit(ranks, 0);
+  ranks.pass(PeerLiveness::kGrace);
+  ASSERT_TRUE(call[0].is_done());
+  EXPECT_THAT(call[0].failure()->message, HasSubstr("go on in generation 2"));
+}
+
+// Both are told within 50 ms of each other: the rank that was lost is named.
+TEST(SimulationTest, ALossIsTheReasonEvenWhereTheNextWorldIsHeardOfAtOnce) {
+  for (const bool loss_first : {true, false}) {
+    Simulation ranks(2, options(1));
+    ranks.add_world();
+    Running call = all_reduce(2, 1);
+    call.submit(ranks, 0);
+    if (loss_first) ranks.tell(PeerLost{1, "killed by SIGKILL"});
+    ranks.tell(kSuperseded);
+    ranks.pass(milliseconds(50));
+    if (!loss_first) ranks.tell(PeerLost{1, "killed by SIGKILL"});
+    ranks.pass(2 * PeerLiveness::kGrace);
+    ASSERT_TRUE(call[0].is_done());
+    EXPECT_EQ(call[0].failure()->kind, FailureKind::kPeerLost);
+    EXPECT_THAT(call[0].failure()->message, HasSubstr("killed by SIGKILL"));
+  }
 }
 
 }  // namespace

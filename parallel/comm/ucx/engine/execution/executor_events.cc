@@ -36,10 +36,7 @@ void Executor::heard(const PeerNews& news) {
     return liveness_.stopping(stopping->reason);
   }
   if (const auto* superseded = std::get_if<Superseded>(&news)) {
-    for (const auto& [number, g] : groups_) {
-      fail_group(*g, {FailureKind::kAborted, superseded->reason, {g->config->rank}});
-    }
-    return;
+    return liveness_.superseded(superseded->reason, now_);
   }
   if (const auto* verdict = std::get_if<WaitVerdict>(&news)) return decided(*verdict);
   if (const auto* lost = std::get_if<PeerLost>(&news)) {

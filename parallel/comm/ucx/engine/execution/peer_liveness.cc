@@ -44,17 +44,26 @@ void PeerLiveness::gone(int world_rank, bool left, const std::string& reason, bo
   look_soon(now);
 }
 
+void PeerLiveness::superseded(const std::string& reason, SteadyNanos now) {
+  if (!superseded_) superseded_ = {reason, now + 2 * kGrace};
+  next_check_ = std::min(next_check_, superseded_->due);
+}
+
 std::string PeerLiveness::stopping_sentence() const {
   return stopping_.empty() ? "" : fmt::format(" The job is stopping: {}.", stopping_);
 }
 
 std::optional<Failure> PeerLiveness::check(const MemberGroup& g, SteadyNanos now) {
+  const bool is_over = superseded_ && superseded_->due <= now;
   for (const OperationPtr& operation : g.unfinished()) {
     const std::optional<Due> found = due(*operation);
     if (!found) continue;
-    if (found->at <= now) return failure(*operation, found->rank);
+    if (found->at <= now || is_over) return failure(*operation, found->rank);
     next_check_ = std::min(next_check_, found->at);
   }
+  if (!superseded_ || g.unfinished().empty()) return std::nullopt;
+  if (is_over) return Failure{FailureKind::kAborted, superseded_->reason, {g.config->rank}};
+  next_check_ = std::min(next_check_, superseded_->due);
   return std::nullopt;
 }
 

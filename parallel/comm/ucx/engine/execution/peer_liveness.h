@@ -35,20 +35,24 @@ class PeerLiveness {
   void connection_broke(int world_rank, const std::string& reason, SteadyNanos now);
   // The job is asked to stop: named in the failures that follow.
   void stopping(const std::string& reason) { stopping_ = reason; }
+  // The world is over. What waits in it fails two graces later, for a rank that is gone if it needs
+  // one: the word of its loss may be on its way.
+  void superseded(const std::string& reason, SteadyNanos now);
   // " The job is stopping: ...", or nothing.
   std::string stopping_sentence() const;
 
   bool is_anyone_gone() const { return !gone_.empty(); }
   // An operation begins, or something moves: what check() said may have changed.
   void look_soon(SteadyNanos now) {
-    if (is_anyone_gone() || has_left_group_) next_check_ = std::min(next_check_, now + kGrace);
+    if (is_anyone_gone() || has_left_group_ || superseded_)
+      next_check_ = std::min(next_check_, now + kGrace);
   }
 
   // A lower bound of the time at which check() has something to say.
   SteadyNanos next_check() const { return next_check_; }
   void begin_checks() { next_check_ = SteadyNanos::max(); }
   // Of each group, after begin_checks(). What it fails with, since one of its operations needs a
-  // rank that is gone.
+  // rank that is gone, or the world is over.
   std::optional<Failure> check(const MemberGroup& group, SteadyNanos now);
 
  private:
@@ -70,6 +74,11 @@ class PeerLiveness {
   std::map<int, Gone> gone_;     // by world rank
   bool has_left_group_ = false;  // some member of some group
   std::string stopping_;
+  struct Superseding {
+    std::string reason;
+    SteadyNanos due{0};
+  };
+  std::optional<Superseding> superseded_;
   SteadyNanos last_round_{0};
   // When rounds were last resumed after a pause: nobody waits, or the process was stopped.
   SteadyNanos resumed_{0};

@@ -25,7 +25,7 @@ struct PeerLeft {
 struct Stopping {
   std::string reason;
 };
-// The world is over: its ranks that live go on in another one. Operations fail, whether or not a
+// The world is over: its ranks that live go on in another one. What waits in it fails, even if no
 // PeerLost says why.
 struct Superseded {
   std::string reason;
