@@ -22,6 +22,12 @@ TEST(GatherRouteTest, NearlyEqualOnesAreSent) {
   EXPECT_EQ(route({0, 5}), GatherRoute::kSends);
 }
 
+TEST(GatherRouteTest, ATenthMoreIsTheBorder) {
+  EXPECT_EQ(route({6, 5, 4}), GatherRoute::kSends);          // 12 against 11
+  EXPECT_EQ(route({60, 49, 40}), GatherRoute::kBroadcasts);  // 120 against 109
+  EXPECT_EQ(route({6, 4, 4}), GatherRoute::kBroadcasts);     // 12 against 10
+}
+
 TEST(GatherRouteTest, VeryUnevenOnesAreBroadcast) {
   EXPECT_EQ(route({1, 1, 6}), GatherRoute::kBroadcasts);
   EXPECT_EQ(route({0, 0, 0, 5}), GatherRoute::kBroadcasts);
