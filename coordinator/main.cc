@@ -176,6 +176,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
 }  // namespace
 
 int main(int argc, char** argv) {
+  meshrun::os::OpenMissingStandardStreams(meshrun::os::MissingOutput::kDiscardWrites, argv);
   meshrun::os::BlockTerminationSignals();
   // What fails is said by us, in one sentence; gRPC's own lines help only who debugs gRPC.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);

@@ -211,9 +211,7 @@ v1::Hello Daemon::MakeHello() const {
 }
 
 void Daemon::WatchSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  const sigset_t set = os::TerminationSignals();
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), POLLIN, [this](short) {
     signalfd_siginfo info;

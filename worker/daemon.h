@@ -90,7 +90,7 @@ class Daemon {
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
   ~Daemon();
 
-  // Runs until SIGTERM, SIGINT or SIGHUP (which the caller has blocked). Then the daemon takes
+  // Runs until one of os::TerminationSignals (which the caller has blocked). Then the daemon takes
   // nothing new, stops all ranks with each job's grace (at once after a second signal), and says
   // Goodbye to the coordinator. Ranks that cannot be killed are left to their supervisor after a
   // while. An error: the coordinator refused this daemon.

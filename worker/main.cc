@@ -34,6 +34,7 @@ int Say(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  meshrun::os::OpenMissingStandardStreams(meshrun::os::MissingOutput::kDiscardWrites, argv);
   // Before anything else, so that a supervisor's start does not pay for what only the daemon needs.
   if (argc > 1 && std::string_view(argv[1]) == "supervise") {
     return meshrun::worker::SuperviseMain(argc, argv);

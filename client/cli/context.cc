@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
@@ -35,6 +36,12 @@ bool LocaleIsUtf8() {
            value.find("UTF8") != std::string::npos;
   }
   return false;
+}
+
+// Of the first failed write to standard output.
+int& OutputError() {
+  static int error = 0;
+  return error;
 }
 
 }  // namespace
@@ -130,11 +137,32 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
+void Print(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!written && OutputError() == 0) OutputError() = errno;
+}
+
+int FlushOutput() {
+  if (std::fflush(stdout) != 0 && OutputError() == 0) OutputError() = errno;
+  return OutputError();
+}
+
+std::string Sentence(std::string_view text) {
+  std::string out;
+  while (true) {
+    const size_t end = text.find(kLogLine);
+    out += EscapeControls(text.substr(0, end));
+    if (end == std::string_view::npos) return out;
+    out += kLogLine;
+    text.remove_prefix(end + kLogLine.size());
+  }
+}
+
 void Say(std::string_view text) {
   // What refuses an address, or warns of it, names itself.
   constexpr std::string_view kName = "meshrun: ";
   if (text.starts_with(kName)) text.remove_prefix(kName.size());
-  std::fflush(stdout);
+  FlushOutput();
   // fmt::print would throw where it cannot be written.
   std::fputs(fmt::format("meshrun: {}\n", EscapeBytes(text)).c_str(), stderr);
 }

@@ -45,6 +45,11 @@ std::chrono::nanoseconds WallNow();
 
 // What the shell gets for an error.
 int ExitCodeOf(const absl::Status& status);
+// Text to standard output. The first failure is remembered for FlushOutput.
+void Print(std::string_view text);
+// Writes what stdio holds. Returns the error number of the first write to standard output that failed,
+// also of an earlier call; 0: none. stdio forgets it: the bytes are dropped, and the next flush succeeds.
+int FlushOutput();
 // "meshrun: <text>" on standard error.
 void Say(std::string_view text);
 // Says it and returns its exit code.

@@ -49,12 +49,7 @@ nanoseconds SteadyNow() { return Clock::Real().SteadyNow(); }
 bool IsUserSignal(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
 
 os::UniqueFd SignalFd(bool user_signals) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-  if (user_signals) {
-    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
-  }
+  const sigset_t set = os::TerminationSignals(user_signals);
   return os::UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 

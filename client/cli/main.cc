@@ -17,6 +17,7 @@
 #include "client/cli/output_stream.h"
 #include "client/suggest.h"
 #include "core/exit_codes.h"
+#include "core/os/process.h"
 
 namespace meshrun::client {
 namespace {
@@ -164,7 +165,7 @@ int Main(int argc, char** argv) {
   int error = 0;
   try {
     code = Dispatch(root, commands, std::vector<std::string>(argv + 1, argv + argc));
-    if (std::fflush(stdout) != 0) error = errno;
+    error = FlushOutput();
   } catch (const std::system_error& failed_print) {
     // What fmt::print throws.
     error = failed_print.code().value();
@@ -178,4 +179,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace meshrun::client
 
-int main(int argc, char** argv) { return meshrun::client::Main(argc, argv); }
+int main(int argc, char** argv) {
+  meshrun::os::OpenMissingStandardStreams(meshrun::os::MissingOutput::kRefuseWrites, argv);
+  return meshrun::client::Main(argc, argv);
+}

@@ -16,6 +16,7 @@
 
 #include "client/cli/context.h"
 #include "core/os/fd.h"
+#include "core/os/process.h"
 #include "core/os/user.h"
 #include "core/rpc/security.h"
 #include "core/status.h"
@@ -100,9 +101,7 @@ std::string WhyNobodyAnswers(const Endpoint& endpoint) {
 
 // Termination signals are blocked: waits for one of them. 0: none came.
 int Pause(milliseconds time) {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  const sigset_t set = os::TerminationSignals();
   const timespec timeout = {.tv_sec = time.count() / 1000,
                             .tv_nsec = time.count() % 1000 * 1'000'000};
   return std::max(::sigtimedwait(&set, nullptr, &timeout), 0);

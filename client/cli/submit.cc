@@ -1,6 +1,7 @@
 // meshrun submit: a job to the coordinator.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <memory>
 
 #include "client/cli/context.h"
@@ -56,12 +57,12 @@ int Run(const SubmitFlags& flags) {
     follow.json = json;
     return Follow(**client, *job, follow);
   }
-  if (json) {
-    fmt::print("{}", ToJson(*job));
-    return kExitOk;
-  }
-  // Alone on stdout, for $(meshrun submit ...).
-  fmt::print("{}\n", job->job_id());
+  // A reader that has gone must not end this process before the id is told.
+  std::signal(SIGPIPE, SIG_IGN);
+  // Without JSON the id alone, for $(meshrun submit ...).
+  Print(json ? ToJson(*job) : job->job_id() + "\n");
+  if (FlushOutput() != 0) Say(fmt::format("submitted {}", job->job_id()));
+  if (json) return kExitOk;
   if (!too_big.empty()) {
     Say(
         fmt::format("{} is {}: it is too big for the present nodes, and waits for others: {}; "

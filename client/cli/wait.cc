@@ -81,13 +81,15 @@ int Run(const WaitFlags& flags) {
       if (!status.ok()) return Fail(status);
     }
     worst = std::max(worst, ExitCodeOf(job));
-    if (flags.output != "json") fmt::print("{}  {}\n", job.job_id(), StateName(job.state()));
-    std::fflush(stdout);
+    if (flags.output != "json") {
+      Print(fmt::format("{}  {}\n", job.job_id(), StateName(job.state())));
+    }
+    FlushOutput();
   }
   if (flags.output == "json") {
     v1::ListJobsResponse response;
     response.mutable_jobs()->Add(jobs.begin(), jobs.end());
-    fmt::print("{}", ToJson(response));
+    Print(ToJson(response));
   }
   return worst;
 }

@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -35,13 +36,6 @@ std::vector<std::string> SplitPath(std::string_view variable) {
     if (colon == std::string_view::npos) return out;
     variable.remove_prefix(colon + 1);
   }
-}
-
-sigset_t TerminationSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
-  return set;
 }
 
 }  // namespace
@@ -169,11 +163,36 @@ Lifeline::~Lifeline() {
   thread_.join();
 }
 
-void BlockTerminationSignals(bool user_signals) {
-  sigset_t set = TerminationSignals();
+void OpenMissingStandardStreams(MissingOutput output, char** argv) {
+  bool taken = false;
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    // Nothing that is inherited is closed by exec: such a descriptor was opened by an initializer here.
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
+    taken = taken || flags >= 0;
+    const bool read_only = fd == STDIN_FILENO || output == MissingOutput::kRefuseWrites;
+    const int null = ::open("/dev/null", read_only ? O_RDONLY : O_RDWR);
+    // There is nowhere to say it.
+    if (null < 0) ::_exit(EXIT_FAILURE);
+    if (null == fd) continue;
+    ::dup2(null, fd);
+    ::close(null);
+  }
+  if (taken && argv != nullptr) ::execv(SelfPath().c_str(), argv);
+}
+
+sigset_t TerminationSignals(bool user_signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&set, signal);
   if (user_signals) {
     for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
   }
+  return set;
+}
+
+void BlockTerminationSignals(bool user_signals) {
+  const sigset_t set = TerminationSignals(user_signals);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   // A peer that closes its socket is an error of that call, not the end of the process.
   ::signal(SIGPIPE, SIG_IGN);

@@ -1,6 +1,7 @@
 // Finding programs, starting children, and waiting for the signal to stop.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -58,8 +59,18 @@ class Lifeline {
   std::thread thread_;
 };
 
-// Blocks SIGTERM, SIGINT, SIGHUP, with `user_signals` SIGUSR1 and SIGUSR2 too, in this thread and
-// those started after. Call first in main.
+// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that this process was started without:
+// else the next file or socket gets the number, and is read or written as a standard stream. With
+// kRefuseWrites a write to 1 or 2 fails (EBADF), as it does to a closed one. Descriptors above 2 stay as
+// they are. A library may have taken a number before main: then the program is started anew, as `argv`
+// says (null: not). Call first in main.
+enum class MissingOutput { kDiscardWrites, kRefuseWrites };
+void OpenMissingStandardStreams(MissingOutput output, char** argv);
+
+// SIGTERM, SIGINT, SIGHUP and SIGQUIT, as torchrun's default has them; with `user_signals` SIGUSR1 and
+// SIGUSR2 too.
+sigset_t TerminationSignals(bool user_signals = false);
+// Blocks them in this thread and those started after. Call first in main.
 void BlockTerminationSignals(bool user_signals = false);
 // Waits for one of them; returns its number. For the main thread of a daemon.
 int WaitForTerminationSignal();

@@ -95,6 +95,97 @@ TEST_F(CommandTest, OutputThatCannotBeWrittenIsSaidOnceAndTheJobGoesOn) {
   EXPECT_EQ(silent.out, "1\n2\n3\n");
 }
 
+TEST_F(CommandTest, AnIdThatCannotBePrintedIsSaid) {
+  DevUp(1);
+  const auto call = [this](const std::string& words) {
+    return Wait(StartProgram({"/bin/bash", "-c", Meshrun() + " " + words}));
+  };
+  for (const std::string flags : {"--name lost", "--hold --name lost", "-o json --name lost"}) {
+    const Result submitted = call("submit " + flags + " -- true > /dev/full");
+    EXPECT_EQ(submitted.code, 74) << submitted.err;
+    EXPECT_THAT(submitted.err, HasSubstr("submitted lost-"));
+    EXPECT_THAT(submitted.err, HasSubstr("standard output cannot be written: No space left"));
+  }
+  // A pipe that nobody reads.
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ::close(ends[0]);
+  os::SpawnOptions options;
+  options.argv = {Meshrun(), "submit", "--name", "unread", "--", "true"};
+  const std::string said = directory_ + "/said";
+  const os::UniqueFd err(::open(said.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  options.stdout_fd = ends[1];
+  options.stderr_fd = err.get();
+  const auto unread = os::Spawn(options);
+  ASSERT_TRUE(unread.ok());
+  ::close(ends[1]);
+  int status = -1;
+  ASSERT_EQ(::waitpid(*unread, &status, 0), *unread);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGPIPE);
+  EXPECT_THAT(*os::ReadFile(said), HasSubstr("submitted unread-"));
+  EXPECT_EQ(call("logs -f unread").code, 0);
+  for (const std::string words : {"wait unread", "wait -o json unread", "ps -a", "ps -a --limit 1",
+                                  "nodes", "describe unread", "events"}) {
+    const Result result = call(words + " > /dev/full");
+    EXPECT_EQ(result.code, 74) << words << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr("No space left on device")) << words;
+  }
+  // What became of the job is told first.
+  EXPECT_EQ(call("submit --name bad --follow -- false").code, 1);
+  EXPECT_EQ(call("wait bad > /dev/full").code, 1);
+}
+
+TEST_F(CommandTest, AClosedStandardStreamIsNoOtherDescriptor) {
+  DevUp(1);
+  const auto call = [this](const std::string& words) {
+    return Wait(StartProgram({"/bin/sh", "-c", Meshrun() + " " + words}));
+  };
+  for (const std::string words : {"run -- echo lost", "run --nproc 2 -- echo lost", "nodes",
+                                  "submit --name hidden -- true", "ps -a", "--help"}) {
+    const Result result = call(words + " >&-");
+    EXPECT_EQ(result.code, 74) << words << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr("standard output cannot be written: Bad file descriptor"));
+  }
+  const Result input = call("run --stdin 0 -- cat 0<&-");
+  EXPECT_EQ(input.code, 0) << input.err;
+  EXPECT_EQ(input.out, "");
+  EXPECT_EQ(call("run --nproc 2 --stdin all -- cat 0<&-").code, 0);
+  const Result dark = call("run -- echo shown 0<&- 2>&-");
+  EXPECT_EQ(dark.out, "shown\n");
+}
+
+TEST_F(CommandTest, ADaemonsClosedStandardStreamsAreTheNullDevice) {
+  const std::string ready = Fifo();
+  const auto streams = [&](const std::string& command) {
+    const pid_t pid = StartProgram(
+        {"/bin/sh", "-c", "exec " + command + " --ready-fd 5 5>" + ready + " 0<&- >&- 2>&-"});
+    std::ifstream in(ready);
+    std::string line;
+    std::getline(in, line);
+    EXPECT_THAT(line, HasSubstr("{"));
+    std::vector<std::string> targets;
+    for (const int fd : {0, 1, 2}) {
+      std::error_code error;
+      targets.push_back(
+          std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", pid, fd), error).string());
+    }
+    return std::pair(pid, targets);
+  };
+  const std::string address = "unix:" + sockets_ + "/c";
+  const auto program = [](const std::string& path) {
+    return std::filesystem::absolute(path).string();
+  };
+  const auto coordinator =
+      streams(program("coordinator/meshrun-coordinator") + " --ephemeral --listen " + address);
+  const auto worker = streams(program("worker/meshrun-worker") + " --coordinator " + address +
+                              " --state-dir " + directory_ + "/w");
+  for (const auto& [pid, targets] : {worker, coordinator}) {
+    EXPECT_THAT(targets, ::testing::Each("/dev/null"));
+    ::kill(pid, SIGTERM);
+    EXPECT_EQ(Wait(pid).code, 0);
+  }
+}
+
 TEST_F(CommandTest, FilesOfEachRankLieAsTorchrunsDo) {
   const std::string logs = directory_ + "/logs";
   const std::string script =
@@ -384,6 +475,32 @@ TEST_F(CommandTest, CtrlCCancelsAndASecondOneKills) {
   const Result result = Wait(run);
   EXPECT_EQ(result.code, 130);
   EXPECT_THAT(result.err, HasSubstr("cancelling"));
+}
+
+TEST_F(CommandTest, CtrlBackslashCancelsAsTheOthersDo) {
+  const std::string fifo = Fifo();
+  const pid_t run =
+      Start({"run", "--", "sh", "-c", "echo $$ > " + fifo + "; while true; do sleep 0.05; done"});
+  const os::UniqueFd rank_end = OpenPid(ReadPid(fifo));
+  ::kill(run, SIGQUIT);
+  EXPECT_TRUE(WaitReadable(rank_end.get(), std::chrono::seconds(20)));
+  const Result result = Wait(run);
+  EXPECT_EQ(result.code, 128 + SIGQUIT);
+  EXPECT_THAT(result.err, HasSubstr("was cancelled"));
+  EXPECT_THAT(result.err, HasSubstr("by SIGQUIT"));
+}
+
+TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnCtrlBackslash) {
+  const std::string secret = directory_ + "/secret";
+  const pid_t run = Start({"run", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1",
+                           "--rdzv-conf", "secret_file=" + secret, "true"});
+  const auto waits = [this] {
+    return os::ReadFile(directory_ + "/err").value_or("").find("waiting for") != std::string::npos;
+  };
+  for (int i = 0; i < 2000 && !waits(); ++i) ::usleep(10'000);
+  ASSERT_TRUE(waits());
+  ::kill(run, SIGQUIT);
+  EXPECT_EQ(Wait(run).code, 128 + SIGQUIT);
 }
 
 TEST_F(CommandTest, NothingOutlivesAKilledRun) {

@@ -87,6 +87,34 @@ TEST_F(OsTest, AChildKeepsTheNamedDescriptorsAndNoOthers) {
   for (const int fd : {kept[0], kept[1], closed[0], closed[1]}) ::close(fd);
 }
 
+// In a child: 0 and 2 are closed, 1 and a pipe of the parent's stay.
+TEST_F(OsTest, ClosedStandardStreamsBecomeTheNullDevice) {
+  for (const MissingOutput output : {MissingOutput::kDiscardWrites, MissingOutput::kRefuseWrites}) {
+    const std::string path = dir_ + "/out";
+    int kept[2];
+    ASSERT_EQ(::pipe2(kept, O_CLOEXEC), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), 1);
+      ::close(0);
+      ::close(2);
+      OpenMissingStandardStreams(output, nullptr);
+      char byte;
+      bool right = ::read(0, &byte, 1) == 0 && ::write(1, "x", 1) == 1;
+      const ssize_t n = ::write(2, "x", 1);
+      right = right && (output == MissingOutput::kDiscardWrites ? n == 1 : n < 0 && errno == EBADF);
+      // The next one is above them; those that were open are as before.
+      right = right && ::open("/dev/zero", O_RDONLY) > 2 && ::write(kept[1], "x", 1) == 1;
+      ::_exit(right ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(*ReadFile(path), "x");
+    for (const int fd : kept) ::close(fd);
+  }
+}
+
 TEST_F(OsTest, ALifelineTellsOfItsOtherEndsDeathOnce) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);

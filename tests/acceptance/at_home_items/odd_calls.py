@@ -16,7 +16,7 @@ JOB_FILES = {
 
 
 def calls(site, job, bad):
-    """(words, exit code, what stdout or stderr says; None: both are as `quiet` says)."""
+    """(words, or a line for the shell, exit code, what stdout or stderr says)."""
     cores = os.cpu_count()
     yield from ((["submit", "-f", name], 2, text) for name, (_, text) in JOB_FILES.items())
     yield ["submit", "--follow", "-f", "below.yaml"], 0, "by python3 in below\n"
@@ -50,6 +50,19 @@ def calls(site, job, bad):
     yield ["signal", job, "USR1", "--ranks", 5], 2, "has no rank 5"
     yield ["signal", bad, "USR1"], 2, "is FAILED: only ranks that run take a signal"
     yield ["ps", "-a", "--limit", 1], 0, "these are the newest 1: --limit N shows more"
+    yield ["ps", "--limit", 0], 2, "--limit 0: write a whole number from 1 up"
+    full, closed = "No space left on device", "standard output cannot be written: Bad file descriptor"
+    yield "submit --name unseen -- true > /dev/full", 74, "submitted unseen-"
+    yield f"wait {bad} > /dev/full", 1, full
+    yield "ps -a --limit 1 > /dev/full", 74, full
+    yield "ps -a >&-", 74, closed
+    yield "run -- echo lost >&-", 74, closed
+    yield "run --stdin 0 -- cat 0<&-", 0, "succeeded"
+    yield (["run", "--nnodes", 2, "--node-rank", 0, "--master-addr", "127.0.0.1", "--rdzv-conf", "secretfile=x", "true"], 2,
+           "there is no secretfile: did you mean 'secret_file'?")
+    yield ["run", "."], 2, "is a directory, not a program"
+    yield ["submit", "--export", ",", "--", "true"], 2, "--export ,: a name is empty"
+    yield ["submit", "--name", "x\ny", "--", "true"], 2, "'x\\x0ay' is not a job name"
     yield ["completion", "tcsh"], 2, "write bash, zsh or fish"
     yield ["dev", "up", "--port", 7481], 2, "there is no flag --port"
     yield ["dev", "up", "--slots", 7], 2, "run 'meshrun dev down' first"
@@ -72,8 +85,9 @@ def run(site):
     site.run([program, "wait", bad])
     count = 0
     for words, expected, text in calls(site, job, bad):
-        code, out, err, _ = site.run([program, *words])
-        shown = f"meshrun {' '.join(map(str, words))}: exit code {code}: {out}{err}"
+        line = isinstance(words, str)
+        code, out, err, _ = site.run(["sh", "-c", f"{program} {words}"] if line else [program, *words])
+        shown = f"meshrun {words if line else ' '.join(map(str, words))}: exit code {code}: {out}{err}"
         check(code == expected, f"{shown} (expected {expected})")
         check(text in out + err, f"{shown} (expected: {text})")
         check("meshrun: meshrun:" not in err and "NODE_STATE_" not in err, shown)
