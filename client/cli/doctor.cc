@@ -17,8 +17,8 @@
 #include "client/dev_cluster.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
+#include "client/render/checks.h"
 #include "client/render/report.h"
-#include "client/render/table.h"
 #include "core/certificates/certificate.h"
 #include "core/exit_codes.h"
 #include "core/os/files.h"
@@ -33,17 +33,6 @@ namespace meshrun::client {
 namespace {
 
 namespace fs = std::filesystem;
-
-enum class Level { kOk, kWarn, kFail };
-
-struct Check {
-  Level level;
-  std::string what;
-  std::string found;
-  // Empty where all is well.
-  std::string advice;
-};
-using Checks = std::vector<Check>;
 
 struct DoctorFlags {
   CoordinatorFlags coordinator;
@@ -277,14 +266,12 @@ int Run(const DoctorFlags& flags) {
   CheckCoordinator(flags, &checks);
   CheckGpu(&checks);
   CheckHost(&checks);
-  static constexpr const char* kNames[] = {"ok", "warn", "fail"};
-  static constexpr Colour kColours[] = {Colour::kGreen, Colour::kYellow, Colour::kRed};
   const bool failed = std::any_of(checks.begin(), checks.end(),
                                   [](const Check& c) { return c.level == Level::kFail; });
   if (flags.output == "json") {
     nlohmann::json out = {{"ok", !failed}, {"checks", nlohmann::json::array()}};
     for (const Check& c : checks) {
-      out["checks"].push_back({{"level", kNames[static_cast<int>(c.level)]},
+      out["checks"].push_back({{"level", LevelName(c.level)},
                                {"what", c.what},
                                {"found", c.found},
                                {"advice", c.advice}});
@@ -292,16 +279,7 @@ int Run(const DoctorFlags& flags) {
     fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return failed ? kExitJobFailed : kExitOk;
   }
-  const Style style = StyleOf(1);
-  size_t width = 0;
-  for (const Check& c : checks) width = std::max(width, c.what.size());
-  for (const Check& c : checks) {
-    const int level = static_cast<int>(c.level);
-    fmt::print("{}  {:<{}}  {}\n",
-               Paint(style, kColours[level], fmt::format("{:<4}", kNames[level])), c.what, width,
-               c.found);
-    if (!c.advice.empty()) fmt::print("      {:<{}}  -> {}\n", "", width, c.advice);
-  }
+  fmt::print("{}", CheckList(checks, StyleOf(1)));
   return failed ? kExitJobFailed : kExitOk;
 }
 

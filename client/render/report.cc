@@ -134,7 +134,7 @@ Table GenerationTable(const v1::GetJobResponse& response, nanoseconds now) {
                                           : event.message();
     }
   }
-  Table table({">GENERATION", "BEGAN", "RUNTIME", "ENDED"});
+  Table table({">GENERATION", "~~BEGAN", "~RUNTIME", "ENDED"});
   for (size_t i = 0; i < generations.size(); ++i) {
     const Generation& g = generations[i];
     const bool current = i + 1 == generations.size();
@@ -274,7 +274,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   if (job.has_failure()) out += "\n" + FailureReport(job, style);
 
   Table ranks(
-      {">RANK", "NODE", "~>LOCAL", "~MESH", "~GPUS", "STATE", "~>PID", "ENDED", "PROGRESS"});
+      {">RANK", "~~NODE", "~~>LOCAL", "~~MESH", "~~GPUS", "STATE", "~~>PID", "~PROGRESS", "ENDED"});
   for (const v1::RankStatus& rank : job.ranks()) {
     const v1::RankAssignment& place = rank.assignment();
     std::string end = rank.end();
@@ -284,8 +284,8 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
                fmt::format("{}", place.local_rank()),
                fmt::format("{}", fmt::join(place.mesh_coordinates(), ",")),
                fmt::format("{}", fmt::join(place.gpus(), ",")), StateName(rank.state()),
-               rank.pid() == 0 ? "" : fmt::format("{}", rank.pid()), end,
-               ProgressText(rank.progress())});
+               rank.pid() == 0 ? "" : fmt::format("{}", rank.pid()), ProgressText(rank.progress()),
+               end});
   }
   if (!ranks.empty()) out += "\n" + ranks.Render(2, TableWidth(style));
 
@@ -299,7 +299,7 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   }
   if (!groups.empty()) out += "\n" + groups.Render(2, TableWidth(style));
 
-  Table events({"WHEN", "EVENT", "WHAT"});
+  Table events({"~WHEN", "EVENT", "WHAT"});
   for (const v1::ClusterEvent& event : response.events()) {
     events.Add(
         {AbsoluteTime(FromProto(event.at())), event.kind(), OneLine(event.message(), kEventWidth)});

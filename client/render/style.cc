@@ -69,6 +69,21 @@ std::string_view FirstColumns(std::string_view text, size_t width) {
   return text.substr(0, bytes);
 }
 
+std::vector<std::string> Wrap(std::string_view text, size_t width) {
+  std::vector<std::string> pieces;
+  while (DisplayWidth(text) > width) {
+    std::string_view piece = FirstColumns(text, width + 1);
+    const size_t blank = piece.rfind(' ');
+    piece = blank != std::string_view::npos && blank > 0 ? piece.substr(0, blank)
+                                                         : FirstColumns(text, width);
+    pieces.emplace_back(piece);
+    text.remove_prefix(piece.size());
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  }
+  pieces.emplace_back(text);
+  return pieces;
+}
+
 std::string Visible(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

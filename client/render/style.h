@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "meshrun/v1/common.pb.h"
 
@@ -43,6 +44,8 @@ size_t DisplayWidth(std::string_view text);
 std::string Shorten(std::string_view text, size_t width);
 // At most `width` columns, without a sign of what was cut.
 std::string_view FirstColumns(std::string_view text, size_t width);
+// Pieces of at most `width` columns, cut at blanks where there are some.
+std::vector<std::string> Wrap(std::string_view text, size_t width);
 // What a terminal would show of a line: without control characters and escape sequences, tabs as
 // blanks, and without a character at its end of which bytes are missing.
 std::string Visible(std::string_view text);

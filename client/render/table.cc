@@ -14,29 +14,14 @@ namespace {
 constexpr size_t kLeastText = 12;
 constexpr size_t kLeastWrapped = 16;
 
-// Pieces of at most `width` columns, cut at blanks where there are some.
-std::vector<std::string> Wrap(std::string_view text, size_t width) {
-  std::vector<std::string> pieces;
-  while (DisplayWidth(text) > width) {
-    std::string_view piece = FirstColumns(text, width + 1);
-    const size_t blank = piece.rfind(' ');
-    piece = blank != std::string_view::npos && blank > 0 ? piece.substr(0, blank)
-                                                         : FirstColumns(text, width);
-    pieces.emplace_back(piece);
-    text.remove_prefix(piece.size());
-    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-  }
-  pieces.emplace_back(text);
-  return pieces;
-}
-
 }  // namespace
 
 Table::Table(std::vector<std::string> titles) {
   for (std::string& title : titles) {
     Column column;
     for (; !title.empty() && (title[0] == '>' || title[0] == '~'); title.erase(0, 1)) {
-      (title[0] == '>' ? column.right : column.goes_first) = true;
+      if (title[0] == '>') column.right = true;
+      if (title[0] == '~') ++column.goes;
     }
     column.title = std::move(title);
     columns_.push_back(std::move(column));
@@ -77,9 +62,11 @@ std::vector<size_t> Table::Fit(std::vector<size_t> shown, size_t width,
       *widths = std::move(fitted);
       break;
     }
-    const auto goes = std::find_if(shown.rbegin(), shown.rend() - 1,
-                                   [&](size_t c) { return columns_[c].goes_first; });
-    shown.erase(goes != shown.rend() - 1 ? std::prev(goes.base()) : std::prev(shown.end()));
+    // The first maximum from the right.
+    const auto goes = std::max_element(shown.rbegin(), shown.rend(), [&](size_t a, size_t b) {
+      return columns_[a].goes < columns_[b].goes;
+    });
+    shown.erase(std::prev(goes.base()));
   }
   return shown;
 }

@@ -8,8 +8,8 @@ namespace meshrun::client {
 
 class Table {
  public:
-  // A title that begins with '>' is aligned to the right, one that begins with '~' goes first where
-  // there is no room; both without the sign.
+  // A title that begins with '>' is aligned to the right. One that begins with '~' goes first where there
+  // is no room, one with '~~' before it. All without the signs.
   explicit Table(std::vector<std::string> titles);
   void Add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
@@ -17,14 +17,15 @@ class Table {
   // every cell is empty are left out.
   //
   // `width`: columns of the terminal, 0 for any. Texts are shortened, the last column is wrapped, and
-  // columns are left out, those with '~' first, then from the right. The first one stays whole.
+  // columns are left out, those with '~' first, then from the right. The first one that is left stays whole.
   std::string Render(int indent = 0, int width = 0) const;
 
  private:
   struct Column {
     std::string title;
     bool right = false;
-    bool goes_first = false;
+    // Larger ones go before.
+    int goes = 0;
   };
   // `shown`: indices of columns. Shortens *widths and leaves columns out until all fit.
   std::vector<size_t> Fit(std::vector<size_t> shown, size_t width,

@@ -187,6 +187,35 @@ TEST(ReportTest, DescribeTellsRanksConsequencesAndEvents) {
   EXPECT_THAT(text, HasSubstr("2023-11-14 22:11:52Z  RankExited  rank 1: SIGKILL"));
 }
 
+TEST(ReportTest, ANarrowTerminalKeepsHowRanksEndedAndWhatHappened) {
+  v1::GetJobResponse response;
+  *response.mutable_job() = FailedJob();
+  for (v1::RankStatus& rank : *response.mutable_job()->mutable_ranks()) {
+    rank.set_pid(4711);
+    rank.mutable_assignment()->add_mesh_coordinates(0);
+    rank.mutable_progress()->set_step(7);
+  }
+  v1::ClusterEvent* event = response.add_events();
+  event->set_kind("GenerationStarted");
+  event->set_message("3 ranks on n1 and n2");
+  *event->mutable_at() = ToProtoTimestamp(kNow - seconds(88));
+  Style style;
+  style.terminal = true;
+  style.width = 40;
+  const std::string text = DescribeJob(response, kNow, style);
+  EXPECT_THAT(text, HasSubstr("  RANK  STATE   ENDED\n"
+                              "     0  EXITED  killed by signal 15\n"
+                              "                (SIGTERM), as a\n"
+                              "                consequence\n"));
+  EXPECT_THAT(text, HasSubstr("  EVENT              WHAT\n"
+                              "  GenerationStarted  3 ranks on n1 and\n"
+                              "                     n2\n"));
+  style.width = 100;
+  const std::string wide = DescribeJob(response, kNow, style);
+  EXPECT_THAT(wide, HasSubstr("PID"));
+  EXPECT_THAT(wide, HasSubstr("WHEN"));
+}
+
 TEST(ReportTest, JobsAndNodesAreAlignedTables) {
   v1::Job running = BaseJob(v1::JOB_STATE_RUNNING);
   running.mutable_progress()->set_step(5);

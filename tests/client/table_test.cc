@@ -51,6 +51,20 @@ TEST(TableTest, ColumnsThatMayGoFirstGoFirst) {
   EXPECT_EQ(Events().Render(0, 20), "NUMBER  EVENT\n     1  job-failed\n");
 }
 
+TEST(TableTest, AmongThemThoseWithTwoSignsGoBefore) {
+  const auto render = [](int width) {
+    Table table({"~WHEN", "~~PID", "EVENT", "~~~NODE", "WHAT"});
+    table.Add({"yesterday", "4711", "job-failed", "n2", "it ended with exit code 3"});
+    const std::string text = table.Render(0, width);
+    return text.substr(0, text.find('\n'));
+  };
+  EXPECT_EQ(render(80), "WHEN       PID   EVENT       NODE  WHAT");
+  EXPECT_EQ(render(50), "WHEN       PID   EVENT       WHAT");
+  EXPECT_EQ(render(42), "WHEN       EVENT       WHAT");
+  // The first one too.
+  EXPECT_EQ(render(30), "EVENT       WHAT");
+}
+
 TEST(TableTest, TheFirstColumnStaysWhole) {
   Table table({"JOB", "STATE"});
   table.Add({"a-name-that-is-long-k3x9w2", "RUNNING"});

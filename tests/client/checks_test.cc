@@ -1,0 +1,58 @@
+#include "client/render/checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace meshrun::client {
+namespace {
+
+const Checks kChecks = {
+    {Level::kOk, "meshrun", "1.0 at /usr/local/bin/meshrun", ""},
+    {Level::kWarn, "/dev/shm", "64.0 MiB of 64.0 MiB free, room for 1 rank",
+     "ranks of one host exchange messages there, and each takes 34 MiB: mount it larger"},
+    {Level::kFail, "coordinator unix:/run/user/1000/meshrun/coordinator.sock", "does not answer",
+     "start it"},
+};
+
+TEST(CheckListTest, OffATerminalEachCheckIsOneRow) {
+  EXPECT_THAT(
+      CheckList({kChecks[0], kChecks[1]}, Style()),
+      "ok    meshrun   1.0 at /usr/local/bin/meshrun\n"
+      "warn  /dev/shm  64.0 MiB of 64.0 MiB free, room for 1 rank\n"
+      "                -> ranks of one host exchange messages there, and each takes 34 MiB: "
+      "mount it larger\n");
+}
+
+TEST(CheckListTest, NoRowIsLongerThanTheTerminalIsWide) {
+  for (int width = 30; width <= 200; ++width) {
+    Style style;
+    style.terminal = true;
+    style.width = width;
+    std::istringstream rows(CheckList(kChecks, style));
+    for (std::string row; std::getline(rows, row);) {
+      EXPECT_LE(DisplayWidth(row), static_cast<size_t>(width)) << row;
+    }
+  }
+}
+
+TEST(CheckListTest, TextsAreWrappedBelowThemselves) {
+  Style style;
+  style.terminal = true;
+  style.width = 60;
+  EXPECT_EQ(CheckList(kChecks, style),
+            "ok    meshrun   1.0 at /usr/local/bin/meshrun\n"
+            "warn  /dev/shm  64.0 MiB of 64.0 MiB free, room for 1 rank\n"
+            "                -> ranks of one host exchange messages\n"
+            "                   there, and each takes 34 MiB: mount it\n"
+            "                   larger\n"
+            "fail  coordinator\n"
+            "      unix:/run/user/1000/meshrun/coordinator.sock\n"
+            "                does not answer\n"
+            "                -> start it\n");
+}
+
+}  // namespace
+}  // namespace meshrun::client
