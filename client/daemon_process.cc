@@ -19,6 +19,20 @@ namespace {
 
 constexpr int kTailLines = 5;
 
+// "; its log ends:", and its last lines.
+std::string LogEnd(const std::string& path) {
+  const std::string text = LogTail(path, kTailLines);
+  std::string_view tail = text;
+  if (tail.empty()) return "";
+  std::string out = "; its log ends:";
+  while (true) {
+    const size_t end = tail.find('\n');
+    out += std::string(kLogLine) + std::string(tail.substr(0, end));
+    if (end == std::string_view::npos) return out;
+    tail.remove_prefix(end + 1);
+  }
+}
+
 }  // namespace
 
 std::string LogTail(const std::string& path, int lines) {
@@ -97,8 +111,8 @@ absl::StatusOr<std::string> DaemonProcess::WaitReady(std::chrono::nanoseconds ti
     WaitEnded(std::chrono::seconds(2));
     return absl::UnavailableError(DescribeEnd());
   }
-  return absl::DeadlineExceededError(fmt::format("{} did not start in time; its log ends:\n{}",
-                                                 program_, LogTail(log_path_, kTailLines)));
+  return absl::DeadlineExceededError(
+      fmt::format("{} did not start in time{}", program_, LogEnd(log_path_)));
 }
 
 bool DaemonProcess::WaitEnded(std::chrono::nanoseconds timeout) {
@@ -118,8 +132,7 @@ std::string DaemonProcess::DescribeEnd() {
     how = WIFSIGNALED(status_) ? fmt::format("was ended by {}", os::SignalName(WTERMSIG(status_)))
                                : fmt::format("ended with exit code {}", WEXITSTATUS(status_));
   }
-  const std::string tail = LogTail(log_path_, kTailLines);
-  return fmt::format("{} {}{}", program_, how, tail.empty() ? "" : "; its log ends:\n" + tail);
+  return fmt::format("{} {}{}", program_, how, LogEnd(log_path_));
 }
 
 }  // namespace meshrun::client

@@ -6,12 +6,16 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/os/fd.h"
 
 namespace meshrun::client {
+
+// Begins each line of a log that an error's text ends with.
+inline constexpr std::string_view kLogLine = "\n    | ";
 
 class DaemonProcess {
  public:

@@ -59,6 +59,16 @@ std::string EscapeBytes(std::string_view text) {
   return Rewrite(text, [](unsigned char byte) { return fmt::format("\\x{:02x}", byte); });
 }
 
+std::string EscapeControls(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : EscapeBytes(text)) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += byte < 0x20 || byte == 0x7F ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return out;
+}
+
 std::string ReplaceBytes(std::string_view text) {
   return Rewrite(text, [](unsigned char) { return std::string("?"); });
 }

@@ -16,6 +16,10 @@ bool IsUtf8(std::string_view text);
 // UTF-8 as it is, every other byte as \xNN: "caf\xe9".
 std::string EscapeBytes(std::string_view text);
 
+// For sentences: as EscapeBytes, and control characters (below 0x20, and DEL) as \xNN too. A name with a
+// line break or a terminal's escape sequence then neither breaks the sentence nor colours the screen.
+std::string EscapeControls(std::string_view text);
+
 // Every byte that is not part of a character replaced by '?': for output of ranks, whose columns
 // then stay.
 std::string ReplaceBytes(std::string_view text);

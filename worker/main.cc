@@ -8,6 +8,7 @@
 #include "core/exit_codes.h"
 #include "core/os/process.h"
 #include "core/rpc/channel.h"
+#include "core/utf8.h"
 #include "worker/daemon.h"
 #include "worker/flags.h"
 #include "worker/supervisor/supervisor.h"
@@ -27,7 +28,7 @@ int Say(const absl::Status& status) {
   constexpr std::string_view kName = "meshrun-worker: ";
   if (text.starts_with(kName)) text.remove_prefix(kName.size());
   // fmt::print would throw where stderr has no room.
-  std::fputs(fmt::format("{}{}\n", kName, text).c_str(), stderr);
+  std::fputs(fmt::format("{}{}\n", kName, meshrun::EscapeControls(text)).c_str(), stderr);
   return ExitCodeOf(status);
 }
 

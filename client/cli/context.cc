@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "client/daemon_process.h"
 #include "client/dev_cluster.h"
 #include "core/clock.h"
 #include "core/exit_codes.h"
@@ -164,7 +165,7 @@ void Say(std::string_view text) {
   if (text.starts_with(kName)) text.remove_prefix(kName.size());
   FlushOutput();
   // fmt::print would throw where it cannot be written.
-  std::fputs(fmt::format("meshrun: {}\n", EscapeBytes(text)).c_str(), stderr);
+  std::fputs(fmt::format("meshrun: {}\n", Sentence(text)).c_str(), stderr);
 }
 
 int Fail(const absl::Status& status) {

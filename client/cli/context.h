@@ -50,6 +50,8 @@ void Print(std::string_view text);
 // Writes what stdio holds. Returns the error number of the first write to standard output that failed,
 // also of an earlier call; 0: none. stdio forgets it: the bytes are dropped, and the next flush succeeds.
 int FlushOutput();
+// What is said: without control characters, save the line breaks before a daemon's log lines (kLogLine).
+std::string Sentence(std::string_view text);
 // "meshrun: <text>" on standard error.
 void Say(std::string_view text);
 // Says it and returns its exit code.

@@ -349,7 +349,13 @@ void Follower::Draw() {
   screen_.Draw(SteadyNow());
   screen_.Flush();
   // The reader of our standard output is gone: exit, as a shell pipeline expects.
-  if (!screen_.alive() && leave_with_ < 0) leave_with_ = kExitSignalBase + SIGPIPE;
+  if (!screen_.alive() && leave_with_ < 0) {
+    leave_with_ = kExitSignalBase + SIGPIPE;
+    screen_.Say("nobody reads the output any more: " +
+                (HasEnded(job_.state())   ? job_.job_id() + " was " + StateName(job_.state())
+                 : options_.can_ask_later ? job_.job_id() + " goes on"
+                                          : std::string("its ranks are ended")));
+  }
 }
 
 bool Follower::OutputIsComplete() const {

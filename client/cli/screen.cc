@@ -105,7 +105,7 @@ void Screen::ShowBytes(bool is_stderr, std::string_view bytes) {
   StreamOf(is_stderr).Write(bytes);
 }
 
-void Screen::Say(std::string_view text) { Write(fmt::format("meshrun: {}\n", text)); }
+void Screen::Say(std::string_view text) { Write(fmt::format("meshrun: {}\n", Sentence(text))); }
 
 void Screen::Write(std::string_view text) {
   Begin(/*is_stderr=*/true);

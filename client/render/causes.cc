@@ -5,6 +5,7 @@
 #include "client/render/report.h"
 #include "client/render/table.h"
 #include "core/proto_time.h"
+#include "core/utf8.h"
 
 namespace meshrun::client {
 namespace {
@@ -84,7 +85,7 @@ std::string DescribeWhy(const v1::GetJobResponse& response, nanoseconds now, con
   const v1::Job& job = response.job();
   std::string out =
       fmt::format("{}  {}{}{}\n", Paint(style, Colour::kBold, job.job_id()), StateName(job.state()),
-                  job.reason().empty() ? "" : ": ", job.reason());
+                  job.reason().empty() ? "" : ": ", EscapeControls(job.reason()));
   if (const std::string slow = SlowRanks(job); !slow.empty()) {
     out += fmt::format("  {:<13} {:>9}  {}\n", "slow", "", slow);
   }

@@ -31,11 +31,19 @@ nanoseconds RunTime(const v1::Job& job, nanoseconds now) {
   return (job.has_finished_at() ? FromProto(job.finished_at()) : now) - FromProto(job.started_at());
 }
 
+// A line break of a script is shown as it is; what moves the cursor or colours the screen is not.
+bool HasHiddenControls(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
+  });
+}
+
 // $'caf\xe9', as bash reads bytes that are not UTF-8.
 std::string AnsiQuoted(std::string_view text) {
   std::string out;
   for (const char c : text) out += c == '\'' || c == '\\' ? std::string{'\\', c} : std::string{c};
-  return "$'" + EscapeBytes(out) + "'";
+  return "$'" + EscapeControls(out) + "'";
 }
 
 // Quoted where a shell would need it.
@@ -43,7 +51,7 @@ std::string CommandText(const v1::JobSpec& spec) {
   std::string out = spec.shipped_job().empty() ? "" : "--job " + spec.shipped_job();
   for (const std::string& part : spec.command()) {
     if (!out.empty()) out += ' ';
-    if (!IsUtf8(part)) {
+    if (!IsUtf8(part) || HasHiddenControls(part)) {
       out += AnsiQuoted(part);
       continue;
     }
@@ -98,8 +106,8 @@ bool EndedBadly(const v1::RankStatus& rank) {
   return rank.state() == v1::RANK_STATE_EXITED && !ExitedCleanly(rank.exit());
 }
 
-const std::string& FailureSentence(const v1::Job& job) {
-  return job.failure().message().empty() ? job.reason() : job.failure().message();
+std::string FailureSentence(const v1::Job& job) {
+  return EscapeControls(job.failure().message().empty() ? job.reason() : job.failure().message());
 }
 
 // One line per generation, as far back as the coordinator keeps events. JobAdmitted begins each,
@@ -240,12 +248,12 @@ std::string DescribeJob(const v1::GetJobResponse& response, nanoseconds now, con
   const v1::JobSpec& spec = job.spec();
   std::string out =
       fmt::format("{}  {}{}{}\n", Paint(style, Colour::kBold, job.job_id()), StateName(job.state()),
-                  job.reason().empty() ? "" : ": ", job.reason());
+                  job.reason().empty() ? "" : ": ", EscapeControls(job.reason()));
   const auto field = [&](std::string_view name, const std::string& value) {
     if (!value.empty()) out += fmt::format("  {:<13} {}\n", name, value);
   };
   field("command", CommandText(spec));
-  field("directory", EscapeBytes(spec.working_dir()));
+  field("directory", EscapeControls(spec.working_dir()));
   field("asked for", DescribeShape(spec) +
                          (spec.mesh().empty() ? "" : ", mesh " + FormatMesh(AxesOf(spec.mesh()))));
   if (job.world_size() > 0) {
@@ -318,14 +326,16 @@ std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style) 
                        after, Count(job.world_size(), "rank"));
   }
   if (job.state() == v1::JOB_STATE_CANCELLED) {
-    std::string_view why = job.reason();
+    const std::string reason = EscapeControls(job.reason());
+    std::string_view why = reason;
     if (constexpr std::string_view kSaid = "cancelled: "; why.starts_with(kSaid))
       why.remove_prefix(kSaid.size());
     return fmt::format("meshrun: {} {}{}{}{}\n", id, Paint(style, Colour::kYellow, "was cancelled"),
                        after, why.empty() ? "" : ": ", why);
   }
-  std::string out = fmt::format("meshrun: {} {}{}: {}\n", id, Paint(style, Colour::kRed, "failed"),
-                                after, job.has_failure() ? FailureSentence(job) : job.reason());
+  std::string out =
+      fmt::format("meshrun: {} {}{}: {}\n", id, Paint(style, Colour::kRed, "failed"), after,
+                  job.has_failure() ? FailureSentence(job) : EscapeControls(job.reason()));
   // If no rank caused the failure, that sentence says everything.
   if (job.has_failure() && job.failure().rank() >= 0 &&
       (job.failure().cause() == v1::FAILURE_CAUSE_RANK_EXITED ||

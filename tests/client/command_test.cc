@@ -503,6 +503,23 @@ TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnCtrlBackslash) {
   EXPECT_EQ(Wait(run).code, 128 + SIGQUIT);
 }
 
+TEST_F(CommandTest, AReaderThatLeavesIsSaid) {
+  const auto call = [this](const std::string& words) {
+    return Wait(StartProgram(
+        {"/bin/bash", "-c", "set -o pipefail; " + Meshrun() + " " + words + " | head -1"}));
+  };
+  const Result run = call("run -- sh -c 'while echo line; do :; done'");
+  EXPECT_EQ(run.code, 128 + SIGPIPE);
+  EXPECT_EQ(run.out, "line\n");
+  EXPECT_THAT(run.err, HasSubstr("nobody reads the output any more: its ranks are ended\n"));
+  DevUp(1);
+  const Result follow = call("submit --follow --name talks -- sh -c 'while echo line; do :; done'");
+  EXPECT_EQ(follow.code, 128 + SIGPIPE);
+  EXPECT_THAT(follow.err, HasSubstr("nobody reads the output any more: talks-"));
+  EXPECT_THAT(follow.err, HasSubstr(" goes on\n"));
+  EXPECT_EQ(Run({"cancel", "talks", "--wait"}).code, 0);
+}
+
 TEST_F(CommandTest, NothingOutlivesAKilledRun) {
   const std::string fifo = Fifo();
   const pid_t run =

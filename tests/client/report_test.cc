@@ -216,6 +216,21 @@ TEST(ReportTest, ANarrowTerminalKeepsHowRanksEndedAndWhatHappened) {
   EXPECT_THAT(wide, HasSubstr("WHEN"));
 }
 
+TEST(ReportTest, SentencesHoldNoControlCharacters) {
+  v1::Job job = BaseJob(v1::JOB_STATE_CANCELLED);
+  job.set_reason("cancelled: \x1b[31mred\nand a line");
+  *job.mutable_finished_at() = job.started_at();
+  EXPECT_THAT(Verdict(job, true, Style()),
+              HasSubstr("was cancelled after 0ms: \\x1b[31mred\\x0aand a line\n"));
+  v1::GetJobResponse response;
+  job.mutable_spec()->add_command("a\x1b[31mb");
+  job.mutable_spec()->add_command("two\nlines");
+  *response.mutable_job() = job;
+  const std::string text = DescribeJob(response, kNow, Style());
+  EXPECT_THAT(text, HasSubstr("CANCELLED: cancelled: \\x1b[31mred\\x0aand a line\n"));
+  EXPECT_THAT(text, HasSubstr("$'a\\x1b[31mb' 'two\nlines'\n"));
+}
+
 TEST(ReportTest, JobsAndNodesAreAlignedTables) {
   v1::Job running = BaseJob(v1::JOB_STATE_RUNNING);
   running.mutable_progress()->set_step(5);

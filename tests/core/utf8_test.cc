@@ -20,6 +20,12 @@ TEST(Utf8Test, EscapesWhatIsNotUtf8AndNothingElse) {
   EXPECT_EQ(EscapeBytes("\xF4\x90\x80\x80z"), "\\xf4\\x90\\x80\\x80z");
 }
 
+TEST(Utf8Test, SentencesHoldNoControlCharacters) {
+  EXPECT_EQ(EscapeControls("plain, h\xC3\xA9"), "plain, h\xC3\xA9");
+  EXPECT_EQ(EscapeControls("a\x1b[31mb\nc\td\x7F"), "a\\x1b[31mb\\x0ac\\x09d\\x7f");
+  EXPECT_EQ(EscapeControls(std::string("a\0z\xFF", 4)), "a\\x00z\\xff");
+}
+
 TEST(Utf8Test, ReplacesByteByByte) {
   EXPECT_EQ(ReplaceBytes("plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D"),
             "plain, h\xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\x8D");
