@@ -39,6 +39,11 @@ absl::Status SetVariable(std::string_view flag, const std::string& text, const J
     return absl::InvalidArgumentError(
         fmt::format("{} {}: write NAME=VALUE, or NAME to pass yours on", flag, text));
   }
+  if (IsSetForRanks(name)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} {}: {} is set by meshrun for each rank: leave it out, or take another name",
+                    flag, text, name));
+  }
   if (equals != std::string::npos) {
     SetEnv(*spec->mutable_env(), name, text.substr(equals + 1));
     return absl::OkStatus();
@@ -61,7 +66,10 @@ absl::Status SetExported(const std::string& text, const JobContext& context, v1:
     const size_t comma = rest.find(',');
     const std::string word(rest.substr(0, comma));
     rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
-    if (word.empty()) continue;
+    if (word.empty()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "--export {}: a name is empty: write ALL, NONE, or names with one comma between", text));
+    }
     if (word == "NONE") {
       return absl::InvalidArgumentError(fmt::format("--export {}: NONE stands alone", text));
     }

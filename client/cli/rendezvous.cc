@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "client/cli/context.h"
+#include "client/suggest.h"
 #include "core/os/fd.h"
 #include "core/os/process.h"
 #include "core/os/user.h"
@@ -36,6 +37,20 @@ constexpr milliseconds kPause(250);
 // A connection may break because node 0 is just starting or stopping.
 constexpr int kRefusals = 3;
 constexpr std::chrono::seconds kOthersLeave(10);
+// torchrun's names in --rdzv-conf that say how its launchers poll each other and their store.
+constexpr std::string_view kNoEffect[] = {"last_call_timeout",
+                                          "close_timeout",
+                                          "heartbeat_timeout",
+                                          "keep_alive_interval",
+                                          "keep_alive_max_attempt",
+                                          "read_timeout",
+                                          "store_type",
+                                          "use_libuv",
+                                          "rank",
+                                          "protocol",
+                                          "ssl_cert",
+                                          "ssl_cert_key",
+                                          "ca_cert"};
 
 struct Addresses {
   explicit Addresses(const Endpoint& endpoint) {
@@ -218,8 +233,14 @@ absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text) {
         return absl::InvalidArgumentError(fmt::format("--rdzv-conf {}: write 0 or 1", part));
       }
       conf.is_host = yes;
+    } else if (std::find(std::begin(kNoEffect), std::end(kNoEffect), name) == std::end(kNoEffect)) {
+      std::vector<std::string> names = {"secret_file", "join_timeout", "is_host", "timeout"};
+      names.insert(names.end(), std::begin(kNoEffect), std::end(kNoEffect));
+      const std::string nearest = DidYouMean(name, names);
+      return absl::InvalidArgumentError(fmt::format(
+          "--rdzv-conf {}: there is no {}{}", part, name,
+          nearest.empty() ? ": write secret_file=, join_timeout= or is_host=" : nearest));
     }
-    // torchrun's others say how its launchers poll each other.
   }
   return conf;
 }

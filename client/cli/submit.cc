@@ -52,7 +52,7 @@ int Run(const SubmitFlags& flags) {
   if (flags.follow) {
     Say(fmt::format(
         "submitted {}{}", job->job_id(),
-        too_big.empty() ? "" : ", which is too big for the present nodes and waits for others"));
+        too_big.empty() ? "" : ", which the present nodes cannot run: it waits for others"));
     FollowOptions follow;
     follow.json = json;
     return Follow(**client, *job, follow);
@@ -65,7 +65,7 @@ int Run(const SubmitFlags& flags) {
   if (json) return kExitOk;
   if (!too_big.empty()) {
     Say(
-        fmt::format("{} is {}: it is too big for the present nodes, and waits for others: {}; "
+        fmt::format("{} is {}: the present nodes cannot run it, and it waits for others: {}; "
                     "--must-fit would refuse it",
                     job->job_id(), StateName(job->state()), too_big));
   } else if (!job->reason().empty()) {

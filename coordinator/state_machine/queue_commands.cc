@@ -1,5 +1,6 @@
 // What people ask of jobs and of nodes: hold, release, priorities, signals, drain, undrain, remove.
 #include <fmt/format.h>
+#include <string.h>
 
 #include <algorithm>
 #include <string>
@@ -15,6 +16,11 @@ namespace {
 
 // SIGRTMAX on Linux.
 constexpr int kHighestSignal = 64;
+
+std::string SignalName(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
 
 }  // namespace
 
@@ -88,12 +94,12 @@ void Queue::SignalJob(uint64_t call_id, const v1::SignalJobRequest& request) {
     }
     messages.emplace_back(node, std::move(message));
   }
-  context_.Record(
-      "JobSignaled", job.id(), "",
-      fmt::format("signal {} to {}", request.signal(),
-                  request.ranks().empty()
-                      ? std::string("all ranks")
-                      : "ranks " + FormatRanks({request.ranks().begin(), request.ranks().end()})));
+  context_.Record("JobSignaled", job.id(), "",
+                  fmt::format("{} to {}{}", SignalName(static_cast<int>(request.signal())),
+                              request.ranks().empty()       ? "all ranks"
+                              : request.ranks().size() == 1 ? "rank "
+                                                            : "ranks ",
+                              FormatRanks({request.ranks().begin(), request.ranks().end()})));
   for (auto& [node, ranks] : messages) {
     v1::OpenSessionResponse message = MessageTo(*node, job.id(), job.view.generation());
     *message.mutable_signal_ranks() = std::move(ranks);

@@ -72,7 +72,13 @@ absl::StatusOr<std::string> FindCommand(std::string_view command, const std::str
       std::string candidate = directory + "/" + std::string(command);
       if (IsExecutableFile(candidate)) return candidate;
     }
-    if (std::filesystem::exists(std::filesystem::path(working_dir) / command)) {
+    const auto here = std::filesystem::path(working_dir) / command;
+    std::error_code error;
+    if (std::filesystem::is_directory(here, error)) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} is a directory, not a program", here.string()));
+    }
+    if (std::filesystem::exists(here, error)) {
       return absl::NotFoundError(
           fmt::format("{}: no such program in $PATH; for the file in {} write ./{}", command,
                       working_dir, command));

@@ -415,6 +415,17 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
       {{"run", "-r", "0:1,2", "true"}, "--redirects: '0:1,2'"},
       {{"run", "--local-ranks-filter", "1", "true"}, "the ranks are 0 to 0"},
       {{"run", "--stdin", "1", "true"}, "--stdin 1"},
+      {{"ps", "--limit", "0"}, "--limit 0: write a whole number from 1 up"},
+      {{"run", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--rdzv-conf",
+        "secretfile=x", "true"},
+       "there is no secretfile: did you mean 'secret_file'?"},
+      {{"run", "."}, "/. is a directory, not a program"},
+      {{"run", "--env", "RANK=7", "true"}, "--env RANK=7: RANK is set by meshrun for each rank"},
+      {{"submit", "--export", ",", "true"}, "--export ,: a name is empty"},
+      // One line, and no colour of the user's.
+      {{"run", "/no\x1b[31mx\n"}, "/no\\x1b[31mx\\x0a: no such file"},
+      {{"submit", "--name", "x\ny", "true"}, "'x\\x0ay' is not a job name"},
+      {{"r\x7fun"}, "there is no command 'r\\x7fun'"},
   };
   for (const auto& c : cases) {
     const Result result = Run(c.arguments);

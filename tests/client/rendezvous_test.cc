@@ -101,7 +101,8 @@ TEST(RendezvousFlagsTest, EndpointsAreAsTorchrunsAre) {
 }
 
 TEST(RendezvousFlagsTest, ConfTakesTorchrunsAndItsOwn) {
-  const auto conf = ParseRendezvousConf("join_timeout=30,last_call_timeout=5,secret_file=/a/b");
+  const auto conf = ParseRendezvousConf(
+      "join_timeout=30,last_call_timeout=5,keep_alive_interval=5,store_type=tcp,secret_file=/a/b");
   ASSERT_TRUE(conf.ok()) << conf.status();
   EXPECT_EQ(conf->timeout, std::chrono::seconds(30));
   EXPECT_EQ(conf->secret_file, "/a/b");
@@ -109,11 +110,15 @@ TEST(RendezvousFlagsTest, ConfTakesTorchrunsAndItsOwn) {
   EXPECT_TRUE(*ParseRendezvousConf("is_host=True")->is_host);
   EXPECT_FALSE(*ParseRendezvousConf("is_host=0")->is_host);
   EXPECT_EQ(ParseRendezvousConf("")->timeout, std::chrono::minutes(10));
-  for (const char* wrong : {"a", "=b", "a=", "is_host=perhaps", "timeout=soon"}) {
+  for (const char* wrong : {"a", "=b", "a=", "is_host=perhaps", "timeout=soon", "foo=1"}) {
     const auto parsed = ParseRendezvousConf(wrong);
     ASSERT_FALSE(parsed.ok()) << wrong;
     EXPECT_THAT(Error(parsed.status()), HasSubstr("--rdzv-conf")) << wrong;
   }
+  EXPECT_THAT(Error(ParseRendezvousConf("secretfile=x").status()),
+              HasSubstr("there is no secretfile: did you mean 'secret_file'?"));
+  EXPECT_THAT(Error(ParseRendezvousConf("is_host=1,foo=1").status()),
+              HasSubstr("--rdzv-conf foo=1: there is no foo: write secret_file="));
 }
 
 // Prepare, without reaching for another host.

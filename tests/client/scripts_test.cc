@@ -260,6 +260,7 @@ TEST_F(ScriptsTest, WaitGivesUpInTimeAndASignalReachesTheRanks) {
   EXPECT_EQ(absent.code, 2);
   EXPECT_THAT(absent.err, HasSubstr("has no rank 2: its ranks are 0 to 1"));
   const Result sent = Run({"signal", id, "USR1", "--ranks", "0"});
+  EXPECT_THAT(Run({"events", id}).out, HasSubstr("SIGUSR1 to rank 0\n"));
   EXPECT_EQ(sent.code, 0) << sent.err;
   EXPECT_EQ(sent.out, id + "  SIGUSR1 sent\n");
   EXPECT_EQ(Run({"wait", id}).code, 1);
@@ -323,11 +324,11 @@ TEST_F(ScriptsTest, AJobThatIsTooBigWaitsAndSaysSo) {
   ASSERT_NO_FATAL_FAILURE(DevUp(1));
   const Result big = Run({"submit", "--nproc", "100", "--", "true"});
   EXPECT_EQ(big.code, 0);
-  EXPECT_THAT(big.err, HasSubstr("too big for the present nodes"));
+  EXPECT_THAT(big.err, HasSubstr("the present nodes cannot run it"));
   EXPECT_THAT(big.err, HasSubstr("--must-fit"));
   EXPECT_EQ(Run({"submit", "--must-fit", "--nproc", "100", "--", "true"}).code, 2);
   const Result fits = Run({"submit", "--nproc", "2", "--", "true"});
-  EXPECT_THAT(fits.err, Not(HasSubstr("too big")));
+  EXPECT_THAT(fits.err, Not(HasSubstr("cannot run it")));
 }
 
 TEST_F(ScriptsTest, TheSubmittersEnvironmentGoesWithTheJobWhereAskedFor) {

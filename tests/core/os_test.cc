@@ -62,7 +62,12 @@ TEST_F(OsTest, CommandsAreFoundAsAShellFindsThem) {
   EXPECT_EQ(FindCommand("./absent", dir_, "").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(FindCommand("tool", dir_, "/bin").status().message()),
               HasSubstr("write ./tool"));
-  EXPECT_EQ(FindCommand("./", dir_, "").status().code(), absl::StatusCode::kInvalidArgument);
+  std::filesystem::create_directories(dir_ + "/sub");
+  for (const char* directory : {"./", ".", "..", "sub"}) {
+    const absl::Status found = FindCommand(directory, dir_, "/bin").status();
+    EXPECT_EQ(found.code(), absl::StatusCode::kInvalidArgument) << directory;
+    EXPECT_THAT(std::string(found.message()), HasSubstr("is a directory, not a program"));
+  }
   const auto plain = FindCommand("./plain", dir_, "");
   EXPECT_EQ(plain.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(plain.status().message()), HasSubstr("chmod +x"));

@@ -34,7 +34,7 @@ def calls(site, job, bad):
     yield ["run", "--nnodes", 2, "--node_rank", 1, "--master_addr", "h", "true"], 2, "needs the secret that node 0 at h:29500"
     yield ["run", "--nnodes", 2, "--rdzv-backend", "etcd", "--rdzv-endpoint", "h", "true"], 2, "write static or c10d"
     yield ["run", "--batch-size", 3, "true"], 2, "there is no flag --batch-size (flags"
-    yield ["submit", "--nproc", 1000, "--", "true"], 0, "too big for the present nodes"
+    yield ["submit", "--nproc", 1000, "--", "true"], 0, "the present nodes cannot run it"
     yield ["submit", "--must-fit", "--nproc", 1000, "--", "true"], 2, "could never run here"
     yield ["submit", "--export", "NONE,A=1", "--", "true"], 2, "NONE stands alone"
     yield ["submit", "--export", "NOT_SET_HERE", "--", "true"], 2, "NOT_SET_HERE is not set here"
