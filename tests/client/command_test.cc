@@ -313,8 +313,25 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   const Result other = Wait(StartProgram(words(1, {"true"})));
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, HasSubstr("and this node 'true': call both alike"));
-  const Result node1 = Wait(StartProgram(words(1, command)));
+  std::vector<std::string> call = words(1, command);
+  // Local ranks: 0 of this node is 2 of the world.
+  const std::string logs = directory_ + "/logs";
+  const std::vector<std::string> tee = {"--log-dir", logs, "--tee", "0:1", "-r", "1:2"};
+  call.insert(call.begin() + 2, tee.begin(), tee.end());
+  const Result node1 = Wait(StartProgram(call));
   EXPECT_EQ(node1.code, 0) << node1.err;
+  std::vector<std::string> kept;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(logs)) {
+    if (entry.is_regular_file()) kept.push_back(entry.path().string());
+  }
+  EXPECT_THAT(kept,
+              ::testing::UnorderedElementsAre(::testing::EndsWith("/attempt_0/2/stdout.log"),
+                                              ::testing::EndsWith("/attempt_0/3/stderr.log")));
+  for (const std::string& path : kept) {
+    if (path.ends_with("stdout.log")) {
+      EXPECT_EQ(*os::ReadFile(path), "1 0 2 of 4 []\n");
+    }
+  }
   // Each shows its own ranks.
   EXPECT_THAT(node1.out, HasSubstr("2: 1 0 2 of 4 []\n"));
   EXPECT_THAT(node1.out, HasSubstr("3: 1 1 3 of 4 []\n"));
