@@ -2,6 +2,7 @@
 // coordinator restarts.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "coordinator/state_machine/generations.h"
@@ -98,6 +99,10 @@ void Generations::TakeOver(Job& job, Member& member, Node& node,
   v1::Fence fence;
   fence.set_job_id(job.id());
   fence.set_generation(running.generation());
+  // An exit is judged by the steps that were done before it.
+  for (const auto& [rank, step] : running.steps()) {
+    job.step_beyond = std::max(job.step_beyond, step);
+  }
   for (const v1::RankExit& exit : running.exits()) OnRankExit(node, fence, exit);
   for (const int rank : running.running_ranks()) {
     if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) continue;

@@ -333,6 +333,11 @@ std::optional<StepChange> Generations::OnProgress(Node& node, const v1::Fence& f
     *job->view.mutable_progress() = job->view.ranks(rank).progress();
     break;
   }
+  // Reports are not durable; this much of them decides about restarts.
+  if (change.highest > job->progress_step && job->step_beyond <= job->progress_step) {
+    job->step_beyond = change.highest;
+    jobs_.Changed(*job);
+  }
   jobs_.Progressed(*job);
   if (job->view.state() != v1::JOB_STATE_RUNNING) return std::nullopt;
   return change;

@@ -48,6 +48,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       job.progress_step = record.progress_step();
       job.survivors_wait = record.survivors_wait();
       job.quiesce_asked = record.quiesce_asked();
+      if (record.has_step_beyond()) job.step_beyond = record.step_beyond();
       if (record.has_checkpoint_at_failure()) {
         job.checkpoint_at_failure = record.checkpoint_at_failure();
       }
@@ -142,6 +143,7 @@ v1::JobRecord JobTable::RecordBeside(const Job& job) const {
   record.set_cancel_now(job.cancel_now);
   record.set_failures_without_progress(job.failures_without_progress);
   record.set_progress_step(job.progress_step);
+  if (job.step_beyond >= 0) record.set_step_beyond(job.step_beyond);
   record.set_survivors_wait(job.survivors_wait);
   record.set_quiesce_asked(job.quiesce_asked);
   if (job.checkpoint_at_failure >= 0) record.set_checkpoint_at_failure(job.checkpoint_at_failure);

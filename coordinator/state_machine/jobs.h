@@ -103,6 +103,8 @@ struct Job {
   // Since a rank last reported a step beyond progress_step, the highest one of earlier generations.
   uint32_t failures_without_progress = 0;
   int64_t progress_step = -1;
+  // As in JobRecord; -1: none.
+  int64_t step_beyond = -1;
   // Stays in the queue until it is released.
   bool held = false;
   // As in JobRecord.

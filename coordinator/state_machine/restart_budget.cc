@@ -26,7 +26,8 @@ int64_t NewestCheckpoint(const Job& job) {
 bool HasNewCheckpoint(const Job& job) { return NewestCheckpoint(job) > job.checkpoint_at_failure; }
 
 int64_t HighestStep(const Job& job) {
-  int64_t highest = job.view.progress().has_step() ? job.view.progress().step() : -1;
+  int64_t highest = job.step_beyond;
+  if (job.view.progress().has_step()) highest = std::max(highest, job.view.progress().step());
   for (const v1::RankStatus& rank : job.view.ranks()) {
     if (rank.progress().has_step()) highest = std::max(highest, rank.progress().step());
   }

@@ -175,6 +175,9 @@ v1::RunningGeneration Generation::Running() const {
     if (!exits.contains(rank)) out.add_running_ranks(rank);
   }
   for (const auto& [rank, exit] : exits) *out.add_exits() = exit;
+  for (const auto& [rank, progress] : progress_) {
+    if (progress.has_step()) (*out.mutable_steps())[rank] = progress.step();
+  }
   return out;
 }
 

@@ -37,6 +37,7 @@ v1::OpenSessionRequest FakeWorker::Hello() const {
     for (const v1::RankExit& exit : generation.exits) *running.add_exits() = exit;
     running.set_ended(generation.ended);
     running.set_started(generation.started);
+    running.mutable_steps()->insert(steps.begin(), steps.end());
   }
   return message;
 }

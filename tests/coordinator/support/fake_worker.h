@@ -47,6 +47,8 @@ class FakeWorker {
   bool joins = true;
   // Ranks stand still when they are asked to.
   bool quiesces = true;
+  // Of each job's ranks: told by Hello.
+  std::map<int, int64_t> steps;
   // Of its next Hello.
   std::string machine_id;
   std::string cluster_id;

@@ -1,0 +1,105 @@
+// What a coordinator decides about a job does not depend on whether it was restarted meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/coordinator/state_machine/continuation_fixture.h"
+
+namespace meshrun::coordinator::testing {
+namespace {
+
+using std::chrono::minutes;
+
+class TermsTest : public ContinuationTest {
+ protected:
+  void ReportStep(FakeWorker& worker, const std::string& id, int rank, int64_t step) {
+    v1::OpenSessionRequest report = worker.Heartbeat();
+    report.clear_heartbeat();
+    report.mutable_fence()->set_job_id(id);
+    report.mutable_fence()->set_generation(h.job(id).generation());
+    (*report.mutable_progress_report()->mutable_progress())[rank].set_step(step);
+    h.Say(worker, {report});
+  }
+  // A job that ends at its next failure, unless it goes beyond step 5 before.
+  std::string FailAtStepFive(FakeWorker& worker) {
+    v1::JobSpec spec = Elastic(1, 1);
+    spec.set_max_restarts(9);
+    const std::string id = Run(spec);
+    for (int i = 0; i < 3; ++i) {
+      ReportStep(worker, id, 0, 5);
+      h.Say(worker, worker.Exit(id, 0, 1));
+      if (h.state(id) == v1::JOB_STATE_WAITING) h.Advance(seconds(2));
+    }
+    EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+    return id;
+  }
+};
+
+TEST_F(TermsTest, AStepBeyondTheHighestOneIsProgressAlsoAfterARestart) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = FailAtStepFive(worker);
+  ReportStep(worker, id, 0, 6);
+  h.StartCoordinator();
+  worker.Exit(id, 0, 1);
+  h.Connect(worker);
+  EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).restarts_charged(), 4u);
+}
+
+TEST_F(TermsTest, WithoutSuchAStepARestartedCoordinatorEndsTheJobToo) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = FailAtStepFive(worker);
+  ReportStep(worker, id, 0, 5);
+  h.StartCoordinator();
+  worker.steps[0] = 5;
+  worker.Exit(id, 0, 1);
+  h.Connect(worker);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NO_PROGRESS);
+}
+
+TEST_F(TermsTest, StepsThatNoCoordinatorHasHeardCountBeforeTheExit) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = FailAtStepFive(worker);
+  h.StartCoordinator();
+  worker.steps[0] = 6;
+  worker.Exit(id, 0, 1);
+  h.Connect(worker);
+  EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+}
+
+TEST_F(TermsTest, StepsAreWrittenOnceForEachGeneration) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = FailAtStepFive(worker);
+  ReportStep(worker, id, 0, 6);
+  const auto texts = [&] {
+    std::vector<std::string> out;
+    for (const v1::StateRow& row : h.rows()) out.push_back(row.SerializeAsString());
+    return out;
+  };
+  const std::vector<std::string> before = texts();
+  for (int step = 7; step < 20; ++step) ReportStep(worker, id, 0, step);
+  EXPECT_EQ(texts(), before);
+  ASSERT_EQ(h.job(id).progress().step(), 19);
+}
+
+TEST_F(TermsTest, ALongRunRefillsTheBudgetAlsoAfterARestart) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1);
+  spec.set_max_restarts(1);
+  const std::string id = Run(spec);
+  ReportStep(worker, id, 0, 5);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  ASSERT_EQ(h.job(id).restarts_charged(), 1u);
+  ReportStep(worker, id, 0, 6);
+  h.Advance(minutes(11));
+  h.StartCoordinator();
+  worker.Exit(id, 0, 1);
+  h.Connect(worker);
+  EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).restarts(), 2u);
+  EXPECT_EQ(h.job(id).restarts_charged(), 1u);
+}
+
+}  // namespace
+}  // namespace meshrun::coordinator::testing
