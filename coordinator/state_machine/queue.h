@@ -37,9 +37,11 @@ class Queue {
   // After a restart of the coordinator.
   void OnRestored();
 
-  // The worker there is stopping: jobs that can go on in process leave it with a checkpoint. The
-  // worker stops the ranks of the others.
+  // The worker there is stopping: jobs that can go on in process leave it with a checkpoint, those
+  // that cannot yet, once their ranks have joined. The worker stops the ranks of the others.
   void OnWorkerStopping(const Node& node);
+  // Ranks of the job have joined.
+  void OnRanksJoined(const std::string& job_id);
 
   // Requests of clients: queue_commands.cc.
   void UpdateJob(uint64_t call_id, const v1::UpdateJobRequest& request);
@@ -97,6 +99,8 @@ class Queue {
   DeadlineIndex<std::string> drains_;
   // Jobs that are looked at again then.
   DeadlineIndex<std::string> delayed_;
+  // By job_id, the node whose worker is stopping: the job could not be asked to leave it yet.
+  std::map<std::string, std::string> leave_once_joined_;
 };
 
 }  // namespace meshrun::coordinator

@@ -206,15 +206,31 @@ void Queue::MoveJobs(Node& node, bool dry, v1::DrainNodeResponse* response) {
 }
 
 void Queue::OnWorkerStopping(const Node& node) {
+  std::erase_if(leave_once_joined_, [this](const auto& entry) {
+    const Job* const job = jobs_.Find(entry.first);
+    return job == nullptr || !job->active();
+  });
   const std::set<std::string> here(node.jobs.begin(), node.jobs.end());
   for (const std::string& job_id : here) {
     Job* const job = jobs_.Find(job_id);
     const Member* const member = job == nullptr ? nullptr : job->FindMember(node.id());
-    if (member == nullptr || member->ended || !job->MayRunAgain()) continue;
-    generations_.AskToQuiesce(
-        *job, fmt::format("moved away from {}: the worker there is stopping", node.record.name()),
-        /*save=*/true);
+    if (member == nullptr || member->ended || !job->MayRunAgain() || job->quiesce_asked) continue;
+    const std::string reason =
+        fmt::format("moved away from {}: the worker there is stopping", node.record.name());
+    if (!generations_.AskToQuiesce(*job, reason, /*save=*/true) &&
+        job->view.spec().recovery() != v1::RECOVERY_RESPAWN) {
+      leave_once_joined_[job_id] = node.id();
+    }
   }
+}
+
+void Queue::OnRanksJoined(const std::string& job_id) {
+  const auto found = leave_once_joined_.find(job_id);
+  const Job* const job = found == leave_once_joined_.end() ? nullptr : jobs_.Find(job_id);
+  if (job == nullptr || job->view.state() != v1::JOB_STATE_RUNNING) return;
+  const Node* const node = nodes_.Find(found->second);
+  leave_once_joined_.erase(found);
+  if (node != nullptr && node->draining) OnWorkerStopping(*node);
 }
 
 void Queue::OnRestored() {

@@ -248,6 +248,10 @@ void StateMachine::OnHello(uint64_t session_id, const v1::OpenSessionRequest& me
   response.mutable_welcome()->set_cluster_id(context.cluster_id);
   context.Send(session_id, std::move(response));
   parts_->generations.OnNodeReturned(**node, message.hello());
+  if (message.hello().draining()) parts_->queue.OnWorkerStopping(**node);
+  for (const v1::RunningGeneration& running : message.hello().running()) {
+    parts_->queue.OnRanksJoined(running.job_id());
+  }
 }
 
 void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
@@ -297,6 +301,7 @@ void StateMachine::OnSessionMessage(const v1::SessionMessage& event) {
       break;
     case v1::OpenSessionRequest::kRanksJoined:
       generations.OnRanksJoined(*node, fence, message.ranks_joined());
+      parts_->queue.OnRanksJoined(fence.job_id());
       break;
     case v1::OpenSessionRequest::kRanksQuiesced:
       generations.OnRanksQuiesced(*node, fence, message.ranks_quiesced());

@@ -71,14 +71,15 @@ TEST_F(TermsTest, StepsThatNoCoordinatorHasHeardCountBeforeTheExit) {
 TEST_F(TermsTest, StepsAreWrittenOnceForEachGeneration) {
   FakeWorker& worker = Add("node1");
   const std::string id = FailAtStepFive(worker);
-  ReportStep(worker, id, 0, 6);
+  // The third one tells the pace of the job, which is written too.
+  for (int step = 6; step < 9; ++step) ReportStep(worker, id, 0, step);
   const auto texts = [&] {
     std::vector<std::string> out;
     for (const v1::StateRow& row : h.rows()) out.push_back(row.SerializeAsString());
     return out;
   };
   const std::vector<std::string> before = texts();
-  for (int step = 7; step < 20; ++step) ReportStep(worker, id, 0, step);
+  for (int step = 9; step < 20; ++step) ReportStep(worker, id, 0, step);
   EXPECT_EQ(texts(), before);
   ASSERT_EQ(h.job(id).progress().step(), 19);
 }
@@ -99,6 +100,48 @@ TEST_F(TermsTest, ALongRunRefillsTheBudgetAlsoAfterARestart) {
   EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
   EXPECT_EQ(h.job(id).restarts(), 2u);
   EXPECT_EQ(h.job(id).restarts_charged(), 1u);
+}
+
+TEST_F(TermsTest, AWorkerThatBeganToStopMeanwhileIsLeftWithACheckpoint) {
+  FakeWorker& stops = Add("node1");
+  FakeWorker& stays = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  FakeWorker& spare = Add("node3");
+  h.StartCoordinator();
+  h.Connect(spare);
+  stops.draining = true;
+  h.Connect(stops);
+  EXPECT_EQ(Count(stops, &v1::OpenSessionResponse::has_quiesce), 1);
+  h.Connect(stays);
+  ASSERT_EQ(Count(stays, &v1::OpenSessionResponse::has_quiesce), 1);
+  for (const auto& message : stops.received) {
+    EXPECT_TRUE(!message.has_quiesce() || message.quiesce().save());
+  }
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_EQ(h.job(id).restarts_charged(), 0u);
+  EXPECT_TRUE(stops.Running(id).empty());
+  EXPECT_FALSE(spare.Running(id).empty());
+}
+
+TEST_F(TermsTest, AJobThatIsBeingStartedLeavesAWorkerThatStopsOnceItsRanksHaveJoined) {
+  FakeWorker& stops = Add("node1");
+  FakeWorker& slow = Add("node2");
+  slow.deaf = true;
+  const std::string id = h.Submit(Elastic(2, 2));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS);
+  const v1::OpenSessionResponse prepare = slow.received.back();
+  ASSERT_TRUE(prepare.has_prepare());
+  FakeWorker& spare = Add("node3");
+  stops.draining = true;
+  h.Say(stops, {stops.Heartbeat()});
+  slow.deaf = false;
+  h.Say(slow, slow.OnMessage(prepare));
+  EXPECT_EQ(Count(stops, &v1::OpenSessionResponse::has_quiesce), 1);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 2u);
+  EXPECT_TRUE(stops.Running(id).empty());
+  EXPECT_FALSE(spare.Running(id).empty());
 }
 
 }  // namespace
