@@ -319,6 +319,9 @@ void NodeTable::Restore(v1::NodeRecord row) {
   node.record = std::move(*row.mutable_node());
   if (row.has_fence_after()) node.fence_after = FromProto(row.fence_after());
   for (const auto& at : row.absences()) node.absences.push_back(FromProto(at));
+  // A row of an older coordinator has only the state, which a broken session hides.
+  node.draining = row.draining() || (node.record.state() == v1::NODE_STATE_DRAINING &&
+                                     node.record.drain_reason().empty());
   // Not before: the last term may have heard it until its end.
   node.last_heard = context_.now;
   node.record.clear_slots_used();
@@ -329,8 +332,6 @@ void NodeTable::Restore(v1::NodeRecord row) {
     if (node.fence() != SteadyNanos::max()) fences_.Set(node.id(), node.fence());
     return;
   }
-  node.draining =
-      node.record.state() == v1::NODE_STATE_DRAINING && node.record.drain_reason().empty();
   node.record.set_state(v1::NODE_STATE_SUSPECT);
   leases_.Set(node.id(), context_.now + context_.lease);
   recovering_.insert(node.id());
@@ -364,6 +365,7 @@ void NodeTable::WriteChanged() {
     if (it->second.fence_after.has_value()) {
       *row.mutable_fence_after() = ToProtoDuration(*it->second.fence_after);
     }
+    row.set_draining(it->second.draining);
     for (const WallNanos at : it->second.absences) *row.add_absences() = ToProtoTimestamp(at);
     context_.Put(v1::STATE_TABLE_NODES, node_id, row);
   }

@@ -144,5 +144,25 @@ TEST_F(TermsTest, AJobThatIsBeingStartedLeavesAWorkerThatStopsOnceItsRanksHaveJo
   EXPECT_FALSE(spare.Running(id).empty());
 }
 
+TEST_F(TermsTest, AnAnnouncedStopIsPlannedAlsoWhereItsSessionHadBroken) {
+  h.quarantine.set_absences(5);
+  h.quarantine.mutable_window()->set_seconds(3600);
+  h.StartCoordinator();
+  FakeWorker& stops = h.AddWorker("node1");
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_max_restarts(1);
+  const std::string id = h.Submit(spec);
+  stops.draining = true;
+  h.Say(stops, {stops.Heartbeat()});
+  h.Disconnect(stops);
+  h.StartCoordinator();
+  h.Advance(seconds(5));
+  ASSERT_EQ(h.node(stops).state(), v1::NODE_STATE_LOST);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  EXPECT_TRUE(h.job(id).failure().planned());
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+  EXPECT_THAT(h.machine().nodes().all().at(stops.node_id()).absences, ::testing::IsEmpty());
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing
