@@ -63,6 +63,10 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         job.not_before = context_.now + std::clamp<std::chrono::nanoseconds>(
                                             left, std::chrono::nanoseconds(0), kLongestBackoff);
       }
+      if (record.has_queued_since()) {
+        const auto waited = context_.wall - FromProto(record.queued_since());
+        job.queued_since = context_.now - std::max(waited, std::chrono::nanoseconds(0));
+      }
       job.save_asked = record.save_asked();
       job.may_grow = record.may_grow();
       job.failures_of_nodes.insert(record.failures_of_nodes().begin(),
@@ -162,6 +166,10 @@ v1::JobRecord JobTable::RecordBeside(const Job& job) const {
   if (job.active()) {
     *record.mutable_generation_since() =
         ToProtoTimestamp(context_.wall - (context_.now - job.running_since));
+  }
+  if (job.queued_since.has_value()) {
+    *record.mutable_queued_since() =
+        ToProtoTimestamp(context_.wall - (context_.now - *job.queued_since));
   }
   if (job.not_before > context_.now) {
     *record.mutable_not_before() =

@@ -101,6 +101,7 @@ void JobTable::SetState(Job& job, v1::JobState state, std::string reason) {
   }
   queue_.Erase(job.id());
   job.queue_note.clear();
+  job.queued_since.reset();
   if (state == v1::JOB_STATE_RENDEZVOUS) {
     deadlines_.Set(job.id(), context_.now + kPrepareTimeout);
   } else if (state == v1::JOB_STATE_QUIESCING) {
@@ -119,13 +120,15 @@ void JobTable::Enqueue(Job& job) {
   if (job.held) {
     queue_.Erase(job.id());
     deadlines_.Clear(job.id());
+    job.queued_since.reset();
     return;
   }
   // What it has run already, and the nodes that it avoids, are its own.
   const bool alone = job.view.has_run_time() || !job.avoided_nodes.empty() || !job.leaving.empty();
   queue_.Insert(job.place(), job.id(), job.view.spec(), alone);
   if (job.view.spec().has_queue_timeout() && !deadlines_.Of(job.id()).has_value()) {
-    deadlines_.Set(job.id(), context_.now + FromProto(job.view.spec().queue_timeout()));
+    if (!job.queued_since.has_value()) job.queued_since = context_.now;
+    deadlines_.Set(job.id(), *job.queued_since + FromProto(job.view.spec().queue_timeout()));
   }
 }
 

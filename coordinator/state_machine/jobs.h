@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -107,6 +108,8 @@ struct Job {
   int64_t step_beyond = -1;
   // Stays in the queue until it is released.
   bool held = false;
+  // In the queue and not held since then; of jobs with a queue timeout.
+  std::optional<SteadyNanos> queued_since;
   // As in JobRecord.
   v1::StopIntent stop_intent = v1::STOP_INTENT_UNSPECIFIED;
   std::string stop_reason;

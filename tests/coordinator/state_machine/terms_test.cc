@@ -164,5 +164,36 @@ TEST_F(TermsTest, AnAnnouncedStopIsPlannedAlsoWhereItsSessionHadBroken) {
   EXPECT_THAT(h.machine().nodes().all().at(stops.node_id()).absences, ::testing::IsEmpty());
 }
 
+TEST_F(TermsTest, AQueueTimeoutRunsOn) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  *spec.mutable_queue_timeout() = ToProtoDuration(seconds(10));
+  const std::string id = h.Submit(spec);
+  h.Advance(seconds(6));
+  h.StartCoordinator();
+  h.Advance(seconds(3));
+  h.StartCoordinator();
+  h.Advance(milliseconds(999));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.Advance(milliseconds(1));
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_QUEUE_TIMEOUT);
+}
+
+TEST_F(TermsTest, AQueueTimeoutBeginsAnewWithEachWait) {
+  FakeWorker& worker = h.AddWorker("node1");
+  v1::JobSpec spec = MakeSpec(1, 1);
+  spec.set_max_restarts(3);
+  *spec.mutable_queue_timeout() = ToProtoDuration(seconds(10));
+  const std::string id = h.Submit(spec);
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.Advance(seconds(30));
+  h.Say(worker, {worker.Goodbye()});
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  h.StartCoordinator();
+  h.Advance(milliseconds(9999));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_WAITING);
+  h.Advance(milliseconds(1));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing
