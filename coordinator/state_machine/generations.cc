@@ -58,6 +58,7 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   job.members_alive = placement.nodes.size();
   job.members_prepared = 0;
   job.quiesced.clear();
+  job.longest_step = std::chrono::nanoseconds(0);
   SetAxes(placement.mesh, view.mutable_mesh());
   auto world = std::make_shared<v1::World>();
   *world->mutable_mesh() = view.mesh();

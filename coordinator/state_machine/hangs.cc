@@ -25,7 +25,7 @@ std::string NameRanks(const std::vector<int>& ranks) {
 }  // namespace
 
 void Hangs::OnProgress(const StepChange& change) {
-  const Job& job = *change.job;
+  Job& job = *change.job;
   if (watches_.size() > 2 * jobs_.active_count() + 100) {
     std::erase_if(watches_, [&](const auto& entry) {
       const Job* watched = jobs_.Find(entry.first);
@@ -36,12 +36,18 @@ void Hangs::OnProgress(const StepChange& change) {
   if (watch.generation != job.view.generation()) {
     watch = Watch();
     watch.generation = job.view.generation();
+    if (job.longest_step.count() > 0) {
+      // An earlier term has learned it.
+      watch.intervals = kIntervalsToLearn;
+      watch.longest = job.longest_step;
+    }
   }
   const int64_t step = change.highest;
   if (step <= watch.step && !change.fell) return;
   if (watch.step >= 0) {
     ++watch.intervals;
     watch.longest = std::max(watch.longest, context_.now - watch.at);
+    KeepLongest(job, watch);
   }
   if (watch.suspected) {
     context_.Record(
@@ -57,6 +63,17 @@ void Hangs::OnProgress(const StepChange& change) {
   } else {
     deadlines_.Clear(job.id());
   }
+}
+
+void Hangs::KeepLongest(Job& job, const Watch& watch) {
+  if (watch.intervals < kIntervalsToLearn) return;
+  // By doubling, so that it is seldom written, and from the longest time with the least limit on.
+  std::chrono::nanoseconds kept = kFloor;
+  kept = std::max(kept / kTimesLongest, job.longest_step);
+  while (kept < watch.longest) kept *= 2;
+  if (kept == job.longest_step) return;
+  job.longest_step = kept;
+  jobs_.Changed(job);
 }
 
 std::optional<std::chrono::nanoseconds> Hangs::Limit(const Job& job, const Watch& watch) const {

@@ -6,7 +6,8 @@
 // stands still and who waits for it, and every host dumps the state of its ranks. After that the
 // generation fails, where the job has restarts or has set its limit; else it is left alone.
 //
-// None of this is durable: after a restart of the coordinator the limit is learned anew.
+// Of this, the job's record keeps the longest time, rounded up: after a restart of the coordinator
+// the job is watched from the first report on, with less than twice its limit.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ namespace meshrun::coordinator {
 
 // What a report of a running job has changed.
 struct StepChange {
-  const Job* job = nullptr;
+  Job* job = nullptr;
   // Of the ranks whose step is another one than before; -1: of none.
   int64_t highest = -1;
   // The step of a rank is lower than before: it counts anew.
@@ -66,6 +67,7 @@ class Hangs {
     std::chrono::nanoseconds longest{0};
     bool suspected = false;
   };
+  void KeepLongest(Job& job, const Watch& watch);
   // Absent: not watched.
   std::optional<std::chrono::nanoseconds> Limit(const Job& job, const Watch& watch) const;
   void Suspect(Job& job, Watch& watch);

@@ -63,6 +63,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         job.not_before = context_.now + std::clamp<std::chrono::nanoseconds>(
                                             left, std::chrono::nanoseconds(0), kLongestBackoff);
       }
+      if (record.has_longest_step()) job.longest_step = FromProto(record.longest_step());
       if (record.has_queued_since()) {
         const auto waited = context_.wall - FromProto(record.queued_since());
         job.queued_since = context_.now - std::max(waited, std::chrono::nanoseconds(0));
@@ -166,6 +167,9 @@ v1::JobRecord JobTable::RecordBeside(const Job& job) const {
   if (job.active()) {
     *record.mutable_generation_since() =
         ToProtoTimestamp(context_.wall - (context_.now - job.running_since));
+  }
+  if (job.longest_step.count() > 0) {
+    *record.mutable_longest_step() = ToProtoDuration(job.longest_step);
   }
   if (job.queued_since.has_value()) {
     *record.mutable_queued_since() =

@@ -106,6 +106,8 @@ struct Job {
   int64_t progress_step = -1;
   // As in JobRecord; -1: none.
   int64_t step_beyond = -1;
+  // As in JobRecord; zero: not learned yet.
+  std::chrono::nanoseconds longest_step{0};
   // Stays in the queue until it is released.
   bool held = false;
   // In the queue and not held since then; of jobs with a queue timeout.

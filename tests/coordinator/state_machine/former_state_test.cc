@@ -90,6 +90,35 @@ TEST(FormerStateTest, OneAddressIsAListOfOne) {
   EXPECT_THAT(world.addresses(0).addresses(), ElementsAre("10.0.0.1"));
 }
 
+// Nodes of 8f2aabc said only by their state that their workers were stopping; jobs kept neither steps
+// nor the begin of their wait.
+TEST(FormerStateTest, ANodeThatWasDrainingDrains) {
+  Harness h;
+  for (const bool draining : {true, false}) {
+    v1::NodeRecord record;
+    record.mutable_node()->set_node_id("id-node1");
+    record.mutable_node()->set_state(draining ? v1::NODE_STATE_DRAINING : v1::NODE_STATE_SUSPECT);
+    h.StartCoordinatorWith(v1::STATE_TABLE_NODES, "id-node1", record.SerializeAsString());
+    EXPECT_EQ(h.machine().nodes().all().at("id-node1").draining, draining);
+  }
+}
+
+TEST(FormerStateTest, AJobOf129c765HasNoStepsAndBeginsToWaitNow) {
+  Harness h;
+  v1::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(Job129c765()));
+  record.mutable_job()->mutable_spec()->mutable_queue_timeout()->set_seconds(10);
+  h.StartCoordinatorWith(v1::STATE_TABLE_JOBS, "train-k3x9w2", record.SerializeAsString());
+  const Job& job = h.machine().jobs().all().at("train-k3x9w2");
+  EXPECT_EQ(job.step_beyond, -1);
+  EXPECT_EQ(job.longest_step.count(), 0);
+  EXPECT_EQ(job.queued_since, h.clock.SteadyNow());
+  h.Advance(seconds(9));
+  EXPECT_EQ(h.state("train-k3x9w2"), v1::JOB_STATE_QUEUED);
+  h.Advance(seconds(1));
+  EXPECT_EQ(h.state("train-k3x9w2"), v1::JOB_STATE_FAILED);
+}
+
 TEST(FormerStateTest, BytesThatAreNotUtf8SurviveARestart) {
   Harness h;
   v1::JobSpec spec = MakeSpec(1, 1);

@@ -195,5 +195,39 @@ TEST_F(TermsTest, AQueueTimeoutBeginsAnewWithEachWait) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
 }
 
+TEST_F(TermsTest, AHangIsFoundThatBeganBeforeTheRestart) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  for (int step = 0; step < 4; ++step) {
+    ReportStep(first, id, 0, step);
+    h.Advance(seconds(20));
+  }
+  h.StartCoordinator();
+  h.Connect(first);
+  h.Connect(second);
+  // A worker offers the last reports again.
+  ReportStep(first, id, 0, 3);
+  h.Advance(seconds(200));
+  EXPECT_EQ(Count(second, &v1::OpenSessionResponse::has_dump), 0);
+  h.Advance(seconds(200));
+  EXPECT_EQ(Count(second, &v1::OpenSessionResponse::has_dump), 1);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_HUNG);
+  EXPECT_EQ(h.job(id).generation(), 2u);
+}
+
+TEST_F(TermsTest, ThePaceOfAnEarlierGenerationDoesNotCount) {
+  FakeWorker& worker = Add("node1");
+  const std::string id = Run(Elastic(1, 1));
+  for (int step = 0; step < 4; ++step) ReportStep(worker, id, 0, step);
+  h.Say(worker, worker.Exit(id, 0, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  h.StartCoordinator();
+  h.Connect(worker);
+  ReportStep(worker, id, 0, 0);
+  h.Advance(minutes(60));
+  EXPECT_FALSE(h.HasEvent("HangSuspected"));
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing
