@@ -37,6 +37,7 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
                         (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait ||
                          (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
+      if (job != nullptr && StopLeaving(*job, node, running)) continue;
       SendForget(running.job_id(), running.generation(), node);
       // What such processes hold is counted for nobody: nothing is placed beside them.
       const bool counted = node.jobs.contains(running.job_id());

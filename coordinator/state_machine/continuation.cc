@@ -201,7 +201,7 @@ bool Generations::GoOn(Job& job) {
     }
     // Parked, or its worker is stopping.
     SendStop(job, member, job.stop_grace());
-    Leave(job, member, /*stuck=*/false);
+    Leave(job, member, End::kTold);
   }
   const std::string reason = Charge(job);
   EndGeneration(job, "the generation is over, its ranks go on in the next one");

@@ -190,7 +190,12 @@ class Generations {
   std::string Charge(Job& job);
 
   // leaving.cc
-  void Leave(Job& job, Member& member, bool stuck);
+  void Leave(Job& job, Member& member, End how);
+  // Of the grace of one that was told to end.
+  std::chrono::nanoseconds GraceLeft(const Job& job, const LeavingMember& leaving) const;
+  // The host runs a generation that it was told to end: tells it again, since the first Stop may be
+  // lost. False where it was told nothing.
+  bool StopLeaving(const Job& job, const Node& node, const v1::RunningGeneration& running);
   // Why nothing new is placed on the node: processes there that do not end.
   void UpdateDrainReason(Node& node);
   void Release(Job& job, size_t leaving);

@@ -106,6 +106,9 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
         leaving.node_rank = std::strtoull(key->rest.c_str(), nullptr, 10);
         leaving.stuck = record.stuck();
         leaving.exited = record.exited();
+        if (record.has_stop_by()) {
+          leaving.stop_by = context_.now + (FromProto(record.stop_by()) - context_.wall);
+        }
         leaving.member.node_id = record.node_id();
         leaving.member.slots = record.slots();
         leaving.member.memory_bytes = record.memory_bytes();
@@ -165,21 +168,22 @@ v1::JobRecord JobTable::RecordBeside(const Job& job) const {
   record.set_failed_prepares(job.failed_prepares);
   record.set_lost_in_rendezvous(job.lost_in_rendezvous);
   if (job.active()) {
-    *record.mutable_generation_since() =
-        ToProtoTimestamp(context_.wall - (context_.now - job.running_since));
+    *record.mutable_generation_since() = WallOf(job.running_since);
   }
   if (job.longest_step.count() > 0) {
     *record.mutable_longest_step() = ToProtoDuration(job.longest_step);
   }
   if (job.queued_since.has_value()) {
-    *record.mutable_queued_since() =
-        ToProtoTimestamp(context_.wall - (context_.now - *job.queued_since));
+    *record.mutable_queued_since() = WallOf(*job.queued_since);
   }
   if (job.not_before > context_.now) {
-    *record.mutable_not_before() =
-        ToProtoTimestamp(context_.wall + (job.not_before - context_.now));
+    *record.mutable_not_before() = WallOf(job.not_before);
   }
   return record;
+}
+
+google::protobuf::Timestamp JobTable::WallOf(SteadyNanos at) const {
+  return ToProtoTimestamp(context_.wall + (at - context_.now));
 }
 
 void JobTable::WriteJob(Job& job) {
@@ -209,6 +213,7 @@ void JobTable::WriteMember(const Job& job, size_t index) {
     record.set_leaving(true);
     record.set_stuck(leaving.stuck);
     record.set_exited(leaving.exited);
+    if (leaving.stop_by.has_value()) *record.mutable_stop_by() = WallOf(*leaving.stop_by);
     record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());
   }
   context_.Put(v1::STATE_TABLE_MEMBERS, MemberKey(job, job.view.generation(), index), record);
@@ -221,6 +226,7 @@ void JobTable::WriteLeaving(const Job& job, const LeavingMember& leaving) {
   record.set_leaving(true);
   record.set_stuck(leaving.stuck);
   record.set_exited(leaving.exited);
+  if (leaving.stop_by.has_value()) *record.mutable_stop_by() = WallOf(*leaving.stop_by);
   record.set_slots(leaving.member.slots);
   record.set_memory_bytes(leaving.member.memory_bytes);
   record.mutable_gpus()->Add(leaving.member.gpus.begin(), leaving.member.gpus.end());

@@ -53,6 +53,8 @@ struct LeavingMember {
   bool stuck = false;
   // All its ranks said how they ended; what they started may be left.
   bool exited = false;
+  // They are told to end by then; absent: they were told nothing.
+  std::optional<SteadyNanos> stop_by;
 };
 
 struct Job {
@@ -250,6 +252,7 @@ class JobTable {
   void Enqueue(Job& job);
   // Ended jobs that are too many or too old: those that ended first.
   void ForgetEnded();
+  google::protobuf::Timestamp WallOf(SteadyNanos at) const;
   void WriteJob(Job& job);
   void WriteMember(const Job& job, size_t index);
   void WriteLeaving(const Job& job, const LeavingMember& leaving);

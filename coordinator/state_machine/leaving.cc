@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "coordinator/state_machine/generations.h"
+#include "core/proto_time.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
@@ -14,8 +15,10 @@ constexpr std::chrono::seconds kEndSlack(30);
 
 }  // namespace
 
-void Generations::Leave(Job& job, Member& member, bool stuck) {
+void Generations::Leave(Job& job, Member& member, End how) {
+  const bool stuck = how == End::kStuck;
   jobs_.Leave(job, member, stuck);
+  if (how == End::kTold) job.leaving.back().stop_by = context_.now + job.stop_grace();
   job.leaving.back().exited = true;
   for (int i = 0; i < member.rank_count; ++i) {
     const bool exited = job.view.ranks(member.first_rank + i).state() == v1::RANK_STATE_EXITED;
@@ -27,6 +30,30 @@ void Generations::Leave(Job& job, Member& member, bool stuck) {
     return;
   }
   UpdateDrainReason(node);
+}
+
+std::chrono::nanoseconds Generations::GraceLeft(const Job& job,
+                                                const LeavingMember& leaving) const {
+  if (!leaving.stop_by.has_value()) return std::chrono::nanoseconds(0);
+  return std::clamp<std::chrono::nanoseconds>(*leaving.stop_by - context_.now,
+                                              std::chrono::nanoseconds(0), job.stop_grace());
+}
+
+bool Generations::StopLeaving(const Job& job, const Node& node,
+                              const v1::RunningGeneration& running) {
+  if (running.ended() || node.session_id == 0) return false;
+  for (const LeavingMember& leaving : job.leaving) {
+    if (leaving.member.node_id != node.id() || leaving.generation != running.generation() ||
+        leaving.stuck || !leaving.stop_by.has_value()) {
+      continue;
+    }
+    v1::OpenSessionResponse message = MessageTo(node, job.id(), leaving.generation);
+    *message.mutable_stop()->mutable_grace() = ToProtoDuration(GraceLeft(job, leaving));
+    message.mutable_stop()->set_reason("the job goes on without the ranks of this host");
+    context_.Send(node.session_id, std::move(message));
+    return true;
+  }
+  return false;
 }
 
 void Generations::UpdateDrainReason(Node& node) {
@@ -50,7 +77,7 @@ void Generations::ExpireLeaving() {
   while (const auto due = leaving_deadlines_.PopDue(context_.now)) {
     Job* job = jobs_.Find(due->first);
     Node* node = nodes_.Find(due->second);
-    // One that is not connected has a fence time, or hears Forget when it returns.
+    // One that is not connected has a fence time, and is told again when it returns.
     if (job == nullptr || node == nullptr || node->session_id == 0) continue;
     for (size_t i = 0; i < job->leaving.size(); ++i) {
       const LeavingMember& leaving = job->leaving[i];
@@ -129,7 +156,8 @@ void Generations::OnLeavingReturned(Node& node, const v1::Hello& hello) {
       if (!runs) {
         Release(*job, i);
       } else if (!leaving.stuck) {
-        leaving_deadlines_.Set({job_id, node.id()}, context_.now + kEndSlack);
+        leaving_deadlines_.Set({job_id, node.id()},
+                               context_.now + GraceLeft(*job, leaving) + kEndSlack);
       }
     }
   }

@@ -216,7 +216,7 @@ void Generations::EndMember(Job& job, Member& member, End how) {
                         fmt::format("its host {} was lost", status.node_name()));
   }
   if ((how == End::kLost && !all_exited) || how == End::kTold || how == End::kStuck) {
-    Leave(job, member, how == End::kStuck);
+    Leave(job, member, how);
   } else if (Node* node = nodes_.Find(member.node_id); node != nullptr) {
     nodes_.Release(*node, job.id(), member.slots, member.memory_bytes, member.gpus);
   }

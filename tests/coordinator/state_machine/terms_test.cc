@@ -229,5 +229,53 @@ TEST_F(TermsTest, ThePaceOfAnEarlierGenerationDoesNotCount) {
   EXPECT_FALSE(h.HasEvent("HangSuspected"));
 }
 
+TEST_F(TermsTest, RanksThatAreToldToLeaveKeepTheRestOfTheirGrace) {
+  FakeWorker& leaves = Add("node1");
+  Add("node2");
+  v1::JobSpec spec = Elastic(1, 2);
+  *spec.mutable_kill_grace() = ToProtoDuration(seconds(20));
+  const std::string id = Run(spec);
+  leaves.stubborn = true;
+  leaves.forgets = false;
+  leaves.draining = true;
+  h.Say(leaves, {leaves.Heartbeat()});
+  ASSERT_EQ(h.job(id).generation(), 2u) << h.job(id).reason();
+  ASSERT_EQ(Count(leaves, &v1::OpenSessionResponse::has_stop), 1);
+  const auto grace_of_the_last_stop = [&] {
+    const v1::OpenSessionResponse& last = leaves.received.back();
+    return last.has_stop() ? FromProto(last.stop().grace()) : seconds(-1);
+  };
+  ASSERT_EQ(grace_of_the_last_stop(), seconds(20));
+  h.Disconnect(leaves);
+  h.Advance(seconds(3));
+  h.Connect(leaves);
+  EXPECT_EQ(grace_of_the_last_stop(), seconds(17));
+  h.StartCoordinator();
+  h.Advance(seconds(2));
+  h.Connect(leaves);
+  EXPECT_EQ(grace_of_the_last_stop(), seconds(15));
+  EXPECT_EQ(Count(leaves, &v1::OpenSessionResponse::has_forget), 0);
+  EXPECT_EQ(h.node(leaves).slots_used(), 1u);
+  h.Say(leaves, leaves.StopRanks(id, /*code=*/0));
+  EXPECT_EQ(h.node(leaves).slots_used(), 0u);
+}
+
+TEST_F(TermsTest, RanksThatOutliveTheirGraceAreStuckAlsoAfterARestart) {
+  FakeWorker& leaves = Add("node1");
+  FakeWorker& stays = Add("node2");
+  const std::string id = Run(Elastic(1, 2));
+  leaves.stubborn = true;
+  leaves.forgets = false;
+  leaves.draining = true;
+  h.Say(leaves, {leaves.Heartbeat()});
+  h.StartCoordinator();
+  h.Connect(stays);
+  h.Connect(leaves);
+  EXPECT_EQ(Count(leaves, &v1::OpenSessionResponse::has_forget), 0);
+  h.Advance(seconds(45));
+  EXPECT_GT(Count(leaves, &v1::OpenSessionResponse::has_forget), 0);
+  EXPECT_TRUE(h.HasEvent("MemberStuck"));
+}
+
 }  // namespace
 }  // namespace meshrun::coordinator::testing
