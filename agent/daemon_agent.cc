@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "agent/deadlines.h"
@@ -333,6 +334,8 @@ void DaemonAgent::OnStop(std::function<void(std::string)> on_stop) {
 void DaemonAgent::Watch(GenerationListener listener) {
   MutexLock lock(mu_);
   watchers_.emplace_back([this, listener = std::move(listener)] {
+    // A verdict is repeated to a host that was away; it may not end later operations.
+    std::set<uint64_t> known;
     ReadEvents([&](const v1::WatchGenerationResponse& event) {
       if (event.stopping()) listener.on_stopping(event.reason());
       for (const v1::RankLost& lost : event.news().lost()) {
@@ -340,7 +343,8 @@ void DaemonAgent::Watch(GenerationListener listener) {
       }
       for (const int rank : event.news().left()) listener.on_left(rank);
       for (const v1::WaitVerdict& verdict : event.news().verdicts()) {
-        listener.on_verdict(FromProto(verdict));
+        const bool repeated = verdict.number() != 0 && !known.insert(verdict.number()).second;
+        if (!repeated) listener.on_verdict(FromProto(verdict));
       }
       if (event.has_quiesce() && listener.on_quiesce) {
         listener.on_quiesce(

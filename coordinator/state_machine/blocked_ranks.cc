@@ -146,13 +146,14 @@ void BlockedRanks::TellAll() {
 
 void BlockedRanks::OnNodeReturned(const Job& job, const Node& node) {
   const Board& board = BoardOf(job);
-  if (board.left.empty() && board.lost.empty()) return;
+  if (board.left.empty() && board.lost.empty() && board.verdicts.empty()) return;
   v1::PeerNews gone;
   gone.mutable_left()->Add(board.left.begin(), board.left.end());
   for (const auto& [rank, reason] : board.lost) {
     const bool in_words = board.lost.size() <= kFewLost || rank == job.view.failure().rank();
     in_words ? AddLost(rank, reason, &gone) : gone.add_ended(rank);
   }
+  gone.mutable_verdicts()->Add(board.verdicts.begin(), board.verdicts.end());
   Send(job, node, gone);
 }
 
@@ -192,7 +193,11 @@ void BlockedRanks::ExpireDue() {
     }
     for (const WaitVerdict& verdict : board.waiting.Decide(context_.now)) {
       context_.Record("RanksWaitInVain", job_id, "", verdict.message);
-      *board.untold.add_verdicts() = ToProto(verdict);
+      v1::WaitVerdict& told = *board.untold.add_verdicts();
+      told = ToProto(verdict);
+      told.set_number(context_.term << 32 | ++verdicts_);
+      board.verdicts.push_back(told);
+      if (board.verdicts.size() > kMostVerdicts) board.verdicts.pop_front();
       untold_.insert(job_id);
     }
   }

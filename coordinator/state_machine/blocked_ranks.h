@@ -5,6 +5,8 @@
 // job's record says which ranks are gone.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -54,6 +56,8 @@ class BlockedRanks {
   static constexpr std::chrono::seconds kLongestGather{10};
   // Groups of a generation that reports may name by their ids.
   static constexpr size_t kMostGroups = 10'000;
+  // A program may end many cycles; a node that was away has missed the last ones.
+  static constexpr size_t kMostVerdicts = 64;
 
   struct Board {
     uint64_t generation = 0;
@@ -63,6 +67,8 @@ class BlockedRanks {
     // The ranks that are gone, and why those of `lost` are.
     std::set<int> left;
     std::map<int, std::string> lost;
+    // The last ones, for nodes that return.
+    std::deque<v1::WaitVerdict> verdicts;
     v1::PeerNews untold;
     // When news were told last.
     SteadyNanos told{0};
@@ -80,6 +86,8 @@ class BlockedRanks {
   std::map<std::string, Board> boards_;
   // Jobs with unsent peer news.
   std::set<std::string> untold_;
+  // Of this term: the lower half of a verdict's number.
+  uint32_t verdicts_ = 0;
 };
 
 }  // namespace meshrun::coordinator

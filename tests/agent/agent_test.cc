@@ -483,16 +483,22 @@ TEST_F(AgentTest, NewsOfOtherRanksComeUntilTheAgentEnds) {
   daemon_.Tell(news);
   news.Clear();
   news.add_verdicts()->set_message("in vain");
+  // A node that returns hears it again.
+  for (int i = 0; i < 2; ++i) {
+    v1::WaitVerdict& repeated = *news.add_verdicts();
+    repeated.set_message("said twice");
+    repeated.set_number(7);
+  }
   daemon_.Tell(news);
   ASSERT_TRUE(testing::Eventually([&] {
     std::lock_guard lock(mu);
-    return heard.size() == 3;
+    return heard.size() == 4;
   }));
-  EXPECT_THAT(heard, ElementsAre("lost 1: killed", "left 2", "verdict: in vain"));
+  EXPECT_THAT(heard, ElementsAre("lost 1: killed", "left 2", "verdict: in vain", "verdict: said twice"));
   daemon_.StopGeneration("rank 2 failed");
   EXPECT_TRUE(testing::Eventually([&] {
     std::lock_guard lock(mu);
-    return heard.size() == 4 && heard.back() == "stopping: rank 2 failed";
+    return heard.size() == 5 && heard.back() == "stopping: rank 2 failed";
   }));
   agent_.reset();
 }

@@ -79,6 +79,25 @@ TEST_F(BlockedRanksTest, RanksThatWaitForEachOtherMakeOneVerdictForAll) {
   EXPECT_THAT(NewsOf(first).verdicts(), SizeIs(1));
 }
 
+TEST_F(BlockedRanksTest, AWorkerThatReturnsHearsTheVerdict) {
+  RunFour();
+  Report(first, 1, "a", {1, 2});
+  Report(second, 2, "b", {1, 2});
+  h.Disconnect(second);
+  h.Advance(seconds(1));
+  ASSERT_THAT(NewsOf(first).verdicts(), SizeIs(1));
+  EXPECT_THAT(NewsOf(second).verdicts(), IsEmpty());
+  h.Connect(second);
+  ASSERT_THAT(NewsOf(second).verdicts(), SizeIs(1));
+  // Whether a message was lost with its session nobody knows: ranks tell a repetition by the number.
+  h.Disconnect(first);
+  h.Connect(first);
+  ASSERT_THAT(NewsOf(first).verdicts(), SizeIs(2));
+  EXPECT_NE(NewsOf(first).verdicts(0).number(), 0u);
+  EXPECT_EQ(NewsOf(first).verdicts(0).number(), NewsOf(first).verdicts(1).number());
+  EXPECT_EQ(NewsOf(first).verdicts(0).number(), NewsOf(second).verdicts(0).number());
+}
+
 TEST_F(BlockedRanksTest, ACycleIsAnEventWhereAThreadMayStillEndIt) {
   RunFour();
   Report(first, 1, "a", {1, 2}, /*other_threads=*/1);
