@@ -494,7 +494,8 @@ TEST_F(AgentTest, NewsOfOtherRanksComeUntilTheAgentEnds) {
     std::lock_guard lock(mu);
     return heard.size() == 4;
   }));
-  EXPECT_THAT(heard, ElementsAre("lost 1: killed", "left 2", "verdict: in vain", "verdict: said twice"));
+  EXPECT_THAT(heard,
+              ElementsAre("lost 1: killed", "left 2", "verdict: in vain", "verdict: said twice"));
   daemon_.StopGeneration("rank 2 failed");
   EXPECT_TRUE(testing::Eventually([&] {
     std::lock_guard lock(mu);
