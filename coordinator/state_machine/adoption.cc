@@ -47,6 +47,10 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
       continue;
     }
     carried.insert(job->id());
+    // An exit is judged by the steps that were done before it.
+    for (const auto& [rank, step] : running.steps()) {
+      job->step_beyond = std::max(job->step_beyond, step);
+    }
     v1::Fence fence;
     fence.set_job_id(job->id());
     fence.set_generation(running.generation());
@@ -100,10 +104,6 @@ void Generations::TakeOver(Job& job, Member& member, Node& node,
   v1::Fence fence;
   fence.set_job_id(job.id());
   fence.set_generation(running.generation());
-  // An exit is judged by the steps that were done before it.
-  for (const auto& [rank, step] : running.steps()) {
-    job.step_beyond = std::max(job.step_beyond, step);
-  }
   for (const v1::RankExit& exit : running.exits()) OnRankExit(node, fence, exit);
   for (const int rank : running.running_ranks()) {
     if (rank < member.first_rank || rank >= member.first_rank + member.rank_count) continue;

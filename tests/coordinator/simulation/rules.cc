@@ -61,6 +61,7 @@ void Rules::CheckRow(const StateMachine& machine, const Job& job, const Facts& f
     // Times are relative to another clock; steps and the revision are not durable.
     record.clear_job();
     record.clear_generation_since();
+    record.clear_queued_since();
     record.clear_not_before();
     view.clear_ranks();
     view.clear_progress();

@@ -168,14 +168,26 @@ TEST_F(TermsTest, AQueueTimeoutRunsOn) {
   v1::JobSpec spec = MakeSpec(1, 1);
   *spec.mutable_queue_timeout() = ToProtoDuration(seconds(10));
   const std::string id = h.Submit(spec);
-  h.Advance(seconds(6));
-  h.StartCoordinator();
   h.Advance(seconds(3));
   h.StartCoordinator();
-  h.Advance(milliseconds(999));
+  h.Advance(seconds(1));
+  h.StartCoordinator();
+  h.Advance(milliseconds(5999));
   EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
   h.Advance(milliseconds(1));
   EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_QUEUE_TIMEOUT);
+}
+
+TEST_F(TermsTest, AQueueTimeoutWaitsForTheNodesAfterAnOutage) {
+  v1::JobSpec spec = MakeSpec(1, 1);
+  *spec.mutable_queue_timeout() = ToProtoDuration(seconds(10));
+  const std::string id = h.Submit(spec);
+  h.Advance(seconds(9));
+  h.StartCoordinator();
+  h.Advance(seconds(2));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_QUEUED);
+  h.AddWorker("node1");
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
 }
 
 TEST_F(TermsTest, AQueueTimeoutBeginsAnewWithEachWait) {
