@@ -38,7 +38,7 @@ class TerminalTest : public ::testing::Test {
     arguments.insert(arguments.begin(), std::filesystem::absolute("client/meshrun"));
     return arguments;
   }
-  // A rank reads a line from it to go on.
+  // A rank reads a line from it to go on, once: a second reader may meet the writer that let the first pass.
   std::string Gate(const std::string& name) {
     const std::string path = directory_ + "/" + name;
     EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -104,18 +104,19 @@ TEST_F(TerminalTest, WhatIsPrintedBesideAnOpenLineIsHeldForAMomentAlone) {
 
 TEST_F(TerminalTest, LinesWithoutEndOfSeveralRanksAreRows) {
   const std::string gates[] = {Gate("0"), Gate("1"), Gate("2")};
+  const std::string last_gates[] = {Gate("last0"), Gate("last1"), Gate("last2")};
   Terminal terminal;
   terminal.Start(Meshrun({"run", "--nproc", "3", "--", "sh", "-c",
                           "printf '\\r10%%|#' >&2; read x < " + directory_ +
                               "/$RANK; printf '\\r20%%|#' >&2; echo a line; read x < " +
-                              directory_ + "/$RANK; printf '\\r100%%|\\n' >&2"}));
+                              directory_ + "/last$RANK; printf '\\r100%%|\\n' >&2"}));
   ASSERT_TRUE(terminal.AwaitText("0-2: 10%|#\n"));
   Open(gates[1]);
   ASSERT_TRUE(terminal.AwaitText("0,2: 10%|#\n1: 20%|#\n"));
   ASSERT_TRUE(terminal.AwaitText("1: a line\n0,2: 10%|#\n1: 20%|#\n"));
   for (const int rank : {0, 2}) Open(gates[rank]);
   ASSERT_TRUE(terminal.AwaitText("0-2: 20%|#\n"));
-  for (const std::string& gate : gates) Open(gate);
+  for (const std::string& gate : last_gates) Open(gate);
   EXPECT_EQ(terminal.AwaitEnd(), 0);
   const std::string text = terminal.screen().Text();
   // Of one or of several ranks: how many are merged is a matter of time.
