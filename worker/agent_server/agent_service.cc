@@ -181,11 +181,11 @@ grpc::ServerUnaryReactor* AgentService::RegisterRank(grpc::CallbackServerContext
       return;
     }
     *response = (*found)->PlaceOf(request->rank(), generations_.facts().node_name);
-    generations_.Join(**found, request->rank(), request->in_process());
     log::Debug(
         "a rank has registered",
         {{"job", request->fence().job_id()}, {"rank", request->rank()}, {"pid", request->pid()}});
-    reactor->Finish(grpc::Status::OK);
+    generations_.Join(**found, request->rank(), request->in_process(),
+                      [reactor] { reactor->Finish(grpc::Status::OK); });
   });
   return reactor;
 }
@@ -236,8 +236,12 @@ grpc::ServerUnaryReactor* AgentService::ReportQuiesced(grpc::CallbackServerConte
   loop_.Post([this, reactor, request] {
     const auto found =
         generations_.Authenticate(request->fence(), request->token(), request->rank());
-    if (found.ok()) generations_.ReportQuiesced(**found, request->rank(), request->step());
-    reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
+    if (!found.ok()) {
+      reactor->Finish(rpc::ToGrpc(found.status(), v1::ERROR_ORIGIN_WORKER));
+      return;
+    }
+    generations_.ReportQuiesced(**found, request->rank(), request->step(),
+                                [reactor] { reactor->Finish(grpc::Status::OK); });
   });
   return reactor;
 }

@@ -72,7 +72,7 @@ void Generation::AskForFlightRecords(uint64_t request) {
 
 void Generation::TellQuiesce(const v1::Quiesce& quiesce) {
   *record_.mutable_quiesce() = quiesce;
-  Save();
+  Save([] {});
   TellAll([&](GenerationWatcher& watcher, int) { watcher.OnQuiesce(quiesce); });
 }
 
@@ -117,6 +117,10 @@ bool Generation::Join(int rank, bool in_process) {
 
 void Generation::TakeQuiesced(int rank, int64_t step) {
   (*record_.mutable_quiesced()->mutable_steps())[rank] = step;
+}
+
+void Generation::Save(std::function<void()> done) {
+  processes_->Save(record_, [done = std::move(done)](const absl::Status&) { done(); });
 }
 
 std::chrono::nanoseconds Generation::kill_grace() const {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,7 +58,7 @@ class Generation {
   // A rank stands still after so many steps.
   void TakeQuiesced(int rank, int64_t step);
   // Writes what Join and TakeQuiesced have changed.
-  void Save() { processes_->Save(record_, nullptr); }
+  void Save(std::function<void()> done);
   // A rank of this generation has ended.
   void TakeExit(const v1::RankExit& exit);
 

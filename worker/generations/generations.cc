@@ -196,6 +196,7 @@ void Generations::Drop(const Key& key) {
     processes->Erase(entry->second.generation->record(), entry->second.generation->started());
   }
   host_.loop.Cancel(entry->second.saving);
+  Answer(key, last_answer_);
   entries_.erase(entry);
   if (!KeysOf(*processes).empty()) return;
   RemoveLater(key.first, processes->directory());

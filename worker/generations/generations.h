@@ -119,9 +119,11 @@ class Generations {
   // Errors: as Authenticate.
   absl::StatusOr<v1::RegisterRankResponse> FindSuccessor(const v1::Fence& fence,
                                                          const std::string& token, int rank) const;
-  // The rank has registered.
-  void Join(Generation& generation, int rank, bool in_process);
-  void ReportQuiesced(Generation& generation, int rank, int64_t step);
+  // The rank has registered, or stands still. `answer` is called once a daemon that is started again
+  // knows it: when it is written, or cannot be. A file system that hangs keeps no rank from going on:
+  // after Host::file_timeout `answer` is called, too.
+  void Join(Generation& generation, int rank, bool in_process, std::function<void()> answer);
+  void ReportQuiesced(Generation& generation, int rank, int64_t step, std::function<void()> answer);
   // A rank is blocked, or no longer: reported to the coordinator, and again in a new session.
   void ReportWait(Generation& generation, const v1::WaitReport& report);
   void WithdrawWait(Generation& generation, int rank);
@@ -142,6 +144,8 @@ class Generations {
     bool forgotten = false;
     // Ranks have joined or stand still, and the coordinator was not told.
     bool unsaid = false;
+    // To ranks, in the order of their calls, until that is written.
+    std::map<uint64_t, std::function<void()>> answers;
     // Its record is being written; 0: it has been.
     EventLoop::TimerId saving = 0;
   };
@@ -193,7 +197,9 @@ class Generations {
   void SendExit(const Key& key, const v1::RankExit& exit);
   void SendEnded(const Key& key);
   void SendWaiting(const Key& key, const v1::WaitReport& report);
-  void ScheduleJoined(const Key& key);
+  void SaveJoined(const Key& key, std::function<void()> answer);
+  // Calls the answers up to this number. False: there were none.
+  bool Answer(const Key& key, uint64_t last);
   void SendJoined();
   void ScheduleProgress();
   void SendProgress();
@@ -236,6 +242,7 @@ class Generations {
   std::map<std::string, std::unique_ptr<AgentSocket>> agent_sockets_;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
   bool joined_scheduled_ = false;
+  uint64_t last_answer_ = 0;
   bool progress_scheduled_ = false;
   std::string refusal_;
   std::function<void()> on_adopted_;

@@ -113,6 +113,7 @@ void Generations::OnEnded(RankProcesses& processes) {
     log::Info("a generation has ended on this host",
               {{"job", key.first}, {"generation", key.second}});
     entry.generation->TellEnded();
+    Answer(key, last_answer_);
     SendEnded(key);
     if (const uint32_t port = entry.generation->record().master_port(); port != 0) {
       host_.ports.GiveBack(static_cast<uint16_t>(port));
@@ -164,26 +165,52 @@ void Generations::WithdrawWait(Generation& generation, int rank) {
   Send({generation.fence().job_id(), generation.fence().generation()}, std::move(message));
 }
 
-void Generations::Join(Generation& generation, int rank, bool in_process) {
-  if (!generation.Join(rank, in_process)) return;
-  ScheduleJoined({generation.fence().job_id(), generation.fence().generation()});
+void Generations::Join(Generation& generation, int rank, bool in_process,
+                       std::function<void()> answer) {
+  const Key key = {generation.fence().job_id(), generation.fence().generation()};
+  // Said again by a rank that has waited in vain: what it said first may not be written yet.
+  const bool known = !generation.Join(rank, in_process);
+  if (known && Find(key)->answers.empty()) return answer();
+  SaveJoined(key, std::move(answer));
 }
 
-void Generations::ReportQuiesced(Generation& generation, int rank, int64_t step) {
+void Generations::ReportQuiesced(Generation& generation, int rank, int64_t step,
+                                 std::function<void()> answer) {
   generation.TakeQuiesced(rank, step);
-  ScheduleJoined({generation.fence().job_id(), generation.fence().generation()});
+  SaveJoined({generation.fence().job_id(), generation.fence().generation()}, std::move(answer));
 }
 
-void Generations::ScheduleJoined(const Key& key) {
-  Find(key)->unsaid = true;
+void Generations::SaveJoined(const Key& key, std::function<void()> answer) {
+  Entry& changed = *Find(key);
+  changed.unsaid = true;
+  changed.answers[++last_answer_] = std::move(answer);
   if (std::exchange(joined_scheduled_, true)) return;
   host_.loop.After(kJoinedInterval, [this] {
     joined_scheduled_ = false;
     for (auto& [unsaid, entry] : entries_) {
-      if (entry.unsaid && !entry.generation->ended()) entry.generation->Save();
+      if (entry.answers.empty() || entry.generation->ended()) continue;
+      const Key key = unsaid;
+      const uint64_t last = last_answer_;
+      entry.generation->Save([this, key, last] { Answer(key, last); });
+      host_.loop.After(host_.file_timeout, [this, key, last] {
+        if (!Answer(key, last)) return;
+        log::Warning("ranks are answered before their record is written",
+                     {{"job", key.first},
+                      {"error", Silent(Find(key)->generation->processes()->directory())}});
+      });
     }
     SendJoined();
   });
+}
+
+bool Generations::Answer(const Key& key, uint64_t last) {
+  Entry* const entry = Find(key);
+  bool any = false;
+  while (entry != nullptr && !entry->answers.empty() && entry->answers.begin()->first <= last) {
+    entry->answers.extract(entry->answers.begin()).mapped()();
+    any = true;
+  }
+  return any;
 }
 
 void Generations::SendJoined() {
