@@ -25,6 +25,8 @@ namespace {
 constexpr std::chrono::seconds kUploadTimeout(2);
 // A watch lasts as long as the generation; it is opened anew from time to time.
 constexpr std::chrono::hours kWatchTimeout(24);
+// A daemon that is there again answers at once; else it is asked again.
+constexpr std::chrono::seconds kTellAgainTimeout(1);
 
 // At timeout 0 the store says NOT_FOUND; here a timeout is a timeout.
 absl::Status AsTimeout(const absl::Status& status) {
@@ -369,9 +371,16 @@ void DaemonAgent::ReadEvents(
   request.set_rank(environment_.rank);
   request.set_token(environment_.token);
   bool goes_on = true;
+  bool again = false;
   absl::Status status;
   do {
     status = calls_.Run(After(kWatchTimeout), [&](grpc::ClientContext& context, auto) {
+      if (std::exchange(again, true)) {
+        const absl::Status told = TellWaitAgain();
+        if (absl::IsUnavailable(told) || absl::IsDeadlineExceeded(told)) {
+          return grpc::Status(grpc::StatusCode::UNAVAILABLE, std::string(told.message()));
+        }
+      }
       const auto reader = agent_->WatchGeneration(&context, request);
       v1::WatchGenerationResponse event;
       while (goes_on && reader->Read(&event)) goes_on = listener(event);
@@ -401,25 +410,64 @@ void DaemonAgent::Upload(uint64_t request, std::string flight_record) {
 }
 
 absl::Status DaemonAgent::ReportWait(const WaitReport& report, Milliseconds timeout) {
-  v1::ReportWaitRequest request;
-  *request.mutable_fence() = Fence();
-  request.set_token(environment_.token);
-  *request.mutable_report() = ToProto(report);
-  v1::ReportWaitResponse response;
-  return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
-    return agent_->ReportWait(&context, request, &response);
-  });
+  {
+    MutexLock lock(mu_);
+    waiting_ = report;
+  }
+  return TellWait(After(timeout));
 }
 
 absl::Status DaemonAgent::WithdrawWait(Milliseconds timeout) {
-  v1::WithdrawWaitRequest request;
-  *request.mutable_fence() = Fence();
-  request.set_rank(environment_.rank);
-  request.set_token(environment_.token);
-  v1::WithdrawWaitResponse response;
-  return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
-    return agent_->WithdrawWait(&context, request, &response);
-  });
+  {
+    MutexLock lock(mu_);
+    waiting_.reset();
+  }
+  return TellWait(After(timeout));
+}
+
+absl::Status DaemonAgent::TellWaitAgain() {
+  {
+    MutexLock lock(mu_);
+    if (!waiting_) return absl::OkStatus();
+  }
+  return TellWait(After(kTellAgainTimeout));
+}
+
+absl::Status DaemonAgent::TellWait(Calls::Deadline deadline) {
+  std::optional<WaitReport> waiting;
+  {
+    MutexLock lock(mu_);
+    while (telling_ && told_.WaitUntil(mu_, deadline)) continue;
+    if (telling_) {
+      return absl::DeadlineExceededError("an earlier report of this rank's wait is not answered");
+    }
+    telling_ = true;
+    waiting = waiting_;
+  }
+  absl::Status status;
+  if (waiting) {
+    v1::ReportWaitRequest request;
+    *request.mutable_fence() = Fence();
+    request.set_token(environment_.token);
+    *request.mutable_report() = ToProto(*waiting);
+    v1::ReportWaitResponse response;
+    status = calls_.Run(deadline, [&](grpc::ClientContext& context, auto) {
+      return agent_->ReportWait(&context, request, &response);
+    });
+  } else {
+    v1::WithdrawWaitRequest request;
+    *request.mutable_fence() = Fence();
+    request.set_rank(environment_.rank);
+    request.set_token(environment_.token);
+    v1::WithdrawWaitResponse response;
+    status = calls_.Run(deadline, [&](grpc::ClientContext& context, auto) {
+      return agent_->WithdrawWait(&context, request, &response);
+    });
+  }
+  MutexLock lock(mu_);
+  telling_ = false;
+  told_.NotifyAll();
+  return status;
 }
 
 }  // namespace meshrun::agent

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,6 +72,11 @@ class DaemonAgent : public Agent {
   // Passes each event to `listener` until it returns false.
   void ReadEvents(const std::function<bool(const v1::WatchGenerationResponse&)>& listener);
   void Upload(uint64_t request, std::string flight_record);
+  // Tells the daemon what this rank waits for now. One call at a time: the daemon hears the last
+  // state last.
+  absl::Status TellWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
+  // To a daemon that may have been started anew and then does not know it.
+  absl::Status TellWaitAgain() MESHRUN_EXCLUDES(mu_);
   v1::Fence Fence() const;
 
   // Fills in the fence and, where the request has one, a request id that stays the same over
@@ -100,6 +106,9 @@ class DaemonAgent : public Agent {
   Calls calls_;
   Mutex mu_;
   std::vector<std::thread> watchers_ MESHRUN_GUARDED_BY(mu_);
+  CondVar told_;
+  bool telling_ MESHRUN_GUARDED_BY(mu_) = false;
+  std::optional<WaitReport> waiting_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun::agent

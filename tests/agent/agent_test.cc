@@ -58,6 +58,11 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     std::lock_guard lock(mu_);
     return waiting_;
   }
+  // As a daemon that is started anew.
+  void ForgetWait() {
+    std::lock_guard lock(mu_);
+    waiting_.reset();
+  }
   void AskForFlightRecord(uint64_t request) {
     std::lock_guard lock(mu_);
     asked_ = request;
@@ -519,6 +524,36 @@ TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {
   EXPECT_EQ(FromProto(*daemon_.waiting()), report);
   EXPECT_TRUE(agent.WithdrawWait(kLong).ok());
   EXPECT_FALSE(daemon_.waiting());
+}
+
+TEST_F(AgentTest, ADaemonThatWasStartedAnewHearsForWhatTheRankWaits) {
+  Agent& agent = Connect();
+  std::atomic<int> heard = 0;
+  agent.Watch({.on_left = [&](int) { ++heard; }});
+  v1::PeerNews news;
+  news.add_left(2);
+  daemon_.Tell(news);
+  ASSERT_TRUE(testing::Eventually([&] { return heard == 1; }));
+  WaitReport report;
+  report.rank = 3;
+  report.calls = {{"world", {0, 1, 2, 3}, 17, {}, "barrier number 17", true}};
+  ASSERT_TRUE(agent.ReportWait(report, kLong).ok());
+  // The news are told again to each watch.
+  const auto start_anew = [&] {
+    const int before = heard;
+    EndServer();
+    daemon_.ForgetWait();
+    Serve();
+    return testing::Eventually([&] { return heard > before; });
+  };
+  ASSERT_TRUE(start_anew());
+  ASSERT_TRUE(daemon_.waiting());
+  EXPECT_EQ(FromProto(*daemon_.waiting()), report);
+  // What the rank has withdrawn does not come back.
+  EXPECT_TRUE(agent.WithdrawWait(kLong).ok());
+  ASSERT_TRUE(start_anew());
+  EXPECT_FALSE(daemon_.waiting());
+  agent_.reset();
 }
 
 // As exit() does in a child of a rank: gRPC's threads are not there.
