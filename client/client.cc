@@ -55,26 +55,35 @@ bool Pause(const std::stop_token& stop, nanoseconds time) {
 }
 
 // Runs `attempt` until it succeeds, fails for good, is stopped, or the coordinator has been away
-// for the whole patience. `attempt` sets *alive when there was progress: an answer without news
-// does not end an interruption (a read-only coordinator gives one, and then ends the call).
+// for the whole patience. An answer without news does not end an interruption (a read-only
+// coordinator gives one, and then ends the call). A refusal is final where the next attempt has no
+// other connection, and where it was refused, too.
 absl::Status Persist(const StreamOptions& options,
-                     const std::function<absl::Status(bool* alive)>& attempt) {
+                     const std::function<absl::Status(Attempt*)>& run) {
   auto backoff = std::chrono::milliseconds(20);
   SteadyTime away_since{};
   bool away = false;
+  absl::Status refused;
   while (true) {
     if (options.stop.stop_requested()) return absl::CancelledError("stopped");
-    bool alive = false;
-    const absl::Status status = attempt(&alive);
+    Attempt attempt;
+    const absl::Status status = run(&attempt);
     if (options.stop.stop_requested() && !status.ok()) return absl::CancelledError("stopped");
+    if (attempt.alive) refused = absl::OkStatus();
+    if (absl::IsUnauthenticated(status) && attempt.connects_anew && refused.ok()) {
+      refused = status;
+      continue;
+    }
     if (status.ok() || !IsRetriable(status)) return status;
-    if (alive || !away) {
+    // A certificate that has ended gets no connection, and so no answer that says why.
+    const absl::Status& why = refused.ok() ? status : refused;
+    if (attempt.alive || !away) {
       away = true;
       away_since = std::chrono::steady_clock::now();
       backoff = std::chrono::milliseconds(20);
-      if (options.patience.count() > 0 && options.on_interruption) options.on_interruption(status);
+      if (options.patience.count() > 0 && options.on_interruption) options.on_interruption(why);
     }
-    if (std::chrono::steady_clock::now() - away_since >= options.patience) return status;
+    if (std::chrono::steady_clock::now() - away_since >= options.patience) return why;
     if (!Pause(options.stop, backoff)) return absl::CancelledError("stopped");
     backoff = std::min(backoff * 2, std::chrono::milliseconds(1000));
   }
@@ -165,7 +174,9 @@ const std::string& Client::address() const { return impl_->options.address; }
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) {
   Options resolved = options;
   MESHRUN_ASSIGN_OR_RETURN(resolved.address, NormalizeAddress(options.address));
-  auto channel = rpc::MakeChannel("meshrun", resolved.address, resolved.security);
+  auto channel = rpc::RenewedChannel::Create(
+      [resolved] { return rpc::MakeChannel("meshrun", resolved.address, resolved.security); },
+      [](const std::function<void()>& work) { work(); });
   if (absl::IsNotFound(channel.status()) && resolved.address.starts_with("unix:")) {
     return NoCoordinator(resolved.address, "no such file or directory");
   }
@@ -175,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const Options& options) 
     v1::DescribeClusterRequest request;
     request.set_max_events(1);
     v1::DescribeClusterResponse response;
-    MESHRUN_RETURN_IF_ERROR(client->impl_->Call(*client->impl_->cluster,
+    MESHRUN_RETURN_IF_ERROR(client->impl_->Call(client->impl_->cluster,
                                                 &v1::ClusterService::Stub::DescribeCluster, request,
                                                 &response, resolved.connect_timeout));
   }
@@ -192,8 +203,8 @@ absl::StatusOr<v1::Job> Client::Submit(const v1::JobSpec& spec, bool must_fit,
   v1::SubmitJobResponse response;
   StreamOptions once_more;
   once_more.patience = impl_->options.timeout / 2;
-  const absl::Status status = Persist(once_more, [&](bool*) {
-    return impl_->Call(*impl_->jobs, &v1::JobService::Stub::SubmitJob, request, &response);
+  const absl::Status status = Persist(once_more, [&](Attempt*) {
+    return impl_->Call(impl_->jobs, &v1::JobService::Stub::SubmitJob, request, &response);
   });
   if (IsRetriable(status)) {
     return absl::Status(
@@ -212,12 +223,12 @@ absl::StatusOr<v1::GetJobResponse> Client::Get(const std::string& job_id) {
   request.set_job_id(job_id);
   v1::GetJobResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->jobs, &v1::JobService::Stub::GetJob, request, &response));
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::GetJob, request, &response));
   while (response.next_rank() != 0) {
     request.set_first_rank(response.next_rank());
     v1::GetJobResponse page;
     MESHRUN_RETURN_IF_ERROR(
-        impl_->Call(*impl_->jobs, &v1::JobService::Stub::GetJob, request, &page));
+        impl_->Call(impl_->jobs, &v1::JobService::Stub::GetJob, request, &page));
     if (page.job().generation() != response.job().generation()) return Get(job_id);
     response.mutable_job()->mutable_ranks()->MergeFrom(page.job().ranks());
     response.set_next_rank(page.next_rank());
@@ -234,7 +245,7 @@ absl::StatusOr<std::vector<v1::Job>> Client::List(bool active_only, size_t limit
     request.set_page_size(static_cast<uint32_t>(std::min<size_t>(limit - jobs.size(), 200)));
     v1::ListJobsResponse response;
     MESHRUN_RETURN_IF_ERROR(
-        impl_->Call(*impl_->jobs, &v1::JobService::Stub::ListJobs, request, &response));
+        impl_->Call(impl_->jobs, &v1::JobService::Stub::ListJobs, request, &response));
     for (v1::Job& job : *response.mutable_jobs()) jobs.push_back(std::move(job));
     if (response.next_page_token().empty()) break;
     if (more != nullptr) *more = jobs.size() >= limit;
@@ -251,7 +262,8 @@ absl::StatusOr<std::vector<v1::FlightRecord>> Client::GetFlightRecords(const std
   MESHRUN_RETURN_IF_ERROR(Impl::CheckText(request));
   grpc::ClientContext context;
   rpc::SetTimeout(context, wait + impl_->options.timeout);
-  const auto reader = impl_->jobs->GetFlightRecords(&context, request);
+  const auto stub = impl_->jobs.Get();
+  const auto reader = stub->GetFlightRecords(&context, request);
   std::vector<v1::FlightRecord> records;
   v1::GetFlightRecordsResponse response;
   while (reader->Read(&response)) records.push_back(std::move(*response.mutable_record()));
@@ -267,7 +279,7 @@ absl::StatusOr<v1::Job> Client::Cancel(const std::string& job_id, bool now,
   request.set_reason(reason);
   v1::CancelJobResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->jobs, &v1::JobService::Stub::CancelJob, request, &response));
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::CancelJob, request, &response));
   return std::move(*response.mutable_job());
 }
 
@@ -279,7 +291,7 @@ absl::Status Client::Watch(const std::string& job_id,
   request.set_deltas(true);
   bool ended = false;
   v1::Job last;
-  return Persist(options, [&](bool* alive) -> absl::Status {
+  return Persist(options, [&](Attempt* attempt) -> absl::Status {
     const std::function<bool(v1::WatchJobResponse&)> deliver = [&](v1::WatchJobResponse& response) {
       if (response.has_delta()) {
         *response.mutable_job() = last;
@@ -295,7 +307,7 @@ absl::Status Client::Watch(const std::string& job_id,
       return true;
     };
     const absl::Status status =
-        impl_->Stream(&v1::JobService::Stub::WatchJob, request, options.stop, alive, deliver);
+        impl_->Stream(&v1::JobService::Stub::WatchJob, request, options.stop, attempt, deliver);
     if (status.ok() && !ended) return absl::UnavailableError("the coordinator closed the stream");
     return ended ? absl::OkStatus() : status;
   });
@@ -314,7 +326,7 @@ absl::Status Client::ReadLogs(const LogQuery& query,
   request.set_started_there(query.started_there);
   // The first byte not yet delivered, by rank and stream.
   std::map<std::pair<int, int>, uint64_t> next;
-  return Persist(options, [&](bool* alive) -> absl::Status {
+  return Persist(options, [&](Attempt* attempt) -> absl::Status {
     if (!next.empty()) {
       request.clear_positions();
       request.clear_tail_lines();
@@ -343,7 +355,7 @@ absl::Status Client::ReadLogs(const LogQuery& query,
       on_data(chunk);
       return true;
     };
-    return impl_->Stream(&v1::JobService::Stub::ReadLogs, request, options.stop, alive, deliver);
+    return impl_->Stream(&v1::JobService::Stub::ReadLogs, request, options.stop, attempt, deliver);
   });
 }
 

@@ -6,7 +6,7 @@ namespace meshrun::client {
 
 absl::StatusOr<std::vector<v1::Node>> Client::ListNodes() {
   v1::ListNodesResponse response;
-  MESHRUN_RETURN_IF_ERROR(impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListNodes,
+  MESHRUN_RETURN_IF_ERROR(impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListNodes,
                                       v1::ListNodesRequest(), &response));
   return std::vector<v1::Node>(response.nodes().begin(), response.nodes().end());
 }
@@ -19,21 +19,21 @@ absl::StatusOr<v1::Job> Client::Signal(const std::string& job_id, int signal,
   request.mutable_ranks()->Add(ranks.begin(), ranks.end());
   v1::SignalJobResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->jobs, &v1::JobService::Stub::SignalJob, request, &response));
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::SignalJob, request, &response));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::Job> Client::Update(const v1::UpdateJobRequest& request) {
   v1::UpdateJobResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->jobs, &v1::JobService::Stub::UpdateJob, request, &response));
+      impl_->Call(impl_->jobs, &v1::JobService::Stub::UpdateJob, request, &response));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::DrainNodeResponse> Client::DrainNode(const v1::DrainNodeRequest& request) {
   v1::DrainNodeResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DrainNode, request, &response));
+      impl_->Call(impl_->cluster, &v1::ClusterService::Stub::DrainNode, request, &response));
   return response;
 }
 
@@ -42,7 +42,7 @@ absl::StatusOr<v1::Node> Client::UndrainNode(const std::string& node) {
   request.set_node(node);
   v1::UndrainNodeResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::UndrainNode, request, &response));
+      impl_->Call(impl_->cluster, &v1::ClusterService::Stub::UndrainNode, request, &response));
   return std::move(*response.mutable_node());
 }
 
@@ -52,7 +52,7 @@ absl::StatusOr<v1::Node> Client::RemoveNode(const std::string& node, bool gone) 
   request.set_node(node);
   v1::RemoveNodeResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::RemoveNode, request, &response));
+      impl_->Call(impl_->cluster, &v1::ClusterService::Stub::RemoveNode, request, &response));
   return std::move(*response.mutable_node());
 }
 
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<v1::ClusterEvent>> Client::ListEvents(v1::ListEventsR
   v1::ListEventsResponse response;
   do {
     MESHRUN_RETURN_IF_ERROR(
-        impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::ListEvents, request, &response));
+        impl_->Call(impl_->cluster, &v1::ClusterService::Stub::ListEvents, request, &response));
     for (v1::ClusterEvent& event : *response.mutable_events()) events.push_back(std::move(event));
     if (!events.empty()) request.set_after(events.back().sequence());
   } while (response.more());
@@ -73,7 +73,7 @@ absl::StatusOr<v1::DescribeClusterResponse> Client::DescribeCluster(uint32_t max
   request.set_max_events(max_events);
   v1::DescribeClusterResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      impl_->Call(*impl_->cluster, &v1::ClusterService::Stub::DescribeCluster, request, &response));
+      impl_->Call(impl_->cluster, &v1::ClusterService::Stub::DescribeCluster, request, &response));
   return response;
 }
 

@@ -12,12 +12,18 @@
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <latch>
+#include <set>
 #include <thread>
 
+#include "core/certificates/certificate.h"
+#include "core/mutex.h"
 #include "core/os/fd.h"
+#include "core/rpc/security.h"
 #include "core/rpc/status_conversion.h"
 #include "meshrun/v1/cluster_service.grpc.pb.h"
 #include "meshrun/v1/job_service.grpc.pb.h"
+#include "tests/core/support/certificates.h"
 
 namespace meshrun::client {
 namespace {
@@ -366,6 +372,136 @@ TEST_F(ClientTest, LogsResumeAtTheirOffsetsAndNoByteComesTwice) {
   ASSERT_EQ(again.positions_size(), 2);
   EXPECT_EQ(again.positions(0).offset(), 6u);
   EXPECT_EQ(again.positions(1).offset(), 3u);
+}
+
+// Against a server that asks for certificates, and refuses those with some names.
+class RenewedCertificateTest : public ClientTest {
+ protected:
+  RenewedCertificateTest() {
+    Use("ada");
+    const auto standing = [this](std::string_view pem) {
+      const auto shown = certificates::ReadCertificate(pem);
+      MutexLock lock(mu_);
+      if (!shown.ok() || !denied_.contains(shown->common_name)) return absl::OkStatus();
+      ++refused_;
+      return absl::UnauthenticatedError(shown->common_name + " is on the deny list");
+    };
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0",
+                             *rpc::ServerCredentials("test", "127.0.0.1:0",
+                                                     {.tls = authority_.Sign("server")}, standing),
+                             &port);
+    builder.RegisterService(static_cast<v1::JobService::Service*>(&fake_));
+    builder.RegisterService(static_cast<v1::ClusterService::Service*>(&fake_));
+    secure_server_ = builder.BuildAndStart();
+    Options options;
+    options.address = "127.0.0.1:" + std::to_string(port);
+    options.security.tls = {.cert = directory_ + "/client.crt",
+                            .key = directory_ + "/client.key",
+                            .ca = authority_.ca_file()};
+    auto client = Client::Connect(options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    if (client.ok()) client_ = *std::move(client);
+  }
+  ~RenewedCertificateTest() override { secure_server_->Shutdown(std::chrono::system_clock::now()); }
+
+  // What lies in the client's files from now on.
+  void Use(const std::string& name, std::chrono::seconds lasts = std::chrono::hours(1)) {
+    const rpc::TlsFiles files = authority_.Sign(name, {.lasts = lasts});
+    constexpr auto kReplace = std::filesystem::copy_options::overwrite_existing;
+    std::filesystem::copy_file(files.cert, directory_ + "/client.crt", kReplace);
+    std::filesystem::copy_file(files.key, directory_ + "/client.key", kReplace);
+  }
+  void Deny(const std::string& name) {
+    MutexLock lock(mu_);
+    denied_.insert(name);
+  }
+  // Calls that were refused before the service saw them.
+  int refused() {
+    MutexLock lock(mu_);
+    return refused_;
+  }
+  // How an open stream ends.
+  static grpc::Status Denied() {
+    return Answer(absl::UnauthenticatedError("ada is on the deny list"));
+  }
+
+  const meshrun::testing::CertificateAuthority authority_{"ours", directory_};
+  Mutex mu_;
+  std::set<std::string> denied_ MESHRUN_GUARDED_BY(mu_);
+  int refused_ MESHRUN_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<grpc::Server> secure_server_;
+};
+
+TEST_F(RenewedCertificateTest, StreamsThatAreRefusedTogetherGoOnOverOneNewConnection) {
+  std::latch both(2);
+  fake_.watch = [&](grpc::ServerContext*, grpc::ServerWriter<v1::WatchJobResponse>* writer,
+                    int attempt) {
+    writer->Write(At(attempt == 0 ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_SUCCEEDED, attempt + 1));
+    if (attempt > 0) return grpc::Status::OK;
+    Use("ada-2");
+    Deny("ada");
+    both.arrive_and_wait();
+    return Denied();
+  };
+  fake_.logs = [&](grpc::ServerWriter<v1::ReadLogsResponse>* writer, int attempt) {
+    Send(writer, 0, attempt == 0 ? 0 : 4, attempt == 0 ? "one " : "two");
+    if (attempt > 0) return grpc::Status::OK;
+    both.arrive_and_wait();
+    return Denied();
+  };
+  auto logs = std::async(std::launch::async, [&] { return Read({.job_id = "j-1"}); });
+  std::vector<v1::JobState> seen;
+  const absl::Status watched =
+      client_->Watch("j-1", [&](const v1::Job& job) { seen.push_back(job.state()); });
+  EXPECT_TRUE(watched.ok()) << watched;
+  EXPECT_THAT(seen, ElementsAre(v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED));
+  const absl::Status read = logs.get();
+  EXPECT_TRUE(read.ok()) << read;
+  EXPECT_EQ(text_[0], "one two");
+  EXPECT_EQ(refused(), 0) << "nothing was asked over the old connection again";
+  EXPECT_TRUE(client_->List().ok());
+}
+
+TEST_F(RenewedCertificateTest, ACallThatIsRefusedIsMadeOnceMoreOverANewConnection) {
+  Use("ada-2");
+  Deny("ada");
+  const auto jobs = client_->List();
+  EXPECT_TRUE(jobs.ok()) << jobs.status();
+  EXPECT_EQ(refused(), 1);
+}
+
+TEST_F(RenewedCertificateTest, ANewCertificateThatIsRefusedTooEndsIt) {
+  fake_.watch = [&](auto*, auto*, int) {
+    Use("ada-2");
+    Deny("ada");
+    Deny("ada-2");
+    return Denied();
+  };
+  const absl::Status watched = client_->Watch("j-1", [](const v1::Job&) {});
+  EXPECT_EQ(watched.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(watched.message(), "ada-2 is on the deny list");
+  EXPECT_EQ(refused(), 1);
+  EXPECT_EQ(fake_.watches, 1);
+}
+
+// TLS refuses it: nothing but the first answer says why.
+TEST_F(RenewedCertificateTest, ACertificateThatHasEndedIsTheReasonOfTheInterruption) {
+  fake_.watch = [&](auto*, auto*, int) {
+    Use("ada", std::chrono::minutes(-5));
+    return Answer(absl::UnauthenticatedError("the certificate of 'ada' has ended"));
+  };
+  StreamOptions options;
+  options.patience = milliseconds(200);
+  std::vector<std::string> interruptions;
+  options.on_interruption = [&](const absl::Status& status) {
+    interruptions.emplace_back(status.message());
+  };
+  const absl::Status watched = client_->Watch(
+      "j-1", [](const v1::Job&) {}, options);
+  EXPECT_EQ(watched.code(), absl::StatusCode::kUnauthenticated) << watched;
+  EXPECT_THAT(interruptions, ElementsAre("the certificate of 'ada' has ended"));
 }
 
 TEST(ClientAddressTest, AddressesAreCompletedOrRefused) {
