@@ -33,6 +33,13 @@ int RankOf(const Job& job, const Member& member, const v1::RankExit& exit) {
   return -1;
 }
 
+// The rest of a sentence on a worker that has stopped its ranks.
+std::string WhyStopped(const v1::RankExit& exit) {
+  if (exit.orphaned()) return ": it had lost its coordinator";
+  const std::string& why = exit.error_message();
+  return why.empty() ? "" : ": " + why.substr(0, why.find('\n'));
+}
+
 }  // namespace
 
 void Generations::OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit) {
@@ -94,8 +101,7 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   }
   if (exit.teardown()) {
     Fail(job, v1::FAILURE_CAUSE_NODE_LOST,
-         fmt::format("the worker on {} stopped its ranks{}", node.record.name(),
-                     exit.orphaned() ? ": it had lost its coordinator" : ""),
+         fmt::format("the worker on {} stopped its ranks{}", node.record.name(), WhyStopped(exit)),
          &node, &exit);
     return;
   }

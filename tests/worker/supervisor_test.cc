@@ -280,6 +280,49 @@ TEST(SupervisorTest, RanksDieWithTheirSupervisor) {
   EXPECT_TRUE(AwaitGone(rank));
 }
 
+// By default most of these would end it, some would stop it.
+TEST(SupervisorTest, ASignalThatIsMeantForARankIsIgnored) {
+  SupervisorHarness supervisor;
+  supervisor.AddRank("echo $$ > pid; exec sleep 1000");
+  supervisor.Spawn();
+  supervisor.Connect();
+  supervisor.Start();
+  const pid_t rank = AwaitPid(supervisor.Path("pid"));
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
+                           SIGPWR, SIGXCPU, SIGXFSZ, SIGSTKFLT, SIGTSTP, SIGTTIN, SIGRTMIN}) {
+    ASSERT_EQ(::kill(supervisor.pid(), signal), 0);
+  }
+  const v1::SupervisorState state = supervisor.Connect();
+  EXPECT_FALSE(state.ended());
+  ASSERT_EQ(state.processes_size(), 1);
+  EXPECT_EQ(state.processes(0).pid(), rank);
+  EXPECT_EQ(state.exits_size(), 0);
+  EXPECT_EQ(::kill(rank, 0), 0);
+}
+
+TEST(SupervisorTest, ASignalThatStopsTheRanksIsToldAsTheCause) {
+  for (const auto& [signal, name] :
+       {std::pair(SIGTERM, "SIGTERM"), {SIGINT, "SIGINT"}, {SIGQUIT, "SIGQUIT"}}) {
+    SupervisorHarness supervisor;
+    supervisor.AddRank("exit 0");
+    supervisor.AddRank("echo $$ > pid; exec sleep 1000");
+    supervisor.Spawn();
+    supervisor.Connect();
+    supervisor.Start();
+    EXPECT_EQ(supervisor.AwaitExits(1)[0].error_message(), "");
+    const pid_t rank = AwaitPid(supervisor.Path("pid"));
+    ASSERT_EQ(::kill(supervisor.pid(), signal), 0);
+    const auto exit = supervisor.Await(Response::kRankExit);
+    ASSERT_TRUE(exit.has_value()) << name;
+    EXPECT_EQ(exit->rank_exit().signal(), SIGTERM) << "with the grace that the job has";
+    EXPECT_TRUE(exit->rank_exit().teardown());
+    EXPECT_EQ(exit->rank_exit().error_message(),
+              std::string("the ranks' supervisor was sent ") + name);
+    EXPECT_TRUE(AwaitGone(rank));
+    EXPECT_TRUE(supervisor.Await(Response::kEnded));
+  }
+}
+
 TEST(SupervisorTest, ForwardsReportsAndIgnoresWhatIsNone) {
   SupervisorHarness supervisor;
   supervisor.AddRank("while [ ! -e done ]; do sleep 0.01; done");

@@ -14,6 +14,7 @@
 
 #include "core/os/boot_time.h"
 #include "core/os/files.h"
+#include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/status.h"
 #include "worker/supervisor/process_tree.h"
@@ -32,6 +33,24 @@ constexpr milliseconds kLinger(200);
 constexpr milliseconds kKillAgain(20);
 constexpr milliseconds kKillAgainAtMost(1000);
 
+// All but those by which the kernel tells of this process's own faults. Most would end it by default,
+// and its ranks with it: nobody would know of what.
+sigset_t HandledSignals() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) {
+    sigdelset(&set, fault);
+  }
+  return set;
+}
+
+bool StopsRanks(int signal) { return signal == SIGTERM || signal == SIGINT || signal == SIGQUIT; }
+
+// By default nothing happens, or a stopped process goes on: nobody means anything by it.
+bool IsRoutine(int signal) {
+  return signal == SIGCHLD || signal == SIGCONT || signal == SIGWINCH || signal == SIGURG;
+}
+
 // To the rank's process group: a shell between us and the program passes no signal on. Right after
 // the fork the group does not exist yet.
 void Terminate(pid_t pid) {
@@ -49,9 +68,7 @@ absl::StatusOr<std::unique_ptr<Supervisor>> Supervisor::Create(SupervisorOptions
 absl::Status Supervisor::Bind() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::signal(SIGPIPE, SIG_IGN);
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  const sigset_t set = HandledSignals();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return os::ErrnoStatus(errno, "signalfd");
@@ -349,12 +366,23 @@ void Supervisor::Reap() {
 
 void Supervisor::ReadSignals() {
   signalfd_siginfo info;
-  bool terminate = false;
+  std::string terminated_by;
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-    terminate |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
+    const int signal = static_cast<int>(info.ssi_signo);
+    const std::string name = os::SignalName(signal);
+    if (StopsRanks(signal)) {
+      terminated_by = name;
+    } else if (!IsRoutine(signal)) {
+      Say(fmt::format("ignored {}, which was sent to this supervisor and not to a rank", name));
+    }
   }
   Reap();
-  if (terminate) Stop(FromProto(options_.launch.kill_grace()));
+  if (terminated_by.empty()) return;
+  if (running_ > 0 && !stop_sent_) {
+    stopped_by_ = fmt::format("the ranks' supervisor was sent {}", terminated_by);
+    Say(fmt::format("stopping its ranks: {}", stopped_by_));
+  }
+  Stop(FromProto(options_.launch.kill_grace()));
 }
 
 }  // namespace meshrun::worker

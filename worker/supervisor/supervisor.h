@@ -9,6 +9,7 @@
 //   RUNNING, STOPPING  --all ranks have exited, some child is left for a moment--> KILLING
 //   any but ENDED      --lease over or lifeline broken--> KILLING; the process exits after ENDED
 //   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
+//   RUNNING            --SIGTERM, SIGINT, SIGQUIT--> STOPPING, as by a stop; no other signal ends it
 //
 // One thread that decides, one poll loop, no gRPC; another thread copies the ranks' output
 // (output_copier.h). The daemon speaks to it through "sup.sock" in the
@@ -151,6 +152,8 @@ class Supervisor {
   // Came during the search.
   std::optional<v1::SupervisorStart> start_;
   bool stop_sent_ = false;
+  // A sentence, where a signal that this process was sent has stopped the ranks.
+  std::string stopped_by_;
   bool released_ = false;
   // No daemon will ask for the exits: end with the ranks.
   bool abandoned_ = false;

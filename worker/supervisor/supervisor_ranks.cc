@@ -226,6 +226,9 @@ void Supervisor::CompleteExit(Rank& rank) {
   rank.drained_by = Time::max();
   --running_;
   if (rank.wait_status != 0) ReadLeftBehind(rank.launch, &rank.exit);
+  if (rank.exit.teardown() && rank.exit.error_message().empty()) {
+    rank.exit.set_error_message(stopped_by_);
+  }
   FinishExit(rank);
 }
 

@@ -139,8 +139,11 @@ TEST_F(GenerationTest, AWorkerThatStopsItsRanksIsTheCauseAndNotTheRank) {
   const std::string id = h.Submit(MakeSpec(2, 1));
   auto requests = worker.Exit(id, 0, 0, SIGTERM);
   requests.front().mutable_rank_exit()->set_teardown(true);
+  requests.front().mutable_rank_exit()->set_error_message("the supervisor was sent SIGTERM\nor so");
   h.Say(worker, requests);
   EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_NODE_LOST);
+  EXPECT_EQ(h.job(id).failure().message(),
+            "the worker on node1 stopped its ranks: the supervisor was sent SIGTERM");
 }
 
 TEST_F(GenerationTest, ARankThatItsWorkerStoppedHasNotFinishedHoweverItEnded) {
