@@ -283,6 +283,47 @@ TEST(ProcessTreeTest, NothingForksAwayFromAKillByTheEnvironment) {
   for (const pid_t pid : table.alive()) EXPECT_EQ(table.Environment(pid), "T=2\0"s);
 }
 
+// 10 and 11 are two ranks of one supervisor.
+FakeTable Ranks() {
+  using namespace std::string_literals;
+  FakeTable table;
+  table.Add(1, 0, "T=0\0"s);
+  table.Add(2, 0);
+  table.Add(10, 1, "T=1\0"s);
+  table.Add(11, 1, "T=2\0"s);
+  table.Add(20, 10);
+  table.Add(21, 10, "T=1\0"s);
+  table.Add(22, 10);
+  // Not below the supervisor.
+  table.Add(40, 2);
+  table.Add(41, 2, "T=1\0"s);
+  for (const pid_t pid : {11, 21, 22, 41}) table.at(pid).process.session = pid;
+  for (const pid_t pid : {10, 20, 40}) table.at(pid).process.session = 10;
+  return table;
+}
+
+TEST(ProcessTreeTest, WhatARankHasStartedIsOfItsSessionOrHasItsEnvironment) {
+  FakeTable table = Ranks();
+  EXPECT_EQ(KillSession(1, 10, "T=1", table), 3);
+  // 22 has left both behind.
+  EXPECT_THAT(table.alive(), ElementsAre(1, 2, 11, 22, 40, 41));
+  EXPECT_EQ(KillSession(1, 10, "T=1", table), 0);
+  EXPECT_EQ(table.signals.size(), 6u);
+}
+
+TEST(ProcessTreeTest, NothingForksAwayFromTheKillOfARank) {
+  FakeTable table = Ranks();
+  table.between = [&table] {
+    for (const pid_t pid : {20, 21}) {
+      if (!table.at(pid).stopped && table.alive().size() < 100) {
+        table.at(table.Fork(pid)).process.session = table.at(pid).process.session;
+      }
+    }
+  };
+  EXPECT_GT(KillSession(1, 10, "T=1", table), 3);
+  EXPECT_THAT(table.alive(), ElementsAre(1, 2, 11, 22, 40, 41));
+}
+
 // Also one that begins with a 9.
 TEST(RealProcessTreeTest, AllNumbersOfProcAreListed) {
   pid_t nine = -1;
