@@ -4,8 +4,9 @@ import os
 import pathlib
 import re
 import subprocess
+import time
 
-from harness import ROOT, bazel, binary, check, cuda_flags, passed, skip_soak
+from harness import ROOT, bazel, binary, check, cuda_flags, passed, skip_soak, slow
 
 
 def last_line(text):
@@ -62,3 +63,18 @@ def program_verdict(command, timeout, left_out="", speed=False):
         check(done.returncode == 0, f"exited {done.returncode} after: {figures}")
         return passed(figures, left_out)
     return ("slow" if speed and verdict == "short" else verdict), figures
+
+
+def time_of_tools_test(began, warm_seconds):
+    """Within tools/test: what this list adds to it, and may add when warm. Else tools/test itself, cold and warm, which runs
+    every list."""
+    if skip_soak():
+        seconds = time.monotonic() - began
+        figures = f"this list adds {seconds:.0f} s to a warm tools/test"
+        return (passed(figures, left_out="tools/test itself") if seconds <= warm_seconds else
+                slow(figures, f"{warm_seconds} s"))
+    done = subprocess.run([ROOT / "tests/acceptance/walking_system", "--only", "2"], cwd=ROOT, capture_output=True, text=True,
+                          timeout=4 * 3600)
+    said = [line for line in done.stdout.splitlines() if line.startswith("2 ")]
+    check(said and done.returncode == 0, said[-1] if said else last_line(done.stdout + done.stderr))
+    return passed(said[-1])
