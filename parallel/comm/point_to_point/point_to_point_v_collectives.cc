@@ -157,10 +157,13 @@ struct Check {
 
 }  // namespace
 
-// What every rank must say alike, in words.
+// What every rank must say alike, in words; none where nobody compares.
 struct PointToPointVCollectives::Agreed {
-  explicit Agreed(const char* name) : text(name) {}
+  Agreed(const char* name, bool is_compared) : is_compared(is_compared) {
+    if (is_compared) text = name;
+  }
   void add(const at::Tensor& tensor, int64_t dim, int64_t other_dim) {
+    if (!is_compared) return;
     std::vector<int64_t> shape = tensor.sizes().vec();
     shape[static_cast<size_t>(dim)] = shape[static_cast<size_t>(other_dim)] = -1;
     text += fmt::format(" of {} [{}] along dim {}", c10::toString(tensor.scalar_type()),
@@ -168,10 +171,15 @@ struct PointToPointVCollectives::Agreed {
     if (other_dim != dim) text += fmt::format(" to {}", other_dim);
   }
   void add(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim) {
+    if (!is_compared) return;
     add(tensor, dim, dim);
     text += fmt::format(", sizes [{}]", fmt::join(sizes, ", "));
   }
+  void add_root(const char* preposition, int root) {
+    if (is_compared) text += fmt::format(" {} rank {}", preposition, root);
+  }
 
+  const bool is_compared;
   std::string text;
 };
 
@@ -359,7 +367,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather_v(const a
                                                                          at::IntArrayRef sizes,
                                                                          int64_t dim, VCall call) {
   return as_work(OpType::ALLGATHER, [&] {
-    Agreed agreed("all_gather_v");
+    Agreed agreed("all_gather_v", compare_ != nullptr);
     Check check{std::move(call.problem)};
     if (check.sizes(sizes, size_) &&
         check.extent(input, dim, sizes[static_cast<size_t>(rank_)], "input") &&
@@ -394,7 +402,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_v(
     const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
     VCall call) {
   return as_work(OpType::REDUCE_SCATTER, [&] {
-    Agreed agreed("reduce_scatter_v");
+    Agreed agreed("reduce_scatter_v", compare_ != nullptr);
     Check check{std::move(call.problem)};
     if (check.sizes(sizes, size_) && check.extent(input, dim, sum(sizes), "input") &&
         check.extent(output, dim, sizes[static_cast<size_t>(rank_)], "output") &&
@@ -439,12 +447,12 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_v(const at::T
                                                                      int64_t dim, int root,
                                                                      VCall call) {
   return as_work(OpType::GATHER, [&] {
-    Agreed agreed("gather_v");
+    Agreed agreed("gather_v", compare_ != nullptr);
     Check check{std::move(call.problem)};
     if (check.sizes(sizes, size_) && check.root(root, size_) &&
         check.extent(input, dim, sizes[static_cast<size_t>(rank_)], "input")) {
       agreed.add(input, sizes, dim);
-      agreed.text += fmt::format(" to rank {}", root);
+      agreed.add_root("to", root);
       if (rank_ == root && check.extent(output, dim, sum(sizes), "output")) {
         check.alike(output, input, dim);
       }
@@ -471,12 +479,12 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::
                                                                       int64_t dim, int root,
                                                                       VCall call) {
   return as_work(OpType::SCATTER, [&] {
-    Agreed agreed("scatter_v");
+    Agreed agreed("scatter_v", compare_ != nullptr);
     Check check{std::move(call.problem)};
     if (check.sizes(sizes, size_) && check.root(root, size_) &&
         check.extent(output, dim, sizes[static_cast<size_t>(rank_)], "output")) {
       agreed.add(output, sizes, dim);
-      agreed.text += fmt::format(" from rank {}", root);
+      agreed.add_root("from", root);
       if (rank_ == root && check.extent(input, dim, sum(sizes), "input")) {
         check.alike(output, input, dim);
       }
@@ -504,7 +512,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
     const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
     const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim, VCall call) {
   return as_work(OpType::ALLTOALL, [&] {
-    Agreed agreed("all_to_all_v");
+    Agreed agreed("all_to_all_v", compare_ != nullptr);
     Check check{std::move(call.problem)};
     if (check.sizes(input_sizes, size_) && check.sizes(output_sizes, size_) &&
         check.extent(input, input_dim, sum(input_sizes), "input") &&
