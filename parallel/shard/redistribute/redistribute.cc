@@ -6,6 +6,7 @@
 
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/ops/empty.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
 #include "fmt/format.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/planned_collective.h"
@@ -42,6 +43,14 @@ at::Tensor narrow_to(at::Tensor tensor, const Box& part) {
     }
   }
   return tensor;
+}
+
+// Whoever waits may do so on another stream than the call's, to which the allocator gives the
+// memory back.
+void record_on_current_stream(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  guard.recordDataPtrOnStream(tensor.storage().data_ptr(), guard.getStream(tensor.device()));
 }
 
 // `finish` runs after the transfer: at once, or where `work` is waited for.
@@ -102,16 +111,21 @@ at::Tensor exchange(const PreparedStepPtr& prepared, const at::Tensor& local, Wo
         .copy_(narrow_to(local, step.sent[rank]));
     offset += step.sent_sizes[rank];
   }
-  WorkPtr transfer;
-  at::Tensor arrived;
-  if (step.is_on_wire) arrived = (*prepared->collective)(packed, &transfer);
-  at::Tensor result = at::empty(step.shape, local.options());
-  if (numel(step.own_from) > 0) {
+  const at::Tensor result = at::empty(step.shape, local.options());
+  const auto place_own = [&] {
+    if (numel(step.own_from) == 0) return;
     narrow_to(result, step.own_to).copy_(narrow_to(local, step.own_from));
-  }
+  };
+  // The Work of a GPU covers only what is on its stream before the call.
+  if (!local.is_cpu() || !step.is_on_wire) place_own();
   if (!step.is_on_wire) return result;
+  WorkPtr transfer;
+  const at::Tensor arrived = (*prepared->collective)(packed, &transfer);
+  // While the others' are on their way.
+  if (local.is_cpu()) place_own();
   finish_after(std::move(transfer), work, [prepared, arrived, result] {
     const at::AutoDispatchBelowADInplaceOrView guard;
+    record_on_current_stream(result);
     int64_t begin = 0;
     for (size_t rank = 0; rank < prepared->step.received.size(); ++rank) {
       const int64_t size = prepared->step.received_sizes[rank];

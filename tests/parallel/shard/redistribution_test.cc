@@ -1,9 +1,13 @@
 // Redistribution between real ranks: bit-equal parts for every pair of layouts, gradients in the
 // placements asked for, transfers that go on.
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -14,6 +18,8 @@
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/shard/drawn_layouts.h"
+#include "tests/parallel/support/fake_streams.h"
+#include "tests/parallel/support/nccl_stand_in.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
@@ -261,6 +267,59 @@ void disagree(const JoinedWorld& world) {
   EXPECT_TRUE(at::equal(x.full_tensor(), numbered({7, 3}))) << "the group is of no use any more";
 }
 
+// While it lives: how many calls of the backend were made before each copy of this thread's.
+class CallsBeforeCopies {
+ public:
+  explicit CallsBeforeCopies(NcclStandIn& backend) {
+    backend_ = &backend;
+    calls_ = 0;
+    before_ = {};
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&CallsBeforeCopies::start).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~CallsBeforeCopies() { at::removeCallback(handle_); }
+  CallsBeforeCopies(const CallsBeforeCopies&) = delete;
+  CallsBeforeCopies& operator=(const CallsBeforeCopies&) = delete;
+
+  std::vector<size_t> take() { return std::exchange(before_, {}); }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) != "aten::copy_") return nullptr;
+    calls_ += backend_->calls().size();
+    before_.push_back(calls_);
+    return nullptr;
+  }
+
+  at::CallbackHandle handle_ = 0;
+  inline static NcclStandIn* backend_ = nullptr;
+  inline static size_t calls_ = 0;
+  inline static std::vector<size_t> before_;
+};
+
+// A Work of a GPU covers what is queued on the stream of the call before it, and whoever waits may do
+// so on another stream.
+void place_the_own_part_before_the_call(const JoinedWorld& world) {
+  FakeStreams& streams = FakeStreams::install();
+  const ShardMesh::Ptr mesh = mesh_of_world({2, 2});
+  const auto backend = c10::make_intrusive<NcclStandIn>(world.rank, world.size);
+  mesh->group()->setBackend(c10::DeviceType::Meta, c10d::ProcessGroup::MPI, backend);
+  // A row to a column: one element stays, and three go at once, since two hops would move more.
+  const SpecPtr from = make_spec(mesh, ShardLayout::split({2, 2}, {Shard(0), Shard(0)}, {4, 4}));
+  const SpecPtr to = make_spec(mesh, ShardLayout::split({2, 2}, {Shard(1), Shard(1)}, {4, 4}));
+  const at::Tensor part = at::empty(from->local_shape(), at::device(at::kMeta).dtype(at::kFloat));
+  CallsBeforeCopies copies(*backend);
+  c10::intrusive_ptr<c10d::Work> work;
+  const at::Tensor moved = redistribute_local(part, from, to, &work);
+  ASSERT_TRUE(work);
+  EXPECT_EQ(copies.take(), std::vector<size_t>(3 + 1));
+  EXPECT_EQ(backend->calls().size(), 6u);
+  streams.use(5);
+  work->wait();
+  EXPECT_EQ(copies.take().size(), 3u);
+  EXPECT_TRUE(streams.is_recorded(moved, 5));
+}
+
 void redistribute_all() {
   const JoinedWorld world;
   move_between_all_placements(world);
@@ -277,12 +336,23 @@ void disagree_on_redistribution() {
   disagree(world);
 }
 
-const bool kRegistered = register_rank_function("redistribute", redistribute_all) &&
-                         register_rank_function("disagree", disagree_on_redistribution);
+void redistribute_on_a_device() {
+  const JoinedWorld world;
+  place_the_own_part_before_the_call(world);
+}
+
+const bool kRegistered =
+    register_rank_function("redistribute", redistribute_all) &&
+    register_rank_function("disagree", disagree_on_redistribution) &&
+    register_rank_function("redistribute_on_a_device", redistribute_on_a_device);
 
 TEST(RedistributionTest, MovesThePartsAndTheirGradientsBitEqual) {
   run_in_worlds("redistribute", {1, 2, 3, 4}, {"ucx"});
   run_in_worlds("redistribute", {3}, {"gloo"});
+}
+
+TEST(RedistributionTest, OnADeviceWhatARankKeepsIsInPlaceBeforeTheCall) {
+  run_in_worlds("redistribute_on_a_device", {4}, {"ucx"});
 }
 
 TEST(RedistributionTest, RanksThatDisagreeHearOfIt) { run_in_worlds("disagree", {3}, {"ucx"}); }
