@@ -14,6 +14,8 @@
 // Construction, the forward call (if buffers are broadcast) and the backward pass are collective:
 // all ranks of the group take part, in the same order.
 //
+// MESHRUN_TRACE_DIR makes each rank write a trace of its steps for chrome://tracing (step_trace.h).
+//
 // Threads: one at a time per module, as for any LibTorch module.
 //
 // Errors: c10::ValueError on every rank if options do not fit the module, if a module has nothing

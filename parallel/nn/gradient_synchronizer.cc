@@ -23,6 +23,7 @@
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/bfloat16_gradients.h"
 #include "parallel/nn/module_agreement.h"
+#include "parallel/nn/step_trace.h"
 
 namespace meshrun::detail {
 namespace {
@@ -232,9 +233,14 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();
   const SideStream side_stream(device_);
-  const std::string difference =
-      find_difference(*options_.process_group, device_, describe(options_), describe(state),
-                      find_problem(state, options_, device_));
+  std::string problem = find_problem(state, options_, device_);
+  if (problem.empty()) {
+    const int rank = DistributedManager::is_initialized() ? DistributedManager::get().rank()
+                                                          : options_.process_group->getRank();
+    trace_ = StepTrace::from_environment(rank, device_, problem);
+  }
+  const std::string difference = find_difference(*options_.process_group, device_,
+                                                 describe(options_), describe(state), problem);
   TORCH_CHECK_VALUE(difference.empty(), "DistributedDataParallel: ", difference);
   broadcast_from_rank_0(state.values());
   build_reducer(module);
@@ -258,15 +264,18 @@ void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
   // Gradients come about in the reverse order of registration.
   std::reverse(buckets.begin(), buckets.end());
   names_ = trained.names;
+  const auto group = trace_ ? trace_->traced(options_.process_group) : options_.process_group;
   reducer_ = std::make_shared<c10d::Reducer>(
-      std::move(trained.tensors), std::move(buckets), options_.process_group,
-      std::move(trained.sparse), cap, options_.find_unused_parameters,
-      options_.gradient_as_bucket_view, std::move(trained.names), first_cap,
+      std::move(trained.tensors), std::move(buckets), group, std::move(trained.sparse), cap,
+      options_.find_unused_parameters, options_.gradient_as_bucket_view, std::move(trained.names),
+      first_cap,
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   if (options_.static_graph) reducer_->set_static_graph();
   if (options_.bfloat16_gradients) {
-    reducer_->register_comm_hook(make_bfloat16_hook(options_.process_group));
+    auto hook = make_bfloat16_hook(options_.process_group);
+    if (trace_) hook = trace_->traced(std::move(hook), at::kBFloat16);
+    reducer_->register_comm_hook(std::move(hook));
   }
 }
 
@@ -285,6 +294,7 @@ void GradientSynchronizer::before_forward(const torch::nn::Module& module) {
       reducer_->rebuild_buckets();
     });
   }
+  if (trace_ && at::GradMode::is_enabled() && synchronise_backward_) trace_->begin_forward();
   if (options_.broadcast_buffers && synchronise_buffers_) {
     std::vector<Tensor> buffers = module.buffers();
     std::erase_if(buffers, [](const Tensor& buffer) { return !buffer.defined(); });
@@ -320,6 +330,7 @@ void GradientSynchronizer::after_forward(const std::vector<Tensor*>& outputs) {
       }
     }
   }
+  if (trace_ && synchronise_buffers_) trace_->end_forward(outputs);
   if (options_.output_device) {
     for (Tensor* output : outputs) {
       if (output->defined()) *output = output->to(*options_.output_device);

@@ -55,6 +55,8 @@ struct DistributedDataParallelOptions {
 
 namespace detail {
 
+class StepTrace;
+
 class GradientSynchronizer {
  public:
   // Compares the ranks' modules and options, gives all of them rank 0's state, builds the reducer.
@@ -89,6 +91,7 @@ class GradientSynchronizer {
 
   DistributedDataParallelOptions options_;
   c10::Device device_ = c10::kCPU;
+  std::shared_ptr<StepTrace> trace_;  // null: nobody asks for one
   std::shared_ptr<c10d::Reducer> reducer_;
   // Of the parameters, in the reducer's order.
   std::unordered_map<size_t, std::string> names_;

@@ -29,8 +29,8 @@ def even(hosts, size):
     return [host for host in hosts.hosts for _ in range(size // len(hosts.hosts))]
 
 
-def run_ranks(site, hosts, places, launch, more, program=RANK):
-    """What rank 0 prints: a list of rows. places: the host of each rank."""
+def run_ranks(site, hosts, places, launch, more, program=RANK, arguments=()):
+    """What rank 0 prints: a list of rows. places: the host of each rank. arguments: behind the interface."""
     size = len(places)
     program = binary(program)
     inherited = {name: value for name, value in os.environ.items()
@@ -39,7 +39,8 @@ def run_ranks(site, hosts, places, launch, more, program=RANK):
     for rank, (path, host) in enumerate(zip(outputs, places)):
         settings = {**launch(rank, size), "MASTER_ADDR": "rank-zero", "MESHRUN_TIMEOUT_SECONDS": 120, **more}
         with open(path, "w") as output:
-            ranks.append(subprocess.Popen(hosts.on(host, [program, hosts.links[host]]), stdin=subprocess.DEVNULL,
+            ranks.append(subprocess.Popen(hosts.on(host, [program, hosts.links[host], *map(str, arguments)]),
+                                          stdin=subprocess.DEVNULL,
                                           stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                                           cwd=site.directory,
                                           env={**inherited, **{name: str(value) for name, value in settings.items()}}))

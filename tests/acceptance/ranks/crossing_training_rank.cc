@@ -1,7 +1,9 @@
 // A rank of a data-parallel training on hosts that are network namespaces: on rank 0 prints what a step sends between
 // the hosts and how long it takes, with gradients of float32 and, over ucx, of bfloat16. One JSON object a line.
 //
-// usage: crossing_training_rank INTERFACE, the one by which this host reaches the others
+// usage: crossing_training_rank INTERFACE [ROWS]
+//   INTERFACE  by which this host reaches the others
+//   ROWS       of a rank's batch: only float32, in buckets of 4 MiB, so that there is something to overlap
 #include <torch/optim/sgd.h>
 
 #include <chrono>
@@ -22,8 +24,11 @@ namespace {
 constexpr int64_t kFeatures = 1024;
 constexpr int kLayers = 3;
 constexpr int kSteps = 6;
+constexpr int64_t kRows = 8;
 
-void train(DistributedManager& manager, const std::string& interface, bool bfloat16) {
+void train(DistributedManager& manager, const std::string& interface, int64_t rows,
+           DistributedDataParallelOptions options) {
+  const bool bfloat16 = options.bfloat16_gradients;
   torch::manual_seed(0);
   FullyConnected network(FullyConnectedOptions()
                              .in_features(kFeatures)
@@ -34,10 +39,10 @@ void train(DistributedManager& manager, const std::string& interface, bool bfloa
   for (const at::Tensor& parameter : network->parameters()) {
     bytes_of_gradients += static_cast<double>(parameter.nbytes());
   }
-  DistributedDataParallel model(network,
-                                {.broadcast_buffers = false, .bfloat16_gradients = bfloat16});
+  options.broadcast_buffers = false;
+  DistributedDataParallel model(network, options);
   torch::optim::SGD optimizer(model->parameters(), 1e-3);
-  const at::Tensor input = torch::randn({8, kFeatures});
+  const at::Tensor input = torch::randn({rows, kFeatures});
   int64_t least = 0;
   double seconds = 0;
   for (int step = 0; step <= kSteps; ++step) {
@@ -66,14 +71,18 @@ void train(DistributedManager& manager, const std::string& interface, bool bfloa
                 .c_str());
 }
 
-int run(const std::string& interface) {
+int run(const std::string& interface, int64_t rows) {
   DistributedManager::initialize();
   at::set_num_threads(1);
   auto& manager = DistributedManager::get();
-  train(manager, interface, /*bfloat16=*/false);
-  const char* backend = std::getenv("MESHRUN_BACKEND");
-  if (backend == nullptr || std::string_view(backend) != "gloo") {
-    train(manager, interface, /*bfloat16=*/true);
+  if (rows > 0) {
+    train(manager, interface, rows, {.bucket_cap_mb = 4});
+  } else {
+    train(manager, interface, kRows, {});
+    const char* backend = std::getenv("MESHRUN_BACKEND");
+    if (backend == nullptr || std::string_view(backend) != "gloo") {
+      train(manager, interface, kRows, {.bfloat16_gradients = true});
+    }
   }
   DistributedManager::cleanup(true);
   return 0;
@@ -83,12 +92,12 @@ int run(const std::string& interface) {
 }  // namespace meshrun
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fputs("usage: crossing_training_rank INTERFACE\n", stderr);
+  if (argc != 2 && argc != 3) {
+    std::fputs("usage: crossing_training_rank INTERFACE [ROWS]\n", stderr);
     return 2;
   }
   try {
-    return meshrun::run(argv[1]);
+    return meshrun::run(argv[1], argc == 3 ? std::stoll(argv[2]) : 0);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "crossing_training_rank: %s\n", error.what());
     return 1;

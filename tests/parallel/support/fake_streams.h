@@ -5,7 +5,8 @@
 //   streams.use(3);                                  // stream 3 is the current one
 //   ... streams.log() == {"100 waits for 3"}
 //
-// Streams of the pool are numbered from 100. An event has passed unless hold_events(). Threads: one.
+// Streams of the pool are numbered from 100. An event has passed unless hold_events(), each one a
+// millisecond after the one recorded before. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -60,23 +61,34 @@ class FakeStreams final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& on, c10::DeviceIndex,
               c10::EventFlag) const override {
-    if (*event == nullptr) *event = new int64_t;
-    *static_cast<int64_t*>(*event) = on.id();
+    if (*event == nullptr) *event = new Recorded;
+    *static_cast<Recorded*>(*event) = {on.id(), now().events++};
   }
   void block(void* event, const c10::Stream& waiting) const override {
-    now().log.push_back(name(waiting.id()) + " waits for " + name(*static_cast<int64_t*>(event)));
+    now().log.push_back(name(waiting.id()) + " waits for " +
+                        name(static_cast<Recorded*>(event)->stream));
   }
   bool queryEvent(void*) const override { return !now().events_are_held; }
+  void synchronizeEvent(void*) const override {}
+  double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
+    return static_cast<double>(static_cast<Recorded*>(second)->milliseconds -
+                               static_cast<Recorded*>(first)->milliseconds);
+  }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
-    delete static_cast<int64_t*>(event);
+    delete static_cast<Recorded*>(event);
   }
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& by) const override {
     now().recorded.insert({&memory, by.id()});
   }
 
  private:
+  struct Recorded {
+    int64_t stream = 0;
+    int64_t milliseconds = 0;
+  };
   struct State {
     int64_t current = 0;
+    int64_t events = 0;
     int64_t next_of_pool = 100;
     bool events_are_held = false;
     std::vector<std::string> log;
