@@ -359,6 +359,23 @@ TEST(RealProcessTreeTest, AllNumbersOfProcAreListed) {
   }
 }
 
+TEST(RealProcessTreeTest, ASessionIsKilledWithoutItsNeighbour) {
+  const auto start = [] {
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    ::setsid();
+    while (true) ::pause();
+  };
+  const pid_t rank = start(), neighbour = start();
+  ASSERT_TRUE(testing::Eventually(
+      [&] { return ::getsid(rank) == rank && ::getsid(neighbour) == neighbour; }));
+  EXPECT_EQ(KillSession(::getpid(), rank, "NO_SUCH=ENTRY"), 1);
+  EXPECT_EQ(testing::AwaitExit(rank), SIGKILL);
+  EXPECT_TRUE(ProcessTable::Real().Signal(neighbour, SIGKILL));
+  EXPECT_EQ(testing::AwaitExit(neighbour), SIGKILL);
+  EXPECT_FALSE(ProcessTable::Real().Signal(neighbour, SIGKILL)) << "it is gone";
+}
+
 TEST(RealProcessTreeTest, AnOrphanOfTwoGenerationsIsFoundAndKilled) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   int ends[2];
