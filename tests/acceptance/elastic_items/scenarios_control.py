@@ -276,12 +276,13 @@ def shipped_job_disk_full(site, report):
         binary("//jobs/darcy:darcy"), "--cache", site.directory / "cache", "--size", 13, "--train-samples", 12, "--test-samples", 3,
         "--batch", 4, "--width", 6, "--modes", 4, "--layers", 2, "--padding", 2, "--steps", 1000000, "--checkpoint-every", 10,
         "--checkpoint-dir", place / "run", "--report", "", "--png", ""])
-    said = lambda words: [line for line in cluster.ask("logs", job).splitlines() if words in line]
-    lost = wait_until(lambda: said("is not written"), 60, "the job says that a checkpoint is not written")
+    said = lambda words: [line for line in site.run([meshrun(), "logs", job])[2].splitlines() if words in line]
+    wait_until(lambda: said("is not written"), 60, "the job says that a checkpoint is not written")
     step = lambda: int(cluster.job(job).get("progress", {}).get("step", 0))
     before = step()
     wait_until(lambda: step() > before + 50, 30, "training goes on")
-    check(len(said("is not written")) == 1, f"said more than once: {said('is not written')}")
+    lost = said("is not written")
+    check(len(lost) == 1, f"said more than once: {lost}")
     check("No space left on device" in lost[0] and str(place) in lost[0] and "MiB free" in lost[0], f"it says '{lost[0]}'")
     filling.unlink()
     wait_until(lambda: said("is written, the first one again"), 20, "a checkpoint is written when there is space")
