@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,51 +34,74 @@ struct Most {
   }
 };
 
+// Of a message on its way: the number of its tag, and what it is.
+struct Numbered {
+  uint64_t number;
+  uint32_t message;
+  int64_t bytes;
+};
+bool operator<(const Numbered& a, const Numbered& b) { return a.number < b.number; }
+
+// Sorts by number. The first message whose number another one has; null: there is none.
+const Numbered* sort_and_find_twin(std::vector<Numbered>& messages) {
+  std::sort(messages.begin(), messages.end());
+  const auto same = [](const Numbered& a, const Numbered& b) { return a.number == b.number; };
+  const auto found = std::adjacent_find(messages.begin(), messages.end(), same);
+  return found == messages.end() ? nullptr : &*found;
+}
+
 // Empty, or what is wrong. All messages of an operation count as in flight.
 std::string tag_problem(const std::vector<Schedule>& ranks) {
   constexpr uint64_t kSequence = 70000;
   const int size = static_cast<int>(ranks.size());
-  // Bytes of the messages from one rank to another, by tag; the receiver takes its own out.
-  std::map<std::pair<int, int>, std::vector<int64_t>> sent;
-  std::vector<bool> offered;  // by tag of the offers from one rank to another
+  using Messages = std::map<std::pair<int, int>, std::vector<Numbered>>;  // by sender and receiver
+  Messages sent, received, offers;
   const auto low = [](Tag tag) { return tag & ((Tag{1} << kMessageBits) - 1); };
-  const auto name = [](int from, int to, uint32_t message) {
-    return "message " + std::to_string(message) + " from " + std::to_string(from) + " to " +
-           std::to_string(to);
+  const auto name = [](const std::pair<int, int>& pair, uint32_t message) {
+    return "message " + std::to_string(message) + " from " + std::to_string(pair.first) + " to " +
+           std::to_string(pair.second);
   };
   for (int rank = 0; rank < size; ++rank) {
     for (const Step& step : ranks[rank].steps) {
-      if (step.kind != StepKind::kSend) continue;
-      std::vector<int64_t>& bytes = sent[{rank, step.peer}];
-      bytes.resize(size_t{1} << kMessageBits, -1);
-      int64_t& own = bytes[low(collective_tag(TagKind::kData, 1, rank, kSequence, step.message))];
-      if (own >= 0) return "two data messages share a tag: " + name(rank, step.peer, step.message);
-      own = step.from.bytes;
+      if (step.kind != StepKind::kSend && step.kind != StepKind::kReceive) continue;
+      const auto number = low(collective_tag(TagKind::kData, 1, rank, kSequence, step.message));
+      if (step.kind == StepKind::kSend) {
+        sent[{rank, step.peer}].push_back({number, step.message, step.from.bytes});
+        continue;
+      }
+      received[{step.peer, rank}].push_back({number, step.message, step.to.bytes});
+      const auto offer = low(offer_tag(1, rank, kSequence, step.message));
+      offers[{step.peer, rank}].push_back({offer, step.message, 0});
     }
   }
-  for (int rank = 0; rank < size; ++rank) {
-    // Offers go to the sender as headers do, whose rounds have the first numbers.
-    std::vector<std::vector<bool>> taken(ranks.size());
-    for (std::vector<bool>& numbers : taken) {
-      numbers.resize(size_t{1} << kMessageBits);
-      std::fill_n(numbers.begin(), 2 * kExplainRound, true);
+  for (auto& [pair, messages] : sent) {
+    if (const Numbered* const twin = sort_and_find_twin(messages)) {
+      return "two data messages share a tag: " + name(pair, twin->message);
     }
-    for (const Step& step : ranks[rank].steps) {
-      if (step.kind != StepKind::kReceive) continue;
-      const std::string words = name(step.peer, rank, step.message);
-      const auto offer = low(offer_tag(1, rank, kSequence, step.message));
-      if (taken[step.peer][offer]) return "two offers share a tag: " + words;
-      taken[step.peer][offer] = true;
-      const auto found = sent.find({step.peer, rank});
-      if (found == sent.end()) return "never sent: " + words;
-      int64_t& bytes =
-          found->second[low(collective_tag(TagKind::kData, 1, rank, kSequence, step.message))];
-      if (bytes != step.to.bytes) return "of another length than sent: " + words;
-      bytes = -1;
+  }
+  for (auto& [pair, messages] : offers) {
+    if (const Numbered* const twin = sort_and_find_twin(messages)) {
+      return "two offers share a tag: " + name(pair, twin->message);
+    }
+    // Offers go to the sender as headers do, whose rounds have the first numbers.
+    if (messages.front().number < 2 * kExplainRound) {
+      return "an offer has a header's tag: " + name(pair, messages.front().message);
+    }
+  }
+  for (auto& [pair, messages] : received) {
+    std::sort(messages.begin(), messages.end());
+    const std::vector<Numbered>& all = sent[pair];
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (i >= all.size() || all[i].number != messages[i].number) {
+        return "never sent: " + name(pair, messages[i].message);
+      }
+      if (all[i].bytes != messages[i].bytes) {
+        return "of another length than sent: " + name(pair, messages[i].message);
+      }
     }
   }
   for (const auto& [pair, messages] : sent) {
-    if (std::ranges::any_of(messages, [](int64_t bytes) { return bytes >= 0; })) {
+    if (messages.size() > received[pair].size()) {
       return "a message from " + std::to_string(pair.first) + " is never received";
     }
   }
