@@ -658,6 +658,33 @@ TEST(SimulationTest, WhatBeginsInAWorldThatIsSupersededEndsToo) {
   EXPECT_THAT(call[0].failure()->message, HasSubstr("go on in generation 2"));
 }
 
+TEST(SimulationTest, APeerThatGoesOnInTheNextWorldIsNoPeerThatLeft) {
+  Simulation ranks(2, options(1));
+  ranks.add_world();
+  Running call = all_reduce(2, 1);
+  call.submit(ranks, 0);
+  ranks.tell(kSuperseded);
+  ranks.leave(1);
+  ranks.pass(2 * PeerLiveness::kGrace);
+  ASSERT_TRUE(call[0].is_done());
+  EXPECT_EQ(call[0].failure()->kind, FailureKind::kAborted);
+  EXPECT_THAT(call[0].failure()->message, HasSubstr("go on in generation 2"));
+}
+
+// The first one that may end it is not the last that looks.
+TEST(SimulationTest, WhatBeginsWhileASupersededWorldHasItsGraceEndsWithIt) {
+  Simulation ranks(2, options(1));
+  ranks.add_world();
+  ranks.tell(kSuperseded);
+  ranks.pass(PeerLiveness::kGrace);
+  Running call = all_reduce(2, 1);
+  call.submit(ranks, 0);
+  ranks.pass(milliseconds(1));
+  EXPECT_FALSE(call[0].is_done());
+  ranks.pass(PeerLiveness::kGrace);
+  ASSERT_TRUE(call[0].is_done());
+}
+
 // Both are told within 50 ms of each other: the rank that was lost is named.
 TEST(SimulationTest, ALossIsTheReasonEvenWhereTheNextWorldIsHeardOfAtOnce) {
   for (const bool loss_first : {true, false}) {

@@ -90,6 +90,8 @@ Failure PeerLiveness::failure(const RunningOperation& operation, int rank) const
   const int world_rank = operation.group->members[rank].world_rank;
   const auto found = gone_.find(world_rank);
   const Gone gone = found == gone_.end() ? Gone{.left = true, .reason = {}} : found->second;
+  // It left a world that is over.
+  if (gone.left && superseded_) return {FailureKind::kAborted, superseded_->reason, {rank}};
   std::string who = fmt::format("rank {}", rank);
   if (world_rank != rank) who += fmt::format(" (rank {} of the job)", world_rank);
   std::string text =
