@@ -87,8 +87,8 @@ struct Checkpoint {
   uint64_t generation = 0;
 };
 
-// News of the generation. The agent calls these on a thread of its own, one at a time. Past events,
-// except verdicts, are replayed first and may repeat.
+// News of the generation. The agent calls these on a thread of its own, one at a time. Past events
+// are replayed first and may repeat, except verdicts: no listener hears one that an earlier one has heard.
 struct GenerationListener {
   std::function<void(int rank, const std::string& reason)> on_lost;
   // Exited with code 0.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "agent/deadlines.h"
@@ -336,8 +335,9 @@ void DaemonAgent::OnStop(std::function<void(std::string)> on_stop) {
 void DaemonAgent::Watch(GenerationListener listener) {
   MutexLock lock(mu_);
   watchers_.emplace_back([this, listener = std::move(listener)] {
-    // A verdict is repeated to a host that was away; it may not end later operations.
-    std::set<uint64_t> known;
+    // Past verdicts are told again with each stream; they may not end later operations, of this
+    // listener or of a later one.
+    std::set<uint64_t> known = VerdictsTold();
     ReadEvents([&](const v1::WatchGenerationResponse& event) {
       if (event.stopping()) listener.on_stopping(event.reason());
       for (const v1::RankLost& lost : event.news().lost()) {
@@ -345,8 +345,11 @@ void DaemonAgent::Watch(GenerationListener listener) {
       }
       for (const int rank : event.news().left()) listener.on_left(rank);
       for (const v1::WaitVerdict& verdict : event.news().verdicts()) {
-        const bool repeated = verdict.number() != 0 && !known.insert(verdict.number()).second;
-        if (!repeated) listener.on_verdict(FromProto(verdict));
+        if (verdict.number() != 0) {
+          if (!known.insert(verdict.number()).second) continue;
+          NoteVerdict(verdict.number());
+        }
+        listener.on_verdict(FromProto(verdict));
       }
       if (event.has_quiesce() && listener.on_quiesce) {
         listener.on_quiesce(
@@ -362,6 +365,16 @@ void DaemonAgent::Watch(GenerationListener listener) {
       return true;
     });
   });
+}
+
+std::set<uint64_t> DaemonAgent::VerdictsTold() {
+  MutexLock lock(mu_);
+  return verdicts_told_;
+}
+
+void DaemonAgent::NoteVerdict(uint64_t number) {
+  MutexLock lock(mu_);
+  verdicts_told_.insert(number);
 }
 
 void DaemonAgent::ReadEvents(

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,6 +78,9 @@ class DaemonAgent : public Agent {
   absl::Status TellWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
   // To a daemon that may have been started anew and then does not know it.
   absl::Status TellWaitAgain() MESHRUN_EXCLUDES(mu_);
+  // The numbers of the verdicts that a listener has heard.
+  std::set<uint64_t> VerdictsTold() MESHRUN_EXCLUDES(mu_);
+  void NoteVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
   v1::Fence Fence() const;
 
   // Fills in the fence and, where the request has one, a request id that stays the same over
@@ -109,6 +113,7 @@ class DaemonAgent : public Agent {
   CondVar told_;
   bool telling_ MESHRUN_GUARDED_BY(mu_) = false;
   std::optional<WaitReport> waiting_ MESHRUN_GUARDED_BY(mu_);
+  std::set<uint64_t> verdicts_told_ MESHRUN_GUARDED_BY(mu_);
 };
 
 }  // namespace meshrun::agent

@@ -23,6 +23,7 @@
 #include "core/rpc/default_address.h"
 #include "core/rpc/renewed_channel.h"
 #include "core/rpc/unix_socket.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 #include "core/version.h"
 #include "meshrun/v1/agent_service.grpc.pb.h"
@@ -45,6 +46,8 @@ constexpr std::chrono::minutes kPruneInterval(10);
 constexpr std::chrono::seconds kKillTime(2);
 // While a worker that stops waits until its ranks have moved.
 constexpr std::chrono::milliseconds kLookAgain(500);
+// A coordinator that is being restarted is back by then.
+constexpr std::chrono::seconds kCoordinatorRestart(4);
 // What orphans have between SIGTERM and SIGKILL, at most.
 constexpr std::chrono::seconds kOrphanGrace(5);
 // From the decision to kill to the death of the last rank: daemons and supervisors that wait for a
@@ -217,7 +220,7 @@ void Daemon::WatchSignals() {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       Stop(fmt::format("the worker {} was stopped by {}", options_.name,
-                       os::SignalName(static_cast<int>(info.ssi_signo))),
+                       SignalName(static_cast<int>(info.ssi_signo))),
            /*at_once=*/stopping_);
     }
   });
@@ -349,9 +352,9 @@ void Daemon::Stop(const std::string& reason, bool at_once) {
   const auto deadline = at_once
                             ? std::min<std::chrono::nanoseconds>(options_.stop_timeout, kKillTime)
                             : generations_->LongestKillGrace() + options_.stop_timeout;
-  if (!at_once && !options_.kill_at_once && session_->open()) {
+  if (!at_once && !options_.kill_at_once) {
     generations_->StopAllAfterTheyMoved(reason);
-    StopWithoutACoordinator(reason);
+    StopWithoutACoordinator(reason, os::BootTimeNow());
   } else {
     generations_->StopAll(at_once ? std::optional(std::chrono::nanoseconds(0)) : std::nullopt,
                           reason);
@@ -366,11 +369,15 @@ void Daemon::Stop(const std::string& reason, bool at_once) {
   EndWhenQuiet();
 }
 
-void Daemon::StopWithoutACoordinator(const std::string& reason) {
+void Daemon::StopWithoutACoordinator(const std::string& reason,
+                                     std::chrono::nanoseconds last_open) {
   if (ending_) return;
+  const auto now = os::BootTimeNow();
+  if (session_->open()) last_open = now;
   // Nobody moves their jobs any more.
-  if (!session_->open()) return generations_->StopAll(std::nullopt, reason);
-  loop_.After(kLookAgain, [this, reason] { StopWithoutACoordinator(reason); });
+  if (now - last_open >= kCoordinatorRestart) return generations_->StopAll(std::nullopt, reason);
+  loop_.After(kLookAgain,
+              [this, reason, last_open] { StopWithoutACoordinator(reason, last_open); });
 }
 
 void Daemon::EndWhenQuiet() {

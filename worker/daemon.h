@@ -116,7 +116,8 @@ class Daemon {
   std::chrono::nanoseconds KillAfter() const;
   void Beat();
   void Stop(const std::string& reason, bool at_once);
-  void StopWithoutACoordinator(const std::string& reason);
+  // Ends the ranks that wait to be moved once there has been no session for a while.
+  void StopWithoutACoordinator(const std::string& reason, std::chrono::nanoseconds last_open);
   void EndWhenQuiet();
   void OnGenerationEnded(const std::string& job_id, uint64_t generation);
   void PruneOldLogs();

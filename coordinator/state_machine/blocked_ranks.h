@@ -56,7 +56,7 @@ class BlockedRanks {
   static constexpr std::chrono::seconds kLongestGather{10};
   // Groups of a generation that reports may name by their ids.
   static constexpr size_t kMostGroups = 10'000;
-  // A program may end many cycles; a node that was away has missed the last ones.
+  // Programs may go on after many verdicts; for a node that was away the newest ones are kept.
   static constexpr size_t kMostVerdicts = 64;
 
   struct Board {

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
@@ -507,6 +508,45 @@ TEST_F(AgentTest, NewsOfOtherRanksComeUntilTheAgentEnds) {
     return heard.size() == 5 && heard.back() == "stopping: rank 2 failed";
   }));
   agent_.reset();
+}
+
+TEST_F(AgentTest, AVerdictIsToldToTheListenersOfItsTimeAlone) {
+  Agent& agent = Connect();
+  std::mutex mu;
+  std::vector<std::string> heard;
+  const auto listen = [&](const std::string& who) {
+    agent.Watch({
+        .on_lost = [](int, const std::string&) {},
+        .on_left = [](int) {},
+        .on_stopping = [](const std::string&) {},
+        .on_verdict =
+            [&, who](const WaitVerdict& verdict) {
+              std::lock_guard lock(mu);
+              heard.push_back(who + " hears " + verdict.message);
+            },
+    });
+  };
+  const auto tell = [&](uint64_t number) {
+    v1::PeerNews news;
+    news.add_verdicts()->set_number(number);
+    news.mutable_verdicts(0)->set_message(std::to_string(number));
+    daemon_.Tell(news);
+  };
+  const auto await = [&](size_t count) {
+    return testing::Eventually([&] {
+      std::lock_guard lock(mu);
+      return heard.size() >= count;
+    });
+  };
+  listen("the first");
+  tell(7);
+  ASSERT_TRUE(await(1));
+  listen("the second");
+  tell(8);
+  ASSERT_TRUE(await(3));
+  agent_.reset();
+  std::sort(heard.begin(), heard.end());
+  EXPECT_THAT(heard, ElementsAre("the first hears 7", "the first hears 8", "the second hears 8"));
 }
 
 TEST_F(AgentTest, AReportIsTheRanksUntilItIsWithdrawn) {

@@ -418,47 +418,91 @@ TEST_F(DaemonTest, ARunningRanksLogStaysWithinItsLimitAndReadersHearWhatIsGone) 
   EXPECT_EQ(last.dropped, 0u);
 }
 
-TEST_F(DaemonTest, RanksThatGoOnInProcessAreMovedBeforeAWorkerThatStopsEndsThem) {
+class DaemonThatStopsTest : public DaemonTest {
+ protected:
+  // One rank that goes on in process, told to stop it writes ended_.
+  void StartRank() {
+    v1::Prepare prepare =
+        PrepareFor("trap 'echo x > " + ended_ +
+                   "; exit 0' TERM; echo $MESHRUN_TOKEN; echo $MESHRUN_AGENT; while true; do sleep "
+                   "0.01; done");
+    prepare.mutable_spec()->set_max_restarts(1);
+    *prepare.mutable_spec()->mutable_kill_grace() = ToProtoDuration(std::chrono::minutes(10));
+    Prepare(prepare);
+    Start();
+    std::string token, address;
+    ASSERT_TRUE(Eventually([&] {
+      const auto output = os::ReadFile(Stdout(0));
+      if (!output.ok()) return false;
+      std::istringstream lines(*output);
+      return std::getline(lines, token) && std::getline(lines, address) && output->ends_with('\n');
+    }));
+    const auto agent =
+        v1::AgentService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    v1::RegisterRankRequest request;
+    request.mutable_fence()->set_job_id(kJob);
+    request.mutable_fence()->set_generation(1);
+    request.set_token(token);
+    request.set_in_process(true);
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, testing::kPatience);
+    v1::RegisterRankResponse response;
+    ASSERT_TRUE(agent->RegisterRank(&context, request, &response).ok());
+    ASSERT_TRUE(coordinator_->AwaitKind(Request::kRanksJoined));
+  }
+  bool ended() const { return std::filesystem::exists(ended_); }
+  void StopRank() {
+    v1::OpenSessionResponse stop;
+    *stop.mutable_stop()->mutable_grace() = ToProtoDuration(std::chrono::seconds(5));
+    coordinator_->Send(stop, kJob, 1);
+    EXPECT_EQ(AwaitRankExit().exit_code(), 0);
+    EXPECT_TRUE(ended());
+  }
+
+  const std::string ended_ = directory_ / "ended";
+};
+
+TEST_F(DaemonThatStopsTest, RanksThatGoOnInProcessAreMovedFirst) {
   StartDaemon();
   AwaitHello();
-  const std::string ended = directory_ / "ended";
-  v1::Prepare prepare =
-      PrepareFor("trap 'echo x > " + ended +
-                 "; exit 0' TERM; echo $MESHRUN_TOKEN; echo $MESHRUN_AGENT; while true; do sleep "
-                 "0.01; done");
-  prepare.mutable_spec()->set_max_restarts(1);
-  *prepare.mutable_spec()->mutable_kill_grace() = ToProtoDuration(std::chrono::minutes(10));
-  Prepare(prepare);
-  Start();
-  std::string token, address;
-  ASSERT_TRUE(Eventually([&] {
-    const auto output = os::ReadFile(Stdout(0));
-    if (!output.ok()) return false;
-    std::istringstream lines(*output);
-    return std::getline(lines, token) && std::getline(lines, address) && output->ends_with('\n');
-  }));
-  const auto agent =
-      v1::AgentService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  v1::RegisterRankRequest request;
-  request.mutable_fence()->set_job_id(kJob);
-  request.mutable_fence()->set_generation(1);
-  request.set_token(token);
-  request.set_in_process(true);
-  grpc::ClientContext context;
-  rpc::SetTimeout(context, testing::kPatience);
-  v1::RegisterRankResponse response;
-  ASSERT_TRUE(agent->RegisterRank(&context, request, &response).ok());
-  ASSERT_TRUE(coordinator_->AwaitKind(Request::kRanksJoined));
+  StartRank();
   ::kill(daemon_, SIGTERM);
   // It says so, and waits for the coordinator's word.
   ASSERT_TRUE(
       coordinator_->Await([](const Request& message) { return message.heartbeat().draining(); }));
-  EXPECT_FALSE(std::filesystem::exists(ended));
-  v1::OpenSessionResponse stop;
-  *stop.mutable_stop()->mutable_grace() = ToProtoDuration(std::chrono::seconds(5));
-  coordinator_->Send(stop, kJob, 1);
-  EXPECT_EQ(AwaitRankExit().exit_code(), 0);
-  EXPECT_TRUE(std::filesystem::exists(ended));
+  EXPECT_FALSE(ended());
+  StopRank();
+}
+
+TEST_F(DaemonThatStopsTest, ACoordinatorThatIsBeingRestartedMovesThemToo) {
+  const std::string log = directory_ / "log";
+  log_ = os::UniqueFd(::open(log.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  StartDaemon();
+  AwaitHello();
+  StartRank();
+  const std::string address = coordinator_->address();
+  coordinator_->Shutdown();
+  ::kill(daemon_, SIGTERM);
+  ASSERT_TRUE(Eventually([&] { return os::ReadFile(log)->find("SIGTERM") != std::string::npos; }));
+  coordinator_ =
+      std::make_unique<FakeCoordinator>(FakeCoordinator::Options{.term = 2, .address = address});
+  const Request hello = AwaitHello();
+  EXPECT_TRUE(hello.hello().draining());
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  EXPECT_EQ(hello.hello().running(0).exits_size(), 0);
+  EXPECT_FALSE(ended());
+  StopRank();
+}
+
+TEST_F(DaemonThatStopsTest, WithoutACoordinatorTheyEndAfterAWhile) {
+  StartDaemon();
+  AwaitHello();
+  StartRank();
+  coordinator_->Shutdown();
+  ::kill(daemon_, SIGTERM);
+  EXPECT_EQ(testing::AwaitExit(daemon_), 0);
+  daemon_ = -1;
+  EXPECT_TRUE(ended());
 }
 
 TEST_F(DaemonTest, ForwardsProgress) {
@@ -563,6 +607,19 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
   v1::WatchGenerationResponse event;
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_THAT(event.news().left(), ElementsAre(7));
+  // A coordinator repeats a verdict to a host that was away. Its ranks hear it once.
+  told.Clear();
+  for (const int number : {3, 3, 4}) {
+    told.mutable_peer_news()->clear_verdicts();
+    told.mutable_peer_news()->add_verdicts()->set_number(number);
+    coordinator_->Send(told, kJob, 1);
+  }
+  std::vector<uint64_t> verdicts;
+  while (verdicts.empty() || verdicts.back() != 4) {
+    ASSERT_TRUE(reader->Read(&event));
+    for (const auto& verdict : event.news().verdicts()) verdicts.push_back(verdict.number());
+  }
+  EXPECT_THAT(verdicts, ElementsAre(3, 4));
   Stop(milliseconds(5000), "a peer failed");
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_TRUE(event.stopping());
@@ -573,6 +630,9 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     const auto again = agent->WatchGeneration(&late, watch);
     ASSERT_TRUE(again->Read(&event));
     EXPECT_THAT(event.news().left(), ElementsAre(7));
+    // Its daemon may have been told before the rank connected again.
+    ASSERT_EQ(event.news().verdicts_size(), 2);
+    EXPECT_EQ(event.news().verdicts(1).number(), 4u);
     late.TryCancel();
     static_cast<void>(again->Finish());
   }

@@ -63,7 +63,21 @@ void Generation::Tell(const v1::PeerNews& told) {
   news.clear_ended();
   for (const v1::RankLost& lost : news.lost()) lost_[lost.rank()] = lost;
   left_.insert(news.left().begin(), news.left().end());
+  KeepNewVerdicts(&news);
   TellAll([&](GenerationWatcher& watcher, int) { watcher.OnNews(news); });
+}
+
+void Generation::KeepNewVerdicts(v1::PeerNews* news) {
+  auto& told = *news->mutable_verdicts();
+  told.erase(std::remove_if(told.begin(), told.end(),
+                            [this](const v1::WaitVerdict& verdict) {
+                              // An older coordinator numbers none, and repeats none.
+                              return verdict.number() != 0 &&
+                                     !verdicts_.try_emplace(verdict.number(), verdict).second;
+                            }),
+             told.end());
+  // Numbers grow.
+  while (verdicts_.size() > kMostVerdicts) verdicts_.erase(verdicts_.begin());
 }
 
 void Generation::AskForFlightRecords(uint64_t request) {
@@ -229,11 +243,12 @@ void Generation::OfferProgressAgain() {
 
 void Generation::AddWatcher(GenerationWatcher* watcher, int rank) {
   watchers_[watcher] = rank;
-  if (!lost_.empty() || !left_.empty()) {
-    v1::PeerNews gone;
-    for (const auto& [lost_rank, lost] : lost_) *gone.add_lost() = lost;
-    gone.mutable_left()->Add(left_.begin(), left_.end());
-    watcher->OnNews(gone);
+  if (!lost_.empty() || !left_.empty() || !verdicts_.empty()) {
+    v1::PeerNews past;
+    for (const auto& [lost_rank, lost] : lost_) *past.add_lost() = lost;
+    past.mutable_left()->Add(left_.begin(), left_.end());
+    for (const auto& [number, verdict] : verdicts_) *past.add_verdicts() = verdict;
+    watcher->OnNews(past);
   }
   if (record_.has_quiesce()) watcher->OnQuiesce(record_.quiesce());
   if (stopping_) watcher->OnStopping(stop_reason_);

@@ -106,8 +106,12 @@ class Generation {
   std::optional<v1::GetWorldResponse> world;
 
  private:
+  static constexpr size_t kMostVerdicts = 64;
+
   template <typename Call>
   void TellAll(const Call& call);
+  // Leaves of the verdicts those that the watchers were not told of.
+  void KeepNewVerdicts(v1::PeerNews* news);
 
   v1::GenerationRecord record_;
   const std::shared_ptr<RankProcesses> processes_;
@@ -120,6 +124,8 @@ class Generation {
   // Ranks that the watchers were told of.
   std::map<int, v1::RankLost> lost_;
   std::set<int> left_;
+  // The newest ones, by number: a coordinator repeats them to a host that was away.
+  std::map<uint64_t, v1::WaitVerdict> verdicts_;
   // Each with its rank.
   std::map<GenerationWatcher*, int> watchers_;
 };

@@ -98,6 +98,24 @@ TEST_F(BlockedRanksTest, AWorkerThatReturnsHearsTheVerdict) {
   EXPECT_EQ(NewsOf(first).verdicts(0).number(), NewsOf(second).verdicts(0).number());
 }
 
+TEST_F(BlockedRanksTest, ARestartedCoordinatorGivesNoNumberASecondTime) {
+  RunFour();
+  std::vector<uint64_t> numbers;
+  for (int term = 0; term < 2; ++term) {
+    if (term > 0) h.StartCoordinator();
+    for (FakeWorker* worker : {&first, &second}) {
+      worker->received.clear();
+      if (term > 0) h.Connect(*worker);
+    }
+    Report(first, 1, "a", {1, 2});
+    Report(second, 2, "b", {1, 2});
+    h.Advance(seconds(10));
+    ASSERT_THAT(NewsOf(first).verdicts(), SizeIs(1));
+    numbers.push_back(NewsOf(first).verdicts(0).number());
+  }
+  EXPECT_GT(numbers[1], numbers[0]);
+}
+
 TEST_F(BlockedRanksTest, ACycleIsAnEventWhereAThreadMayStillEndIt) {
   RunFour();
   Report(first, 1, "a", {1, 2}, /*other_threads=*/1);
