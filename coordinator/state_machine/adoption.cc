@@ -2,7 +2,6 @@
 // coordinator restarts.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 
 #include "coordinator/state_machine/generations.h"
@@ -36,8 +35,10 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
                         HasKept(*job) &&
                         (job->view.state() == v1::JOB_STATE_RENDEZVOUS || job->survivors_wait ||
                          (job->view.state() == v1::JOB_STATE_QUIESCING && !running.ended()));
+    // Processes may leave a host that takes part again.
+    const bool leaves = job != nullptr && StopLeaving(*job, node, running);
     if (!takes_part || (job->view.generation() != running.generation() && !behind)) {
-      if (job != nullptr && StopLeaving(*job, node, running)) continue;
+      if (leaves) continue;
       SendForget(running.job_id(), running.generation(), node);
       // What such processes hold is counted for nobody: nothing is placed beside them.
       const bool counted = node.jobs.contains(running.job_id());
@@ -49,7 +50,9 @@ void Generations::OnNodeReturned(Node& node, const v1::Hello& hello) {
     carried.insert(job->id());
     // An exit is judged by the steps that were done before it.
     for (const auto& [rank, step] : running.steps()) {
-      job->step_beyond = std::max(job->step_beyond, step);
+      if (step <= job->step_beyond) continue;
+      job->step_beyond = step;
+      jobs_.Changed(*job);
     }
     v1::Fence fence;
     fence.set_job_id(job->id());

@@ -187,8 +187,11 @@ class JobTable {
   // The one of a stop that is sent now.
   void SetStopDeadline(const Job& job);
   void ClearDeadline(const Job& job) { deadlines_.Clear(job.id()); }
-  // The coordinator itself stood still: what answers a deadline may wait to be read.
-  void PostponeDeadlines() { deadlines_.PostponeTo(context_.now + context_.lease); }
+  // The coordinator itself stood still or is new: what answers a deadline may wait to be read. Nodes that
+  // stay silent are lost first: while they may return, no queued job is placed.
+  void PostponeDeadlines() {
+    deadlines_.PostponeTo(context_.now + context_.lease + std::chrono::seconds(1));
+  }
   // The job's record, watchers and revision; ranks are in Member records of their own.
   void Changed(Job& job) { changed_.insert(job.id()); }
   void Changed(Job& job, const Member& member);

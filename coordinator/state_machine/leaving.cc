@@ -49,7 +49,7 @@ bool Generations::StopLeaving(const Job& job, const Node& node,
     }
     v1::OpenSessionResponse message = MessageTo(node, job.id(), leaving.generation);
     *message.mutable_stop()->mutable_grace() = ToProtoDuration(GraceLeft(job, leaving));
-    message.mutable_stop()->set_reason("the job goes on without the ranks of this host");
+    message.mutable_stop()->set_reason("these ranks were told to end");
     context_.Send(node.session_id, std::move(message));
     return true;
   }

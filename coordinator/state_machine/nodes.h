@@ -38,8 +38,8 @@ struct Node {
   // Generations of jobs that are not known here, or have ended, whose processes it has named in its
   // Hello and not yet said to be gone: job_id, generation.
   std::set<std::pair<std::string, uint64_t>> strays;
-  // Its worker is stopping. Outlives the session and the term: the ranks that are lost with the node then were
-  // ending anyway.
+  // Its worker is stopping. Outlives the session and the term: the ranks that are lost with the
+  // node then were ending anyway.
   bool draining = false;
   // When it went away without a word, the last ones within the window of Quarantine.
   std::deque<WallNanos> absences;

@@ -102,7 +102,6 @@ void StateMachine::Restore(const v1::RestoreEvent& restore) {
   parts_->jobs.Restore(rows);
   parts_->store.Restore(rows);
   context.Record("CoordinatorStarted", "", "", fmt::format("term {}", context.term));
-  // What passed during the outage waits for the nodes' word.
   parts_->jobs.PostponeDeadlines();
   parts_->generations.OnRestored();
   parts_->queue.OnRestored();

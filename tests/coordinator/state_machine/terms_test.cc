@@ -68,6 +68,27 @@ TEST_F(TermsTest, StepsThatNoCoordinatorHasHeardCountBeforeTheExit) {
   EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
 }
 
+TEST_F(TermsTest, OfTheRanksStepsTheHighestCounts) {
+  FakeWorker& worker = Add("node1");
+  v1::JobSpec spec = Elastic(1, 1, 2);
+  spec.set_max_restarts(9);
+  const std::string id = Run(spec);
+  for (int i = 0; i < 3; ++i) {
+    ReportStep(worker, id, 0, 5);
+    h.Say(worker, worker.Exit(id, 0, 1));
+    if (h.state(id) == v1::JOB_STATE_WAITING) h.Advance(seconds(2));
+  }
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+  h.StartCoordinator();
+  worker.steps = {{0, 6}, {1, 4}};
+  worker.Exit(id, 0, 1);
+  h.Connect(worker);
+  EXPECT_NE(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+  // Before anything else is written.
+  h.StartCoordinator();
+  EXPECT_EQ(h.machine().jobs().all().at(id).step_beyond, 6);
+}
+
 TEST_F(TermsTest, StepsAreWrittenOnceForEachGeneration) {
   FakeWorker& worker = Add("node1");
   const std::string id = FailAtStepFive(worker);
@@ -190,6 +211,19 @@ TEST_F(TermsTest, AQueueTimeoutWaitsForTheNodesAfterAnOutage) {
   EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
 }
 
+TEST_F(TermsTest, AJobIsPlacedOnceTheLastSilentNodeIsLostThoughItsQueueTimeoutHasPassed) {
+  FakeWorker& gone = h.AddWorker("node1");
+  h.Disconnect(gone);
+  gone.deaf = true;
+  v1::JobSpec spec = MakeSpec(1, 1);
+  *spec.mutable_queue_timeout() = ToProtoDuration(seconds(2));
+  const std::string id = h.Submit(spec);
+  h.StartCoordinator();
+  h.AddWorker("node2");
+  h.Advance(seconds(6));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+}
+
 TEST_F(TermsTest, AQueueTimeoutBeginsAnewWithEachWait) {
   FakeWorker& worker = h.AddWorker("node1");
   v1::JobSpec spec = MakeSpec(1, 1);
@@ -270,6 +304,25 @@ TEST_F(TermsTest, RanksThatAreToldToLeaveKeepTheRestOfTheirGrace) {
   EXPECT_EQ(h.node(leaves).slots_used(), 1u);
   h.Say(leaves, leaves.StopRanks(id, /*code=*/0));
   EXPECT_EQ(h.node(leaves).slots_used(), 0u);
+}
+
+TEST_F(TermsTest, RanksThatKeepTheRestOfTheirGraceAreNotStuckBeforeItEnds) {
+  FakeWorker& leaves = Add("node1");
+  FakeWorker& stays = Add("node2");
+  v1::JobSpec spec = Elastic(1, 2);
+  *spec.mutable_kill_grace() = ToProtoDuration(seconds(60));
+  const std::string id = Run(spec);
+  leaves.stubborn = true;
+  leaves.forgets = false;
+  leaves.draining = true;
+  h.Say(leaves, {leaves.Heartbeat()});
+  h.StartCoordinator();
+  h.Connect(stays);
+  h.Connect(leaves);
+  h.Advance(seconds(80));
+  EXPECT_FALSE(h.HasEvent("MemberStuck"));
+  h.Advance(seconds(20));
+  EXPECT_TRUE(h.HasEvent("MemberStuck"));
 }
 
 TEST_F(TermsTest, RanksThatOutliveTheirGraceAreStuckAlsoAfterARestart) {
