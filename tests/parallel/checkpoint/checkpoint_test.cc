@@ -13,12 +13,15 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/sharded_parameters.h"
+#include "tests/parallel/support/fake_agent.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "tests/parallel/support/rank_world.h"
 
@@ -275,6 +278,27 @@ const bool kFails = register_rank_function("fails", [] {
   EXPECT_THROW(CheckpointDirectory(path, {.keep = 0}), c10::ValueError);
 });
 
+const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
+  const auto agent = std::make_shared<FakeAgent>(
+      agent::Assignment{.job_id = "job", .generation = 1, .world_size = 1, .local_world_size = 1},
+      c10::make_intrusive<c10d::HashStore>());
+  DistributedManager::initialize({.agent = agent});
+  Network network((Group()));
+  const Optimizer optimizer = make_optimizer(network);
+  CheckpointOptions kept = options();
+  kept.keep = 3;
+  CheckpointDirectory checkpoints(directory() + "/run", kept);
+  checkpoints.save(*network, *optimizer, {5, {}});
+  agent->lose_answers_of_commits(true);
+  EXPECT_THROW(checkpoints.save(*network, *optimizer, {6, {}}), CheckpointRefusedError);
+  agent->lose_answers_of_commits(false);
+  checkpoints.save(*network, *optimizer, {7, {}});
+  for (const char* const step : {"step-5", "step-6", "step-7"}) {
+    EXPECT_TRUE(fs::exists(directory() + "/run/" + step + "/model.safetensors")) << step;
+  }
+  DistributedManager::cleanup();
+});
+
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest() {
@@ -338,6 +362,10 @@ TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {
   Tensor read = at::zeros({3, 7}, at::kComplexDouble);
   copy_stored(model.tensors.at("block.weights"), "block.weights", read);
   EXPECT_TRUE(at::allclose(read, whole->named_parameters()["block.weights"], 1e-9, 1e-12));
+}
+
+TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) {
+  expect_success(run_ranks("loses_an_answer", {{{"TEST_DIRECTORY", directory_}}}));
 }
 
 TEST_F(CheckpointTest, WhatIsForeignOrDamagedIsOneErrorOnEveryRankAndNothingChanges) {

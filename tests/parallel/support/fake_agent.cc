@@ -37,6 +37,11 @@ std::vector<std::string> FakeAgent::registered_groups() const {
   return groups_;
 }
 
+void FakeAgent::lose_answers_of_commits(bool lose) {
+  const std::lock_guard lock(mutex_);
+  loses_commits_ = lose;
+}
+
 int64_t FakeAgent::store_calls() const {
   const std::lock_guard lock(mutex_);
   return store_calls_;
@@ -196,6 +201,7 @@ absl::Status FakeAgent::CommitCheckpoint(std::string_view name, int64_t step,
       known == checkpoints_.end() ? !expected.has_value() : expected == known->second.step;
   if (!is_expected) return absl::FailedPreconditionError("the newest commit is another one");
   checkpoints_[std::string(name)] = {step, std::string(digest), std::string(temporary), 1};
+  if (loses_commits_) return absl::FailedPreconditionError("generation 2 has the right");
   return absl::OkStatus();
 }
 

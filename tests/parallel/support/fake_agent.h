@@ -25,6 +25,9 @@ class FakeAgent : public agent::Agent {
   void fail_with(absl::Status status);
   // What the next announcements of groups answer, everything else going on; OK ends it.
   void refuse_groups_with(absl::Status status);
+  // The next commits are kept and refused: the answer to the first try was lost, and the second came
+  // when the generation was over.
+  void lose_answers_of_commits(bool lose);
   // Of the store, by this rank so far.
   int64_t store_calls() const;
   // Registered by this rank: "name backend: ranks".
@@ -83,6 +86,7 @@ class FakeAgent : public agent::Agent {
   mutable std::mutex mutex_;
   absl::Status failure_;
   absl::Status group_refusal_;
+  bool loses_commits_ = false;
   std::vector<std::string> groups_;
   mutable int64_t store_calls_ = 0;
   std::map<std::string, agent::Checkpoint, std::less<>> checkpoints_;
