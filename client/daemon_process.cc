@@ -12,6 +12,7 @@
 
 #include "core/os/files.h"
 #include "core/os/process.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 
 namespace meshrun::client {
@@ -129,7 +130,7 @@ std::string DaemonProcess::DescribeEnd() {
   WaitEnded(std::chrono::nanoseconds(0));
   std::string how = "is stuck";
   if (status_ != -1) {
-    how = WIFSIGNALED(status_) ? fmt::format("was ended by {}", os::SignalName(WTERMSIG(status_)))
+    how = WIFSIGNALED(status_) ? fmt::format("was ended by {}", SignalName(WTERMSIG(status_)))
                                : fmt::format("ended with exit code {}", WEXITSTATUS(status_));
   }
   return fmt::format("{} {}{}", program_, how, LogEnd(log_path_));

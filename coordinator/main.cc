@@ -19,6 +19,7 @@
 #include "core/proto_time.h"
 #include "core/rpc/health_flags.h"
 #include "core/rpc/security_flags.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 #include "core/text.h"
 #include "core/version.h"
@@ -163,7 +164,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
                                  {"state", flags.ephemeral ? "in memory" : flags.state_dir}});
   if (flags.ready_fd >= 0) WriteReady(flags.ready_fd, **server);
   const int signal = meshrun::os::WaitForTerminationSignal();
-  meshrun::log::Info("stopping", {{"signal", meshrun::os::SignalName(signal)}});
+  meshrun::log::Info("stopping", {{"signal", meshrun::SignalName(signal)}});
   // A commit under way is finished, unless its disk hangs.
   std::thread([] {
     std::this_thread::sleep_for(kStopTime);

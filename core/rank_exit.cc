@@ -1,7 +1,8 @@
 #include "core/rank_exit.h"
 
 #include <fmt/format.h>
-#include <string.h>
+
+#include "core/signal_name.h"
 
 namespace meshrun {
 namespace {
@@ -26,9 +27,9 @@ bool ExitedCleanly(const v1::RankExit& exit) { return exit.exit_code() == 0 && e
 
 std::string DescribeEnd(const v1::RankExit& exit) {
   if (exit.signal() == 0) return fmt::format("ended with exit code {}", exit.exit_code());
-  const char* name = sigabbrev_np(exit.signal());
-  return fmt::format("killed by signal {}{}", exit.signal(),
-                     name == nullptr ? "" : fmt::format(" (SIG{})", name));
+  const std::string name = SignalName(exit.signal());
+  return name.starts_with("SIG") ? fmt::format("killed by signal {} ({})", exit.signal(), name)
+                                 : "killed by " + name;
 }
 
 std::string RankEndSentence(const v1::RankExit& exit, std::string_view node_name) {

@@ -59,12 +59,25 @@ std::string EscapeBytes(std::string_view text) {
   return Rewrite(text, [](unsigned char byte) { return fmt::format("\\x{:02x}", byte); });
 }
 
+bool IsControl(std::string_view text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x20 || byte(0) == 0x7F) return true;
+  return byte(0) == 0xC2 && text.size() > 1 && byte(1) >= 0x80 && byte(1) < 0xA0;
+}
+
 std::string EscapeControls(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (const char c : EscapeBytes(text)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte == 0x7F ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  while (!text.empty()) {
+    const size_t length = std::max<size_t>(Utf8Length(text), 1);
+    if (IsControl(text)) {
+      for (const char c : text.substr(0, length)) {
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
+    } else {
+      out += EscapeBytes(text.substr(0, length));
+    }
+    text.remove_prefix(length);
   }
   return out;
 }

@@ -28,6 +28,7 @@
 #include "core/exit_codes.h"
 #include "core/mutex.h"
 #include "core/os/process.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -304,7 +305,7 @@ void Follower::Handle(const CancelAnswered& event) {
 
 void Follower::Handle(const SignalAnswered& event) {
   if (event.status.ok() || HasEnded(job_.state())) return;
-  screen_.Say(fmt::format("{} was not passed on: {}", os::SignalName(event.signal),
+  screen_.Say(fmt::format("{} was not passed on: {}", SignalName(event.signal),
                           std::string(event.status.message())));
 }
 
@@ -323,10 +324,10 @@ void Follower::OnSignal(int signal) {
   ++signals_seen_;
   if (signals_seen_ == 1) {
     screen_.Say(fmt::format("cancelling {}; once more to kill it at once", job_.job_id()));
-    Cancel(false, signal == SIGINT ? "by Ctrl-C" : "by " + os::SignalName(signal));
+    Cancel(false, signal == SIGINT ? "by Ctrl-C" : "by " + SignalName(signal));
   } else if (signals_seen_ == 2) {
     screen_.Say(fmt::format("killing {}", job_.job_id()));
-    Cancel(true, "by a second " + os::SignalName(signal));
+    Cancel(true, "by a second " + SignalName(signal));
   } else {
     // Without waiting: a cluster of this command stops its ranks when this process is gone.
     screen_.RemoveRows();

@@ -14,6 +14,7 @@
 #include "core/labels.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -62,10 +63,11 @@ absl::Status SetVariable(std::string_view flag, const std::string& text, const J
 absl::Status SetExported(const std::string& text, const JobContext& context, v1::JobSpec* spec) {
   if (text.empty() || text == "NONE") return absl::OkStatus();
   std::string_view rest = text;
-  while (!rest.empty()) {
+  for (bool more = true; more;) {
     const size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
     const std::string word(rest.substr(0, comma));
-    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+    rest.remove_prefix(more ? comma + 1 : rest.size());
     if (word.empty()) {
       return absl::InvalidArgumentError(fmt::format(
           "--export {}: a name is empty: write ALL, NONE, or names with one comma between", text));
@@ -108,7 +110,7 @@ absl::Status CheckTorchrunFlags(const JobFlags& flags) {
         "--signals-to-handle {}: {} does not end a job here: 'meshrun run' passes SIGUSR1 and "
         "SIGUSR2 on to the ranks, and 'meshrun signal' sends any; SIGTERM, SIGINT, SIGHUP and "
         "SIGQUIT are taken",
-        flags.handled_signals, os::SignalName(*signal)));
+        flags.handled_signals, SignalName(*signal)));
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include "client/cli/submission.h"
 #include "core/exit_codes.h"
 #include "core/os/process.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 #include "core/text.h"
 
@@ -41,7 +42,7 @@ int Run(const SignalFlags& flags) {
   if (flags.output == "json") {
     fmt::print("{}", ToJson(*job));
   } else {
-    fmt::print("{}  {} sent\n", job->job_id(), os::SignalName(*signal));
+    fmt::print("{}  {} sent\n", job->job_id(), SignalName(*signal));
   }
   return kExitOk;
 }

@@ -33,10 +33,10 @@ nanoseconds RunTime(const v1::Job& job, nanoseconds now) {
 
 // A line break of a script is shown as it is; what moves the cursor or colours the screen is not.
 bool HasHiddenControls(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
-  });
+  for (; !text.empty(); text.remove_prefix(1)) {
+    if (IsControl(text) && text[0] != '\n' && text[0] != '\t') return true;
+  }
+  return false;
 }
 
 // $'caf\xe9', as bash reads bytes that are not UTF-8.

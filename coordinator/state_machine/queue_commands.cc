@@ -1,6 +1,5 @@
 // What people ask of jobs and of nodes: hold, release, priorities, signals, drain, undrain, remove.
 #include <fmt/format.h>
-#include <string.h>
 
 #include <algorithm>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "coordinator/state_machine/queue.h"
 #include "core/proto_time.h"
+#include "core/signal_name.h"
 #include "core/text.h"
 
 namespace meshrun::coordinator {
@@ -16,11 +16,6 @@ namespace {
 
 // SIGRTMAX on Linux.
 constexpr int kHighestSignal = 64;
-
-std::string SignalName(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
-}
 
 }  // namespace
 

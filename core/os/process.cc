@@ -222,9 +222,4 @@ absl::StatusOr<int> ParseSignal(std::string_view text) {
       fmt::format("'{}' is not a signal: write for example USR1, SIGUSR1 or 10", text));
 }
 
-std::string SignalName(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
-
 }  // namespace meshrun::os

@@ -75,8 +75,6 @@ void BlockTerminationSignals(bool user_signals = false);
 // Waits for one of them; returns its number. For the main thread of a daemon.
 int WaitForTerminationSignal();
 
-// "SIGKILL" for 9.
-std::string SignalName(int signal);
 // "USR1", "SIGUSR1", "10". INVALID_ARGUMENT shows the right form.
 absl::StatusOr<int> ParseSignal(std::string_view text);
 

@@ -439,6 +439,7 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
       {{"run", "."}, "/. is a directory, not a program"},
       {{"run", "--env", "RANK=7", "true"}, "--env RANK=7: RANK is set by meshrun for each rank"},
       {{"submit", "--export", ",", "true"}, "--export ,: a name is empty"},
+      {{"submit", "--export", "PATH,", "true"}, "--export PATH,: a name is empty"},
       // One line, and no colour of the user's.
       {{"run", "/no\x1b[31mx\n"}, "/no\\x1b[31mx\\x0a: no such file"},
       {{"submit", "--name", "x\ny", "true"}, "'x\\x0ay' is not a job name"},
@@ -541,7 +542,8 @@ TEST_F(CommandTest, AReaderThatLeavesIsSaid) {
   EXPECT_EQ(run.out, "line\n");
   EXPECT_THAT(run.err, HasSubstr("nobody reads the output any more: its ranks are ended\n"));
   DevUp(1);
-  const Result follow = call("submit --follow --name talks -- sh -c 'while echo line; do :; done'");
+  const Result follow =
+      call("submit --follow --name talks -- sh -c 'while echo line; do sleep 0.05; done'");
   EXPECT_EQ(follow.code, 128 + SIGPIPE);
   EXPECT_THAT(follow.err, HasSubstr("nobody reads the output any more: talks-"));
   EXPECT_THAT(follow.err, HasSubstr(" goes on\n"));

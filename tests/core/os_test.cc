@@ -143,8 +143,6 @@ TEST(SocketPathTest, APathThatDoesNotFitNamesTheLimit) {
   EXPECT_THAT(std::string(CheckSocketPath(std::string(108, 'a')).message()), HasSubstr("107"));
 }
 
-TEST(SignalNameTest, IsTheShellsName) { EXPECT_EQ(SignalName(9), "SIGKILL"); }
-
 TEST(ProcessStatTest, TheNameMayHoldAnything) {
   const std::string rest = " 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 3 0 98765 1000 2 3";
   for (const std::string name : {"sh", "a b", "a) S 1 (b", ") ", "((("}) {

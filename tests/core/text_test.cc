@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/ids.h"
+#include "core/signal_name.h"
 
 namespace meshrun {
 namespace {
@@ -54,6 +55,11 @@ TEST(NaturalOrderTest, ComparesRunsOfDigitsAsNumbers) {
   EXPECT_THAT(names, ElementsAre("gpu2-n1", "node1", "node9", "node09b", "node10"));
   EXPECT_FALSE(NaturalLess("n1", "n1"));
   EXPECT_NE(NaturalLess("n01", "n1"), NaturalLess("n1", "n01"));
+}
+
+TEST(SignalNameTest, IsTheShellsName) {
+  EXPECT_EQ(SignalName(9), "SIGKILL");
+  EXPECT_EQ(SignalName(99), "signal 99");
 }
 
 TEST(IdSourceTest, ASeedRepeatsItsIds) {

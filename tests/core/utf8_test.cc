@@ -24,6 +24,10 @@ TEST(Utf8Test, SentencesHoldNoControlCharacters) {
   EXPECT_EQ(EscapeControls("plain, h\xC3\xA9"), "plain, h\xC3\xA9");
   EXPECT_EQ(EscapeControls("a\x1b[31mb\nc\td\x7F"), "a\\x1b[31mb\\x0ac\\x09d\\x7f");
   EXPECT_EQ(EscapeControls(std::string("a\0z\xFF", 4)), "a\\x00z\\xff");
+  // U+0080 to U+009F: terminals take U+009B for the beginning of an escape sequence.
+  EXPECT_EQ(EscapeControls("a\xC2\x9B"
+                           "31m, \xC2\x80, \xC2\x9F, \xC2\xA0"),
+            "a\\xc2\\x9b31m, \\xc2\\x80, \\xc2\\x9f, \xC2\xA0");
 }
 
 TEST(Utf8Test, ReplacesByteByByte) {

@@ -16,6 +16,7 @@
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
+#include "core/signal_name.h"
 #include "core/status.h"
 #include "worker/supervisor/process_tree.h"
 #include "worker/supervisor/rank_process.h"
@@ -369,7 +370,7 @@ void Supervisor::ReadSignals() {
   std::string terminated_by;
   while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    const std::string name = os::SignalName(signal);
+    const std::string name = SignalName(signal);
     if (StopsRanks(signal)) {
       terminated_by = name;
     } else if (!IsRoutine(signal)) {
