@@ -118,11 +118,15 @@ absl::Status MakeDirectories(const std::string& path, int mode) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return absl::OkStatus();
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (!parent.empty() && parent != path) {
-    if (absl::Status status = MakeDirectories(parent.string(), mode); !status.ok()) return status;
+  constexpr int kMostTries = 100;
+  for (int tries = 1;; ++tries) {
+    if (!parent.empty() && parent != path) {
+      if (absl::Status status = MakeDirectories(parent.string(), mode); !status.ok()) return status;
+    }
+    if (::mkdir(path.c_str(), mode) == 0 || errno == EEXIST) return absl::OkStatus();
+    // Somebody has removed the parent while it was empty.
+    if (errno != ENOENT || tries == kMostTries) return ErrnoStatus(errno, path);
   }
-  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) return ErrnoStatus(errno, path);
-  return absl::OkStatus();
 }
 
 absl::Status RemoveTree(const std::string& path) {

@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
 // for what describes running processes.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode = 0644,
                                  bool sync = true);
-// mkdir -p.
+// mkdir -p. Goes on where others remove the directories while they are empty.
 absl::Status MakeDirectories(const std::string& path, int mode = 0755);
 // rm -rf of what is below a directory of ours. No error when it does not exist.
 absl::Status RemoveTree(const std::string& path);

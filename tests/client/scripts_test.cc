@@ -79,10 +79,11 @@ TEST_F(ScriptsTest, SubmitPrintsTheIdAloneAndWaitAndLogsEndAsTheJobDoes) {
   EXPECT_EQ(waited.code, 0) << waited.err;
   EXPECT_EQ(waited.out, good + "  SUCCEEDED\n");
   EXPECT_EQ(Run({"wait", bad}).code, 1);
-  EXPECT_EQ(Run({"wait", good, bad, never}).code, 93);
+  EXPECT_EQ(Run({"wait", good, bad, never}).code, 93)
+      << Run({"describe", bad}).out << Run({"describe", never}).out;
   const Result followed = Run({"logs", "-f", bad});
   EXPECT_EQ(followed.code, 1) << followed.err;
-  EXPECT_EQ(followed.out, "broken\n");
+  EXPECT_EQ(followed.out, "broken\n") << Run({"describe", bad}).out;
   EXPECT_EQ(Run({"logs", "-f", good}).code, 0);
   EXPECT_EQ(Run({"logs", bad}).code, 0);
   const Result none = Run({"logs", "--tail", "0", bad});
@@ -154,8 +155,12 @@ TEST_F(ScriptsTest, RunPrintsItsJobAsJsonAloneOnStdout) {
 
 TEST_F(ScriptsTest, LogsAndAFollowedSubmitSpeakJson) {
   ASSERT_NO_FATAL_FAILURE(DevUp(1));
-  const Result submit = Run({"submit", "--follow", "-o", "json", "--nproc", "2", "--", "sh", "-c",
-                             "echo rank $RANK; printf \"caf\\351 $RANK\" >&2; exit 4"});
+  // The end of one is the end of both.
+  const std::string written = directory_ + "/written";
+  const Result submit =
+      Run({"submit", "--follow", "-o", "json", "--nproc", "2", "--", "sh", "-c",
+           "echo rank $RANK; printf \"caf\\351 $RANK\" >&2; : > " + written + "$RANK; until [ -e " +
+               written + "0 -a -e " + written + "1 ]; do sleep 0.01; done; exit 4"});
   EXPECT_EQ(submit.code, 1) << submit.err;
   const json job = json::parse(submit.out);
   EXPECT_EQ(job.at("state"), "JOB_STATE_FAILED");

@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <thread>
 
 #include "core/os/files.h"
 #include "core/os/process.h"
@@ -37,6 +39,24 @@ TEST_F(OsTest, AtomicWriteReplacesTheWholeFileAndLeavesNothingBeside) {
   EXPECT_EQ(*ReadFile(path), "new");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
   EXPECT_EQ(ReadFile(dir_ + "/absent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(OsTest, DirectoriesAreMadeAlsoWhereSomebodyRemovesThemWhileTheyAreEmpty) {
+  const std::string job = dir_ + "/job", generation = job + "/1";
+  std::atomic<bool> ended{false};
+  std::thread remover([&] {
+    while (!ended) ::rmdir(job.c_str());
+  });
+  for (int i = 0; i < 1000; ++i) {
+    const absl::Status made = MakeDirectories(generation);
+    if (!made.ok()) ADD_FAILURE() << "round " << i << ": " << made;
+    ::rmdir(generation.c_str());
+  }
+  ended = true;
+  remover.join();
+  std::ofstream(dir_ + "/file");
+  EXPECT_THAT(std::string(MakeDirectories(dir_ + "/file/1").message()),
+              HasSubstr("Not a directory"));
 }
 
 TEST_F(OsTest, SomebodyElsesFileIsNeitherFollowedNorWaitedFor) {
