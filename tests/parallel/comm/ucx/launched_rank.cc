@@ -4,6 +4,8 @@
 //   opposite   ranks 0 and 1 wait in two groups in opposite order; then all go on
 //   killed     rank 1 kills itself while the others are in a barrier
 //   exits      rank 1 exits while the others are in a barrier
+//   leaves     rank 1 leaves a group that it has used, as cleanup() does, and lives on while the
+//              others are in a barrier
 //   waits      rank 0 is in a barrier that rank 1 never calls
 #include <signal.h>
 #include <unistd.h>
@@ -125,9 +127,19 @@ int run(const std::string& mode) {
     if (mode == "killed") raise(SIGKILL);
     // Not in order: as a program that forgets a collective.
     if (mode == "exits") std::_Exit(0);
+    if (mode == "leaves") {
+      a->leave("The program is done with it.");
+      return agent->Get("through", kPatience).ok() ? 0 : 2;
+    }
     while (true) pause();
   }
-  say(barrier(*b));
+  const auto begin = std::chrono::steady_clock::now();
+  say(barrier(mode == "leaves" ? *a : *b));
+  if (mode == "leaves") {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    say("waited " + std::to_string(took.count()) + " s");
+    if (!agent->Set("through", "").ok()) return 2;
+  }
   return 0;
 }
 

@@ -82,6 +82,20 @@ TEST_F(LaunchedTest, ARankThatExitsWithoutCallingIsNamed) {
                              "\"b\""));
 }
 
+// The rank that left says so itself. Without its word the others waited until the coordinator saw
+// that they wait in vain: 8.4 s, and their error was another one.
+TEST_F(LaunchedTest, ARankThatLeavesItsGroupAndLivesOnKeepsNobodyWaiting) {
+  constexpr double kMostSeconds = 4;
+  const std::string out = run("leaves");
+  EXPECT_THAT(out,
+              HasSubstr("0: peer left: rank 1 left without taking its part in barrier number 2 of "
+                        "group \"a\""));
+  const size_t waited = out.find("waited ");
+  ASSERT_NE(waited, std::string::npos) << out;
+  EXPECT_LT(std::stod(out.substr(waited + 7)), kMostSeconds) << out;
+  EXPECT_THAT(out, HasSubstr("succeeded"));
+}
+
 TEST_F(LaunchedTest, FlightRecordsOfAJobThatRunsAreShown) {
   EXPECT_THAT(meshrun("dev up --workers 2 --slots 1"), Not(HasSubstr("error")));
   is_up_ = true;

@@ -13,11 +13,13 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <ucs/debug/log_def.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -38,6 +40,7 @@
 namespace meshrun::ucx {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
@@ -341,6 +344,8 @@ void run_ranks(const Kind& kind, int ranks, const RankFunction& function) {
   munmap(shared, sizeof(Board));
 }
 
+const Kind kUcxSharedMemory{"ucx_shm", true, "", false};
+
 class TransportConformance : public testing::TestWithParam<Kind> {
  protected:
   void run(int ranks, const RankFunction& function) { run_ranks(GetParam(), ranks, function); }
@@ -349,8 +354,7 @@ class TransportConformance : public testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(, TransportConformance,
                          testing::Values(Kind{"memory", false, "", false},
                                          Kind{"memory_that_tells", false, "", true},
-                                         Kind{"ucx_shm", true, "", false},
-                                         Kind{"ucx_tcp", true, "tcp,self", true}),
+                                         kUcxSharedMemory, Kind{"ucx_tcp", true, "tcp,self", true}),
                          [](const auto& info) { return info.param.name; });
 
 constexpr Tag data_tag(int sender, uint32_t message) {
@@ -664,6 +668,48 @@ TEST_P(TransportConformance, ClosingSaysNothingOfMessagesThatNobodyTook) {
       EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
     }
     rank.meet_silently(0);
+  });
+}
+
+// Its shared memory is gone with it.
+TEST(UcxWordsTest, ConnectingToARankThatHasEndedSaysNothing) {
+  run_ranks(kUcxSharedMemory, 2, [](Rank& rank) {
+    if (rank.index == 1) {
+      rank.transport->close();
+      rank.arrive(0);
+      return;
+    }
+    while (!rank.is_met(0, 1)) sched_yield();
+    testing::internal::CaptureStdout();
+    rank.send(1, data_tag(0, 1), rank.pattern(64, 1));
+    rank.drain();
+    rank.transport->close();
+    EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  });
+}
+
+// The two sentences of UCX 1.13 about a peer's shared memory, and one about anything else.
+TEST(UcxWordsTest, OnlyMemoryThatIsGoneIsPassedOver) {
+  run_ranks(kUcxSharedMemory, 1, [](Rank&) {
+    const auto attach = [](int error) {
+      testing::internal::CaptureStdout();
+      errno = error;
+      ucs_error("shmat(shmid=%d) failed: %m", 7);
+      ucs_error("mm ep failed to connect to remote FIFO id 0x%lx: %s", 7ul, "Shared memory error");
+      return testing::internal::GetCapturedStdout();
+    };
+    EXPECT_EQ(attach(EINVAL), "");
+    EXPECT_EQ(attach(EIDRM), "");
+    const auto both = AllOf(HasSubstr("shmat(shmid=7) failed: Permission denied"),
+                            HasSubstr("mm ep failed to connect to remote FIFO id 0x7"));
+    EXPECT_THAT(attach(EACCES), both);
+    EXPECT_EQ(attach(EINVAL), "");
+    testing::internal::CaptureStdout();
+    ucs_error("mm ep failed to connect to remote FIFO id 0x%lx: %s", 8ul, "of something else");
+    errno = EINVAL;
+    ucs_warn("something is wrong");
+    EXPECT_THAT(testing::internal::GetCapturedStdout(),
+                AllOf(HasSubstr("0x8"), HasSubstr("something is wrong")));
   });
 }
 
