@@ -140,8 +140,8 @@ absl::StatusOr<ChosenInterfaces> choose_interfaces(const std::vector<NetworkInte
     return chosen;
   }
 
-  chosen.are_named = true;
   const bool leaves_out = wanted.front() == '^';
+  chosen.are_named = !leaves_out;
   std::vector<std::string> patterns;
   std::istringstream rest{std::string(wanted.substr(leaves_out ? 1 : 0))};
   for (std::string pattern; std::getline(rest, pattern, ',');) {
@@ -152,11 +152,17 @@ absl::StatusOr<ChosenInterfaces> choose_interfaces(const std::vector<NetworkInte
     if (!is_there && !leaves_out) return wrong(fmt::format("no interface \"{}\" runs", pattern));
     patterns.push_back(std::move(pattern));
   }
-  for (const NetworkInterface& interface : all) {
-    const bool is_named = std::ranges::any_of(
-        patterns, [&](const std::string& pattern) { return fits(interface.name, pattern); });
-    if (leaves_out ? !is_named && !interface.is_loopback : is_named) {
-      chosen.names.push_back(interface.name);
+  if (leaves_out) {
+    for (const NetworkInterface& interface : all) {
+      const bool is_named = std::ranges::any_of(
+          patterns, [&](const std::string& pattern) { return fits(interface.name, pattern); });
+      if (!is_named && !interface.is_loopback) chosen.names.push_back(interface.name);
+    }
+  }
+  for (const std::string& pattern : leaves_out ? std::vector<std::string>() : patterns) {
+    for (const std::string& name : names) {
+      const bool is_new = std::ranges::find(chosen.names, name) == chosen.names.end();
+      if (is_new && fits(name, pattern)) chosen.names.push_back(name);
     }
   }
   if (chosen.names.empty()) return wrong("no interface is left");

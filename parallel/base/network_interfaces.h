@@ -36,11 +36,12 @@ bool leads_nowhere(const std::string& name, const std::string& classes = "/sys/c
 struct ChosenInterfaces {
   std::vector<std::string> names;
   std::vector<std::string> left_out;  // as leading nowhere
-  bool are_named = false;             // by the user
+  bool are_named = false;             // by the user, not by what to leave out
 };
 
-// `wanted` is MESHRUN_NET_DEVICES: names or patterns ("eth0,ib*"), or with a leading "^" those not to
-// take. Empty: all but loopback and internal ones; these, too, if there are no others. In the order
+// `wanted` is MESHRUN_NET_DEVICES: names or patterns ("eth0,ib*"), or with a leading "^" those not
+// to take. Empty: all but loopback and internal ones; these, too, if there are no others. What is
+// named comes in the order of the names, by which hosts agree on a first one; all else in the order
 // of `all`. Errors: INVALID_ARGUMENT for a name that fits no interface, and where none is left; it
 // lists what there is.
 absl::StatusOr<ChosenInterfaces> choose_interfaces(const std::vector<NetworkInterface>& all,

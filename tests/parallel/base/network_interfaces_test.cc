@@ -48,8 +48,11 @@ TEST(ChooseInterfacesTest, WhatIsNamedIsTaken) {
   EXPECT_THAT(names("eth1"), ElementsAre("eth1"));
   EXPECT_THAT(names("docker0,lo"), ElementsAre("docker0", "lo"));
   EXPECT_THAT(names("eth*,"), ElementsAre("eth0", "eth1"));
+  EXPECT_THAT(names("eth1,mlx*,eth*"), ElementsAre("eth1", "mlx5_0:1", "eth0")) << "in that order";
   EXPECT_THAT(names("mlx5_0"), ElementsAre("mlx5_0:1"));
   EXPECT_THAT(names("^mlx5_0,docker*,ib0"), ElementsAre("eth0", "eth1"));
+  EXPECT_TRUE(choose_interfaces(kHost, "eth*")->are_named);
+  EXPECT_FALSE(choose_interfaces(kHost, "^docker0")->are_named);
 }
 
 TEST(ChooseInterfacesTest, AWrongNameIsOneSentenceWithTheRightOnes) {

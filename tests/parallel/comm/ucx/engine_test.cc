@@ -126,8 +126,9 @@ class CountingTransport final : public Transport {
   bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override {
     return transport_->send(to, tag, bytes, request);
   }
-  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
-    transport_->receive(tag, mask, bytes, request);
+  void receive(PeerId from, Tag tag, Tag mask, std::span<std::byte> bytes,
+               Request& request) override {
+    transport_->receive(from, tag, mask, bytes, request);
   }
   void cancel(Request& receive) override { transport_->cancel(receive); }
   bool progress(Completions& completions) override {

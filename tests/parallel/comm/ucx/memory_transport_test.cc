@@ -53,7 +53,7 @@ class MemoryNetworkTest : public testing::Test {
   }
   void receive(int at_rank, int from, uint32_t message, std::span<std::byte> bytes,
                Pending& pending) {
-    at(at_rank).receive(tag_of(from, message), kExactly, bytes, pending);
+    at(at_rank).receive(from, tag_of(from, message), kExactly, bytes, pending);
   }
   bool step(int rank, std::vector<Request*>* order = nullptr) {
     Completions completions;

@@ -24,6 +24,7 @@ class RecordedTransport final : public Transport {
     Request* request;
   };
   struct Posted {
+    PeerId from;
     Tag tag, mask;
     std::span<std::byte> into;
     Request* request;
@@ -42,8 +43,9 @@ class RecordedTransport final : public Transport {
     request.status = status;
     return is_done_at_once;
   }
-  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
-    posted.push_back({tag, mask, bytes, &request});
+  void receive(PeerId from, Tag tag, Tag mask, std::span<std::byte> bytes,
+               Request& request) override {
+    posted.push_back({from, tag, mask, bytes, &request});
   }
   void cancel(Request& receive) override { cancelled.push_back(&receive); }
   bool progress(Completions&) override { return false; }

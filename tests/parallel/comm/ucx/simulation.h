@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "parallel/comm/ucx/engine/execution/executor.h"
 #include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "parallel/comm/ucx/engine/transport/rails_transport.h"
 
 namespace meshrun::ucx {
 
@@ -26,8 +27,6 @@ class CheckedTransport final : public Transport {
   explicit CheckedTransport(std::unique_ptr<Transport> transport)
       : transport_(std::move(transport)) {}
 
-  const Transport& inner() const { return *transport_; }
-
   const std::string& address() const override { return transport_->address(); }
   PeerId connect(std::string_view address) override { return transport_->connect(address); }
   bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override {
@@ -36,9 +35,10 @@ class CheckedTransport final : public Transport {
     if (done) open_.erase(&request);
     return done;
   }
-  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
+  void receive(PeerId from, Tag tag, Tag mask, std::span<std::byte> bytes,
+               Request& request) override {
     open(request);
-    transport_->receive(tag, mask, bytes, request);
+    transport_->receive(from, tag, mask, bytes, request);
   }
   void cancel(Request& receive) override {
     EXPECT_TRUE(open_.count(&receive)) << "cancelled though it is done";
@@ -75,15 +75,17 @@ class Simulation {
  public:
   using Handle = std::shared_ptr<Operation>;
 
-  // Of most seeds, most ranks have heaps.
-  Simulation(int ranks, MemoryNetwork::Options options)
-      : network_(options), random_(options.seed + 1), ranks_(ranks) {
+  // Of most seeds, most ranks have heaps. Of every fourth, each rank is on a host of its own with two
+  // networks between them.
+  Simulation(int ranks, MemoryNetwork::Options options) : random_(options.seed + 1), ranks_(ranks) {
+    networks_.push_back(std::make_unique<MemoryNetwork>(options));
+    if (options.seed % 4 == 3) networks_.push_back(std::make_unique<MemoryNetwork>(options));
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (options.seed % 3 > 0 && (options.seed + rank) % 5 > 0) {
         ranks_[rank].heap = SharedHeap::create(8 << 20);
       }
       ranks_[rank].executor = std::make_unique<Executor>(
-          std::make_unique<CheckedTransport>(network_.create_transport()), clock, 0, heap(rank));
+          std::make_unique<CheckedTransport>(create_transport(rank)), clock, 0, heap(rank));
     }
   }
   ~Simulation() {
@@ -116,8 +118,12 @@ class Simulation {
   Executor& executor(int rank) { return *ranks_[rank].executor; }
   SharedHeap* heap(size_t rank) { return ranks_[rank].heap.get(); }
   // Messages from and to it wait.
-  void hold(int rank) { network_.hold(transport(rank)); }
-  void release(int rank) { network_.release(transport(rank)); }
+  void hold(int rank) {
+    for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->hold(*ranks_[rank].rails[i]);
+  }
+  void release(int rank) {
+    for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->release(*ranks_[rank].rails[i]);
+  }
   const std::vector<int>& members(const std::string& group) { return groups_[group].members; }
   // Of the group, on one of its members.
   uint32_t number(int rank, const std::string& group) {
@@ -140,7 +146,7 @@ class Simulation {
 
   // As SIGKILL. Nobody is told.
   void kill(int rank) {
-    network_.kill(transport(rank));
+    for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->kill(*ranks_[rank].rails[i]);
     ranks_[rank].is_alive = false;
   }
   // As an exit in order: closes, and tells the others.
@@ -196,8 +202,14 @@ class Simulation {
   std::function<void(int rank, const std::shared_ptr<void>& memory)> on_memory;
 
  private:
-  const Transport& transport(int rank) {
-    return static_cast<CheckedTransport&>(executor(rank).transport()).inner();
+  std::unique_ptr<Transport> create_transport(size_t rank) {
+    std::vector<std::unique_ptr<Transport>> rails;
+    for (const auto& network : networks_) {
+      rails.push_back(network->create_transport());
+      ranks_[rank].rails.push_back(rails.back().get());
+    }
+    if (rails.size() == 1) return std::move(rails.front());
+    return create_rails_transport(std::move(rails), std::to_string(rank)).value();
   }
 
   struct Group {
@@ -211,6 +223,7 @@ class Simulation {
   struct Rank {
     std::unique_ptr<SharedHeap> heap;
     std::unique_ptr<Executor> executor;
+    std::vector<const Transport*> rails;  // by network
     bool is_alive = true;
     std::vector<LookUp> look_ups;
   };
@@ -248,7 +261,7 @@ class Simulation {
     return true;
   }
 
-  MemoryNetwork network_;
+  std::vector<std::unique_ptr<MemoryNetwork>> networks_;
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
   std::map<std::string, Group> groups_;

@@ -73,6 +73,7 @@ TEST_F(SchedulingTest, AStepRunsWhenAllThatItWaitsForIsFinished) {
   const OperationPtr operation = begin(std::move(builder));
   steps_.run();
   ASSERT_EQ(transport_.posted.size(), 2u);
+  EXPECT_EQ(transport_.posted[0].from, 1) << "by which both ends choose a connection";
   EXPECT_TRUE(transport_.sent.empty());
   Request& first = operation->steps[received].request;
   first.bytes = 8;

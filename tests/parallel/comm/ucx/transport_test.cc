@@ -35,6 +35,7 @@
 
 #include "absl/status/status.h"
 #include "parallel/comm/ucx/engine/transport/memory_transport.h"
+#include "parallel/comm/ucx/engine/transport/rails_transport.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 
 namespace meshrun::ucx {
@@ -45,6 +46,7 @@ using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
 constexpr int kMaxTestRanks = 3;
+constexpr int kMostTestRails = 2;
 constexpr std::chrono::seconds kDeadline(60);
 // Several of the segments that UCX copies at a time.
 constexpr size_t kLarge = 2 << 20;
@@ -122,9 +124,11 @@ class Rank {
     pending.done = transport->send(peer(to), tag, bytes, pending);
     return pending;
   }
+  // The tests' senders are numbered as ranks.
   Pending& receive(Tag tag, std::span<std::byte> bytes, Tag mask = kExactly) {
     Pending& pending = post();
-    transport->receive(tag, mask, bytes, pending);
+    const PeerId from = kind_of(tag) == TagKind::kData ? peer(sender_of(tag)) : kAnyPeer;
+    transport->receive(from, tag, mask, bytes, pending);
     return pending;
   }
 
@@ -163,9 +167,7 @@ class Rank {
     for (const int place : {kMarkers, kMarkers + 1}) {
       std::vector<Pending*> markers;
       for (int other = 0; other < size; ++other) {
-        if (other == index) continue;
-        markers.push_back(&send(other, kMarker + 2 * index + place, pattern(8, 0)));
-        markers.push_back(&receive(kMarker + 2 * other + place, memory(8)));
+        if (other != index) greet(other, place, markers);
       }
       for (Pending* marker : markers) EXPECT_EQ(finish(*marker), MessageStatus::kOk);
       meet_silently(place);
@@ -214,9 +216,7 @@ class Rank {
   void greet_all() {
     std::vector<Pending*> greetings;
     for (int other = 0; other < size; ++other) {
-      if (other == index) continue;
-      greetings.push_back(&send(other, kGreeting + index, pattern(8, 0)));
-      greetings.push_back(&receive(kGreeting + other, memory(8)));
+      if (other != index) greet(other, kGreeted, greetings);
     }
     for (Pending* greeting : greetings) EXPECT_EQ(finish(*greeting), MessageStatus::kOk);
     meet(kGreeted);
@@ -224,13 +224,21 @@ class Rank {
 
  private:
   static constexpr std::byte kUntouched{0xee};
-  static constexpr Tag kGreeting = prefix(TagKind::kHeader, 1, 0);
-  static constexpr Tag kMarker = prefix(TagKind::kHeader, 2, 0);
   // Places where ranks meet; tests have those below.
   static constexpr int kGreeted = 7, kMarkers = 8;
 
   static std::byte pattern_byte(size_t i, unsigned seed) {
     return static_cast<std::byte>((i * 2654435761u >> 7) + i + seed * 31);
+  }
+  // On each rail, both ways.
+  void greet(int other, int place, std::vector<Pending*>& greetings) {
+    for (uint32_t message = 0; message < kMostTestRails; ++message) {
+      const auto tag = [&](int sender) {
+        return collective_tag(TagKind::kData, 2, sender, static_cast<uint64_t>(place), message);
+      };
+      greetings.push_back(&send(other, tag(index), pattern(8, 0)));
+      greetings.push_back(&receive(tag(other), memory(8)));
+    }
   }
   Pending& post() {
     Pending& pending = requests_.emplace_back();
@@ -257,6 +265,10 @@ struct Kind {
   bool is_ucx;
   std::string devices;  // UCX_TLS
   bool tells_of_death;
+  // Over the loopback, each rank as if on a host of its own.
+  int rails_of_first = 0, rails_of_others = 0;
+
+  int rails(int rank) const { return rank == 0 ? rails_of_first : rails_of_others; }
 
   friend void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 };
@@ -269,18 +281,35 @@ void run_function(const RankFunction& function, Rank& rank) {
   }
 }
 
+// `make`: the transport of one rail.
+template <typename Make>
+absl::StatusOr<std::unique_ptr<Transport>> make_rails(int rails, int rank, Make make) {
+  if (rails == 0) return make();
+  std::vector<std::unique_ptr<Transport>> made;
+  for (int i = 0; i < rails; ++i) {
+    absl::StatusOr<std::unique_ptr<Transport>> rail = make();
+    if (!rail.ok()) return rail.status();
+    made.push_back(*std::move(rail));
+  }
+  return create_rails_transport(std::move(made), std::to_string(rank));
+}
+
 void run_threads(const Kind& kind, int ranks, const RankFunction& function, Board& board) {
   MemoryNetwork network({.seed = 7, .tells_of_death = kind.tells_of_death});
   std::vector<std::thread> threads;
   for (int i = 0; i < ranks; ++i) {
     threads.emplace_back([&, i] {
       try {
-        const Transport* own = nullptr;
-        Rank rank(i, ranks, board, network.create_transport(), [&] {
-          network.kill(*own);
+        std::vector<const Transport*> own;
+        auto transport = make_rails(kind.rails(i), i, [&] {
+          auto made = network.create_transport();
+          own.push_back(made.get());
+          return absl::StatusOr<std::unique_ptr<Transport>>(std::move(made));
+        });
+        Rank rank(i, ranks, board, *std::move(transport), [&] {
+          for (const Transport* each : own) network.kill(*each);
           throw Killed();
         });
-        own = rank.transport.get();
         run_function(function, rank);
       } catch (const Killed&) {
       }
@@ -298,7 +327,11 @@ void run_threads(const Kind& kind, int ranks, const RankFunction& function, Boar
   } else {
     setenv("UCX_TLS", kind.devices.c_str(), 1);
   }
-  absl::StatusOr<std::unique_ptr<Transport>> transport = create_ucx_transport();
+  absl::StatusOr<std::unique_ptr<Transport>> transport = make_rails(kind.rails(index), index, [&] {
+    return kind.rails(index) == 0
+               ? create_ucx_transport()
+               : create_ucx_transport(UcxDevices{.interfaces = {"lo"}, .rail = "lo"});
+  });
   if (!transport.ok()) {
     ADD_FAILURE() << transport.status().ToString();
   } else {
@@ -354,7 +387,10 @@ class TransportConformance : public testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(, TransportConformance,
                          testing::Values(Kind{"memory", false, "", false},
                                          Kind{"memory_that_tells", false, "", true},
-                                         kUcxSharedMemory, Kind{"ucx_tcp", true, "tcp,self", true}),
+                                         kUcxSharedMemory, Kind{"ucx_tcp", true, "tcp,self", true},
+                                         Kind{"memory_rails", false, "", true, 2, 2},
+                                         Kind{"ucx_rails", true, "tcp,self", true, 2, 2},
+                                         Kind{"ucx_rails_and_none", true, "tcp,self", true, 2, 0}),
                          [](const auto& info) { return info.param.name; });
 
 constexpr Tag data_tag(int sender, uint32_t message) {

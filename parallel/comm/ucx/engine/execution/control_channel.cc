@@ -13,7 +13,7 @@ ControlChannel::ControlChannel(Transport& transport)
 }
 
 void ControlChannel::post_receive() {
-  transport_.receive(kAnyControl, kAnyControl, buffer_, receive_);
+  transport_.receive(kAnyPeer, kAnyControl, kAnyControl, buffer_, receive_);
 }
 
 void ControlChannel::send(const MemberGroup& g, int rank, const ControlHead& head,

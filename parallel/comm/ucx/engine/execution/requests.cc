@@ -16,7 +16,14 @@ void Requests::receive(RunningOperation& operation, Tag tag, Tag mask, std::span
                        Request& request) {
   request.owner = &operation;
   ++operation.outstanding;
-  transport_.receive(tag, mask, bytes, request);
+  transport_.receive(kAnyPeer, tag, mask, bytes, request);
+}
+
+void Requests::receive_data(RunningOperation& operation, int rank, Tag tag,
+                            std::span<std::byte> bytes, Request& request) {
+  request.owner = &operation;
+  ++operation.outstanding;
+  transport_.receive(connections_.peer(*operation.group, rank), tag, kExactly, bytes, request);
 }
 
 void Requests::cancel_receives(RunningOperation& operation) {

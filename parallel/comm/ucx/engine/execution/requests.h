@@ -27,6 +27,9 @@ class Requests {
                           std::span<const std::byte> bytes, Request& request);
   void receive(RunningOperation& operation, Tag tag, Tag mask, std::span<std::byte> bytes,
                Request& request);
+  // A collective's, from a member that is known.
+  void receive_data(RunningOperation& operation, int rank, Tag tag, std::span<std::byte> bytes,
+                    Request& request);
 
   // Of an operation that has failed: all open receives.
   void cancel_receives(RunningOperation& operation);

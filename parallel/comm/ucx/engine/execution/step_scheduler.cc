@@ -84,8 +84,8 @@ void StepScheduler::post(RunningOperation& operation, StepId id) {
   if (step.kind == StepKind::kSend) {
     if (!is_exchanged || operation.offers[id].state == Offer::kKnown) send(operation, id);
   } else {
-    requests_.receive(operation, data_tag(g, step, operation.sequence()), kExactly,
-                      operation.bytes_to_write(operation.receives_in(id)), state.request);
+    requests_.receive_data(operation, step.peer, data_tag(g, step, operation.sequence()),
+                           operation.bytes_to_write(operation.receives_in(id)), state.request);
   }
 }
 

@@ -405,7 +405,7 @@ class MemoryNetwork::Endpoint final : public Transport {
   bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override {
     return network_.send(self_, to, tag, bytes, request);
   }
-  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
+  void receive(PeerId, Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override {
     network_.receive(self_, {tag, mask, bytes, &request});
   }
   void cancel(Request& receive) override { network_.cancel(self_, receive); }

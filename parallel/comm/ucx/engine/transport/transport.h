@@ -22,6 +22,7 @@ namespace meshrun::ucx {
 
 // A process we can send to; counts from 0 in the order of connect().
 using PeerId = int32_t;
+inline constexpr PeerId kAnyPeer = -1;
 
 enum class MessageStatus : uint8_t {
   kOk,
@@ -43,6 +44,7 @@ struct Request {
   // The transport's own, while posted.
   void* transport = nullptr;
   void* handle = nullptr;
+  uint8_t rail = 0;  // of a receive: rails_transport.h
 };
 
 // A peer whose connection broke; told once. Over TCP that is 1 ms after its process ended, by a
@@ -63,7 +65,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // To be told to peers; at most 64 KiB, 215 bytes with UCX.
+  // To be told to peers; at most 64 KiB, 215 bytes with UCX, 600 with four rails.
   virtual const std::string& address() const = 0;
   // The same peer for the same address; one's own address is a peer like any other. Errors appear
   // as a broken peer.
@@ -75,8 +77,10 @@ class Transport {
   // a dead peer over shared memory is never done before close().
   [[nodiscard]] virtual bool send(PeerId to, Tag tag, std::span<const std::byte> bytes,
                                   Request& request) = 0;
-  // Always listed by progress().
-  virtual void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) = 0;
+  // Always listed by progress(). `from`: the sender, which must be told of a collective's data
+  // (TagKind::kData): several connections lead to it. For all else kAnyPeer will do.
+  virtual void receive(PeerId from, Tag tag, Tag mask, std::span<std::byte> bytes,
+                       Request& request) = 0;
   // Asks for `receive`, which is not yet listed, to end; it is listed soon, kCancelled or
   // otherwise, unless a peer has died in the middle of its data: then it is abandoned until
   // close(). Sends cannot be cancelled.

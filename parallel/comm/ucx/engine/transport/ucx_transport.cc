@@ -5,7 +5,6 @@
 #include <ucp/api/ucp.h>
 #include <ucs/debug/log_def.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -18,12 +17,11 @@
 
 #include "absl/status/status.h"
 #include "core/os/shared_memory.h"
+#include "parallel/base/process.h"
+#include "parallel/comm/ucx/engine/transport/rails_transport.h"
 
 namespace meshrun::ucx {
 namespace {
-
-// UCX's own bound.
-constexpr size_t kMostRails = 4;
 
 MessageStatus status_of(ucs_status_t status) {
   switch (status) {
@@ -65,7 +63,7 @@ void quieten_ucx() {
 
 class UcxTransport final : public Transport {
  public:
-  UcxTransport() = default;
+  explicit UcxTransport(const UcxDevices& allowed) : allowed_(allowed) {}
   ~UcxTransport() override { close(); }
 
   UcxTransport(const UcxTransport&) = delete;
@@ -76,7 +74,8 @@ class UcxTransport final : public Transport {
   const std::string& address() const override { return address_; }
   PeerId connect(std::string_view address) override;
   bool send(PeerId to, Tag tag, std::span<const std::byte> bytes, Request& request) override;
-  void receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) override;
+  void receive(PeerId from, Tag tag, Tag mask, std::span<std::byte> bytes,
+               Request& request) override;
   void cancel(Request& receive) override;
   bool progress(Completions& completions) override;
   bool arm() override;
@@ -99,10 +98,12 @@ class UcxTransport final : public Transport {
 
   void end(Request& request, ucs_status_t status);
   void mark_broken(Peer& peer, std::string reason);
+  absl::Status unavailable(const std::string& text) const;
   absl::Status error(const char* call, ucs_status_t status) const;
   // Of creating the worker, which takes its part of /dev/shm.
   absl::Status worker_error(ucs_status_t status) const;
 
+  const UcxDevices allowed_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_fd_ = -1;
@@ -131,8 +132,12 @@ std::string devices_of(const ucp_config_t* config) {
   return all.substr(start, all.find('\n', start) - start);
 }
 
+absl::Status UcxTransport::unavailable(const std::string& text) const {
+  return absl::UnavailableError(allowed_.rail.empty() ? text : allowed_.rail + ": " + text);
+}
+
 absl::Status UcxTransport::error(const char* call, ucs_status_t status) const {
-  return absl::UnavailableError(fmt::format(
+  return unavailable(fmt::format(
       "{}: {} ({}); `ucx_info -d` lists what UCX finds on this host, and UCX_LOG_LEVEL=info says "
       "what it chooses",
       call, ucs_status_string(status), devices_));
@@ -144,7 +149,7 @@ absl::Status UcxTransport::worker_error(ucs_status_t status) const {
   const std::optional<os::SharedMemoryRoom> room = os::FindSharedMemoryRoom();
   if (!lacks_memory || !room) return error(kCall, status);
   // Other ranks that start now, and fail too, may have given theirs back since.
-  return absl::UnavailableError(fmt::format(
+  return unavailable(fmt::format(
       "{}: {}: {} is too small for the ranks of this host. {}. Make it larger (--shm-size of a "
       "container, an emptyDir with medium: Memory in Kubernetes, the tmpfs's size=), or keep ranks "
       "off it by UCX_TLS=tcp,self ({} now).",
@@ -157,21 +162,16 @@ absl::Status UcxTransport::start() {
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return error("ucp_config_read", status);
   devices_ = devices_of(config);
-  const absl::StatusOr<ChosenInterfaces> interfaces = ucx_interfaces();
-  if (!interfaces.ok()) return interfaces.status();
   status = ucp_config_modify(config, "RNDV_SCHEME", "get_zcopy");
   const char* call = "ucp_config_modify(RNDV_SCHEME)";
-  if (status == UCS_OK && !interfaces->names.empty()) {
-    const std::string names = fmt::format("{}", fmt::join(interfaces->names, ","));
+  if (status == UCS_OK && !allowed_.interfaces.empty()) {
+    const std::string names = fmt::format("{}", fmt::join(allowed_.interfaces, ","));
     status = ucp_config_modify(config, "NET_DEVICES", names.c_str());
     call = "ucp_config_modify(NET_DEVICES)";
   }
-  // UCX would send through one of them.
-  const size_t rails = std::min(interfaces->are_named ? interfaces->names.size() : 0, kMostRails);
-  for (const char* const name : {"MAX_EAGER_RAILS", "MAX_RNDV_RAILS"}) {
-    if (status != UCS_OK || rails < 2) continue;
-    status = ucp_config_modify(config, name, std::to_string(rails).c_str());
-    call = "ucp_config_modify(RAILS)";
+  if (status == UCS_OK && !allowed_.shared_memory) {
+    status = ucp_config_modify(config, "SHM_DEVICES", "");
+    call = "ucp_config_modify(SHM_DEVICES)";
   }
   if (status == UCS_OK) {
     ucp_params_t params{};
@@ -248,7 +248,8 @@ bool UcxTransport::send(PeerId to, Tag tag, std::span<const std::byte> bytes, Re
   return false;
 }
 
-void UcxTransport::receive(Tag tag, Tag mask, std::span<std::byte> bytes, Request& request) {
+void UcxTransport::receive(PeerId, Tag tag, Tag mask, std::span<std::byte> bytes,
+                           Request& request) {
   request.status = MessageStatus::kOk;
   request.transport = this;
   request.handle = nullptr;
@@ -315,7 +316,9 @@ void UcxTransport::on_received(void* handle, ucs_status_t status, const ucp_tag_
 
 void UcxTransport::on_error(void* peer, ucp_ep_h, ucs_status_t status) {
   auto& broken = *static_cast<Peer*>(peer);
-  broken.transport->mark_broken(broken, ucs_status_string(status));
+  const std::string& rail = broken.transport->allowed_.rail;
+  broken.transport->mark_broken(
+      broken, rail.empty() ? ucs_status_string(status) : rail + ": " + ucs_status_string(status));
 }
 
 void UcxTransport::end(Request& request, ucs_status_t status) {
@@ -340,15 +343,33 @@ absl::StatusOr<ChosenInterfaces> ucx_interfaces() {
   const std::string_view wanted = variable("MESHRUN_NET_DEVICES");
   if (wanted.empty() && !variable("UCX_NET_DEVICES").empty()) return ChosenInterfaces{};
   absl::StatusOr<ChosenInterfaces> chosen = choose_interfaces(network_interfaces(), wanted);
-  if (chosen.ok() && wanted.empty() && chosen->left_out.empty()) chosen->names.clear();
+  if (!chosen.ok()) return chosen;
+  if (wanted.empty() && chosen->left_out.empty()) chosen->names.clear();
+  if (chosen->are_named && chosen->names.size() > kMostRails) chosen->names.resize(kMostRails);
   return chosen;
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport() {
-  auto transport = std::make_unique<UcxTransport>();
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport(const UcxDevices& devices) {
+  auto transport = std::make_unique<UcxTransport>(devices);
   absl::Status status = transport->start();
   if (!status.ok()) return status;
   return transport;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport() {
+  const absl::StatusOr<ChosenInterfaces> chosen = ucx_interfaces();
+  if (!chosen.ok()) return chosen.status();
+  if (!chosen->are_named || chosen->names.size() < 2) {
+    return create_ucx_transport(UcxDevices{.interfaces = chosen->names});
+  }
+  std::vector<std::unique_ptr<Transport>> rails;
+  for (const std::string& name : chosen->names) {
+    auto rail = create_ucx_transport(
+        UcxDevices{.interfaces = {name}, .shared_memory = rails.empty(), .rail = name});
+    if (!rail.ok()) return rail.status();
+    rails.push_back(*std::move(rail));
+  }
+  return create_rails_transport(std::move(rails), node_identity(node_facts()));
 }
 
 }  // namespace meshrun::ucx

@@ -73,11 +73,22 @@ constexpr Tag offer_tag(uint32_t group, int sender, uint64_t sequence, uint32_t 
 constexpr Tag point_to_point_tag(uint32_t group, int sender, uint32_t user_tag) {
   return prefix(TagKind::kPointToPoint, group, sender) | user_tag;
 }
+constexpr TagKind kind_of(Tag tag) { return static_cast<TagKind>(tag >> 62); }
 constexpr uint32_t group_of(Tag tag) {
   return static_cast<uint32_t>(tag >> (kSenderBits + kUserTagBits) & (kMaxGroups - 1));
 }
 constexpr int sender_of(Tag tag) {
   return static_cast<int>(tag >> kUserTagBits & ((Tag{1} << kSenderBits) - 1));
+}
+// Of so many connections that lead to a peer, the one for this message: both ends know it by the
+// tag. A collective's data takes turns, by the message, and where there is one only, by the
+// operation and by the sender. All else takes the first.
+constexpr int rail_of(Tag tag, int rails) {
+  if (kind_of(tag) != TagKind::kData) return 0;
+  const uint64_t message = tag & ((Tag{1} << kMessageBits) - 1);
+  const uint64_t sequence = tag >> kMessageBits & (kSequences - 1);
+  const auto sender = static_cast<uint64_t>(sender_of(tag));
+  return static_cast<int>((message + sequence + sender) % static_cast<uint64_t>(rails));
 }
 
 }  // namespace meshrun::ucx
