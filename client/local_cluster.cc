@@ -90,6 +90,9 @@ absl::Status LocalCluster::StartWorker(int lifeline) {
   if (!options_.node_name.empty()) {
     arguments.insert(arguments.end(), {"--name", options_.node_name});
   }
+  if (!options_.lifeline_of.empty()) {
+    arguments.insert(arguments.end(), {"--lifeline-of", options_.lifeline_of});
+  }
   arguments.insert(arguments.end(), options_.security_flags.begin(), options_.security_flags.end());
   arguments.insert(arguments.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   MESHRUN_ASSIGN_OR_RETURN(worker_,

@@ -36,6 +36,8 @@ class LocalCluster {
     std::vector<std::string> security_flags;
     std::string node_name;
     std::string node_address;
+    // What this process is to the others, for sentences.
+    std::string lifeline_of;
     // Where the coordinator here listens for the others; empty: it runs on another host.
     std::string listen;
     // Called with the name of each phase when it ends.

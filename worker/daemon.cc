@@ -143,7 +143,13 @@ absl::Status Daemon::Init() {
                                        .stdin_directory = options_.stdin_directory},
                         .file_timeout = options_.file_timeout},
       Generations::Handler{
-          .send = [this](v1::OpenSessionRequest message) { session_->Send(std::move(message)); },
+          .send =
+              [this](v1::OpenSessionRequest message) {
+                if (message.has_rank_exit() && message.rank_exit().teardown() && IsEnding()) {
+                  message.mutable_rank_exit()->set_error_message(stopping_because_);
+                }
+                session_->Send(std::move(message));
+              },
           .on_rank_ended = [this](const std::string& job_id, uint64_t generation,
                                   int rank) { logs_->RankEnded(job_id, generation, rank); },
           .on_generation_ended =
@@ -219,8 +225,7 @@ void Daemon::WatchSignals() {
   loop_.Watch(signals_.get(), POLLIN, [this](short) {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-      Stop(fmt::format("the worker {} was stopped by {}", options_.name,
-                       SignalName(static_cast<int>(info.ssi_signo))),
+      Stop("it got " + SignalName(static_cast<int>(info.ssi_signo)),
            /*at_once=*/stopping_);
     }
   });
@@ -235,8 +240,18 @@ void Daemon::WatchLifeline() {
     if (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN))) return;
     loop_.Unwatch(fd);
     // The supervisors see it too.
-    Stop("the process that this worker belongs to is gone", /*at_once=*/true);
+    Stop(options_.lifeline_of + " has ended", /*at_once=*/true);
   });
+}
+
+bool Daemon::IsEnding() {
+  if (!stopping_ && options_.lifeline_fd) {
+    // The supervisors may have seen its end, and killed their ranks, before this loop.
+    pollfd lifeline{options_.lifeline_fd.get(), POLLIN, 0};
+    if (::poll(&lifeline, 1, 0) <= 0 || (lifeline.revents & POLLHUP) == 0) return false;
+    stopping_because_ = options_.lifeline_of + " has ended";
+  }
+  return !stopping_because_.empty();
 }
 
 absl::Status Daemon::Run() {
@@ -343,9 +358,11 @@ void Daemon::CheckContact() {
   if (next < ping_interval_) contact_timer_ = loop_.After(next, [this] { CheckContact(); });
 }
 
-void Daemon::Stop(const std::string& reason, bool at_once) {
-  log::Info("stops", {{"reason", reason}});
+void Daemon::Stop(const std::string& because, bool at_once) {
+  log::Info("stops", {{"because", because}});
   stopping_ = true;
+  if (stopping_because_.empty()) stopping_because_ = because;
+  const std::string reason = fmt::format("the worker on {} stops: {}", options_.name, because);
   // This comes first: no job may take the slots that become free while the last rank ends.
   session_->Drain();
   generations_->Refuse(reason);

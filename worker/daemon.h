@@ -82,6 +82,8 @@ struct DaemonOptions {
   os::UniqueFd ready_fd;
   // EOF stops the daemon immediately.
   os::UniqueFd lifeline_fd;
+  // Who holds its other end, for sentences.
+  std::string lifeline_of = "the process that started it";
 };
 
 class Daemon {
@@ -104,6 +106,8 @@ class Daemon {
   v1::Hello MakeHello() const;
   void WatchSignals();
   void WatchLifeline();
+  // It stops its ranks, for `stopping_because_`.
+  bool IsEnding();
   void OnWelcome(const v1::Welcome& welcome);
   void OnMessage(const v1::OpenSessionResponse& message);
   bool OnRefused(const absl::Status& status);
@@ -115,7 +119,8 @@ class Daemon {
   // When the ranks are killed, after the last contact.
   std::chrono::nanoseconds KillAfter() const;
   void Beat();
-  void Stop(const std::string& reason, bool at_once);
+  // `because`: what follows "this worker stops: ".
+  void Stop(const std::string& because, bool at_once);
   // Ends the ranks that wait to be moved once there has been no session for a while.
   void StopWithoutACoordinator(const std::string& reason, std::chrono::nanoseconds last_open);
   void EndWhenQuiet();
@@ -148,6 +153,7 @@ class Daemon {
   std::unique_ptr<Session> session_;
   std::chrono::nanoseconds ping_interval_{std::chrono::seconds(1)};
   bool stopping_ = false;
+  std::string stopping_because_;
   bool ending_ = false;
   bool orphaned_ = false;
   bool fenced_ = false;

@@ -136,6 +136,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   app.add_option("--ready-fd", ready_fd,
                  "Write one JSON line there when the coordinator has welcomed us");
   app.add_option("--lifeline-fd", lifeline_fd, "End of this pipe: kill everything and end");
+  app.add_option("--lifeline-of", options.lifeline_of, "Who holds it, for sentences")->group("");
   app.add_option("--log-format", log_format, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   app.add_option("--log-level", log_level, "debug, info, warning or error");

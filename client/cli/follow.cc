@@ -99,12 +99,14 @@ class Follower {
   // By rank, of the ranks whose output is shown here: the local rank.
   std::map<int, int> RanksHere() const;
   void Cancel(bool now, const std::string& reason);
+  // The other nodes of a job of several hosts hear where it was.
+  std::string Here() const { return options_.only_node.empty() ? "" : " on " + options_.only_node; }
   // Waits for the next thing to do.
   void Wait();
   void Draw();
   // The coordinator's host has its own words for that, and its watch says them.
   bool SaysLost(const absl::Status& status) const {
-    return !options_.coordinator_lost.empty() &&
+    return options_.coordinator_lost != nullptr &&
            (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status));
   }
   bool OutputIsComplete() const;
@@ -281,7 +283,7 @@ void Follower::Handle(const WatchEnded& event) {
     return;
   }
   if (SaysLost(event.status)) {
-    screen_.Say(options_.coordinator_lost);
+    screen_.Say(options_.coordinator_lost());
     leave_with_ = first_signal_ != 0 ? kExitSignalBase + first_signal_ : kExitJobFailed;
     return;
   }
@@ -291,7 +293,7 @@ void Follower::Handle(const WatchEnded& event) {
 }
 
 void Follower::Handle(const Interrupted& event) {
-  if (!options_.coordinator_lost.empty()) return;
+  if (options_.coordinator_lost) return;
   screen_.Say(fmt::format("{}: trying again for {}", std::string(event.status.message()),
                           options_.patience >= std::chrono::minutes(1) ? "a minute" : "a moment"));
 }
@@ -324,10 +326,10 @@ void Follower::OnSignal(int signal) {
   ++signals_seen_;
   if (signals_seen_ == 1) {
     screen_.Say(fmt::format("cancelling {}; once more to kill it at once", job_.job_id()));
-    Cancel(false, signal == SIGINT ? "by Ctrl-C" : "by " + SignalName(signal));
+    Cancel(false, (signal == SIGINT ? "by Ctrl-C" : "by " + SignalName(signal)) + Here());
   } else if (signals_seen_ == 2) {
     screen_.Say(fmt::format("killing {}", job_.job_id()));
-    Cancel(true, "by a second " + SignalName(signal));
+    Cancel(true, "by a second " + SignalName(signal) + Here());
   } else {
     // Without waiting: a cluster of this command stops its ranks when this process is gone.
     screen_.RemoveRows();

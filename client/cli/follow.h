@@ -34,7 +34,7 @@ struct FollowOptions {
   // ranks. Empty: all.
   std::string only_node;
   // What to say when the coordinator stays away, which is another host's; empty: what the client says.
-  std::string coordinator_lost;
+  std::function<std::string()> coordinator_lost;
   // Output that was gone before it could be shown is told by the exit code.
   bool must_show_all = false;
   // All that is shown goes to standard error, and the job as it ended, or as it was last told, to

@@ -394,7 +394,11 @@ absl::Status Rendezvous::TakeSecret(const RendezvousConf& conf, const Rendezvous
 }
 
 std::string Rendezvous::Lost() const {
-  return fmt::format("node 0 at {} has gone: this node's ranks are stopped", endpoint_.Text());
+  const std::string why = WhyNobodyAnswers(endpoint_);
+  return fmt::format("node 0 at {} has gone: {}; this node's ranks are stopped", endpoint_.Text(),
+                     why == std::strerror(ECONNREFUSED) ? "its 'meshrun run' has ended"
+                     : why.empty()                      ? "the connection to it broke"
+                                   : fmt::format("the connection to it broke ({})", why));
 }
 
 void Rendezvous::AddTo(LocalCluster::Options* options) const {
@@ -408,6 +412,9 @@ void Rendezvous::AddTo(LocalCluster::Options* options) const {
     options->coordinator = endpoint_.Text();
   }
   options->node_name = node_name_;
+  options->lifeline_of =
+      fmt::format("the 'meshrun run' {}on {}",
+                  node_rank_ ? fmt::format("of node rank {} ", *node_rank_) : "", HostName());
   options->node_address = !local_addr_.empty() ? local_addr_ : host_ ? endpoint_.host : "";
   options->security_flags = {"--tls-cert", tls_.cert, "--tls-key", tls_.key, "--tls-ca", tls_.ca};
 }

@@ -69,7 +69,8 @@ class Rendezvous {
   const std::string& node_name() const { return node_name_; }
   std::optional<uint32_t> node_rank() const { return node_rank_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  // What the coordinator's end means on another node.
+  // What the coordinator's end means on another node. Asks whether its host answers: up to 3 s for
+  // each of its addresses.
   std::string Lost() const;
 
   void AddTo(LocalCluster::Options* options) const;

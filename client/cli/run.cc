@@ -247,7 +247,7 @@ int Run(const RunFlags& flags) {
   }
   if (rendezvous == nullptr) return Follow(*client, *job, follow);
   follow.only_node = rendezvous->node_name();
-  if (!rendezvous->host()) follow.coordinator_lost = rendezvous->Lost();
+  if (!rendezvous->host()) follow.coordinator_lost = [&] { return rendezvous->Lost(); };
   const int code = Follow(*client, *job, follow);
   if (rendezvous->host()) rendezvous->AwaitOthers(*client);
   return code;

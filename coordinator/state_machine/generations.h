@@ -152,6 +152,7 @@ class Generations {
   void TakeOver(Job& job, Member& member, Node& node, const v1::RunningGeneration& running);
   void OnUnnamed(Node& node, const std::set<std::string>& carried);
   bool MayFail(const Job& job) const;
+  std::string Unheard(const Job& job) const;
 
   // continuation.cc
   bool HasKept(const Job& job) const;

@@ -188,8 +188,13 @@ Node* NodeTable::ExpireNext() {
   const auto node_id = leases_.PopDue(context_.now);
   if (!node_id.has_value()) return nullptr;
   Node& node = nodes_.at(*node_id);
-  const std::string message = fmt::format("{} was silent for its lease of {}", node.record.name(),
-                                          FormatDuration(context_.lease));
+  node.lost_because =
+      fmt::format("{} its lease of {}",
+                  node.session_id != 0 ? "silent for"
+                  : IsRecovering(node) ? "it did not come back within"
+                                       : "its connection broke, and it did not come back within",
+                  FormatDuration(context_.lease));
+  const std::string message = fmt::format("{} is lost: {}", node.record.name(), node.lost_because);
   Lose(node, absl::DeadlineExceededError(message));
   context_.Record("NodeLost", "", node.id(), message);
   if (!node.draining) CountAbsence(node);

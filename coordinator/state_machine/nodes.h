@@ -41,6 +41,8 @@ struct Node {
   // Its worker is stopping. Outlives the session and the term: the ranks that are lost with the
   // node then were ending anyway.
   bool draining = false;
+  // Why the last lease ended, for sentences.
+  std::string lost_because;
   // When it went away without a word, the last ones within the window of Quarantine.
   std::deque<WallNanos> absences;
 
@@ -114,6 +116,7 @@ class NodeTable {
   size_t draining() const;
   // Nodes known from before the start of this term that have neither returned nor been given up.
   size_t recovering() const { return recovering_.size(); }
+  bool IsRecovering(const Node& node) const { return recovering_.contains(node.id()); }
 
   void Hold(Node& node, const std::string& job_id, uint32_t slots, uint64_t memory,
             const std::vector<uint32_t>& gpus);

@@ -1,5 +1,6 @@
 // Failures, stops and the end of a generation, and what becomes of its job.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -106,7 +107,24 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
     return;
   }
   Fail(job, exit.signal() != 0 ? v1::FAILURE_CAUSE_RANK_SIGNALED : v1::FAILURE_CAUSE_RANK_EXITED,
-       text, &node, &exit);
+       text + Unheard(job), &node, &exit);
+}
+
+// "; the connection to node2 broke before it": a rank often ends for want of those on another host,
+// of which nobody knows more until its lease is over. Nothing where all hosts are connected.
+std::string Generations::Unheard(const Job& job) const {
+  constexpr size_t kNamed = 4;
+  std::vector<std::string> names;
+  for (const Member& member : job.members) {
+    const Node* const node = member.ended ? nullptr : nodes_.Find(member.node_id);
+    if (node != nullptr && node->session_id == 0 && !nodes_.IsRecovering(*node))
+      names.push_back(node->record.name());
+  }
+  if (names.empty()) return "";
+  const size_t more = names.size() - std::min(names.size(), kNamed);
+  names.resize(names.size() - more);
+  return fmt::format("; the connection to {}{} broke before it", fmt::join(names, ", "),
+                     more == 0 ? "" : fmt::format(" and {} more", more));
 }
 
 void Generations::RecordFailure(Job& job, v1::FailureCause cause, const std::string& message,

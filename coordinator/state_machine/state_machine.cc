@@ -120,10 +120,9 @@ void StateMachine::ExpireDue(SteadyNanos previous) {
   const auto due = NextDeadline();
   if (!due.has_value() || *due > context.now) return;
   while (Node* node = parts_->nodes.ExpireNext()) {
-    parts_->generations.OnNodeLost(*node,
-                                   fmt::format("{} is lost: silent for its lease of {}",
-                                               node->record.name(), FormatDuration(context.lease)),
-                                   /*stopped=*/false);
+    parts_->generations.OnNodeLost(
+        *node, fmt::format("{} is lost: {}", node->record.name(), node->lost_because),
+        /*stopped=*/false);
   }
   while (Node* node = parts_->nodes.NextFenced()) parts_->generations.OnNodeFenced(*node);
   while (Job* job = parts_->jobs.PopDue()) parts_->generations.OnDeadline(*job);

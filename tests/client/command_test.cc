@@ -346,6 +346,53 @@ TEST_F(CommandTest, SeveralRunsFormOneJobByTorchrunsFlags) {
   EXPECT_THAT(said, HasSubstr("the others need the secret in " + secret));
 }
 
+// A rendezvous peer ends without a word: the other says which one, and what is known of it.
+TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
+  char host[256] = {};
+  ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+  int number = 0;
+  for (const int killed : {1, 0}) {
+    SCOPED_TRACE(killed);
+    const std::string secret = fmt::format("{}/secret{}", directory_, killed);
+    const int port = 21000 + (::getpid() + 4500 + ++number) % 9000;
+    const std::string fifo = fmt::format("{}/fifo{}", directory_, killed);
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    const auto words = [&](int node) {
+      return std::vector<std::string>{Meshrun(),
+                                      "run",
+                                      "--nnodes=2",
+                                      fmt::format("--node_rank={}", node),
+                                      "--master_addr=127.0.0.1",
+                                      fmt::format("--master_port={}", port),
+                                      "--rdzv-conf",
+                                      "join_timeout=30,secret_file=" + secret,
+                                      "sh",
+                                      "-c",
+                                      "[ $RANK = 0 ] || echo $$ > " + fifo + "; exec sleep 600"};
+    };
+    os::SpawnOptions options;
+    options.argv = words(killed);
+    const os::UniqueFd out(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    options.stdout_fd = options.stderr_fd = out.get();
+    const auto victim = os::Spawn(options);
+    ASSERT_TRUE(victim.ok());
+    const pid_t other = StartProgram(words(1 - killed));
+    ASSERT_GT(ReadPid(fifo), 0);
+    ::kill(*victim, SIGKILL);
+    const Result result = Wait(other);
+    ASSERT_EQ(::waitpid(*victim, nullptr, 0), *victim);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(
+        result.err,
+        HasSubstr(killed == 0 ? fmt::format("node 0 at 127.0.0.1:{} has gone: its 'meshrun run' "
+                                            "has ended; this node's ranks are stopped\n",
+                                            port)
+                              : fmt::format("the worker on node1-{0} stopped its ranks: the "
+                                            "'meshrun run' of node rank 1 on {0} has ended",
+                                            host)));
+  }
+}
+
 TEST_F(CommandTest, SeveralRunsMeetByCertificatesAndTheC10dSpelling) {
   const std::string authority = directory_ + "/ca";
   ASSERT_EQ(Run({"ca", "init", "--ca", authority}).code, 0);

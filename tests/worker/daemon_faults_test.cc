@@ -84,7 +84,7 @@ TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {
     const v1::PrepareResult refused = Prepare(PrepareFor("exit 0"), generation);
     EXPECT_FALSE(refused.ok());
     EXPECT_TRUE(refused.draining());
-    EXPECT_THAT(refused.error(), HasSubstr("the worker here was stopped by SIGTERM"));
+    EXPECT_THAT(refused.error(), HasSubstr("the worker on here stops: it got SIGTERM"));
   }
   const std::string address = coordinator_->address();
   coordinator_->Shutdown();

@@ -183,7 +183,9 @@ TEST_F(DaemonTest, SigtermStopsTheRanksAndSaysGoodbye) {
   RunOnDaemon("echo $$ > pid; exec sleep 1000");
   const pid_t rank = AwaitPid(directory_ / "pid");
   ::kill(daemon_, SIGTERM);
-  EXPECT_EQ(AwaitRankExit().signal(), SIGTERM);
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.signal(), SIGTERM);
+  EXPECT_EQ(exit.error_message(), "it got SIGTERM");
   EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
   EXPECT_TRUE(coordinator_->AwaitKind(Request::kGoodbye));
   EXPECT_EQ(testing::AwaitExit(daemon_), 0);
@@ -203,7 +205,9 @@ TEST_F(DaemonTest, TheLifelineEndsTheDaemonAndItsRanks) {
                 State(""),
                 "--kill-at-once-on-lifeline",
                 "--lifeline-fd",
-                std::to_string(read_end.get())};
+                std::to_string(read_end.get()),
+                "--lifeline-of",
+                "the launcher"};
   spawn.keep_fds = {read_end.get()};
   const auto pid = os::Spawn(spawn);
   ASSERT_TRUE(pid.ok());
@@ -214,6 +218,9 @@ TEST_F(DaemonTest, TheLifelineEndsTheDaemonAndItsRanks) {
   const pid_t rank = AwaitPid(directory_ / "pid");
   write_end.reset();
   EXPECT_TRUE(AwaitGone(rank));
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_TRUE(exit.teardown());
+  EXPECT_EQ(exit.error_message(), "the launcher has ended");
   EXPECT_GE(testing::AwaitExit(daemon_), 0);
   daemon_ = -1;
 }

@@ -227,6 +227,62 @@ TEST_F(GenerationTest, RanksThatEndForWantOfACoordinatorAreNotCharged) {
   EXPECT_THAT(h.job(id).failure().message(), ::testing::HasSubstr("had lost its coordinator"));
 }
 
+TEST_F(GenerationTest, WhyAWorkerStoppedItsRanksIsTheReason) {
+  FakeWorker& a = h.AddWorker("a");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  FakeWorker::Requests requests = a.StopRanks(id, /*code=*/1);
+  for (v1::OpenSessionRequest& request : requests) {
+    if (!request.has_rank_exit()) continue;
+    request.mutable_rank_exit()->set_error_message(
+        "the 'meshrun run' of node rank 1 on gpu1 has ended");
+  }
+  h.Say(a, std::move(requests));
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(h.job(id).failure().message(),
+            "the worker on a stopped its ranks: the 'meshrun run' of node rank 1 on gpu1 has "
+            "ended");
+}
+
+TEST_F(GenerationTest, ALostNodeThatWasSilentIsToldFromOneWhoseConnectionBroke) {
+  for (const bool breaks : {true, false}) {
+    FakeWorker& a = h.AddWorker(breaks ? "a" : "c");
+    const std::string id = h.Submit(MakeSpec(1, 1));
+    ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+    if (breaks) {
+      h.Disconnect(a);
+    } else {
+      h.heartbeats = false;
+    }
+    h.Advance(std::chrono::seconds(5));
+    EXPECT_EQ(h.job(id).failure().message(),
+              breaks ? "a is lost: its connection broke, and it did not come back within its lease "
+                       "of 5s"
+                     : "c is lost: silent for its lease of 5s");
+  }
+}
+
+TEST_F(GenerationTest, ALostNodeOfTheFormerTermOnlyDidNotComeBack) {
+  h.AddWorker("a");
+  const std::string id = h.Submit(MakeSpec(1, 1));
+  h.StartCoordinator();
+  h.Advance(std::chrono::seconds(5));
+  EXPECT_EQ(h.job(id).failure().message(),
+            "a is lost: it did not come back within its lease of 5s");
+}
+
+TEST_F(GenerationTest, ARankThatEndsForWantOfAnotherHostIsToldWithIt) {
+  FakeWorker& a = h.AddWorker("a");
+  FakeWorker& b = h.AddWorker("b");
+  const std::string id = h.Submit(MakeSpec(2, 1));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_RUNNING);
+  FakeWorker& stays = a.Running(id).contains(0) ? a : b;
+  FakeWorker& goes = &stays == &a ? b : a;
+  h.Disconnect(goes);
+  h.Say(stays, stays.Exit(id, 0, 1));
+  EXPECT_THAT(h.job(id).failure().message(),
+              ::testing::EndsWith("; the connection to " + goes.name() + " broke before it"));
+}
+
 TEST_F(GenerationTest, APlannedEndIsRememberedOverARestart) {
   FakeWorker& a = h.AddWorker("a");
   FakeWorker& b = h.AddWorker("b");
