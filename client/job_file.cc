@@ -78,12 +78,15 @@ Setter TextField(void (*set)(v1::JobSpec*, const std::string&), std::string what
   };
 }
 
-Setter DurationField(google::protobuf::Duration* (v1::JobSpec::*mutable_field)()) {
+// `if_zero`: what to write in place of 0; empty: it is taken.
+Setter DurationField(google::protobuf::Duration* (v1::JobSpec::*mutable_field)(),
+                     std::string if_zero = "") {
   return [=](const Value& value, v1::JobSpec* spec) -> absl::Status {
     MESHRUN_ASSIGN_OR_RETURN(const std::string text,
                              value.Text("write for example 10s, 2m or 1h30m"));
     const auto duration = ParseDuration(text);
     if (!duration.ok()) return value.WrongAt(value.node, duration.status());
+    if (duration->count() == 0 && !if_zero.empty()) return value.Wrong(if_zero);
     *(spec->*mutable_field)() = ToProtoDuration(*duration);
     return absl::OkStatus();
   };
@@ -227,7 +230,9 @@ const std::map<std::string, Setter>& Fields() {
         {"replace", WordField(&SetReplace, "write at-once")},
         {"grow", WordField(&SetGrowth, "write checkpoint, at-once or never")},
         {"kill_grace", DurationField(&v1::JobSpec::mutable_kill_grace)},
-        {"time_limit", DurationField(&v1::JobSpec::mutable_time_limit)},
+        {"time_limit", DurationField(&v1::JobSpec::mutable_time_limit,
+                                     "write a time above 0, for example 1h30m, or leave it out to "
+                                     "run without limit")},
         {"constraints",
          ListField([](v1::JobSpec* s, const std::string& t) { s->add_constraints(t); },
                    "write for example constraints: [zone=a, nvlink]")},

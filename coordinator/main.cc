@@ -22,6 +22,7 @@
 #include "core/signal_name.h"
 #include "core/status.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "core/version.h"
 
 namespace {
@@ -80,7 +81,7 @@ constexpr std::string_view kPrefix = "meshrun-coordinator: ";
 int Fail(std::string_view why, int code) {
   if (why.starts_with(kPrefix)) why.remove_prefix(kPrefix.size());
   // fmt::print would throw where stderr has no room.
-  std::fputs(fmt::format("{}{}\n", kPrefix, why).c_str(), stderr);
+  std::fputs(fmt::format("{}{}\n", kPrefix, meshrun::EscapeControls(why)).c_str(), stderr);
   return code;
 }
 // What a person must mend first, as opposed to what may pass.
@@ -254,7 +255,12 @@ int main(int argc, char** argv) {
   if (!heartbeat.ok()) {
     return Fail(fmt::format("--heartbeat: {}", std::string(heartbeat.status().message())), 2);
   }
-  if (*heartbeat * 2 > *lease || heartbeat->count() == 0) {
+  if (heartbeat->count() == 0) {
+    return Fail(
+        fmt::format("--heartbeat {}: write a time above 0, for example 1s", flags.heartbeat),
+        meshrun::kExitUsage);
+  }
+  if (*heartbeat * 2 > *lease) {
     return Fail(fmt::format("--heartbeat {} does not fit at least twice into --lease {}",
                             flags.heartbeat, flags.lease),
                 meshrun::kExitUsage);
@@ -268,7 +274,7 @@ int main(int argc, char** argv) {
   flags.health = *health;
   meshrun::log::Level level;
   if (const absl::Status status = meshrun::log::ParseLevel(flags.log_level, &level); !status.ok()) {
-    return Fail(status, meshrun::kExitUsage);
+    return Fail(meshrun::Annotate(status, "--log-level"), meshrun::kExitUsage);
   }
   meshrun::log::Configure(
       "coordinator",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/labels.h"
@@ -95,14 +96,15 @@ absl::Status CheckSizes(const v1::JobSpec& spec) {
   }
   const uint32_t procs = spec.procs_per_node().count();
   if (spec.max_nodes() > kMostNodes) {
-    return absl::InvalidArgumentError(
-        fmt::format("max_nodes: {} is above {}", spec.max_nodes(), kMostNodes));
+    return absl::InvalidArgumentError(fmt::format(
+        "max_nodes: {} is more than {}, the most that is taken", spec.max_nodes(), kMostNodes));
   }
-  if (procs > kMostProcs || spec.cpus_per_proc() > kMostProcs ||
-      spec.gpus_per_proc() > kMostProcs) {
+  for (const auto& [field, value] :
+       {std::pair("procs_per_node", procs), std::pair("cpus_per_proc", spec.cpus_per_proc()),
+        std::pair("gpus_per_proc", spec.gpus_per_proc())}) {
+    if (value <= kMostProcs) continue;
     return absl::InvalidArgumentError(
-        fmt::format("procs_per_node {}, cpus_per_proc {}, gpus_per_proc {}: none may be above {}",
-                    procs, spec.cpus_per_proc(), spec.gpus_per_proc(), kMostProcs));
+        fmt::format("{}: {} is more than {}, the most that is taken", field, value, kMostProcs));
   }
   if (int64_t{procs} * spec.max_nodes() > kLargestWorld) {
     return absl::InvalidArgumentError(
@@ -112,7 +114,8 @@ absl::Status CheckSizes(const v1::JobSpec& spec) {
   }
   if (spec.memory_bytes() > kMostMemory) {
     return absl::InvalidArgumentError(
-        fmt::format("memory_bytes: {} per rank is above 1 PiB", spec.memory_bytes()));
+        fmt::format("memory_bytes: {} of a rank is more than 1 PiB, the most that is taken",
+                    FormatBytes(spec.memory_bytes())));
   }
   return absl::OkStatus();
 }
@@ -205,7 +208,8 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
   MESHRUN_RETURN_IF_ERROR(CheckDuration("time_limit", spec.time_limit()));
   if (spec.has_time_limit() && FromProto(spec.time_limit()).count() == 0) {
     return absl::InvalidArgumentError(
-        "time_limit: 0 is no time at all: leave it out to run without limit");
+        "time_limit: write a time above 0, for example 1h30m, or leave it out to run without "
+        "limit");
   }
   for (const std::string& constraint : spec.constraints()) {
     MESHRUN_RETURN_IF_ERROR(Annotate(CheckConstraint(constraint), "constraints"));

@@ -16,6 +16,7 @@
 #include "core/rpc/security_flags.h"
 #include "core/status.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "core/version.h"
 
 namespace meshrun::worker {
@@ -31,8 +32,33 @@ std::string DefaultStateDir() {
 }
 
 int Wrong(const absl::Status& status) {
-  std::fputs(fmt::format("meshrun-worker: {}\n", std::string(status.message())).c_str(), stderr);
+  const std::string text = EscapeControls({status.message().data(), status.message().size()});
+  std::fputs(fmt::format("meshrun-worker: {}\n", text).c_str(), stderr);
   return kExitUsage;
+}
+
+absl::Status TakeDuration(std::string_view flag, const std::string& text,
+                          std::chrono::nanoseconds* value) {
+  const auto parsed = ParseDuration(text);
+  if (!parsed.ok()) return Annotate(parsed.status(), flag);
+  *value = *parsed;
+  return absl::OkStatus();
+}
+
+// 0 would be over at once.
+absl::Status TakeTimeAbove0(std::string_view flag, const std::string& text,
+                            std::chrono::nanoseconds* value) {
+  MESHRUN_RETURN_IF_ERROR(TakeDuration(flag, text, value));
+  if (value->count() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} {}: write a time above 0, for example 5m", flag, text));
+}
+
+absl::Status TakeBytes(std::string_view flag, const std::string& text, uint64_t* value) {
+  const auto parsed = ParseBytes(text);
+  if (!parsed.ok()) return Annotate(parsed.status(), flag);
+  *value = *parsed;
+  return absl::OkStatus();
 }
 
 // A descriptor that the caller handed over.
@@ -116,6 +142,7 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
       ->capture_default_str();
   app.add_option("--keep-logs-count", options.keep_logs.keep_generations,
                  "Ended generations of which logs are kept")
+      ->check(CLI::Range(0u, 1u << 20))
       ->capture_default_str();
   app.add_option("--keep-logs-for", keep_logs_for,
                  "Remove logs of generations that ended longer ago, for example 720h (default: age "
@@ -146,7 +173,10 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    *exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
+    *exit_code = error.get_exit_code() == 0
+                     ? app.exit(error)
+                     : Wrong(absl::InvalidArgumentError(
+                           fmt::format("{}: --help shows how it is called", error.what())));
     return std::nullopt;
   }
 
@@ -155,18 +185,14 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
     return std::nullopt;
   };
   log::Level level = log::Level::kInfo;
-  if (const auto status = log::ParseLevel(log_level, &level); !status.ok()) return wrong(status);
+  if (const auto status = log::ParseLevel(log_level, &level); !status.ok())
+    return wrong(Annotate(status, "--log-level"));
   log::Configure("worker", log_format == "json" ? log::Format::kJson : log::Format::kText, level);
   const auto health = rpc::ParseHealthFlags(health_flags);
   if (!health.ok()) return wrong(health.status());
   options.health = *health;
   if (*cores_option) options.cores = cores;
   if (*slots_option) options.slots = slots;
-  if (!memory.empty()) {
-    const auto bytes = ParseBytes(memory);
-    if (!bytes.ok()) return wrong(bytes.status());
-    options.memory_bytes = *bytes;
-  }
   for (const std::string& text : labels) {
     auto label = ParseLabel(text);
     if (!label.ok()) return wrong(Annotate(label.status(), "--label"));
@@ -177,29 +203,23 @@ std::optional<DaemonOptions> ParseFlags(int argc, char** argv, int* exit_code) {
   options.addresses = *std::move(own);
   if (!ports.empty()) {
     const auto interval = ParsePortInterval(ports);
-    if (!interval.ok()) return wrong(interval.status());
+    if (!interval.ok()) return wrong(Annotate(interval.status(), "--port-range"));
     options.ports = *interval;
   }
-  const auto timeout = ParseDuration(orphan_timeout);
-  if (!timeout.ok()) return wrong(timeout.status());
-  options.orphan_timeout = *timeout;
-  const auto stop = ParseDuration(stop_timeout);
-  if (!stop.ok()) return wrong(stop.status());
-  options.stop_timeout = *stop;
-  const auto limit = ParseBytes(log_limit);
-  if (!limit.ok()) return wrong(limit.status());
-  options.log_limit_bytes = *limit;
-  const auto files = ParseDuration(file_timeout);
-  if (!files.ok()) return wrong(files.status());
-  options.file_timeout = *files;
-  const auto logs = ParseBytes(keep_logs);
-  if (!logs.ok()) return wrong(logs.status());
-  options.keep_logs.keep_bytes = *logs;
-  if (!keep_logs_for.empty()) {
-    const auto age = ParseDuration(keep_logs_for);
-    if (!age.ok()) return wrong(age.status());
-    options.keep_logs.keep_for = *age;
+  uint64_t memory_bytes = 0;
+  for (const absl::Status& status :
+       {memory.empty() ? absl::OkStatus() : TakeBytes("--memory", memory, &memory_bytes),
+        TakeTimeAbove0("--orphan-timeout", orphan_timeout, &options.orphan_timeout),
+        TakeDuration("--stop-timeout", stop_timeout, &options.stop_timeout),
+        TakeTimeAbove0("--file-timeout", file_timeout, &options.file_timeout),
+        TakeBytes("--log-limit", log_limit, &options.log_limit_bytes),
+        TakeBytes("--keep-logs", keep_logs, &options.keep_logs.keep_bytes),
+        keep_logs_for.empty()
+            ? absl::OkStatus()
+            : TakeDuration("--keep-logs-for", keep_logs_for, &options.keep_logs.keep_for)}) {
+    if (!status.ok()) return wrong(status);
   }
+  if (!memory.empty()) options.memory_bytes = memory_bytes;
   for (const auto& [text, choice] : {std::pair(&tee, &options.log_layout.tee),
                                      std::pair(&redirects, &options.log_layout.redirects)}) {
     auto parsed = StreamChoice::Parse(*text);

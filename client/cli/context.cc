@@ -78,14 +78,18 @@ absl::StatusOr<CoordinatorAddress> ResolveCoordinator(const CoordinatorFlags& fl
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags) {
   Options options;
-  MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, ResolveCoordinator(flags));
-  options.address = where.address;
-  options.security = flags.security;
   if (!flags.timeout.empty()) {
     const auto timeout = ParseDuration(flags.timeout);
     if (!timeout.ok()) return Annotate(timeout.status(), "--timeout");
+    if (timeout->count() == 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("--timeout {}: write a time above 0, for example 5s", flags.timeout));
+    }
     options.timeout = options.connect_timeout = *timeout;
   }
+  MESHRUN_ASSIGN_OR_RETURN(const CoordinatorAddress where, ResolveCoordinator(flags));
+  options.address = where.address;
+  options.security = flags.security;
   auto client = Client::Connect(options);
   if (client.ok()) {
     const std::string warning = rpc::InsecureWarning((*client)->address(), flags.security);

@@ -12,6 +12,11 @@
 namespace meshrun::client {
 namespace {
 
+// All of them are processes of this host.
+constexpr uint32_t kMostWorkers = 1000;
+// The worker's own limit.
+constexpr uint32_t kMostSlots = 1u << 20;
+
 struct DevFlags {
   DevCluster::UpOptions up;
   bool purge = false;
@@ -52,8 +57,6 @@ absl::StatusOr<DevCluster> Find() {
 int Up(const DevFlags& flags) {
   auto cluster = Find();
   if (!cluster.ok()) return Fail(cluster.status());
-  if (flags.up.workers == 0)
-    return Fail(absl::InvalidArgumentError("--workers 0: write a number from 1 up"));
   const auto state = cluster->Up(flags.up);
   if (!state.ok()) return Fail(state.status());
   if (flags.output == "json") {
@@ -119,9 +122,9 @@ void AddDev(FlagSet& root, Commands* commands) {
       "  meshrun dev up -n 4 --slots 2\n"
       "  meshrun dev up                   as it was, after something of it has ended");
   up.Number("-n,--workers", &values->up.workers,
-            "Workers, each a node of its own (default: as many as before, or 1)");
+            "Workers, each a node of its own (default: as many as before, or 1)", 1, kMostWorkers);
   up.Number("--slots", &values->up.slots,
-            "CPU slots of each (default: as before, or the cores, at least 8)");
+            "CPU slots of each (default: as before, or the cores, at least 8)", 1, kMostSlots);
   FlagSet down = dev.Command("down", "Stops it, and the ranks that run on it");
   down.Switch("--purge", &values->purge, "Remove its jobs and logs too");
   FlagSet status = dev.Command("status", "Says what runs and where the logs are");

@@ -32,7 +32,9 @@ class FlagSet {
   // May be given several times.
   void Texts(const std::string& names, std::vector<std::string>* values, const std::string& type,
              const std::string& help);
-  void Number(const std::string& names, uint32_t* value, const std::string& help);
+  // A whole number from `least` to `most`.
+  void Number(const std::string& names, uint32_t* value, const std::string& help,
+              uint32_t least = 1, uint32_t most = UINT32_MAX);
   void Choice(const std::string& names, std::string* value, const std::vector<std::string>& choices,
               const std::string& help);
   void Switch(const std::string& names, bool* value, const std::string& help);

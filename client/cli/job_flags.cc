@@ -162,6 +162,30 @@ absl::Status SetWorkingDir(const JobFlags& flags, const JobContext& context, v1:
   return absl::OkStatus();
 }
 
+// Errors of a whole JobSpec begin with the field. Whoever gave that by a flag is told of the flag.
+absl::Status NameTheFlag(const absl::Status& status, const JobFlags& flags) {
+  const struct {
+    std::string_view field, flag;
+    const std::string& value;
+  } kFlags[] = {{"max_nodes", "--nodes", flags.nodes},
+                {"procs_per_node", "--procs-per-node", flags.procs_per_node},
+                {"cpus_per_proc", "--cpus-per-proc", flags.cpus_per_proc},
+                {"gpus_per_proc", "--gpus-per-proc", flags.gpus_per_proc},
+                {"memory_bytes", "--memory", flags.memory},
+                {"kill_grace", "--kill-grace", flags.kill_grace},
+                {"hang_timeout", "--hang-timeout", flags.hang_timeout},
+                {"queue_timeout", "--queue-timeout", flags.queue_timeout},
+                {"time_limit", "--time-limit", flags.time_limit}};
+  const std::string text(status.message());
+  for (const auto& [field, flag, value] : kFlags) {
+    if (!value.empty() && text.starts_with(fmt::format("{}: ", field))) {
+      return absl::Status(status.code(),
+                          fmt::format("{} {}{}", flag, value, text.substr(field.size())));
+    }
+  }
+  return status;
+}
+
 }  // namespace
 
 void AddJobFlags(FlagSet& flags, JobFlags* f) {
@@ -338,7 +362,7 @@ absl::Status ApplyJobFlags(const JobFlags& flags, const std::vector<std::string>
     // The program that the user named, not the interpreter put before it.
     spec->set_name(JobNameFromCommand(spec->shipped_job().empty() ? program : spec->shipped_job()));
   }
-  return NormalizeJobSpec(*spec);
+  return NameTheFlag(NormalizeJobSpec(*spec), flags);
 }
 
 void AddIgnoredTorchrunFlags(FlagSet& flags, std::vector<std::string>* used) {

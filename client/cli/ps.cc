@@ -20,9 +20,6 @@ struct PsFlags {
 };
 
 int Run(const PsFlags& flags) {
-  if (flags.limit == 0) {
-    return Fail(absl::InvalidArgumentError("--limit 0: write a whole number from 1 up"));
-  }
   const auto client = ConnectTo(flags.coordinator);
   if (!client.ok()) return Fail(client.status());
   bool more = false;

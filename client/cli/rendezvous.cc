@@ -225,6 +225,10 @@ absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text) {
     } else if (name == "join_timeout" || name == "timeout") {
       const auto timeout = ParseDuration(value);
       if (!timeout.ok()) return Annotate(timeout.status(), "--rdzv-conf " + part);
+      if (timeout->count() == 0) {
+        return absl::InvalidArgumentError(
+            fmt::format("--rdzv-conf {}: write a time above 0", part));
+      }
       conf.timeout = *timeout;
     } else if (name == "is_host") {
       const bool yes = value == "1" || value == "true" || value == "True" || value == "yes";

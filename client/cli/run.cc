@@ -39,6 +39,8 @@ struct RunFlags {
   std::vector<std::string> command;
 };
 
+// The worker's own limit.
+constexpr uint32_t kMostSlots = 1u << 20;
 // So many ranks may share a core where nothing says what a rank needs.
 constexpr uint64_t kRanksOfACore = 8;
 
@@ -286,7 +288,8 @@ void AddRun(FlagSet& root, Commands* commands) {
   flags.Section("How large");
   flags.Number("--slots", &values->slots,
                "CPU slots of this host (default: its cores, at least 8; up to 8 ranks share a core "
-               "where no flag says what a rank needs)");
+               "where no flag says what a rank needs)",
+               1, kMostSlots);
   AddRunOutputFlags(flags, &values->output);
   AddOutputFlag(flags, &values->format);
   AddRendezvousFlags(flags, &values->rendezvous);

@@ -186,6 +186,42 @@ TEST_F(CommandTest, ADaemonsClosedStandardStreamsAreTheNullDevice) {
   }
 }
 
+TEST_F(CommandTest, WrongCallsOfADaemonNameTheFlagInOneSentence) {
+  const std::string coordinator = std::filesystem::absolute("coordinator/meshrun-coordinator");
+  const std::string worker = std::filesystem::absolute("worker/meshrun-worker");
+  const struct {
+    std::vector<std::string> call;
+    std::string words;
+  } cases[] = {
+      {{coordinator, "--ephemeral", "--lease", "soon"}, "--lease: 'soon' is not a duration"},
+      {{coordinator, "--ephemeral", "--heartbeat", "0"}, "--heartbeat 0: write a time above 0"},
+      {{coordinator, "--ephemeral", "--keep-jobs", "0"}, "--keep-jobs: Value 0 not in range"},
+      {{coordinator, "--ephemeral", "--log-level", "loud"}, "--log-level: log level 'loud'"},
+      {{coordinator, "--ephemeral", "--no\x1b[31m"}, "--no\\x1b[31m: --help shows how"},
+      {{worker, "--cores", "0"}, "--cores: Value 0 not in range"},
+      {{worker, "--keep-logs-count", "many"}, "--keep-logs-count: Value many not in range"},
+      {{worker, "--orphan-timeout", "0"}, "--orphan-timeout 0: write a time above 0"},
+      {{worker, "--orphan-timeout", "x\ny"}, "--orphan-timeout: 'x\\x0ay' is not a duration"},
+      {{worker, "--file-timeout", "0s"}, "--file-timeout 0s: write a time above 0"},
+      {{worker, "--stop-timeout", "soon"}, "--stop-timeout: 'soon' is not a duration"},
+      {{worker, "--keep-logs-for", "1y"}, "--keep-logs-for: '1y' is not a duration"},
+      {{worker, "--keep-logs", "much"}, "--keep-logs: 'much' is not an amount of memory"},
+      {{worker, "--log-limit", "-1"}, "--log-limit: '-1' is not an amount of memory"},
+      {{worker, "--memory", "4X"}, "--memory: '4X' is not an amount of memory"},
+      {{worker, "--port-range", "1-2"}, "--port-range: '1-2' is not a range of ports"},
+      {{worker, "--log-level", "loud"}, "--log-level: log level 'loud'"},
+      {{worker, "--no\x1b[31m"}, "--no\\x1b[31m: --help shows how"},
+  };
+  for (const auto& c : cases) {
+    const Result result = Wait(StartProgram(c.call));
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err,
+                ::testing::StartsWith(std::filesystem::path(c.call[0]).filename().string() + ": "));
+    EXPECT_THAT(result.err, HasSubstr(c.words));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
 TEST_F(CommandTest, FilesOfEachRankLieAsTorchrunsDo) {
   const std::string logs = directory_ + "/logs";
   const std::string script =
@@ -487,6 +523,17 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
       {{"run", "--env", "RANK=7", "true"}, "--env RANK=7: RANK is set by meshrun for each rank"},
       {{"submit", "--export", ",", "true"}, "--export ,: a name is empty"},
       {{"submit", "--export", "PATH,", "true"}, "--export PATH,: a name is empty"},
+      {{"run", "--time-limit", "0", "true"}, "--time-limit 0: write a time above 0"},
+      {{"run", "--procs-per-node", "5000", "true"},
+       "--procs-per-node 5000: 5000 is more than 4096, the most that is taken"},
+      {{"run", "--slots", "0", "true"}, "--slots 0: write a whole number from 1 to 1048576"},
+      {{"run", "--slots", "many", "true"}, "--slots many: write a whole number from 1"},
+      {{"dev", "up", "-n", "0"}, "--workers 0: write a whole number from 1 to 1000"},
+      {{"dev", "up", "--slots", "1.5"}, "--slots 1.5: write a whole number"},
+      {{"ca", "init", "--days", "0"}, "--days 0: write a whole number from 1 to 36500"},
+      {{"logs", "a", "--generation", "-1"}, "--generation -1: write a whole number from 1 up"},
+      {{"ps", "--output", "xml"}, "--output xml: write table or json"},
+      {{"ps", "--timeout", "0"}, "--timeout 0: write a time above 0"},
       // One line, and no colour of the user's.
       {{"run", "/no\x1b[31mx\n"}, "/no\\x1b[31mx\\x0a: no such file"},
       {{"submit", "--name", "x\ny", "true"}, "'x\\x0ay' is not a job name"},

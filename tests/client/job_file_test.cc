@@ -89,6 +89,7 @@ TEST(JobFileTest, EachErrorNamesLineColumnFieldAndRemedy) {
        "job.yaml:2:17: procs_per_node:", "write a number, gpu"},
       {"memory: lots\n", "job.yaml:1:9: memory:", "4G"},
       {"kill_grace: soon\n", "job.yaml:1:13: kill_grace:", "5s"},
+      {"time_limit: 0\n", "job.yaml:1:13: time_limit:", "write a time above 0"},
       {"mesh: {dp: -1, tp: -1}\n", "job.yaml:1:7: mesh:", "at most one"},
       {"mesh:\n  - dp\n", "job.yaml:2:3: mesh:", "{dp: -1, spatial: 2}"},
       {"env: [A]\n", "job.yaml:1:6: env:", "write a map"},

@@ -76,12 +76,31 @@ TEST(JobFlagsTest, TheQueuesFlagsAreChecked) {
   EXPECT_THAT(spec.exclude_nodes(), ElementsAre("node-a"));
   EXPECT_TRUE(spec.hold());
   flags.time_limit = "0";
-  EXPECT_THAT(ErrorOf(flags), HasSubstr("leave it out to run without limit"));
+  EXPECT_THAT(ErrorOf(flags), HasSubstr("--time-limit 0: write a time above 0, for example 1h30m, "
+                                        "or leave it out to run without limit"));
   flags.time_limit = "soon";
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--time-limit"));
   flags.time_limit = "";
   flags.constraints = {"zone a"};
   EXPECT_THAT(ErrorOf(flags), HasSubstr("--constraint: 'zone a' is not a constraint"));
+}
+
+TEST(JobFlagsTest, WhatTheWholeJobRefusesIsNamedByItsFlag) {
+  const auto error = [](std::string JobFlags::*flag, const std::string& value) {
+    JobFlags flags;
+    flags.*flag = value;
+    return ErrorOf(flags);
+  };
+  EXPECT_EQ(error(&JobFlags::nodes, "1:200000"),
+            "--nodes 1:200000: 200000 is more than 100000, the most that is taken");
+  EXPECT_EQ(error(&JobFlags::procs_per_node, "5000"),
+            "--procs-per-node 5000: 5000 is more than 4096, the most that is taken");
+  EXPECT_EQ(error(&JobFlags::cpus_per_proc, "5000"),
+            "--cpus-per-proc 5000: 5000 is more than 4096, the most that is taken");
+  EXPECT_EQ(error(&JobFlags::memory, "2048T"),
+            "--memory 2048T: 2048.0 TiB of a rank is more than 1 PiB, the most that is taken");
+  EXPECT_EQ(error(&JobFlags::kill_grace, "3650d"),
+            "--kill-grace 3650d: 315360000 s is not between 0 and ten years");
 }
 
 TEST(JobFlagsTest, AScriptThatIsNoProgramIsRunByPython) {

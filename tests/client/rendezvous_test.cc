@@ -110,7 +110,8 @@ TEST(RendezvousFlagsTest, ConfTakesTorchrunsAndItsOwn) {
   EXPECT_TRUE(*ParseRendezvousConf("is_host=True")->is_host);
   EXPECT_FALSE(*ParseRendezvousConf("is_host=0")->is_host);
   EXPECT_EQ(ParseRendezvousConf("")->timeout, std::chrono::minutes(10));
-  for (const char* wrong : {"a", "=b", "a=", "is_host=perhaps", "timeout=soon", "foo=1"}) {
+  for (const char* wrong :
+       {"a", "=b", "a=", "is_host=perhaps", "timeout=soon", "join_timeout=0", "foo=1"}) {
     const auto parsed = ParseRendezvousConf(wrong);
     ASSERT_FALSE(parsed.ok()) << wrong;
     EXPECT_THAT(Error(parsed.status()), HasSubstr("--rdzv-conf")) << wrong;

@@ -98,7 +98,7 @@ TEST(JobSpecTest, NamesTheFieldThatIsWrong) {
   spec.mutable_procs_per_node()->set_count(10);
   EXPECT_TRUE(NormalizeJobSpec(spec).ok());
   spec.mutable_procs_per_node()->set_count(4097);
-  EXPECT_THAT(ErrorOf(spec), HasSubstr("procs_per_node 4097"));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("procs_per_node: 4097 is more than 4096"));
   spec = Spec();
   spec.set_memory_bytes((uint64_t{1} << 50) + 1);
   EXPECT_THAT(ErrorOf(spec), HasSubstr("memory_bytes"));

@@ -45,12 +45,14 @@ def calls(site, job, bad):
     yield ["logs", "--tail", "-1", bad], 2, "write a number of lines"
     yield ["logs", "-o", "json", bad], 0, '"rank":0,"stream":"stdout",'
     yield ["run", "-o", "json", "--", "sh", "-c", "exit 143"], 1, '"exitCode": 143'
-    yield ["run", "-o", "yaml", "true"], 2, "yaml not in {table,json}"
+    yield ["run", "-o", "yaml", "true"], 2, "--output yaml: write table or json"
     yield ["signal", job, "NOTHING"], 2, "'NOTHING' is not a signal"
     yield ["signal", job, "USR1", "--ranks", 5], 2, "has no rank 5"
     yield ["signal", bad, "USR1"], 2, "is FAILED: only ranks that run take a signal"
     yield ["ps", "-a", "--limit", 1], 0, "these are the newest 1: --limit N shows more"
     yield ["ps", "--limit", 0], 2, "--limit 0: write a whole number from 1 up"
+    yield ["run", "--time-limit", 0, "true"], 2, "--time-limit 0: write a time above 0"
+    yield ["run", "--slots", 0, "true"], 2, "--slots 0: write a whole number from 1 to"
     full, closed = "No space left on device", "standard output cannot be written: Bad file descriptor"
     yield "submit --name unseen -- true > /dev/full", 74, "submitted unseen-"
     yield f"wait {bad} > /dev/full", 1, full
