@@ -58,7 +58,12 @@ std::string RunDirectory::DefaultParent() {
 absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& parent) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::string path = fmt::format("{}/{}XXXXXX", parent, kName);
-    if (::mkdtemp(path.data()) == nullptr) return os::ErrnoStatus(errno, path);
+    if (::mkdtemp(path.data()) == nullptr) {
+      const absl::Status why = os::ErrnoStatus(errno, parent);
+      return absl::Status(why.code(),
+                          fmt::format("{}: set TMPDIR to a directory that this user can write",
+                                      std::string(why.message())));
+    }
     RunDirectory directory;
     directory.lock_ = TryLock(path, O_CREAT);
     // Another process took the directory, and removes it.

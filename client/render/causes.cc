@@ -63,7 +63,11 @@ std::string Describe(const Incident& incident, const v1::Job& job, bool last, na
     out += fmt::format("  {:<13} {:>9}  {}\n", "consequences", "", ranks);
   }
   for (const v1::ClusterEvent* event : incident.actions) {
-    out += Line("done", *event, now);
+    v1::ClusterEvent shown = *event;
+    // The reason stands above.
+    if (event->kind() == "JobFailed" && event->message() == incident.cause->message())
+      shown.set_message("the job failed");
+    out += Line("done", shown, now);
   }
   return out;
 }

@@ -47,6 +47,17 @@ TEST_F(CausesTest, TellsTheFirstCauseWhatCameBeforeItAndWhatWasDone) {
             "  done            95s ago  restart 1 of 3\n");
 }
 
+TEST_F(CausesTest, TheJobsEndDoesNotRepeatItsCause) {
+  response_.mutable_job()->set_job_id("geoid-1");
+  response_.mutable_job()->set_state(v1::JOB_STATE_FAILED);
+  Add(1, "RankFailed", v1::EVENT_ROLE_CAUSE, 0, "rank 1 ended with exit code 3");
+  Add(2, "JobFailed", v1::EVENT_ROLE_ACTION, 1, "rank 1 ended with exit code 3");
+  EXPECT_EQ(Why(),
+            "geoid-1  FAILED\n"
+            "  first cause     99s ago  rank 1 ended with exit code 3\n"
+            "  done            98s ago  the job failed\n");
+}
+
 TEST_F(CausesTest, EarlierTroubleIsShownOnRequest) {
   response_.mutable_job()->set_job_id("geoid-1");
   response_.mutable_job()->set_state(v1::JOB_STATE_FAILED);

@@ -547,6 +547,16 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
   }
 }
 
+TEST_F(CommandTest, ATmpdirThatIsNotThereIsNamed) {
+  const Result result = Wait(StartProgram({"/bin/sh", "-c",
+                                           "TMPDIR=/nonexistent exec \"$0\" run true",
+                                           Meshrun()}));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.err,
+            "meshrun: the local cluster did not start: /nonexistent: No such file or directory: "
+            "set TMPDIR to a directory that this user can write\n");
+}
+
 TEST_F(CommandTest, WithoutCoordinatorTheExitCodeIs75) {
   Result result = Run({"ps", "--insecure-loopback", "--coordinator", "127.0.0.1:1"});
   EXPECT_EQ(result.code, 75);
