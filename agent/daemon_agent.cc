@@ -334,10 +334,9 @@ void DaemonAgent::OnStop(std::function<void(std::string)> on_stop) {
 
 void DaemonAgent::Watch(GenerationListener listener) {
   MutexLock lock(mu_);
-  watchers_.emplace_back([this, listener = std::move(listener)] {
-    // Past verdicts are told again with each stream; they may not end later operations, of this
-    // listener or of a later one.
-    std::set<uint64_t> known = VerdictsTold();
+  // Past verdicts are told again with each stream; they may not end later operations, of this
+  // listener or of a later one.
+  watchers_.emplace_back([this, listener = std::move(listener), known = verdicts_told_]() mutable {
     ReadEvents([&](const v1::WatchGenerationResponse& event) {
       if (event.stopping()) listener.on_stopping(event.reason());
       for (const v1::RankLost& lost : event.news().lost()) {
@@ -365,11 +364,6 @@ void DaemonAgent::Watch(GenerationListener listener) {
       return true;
     });
   });
-}
-
-std::set<uint64_t> DaemonAgent::VerdictsTold() {
-  MutexLock lock(mu_);
-  return verdicts_told_;
 }
 
 void DaemonAgent::NoteVerdict(uint64_t number) {

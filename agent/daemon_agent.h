@@ -78,8 +78,7 @@ class DaemonAgent : public Agent {
   absl::Status TellWait(Calls::Deadline deadline) MESHRUN_EXCLUDES(mu_);
   // To a daemon that may have been started anew and then does not know it.
   absl::Status TellWaitAgain() MESHRUN_EXCLUDES(mu_);
-  // The numbers of the verdicts that a listener has heard.
-  std::set<uint64_t> VerdictsTold() MESHRUN_EXCLUDES(mu_);
+  // A listener hears this verdict.
   void NoteVerdict(uint64_t number) MESHRUN_EXCLUDES(mu_);
   v1::Fence Fence() const;
 
