@@ -548,9 +548,8 @@ TEST_F(CommandTest, WrongCallsSayOneSentenceAndExitWith2) {
 }
 
 TEST_F(CommandTest, ATmpdirThatIsNotThereIsNamed) {
-  const Result result = Wait(StartProgram({"/bin/sh", "-c",
-                                           "TMPDIR=/nonexistent exec \"$0\" run true",
-                                           Meshrun()}));
+  const Result result =
+      Wait(StartProgram({"/bin/sh", "-c", "TMPDIR=/nonexistent exec \"$0\" run true", Meshrun()}));
   EXPECT_EQ(result.code, 2);
   EXPECT_EQ(result.err,
             "meshrun: the local cluster did not start: /nonexistent: No such file or directory: "
