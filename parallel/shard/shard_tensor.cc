@@ -105,7 +105,9 @@ ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
   self.set_requires_grad(true);
   const SpecPtr gradient = gradient_spec(spec);
   self.register_hook([gradient](const at::Tensor& arrived) {
-    if (!arrived.defined()) return arrived;
+    // Undefined: it stays as it is, which the engine does not check again.
+    if (!arrived.defined()) return at::Tensor();
+    if (is_shard_tensor(arrived) && same(spec_of(arrived), gradient)) return at::Tensor();
     return meshrun::redistribute(promote(arrived, gradient->mesh()), gradient);
   });
 }

@@ -51,13 +51,17 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
 }
 
 OperatorSignature OperatorSignature::of(const std::string& name) {
+  return OperatorSignature(operator_named(name).schema());
+}
+
+c10::OperatorHandle operator_named(const std::string& name) {
   const size_t dot = name.find('.', name.find("::"));
   const c10::OperatorName wanted =
       dot == std::string::npos ? c10::OperatorName(name, "")
                                : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1));
   const auto handle = c10::Dispatcher::singleton().findSchema(wanted);
   TORCH_CHECK_VALUE(handle.has_value(), "LibTorch has no operator '", name, "'");
-  return OperatorSignature(handle->schema());
+  return *handle;
 }
 
 void for_each_tensor(const Stack& stack, size_t count,

@@ -22,7 +22,7 @@ struct OperatorSignature {
   };
 
   explicit OperatorSignature(const c10::FunctionSchema& schema);
-  // Raises c10::Error where LibTorch does not know the name ("aten::add.Tensor").
+  // As operator_named().
   static OperatorSignature of(const std::string& name);
 
   size_t num_arguments = 0;
@@ -34,6 +34,9 @@ struct OperatorSignature {
   // A result shares memory with an argument that is not written.
   bool is_view = false;
 };
+
+// "aten::add.Tensor". Raises c10::Error where LibTorch does not know the name.
+c10::OperatorHandle operator_named(const std::string& name);
 
 // All defined tensors among the last `count` values, those in lists too, in order.
 void for_each_tensor(const torch::jit::Stack& stack, size_t count,

@@ -9,6 +9,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 
 namespace meshrun {
@@ -41,20 +42,11 @@ std::string shown_name(const std::string& name) {
   return shown;
 }
 
-void check_exists(const std::string& name) {
-  const size_t dot = name.find('.', name.find("::"));
-  const c10::OperatorName wanted =
-      dot == std::string::npos ? c10::OperatorName(name, "")
-                               : c10::OperatorName(name.substr(0, dot), name.substr(dot + 1));
-  TORCH_CHECK_VALUE(c10::Dispatcher::singleton().findSchema(wanted).has_value(),
-                    "LibTorch has no operator '", name, "'");
-}
-
 }  // namespace
 
 void register_operator(OperatorRow row, torch::CppFunction kernel) {
   const auto [space, name] = split_name(row.name);
-  check_exists(row.name);
+  operator_named(row.name);
   auto library = std::make_unique<torch::Library>(
       torch::Library::IMPL, space,
       row.level == HandlerLevel::kBelowAutograd ? kOperatorKey : kFunctionKey, __FILE__, __LINE__);

@@ -1,5 +1,6 @@
 #include "parallel/shard/dispatch/pointwise.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -66,52 +67,43 @@ void run_whole(const c10::OperatorHandle& op, Stack* stack, size_t num_arguments
 PointwiseKernel::PointwiseKernel(const std::string& name, Linearity linearity)
     : signature_(OperatorSignature::of(name)), linearity_(linearity) {}
 
-bool PointwiseKernel::operands_agree(const Stack& stack) const {
+bool PointwiseAgreement::partial_stays(Linearity linearity) const {
+  const bool is_linear = num_read_ == 1
+                             ? linearity == Linearity::kFirst || linearity == Linearity::kProduct
+                             : linearity == Linearity::kSum;
+  const Placements& placements = (*spec_)->placements();
+  return is_linear && std::all_of(placements.begin(), placements.end(), [](const auto& placement) {
+           return !placement.is_partial() || placement.op() == PartialOp::kSum ||
+                  placement.op() == PartialOp::kAvg;
+         });
+}
+
+const SpecPtr* PointwiseKernel::agreed_spec(const Stack& stack) const {
   const c10::IValue* arguments = stack.data() + (stack.size() - signature_.num_arguments);
-  const ShardTensorSpec* common = nullptr;
-  size_t operands = 0;
+  PointwiseAgreement agreement;
   for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
     const c10::IValue& value = arguments[argument.index];
     if (!value.isTensor()) continue;
-    const auto* tensor = static_cast<const c10::TensorImpl*>(value.unsafeToTensorImpl());
-    if (!tensor->key_set().has(kOperatorKey)) return false;
-    const ShardTensorSpec* spec = static_cast<const ShardTensorImpl*>(tensor)->spec().get();
-    operands += argument.is_out ? 0 : 1;
-    if (common == nullptr) {
-      common = spec;
-    } else if (common != spec && !(*common == *spec)) {
-      return false;
-    }
+    agreement.see(static_cast<const c10::TensorImpl*>(value.unsafeToTensorImpl()),
+                  !argument.is_out);
   }
-  if (common == nullptr) return false;
-  if (!common->has_partial()) return true;
-  const bool stays = operands == 1
-                         ? linearity_ == Linearity::kFirst || linearity_ == Linearity::kProduct
-                         : linearity_ == Linearity::kSum;
-  if (!stays) return false;
-  for (const Placement& placement : common->placements()) {
-    if (placement.is_partial() && placement.op() != PartialOp::kSum &&
-        placement.op() != PartialOp::kAvg) {
-      return false;
-    }
-  }
-  return true;
+  return agreement.spec(linearity_);
 }
 
 void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  if (!operands_agree(*stack)) {
+  const SpecPtr* agreed = agreed_spec(*stack);
+  if (agreed == nullptr) {
     run_aligned(op, stack);
     return;
   }
+  const SpecPtr spec = *agreed;
   c10::IValue* arguments = arguments_of(*stack, signature_);
-  SpecPtr spec;
   std::vector<at::Tensor> written;
   for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
     c10::IValue& value = arguments[argument.index];
     if (!value.isTensor()) continue;
     const auto* impl = static_cast<const ShardTensorImpl*>(value.unsafeToTensorImpl());
-    if (!spec) spec = impl->spec();
     at::Tensor local = impl->local();
     if (argument.is_written) written.push_back(std::move(value).toTensor());
     value = std::move(local);
@@ -210,6 +202,17 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     write_back(written.front(), target_local, target_spec);
   }
   wrap_results(*stack, signature_, make_spec(mesh, common.result), written);
+}
+
+PointwiseFamily& PointwiseFamily::named(std::initializer_list<const char*> ops, Linearity linearity,
+                                        const Movement& movement) {
+  for (const char* op : ops) {
+    for (const std::string& overload : overloads_of(op)) {
+      register_operator({name_, overload, HandlerLevel::kBelowAutograd, movement},
+                        pointwise_function(overload, linearity));
+    }
+  }
+  return *this;
 }
 
 }  // namespace meshrun

@@ -32,39 +32,35 @@ void check_dims(const char* name,
   }
 }
 
+const FixedProduct kMm = {"mm", {kRow, kInner}, {kInner, kColumn}, {kRow, kColumn}};
+const FixedProduct kBmm = {
+    "bmm", {kBatch, kRow, kInner}, {kBatch, kInner, kColumn}, {kBatch, kRow, kColumn}};
+const FixedProduct kMv = {"mv", {kRow, kInner}, {kInner}, {kRow}};
+const FixedProduct kDot = {"dot", {kInner}, {kInner}, {}};
+
 at::Tensor mm(const at::Tensor& self, const at::Tensor& mat2) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_dims("mm", {{&self, 2}, {&mat2, 2}});
-  return product_below_autograd(
-      {"mm", {self, mat2}, {{kRow, kInner}, {kInner, kColumn}}, {kRow, kColumn}},
-      [](const Locals& local, bool) { return at::mm(local[0], local[1]); });
+  return fixed_product(kMm, self, mat2, &at::mm);
 }
 
 at::Tensor bmm(const at::Tensor& self, const at::Tensor& mat2) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_dims("bmm", {{&self, 3}, {&mat2, 3}});
-  return product_below_autograd(
-      {"bmm",
-       {self, mat2},
-       {{kBatch, kRow, kInner}, {kBatch, kInner, kColumn}},
-       {kBatch, kRow, kColumn}},
-      [](const Locals& local, bool) { return at::bmm(local[0], local[1]); });
+  return fixed_product(kBmm, self, mat2, &at::bmm);
 }
 
 at::Tensor mv(const at::Tensor& self, const at::Tensor& vec) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_dims("mv", {{&self, 2}, {&vec, 1}});
-  return product_below_autograd(
-      {"mv", {self, vec}, {{kRow, kInner}, {kInner}}, {kRow}},
-      [](const Locals& local, bool) { return at::mv(local[0], local[1]); });
+  return fixed_product(kMv, self, vec, &at::mv);
 }
 
 template <auto Dot>
 at::Tensor dot(const at::Tensor& self, const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_dims("dot", {{&self, 1}, {&tensor, 1}});
-  return product_below_autograd({"dot", {self, tensor}, {{kInner}, {kInner}}, {}},
-                                [](const Locals& local, bool) { return Dot(local[0], local[1]); });
+  return fixed_product(kDot, self, tensor, Dot);
 }
 
 // beta * self + alpha * (a product): `Op` is LibTorch's operator of that form.

@@ -1,8 +1,6 @@
 // Operators that compute each element from those at the same place.
 #include "parallel/shard/dispatch/pointwise.h"
 
-#include "parallel/shard/dispatch/operator_table.h"
-
 namespace meshrun {
 namespace {
 
@@ -15,12 +13,12 @@ const Movement kLinear = {"any, Partial(sum) and Partial(avg) too",
                           "the same operators; what was broadcast is summed: Partial"};
 
 const bool kRegistered =
-    OperatorFamily("pointwise")
-        .boxed({"aten::add", "aten::sub", "aten::rsub"}, pointwise(Linearity::kSum), kLinear)
-        .boxed({"aten::mul"}, pointwise(Linearity::kProduct), kLinear)
-        .boxed({"aten::neg", "aten::clone", "aten::detach", "aten::alias", "aten::lift_fresh"},
-               pointwise(Linearity::kFirst), kLinear)
-        .boxed({"aten::__ilshift__",
+    PointwiseFamily("pointwise")
+        .named({"aten::add", "aten::sub", "aten::rsub"}, Linearity::kSum, kLinear)
+        .named({"aten::mul"}, Linearity::kProduct, kLinear)
+        .named({"aten::neg", "aten::clone", "aten::detach", "aten::alias", "aten::lift_fresh"},
+               Linearity::kFirst, kLinear)
+        .named({"aten::__ilshift__",
                 "aten::__irshift__",
                 "aten::__lshift__",
                 "aten::__rshift__",
@@ -176,16 +174,16 @@ const bool kRegistered =
                 "aten::where",
                 "aten::xlogy",
                 "aten::zero"},
-               pointwise(Linearity::kNone), kAny)
-        .boxed({"aten::elu_backward", "aten::gelu_backward", "aten::hardshrink_backward",
+               Linearity::kNone, kAny)
+        .named({"aten::elu_backward", "aten::gelu_backward", "aten::hardshrink_backward",
                 "aten::hardsigmoid_backward", "aten::hardswish_backward", "aten::hardtanh_backward",
                 "aten::leaky_relu_backward", "aten::log_sigmoid_backward", "aten::logit_backward",
                 "aten::sigmoid_backward", "aten::silu_backward", "aten::_prelu_kernel_backward",
                 "aten::softplus_backward", "aten::softshrink_backward", "aten::tanh_backward",
                 "aten::threshold_backward"},
-               pointwise(Linearity::kNone), kAny)
+               Linearity::kNone, kAny)
         // A conversion between floating-point types is linear up to rounding; to integers it is not.
-        .boxed({"aten::_to_copy"}, pointwise(Linearity::kNone), kAny)
+        .named({"aten::_to_copy"}, Linearity::kNone, kAny)
         .registered();
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/same_mesh.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 namespace {
@@ -25,8 +26,57 @@ ContractionLayout plan(const Product& product, const ShardMesh& mesh) {
     factors.push_back({impl == nullptr ? nullptr : &impl->spec()->layout(), operand.sizes().vec(),
                        product.labels[i], static_cast<int>(i) == product.summand});
   }
-  return with_shard_errors(
-      [&] { return contraction(mesh.shape(), factors, product.result, product.whole); });
+  return contraction(mesh.shape(), factors, product.result, product.whole);
+}
+
+// The rule of products whose labels are in the key; a FixedProduct's is its address.
+const char kProductRule = 0;
+
+// Layouts as specs: of the factors, of their gradients, of the result.
+struct ProductSpecs {
+  DerivedSpecs specs;
+  size_t num_factors;
+
+  const SpecPtr& factor(size_t i) const { return specs[i]; }
+  const SpecPtr& gradient(size_t i) const { return specs[num_factors + i]; }
+  const SpecPtr& result() const { return specs.back(); }
+};
+
+std::vector<ShardLayout> in_order(ContractionLayout layouts) {
+  std::vector<ShardLayout> all = std::move(layouts.factors);
+  for (ShardLayout& gradient : layouts.gradients) all.push_back(std::move(gradient));
+  all.push_back(std::move(layouts.result));
+  return all;
+}
+
+// Kept where all operands are sharded.
+ProductSpecs product_specs(const Product& product, const ShardMesh::Ptr& mesh) {
+  c10::SmallVector<int64_t, 32> key = {rule_number(&kProductRule), product.summand};
+  const auto add_labels = [&](const std::vector<int>& labels) {
+    key.push_back(static_cast<int64_t>(labels.size()));
+    key.append(labels.begin(), labels.end());
+  };
+  c10::SmallVector<const SpecPtr*, 4> operands;
+  for (size_t i = 0; i < product.operands.size(); ++i) {
+    const ShardTensorImpl* impl = shard_impl(product.operands[i]);
+    if (impl != nullptr) operands.push_back(&impl->spec());
+    add_labels(product.labels[i]);
+  }
+  add_labels(product.result);
+  add_labels(product.whole);
+  const size_t factors = product.operands.size();
+  if (operands.size() == factors) {
+    return {derived_specs(key, operands, [&] { return in_order(plan(product, *mesh)); }), factors};
+  }
+  ProductSpecs made{{}, factors};
+  for (ShardLayout& layout : in_order(with_shard_errors([&] { return plan(product, *mesh); }))) {
+    const SpecPtr* same = nullptr;
+    for (const SpecPtr* operand : operands) {
+      if (same == nullptr && (*operand)->layout() == layout) same = operand;
+    }
+    made.specs.push_back(same != nullptr ? *same : make_spec(mesh, std::move(layout)));
+  }
+  return made;
 }
 
 // Where ranks have summands, the first one of each axis adds.
@@ -39,42 +89,60 @@ bool adds_summand(const ShardTensorSpec& result) {
   return true;
 }
 
-SpecPtr spec_at(const SpecPtr& present, ShardLayout layout) {
-  return present->layout() == layout ? present : make_spec(present->mesh(), std::move(layout));
-}
-
 }  // namespace
 
 at::Tensor product_below_autograd(const Product& product, const LocalProduct& local) {
   const ShardMesh::Ptr mesh = mesh_of_operands(product);
-  ContractionLayout layouts = plan(product, *mesh);
+  const ProductSpecs specs = product_specs(product, mesh);
   std::vector<at::Tensor> locals;
   for (size_t i = 0; i < product.operands.size(); ++i) {
     const at::Tensor& operand = product.operands[i];
-    const ShardTensorImpl* impl = shard_impl(operand);
-    if (impl == nullptr) check_promotion(operand, product.name);
-    const SpecPtr from = impl == nullptr ? replicated_spec(mesh, operand.sizes()) : impl->spec();
-    locals.push_back(redistribute_local(impl == nullptr ? operand : impl->local(), from,
-                                        spec_at(from, std::move(layouts.factors[i]))));
+    if (const ShardTensorImpl* impl = shard_impl(operand)) {
+      locals.push_back(redistribute_local(impl->local(), impl->spec(), specs.factor(i)));
+    } else {
+      check_promotion(operand, product.name);
+      locals.push_back(
+          redistribute_local(operand, replicated_spec(mesh, operand.sizes()), specs.factor(i)));
+    }
   }
-  SpecPtr result = make_spec(mesh, std::move(layouts.result));
-  const bool adds = adds_summand(*result);
-  return wrap(local(locals, adds), std::move(result));
+  return wrap(local(locals, adds_summand(*specs.result())), specs.result());
 }
 
 at::Tensor product_above_autograd(const Product& product, const LocalProduct& local) {
   const ShardMesh::Ptr mesh = mesh_of_operands(product);
-  ContractionLayout layouts = plan(product, *mesh);
+  const ProductSpecs specs = product_specs(product, mesh);
   std::vector<at::Tensor> locals;
   for (size_t i = 0; i < product.operands.size(); ++i) {
-    const at::Tensor operand = promote(product.operands[i], mesh);
-    const at::Tensor moved =
-        redistribute(operand, spec_at(spec_of(operand), std::move(layouts.factors[i])));
-    locals.push_back(to_local(moved, spec_at(spec_of(moved), std::move(layouts.gradients[i]))));
+    const at::Tensor moved = redistribute(promote(product.operands[i], mesh), specs.factor(i));
+    locals.push_back(to_local(moved, specs.gradient(i)));
   }
-  SpecPtr result = make_spec(mesh, std::move(layouts.result));
-  const bool adds = adds_summand(*result);
-  return from_local(local(locals, adds), result);
+  return from_local(local(locals, adds_summand(*specs.result())), specs.result());
+}
+
+at::Tensor fixed_product(const FixedProduct& product, const at::Tensor& a, const at::Tensor& b,
+                         LocalFixedProduct local) {
+  const ShardTensorImpl* left = shard_impl(a);
+  const ShardTensorImpl* right = shard_impl(b);
+  if (left == nullptr || right == nullptr || left->spec()->mesh() != right->spec()->mesh()) {
+    return product_below_autograd(
+        {product.name, {a, b}, {product.of_a, product.of_b}, product.result},
+        [local](const std::vector<at::Tensor>& locals, bool) {
+          return local(locals[0], locals[1]);
+        });
+  }
+  const DerivedSpecs specs =
+      derived_specs({rule_number(&product)}, {&left->spec(), &right->spec()}, [&] {
+        ContractionLayout layouts =
+            contraction(left->spec()->layout().mesh_shape(),
+                        {{&left->spec()->layout(), left->spec()->global_shape(), product.of_a},
+                         {&right->spec()->layout(), right->spec()->global_shape(), product.of_b}},
+                        product.result);
+        layouts.gradients.clear();
+        return in_order(std::move(layouts));
+      });
+  return wrap(local(redistribute_local(left->local(), left->spec(), specs[0]),
+                    redistribute_local(right->local(), right->spec(), specs[1])),
+              specs[2]);
 }
 
 std::vector<int> trailing_labels(const at::Tensor& operand, const std::vector<int>& labels,

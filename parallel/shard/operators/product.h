@@ -32,6 +32,21 @@ at::Tensor product_below_autograd(const Product& product, const LocalProduct& lo
 // LibTorch's autograd records the local operator.
 at::Tensor product_above_autograd(const Product& product, const LocalProduct& local);
 
+// A product of two operands whose labels are always the same, a matrix product say: one static value
+// of each, since the layouts of a call are kept under its address.
+struct FixedProduct {
+  const char* name = "";
+  std::vector<int> of_a;
+  std::vector<int> of_b;
+  std::vector<int> result;
+};
+
+using LocalFixedProduct = at::Tensor (*)(const at::Tensor& a, const at::Tensor& b);
+
+// As product_below_autograd(), without its vectors where both operands are sharded.
+at::Tensor fixed_product(const FixedProduct& product, const at::Tensor& a, const at::Tensor& b,
+                         LocalFixedProduct local);
+
 // Labels of the last dimensions of something that broadcasts to a result with these labels and
 // extents.
 std::vector<int> trailing_labels(const at::Tensor& operand, const std::vector<int>& labels,

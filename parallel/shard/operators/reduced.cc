@@ -8,6 +8,7 @@
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/operators/moments.h"
+#include "parallel/shard/redistribute/redistribution_plans.h"
 
 namespace meshrun {
 
@@ -31,9 +32,10 @@ std::vector<int64_t> reduced_dims(at::OptionalIntArrayRef dims, int64_t ndim) {
   return chosen;
 }
 
-SpecPtr reduced_spec(const SpecPtr& spec, const std::vector<int64_t>& dims, bool keepdim,
-                     const Placement& where_cut) {
-  const ShardLayout& layout = spec->layout();
+namespace {
+
+ShardLayout reduced_layout(const ShardLayout& layout, const std::vector<int64_t>& dims,
+                           bool keepdim, const Placement& where_cut) {
   std::vector<bool> gone(static_cast<size_t>(layout.ndim()));
   for (const int64_t dim : dims) gone[static_cast<size_t>(dim)] = true;
   Placements placements = layout.placements();
@@ -52,8 +54,22 @@ SpecPtr reduced_spec(const SpecPtr& spec, const std::vector<int64_t>& dims, bool
     const auto dim = static_cast<size_t>(placement.dim());
     placement = gone[dim] ? where_cut : Shard(place[dim]);
   }
-  return make_spec(spec->mesh(), ShardLayout::with_cuts(layout.mesh_shape(), std::move(placements),
-                                                        std::move(cuts)));
+  return ShardLayout::with_cuts(layout.mesh_shape(), std::move(placements), std::move(cuts));
+}
+
+const char kReductionRule = 0;
+
+}  // namespace
+
+SpecPtr reduced_spec(const SpecPtr& spec, const std::vector<int64_t>& dims, bool keepdim,
+                     const Placement& where_cut) {
+  c10::SmallVector<int64_t, 12> key = {rule_number(&kReductionRule), keepdim ? 1 : 0,
+                                       static_cast<int64_t>(where_cut.kind()),
+                                       static_cast<int64_t>(where_cut.op()), where_cut.dim()};
+  key.append(dims.begin(), dims.end());
+  return derived_specs(key, {&spec}, [&] {
+    return std::vector<ShardLayout>{reduced_layout(spec->layout(), dims, keepdim, where_cut)};
+  })[0];
 }
 
 int64_t reduced_count(at::IntArrayRef shape, const std::vector<int64_t>& dims) {

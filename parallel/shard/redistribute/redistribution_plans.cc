@@ -10,20 +10,8 @@ namespace meshrun {
 namespace {
 
 using Step = RedistributionStep;
-using WeakSpec = c10::weak_intrusive_ptr<ShardTensorSpec>;
 
 std::atomic<int64_t> plans_made{0};
-
-// The last kKept entries.
-template <typename Entry>
-void keep(std::vector<Entry>& entries, size_t& next, Entry entry) {
-  if (entries.size() < RedistributionPlans::kKept) {
-    entries.push_back(std::move(entry));
-  } else {
-    entries[next] = std::move(entry);
-    next = (next + 1) % RedistributionPlans::kKept;
-  }
-}
 
 PreparedStepPtr prepare(RedistributionStep step, const RedistributionPlan& plan, bool is_last,
                         const ShardMesh& mesh) {
@@ -104,9 +92,6 @@ ShardLayout target_layout(const ShardTensorSpec& from, Placements placements) {
 
 }  // namespace
 
-// A spec that was not made as a target keeps all targets that are reached from it alive, step by
-// step; they know it and each other weakly. So a tensor that goes back and forth between two
-// layouts has two specs, and no chain of them grows.
 struct RedistributionPlans::State {
   struct Plan {
     ShardLayout to;
@@ -117,36 +102,14 @@ struct RedistributionPlans::State {
     WeakSpec spec;
   };
 
-  // The one of that layout among `root` and what it keeps; made where there is none.
-  static SpecPtr among_kept(const SpecPtr& root, ShardLayout layout) {
-    if (root->layout() == layout) return root;
-    State& state = *RedistributionPlans::of(*root).state_;
-    SpecPtr made;
-    {
-      const std::lock_guard lock(state.mutex);
-      for (const SpecPtr& kept : state.kept) {
-        if (kept->layout() == layout) return kept;
-      }
-      made = make_spec(root->mesh(), std::move(layout));
-      RedistributionPlans::of(*made).state_->root = WeakSpec(root);
-      keep(state.kept, state.next_kept, made);
-    }
-    return made;
-  }
-
   std::mutex mutex;
-  std::vector<Plan> plans;
-  size_t next_plan = 0;
-  std::vector<Target> targets;
-  size_t next_target = 0;
-  std::vector<SpecPtr> kept;
-  size_t next_kept = 0;
-  std::optional<WeakSpec> root;  // of a target
+  LastEntries<Plan> plans{kKept};
+  LastEntries<Target> targets{kKept};
 };
 
 RedistributionPlans& RedistributionPlans::of(const ShardTensorSpec& spec) {
-  return static_cast<RedistributionPlans&>(spec.plans(
-      []() -> std::unique_ptr<SpecPlans> { return std::make_unique<RedistributionPlans>(); }));
+  return static_cast<RedistributionPlans&>(
+      spec.plans([]() -> std::unique_ptr<SpecPlans> { return std::make_unique<SpecFamily>(); }));
 }
 
 RedistributionPlans::RedistributionPlans() : state_(std::make_unique<State>()) {}
@@ -164,26 +127,23 @@ std::shared_ptr<const RedistributionPlans::Prepared> RedistributionPlans::to(
   }
   std::shared_ptr<const Prepared> prepared = prepare(from, to);
   const std::lock_guard lock(state_->mutex);
-  keep(state_->plans, state_->next_plan, State::Plan{to.layout(), prepared});
+  state_->plans.add({to.layout(), prepared});
   return prepared;
 }
 
 SpecPtr RedistributionPlans::target(const SpecPtr& from, const Placements& placements) {
-  SpecPtr root = from;
   {
     const std::lock_guard lock(state_->mutex);
     for (const State::Target& target : state_->targets) {
       if (target.placements != placements) continue;
       if (SpecPtr spec = target.spec.lock()) return spec;
     }
-    if (state_->root) {
-      if (SpecPtr known = state_->root->lock()) root = std::move(known);
-    }
   }
-  SpecPtr spec =
-      State::among_kept(root, with_shard_errors([&] { return target_layout(*from, placements); }));
+  SpecPtr spec = SpecFamily::relative(
+      from, with_shard_errors([&] { return target_layout(*from, placements); }),
+      SpecFamily::By::kRedistribution);
   const std::lock_guard lock(state_->mutex);
-  keep(state_->targets, state_->next_target, State::Target{placements, WeakSpec(spec)});
+  state_->targets.add({placements, WeakSpec(spec)});
   return spec;
 }
 

@@ -10,6 +10,7 @@
 #include "c10/core/AutogradState.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/DimVector.h"
+#include "c10/util/safe_numerics.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -85,7 +86,37 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending
 void ShardTensorImpl::mirror_strides() {
   const at::IntArrayRef global = spec_->global_shape();
   if (local_.is_contiguous()) {
-    set_sizes_contiguous(global);
+    // What set_sizes_contiguous() would work out, which costs more than all else here. Tensors of
+    // four and five dimensions may lie as channels-last ones do too.
+    const size_t ndim = global.size();
+    if (ndim == 4 || ndim == 5 || !allow_tensor_metadata_change()) {
+      set_sizes_contiguous(global);
+      return;
+    }
+    sizes_and_strides_.resize(ndim);
+    int64_t* const sizes = sizes_and_strides_.sizes_data();
+    int64_t* const strides = sizes_and_strides_.strides_data();
+    int64_t numel = 1;
+    int64_t stride = 1;
+    bool overflows = false;
+    for (size_t dim = ndim; dim-- > 0;) {
+      const int64_t extent = global[dim];
+      sizes[dim] = extent;
+      strides[dim] = stride;
+      numel *= extent;
+      overflows |= c10::mul_overflows(stride, std::max<int64_t>(extent, 1), &stride);
+    }
+    if (overflows) {
+      set_sizes_contiguous(global);
+      return;
+    }
+    numel_ = numel;
+    is_contiguous_ = true;
+    is_non_overlapping_and_dense_ = true;
+    is_channels_last_ = false;
+    is_channels_last_contiguous_ = false;
+    is_channels_last_3d_ = false;
+    is_channels_last_3d_contiguous_ = false;
     return;
   }
   const at::IntArrayRef strides = local_.strides();

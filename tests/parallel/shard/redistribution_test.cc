@@ -248,6 +248,60 @@ void plan_once(const JoinedWorld& world) {
   EXPECT_EQ(x.redistribute(std::nullopt, Placements{Shard(1)}).spec(), there);
 }
 
+// The layouts of an operator's results are worked out once for operands of a layout, and nothing that
+// keeps them keeps the operands.
+void derive_once(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const auto spec_cut_by = [&](const Placement& placement, const Extents& shape) {
+    return make_spec(mesh, ShardLayout::split({world.size}, {placement}, shape));
+  };
+  SpecPtr rows = spec_cut_by(Shard(0), {7, 5});
+  const at::Tensor whole = numbered({7, 5});
+  const at::Tensor whole_weight = numbered({5, 3});
+  ShardTensor x(part_of(whole, *rows), rows);
+  const auto weight = [&](const Placement& placement) {
+    const SpecPtr spec = spec_cut_by(placement, {5, 3});
+    return ShardTensor(part_of(whole_weight, *spec), spec);
+  };
+  const auto product = [&](const ShardTensor& factor) {
+    const ShardTensor result(at::mm(x, factor));
+    EXPECT_TRUE(at::equal(result.full_tensor(), at::mm(whole, whole_weight)));
+    return result.spec();
+  };
+  const auto total = [&] { return ShardTensor(at::sum(x, {0})).spec(); };
+  // Alive by what is kept alone.
+  const ShardTensorSpec* of_product = product(weight(Replicate())).get();
+  const ShardTensorSpec* of_total = total().get();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(product(weight(Replicate())).get(), of_product) << "a weight of the same layout";
+    product(weight(Shard(0)));
+    product(weight(Shard(1)));
+    EXPECT_EQ(total().get(), of_total);
+    EXPECT_EQ(ShardTensor(at::sum(x, {0}, true)).spec()->ndim(), 2);
+    EXPECT_EQ(ShardTensor(at::sum(x, {1})).spec()->global_shape(), Extents{7});
+  }
+  // More layouts than are kept.
+  for (int64_t columns = 1; columns <= 100; ++columns) {
+    const SpecPtr spec = replicated_spec(mesh, {5, columns});
+    const at::Tensor other = numbered({5, columns});
+    EXPECT_TRUE(at::equal(ShardTensor(at::mm(x, ShardTensor(other, spec))).full_tensor(),
+                          at::mm(whole, other)));
+  }
+  EXPECT_EQ(product(weight(Replicate())), product(weight(Replicate())));
+
+  c10::weak_intrusive_ptr<ShardTensorSpec> left(rows);
+  {
+    const ShardTensor flipped(at::t(x));
+    const ShardTensor square(at::mm(flipped, x));
+    at::mm(x, square);
+    at::mm(square, flipped);
+    at::mm(x, flipped);
+  }
+  x = weight(Replicate());
+  rows.reset();
+  EXPECT_TRUE(left.expired()) << "specs keep each other";
+}
+
 void disagree(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
   const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
@@ -328,6 +382,7 @@ void redistribute_all() {
   reduce_every_partial(world);
   send_gradients_back(world);
   plan_once(world);
+  derive_once(world);
   if (world.size == 4) go_on_meanwhile();
 }
 

@@ -68,6 +68,30 @@ void look_like_a_tensor(const JoinedWorld& world) {
   EXPECT_EQ(x.offsets(), Extents{x.spec()->box().offsets[0]});
   EXPECT_EQ(x.offsets(0), x.spec()->box().offsets[0]);
   EXPECT_NE(error_of([&] { x.offsets(1); }).find("mesh dimension 1"), std::string::npos);
+  // Contiguous of any number of dimensions: what LibTorch says of such a tensor.
+  for (const Extents& shape : std::vector<Extents>{{},
+                                                   {5},
+                                                   {0},
+                                                   {4, 0, 3},
+                                                   {7, 3, 2},
+                                                   {4, 1, 2, 3},
+                                                   {4, 3, 1, 1},
+                                                   {4, 1, 2, 1, 1},
+                                                   {4, 2, 1, 3, 1, 2}}) {
+    const at::Tensor whole = numbered(shape);
+    const Placement placement = shape.empty() ? Replicate() : Shard(0);
+    const SpecPtr spec = make_spec(rows.mesh, ShardLayout::split({world.size}, {placement}, shape));
+    const ShardTensor sharded(part_of(whole, *spec), spec);
+    EXPECT_EQ(sharded.sizes(), whole.sizes());
+    EXPECT_EQ(sharded.strides(), whole.strides());
+    EXPECT_EQ(sharded.numel(), whole.numel());
+    EXPECT_TRUE(sharded.is_contiguous());
+    EXPECT_TRUE(sharded.is_non_overlapping_and_dense());
+    for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
+      EXPECT_EQ(sharded.is_contiguous(format), whole.is_contiguous(format));
+    }
+    EXPECT_EQ(sharded.suggest_memory_format(), whole.suggest_memory_format());
+  }
   std::ostringstream text;
   text << x;
   EXPECT_NE(text.str().find("Shard(0)"), std::string::npos);
