@@ -158,11 +158,12 @@ absl::StatusOr<ChosenInterfaces> choose_interfaces(const std::vector<NetworkInte
           patterns, [&](const std::string& pattern) { return fits(interface.name, pattern); });
       if (!is_named && !interface.is_loopback) chosen.names.push_back(interface.name);
     }
-  }
-  for (const std::string& pattern : leaves_out ? std::vector<std::string>() : patterns) {
-    for (const std::string& name : names) {
-      const bool is_new = std::ranges::find(chosen.names, name) == chosen.names.end();
-      if (is_new && fits(name, pattern)) chosen.names.push_back(name);
+  } else {
+    for (const std::string& pattern : patterns) {
+      for (const std::string& name : names) {
+        const bool is_new = std::ranges::find(chosen.names, name) == chosen.names.end();
+        if (is_new && fits(name, pattern)) chosen.names.push_back(name);
+      }
     }
   }
   if (chosen.names.empty()) return wrong("no interface is left");

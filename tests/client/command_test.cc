@@ -25,6 +25,7 @@
 #include "core/os/process.h"
 #include "core/rpc/channel.h"
 #include "tests/client/command_fixture.h"
+#include "tests/worker/support/processes.h"
 
 namespace meshrun::client {
 namespace {
@@ -629,8 +630,7 @@ TEST_F(CommandTest, ANodeThatWaitsForNodeZeroLeavesOnCtrlBackslash) {
   const auto waits = [this] {
     return os::ReadFile(directory_ + "/err").value_or("").find("waiting for") != std::string::npos;
   };
-  for (int i = 0; i < 2000 && !waits(); ++i) ::usleep(10'000);
-  ASSERT_TRUE(waits());
+  ASSERT_TRUE(testing::Eventually(waits));
   ::kill(run, SIGQUIT);
   EXPECT_EQ(Wait(run).code, 128 + SIGQUIT);
 }

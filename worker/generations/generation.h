@@ -57,7 +57,7 @@ class Generation {
   bool Join(int rank, bool in_process);
   // A rank stands still after so many steps.
   void TakeQuiesced(int rank, int64_t step);
-  // Writes what Join and TakeQuiesced have changed.
+  // Writes what Join and TakeQuiesced have changed. `done`: it is written, or cannot be.
   void Save(std::function<void()> done);
   // A rank of this generation has ended.
   void TakeExit(const v1::RankExit& exit);
