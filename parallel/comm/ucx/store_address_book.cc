@@ -17,10 +17,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// For how long one call waits in the store, growing: stop() waits for it, and after it the records
-// that are there are told, though others are missing.
+// For how long one call waits in the store, growing: stop() waits for it.
 constexpr milliseconds kFirstWait{50};
-constexpr milliseconds kLongestWait{500};
+constexpr milliseconds kLongestWait{1000};
+// How often the records that are there are told though others are missing. That costs a call for
+// each, and on a busy host ranks that start together come seconds apart.
+constexpr std::chrono::seconds kLookEach(1);
 // Questions that wait at a time; of more than these each waits in turn.
 constexpr size_t kMostThreads = 4;
 // A store that fails may be a coordinator that restarts; one that goes on failing is gone.
@@ -125,6 +127,7 @@ class StoreAddressBook::Impl {
     Found found;
     steady_clock::time_point deadline;
     milliseconds wait = kFirstWait;
+    steady_clock::time_point look_each = steady_clock::now() + kLookEach;
     std::string trouble;
     std::optional<steady_clock::time_point> in_trouble_since;
   };
@@ -210,7 +213,9 @@ class StoreAddressBook::Impl {
       // Some stores have no other word for what else goes wrong.
       if (steady_clock::now() - began < wait / 2) throw;
       question.wait = std::min(question.wait * 2, kLongestWait);
-      if (present.size() == 1) return {};
+      const auto now = steady_clock::now();
+      if (present.size() == 1 || now < std::min(question.look_each, question.deadline)) return {};
+      question.look_each = now + kLookEach;
       std::erase_if(present, [&](int rank) { return !reader.contains(key_of(rank)); });
       if (!present.empty()) values = reader.read(keys_of(present));
     }
