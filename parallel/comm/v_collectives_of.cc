@@ -1,5 +1,7 @@
 #include "parallel/comm/v_collectives_of.h"
 
+#include <cstddef>
+#include <typeinfo>
 #include <utility>
 
 #include "parallel/base/errors.h"
@@ -9,6 +11,26 @@
 
 namespace meshrun {
 
+namespace {
+
+// Null: it has none. A cast from one base to another walks the names of types. Where the other base
+// lies depends on the object's own type alone, and a thread calls backends of few types.
+VCollectives* v_collectives_in(c10d::Backend& backend) {
+  struct Last {
+    const std::type_info* type = nullptr;
+    ptrdiff_t offset = 0;
+  };
+  thread_local Last last;
+  const std::type_info& type = typeid(backend);
+  auto* const whole = static_cast<std::byte*>(dynamic_cast<void*>(&backend));
+  if (last.type == &type) return reinterpret_cast<VCollectives*>(whole + last.offset);
+  auto* const found = dynamic_cast<VCollectives*>(&backend);
+  if (found != nullptr) last = {&type, reinterpret_cast<std::byte*>(found) - whole};
+  return found;
+}
+
+}  // namespace
+
 VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                c10::DeviceType device) {
   try {
@@ -17,7 +39,7 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
     throw BackendError("the process group \"" + group->getGroupName() + "\" has no backend for " +
                        c10::DeviceTypeName(device, /*lower_case=*/true) + " tensors");
   }
-  collectives_ = dynamic_cast<VCollectives*>(backend_.get());
+  collectives_ = v_collectives_in(*backend_);
   if (collectives_ != nullptr) return;
   PointToPointVCollectives::Compare compare;
   if (auto comparer = comparer_of(*group)) {
