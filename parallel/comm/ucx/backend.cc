@@ -109,18 +109,22 @@ std::chrono::nanoseconds UcxBackend::timeout_of(std::chrono::milliseconds asked)
 
 UcxBackend::WorkPtr UcxBackend::submit(Call&& call) {
   const c10d::OpType type = call.type;
-  Calls calls;
-  calls.push_back(std::move(call));
+  auto calls = std::make_shared<Calls>();
+  calls->push_back(std::move(call));
   return submit(std::move(calls), type);
 }
 
 UcxBackend::WorkPtr UcxBackend::submit(Calls&& calls, c10d::OpType type) {
+  return submit(std::make_shared<Calls>(std::move(calls)), type);
+}
+
+UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Calls> calls, c10d::OpType type) {
   if (coalescing_threads_.load(std::memory_order_relaxed) > 0) {
     MutexLock lock(mu_);
     const auto open = coalescing_.find(std::this_thread::get_id());
     if (open != coalescing_.end()) {
       Coalescing& coalescing = *open->second;
-      std::move(calls.begin(), calls.end(), std::back_inserter(coalescing.calls));
+      std::move(calls->begin(), calls->end(), std::back_inserter(coalescing.calls));
       return coalescing.work;
     }
   }
@@ -129,7 +133,8 @@ UcxBackend::WorkPtr UcxBackend::submit(Calls&& calls, c10d::OpType type) {
   return work;
 }
 
-void UcxBackend::start(UcxWork& work, Calls&& calls) {
+void UcxBackend::start(UcxWork& work, std::shared_ptr<Calls> all) {
+  Calls& calls = *all;
   UcxWork::Results results;
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;
   for (Call& call : calls) {
@@ -148,7 +153,7 @@ void UcxBackend::start(UcxWork& work, Calls&& calls) {
 
   UcxWork::Operations operations;
   std::optional<ucx::Failure> problem;
-  if (!calls.empty()) operations.push_back(start_collective(std::move(calls)));
+  if (!calls.empty()) operations.push_back(start_collective(all));
   for (Call& message : messages) {
     if (message.is_wrong()) {
       // Messages have no header: the other rank learns of it when its time is up.
@@ -193,13 +198,12 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
               record.sizes.begin());
 }
 
-std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
-  // Owns the tensors; the words are asked for while it does.
-  const auto calls = std::make_shared<Calls>(std::move(given));
+std::shared_ptr<ucx::Operation> UcxBackend::start_collective(const std::shared_ptr<Calls>& calls) {
   ucx::OperationSpec spec;
   fill_in(spec, *calls);
   spec.record.bytes = spec.signature.bytes;
   if (calls->size() == 1) spec.sizes = std::move(calls->front().own_sizes);
+  // The calls own the tensors; the words are asked for while they do.
   spec.keep_alive = calls;
   spec.text = [all = calls.get()] { return words_of(*all); };
   if (std::ranges::any_of(*calls, [](const Call& call) { return call.fill != nullptr; })) {
@@ -230,7 +234,10 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(Calls&& given) {
     }
     spec.schedule = schedules_.get(key, [&] {
       ucx::Place place = group_->place();
-      if (!shares.empty()) place.tuning.messages = shares[0];
+      if (!shares.empty()) {
+        place.tuning.messages = shares[0];
+        place.headers_carry = false;
+      }
       ucx::Schedule all = calls->front().schedule(place);
       auto inputs = static_cast<int32_t>(calls->front().inputs.size());
       auto outputs = static_cast<int32_t>(calls->front().outputs.size());
@@ -277,7 +284,7 @@ UcxBackend::WorkPtr UcxBackend::endCoalescing() {
     coalescing_.erase(open);
     --coalescing_threads_;
   }
-  start(*coalescing->work, std::move(coalescing->calls));
+  start(*coalescing->work, std::make_shared<Calls>(std::move(coalescing->calls)));
   return coalescing->work;
 }
 

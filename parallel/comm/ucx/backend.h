@@ -163,8 +163,9 @@ class UcxBackend : public c10d::Backend,
   WorkPtr submit(Call&& call);
   // In one operation; `type` is the Work's.
   WorkPtr submit(Calls&& calls, c10d::OpType type);
-  void start(UcxWork& work, Calls&& calls);
-  std::shared_ptr<ucx::Operation> start_collective(Calls&& calls);
+  WorkPtr submit(std::shared_ptr<Calls> calls, c10d::OpType type);
+  void start(UcxWork& work, std::shared_ptr<Calls> calls);
+  std::shared_ptr<ucx::Operation> start_collective(const std::shared_ptr<Calls>& calls);
   std::shared_ptr<ucx::Operation> start_point_to_point(Call&& call);
   void fill_in(ucx::OperationSpec& spec, const Calls& calls);
   // What was called, or the first problem of it.

@@ -197,6 +197,9 @@ void UcxBackend::Call::append_key(Key& key) const {
                          static_cast<int64_t>(reduction.accumulate), reduction.divisor});
   append_pieces(key, input_pieces);
   append_pieces(key, output_pieces);
+  // In a gather or a scatter only the root has all pieces; the slots of the headers depend on all.
+  key.insert(key.end(), {bytes, static_cast<int64_t>(sizes.size())});
+  key.insert(key.end(), sizes.begin(), sizes.end());
 }
 
 void UcxBackend::Call::append_agreed(Digest& digest) const {
@@ -212,6 +215,16 @@ void UcxBackend::Call::append_agreed(Digest& digest) const {
       .add(static_cast<int64_t>(agreed));
   if (shape_agrees) digest.add(std::span<const int64_t>(shape.data(), shape.size()));
   if (sizes_agree) digest.add(std::span<const int64_t>(sizes.data(), sizes.size()));
+}
+
+std::vector<int64_t> UcxBackend::Call::piece_bytes(int size) const {
+  const int64_t elements = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (sizes.empty() || elements == 0) {
+    return std::vector<int64_t>(static_cast<size_t>(size), bytes / size);
+  }
+  std::vector<int64_t> result;
+  for (const int64_t each : sizes) result.push_back(bytes / elements * each);
+  return result;
 }
 
 ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
@@ -232,10 +245,11 @@ ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
       return ucx::plan_all_gather(place, input_pieces[0], output_pieces, in_place);
     case OperationKind::kGather:
     case OperationKind::kGatherV:
-      return ucx::plan_gather(place, input_pieces[0], output_pieces, root);
+      return ucx::plan_gather(place, input_pieces[0], output_pieces, piece_bytes(place.size), root);
     case OperationKind::kScatter:
     case OperationKind::kScatterV:
-      return ucx::plan_scatter(place, input_pieces, output_pieces[0], root);
+      return ucx::plan_scatter(place, input_pieces, output_pieces[0], piece_bytes(place.size),
+                               root);
     case OperationKind::kReduceScatter:
     case OperationKind::kReduceScatterV:
       return ucx::plan_reduce_scatter(place, input_pieces, output_pieces[0], reduction);

@@ -119,6 +119,8 @@ struct UcxBackend::Call {
   void append_key(Key& key) const;
   void append_agreed(Digest& digest) const;
   ucx::Schedule schedule(const ucx::Place& place) const;
+  // Of a gather or a scatter: bytes of the ranks' pieces.
+  std::vector<int64_t> piece_bytes(int size) const;
   // "all_reduce of float32 [3, 4], sum"
   std::string words() const;
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <numeric>
 #include <span>
 #include <string>
 #include <thread>
@@ -598,6 +599,67 @@ TEST(UcxBackendTest, WhatIsPutTogetherAsItIsSentCanBeCoalesced) {
   expect_success(run_ranks("ucx_coalesces_what_is_put_together", env_ranks(2)));
 }
 
+// Calls that differ on another rank alone: to a rank that is not the root its own piece looks alike.
+MESHRUN_RANK_FUNCTION(ucx_gathers_other_sizes_each_time) {
+  const World world;
+  UcxBackend& backend = world.backend();
+  const std::vector<std::vector<int64_t>> all = {{2, 3, 1}, {2, 1, 3}, {2, 0, 7}, {2, 3, 1}};
+  for (int root = 0; root < world.size; ++root) {
+    for (const std::vector<int64_t>& sizes : all) {
+      const int64_t total = sizes[0] + sizes[1] + sizes[2];
+      const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + world.rank, int64_t{0});
+      const int64_t own = sizes[static_cast<size_t>(world.rank)];
+      const at::Tensor whole = at::arange(total * 2).view({total, 2});
+      const at::Tensor piece = whole.narrow(0, begin, own).contiguous();
+      const bool is_root = world.rank == root;
+      const at::Tensor gathered = is_root ? at::zeros_like(whole) : at::Tensor();
+      backend.gather_v(gathered, piece, sizes, 0, root, {})->wait();
+      EXPECT_TRUE(!is_root || at::equal(gathered, whole));
+      const at::Tensor scattered = at::zeros_like(piece);
+      backend.scatter_v(scattered, is_root ? whole : at::Tensor(), sizes, 0, root, {})->wait();
+      EXPECT_TRUE(at::equal(scattered, piece));
+    }
+  }
+}
+
+TEST(UcxBackendTest, WhatOtherRanksSendIsPartOfTheCall) {
+  expect_success(run_ranks("ucx_gathers_other_sizes_each_time", env_ranks(3)));
+}
+
+// With the header; one byte more is a message of its own.
+MESHRUN_RANK_FUNCTION(ucx_sends_small_calls_with_their_headers) {
+  const World world;
+  UcxBackend& backend = world.backend();
+  world.group->barrier()->wait();
+  const auto messages_of = [&](auto call) {
+    const int64_t before = backend.engine()->counters().messages;
+    call();
+    return backend.engine()->counters().messages - before;
+  };
+  const auto all_reduce = [&](int64_t bytes) {
+    std::vector<at::Tensor> tensors = {at::ones({bytes}, at::kByte)};
+    backend.allreduce(tensors, {})->wait();
+    EXPECT_TRUE(tensors[0].eq(world.size).all().item<bool>());
+  };
+  EXPECT_EQ(messages_of([&] { all_reduce(1); }), 1);
+  EXPECT_EQ(messages_of([&] { all_reduce(4096); }), 1);
+  EXPECT_GT(messages_of([&] { all_reduce(4097); }), 1);
+  const std::vector<int64_t> sizes = {3, 5};
+  const at::Tensor whole = at::arange(8), sum = at::empty({sizes[world.rank]}, at::kLong);
+  const at::Tensor own = whole.narrow(0, world.rank == 0 ? 0 : 3, sizes[world.rank]).clone();
+  const at::Tensor gathered = at::empty({8}, at::kLong);
+  const int64_t copied = backend.engine()->counters().copied_bytes;
+  EXPECT_EQ(messages_of([&] { backend.all_gather_v(gathered, own, sizes, 0, {})->wait(); }), 1);
+  EXPECT_EQ(backend.engine()->counters().copied_bytes - copied, own.nbytes());
+  EXPECT_TRUE(at::equal(gathered, whole));
+  EXPECT_EQ(messages_of([&] { backend.reduce_scatter_v(sum, whole, sizes, 0, {})->wait(); }), 1);
+  EXPECT_TRUE(at::equal(sum, own * 2));
+}
+
+TEST(UcxBackendTest, SmallCallsTravelWithTheirHeaders) {
+  expect_success(run_ranks("ucx_sends_small_calls_with_their_headers", env_ranks(2)));
+}
+
 // Into rows of the receiver, between which its own slices lie.
 MESHRUN_RANK_FUNCTION(ucx_fills_rows_of_the_receiver) {
   const World world;
@@ -802,6 +864,27 @@ TEST(StoreAddressBookTest, AsksOnceForAllRanks) {
   });
   all.get_future().wait();
   EXPECT_EQ(agent->store_calls() - before, 1);
+}
+
+// As on a busy host: a question for each that is missing, again and again, would be P * P calls.
+TEST(StoreAddressBookTest, RanksThatComeOneAfterTheOtherCostFewCalls) {
+  const auto agent =
+      std::make_shared<FakeAgent>(agent::Assignment(), c10::make_intrusive<c10d::HashStore>());
+  StoreAddressBook book(c10::make_intrusive<AgentStore>(agent, std::chrono::seconds(60)),
+                        std::chrono::seconds(60));
+  const std::vector<int> ranks = {0, 1, 2, 3, 4, 5, 6, 7};
+  std::atomic<size_t> found = 0;
+  std::promise<void> all;
+  book.look_up(ranks, [&](int, std::optional<ucx::AddressRecord> at, const std::string& why) {
+    EXPECT_TRUE(at) << why;
+    if (++found == ranks.size()) all.set_value();
+  });
+  for (const int rank : ranks) {
+    std::this_thread::sleep_for(milliseconds(80));
+    EXPECT_EQ(book.publish(rank, ucx::AddressRecord()), std::nullopt);
+  }
+  all.get_future().wait();
+  EXPECT_LE(agent->store_calls(), 16);
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/parallel/comm/ucx/planned_calls.h"
@@ -50,6 +52,53 @@ TEST_P(AlgorithmsOfSizeTest, EveryPlanMatchesTheOracle) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, AlgorithmsOfSizeTest,
                          testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 36));
+
+// What the headers can carry goes with them, whatever its pieces look like, and nothing else is sent.
+TEST_F(AlgorithmsTest, SmallOperationsGoWithTheHeaders) {
+  uint32_t seed = 0;
+  for (int size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {
+    for (const Operation& operation : operations()) {
+      for (Pattern pattern : kPatterns) {
+        for (Shape shape : kShapes) {
+          ++seed;
+          Case c{size, pattern, shape, true, seed, small_place(0, size, true, seed).tuning};
+          c.in_place = seed % 4 == 0;
+          c.headers_carry = true;
+          SCOPED_TRACE(testing::Message() << operation.name << " of " << size << ", pattern "
+                                          << static_cast<int>(pattern) << ", shape "
+                                          << static_cast<int>(shape) << ", seed " << seed);
+          const Result result = operation.run(c);
+          if (HasFailure()) return;
+          const std::string name = operation.name;
+          const bool is_short = size <= 4 && name != "barrier" && name != "all_to_all" &&
+                                pattern != Pattern::kOneHasAll;
+          for (const int64_t messages : result.messages) {
+            ASSERT_TRUE(messages == 0 || !is_short) << messages;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AlgorithmsTest, NoHeaderCarriesMoreThanAll) {
+  for (int size : {2, 3, 5, 8, 64, 1000}) {
+    SCOPED_TRACE(size);
+    Place place{.rank = size - 1, .size = size, .headers_carry = true};
+    const auto goes = [&](int64_t bytes) {
+      return !plan_all_reduce(place, bytes / 4, kSumOfFloats).piggyback.slots.empty();
+    };
+    int64_t longest = 0;
+    while (goes(longest + 4)) longest += 4;
+    // Of as many ranks as the last round brings, or the one before it.
+    const int most = static_cast<int>(std::bit_floor(static_cast<unsigned>(size - 1)));
+    const int carried = std::max(std::min(most, size - most), most / 2);
+    EXPECT_EQ(longest, kMostPayload / std::max(carried, 1) / 4 * 4);
+    EXPECT_FALSE(goes(0));
+    place.headers_carry = false;
+    EXPECT_FALSE(goes(4));
+  }
+}
 
 // The simulation finds what it is there to find: a schedule without one of its dependencies fails.
 TEST_F(AlgorithmsTest, AMissingDependencyIsNoticed) {

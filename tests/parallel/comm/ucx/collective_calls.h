@@ -61,6 +61,7 @@ class CollectiveCall {
     CollectiveCall call(kind, ranks, dtype, counts, static_cast<int>(random() % ranks), random(),
                         tuning);
     call.lay_out_in_rows(random() % 3 == 0, random() % 3 == 0);
+    call.headers_carry_ = seed % 2 == 0;
     return call;
   }
 
@@ -99,6 +100,7 @@ class CollectiveCall {
   OperationSpec spec(const Place& where, CallMemory& memory) const {
     Place place = where;
     place.tuning = tuning_;
+    place.headers_carry = where.headers_carry && headers_carry_;
     OperationSpec spec;
     spec.signature.kind = kind_;
     spec.signature.dtype = dtype_;
@@ -166,6 +168,11 @@ class CollectiveCall {
            kind_ == OperationKind::kReduceScatter;
   }
   int64_t bytes_of(int piece) const { return counts_[piece] * element_; }
+  std::vector<int64_t> piece_bytes() const {
+    std::vector<int64_t> bytes;
+    for (const int64_t count : counts_) bytes.push_back(count * element_);
+    return bytes;
+  }
 
   static constexpr std::byte kGap{0xee};
   Layout layout(int piece, bool in_rows) const {
@@ -253,9 +260,9 @@ class CollectiveCall {
       case OperationKind::kAllGather:
         return plan_all_gather(place, read[place.rank], written, false);
       case OperationKind::kGather:
-        return plan_gather(place, read[place.rank], written, root_);
+        return plan_gather(place, read[place.rank], written, piece_bytes(), root_);
       case OperationKind::kScatter:
-        return plan_scatter(place, read, written[place.rank], root_);
+        return plan_scatter(place, read, written[place.rank], piece_bytes(), root_);
       case OperationKind::kReduceScatter:
         return plan_reduce_scatter(place, read, written[place.rank], sum);
       case OperationKind::kAllToAll: {
@@ -325,6 +332,7 @@ class CollectiveCall {
   uint64_t seed_;
   Tuning tuning_;
   bool rows_read_ = false, rows_written_ = false;
+  bool headers_carry_ = true;  // if the place says that they can
 };
 
 }  // namespace meshrun::ucx

@@ -63,6 +63,30 @@ std::vector<Failure> outcome(const std::vector<Signature>& signatures) {
   return failures;
 }
 
+// What follows the header matters only between ranks that mean the same, as far as they know.
+TEST(HeaderCheckTest, WhatAHeaderCarriesIsAsLongAsItsReceiverExpects) {
+  const auto heard = [](uint64_t sender_means, bool sender_knows_of_another, size_t sent,
+                        size_t expected) {
+    HeaderCheck receiver(0, 3, signature(5));
+    HeaderCheck sender(2, 3, signature(sender_means));
+    if (sender_knows_of_another) {
+      EXPECT_TRUE(sender.receive(say(HeaderCheck(1, 3, signature(6)))));
+    }
+    std::vector<std::byte> message = say(sender);
+    message.resize(message.size() + sent);
+    EXPECT_TRUE(receiver.receive(message, expected));
+    return receiver.agrees_so_far();
+  };
+  EXPECT_TRUE(heard(5, false, 0, 0));
+  EXPECT_TRUE(heard(5, false, 100, 100));
+  EXPECT_FALSE(heard(5, false, 99, 100));
+  EXPECT_FALSE(heard(5, false, 0, 100));
+  EXPECT_FALSE(heard(5, false, 100, 0));
+  EXPECT_FALSE(heard(5, true, 0, 100));
+  EXPECT_FALSE(heard(7, false, 100, 100));
+  EXPECT_FALSE(heard(7, false, 0, 0));
+}
+
 TEST(HeaderCheckTest, EveryRankNamesTheSameTwoRanks) {
   std::mt19937 random(1);
   for (int size = 1; size <= 33; ++size) {
@@ -198,7 +222,7 @@ TEST(HeaderCheckTest, WrongSizesDoNotCancelEachOther) {
       failures[2].message,
       "Ranks disagree on the sizes of all_to_all_v number 17 of group \"world\": rank 0 sends 1 "
       "to rank 1, which expects 0 (rank 0 sends [0, 1, 1] to the ranks; rank 1 expects [0, 0, 1] "
-      "of them). Nothing was sent, and the group can still be used.");
+      "of them). No tensor was written, and the group can still be used.");
 }
 
 TEST(HeaderCheckTest, SlicesOfOtherExtentsAreOtherSizes) {

@@ -144,6 +144,11 @@ struct Case {
     }
     return 0;
   }
+  std::vector<int64_t> all_bytes() const {
+    std::vector<int64_t> all;
+    for (int r = 0; r < size; ++r) all.push_back(bytes(r));
+    return all;
+  }
   Piece piece(int64_t bytes, bool at_sender) const {
     const Layout one{1, bytes, bytes};
     if (shape.row == 0) return {one, std::max<int64_t>(bytes, 1)};
@@ -179,11 +184,13 @@ const Operation kOperations[] = {
      }},
     {"gather", true, false,
      [](const Case& c, int rank) {
-       return plan_gather(c.place(rank), c.piece(c.bytes(rank), true), c.pieces(false), 1);
+       return plan_gather(c.place(rank), c.piece(c.bytes(rank), true), c.pieces(false),
+                          c.all_bytes(), 1);
      }},
     {"scatter", true, false,
      [](const Case& c, int rank) {
-       return plan_scatter(c.place(rank), c.pieces(true), c.piece(c.bytes(rank), false), 1);
+       return plan_scatter(c.place(rank), c.pieces(true), c.piece(c.bytes(rank), false),
+                           c.all_bytes(), 1);
      }},
     {"reduce_scatter", true, false,
      [](const Case& c, int rank) {

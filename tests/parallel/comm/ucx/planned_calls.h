@@ -77,6 +77,7 @@ class Simulation {
       left_ += steps.size();
       ranks_.push_back(std::move(state));
     }
+    disseminate();
   }
 
   // Empty, or what is wrong.
@@ -125,6 +126,39 @@ class Simulation {
     bool buffered = false;
     std::vector<std::byte> content;
   };
+
+  // What the headers carry, round by round: all ranks send what they had before the round.
+  void disseminate() {
+    const auto size = static_cast<int>(ranks_.size());
+    if (ranks_[0].rank.schedule.piggyback.slots.empty()) return;
+    for (int r = 0; r < size; ++r) {
+      State& state = ranks_[static_cast<size_t>(r)];
+      const Piggyback& piggyback = state.rank.schedule.piggyback;
+      ASSERT_EQ(piggyback.slots, ranks_[0].rank.schedule.piggyback.slots);
+      int64_t at = piggyback.slots[static_cast<size_t>(r)];
+      for (const Region& region : piggyback.contribution) {
+        pack(memory(r, region), region.offset,
+             std::span(state.scratch)
+                 .subspan(static_cast<size_t>(at), static_cast<size_t>(region.bytes)));
+        at += region.bytes;
+      }
+      ASSERT_EQ(at, piggyback.slots[static_cast<size_t>(r) + 1]);
+    }
+    for (int round = 0; 1 << round < size; ++round) {
+      std::vector<std::vector<std::byte>> before;
+      for (const State& state : ranks_) before.push_back(state.scratch);
+      for (int r = 0; r < size; ++r) {
+        const int sender = (r - (1 << round) + size) % size;
+        State& state = ranks_[static_cast<size_t>(r)];
+        const Piggyback& piggyback = state.rank.schedule.piggyback;
+        ASSERT_LE(piggyback.bytes_sent_by(sender, round), kMostPayload);
+        for (const Piggyback::Range& range : piggyback.sent_by(sender, round)) {
+          std::copy_n(before[static_cast<size_t>(sender)].begin() + range.offset, range.bytes,
+                      state.scratch.begin() + range.offset);
+        }
+      }
+    }
+  }
 
   template <class T>
   T taken(std::vector<T>& from) {
@@ -365,8 +399,16 @@ struct Case {
   Tuning tuning;
   bool in_place = false;
   std::shared_ptr<const Hosts> hosts = nullptr;
+  bool headers_carry = false;
 
-  Place place(int rank) const { return {rank, size, one_host, tuning, hosts.get()}; }
+  Place place(int rank) const {
+    return {.rank = rank,
+            .size = size,
+            .one_host = one_host,
+            .tuning = tuning,
+            .hosts = hosts.get(),
+            .headers_carry = headers_carry};
+  }
   // Row lengths that divide kUnit, and so every piece.
   int64_t row() const { return std::array<int64_t, 4>{12, 16, 24, 48}[seed / 2 % 4]; }
 
@@ -501,18 +543,21 @@ inline Result run_all_gather(const Case& c) {
 inline Result run_gather_or_scatter(const Case& c, bool gathers) {
   Runner runner(c);
   const int root = static_cast<int>(c.seed / 3) % c.size;
+  std::vector<int64_t> piece_bytes;
+  for (int r = 0; r < c.size; ++r)
+    piece_bytes.push_back(planned::piece_bytes(c.pattern, c.size, r));
   std::vector<Rank> ranks;
   for (int r = 0; r < c.size; ++r) {
     Rank rank;
     std::vector<Piece> pieces;
     for (int s = 0; r == root && s < c.size; ++s) {
-      pieces.push_back(c.piece(piece_bytes(c.pattern, c.size, s), !gathers));
+      pieces.push_back(c.piece(piece_bytes[static_cast<size_t>(s)], !gathers));
       (gathers ? rank.outputs : rank.inputs).push_back(runner.buffer(pieces.back()));
     }
-    const Piece own = c.piece(piece_bytes(c.pattern, c.size, r), gathers);
+    const Piece own = c.piece(piece_bytes[static_cast<size_t>(r)], gathers);
     (gathers ? rank.inputs : rank.outputs).push_back(runner.buffer(own));
-    rank.schedule = gathers ? plan_gather(c.place(r), own, pieces, root)
-                            : plan_scatter(c.place(r), pieces, own, root);
+    rank.schedule = gathers ? plan_gather(c.place(r), own, pieces, piece_bytes, root)
+                            : plan_scatter(c.place(r), pieces, own, piece_bytes, root);
     ranks.push_back(std::move(rank));
   }
   std::vector<std::vector<std::byte>> expected;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,6 +58,7 @@ class RecordedTransport final : public Transport {
   // `bytes` arrive in the last receive that was posted. Returns its request, which is done.
   Request& arrive(std::span<const std::byte> bytes, Tag tag) {
     const Posted last = posted.back();
+    if (bytes.size() > last.into.size()) throw std::length_error("the receive is too short");
     std::copy(bytes.begin(), bytes.end(), last.into.begin());
     last.request->status = MessageStatus::kOk;
     last.request->bytes = static_cast<int64_t>(bytes.size());

@@ -97,6 +97,7 @@ class Simulation {
                  bool check_headers = true) {
     Group& group = groups_[name];
     group.members = members;
+    group.check_headers = check_headers;
     for (size_t rank = 0; rank < members.size(); ++rank) {
       GroupConfig config;
       config.name = name;
@@ -125,6 +126,7 @@ class Simulation {
     for (size_t i = 0; i < networks_.size(); ++i) networks_[i]->release(*ranks_[rank].rails[i]);
   }
   const std::vector<int>& members(const std::string& group) { return groups_[group].members; }
+  bool checks_headers(const std::string& group) { return groups_[group].check_headers; }
   // Of the group, on one of its members.
   uint32_t number(int rank, const std::string& group) {
     const Group& g = groups_[group];
@@ -215,6 +217,7 @@ class Simulation {
   struct Group {
     std::vector<int> members;
     std::vector<uint32_t> numbers;
+    bool check_headers = true;
   };
   struct LookUp {
     uint32_t group;

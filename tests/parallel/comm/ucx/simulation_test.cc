@@ -43,7 +43,9 @@ class Running {
   void submit(Simulation& ranks, int group_rank, seconds timeout = std::chrono::hours(1)) {
     const std::vector<int>& members = ranks.members(group_);
     memory_[group_rank] = call_.memory(group_rank);
-    const Place place{group_rank, static_cast<int>(members.size()), true};
+    const Place place{.rank = group_rank,
+                      .size = static_cast<int>(members.size()),
+                      .headers_carry = ranks.checks_headers(group_)};
     OperationSpec spec = call_.spec(place, memory_[group_rank]);
     spec.timeout = timeout;
     if (SharedHeap* const heap = ranks.heap(members[group_rank])) {

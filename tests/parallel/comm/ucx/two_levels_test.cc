@@ -78,6 +78,7 @@ TEST_P(TwoLevelsTest, EveryPlanMatchesTheOracle) {
           Case c = case_of(GetParam(), pattern, shape, ++seed);
           c.in_place = seed % 4 == 0;
           if (repeat == 3) c.tuning.small_all_reduce = c.tuning.small_broadcast = 0;
+          c.headers_carry = repeat == 2;
           SCOPED_TRACE(testing::Message()
                        << operation.name << ", pattern " << static_cast<int>(pattern) << ", shape "
                        << static_cast<int>(shape) << ", seed " << seed);
@@ -143,6 +144,7 @@ TEST(TwoLevelSumsTest, OfAnyLengthHaveTheSameBrackets) {
     c.tuning.reduce_chunk = 4 * (1 + seed % 40);
     c.tuning.small_all_reduce = seed % 3 == 0 ? 1 << 20 : 0;
     c.tuning.messages = kMaxMessages;
+    c.headers_carry = seed % 4 == 0;
     run_all_reduce(c);
     if (HasFailure()) return;
   }
@@ -194,15 +196,20 @@ std::vector<std::vector<uint16_t>> random_bf16(int ranks, size_t count, uint32_t
 // In float32, rounded once; or in their own type, where each host's sum is rounded.
 void expect_sums_of_halves(Accumulate accumulate) {
   const bool in_levels = accumulate == Accumulate::kWideInLevels;
-  for (int64_t small : {0, 1 << 20}) {
+  enum class Way { kLarge, kSmall, kWithHeaders };
+  for (const Way way : {Way::kLarge, Way::kSmall, Way::kWithHeaders}) {
     for (const auto& world : kWorlds) {
       SCOPED_TRACE(words(world));
       Case c = case_of(world, Pattern::kEven, Shape::kDim0, 5);
-      c.tuning.small_all_reduce = small;
+      c.tuning.small_all_reduce = way == Way::kLarge ? 0 : 1 << 20;
+      c.headers_carry = way == Way::kWithHeaders;
       constexpr size_t kCount = 301;
       const auto tensors = random_bf16(c.size, kCount, 7);
       for (ReductionOp op : {ReductionOp::kSum, ReductionOp::kAverage, ReductionOp::kMax}) {
         Result result;
+        const Schedule plan =
+            plan_all_reduce(c.place(0), kCount, {op, DType::kBFloat16, accumulate, c.size});
+        ASSERT_EQ(plan.piggyback.slots.empty(), way != Way::kWithHeaders);
         const auto got =
             all_reduced(tensors, c, {op, DType::kBFloat16, accumulate, c.size}, &result);
         for (size_t i = 0; i < kCount; ++i) {
@@ -223,7 +230,7 @@ void expect_sums_of_halves(Accumulate accumulate) {
           if (op == ReductionOp::kAverage) total /= static_cast<float>(c.size);
           for (const auto& tensor : got) ASSERT_EQ(tensor[i], rounded(total)) << i;
         }
-        if (small > 0) continue;
+        if (way != Way::kLarge) continue;
         // Partials have four bytes, or two as results have; nothing is rounded of a maximum.
         const int64_t others = c.hosts->count() - 1;
         EXPECT_EQ(

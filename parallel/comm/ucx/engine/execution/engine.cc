@@ -222,8 +222,10 @@ void Engine::Impl::defer() {
   notice();
 }
 
+bool Engine::Impl::has_actions() const { return has_deferred_ || executor_->has_actions(); }
+
 Actions Engine::Impl::collect() {
-  if (!has_deferred_ && !executor_->has_actions()) return {};
+  if (!has_actions()) return {};
   Actions actions = executor_->take();
   if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
   if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());

@@ -66,7 +66,8 @@ class Group {
             .size = config_.size,
             .one_host = config_.hosts.is_one(),
             .hosts = &config_.hosts,
-            .in_rank_order = config_.in_rank_order};
+            .in_rank_order = config_.in_rank_order,
+            .headers_carry = config_.check_headers};
   }
 
   // On a failed group: an operation that has failed already. A caller that submits with

@@ -100,6 +100,7 @@ class Engine::Impl {
   // What is to be done, for this call and for threads that must not do it themselves. Before each
   // unlocking that follows a call which moves the executor.
   Actions collect() MESHRUN_REQUIRES(mu_);
+  bool has_actions() const MESHRUN_REQUIRES(mu_);
   // On a thread of the book or of the watch: the actions are for others.
   void defer() MESHRUN_REQUIRES(mu_);
   void run(Actions actions) MESHRUN_EXCLUDES(mu_);

@@ -144,13 +144,16 @@ Actions Engine::Impl::drive(ProgressOwner self, BlockedThread* thread, SteadyNan
   WaitPolicy policy(cores_, local_ranks_, self == ProgressOwner::kThread);
   while (true) {
     const bool moved = executor_->progress();
-    Actions actions = collect();
-    if (!actions.empty() || must_stop()) return actions;
+    if (has_actions()) {
+      Actions actions = collect();
+      if (!actions.empty()) return actions;
+    }
+    if (must_stop()) return {};
     if (moved) {
       policy.reset();
       give_way();
     } else {
-      switch (policy.next(clock_.SteadyNow())) {
+      switch (policy.next(executor_->now())) {
         case WaitPolicy::Move::kPoll:
           give_way();
           break;

@@ -23,8 +23,8 @@
 // refuses, and Engine waits for room.
 //
 // When something ends badly:
-//   disagreement     the operation fails, on all ranks; the group goes on: no data had moved. So
-//                    does one whose schedule has more messages than tags number, on any rank
+//   disagreement     the operation fails, on all ranks; the group goes on: no tensor was written.
+//                    So does one whose schedule has more messages than tags number, on any rank
 //   verdict          the operations it names fail; the group goes on at the verdict's number
 //   timeout          the operation fails, the group with it
 //   peer lost, left  operations that still need it fail PeerLiveness::kGrace later (what it sent
@@ -103,6 +103,8 @@ class Executor : private StepScheduler::Listener {
   // One round: transport, steps that became ready, deadlines. True: something moved, or more is
   // ready.
   bool progress();
+  // When the round under way, or the last one, began.
+  SteadyNanos now() const { return now_; }
   bool has_actions() const { return !actions_.empty(); }
   Actions take() { return actions_.take(); }
 

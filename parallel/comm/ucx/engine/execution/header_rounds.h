@@ -1,5 +1,7 @@
 // Carries out the header check (header_check.h) of an operation: its rounds, and, where the ranks
-// disagree, the rounds of the explanation.
+// disagree, the rounds of the explanation. The headers of small operations carry the ranks'
+// contributions (Schedule::piggyback) until a rank is heard of that disagrees. After the last round
+// all of them are in scratch memory.
 //
 //   begin() -> kUnderWay -> kAgree
 //                  |
@@ -19,7 +21,7 @@ class HeaderRounds {
  public:
   enum class State : uint8_t {
     kUnderWay,
-    kAgree,     // data may move
+    kAgree,     // tensors may be written
     kDisagree,  // RunningOperation::disagreement says who; it ends when its requests are done
   };
 
@@ -34,6 +36,7 @@ class HeaderRounds {
  private:
   State next(RunningOperation& operation);
   void post(RunningOperation& operation);
+  void receive(RunningOperation& operation, Tag tag);
 
   Requests& requests_;
 };

@@ -95,6 +95,10 @@ std::vector<int> RunningOperation::missing_ranks() const {
     default:
       break;
   }
+  // A header that does not leave: its receiver is gone, or reads nothing.
+  for (size_t i = 0; i < rounds.size() && !is_ended(); ++i) {
+    if (rounds[i].is_sending) missing[check->send_to(static_cast<int>(i))] = true;
+  }
   std::vector<int> ranks;
   for (int rank = 0; rank < config->size; ++rank) {
     if (missing[rank]) ranks.push_back(rank);

@@ -3,10 +3,10 @@
 // engine's lock.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,10 +28,9 @@ struct MemberGroup;
 // round.
 struct HeaderRound {
   Request send, receive;
-  bool is_receiving = false;
-  std::array<std::byte, HeaderCheck::kMessageBytes> out, in;
-  // While explaining.
-  std::unique_ptr<std::byte[]> long_out, long_in;
+  bool is_receiving = false, is_sending = false;
+  std::unique_ptr<std::byte[]> memory;
+  std::span<std::byte> out, in;  // in `memory`
 };
 
 // Of a step: the receiver's is sent, the sender's is received.
@@ -88,6 +87,13 @@ class RunningOperation final : public Operation,
   int64_t bytes_of(StepId id) const;
   // Of the round under way.
   HeaderRound& header() { return explaining ? explaining_rounds[round] : rounds[round]; }
+  // Whose send it is, in this round or an earlier one.
+  HeaderRound& header_of(const Request& send) {
+    const uint32_t of_round = send.step & kStepMask;
+    HeaderRound* const first = rounds.data();
+    const bool is_plain = of_round < rounds.size() && &send == &first[of_round].send;
+    return is_plain ? first[of_round] : explaining_rounds[of_round];
+  }
   bool is_send() const { return is_point_to_point && point_to_point.is_send; }
   bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }
   const Step& step(StepId id) const { return schedule->steps[id]; }
@@ -127,9 +133,12 @@ class RunningOperation final : public Operation,
   // operation has ended, until its message has come: then nobody writes there any more.
   void note_done(const Request& request, SteadyNanos now) {
     --outstanding;
-    moved = now;
+    // A request that failed promises nothing that still comes.
+    if (request.status == MessageStatus::kOk) moved = now;
     if (request.step & kHeaderReceive) {
       header().is_receiving = false;
+    } else if (request.step & kHeaderSend) {
+      header_of(request).is_sending = false;
     } else if (request.step <= kStepMask) {
       const bool has_come =
           request.status == MessageStatus::kOk || request.status == MessageStatus::kTruncated;
@@ -180,7 +189,7 @@ class RunningOperation final : public Operation,
 
   // Requests that the transport holds.
   int outstanding = 0;
-  // When one of them was done last, or the operation was submitted.
+  // When one of them was done last, other than by a failure, or the operation was submitted.
   SteadyNanos moved{0};
   // After its deadline: what members answer (collectives they have called), by rank; -1: nothing.
   std::vector<int64_t> answers;

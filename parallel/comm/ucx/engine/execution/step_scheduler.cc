@@ -215,7 +215,11 @@ int64_t StepScheduler::copy_part(Ready ready, int64_t budget) {
     copy(source, offset, ready.to, to_offset, bytes,
          piece.bytes() >= kMoreThanCaches ? Prefetch::kAll : Prefetch::kRows);
   }
-  (is_push ? counters_.pushed_bytes : counters_.copied_bytes) += bytes;
+  if (is_push) {
+    counters_.pushed_bytes += bytes;
+  } else if (!operation.schedule->is_piggybacked(step.from)) {
+    counters_.copied_bytes += bytes;
+  }
   ready.done += bytes;
   if (ready.done < from.bytes) {
     computes_.push_front(ready);

@@ -79,6 +79,9 @@ void Zombies::release(RunningOperation& operation) {
   if (memory.use_count() > 0) actions_.memory.push_back(std::exchange(memory, nullptr));
   scratch_.give_back(std::exchange(operation.scratch, {}));
   operation.filled.clear();
+  // Programs keep handles of many operations.
+  for (HeaderRound& round : operation.rounds) round.memory.reset();
+  operation.explaining_rounds.reset();
 }
 
 }  // namespace meshrun::ucx

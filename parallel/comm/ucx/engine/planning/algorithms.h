@@ -21,6 +21,8 @@
 //   all_to_all       direct, nearest rank above first, at most kWindow peers at a time
 //   barrier          none: the header check is one; without the check, a schedule of empty messages
 //
+// Small calls skip this table: their bytes travel with the headers (piggyback.h).
+//
 // On several hosts with several ranks on one of them broadcast, all_reduce, reduce_scatter and
 // all_gather go in two levels (two_levels.h): what crosses between hosts crosses once. There a
 // host's contributions are added on the way, so the bits of a sum are not those of rank order,
@@ -43,7 +45,7 @@
 
 namespace meshrun::ucx {
 
-inline constexpr uint32_t kAlgorithmVersion = 5;
+inline constexpr uint32_t kAlgorithmVersion = 6;
 
 // Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
 // them small, and by benchmarks.
@@ -86,6 +88,9 @@ struct Place {
   const Hosts* hosts = nullptr;
   // Sums are taken in rank order on several hosts too.
   bool in_rank_order = false;
+  // The operation is compared by headers, which take small pieces along (piggyback.h). Not of the
+  // parts of a coalesced call.
+  bool headers_carry = false;
 };
 
 // A piece of the caller's memory and how it travels. `layout` is this rank's own affair; bytes and
@@ -134,10 +139,12 @@ Schedule plan_reduce(const Place& place, int64_t count, int root, const Reductio
 Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const Piece> pieces,
                          bool in_place);
 //   own piece               at the root: P pieces
-Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece> pieces, int root);
+//                         `piece_bytes`: of all ranks
+Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece> pieces,
+                     std::span<const int64_t> piece_bytes, int root);
 //   at the root: P pieces   own piece
 Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
-                      int root);
+                      std::span<const int64_t> piece_bytes, int root);
 //   P pieces, by rank       own piece (may be the input's). All `cut` are counted in whole elements
 Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                              const Reduction& reduction);

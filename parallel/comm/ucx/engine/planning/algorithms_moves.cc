@@ -1,11 +1,13 @@
 // Operations that move bytes and compute nothing.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "parallel/base/prefetch.h"
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
 #include "parallel/comm/ucx/engine/planning/messages.h"
+#include "parallel/comm/ucx/engine/planning/piggyback.h"
 #include "parallel/comm/ucx/engine/planning/two_levels.h"
 
 namespace meshrun::ucx {
@@ -180,6 +182,7 @@ Schedule plan_barrier(const Place& place) {
 }
 
 Schedule plan_broadcast(const Place& place, const Piece& tensor, int root) {
+  if (auto carried = piggyback_broadcast(place, tensor, root)) return *std::move(carried);
   ScheduleBuilder builder(place.size);
   if (has_two_levels(place)) {
     broadcast_in_two_levels(builder, place, tensor, root);
@@ -201,6 +204,7 @@ Schedule plan_broadcast(const Place& place, const Piece& tensor, int root) {
 
 Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const Piece> pieces,
                          bool in_place) {
+  if (auto carried = piggyback_all_gather(place, own, pieces, in_place)) return *std::move(carried);
   ScheduleBuilder builder(place.size);
   std::vector<int64_t> bytes;
   for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
@@ -224,7 +228,8 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
 }
 
 Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece> pieces,
-                     int root) {
+                     std::span<const int64_t> piece_bytes, int root) {
+  if (auto carried = piggyback_gather(place, piece_bytes, root)) return *std::move(carried);
   ScheduleBuilder builder(place.size);
   PieceScheduler scheduler(builder, place);
   if (place.rank != root) {
@@ -239,7 +244,8 @@ Schedule plan_gather(const Place& place, const Piece& own, std::span<const Piece
 }
 
 Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
-                      int root) {
+                      std::span<const int64_t> piece_bytes, int root) {
+  if (auto carried = piggyback_scatter(place, piece_bytes, root)) return *std::move(carried);
   ScheduleBuilder builder(place.size);
   // Neither waits for the other.
   PieceScheduler written(builder, place), fetched(builder, place);

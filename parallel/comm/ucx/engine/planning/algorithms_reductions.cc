@@ -6,6 +6,7 @@
 
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
 #include "parallel/comm/ucx/engine/planning/messages.h"
+#include "parallel/comm/ucx/engine/planning/piggyback.h"
 #include "parallel/comm/ucx/engine/planning/two_levels.h"
 
 namespace meshrun::ucx {
@@ -232,6 +233,7 @@ ReduceAlgorithm choose_reduce(const Place& place, int64_t bytes) {
 }
 
 Schedule plan_all_reduce(const Place& place, int64_t count, const Reduction& reduction) {
+  if (auto carried = piggyback_all_reduce(place, count, reduction)) return *std::move(carried);
   if (count > 0 && reduces_in_two_levels(place)) {
     return all_reduce_in_two_levels(place, count, reduction);
   }
@@ -251,6 +253,7 @@ Schedule plan_all_reduce(const Place& place, int64_t count, const Reduction& red
 }
 
 Schedule plan_reduce(const Place& place, int64_t count, int root, const Reduction& reduction) {
+  if (auto carried = piggyback_reduce(place, count, root, reduction)) return *std::move(carried);
   ScheduleBuilder builder(place.size);
   const int64_t element = element_size(reduction.dtype);
   const int64_t bytes = count * element;
@@ -275,6 +278,9 @@ Schedule plan_reduce(const Place& place, int64_t count, int root, const Reductio
 
 Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, const Piece& own,
                              const Reduction& reduction) {
+  if (auto carried = piggyback_reduce_scatter(place, pieces, own, reduction)) {
+    return *std::move(carried);
+  }
   if (reduces_in_two_levels(place)) {
     return reduce_scatter_in_two_levels(place, pieces, own, reduction);
   }

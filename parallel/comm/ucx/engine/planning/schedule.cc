@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 #include <utility>
 
 #include "parallel/comm/ucx/engine/planning/shared_scratch.h"
@@ -20,12 +21,28 @@ int64_t aligned(int64_t bytes) {
 int64_t Schedule::copied_bytes() const {
   int64_t bytes = 0;
   for (const Step& step : steps) {
+    if (step.kind == StepKind::kCopy && is_piggybacked(step.from)) continue;
     bytes += step.kind == StepKind::kCopy ? step.to.bytes : step.staging.bytes;
   }
   return bytes;
 }
 
+std::array<Piggyback::Range, 2> Piggyback::sent_by(int sender, int round) const {
+  const auto size = static_cast<int>(slots.size()) - 1;
+  const int first = sender + 1 - std::min(1 << round, size - (1 << round));
+  const auto at = [&](int rank) { return slots[static_cast<size_t>(rank)]; };
+  const auto range = [&](int from, int to) { return Range{at(from), at(to) - at(from)}; };
+  if (first >= 0) return {range(first, sender + 1), Range{}};
+  return {range(first + size, size), range(0, sender + 1)};
+}
+
+int64_t Piggyback::bytes_sent_by(int sender, int round) const {
+  const auto [first, second] = sent_by(sender, round);
+  return first.bytes + second.bytes;
+}
+
 Schedule join(Schedule first, const Schedule& second, int32_t inputs, int32_t outputs) {
+  assert(first.piggyback.slots.empty() && second.piggyback.slots.empty());
   if (first.scratch_parts.empty()) {
     fill_place(first, {}, aligned(first.scratch_bytes), 0);
   }
@@ -146,6 +163,26 @@ Region ScheduleBuilder::scratch(int64_t bytes) {
   const Region region{Space::kScratch, 0, schedule_.scratch_bytes, bytes};
   schedule_.scratch_bytes += aligned(bytes);
   return region;
+}
+
+const Piggyback& ScheduleBuilder::piggyback(std::span<const int64_t> bytes,
+                                            std::vector<Region> contribution) {
+  Piggyback& piggyback = schedule_.piggyback;
+  piggyback.contribution = std::move(contribution);
+  int64_t end = scratch(std::accumulate(bytes.begin(), bytes.end(), int64_t{0})).offset;
+  piggyback.slots = {end};
+  for (const int64_t each : bytes) piggyback.slots.push_back(end += each);
+  return piggyback;
+}
+
+Region ScheduleBuilder::slot(int rank, int64_t offset, int64_t bytes) const {
+  return {Space::kScratch, 0, schedule_.piggyback.slots[static_cast<size_t>(rank)] + offset, bytes};
+}
+
+Region ScheduleBuilder::slot(int rank) const {
+  const std::vector<int64_t>& slots = schedule_.piggyback.slots;
+  const auto r = static_cast<size_t>(rank);
+  return slot(rank, 0, slots[r + 1] - slots[r]);
 }
 
 Schedule ScheduleBuilder::finish(std::vector<Reduction> reductions) && {

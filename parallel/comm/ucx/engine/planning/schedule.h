@@ -10,6 +10,7 @@
 // send of rank a to rank b meets the n-th receive of b from a, whatever completes first.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -71,6 +72,28 @@ struct ScratchPart {
   std::optional<StepId> end;             // what waits for all that touch it, once something does
 };
 
+// The longest that a header carries: a rank may get one with any call, so it has room for so much in
+// each round, and UCX copies what is shorter than 8 KiB without asking the receiver first.
+inline constexpr int64_t kMostPayload = 4096;
+
+// What travels with the headers that the ranks compare (header_rounds.h). Before the first step
+// begins, each rank's contribution is in its slot of every rank's scratch memory.
+struct Piggyback {
+  std::vector<Region> contribution;  // this rank's, one behind the other in its slot
+  // Where the slots begin in scratch memory, by rank, and where the last one ends. Empty: nothing
+  // travels with the headers.
+  std::vector<int64_t> slots;
+
+  struct Range {
+    int64_t offset = 0, bytes = 0;
+  };
+  // What `sender` sends in a round of the dissemination: the slots of up to 2^round ranks, its own
+  // and those below it; in the last round only those that the receiver lacks. In two ranges where
+  // they go past rank 0.
+  std::array<Range, 2> sent_by(int sender, int round) const;
+  int64_t bytes_sent_by(int sender, int round) const;
+};
+
 struct Schedule {
   std::vector<Step> steps;
   std::vector<StepId> successors;
@@ -81,10 +104,16 @@ struct Schedule {
   std::vector<uint32_t> sent, received;
   uint32_t most_messages = 0;
   std::vector<ScratchPart> scratch_parts;  // for join(): whose memory a later part may take
+  Piggyback piggyback;                     // never of a joined one, or of parts to join
 
   // Bytes that are copied within this process though nobody reduces them: staged, or the rank's own
-  // piece moved from input to output. What "no byte copied twice" is counted by.
+  // piece moved from input to output. What "no byte copied twice" is counted by. Copies from slots
+  // do not count, like the transport's own.
   int64_t copied_bytes() const;
+  bool is_piggybacked(const Region& region) const {
+    return region.space == Space::kScratch && !piggyback.slots.empty() &&
+           region.offset < piggyback.slots.back();
+  }
 };
 
 // Both in one operation, at once: what coalescing makes of its parts. `inputs` and `outputs` are
@@ -113,6 +142,12 @@ class ScheduleBuilder {
 
   // Scratch memory, aligned to 64 bytes.
   Region scratch(int64_t bytes);
+
+  // Lets the headers carry `contribution` of this rank, and `bytes` of each. Once.
+  const Piggyback& piggyback(std::span<const int64_t> bytes, std::vector<Region> contribution);
+  // Packed bytes of a rank's contribution.
+  Region slot(int rank, int64_t offset, int64_t bytes) const;
+  Region slot(int rank) const;
 
   Schedule finish(std::vector<Reduction> reductions = {Reduction()}) &&;
 

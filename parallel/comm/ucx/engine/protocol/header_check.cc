@@ -35,8 +35,6 @@ uint64_t hash_of(int sender, int receiver, int64_t elements) {
   return Digest().add(sender).add(receiver).add(elements).value();
 }
 
-constexpr size_t kPlainBytes = sizeof(Signature) + sizeof(int32_t);
-
 // On the wire in front of the two texts.
 struct ExplanationHead {
   uint8_t reference_known, other_known, other_flags, other_kind;
@@ -156,18 +154,23 @@ size_t HeaderCheck::message(std::span<std::byte> out) const {
   return sizeof(head) + reference_.text.size() + other_.text.size();
 }
 
-bool HeaderCheck::receive(std::span<const std::byte> message) {
+bool HeaderCheck::receive(std::span<const std::byte> message, size_t payload) {
   if (explaining_) return receive_explanation(message);
   const int sender = receive_from(round_);
   Knowledge heard;
   // In round k a rank knows of itself and the 2^k - 1 ranks below it, so what it says needs no
   // number of its lowest; past rank 0 that is rank 0.
   heard.reference = std::max(0, sender - ((1 << round_) - 1));
-  if (message.size() == kMessageBytes || message.size() == kPlainBytes) {
+  if (message.size() >= kPlainBytes) {
     std::memcpy(&heard.signature, message.data(), sizeof(Signature));
     std::memcpy(&heard.other, message.data() + sizeof(Signature), sizeof(int32_t));
     if (heard.signature.sequence < own_.sequence) return false;
     if (heard.other < -1 || heard.other >= size_) heard.other = sender;
+    // A rank that disagrees may carry another length.
+    const bool means_the_same =
+        agrees_so_far() && heard.other < 0 && knowledge_.signature.agrees_with(heard.signature);
+    const size_t follows = sizes_ != nullptr ? kMessageBytes - kPlainBytes : payload;
+    if (means_the_same && message.size() - kPlainBytes != follows) heard.other = sender;
   } else {
     heard.signature = own_;
     heard.other = sender;
@@ -267,7 +270,8 @@ Failure HeaderCheck::failure_of_sizes(std::string_view group_name) const {
                   words_of(all_expected));
   }
   failure.message = fmt::format(
-      "Ranks disagree on the sizes of {} number {} of group \"{}\": {}. Nothing was sent, and the "
+      "Ranks disagree on the sizes of {} number {} of group \"{}\": {}. No tensor was written, and "
+      "the "
       "group can still "
       "be used.",
       name_of(own_.kind), own_.sequence, group_name, pair);
@@ -290,7 +294,7 @@ Failure HeaderCheck::failure(std::string_view group_name) const {
     failure.ranks = {knowledge_.reference, knowledge_.other};
     failure.message = fmt::format(
         "Ranks disagree on operation number {} of group \"{}\": rank {} called {}; rank {} called "
-        "{}. Nothing was sent, and the group can still be used.",
+        "{}. No tensor was written, and the group can still be used.",
         sequence, group_name, knowledge_.reference, reference_.text, knowledge_.other, other_.text);
   }
   return failure;

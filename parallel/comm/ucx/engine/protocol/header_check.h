@@ -1,4 +1,4 @@
-// Do all ranks of the group mean the same operation? Asked before any data moves.
+// Do all ranks of the group mean the same operation? Asked before any tensor is written.
 //
 // A dissemination over ceil(log2 P) rounds: in round k a rank sends what it knows to rank + 2^k and
 // hears from rank - 2^k. What it knows is the signature of the lowest rank heard of and, where some
@@ -6,9 +6,9 @@
 // commutative and idempotent, so after the last round every rank holds the same pair: the lowest
 // rank of the group, and the lowest rank that disagrees with it. Where nobody disagrees, the
 // operation starts. Where somebody does, as many rounds more carry the two ranks' own words, and
-// every rank raises the same sentence. Nobody has sent data by then: the group stays usable.
+// every rank raises the same sentence. No tensor has been written by then: the group stays usable.
 //
-//   agree:     ceil(log2 P) messages of 44 bytes a rank
+//   agree:     ceil(log2 P) messages of 44 bytes a rank, and of small operations the pieces
 //   disagree:  twice the rounds; texts of at most kMaxText bytes
 //
 // Of an all-to-all each rank knows its own row of the table of sizes alone: what it sends to each rank, and
@@ -106,8 +106,9 @@ Knowledge join(const Knowledge& a, const Knowledge& b);
 class HeaderCheck {
  public:
   static constexpr size_t kMaxText = 400;
-  static constexpr size_t kMessageBytes =
-      sizeof(Signature) + sizeof(int32_t) + 2 * sizeof(uint64_t);
+  // Without sums of sizes, and with them. What a header carries follows kPlainBytes.
+  static constexpr size_t kPlainBytes = sizeof(Signature) + sizeof(int32_t);
+  static constexpr size_t kMessageBytes = kPlainBytes + 2 * sizeof(uint64_t);
   static constexpr size_t kExplanationBytes = 8 + 2 * kMaxText;
   // Rows of more ranks are not brought together: the sentence then names no pair.
   static constexpr int kMaxRows = 128;
@@ -123,10 +124,13 @@ class HeaderCheck {
   // Writes what this rank says in the round under way; returns its length. `out` has room for
   // kMessageBytes, while explaining for explanation_bytes().
   size_t message(std::span<std::byte> out) const;
-  // False: a header of an operation that this rank has left behind (a verdict skipped it); post the
-  // receive again.
-  bool receive(std::span<const std::byte> message);
+  // Of a sender that agrees, and has heard of nobody who does not, `payload` bytes follow the header
+  // (piggyback.h). False: a header of an operation that this rank
+  // has left behind (a verdict skipped it); post the receive again.
+  bool receive(std::span<const std::byte> message, size_t payload = 0);
 
+  // Whether nobody heard of so far means anything else.
+  bool agrees_so_far() const { return knowledge_.other < 0; }
   // After the last round. True: all agree. Else the explanation follows: begin_explaining() with
   // this rank's text, the rounds again, then failure().
   bool agree() const { return knowledge_.other < 0 && sum_of_all() == 0; }

@@ -1,0 +1,192 @@
+#include "parallel/comm/ucx/engine/planning/piggyback.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/ucx/engine/planning/two_levels.h"
+
+namespace meshrun::ucx {
+namespace {
+
+// Of all ranks: no more can go in messages of kMostPayload. Spares long tensors the count below.
+constexpr int64_t kMostOfAll = 4 * kMostPayload;
+
+// A builder whose headers carry `bytes` of each rank; absent: they cannot.
+std::optional<ScheduleBuilder> builder_for(const Place& place, std::span<const int64_t> bytes,
+                                           std::vector<Region> contribution) {
+  const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  if (!place.headers_carry || place.size < 2 || all == 0 || all > kMostOfAll) return {};
+  ScheduleBuilder builder(place.size);
+  const Piggyback& piggyback = builder.piggyback(bytes, std::move(contribution));
+  const int rounds = std::bit_width(static_cast<unsigned>(place.size - 1));
+  for (int round = 0; round < rounds; ++round) {
+    for (int sender = 0; sender < place.size; ++sender) {
+      if (piggyback.bytes_sent_by(sender, round) > kMostPayload) return {};
+    }
+  }
+  return builder;
+}
+
+std::vector<int64_t> of_each(const Place& place, int64_t bytes) {
+  return std::vector<int64_t>(static_cast<size_t>(place.size), bytes);
+}
+std::vector<int64_t> of_root(const Place& place, int root, int64_t bytes) {
+  std::vector<int64_t> result(static_cast<size_t>(place.size));
+  result[static_cast<size_t>(root)] = bytes;
+  return result;
+}
+std::vector<int64_t> bytes_of(std::span<const Piece> pieces) {
+  std::vector<int64_t> bytes;
+  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  return bytes;
+}
+
+Region whole(Space space, int32_t piece, int64_t bytes) { return {space, piece, 0, bytes}; }
+
+std::vector<Region> all_inputs(std::span<const int64_t> bytes) {
+  std::vector<Region> regions;
+  for (size_t piece = 0; piece < bytes.size(); ++piece) {
+    regions.push_back(whole(Space::kInput, static_cast<int32_t>(piece), bytes[piece]));
+  }
+  return regions;
+}
+
+// Adds bytes [offset, offset + to.bytes) of all contributions in rank order.
+StepId add_all(ScheduleBuilder& builder, const Place& place, int64_t offset, Region to) {
+  std::vector<Region> sources;
+  for (int rank = 0; rank < place.size; ++rank) {
+    sources.push_back(builder.slot(rank, offset, to.bytes));
+  }
+  return builder.reduce(sources, to, {});
+}
+
+// Adds those of each host in rank order, and what that makes in the order of the hosts.
+StepId add_by_hosts(ScheduleBuilder& builder, const Place& place, int64_t offset, Region to,
+                    const Reduction& reduction) {
+  const int64_t partial_bytes =
+      to.bytes / element_size(reduction.dtype) * element_size(reduction.partial());
+  std::vector<Region> partials;
+  std::vector<StepId> added;
+  for (int host = 0; host < place.hosts->count(); ++host) {
+    std::vector<Region> sources;
+    for (const int rank : place.hosts->ranks(host)) {
+      sources.push_back(builder.slot(rank, offset, to.bytes));
+    }
+    partials.push_back(builder.scratch(partial_bytes));
+    added.push_back(builder.reduce(sources, partials.back(), {}, /*reduction=*/0));
+  }
+  return builder.reduce(partials, to, added, /*reduction=*/1);
+}
+
+// As the group's all_reduce and reduce_scatter add.
+Schedule finish_sum(ScheduleBuilder&& builder, const Place& place, int64_t offset, Region to,
+                    const Layout& layout, const Reduction& reduction) {
+  const bool is_direct = layout.is_contiguous(0, to.bytes);
+  const Region sum = is_direct ? to : builder.scratch(to.bytes);
+  const bool by_hosts = reduces_in_two_levels(place);
+  if (to.bytes > 0) {
+    const StepId added = by_hosts ? add_by_hosts(builder, place, offset, sum, reduction)
+                                  : add_all(builder, place, offset, sum);
+    if (!is_direct) builder.copy(sum, to, {added});
+  }
+  if (!by_hosts) return std::move(builder).finish({reduction});
+  return std::move(builder).finish({reduction.at(Level::kFirst), reduction.at(Level::kSecond)});
+}
+
+void copy_from_slot(ScheduleBuilder& builder, int rank, int32_t output, int64_t bytes) {
+  if (bytes > 0) builder.copy(builder.slot(rank), whole(Space::kOutput, output, bytes));
+}
+
+}  // namespace
+
+std::optional<Schedule> piggyback_broadcast(const Place& place, const Piece& tensor, int root) {
+  const int64_t bytes = tensor.layout.bytes();
+  std::vector<Region> contribution;
+  if (place.rank == root) contribution = {whole(Space::kInput, 0, bytes)};
+  auto builder = builder_for(place, of_root(place, root, bytes), std::move(contribution));
+  if (!builder) return {};
+  if (place.rank != root) copy_from_slot(*builder, root, 0, bytes);
+  return std::move(*builder).finish();
+}
+
+std::optional<Schedule> piggyback_all_reduce(const Place& place, int64_t count,
+                                             const Reduction& reduction) {
+  const int64_t bytes = count * element_size(reduction.dtype);
+  const Region tensor = whole(Space::kOutput, 0, bytes);
+  auto builder = builder_for(place, of_each(place, bytes), {tensor});
+  if (!builder) return {};
+  return finish_sum(*std::move(builder), place, 0, tensor, {1, bytes, bytes}, reduction);
+}
+
+std::optional<Schedule> piggyback_reduce(const Place& place, int64_t count, int root,
+                                         const Reduction& reduction) {
+  const int64_t bytes = count * element_size(reduction.dtype);
+  auto builder = builder_for(place, of_each(place, bytes), {whole(Space::kInput, 0, bytes)});
+  if (!builder) return {};
+  if (place.rank == root) add_all(*builder, place, 0, whole(Space::kOutput, 0, bytes));
+  return std::move(*builder).finish({reduction});
+}
+
+std::optional<Schedule> piggyback_all_gather(const Place& place, const Piece& own,
+                                             std::span<const Piece> pieces, bool in_place) {
+  const std::vector<int64_t> bytes = bytes_of(pieces);
+  auto builder = builder_for(place, bytes, {whole(Space::kInput, 0, own.layout.bytes())});
+  if (!builder) return {};
+  for (int rank = 0; rank < place.size; ++rank) {
+    const int64_t its = bytes[static_cast<size_t>(rank)];
+    if (rank != place.rank) {
+      copy_from_slot(*builder, rank, rank, its);
+    } else if (!in_place && its > 0) {
+      builder->copy(whole(Space::kInput, 0, its), whole(Space::kOutput, rank, its));
+    }
+  }
+  return std::move(*builder).finish();
+}
+
+std::optional<Schedule> piggyback_gather(const Place& place, std::span<const int64_t> piece_bytes,
+                                         int root) {
+  const auto own = whole(Space::kInput, 0, piece_bytes[static_cast<size_t>(place.rank)]);
+  auto builder = builder_for(place, piece_bytes, {own});
+  if (!builder) return {};
+  for (int rank = 0; rank < place.size && place.rank == root; ++rank) {
+    if (rank != root) {
+      copy_from_slot(*builder, rank, rank, piece_bytes[static_cast<size_t>(rank)]);
+    } else if (own.bytes > 0) {
+      builder->copy(own, whole(Space::kOutput, rank, own.bytes));
+    }
+  }
+  return std::move(*builder).finish();
+}
+
+std::optional<Schedule> piggyback_scatter(const Place& place, std::span<const int64_t> piece_bytes,
+                                          int root) {
+  const bool is_root = place.rank == root;
+  const int64_t all = std::accumulate(piece_bytes.begin(), piece_bytes.end(), int64_t{0});
+  auto builder = builder_for(place, of_root(place, root, all),
+                             is_root ? all_inputs(piece_bytes) : std::vector<Region>());
+  if (!builder) return {};
+  const int64_t own = piece_bytes[static_cast<size_t>(place.rank)];
+  const int64_t before =
+      std::accumulate(piece_bytes.begin(), piece_bytes.begin() + place.rank, int64_t{0});
+  if (own > 0) {
+    builder->copy(is_root ? whole(Space::kInput, root, own) : builder->slot(root, before, own),
+                  whole(Space::kOutput, 0, own));
+  }
+  return std::move(*builder).finish();
+}
+
+std::optional<Schedule> piggyback_reduce_scatter(const Place& place, std::span<const Piece> pieces,
+                                                 const Piece& own, const Reduction& reduction) {
+  const std::vector<int64_t> bytes = bytes_of(pieces);
+  const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  auto builder = builder_for(place, of_each(place, all), all_inputs(bytes));
+  if (!builder) return {};
+  const int64_t before = std::accumulate(bytes.begin(), bytes.begin() + place.rank, int64_t{0});
+  return finish_sum(*std::move(builder), place, before,
+                    whole(Space::kOutput, 0, own.layout.bytes()), own.layout, reduction);
+}
+
+}  // namespace meshrun::ucx
