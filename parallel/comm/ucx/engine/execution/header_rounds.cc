@@ -91,7 +91,7 @@ void HeaderRounds::post(RunningOperation& operation) {
       length += static_cast<size_t>(range.bytes);
     }
   }
-  slot.send.step = kHeaderSend + round;
+  slot.send.step = kHeaderSend + message;
   const int to = check.send_to(operation.round);
   // The receive is still open, so nothing comes of this, done or not: a header that is lost is
   // missed by the rank that waits for it.

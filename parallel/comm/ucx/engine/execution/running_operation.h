@@ -19,6 +19,7 @@
 #include "parallel/comm/ucx/engine/protocol/header_check.h"
 #include "parallel/comm/ucx/engine/protocol/offer_message.h"
 #include "parallel/comm/ucx/engine/transport/transport.h"
+#include "parallel/comm/ucx/engine/values/tag.h"
 
 namespace meshrun::ucx {
 
@@ -89,10 +90,8 @@ class RunningOperation final : public Operation,
   HeaderRound& header() { return explaining ? explaining_rounds[round] : rounds[round]; }
   // Whose send it is, in this round or an earlier one.
   HeaderRound& header_of(const Request& send) {
-    const uint32_t of_round = send.step & kStepMask;
-    HeaderRound* const first = rounds.data();
-    const bool is_plain = of_round < rounds.size() && &send == &first[of_round].send;
-    return is_plain ? first[of_round] : explaining_rounds[of_round];
+    const uint32_t message = send.step & kStepMask;
+    return message < kExplainRound ? rounds[message] : explaining_rounds[message - kExplainRound];
   }
   bool is_send() const { return is_point_to_point && point_to_point.is_send; }
   bool is_receive() const { return is_point_to_point && !point_to_point.is_send; }

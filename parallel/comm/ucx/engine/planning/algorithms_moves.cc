@@ -13,9 +13,6 @@
 namespace meshrun::ucx {
 namespace {
 
-Home input(int piece) { return {Space::kInput, piece, 0}; }
-Home output(int piece) { return {Space::kOutput, piece, 0}; }
-
 // Ranks by distance: sends go up, receives come from below, so that at any time each rank is the
 // target of as few as possible.
 int above(const Place& place, int distance) { return (place.rank + distance) % place.size; }
@@ -206,8 +203,7 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
                          bool in_place) {
   if (auto carried = piggyback_all_gather(place, own, pieces, in_place)) return *std::move(carried);
   ScheduleBuilder builder(place.size);
-  std::vector<int64_t> bytes;
-  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  const std::vector<int64_t> bytes = bytes_of(pieces);
   if (has_two_levels(place)) {
     all_gather_in_two_levels(builder, place, own, pieces);
   } else if (choose_all_gather(place, bytes) == AllGatherAlgorithm::kRing) {

@@ -39,6 +39,12 @@ std::vector<int64_t> share_messages(int64_t messages, std::span<const int64_t> b
   return shares;
 }
 
+std::vector<int64_t> bytes_of(std::span<const Piece> pieces) {
+  std::vector<int64_t> bytes;
+  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
+  return bytes;
+}
+
 int64_t most_messages(const Place& place) {
   const int64_t windows = (std::max(place.size - 1, 1) + kWindow - 1) / kWindow;
   return std::max<int64_t>(1, place.tuning.messages / windows);

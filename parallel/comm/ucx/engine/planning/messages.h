@@ -100,6 +100,11 @@ struct Home {
 // Where a tensor of one piece begins.
 inline constexpr Home kInput{Space::kInput, 0, 0};
 inline constexpr Home kOutput{Space::kOutput, 0, 0};
+// Where one of several pieces begins.
+inline Home input(int piece) { return {Space::kInput, piece, 0}; }
+inline Home output(int piece) { return {Space::kOutput, piece, 0}; }
+
+std::vector<int64_t> bytes_of(std::span<const Piece> pieces);
 
 inline constexpr int64_t kStagingBytes = 2 << 20;
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/comm/ucx/engine/planning/messages.h"
 #include "parallel/comm/ucx/engine/planning/two_levels.h"
 
 namespace meshrun::ucx {
@@ -38,18 +39,10 @@ std::vector<int64_t> of_root(const Place& place, int root, int64_t bytes) {
   result[static_cast<size_t>(root)] = bytes;
   return result;
 }
-std::vector<int64_t> bytes_of(std::span<const Piece> pieces) {
-  std::vector<int64_t> bytes;
-  for (const Piece& piece : pieces) bytes.push_back(piece.layout.bytes());
-  return bytes;
-}
-
-Region whole(Space space, int32_t piece, int64_t bytes) { return {space, piece, 0, bytes}; }
-
 std::vector<Region> all_inputs(std::span<const int64_t> bytes) {
   std::vector<Region> regions;
   for (size_t piece = 0; piece < bytes.size(); ++piece) {
-    regions.push_back(whole(Space::kInput, static_cast<int32_t>(piece), bytes[piece]));
+    regions.push_back(input(static_cast<int>(piece)).region({0, bytes[piece]}));
   }
   return regions;
 }
@@ -96,8 +89,8 @@ Schedule finish_sum(ScheduleBuilder&& builder, const Place& place, int64_t offse
   return std::move(builder).finish({reduction.at(Level::kFirst), reduction.at(Level::kSecond)});
 }
 
-void copy_from_slot(ScheduleBuilder& builder, int rank, int32_t output, int64_t bytes) {
-  if (bytes > 0) builder.copy(builder.slot(rank), whole(Space::kOutput, output, bytes));
+void copy_from_slot(ScheduleBuilder& builder, int rank, int piece, int64_t bytes) {
+  if (bytes > 0) builder.copy(builder.slot(rank), output(piece).region({0, bytes}));
 }
 
 }  // namespace
@@ -105,7 +98,7 @@ void copy_from_slot(ScheduleBuilder& builder, int rank, int32_t output, int64_t 
 std::optional<Schedule> piggyback_broadcast(const Place& place, const Piece& tensor, int root) {
   const int64_t bytes = tensor.layout.bytes();
   std::vector<Region> contribution;
-  if (place.rank == root) contribution = {whole(Space::kInput, 0, bytes)};
+  if (place.rank == root) contribution = {kInput.region({0, bytes})};
   auto builder = builder_for(place, of_root(place, root, bytes), std::move(contribution));
   if (!builder) return {};
   if (place.rank != root) copy_from_slot(*builder, root, 0, bytes);
@@ -115,7 +108,7 @@ std::optional<Schedule> piggyback_broadcast(const Place& place, const Piece& ten
 std::optional<Schedule> piggyback_all_reduce(const Place& place, int64_t count,
                                              const Reduction& reduction) {
   const int64_t bytes = count * element_size(reduction.dtype);
-  const Region tensor = whole(Space::kOutput, 0, bytes);
+  const Region tensor = kOutput.region({0, bytes});
   auto builder = builder_for(place, of_each(place, bytes), {tensor});
   if (!builder) return {};
   return finish_sum(*std::move(builder), place, 0, tensor, {1, bytes, bytes}, reduction);
@@ -124,23 +117,23 @@ std::optional<Schedule> piggyback_all_reduce(const Place& place, int64_t count,
 std::optional<Schedule> piggyback_reduce(const Place& place, int64_t count, int root,
                                          const Reduction& reduction) {
   const int64_t bytes = count * element_size(reduction.dtype);
-  auto builder = builder_for(place, of_each(place, bytes), {whole(Space::kInput, 0, bytes)});
+  auto builder = builder_for(place, of_each(place, bytes), {kInput.region({0, bytes})});
   if (!builder) return {};
-  if (place.rank == root) add_all(*builder, place, 0, whole(Space::kOutput, 0, bytes));
+  if (place.rank == root) add_all(*builder, place, 0, kOutput.region({0, bytes}));
   return std::move(*builder).finish({reduction});
 }
 
 std::optional<Schedule> piggyback_all_gather(const Place& place, const Piece& own,
                                              std::span<const Piece> pieces, bool in_place) {
   const std::vector<int64_t> bytes = bytes_of(pieces);
-  auto builder = builder_for(place, bytes, {whole(Space::kInput, 0, own.layout.bytes())});
+  auto builder = builder_for(place, bytes, {kInput.region({0, own.layout.bytes()})});
   if (!builder) return {};
   for (int rank = 0; rank < place.size; ++rank) {
     const int64_t its = bytes[static_cast<size_t>(rank)];
     if (rank != place.rank) {
       copy_from_slot(*builder, rank, rank, its);
     } else if (!in_place && its > 0) {
-      builder->copy(whole(Space::kInput, 0, its), whole(Space::kOutput, rank, its));
+      builder->copy(kInput.region({0, its}), output(rank).region({0, its}));
     }
   }
   return std::move(*builder).finish();
@@ -148,14 +141,14 @@ std::optional<Schedule> piggyback_all_gather(const Place& place, const Piece& ow
 
 std::optional<Schedule> piggyback_gather(const Place& place, std::span<const int64_t> piece_bytes,
                                          int root) {
-  const auto own = whole(Space::kInput, 0, piece_bytes[static_cast<size_t>(place.rank)]);
+  const auto own = kInput.region({0, piece_bytes[static_cast<size_t>(place.rank)]});
   auto builder = builder_for(place, piece_bytes, {own});
   if (!builder) return {};
   for (int rank = 0; rank < place.size && place.rank == root; ++rank) {
     if (rank != root) {
       copy_from_slot(*builder, rank, rank, piece_bytes[static_cast<size_t>(rank)]);
     } else if (own.bytes > 0) {
-      builder->copy(own, whole(Space::kOutput, rank, own.bytes));
+      builder->copy(own, output(rank).region({0, own.bytes}));
     }
   }
   return std::move(*builder).finish();
@@ -172,8 +165,8 @@ std::optional<Schedule> piggyback_scatter(const Place& place, std::span<const in
   const int64_t before =
       std::accumulate(piece_bytes.begin(), piece_bytes.begin() + place.rank, int64_t{0});
   if (own > 0) {
-    builder->copy(is_root ? whole(Space::kInput, root, own) : builder->slot(root, before, own),
-                  whole(Space::kOutput, 0, own));
+    builder->copy(is_root ? input(root).region({0, own}) : builder->slot(root, before, own),
+                  kOutput.region({0, own}));
   }
   return std::move(*builder).finish();
 }
@@ -185,8 +178,8 @@ std::optional<Schedule> piggyback_reduce_scatter(const Place& place, std::span<c
   auto builder = builder_for(place, of_each(place, all), all_inputs(bytes));
   if (!builder) return {};
   const int64_t before = std::accumulate(bytes.begin(), bytes.begin() + place.rank, int64_t{0});
-  return finish_sum(*std::move(builder), place, before,
-                    whole(Space::kOutput, 0, own.layout.bytes()), own.layout, reduction);
+  return finish_sum(*std::move(builder), place, before, kOutput.region({0, own.layout.bytes()}),
+                    own.layout, reduction);
 }
 
 }  // namespace meshrun::ucx

@@ -271,9 +271,7 @@ Failure HeaderCheck::failure_of_sizes(std::string_view group_name) const {
   }
   failure.message = fmt::format(
       "Ranks disagree on the sizes of {} number {} of group \"{}\": {}. No tensor was written, and "
-      "the "
-      "group can still "
-      "be used.",
+      "the group can still be used.",
       name_of(own_.kind), own_.sequence, group_name, pair);
   return failure;
 }
