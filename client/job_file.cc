@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <sstream>
 #include <vector>
 
 #include "client/job_spec.h"
@@ -414,16 +416,69 @@ absl::StatusOr<std::vector<std::string>> SplitCommandLine(std::string_view line)
   return parts;
 }
 
+namespace {
+
+// Keeps where the first node of a document begins.
+class FirstNode : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { Keep(mark, true); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { Keep(mark, false); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string&) override {
+    Keep(mark, false);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    Keep(mark, false);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    Keep(mark, false);
+  }
+  void OnMapEnd() override {}
+
+  const YAML::Mark& mark() const { return mark_; }
+  bool is_null() const { return is_null_; }
+
+ private:
+  void Keep(const YAML::Mark& mark, bool is_null) {
+    if (kept_) return;
+    kept_ = true;
+    mark_ = mark;
+    is_null_ = is_null;
+  }
+
+  bool kept_ = false;
+  bool is_null_ = false;
+  YAML::Mark mark_;
+};
+
+// Not by YAML::LoadAll: before yaml-cpp 0.9 it reads a comma outside of a list as an empty document
+// and stays before it, so that documents without end fill the memory.
+absl::Status CheckOneDocument(std::string_view name, const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  FirstNode first, second;
+  if (!parser.HandleNextDocument(first) || !parser.HandleNextDocument(second)) {
+    return absl::OkStatus();
+  }
+  return WrongIn(name, second.mark(),
+                 second.is_null()
+                     ? "this is not YAML, or it is a second document: a job file holds one job"
+                     : "a second document begins here: a job file holds one job");
+}
+
+}  // namespace
+
 absl::StatusOr<v1::JobSpec> ParseJobText(const std::string& text, std::string_view name) {
   // yaml-cpp throws; no exception leaves this function.
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
+    const YAML::Node root = YAML::Load(text);
     MESHRUN_RETURN_IF_ERROR(CheckTree(name, text, root, 0));
-    if (documents.size() > 1) {
-      return WrongIn(name, documents[1].Mark(),
-                     "a second document begins here: a job file holds one job");
-    }
+    MESHRUN_RETURN_IF_ERROR(CheckOneDocument(name, text));
     return ParseFields(root, name);
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(fmt::format("{}:{}:{}: this is not YAML: {}", name,

@@ -147,7 +147,9 @@ TEST(JobFileTest, WhatYamlReadersAcceptAndNobodyMeansIsAnErrorWithItsLine) {
       {"command: ./train\nenv:\n  A: 1\n  B: 2\n  A: 3\n", "f:5:3: A: set before, at line 3"},
       {"command: ./train\nmesh: {dp: 2, dp: 3}\n", "f:2:15: dp: set before, at line 2"},
       {"name: a\nname: b\n", "f:2:1: name: set before, at line 1"},
-      {"command: ./train\n---\ncommand: ./other\n", "f:3:1: a second document begins here"}};
+      {"command: ./train\n---\ncommand: ./other\n", "f:3:1: a second document begins here"},
+      {"command: ./train\n...\n}\n", "f:3:1: this is not YAML"},
+      {",command: ./train\n", "f:1:1: this is not YAML"}};
   for (const auto& [text, error] : wrong) {
     const auto spec = ParseJobText(text, "f");
     ASSERT_FALSE(spec.ok()) << text;

@@ -93,7 +93,8 @@ std::vector<Parser> MakeParsers() {
        {"urn:meshrun:role:submit", "urn:meshrun:node:a", "/meshrun.v1.JobService/GetJob"}},
       {"job_file",
        [=](std::string_view bytes) { ignored(client::ParseJobText(std::string(bytes), "f")); },
-       {"name: a\ncommand: [./train, --x]\nnodes: 1:4\nenv: {A: b}\nmesh: dp=-1\n"}},
+       {"name: a\ncommand: [./train, --x]\nnodes: 1:4\nenv: {A: b}\nmesh: dp=-1\n",
+        ",command: ./train\n"}},
       {"words",
        [=](std::string_view bytes) {
          ignored(client::SplitCommandLine(bytes), client::ParseNodeRange(bytes),
