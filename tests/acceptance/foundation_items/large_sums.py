@@ -14,6 +14,7 @@ from harness import check, passed, skip_soak
 from programs import tested
 
 ENGINE = "//tests/parallel/comm/ucx:engine_test"
+PLANNING = "//tests/parallel/comm/ucx:planning_test"
 SOAK = "//tests/parallel/comm/ucx:large_sums_test"
 SOAK_GIB = 19
 PLANS = "*LargeSchedules*"
@@ -42,7 +43,7 @@ def available_gib():
 
 
 def run(site):
-    plans = tests(ENGINE, PLANS, at_least=11, timeout=600)
+    plans = tests(PLANNING, PLANS, at_least=11, timeout=600)
     steps = max(int(n) for n in re.findall(r"at most (\d+) steps a rank", plans))
     messages = max(int(n) for n in re.findall(r"(\d+) messages between two ranks of", plans))
     tests(ENGINE, ":".join(CHECKS), at_least=len(CHECKS), timeout=600)
