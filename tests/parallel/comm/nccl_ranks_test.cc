@@ -295,10 +295,15 @@ const bool kVersion = register_rank_function("version", [] {
 
 class NcclRanksTest : public ::testing::TestWithParam<GpuSharing> {
  protected:
+  // Executed anew: the loader reads LD_PRELOAD, and CUDA does not outlive a fork.
+  static std::vector<RankResult> started(const std::string& function, int world) {
+    return run_ranks(function, ranks_on_one_gpu(world, GetParam()), std::chrono::minutes(4),
+                     RankStart::kExec);
+  }
   void SetUp() override {
     if (gpu_count() == 0) GTEST_SKIP() << "this process sees no GPU (nvidia-smi -L lists them)";
     if (GetParam() != GpuSharing::kOnOneHost) return;
-    const auto said = run_ranks("version", ranks_on_one_gpu(1, GetParam()));
+    const auto said = started("version", 1);
     const std::string& text = said[0].output;
     int version = 0;
     std::sscanf(text.c_str() + std::min(text.find("NCCL "), text.size()), "NCCL %d", &version);
@@ -312,7 +317,7 @@ class NcclRanksTest : public ::testing::TestWithParam<GpuSharing> {
   void run(const std::string& function, std::initializer_list<int> worlds = {2, 3, 4}) const {
     for (const int world : worlds) {
       SCOPED_TRACE(function + " in a world of " + std::to_string(world));
-      const auto results = run_ranks(function, ranks_on_one_gpu(world, GetParam()));
+      const auto results = started(function, world);
       expect_success(results);
       std::fputs(results[0].output.c_str(), stdout);
     }

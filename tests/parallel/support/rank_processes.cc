@@ -15,6 +15,7 @@
 
 #include "gtest/gtest.h"
 #include "parallel/base/network.h"
+#include "tests/parallel/support/fork_server.h"
 
 extern char** environ;
 
@@ -84,6 +85,13 @@ int run_rank(const std::string& name) {
   return FailureCounter::count > failures_before ? 1 : 0;
 }
 
+// Begins where it is first called: in main(), or with the first rank of a program that has a main()
+// of its own.
+ForkServer& fork_server() {
+  static ForkServer server(run_rank);
+  return server;
+}
+
 Process start(const std::string& function, const Variables& variables, RankStart how) {
   std::vector<std::string> environment = {std::string(kFunctionVariable) + "=" + function};
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -91,14 +99,19 @@ Process start(const std::string& function, const Variables& variables, RankStart
     if (!is_launcher_variable(text.substr(0, text.find('=')))) environment.emplace_back(text);
   }
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
-  std::vector<char*> pointers;
-  for (std::string& entry : environment) pointers.push_back(entry.data());
-  pointers.push_back(nullptr);
 
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
-  std::fflush(nullptr);
   Process process{.output = ends[0], .start = Clock::now()};
+  if (how == RankStart::kForkAtMain) {
+    process.pid = fork_server().start(function, environment, ends[1]);
+    close(ends[1]);
+    return process;
+  }
+  std::vector<char*> pointers;
+  for (std::string& entry : environment) pointers.push_back(entry.data());
+  pointers.push_back(nullptr);
+  std::fflush(nullptr);
   process.pid = fork();
   if (process.pid == 0) {
     dup2(ends[1], STDOUT_FILENO);
@@ -199,7 +212,9 @@ void expect_success(const std::vector<RankResult>& results) {
 int run_tests_or_rank(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const char* function = std::getenv(kFunctionVariable);
-  return function != nullptr ? run_rank(function) : RUN_ALL_TESTS();
+  if (function != nullptr) return run_rank(function);
+  fork_server();
+  return RUN_ALL_TESTS();
 }
 
 }  // namespace meshrun

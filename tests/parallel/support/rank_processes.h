@@ -7,9 +7,12 @@
 // The binary's main() is rank_processes_main.cc. A rank fails where an expectation fails or an
 // exception escapes. Every run has a deadline, after which its ranks are killed and reported.
 //
-// A rank is a program that is executed anew, about a second of loading LibTorch, or a fork of this
-// process, some milliseconds: for tests that start many, in binaries where nothing outside the
-// ranks starts a thread or UCX.
+// A rank starts in one of three ways:
+//   kForkAtMain  a fork of this program as it was before its first test: some milliseconds
+//   kFork        a fork of this process as it is, with what tests have set up (namespaces); nothing
+//                outside the ranks may have started a thread or UCX
+//   kExec        the program executed anew, half a second of loading LibTorch: for GPUs, and where
+//                the start itself matters
 #pragma once
 
 #include <chrono>
@@ -35,12 +38,12 @@ bool register_rank_function(const std::string& name, std::function<void()> funct
 std::vector<Variables> env_ranks(int world_size);
 int free_port();
 
-enum class RankStart { kExec, kFork };
+enum class RankStart { kForkAtMain, kFork, kExec };
 
 // Starts one process per entry, with nothing of a launcher in its environment but that entry.
 std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
                                   std::chrono::milliseconds deadline = std::chrono::minutes(4),
-                                  RankStart start = RankStart::kExec);
+                                  RankStart start = RankStart::kForkAtMain);
 
 void expect_success(const std::vector<RankResult>& results);
 

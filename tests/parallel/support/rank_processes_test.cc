@@ -14,7 +14,7 @@ const bool kThrows =
 const bool kHolds = register_rank_function("expectation_holds", [] { EXPECT_EQ(1, 1); });
 
 TEST(RankProcessesTest, ARankFailsWhereAnExpectationFailsOrAnExceptionEscapes) {
-  for (const RankStart start : {RankStart::kExec, RankStart::kFork}) {
+  for (const RankStart start : {RankStart::kForkAtMain, RankStart::kFork, RankStart::kExec}) {
     const auto run = [&](const char* function) {
       return run_ranks(function, env_ranks(2), std::chrono::minutes(1), start);
     };
