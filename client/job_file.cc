@@ -465,10 +465,11 @@ absl::Status CheckOneDocument(std::string_view name, const std::string& text) {
   if (!parser.HandleNextDocument(first) || !parser.HandleNextDocument(second)) {
     return absl::OkStatus();
   }
-  return WrongIn(name, second.mark(),
-                 second.is_null()
-                     ? "this is not YAML, or it is a second document: a job file holds one job"
-                     : "a second document begins here: a job file holds one job");
+  return WrongIn(
+      name, second.mark(),
+      second.is_null()
+          ? "a second document begins here, or this is not YAML: a job file holds one job"
+          : "a second document begins here: a job file holds one job");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "c10/util/Logging.h"
+#include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
@@ -147,7 +148,10 @@ struct DistributedManager::State {
                              bool together = false) const {
     const auto mine = std::find(ranks.begin(), ranks.end(), world.rank);
     const int group_rank = static_cast<int>(mine - ranks.begin());
-    const std::string key = fmt::format("group/{}/{}", name, fmt::join(ranks, ","));
+    // Of the same length for any number of ranks: each key of the group's store begins with it, and
+    // one call names several.
+    const std::string key = fmt::format("group/{}/{}-{:016x}", name, ranks.size(),
+                                        Fingerprint(fmt::format("{}", fmt::join(ranks, ","))));
     ProcessGroupOptions options;
     options.connect_timeout = world.rendezvous_timeout;
     options.timeout = world.timeout;

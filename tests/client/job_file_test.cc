@@ -149,7 +149,8 @@ TEST(JobFileTest, WhatYamlReadersAcceptAndNobodyMeansIsAnErrorWithItsLine) {
       {"name: a\nname: b\n", "f:2:1: name: set before, at line 1"},
       {"command: ./train\n---\ncommand: ./other\n", "f:3:1: a second document begins here"},
       {"command: ./train\n...\n}\n", "f:3:1: this is not YAML"},
-      {",command: ./train\n", "f:1:1: this is not YAML"}};
+      {"command: ./train\n...\n,\n", "f:3:1: a second document begins here, or this is not YAML"},
+      {",command: ./train\n", "f:1:1: a second document begins here, or this is not YAML"}};
   for (const auto& [text, error] : wrong) {
     const auto spec = ParseJobText(text, "f");
     ASSERT_FALSE(spec.ok()) << text;

@@ -54,14 +54,17 @@ def killed(site, report, geoid):
     with open(followed, "w") as out:
         site.start([meshrun(), "logs", "-f", talker, "--stream", "stdout"], stdout=out, stderr=subprocess.DEVNULL)
 
-    rate, _ = train(cluster, geoid, 400)
-    steps = max(100, int(rate * 20))
-    quiet, loud, kills, seen, calls = [], [], 0, {}, None
+    rate, _, _ = train(cluster, geoid, 400)
+    steps = max(200, int(rate * 20))
+    quiet, loud, rates, kills, seen, calls = [], [], ([], []), 0, {}, None
     for _ in range(3):
-        quiet.append(train(cluster, geoid, steps)[0])
+        rate, step, _ = train(cluster, geoid, steps)
+        quiet.append(step)
+        rates[0].append(rate)
         with Killer(cluster) as killer:
-            disturbed, counted = train(cluster, geoid, steps, count=calls is None)
-        loud.append(disturbed)
+            rate, step, counted = train(cluster, geoid, steps, count=calls is None)
+        loud.append(step)
+        rates[1].append(rate)
         kills += killer.kills
         calls = calls or counted
         for event in cluster.events():
@@ -75,10 +78,12 @@ def killed(site, report, geoid):
     wait_until(lambda: newest in numbers(followed.read_text()), 20, f"the follower shows line {newest}")
     lines = numbers(followed.read_text())
     check(lines == list(range(1, lines[-1] + 1)), f"the follower shows {len(lines)} lines of {lines[-1]}")
-    slower = statistics.median(quiet) / statistics.median(loud) - 1
+    slower = statistics.median(loud) / statistics.median(quiet) - 1
+    fewer = 1 - statistics.median(rates[1]) / statistics.median(rates[0])
     load = os.getloadavg()[0]
     report.say(f"{kills} kills, generation 1 throughout, {len(lines)} log lines each once, {len(seen)} events kept")
-    report.say(f"step {1000 / statistics.median(quiet):.2f} ms undisturbed, {100 * slower:+.1f} % disturbed (load {load:.1f} on {os.cpu_count()} cores)")
+    report.say(f"median step {statistics.median(quiet):.2f} ms undisturbed, {100 * slower:+.1f} % disturbed; {100 * fewer:.1f} % fewer steps "
+               f"a second in all (each new coordinator takes its share of {os.cpu_count()} cores; load {load:.1f})")
     if calls:
         report.say(f"{calls[0]} messages to the daemon during {calls[1]} steps")
         check(calls[0] <= max(4, calls[1] // 20), f"{calls[0]} messages to the daemon during {calls[1]} steps")
@@ -87,10 +92,12 @@ def killed(site, report, geoid):
 
 
 def train(cluster, geoid, steps, count=False):
-    """(steps per second, (messages of a rank to its daemon, steps meanwhile) or None)"""
-    path = cluster.site.directory / "report.json"
+    """(steps per second, milliseconds of the median step, (messages of a rank to its daemon, steps meanwhile) or None)"""
+    path, traces = cluster.site.directory / "report.json", cluster.site.directory / "traces"
     path.unlink(missing_ok=True)
-    job = cluster.submit(["--name", "geoid", "--nodes", 2, "--max-restarts", 2],
+    shutil.rmtree(traces, ignore_errors=True)
+    job = cluster.submit(["--name", "geoid", "--nodes", 2, "--max-restarts", 2, "--env", f"MESHRUN_TRACE_DIR={traces}",
+                          "--env", f"MESHRUN_TRACE_STEPS=50-{steps}"],
                          [geoid, *GEOID, "--steps", steps, "--report", path])
     counted = None
     if count and shutil.which("strace"):
@@ -105,7 +112,10 @@ def train(cluster, geoid, steps, count=False):
     check(view["state"] == "JOB_STATE_SUCCEEDED", f"{job} is {view['state']}: {view.get('reason')}")
     check(int(view["generation"]) == 1 and not int(view.get("restarts", 0)), f"{job} was started {view['generation']} times")
     told = json.loads(path.read_text())
-    return told["steps_per_second"], counted
+    events = [event for file in traces.glob("*-rank-0-*.json") for event in json.loads(file.read_text())]
+    begins = sorted(event["ts"] for event in events if event.get("name") == "forward")  # microseconds
+    check(len(begins) == steps - 49, f"the trace of {steps} steps has {len(begins)}")
+    return told["steps_per_second"], statistics.median(b - a for a, b in zip(begins, begins[1:])) / 1000, counted
 
 
 def count_messages(cluster, job, steps):

@@ -274,9 +274,10 @@ void Rules::OnRestored(const StateMachine& machine) {
                       view.failure().SerializeAsString() == facts.failure;
     if (!same) {
       ledger_->Fail(fmt::format(
-          "{} had generation {}, {} restarts and is restored with {}, {}: or its failure or its "
-          "cancel is not durable",
-          id, facts.generation, facts.restarts, view.generation(), view.restarts()));
+          "{} had generation {}, {} restarts, {} charged, and is restored with {}, {}, {}: or its "
+          "failure or its cancel is not durable",
+          id, facts.generation, facts.restarts, facts.restarts_charged, view.generation(),
+          view.restarts(), view.restarts_charged()));
     }
     if (facts.state == v1::JOB_STATE_RENDEZVOUS || facts.state == v1::JOB_STATE_ADMITTED) continue;
     CheckRow(machine, job, facts, "has restored");

@@ -4,6 +4,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 
+#include "core/fingerprint.h"
+#include "fmt/format.h"
 #include "parallel/bagua/node_map.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
@@ -265,7 +267,9 @@ MESHRUN_RANK_FUNCTION(given_store) {
   init_process_group(store);
   EXPECT_EQ(sum_of_ranks(new_group(Ranks{0, 1}).get_global_communicator()), 1);
   EXPECT_GT(store->getNumKeys(), 0);
-  EXPECT_TRUE(store->check({"group/bagua/1/global/0,1/ucx/0"})) << "addresses are in the store";
+  EXPECT_TRUE(store->check(
+      {fmt::format("group/bagua/1/global/2-{:016x}/ucx/0", Fingerprint("0,1"))}))
+      << "addresses are in the store";
   DistributedManager::cleanup(true);
 }
 

@@ -365,7 +365,8 @@ TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {
 }
 
 TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) {
-  expect_success(run_ranks("loses_an_answer", {{{"TEST_DIRECTORY", directory_}}}));
+  expect_success(
+      run_ranks("loses_an_answer", {{{"TEST_DIRECTORY", directory_}}}, RankStart::kExec));
 }
 
 TEST_F(CheckpointTest, WhatIsForeignOrDamagedIsOneErrorOnEveryRankAndNothingChanges) {

@@ -26,7 +26,9 @@ void run_in_worlds(const std::string& function, const std::vector<int>& sizes,
           if (const char* const value = std::getenv(name)) rank[name] = value;
         }
       }
-      expect_success(run_ranks(function, ranks));
+      const bool as_users_do = size == 2 && backend == "ucx";
+      expect_success(
+          run_ranks(function, ranks, as_users_do ? RankStart::kExec : RankStart::kForkAtMain));
     }
   }
 }

@@ -297,8 +297,7 @@ class NcclRanksTest : public ::testing::TestWithParam<GpuSharing> {
  protected:
   // Executed anew: the loader reads LD_PRELOAD, and CUDA does not outlive a fork.
   static std::vector<RankResult> started(const std::string& function, int world) {
-    return run_ranks(function, ranks_on_one_gpu(world, GetParam()), std::chrono::minutes(4),
-                     RankStart::kExec);
+    return run_ranks(function, ranks_on_one_gpu(world, GetParam()), RankStart::kExec);
   }
   void SetUp() override {
     if (gpu_count() == 0) GTEST_SKIP() << "this process sees no GPU (nvidia-smi -L lists them)";

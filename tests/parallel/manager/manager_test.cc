@@ -132,7 +132,7 @@ const bool kFrames = register_rank_function("frames", [] {
   EXPECT_THAT(raised, AllOf(HasSubstr("a sentence"), Not(HasSubstr("frame #"))));
 });
 TEST(ManagerTest, ErrorsCarryNoFramesOfUnknownFunctions) {
-  expect_success(run_ranks("frames", {{}}));
+  expect_success(run_ranks("frames", {{}}, RankStart::kExec));
 }
 
 const bool kKept = register_rank_function("kept_handles", [] {
@@ -302,7 +302,7 @@ void check_mesh() {
               HasSubstr("exists"));
 }
 
-// One launch for all three: starting LibTorch four times costs more than they do.
+// One launch for all three.
 const bool kGroups = register_rank_function("groups", [] {
   for (void (*check)() : {check_groups, check_config, check_mesh}) {
     DistributedManager::initialize();
@@ -337,7 +337,7 @@ const bool kTwice = register_rank_function("twice", [] {
 });
 
 TEST(ManagerTest, ASecondInitializeWarnsAndExitWithoutCleanupIsClean) {
-  expect_success(run_ranks("twice", env_ranks(2)));
+  expect_success(run_ranks("twice", env_ranks(2), RankStart::kExec));
 }
 
 const bool kAgain = register_rank_function("again", [] {
@@ -428,7 +428,7 @@ const bool kForks = register_rank_function("forks", [] {
 });
 
 TEST(ManagerTest, AForkedChildDoesNotLeaveTheJobOfItsParent) {
-  expect_success(run_ranks("forks", env_ranks(2)));
+  expect_success(run_ranks("forks", env_ranks(2), RankStart::kExec));
 }
 
 TEST(ManagerTest, TheTimeOfADeadlockIsCheckedByEveryRank) {

@@ -114,7 +114,7 @@ void run_strictly(const std::string& function, int size, const Variables& more =
     rank["MESHRUN_SHARD_STRICT"] = "1";
     rank.insert(more.begin(), more.end());
   }
-  const std::vector<RankResult> results = run_ranks(function, ranks);
+  const std::vector<RankResult> results = run_ranks(function, ranks, RankStart::kExec);
   expect_success(results);
   std::cout << results[0].output;
 }

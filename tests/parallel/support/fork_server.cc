@@ -79,24 +79,25 @@ void end_here(int status, void*) {
 }
 
 // A process between the server and the rank ends at once, so that the server's parent has the rank
-// for a child. Returns the rank's pid, -1 with errno.
+// for a child. Returns the rank's pid, or a negative errno.
 pid_t fork_twice(ForkServer::Body body, const std::string& strings, int output, int server) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+  if (pipe2(ends, O_CLOEXEC) != 0) return -errno;
   const pid_t between = fork();
   if (between == 0) {
-    const pid_t rank = fork();
+    pid_t rank = fork();
     if (rank == 0) {
       close(ends[0]);
       close(ends[1]);
       close(server);
       become_rank(body, strings, output);
     }
+    if (rank < 0) rank = -errno;
     _exit(write(ends[1], &rank, sizeof(rank)) != sizeof(rank));
   }
   close(ends[1]);
-  pid_t rank = -1;
-  if (read(ends[0], &rank, sizeof(rank)) != sizeof(rank)) rank = -1;
+  pid_t rank = between < 0 ? -errno : -EPIPE;
+  if (between > 0 && read(ends[0], &rank, sizeof(rank)) != sizeof(rank)) rank = -EPIPE;
   close(ends[0]);
   // After this the rank has its new parent.
   if (between > 0) waitpid(between, nullptr, 0);
@@ -116,8 +117,9 @@ pid_t fork_twice(ForkServer::Body body, const std::string& strings, int output, 
 
 }  // namespace
 
-ForkServer::ForkServer(Body body) {
+ForkServer::ForkServer(Body body) : owner_(getpid()) {
   int ends[2];
+  std::fflush(nullptr);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("PR_SET_CHILD_SUBREAPER");
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
   server_ = fork();
@@ -131,6 +133,9 @@ ForkServer::ForkServer(Body body) {
 }
 
 ForkServer::~ForkServer() {
+  if (getpid() != owner_) return;
+  // Not only this end of it: a process that a test has forked may hold it, too.
+  shutdown(socket_, SHUT_RDWR);
   close(socket_);
   waitpid(server_, nullptr, 0);
 }
@@ -145,7 +150,8 @@ pid_t ForkServer::start(const std::string& argument, const std::vector<std::stri
   const std::lock_guard<std::mutex> lock(mutex_);
   send_request(socket_, strings, output);
   pid_t rank = -1;
-  if (read(socket_, &rank, sizeof(rank)) != sizeof(rank) || rank < 0) fail("fork a rank");
+  if (read(socket_, &rank, sizeof(rank)) != sizeof(rank)) rank = -EPIPE;
+  if (rank < 0) throw std::system_error(-rank, std::generic_category(), "fork a rank");
   return rank;
 }
 

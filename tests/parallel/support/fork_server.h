@@ -6,8 +6,9 @@
 //   waitpid(rank, &status, 0);                                      it is this process's child
 //
 // Ranks see what the program was when the server began, not what tests have changed since: memory,
-// namespaces, directory. One call at a time; any thread. The server ends with its program.
-// Errors: std::system_error.
+// namespaces, directory. Beside a program that is executed they lack: addresses of their own,
+// variables that libraries read as they are loaded, and at the end what was registered before
+// main(). Any thread. The server ends with its program. Errors: std::system_error.
 #pragma once
 
 #include <sys/types.h>
@@ -36,6 +37,7 @@ class ForkServer {
   std::mutex mutex_;
   int socket_ = -1;
   pid_t server_ = -1;
+  pid_t owner_ = -1;  // a fork of it leaves the server alone
 };
 
 }  // namespace meshrun

@@ -85,12 +85,8 @@ int run_rank(const std::string& name) {
   return FailureCounter::count > failures_before ? 1 : 0;
 }
 
-// Begins where it is first called: in main(), or with the first rank of a program that has a main()
-// of its own.
-ForkServer& fork_server() {
-  static ForkServer server(run_rank);
-  return server;
-}
+// Of run_tests_or_rank(). None in a rank, nor in a program that has a main() of its own.
+ForkServer* fork_server = nullptr;
 
 Process start(const std::string& function, const Variables& variables, RankStart how) {
   std::vector<std::string> environment = {std::string(kFunctionVariable) + "=" + function};
@@ -104,7 +100,12 @@ Process start(const std::string& function, const Variables& variables, RankStart
   if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
   Process process{.output = ends[0], .start = Clock::now()};
   if (how == RankStart::kForkAtMain) {
-    process.pid = fork_server().start(function, environment, ends[1]);
+    if (fork_server == nullptr) {
+      std::fputs("ranks fork at main() where run_tests_or_rank() is main(): name a RankStart\n",
+                 stderr);
+      std::abort();
+    }
+    process.pid = fork_server->start(function, environment, ends[1]);
     close(ends[1]);
     return process;
   }
@@ -201,6 +202,11 @@ std::vector<RankResult> run_ranks(const std::string& function, const std::vector
   return results;
 }
 
+std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
+                                  RankStart start) {
+  return run_ranks(function, ranks, std::chrono::minutes(4), start);
+}
+
 void expect_success(const std::vector<RankResult>& results) {
   for (size_t rank = 0; rank < results.size(); ++rank) {
     EXPECT_EQ(results[rank].exit_code, 0)
@@ -213,7 +219,8 @@ int run_tests_or_rank(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const char* function = std::getenv(kFunctionVariable);
   if (function != nullptr) return run_rank(function);
-  fork_server();
+  ForkServer server(run_rank);
+  fork_server = &server;
   return RUN_ALL_TESTS();
 }
 

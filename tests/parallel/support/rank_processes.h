@@ -8,11 +8,12 @@
 // exception escapes. Every run has a deadline, after which its ranks are killed and reported.
 //
 // A rank starts in one of three ways:
-//   kForkAtMain  a fork of this program as it was before its first test: some milliseconds
+//   kForkAtMain  a fork of this program as it was before its first test: some milliseconds; what it
+//                lacks beside kExec: fork_server.h
 //   kFork        a fork of this process as it is, with what tests have set up (namespaces); nothing
 //                outside the ranks may have started a thread or UCX
 //   kExec        the program executed anew, half a second of loading LibTorch: for GPUs, and where
-//                the start itself matters
+//                start, exit or addresses of its own matter
 #pragma once
 
 #include <chrono>
@@ -44,6 +45,9 @@ enum class RankStart { kForkAtMain, kFork, kExec };
 std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
                                   std::chrono::milliseconds deadline = std::chrono::minutes(4),
                                   RankStart start = RankStart::kForkAtMain);
+
+std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
+                                  RankStart start);
 
 void expect_success(const std::vector<RankResult>& results);
 

@@ -67,7 +67,7 @@ const char* reason_to_skip(const std::string& part, int world_size) {
   return part == "numeric gradients" && world_size > 1 ? "in a world of one alone" : nullptr;
 }
 #else
-// Nothing here starts UCX or a thread.
+// A whole exit, which a fork at main() has not; nothing here starts UCX or a thread.
 constexpr RankStart kStart = RankStart::kFork;
 
 std::vector<Variables> ranks_of(int world_size) { return env_ranks(world_size); }
