@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -126,8 +127,10 @@ class Agent {
                                 const std::vector<std::string>& values) = 0;
   // Waits until the key exists. DEADLINE_EXCEEDED names the missing key.
   virtual absl::StatusOr<std::string> Get(std::string_view key, Milliseconds timeout) = 0;
+  // `stop` ends the wait with CANCELLED.
   virtual absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
-                                                            Milliseconds timeout) = 0;
+                                                            Milliseconds timeout,
+                                                            const std::stop_token& stop) = 0;
   virtual absl::Status Wait(const std::vector<std::string>& keys, Milliseconds timeout) = 0;
   virtual absl::StatusOr<bool> Check(const std::vector<std::string>& keys) = 0;
   // INVALID_ARGUMENT: the stored value is not a decimal integer.

@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kAnswerTime(5);
 
 }  // namespace
 
-absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
+absl::Status Calls::Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop) {
   const Deadline began = Clock::now();
   Clock::duration pause = kFirstPause;
   while (true) {
@@ -31,7 +31,10 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
         std::max<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0));
     rpc::SetTimeout(*context, remaining + kAnswerTime);
     if (!Enter(&*context)) return absl::CancelledError("this agent is being destroyed");
-    const grpc::Status status = attempt(*context, remaining);
+    const grpc::Status status = [&] {
+      const std::stop_callback on_stop(stop, [&] { context->TryCancel(); });
+      return attempt(*context, remaining);
+    }();
     Forget(&*context);
     // The context holds the channel, so it ends before CancelAll may return.
     context.reset();
@@ -43,7 +46,10 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt) {
           fmt::format("{} or its coordinator could not be reached for {}: {}", peer_,
                       FormatDuration(Clock::now() - began), status.error_message()));
     }
-    if (!Pause(next)) return absl::CancelledError("this agent is being destroyed");
+    if (!Pause(next, stop)) {
+      return absl::CancelledError(stop.stop_requested() ? "the caller waits no longer"
+                                                        : "this agent is being destroyed");
+    }
     pause = std::min<Clock::duration>(pause * 2, kLongestPause);
   }
 }
@@ -67,10 +73,15 @@ void Calls::Leave() {
   changed_.NotifyAll();
 }
 
-bool Calls::Pause(Deadline until) {
+bool Calls::Pause(Deadline until, const std::stop_token& stop) {
+  const std::stop_callback on_stop(stop, [this] {
+    MutexLock lock(mu_);
+    changed_.NotifyAll();
+  });
   MutexLock lock(mu_);
-  while (!cancelled_ && Clock::now() < until) changed_.WaitUntil(mu_, until);
-  return !cancelled_;
+  const auto is_over = [&] { return cancelled_ || stop.stop_requested(); };
+  while (!is_over() && Clock::now() < until) changed_.WaitUntil(mu_, until);
+  return !is_over();
 }
 
 void Calls::CancelAll() {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <set>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,8 +27,9 @@ class Calls {
   Calls(std::string peer, std::string token) : peer_(std::move(peer)), token_(std::move(token)) {}
 
   // Repeats the call while the answer is UNAVAILABLE, until `deadline`. Errors: the answer's;
-  // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll.
-  absl::Status Run(Deadline deadline, const Attempt& attempt) MESHRUN_EXCLUDES(mu_);
+  // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll, or once `stop` is requested.
+  absl::Status Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop = {})
+      MESHRUN_EXCLUDES(mu_);
 
   // Ends all calls, now and later, with CANCELLED, and waits until none is under way.
   void CancelAll() MESHRUN_EXCLUDES(mu_);
@@ -37,7 +39,7 @@ class Calls {
   void Forget(grpc::ClientContext* context) MESHRUN_EXCLUDES(mu_);
   void Leave() MESHRUN_EXCLUDES(mu_);
   // False when cancelled meanwhile.
-  bool Pause(Deadline until) MESHRUN_EXCLUDES(mu_);
+  bool Pause(Deadline until, const std::stop_token& stop) MESHRUN_EXCLUDES(mu_);
 
   const std::string peer_;
   const std::string token_;

@@ -156,13 +156,16 @@ absl::Status DaemonAgent::Call(Method<Request, Response> method, const Request& 
 
 template <typename Request, typename Response>
 absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request,
-                                      Milliseconds timeout, Response* response) {
+                                      Milliseconds timeout, Response* response,
+                                      const std::stop_token& stop) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Status status = AsTimeout(calls_.Run(
-      After(timeout), [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
+      After(timeout),
+      [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
         *request.mutable_timeout() = ToProtoDuration(remaining);
         return ((*store_).*method)(&context, request, response);
-      }));
+      },
+      stop));
   AddWaited(std::chrono::steady_clock::now() - begin);
   return status;
 }
@@ -190,17 +193,19 @@ absl::Status DaemonAgent::MultiSet(const std::vector<std::string>& keys,
 }
 
 absl::StatusOr<std::string> DaemonAgent::Get(std::string_view key, Milliseconds timeout) {
-  MESHRUN_ASSIGN_OR_RETURN(std::vector<std::string> values, MultiGet({std::string(key)}, timeout));
+  MESHRUN_ASSIGN_OR_RETURN(std::vector<std::string> values,
+                           MultiGet({std::string(key)}, timeout, {}));
   return std::move(values.front());
 }
 
 absl::StatusOr<std::vector<std::string>> DaemonAgent::MultiGet(const std::vector<std::string>& keys,
-                                                               Milliseconds timeout) {
+                                                               Milliseconds timeout,
+                                                               const std::stop_token& stop) {
   auto request = NewRequest<v1::GetValuesRequest>();
   request.mutable_keys()->Add(keys.begin(), keys.end());
   v1::GetValuesResponse response;
   MESHRUN_RETURN_IF_ERROR(
-      WaitingCall(&v1::StoreService::Stub::GetValues, std::move(request), timeout, &response));
+      WaitingCall(&v1::StoreService::Stub::GetValues, std::move(request), timeout, &response, stop));
   if (response.values_size() != static_cast<int>(keys.size())) {
     return absl::InternalError(
         fmt::format("asked for {} keys, got {} values", keys.size(), response.values_size()));

@@ -35,7 +35,8 @@ class DaemonAgent : public Agent {
                         const std::vector<std::string>& values) override;
   absl::StatusOr<std::string> Get(std::string_view key, Milliseconds timeout) override;
   absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
-                                                    Milliseconds timeout) override;
+                                                    Milliseconds timeout,
+                                                    const std::stop_token& stop) override;
   absl::Status Wait(const std::vector<std::string>& keys, Milliseconds timeout) override;
   absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override;
   absl::StatusOr<int64_t> Add(std::string_view key, int64_t amount) override;
@@ -95,7 +96,7 @@ class DaemonAgent : public Agent {
   // For calls that wait: the request carries what is left of the timeout.
   template <typename Request, typename Response>
   absl::Status WaitingCall(Method<Request, Response> method, Request request, Milliseconds timeout,
-                           Response* response);
+                           Response* response, const std::stop_token& stop = {});
 
   const AgentEnvironment environment_;
   Assignment assignment_;

@@ -187,18 +187,43 @@ void Session::OnWelcome(const v1::OpenSessionResponse& message) {
   // At the new interval, beginning now.
   loop_.Cancel(tick_);
   OnTick();
+  loop_.Cancel(silence_);
+  WatchSilence(Patience());
 }
 
 void Session::OnTick() {
   tick_ = loop_.After(heartbeat_interval_, [this] { OnTick(); });
   if (!stream_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (now - std::max(last_heard_, stream_began_) > lease_) {
-    if (open_) log::Warning("the coordinator is silent: connecting again");
+  if (!open_ && std::chrono::steady_clock::now() - stream_began_ > lease_) {
+    stub_.Replace();
     stream_->Cancel();
     return;
   }
   SendHeartbeat();
+}
+
+std::chrono::nanoseconds Session::Patience() const {
+  return std::min(lease_, std::max(lease_ * 2 / 5, heartbeat_interval_ * 3 / 2));
+}
+
+void Session::WatchSilence(std::chrono::nanoseconds after) {
+  const Time due = std::chrono::steady_clock::now() + after;
+  silence_ = loop_.After(after, [this, due] {
+    // The next Welcome begins anew.
+    if (!open_) return;
+    const auto now = std::chrono::steady_clock::now();
+    const auto silent = now - last_heard_;
+    if (silent < Patience()) {
+      WatchSilence(Patience() - silent);
+    } else if (now - due > heartbeat_interval_) {
+      // This daemon stood still: what came meanwhile is read first.
+      WatchSilence(heartbeat_interval_);
+    } else {
+      log::Warning("the coordinator is silent: connecting again");
+      stub_.Replace();
+      stream_->Cancel();
+    }
+  });
 }
 
 void Session::SendHeartbeat() {

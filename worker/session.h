@@ -2,9 +2,13 @@
 // side, and connects again (after 20 ms, growing to 1 s) when it breaks. Lives on the event loop's
 // thread; the stream's own callbacks come from gRPC's threads and are posted there.
 //
-//   CONNECTING --Welcome--> OPEN --no message for a lease, or the stream ends--> WAITING
+//   CONNECTING --Welcome--> OPEN --no message for a while, or the stream ends--> WAITING
 //       ^                                                                           |
 //       +-------------------------------- pause over -------------------------------+
+//
+// The while is a part of the lease: a network that loses much holds one TCP connection up for seconds
+// while others pass. What follows a silence is said over another connection, with the rest of the
+// lease to say it.
 //
 // No messages are kept while the session is not open: the next Hello carries the whole state.
 #pragma once
@@ -74,6 +78,9 @@ class Session {
   void OnMessage(v1::OpenSessionResponse message);
   void OnDone(const absl::Status& status);
   void OnTick();
+  // For how long an open session may be silent.
+  std::chrono::nanoseconds Patience() const;
+  void WatchSilence(std::chrono::nanoseconds after);
   void SendHeartbeat();
   void OnWelcome(const v1::OpenSessionResponse& message);
 
@@ -95,6 +102,7 @@ class Session {
   std::deque<std::pair<uint64_t, std::chrono::nanoseconds>> heartbeats_sent_;
   Time stream_began_;
   EventLoop::TimerId tick_ = 0;
+  EventLoop::TimerId silence_ = 0;
   std::string last_error_;
   // Why check_welcome ended the stream; OK: it did not.
   absl::Status stranger_;

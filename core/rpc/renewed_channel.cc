@@ -16,7 +16,10 @@ std::shared_ptr<grpc::Channel> RenewedChannel::Get() const {
 }
 
 void RenewedChannel::OnEnd(const absl::Status& status) {
-  if (!absl::IsUnauthenticated(status)) return;
+  if (absl::IsUnauthenticated(status)) Replace();
+}
+
+void RenewedChannel::Replace() {
   {
     MutexLock lock(mu_);
     const auto now = std::chrono::steady_clock::now();

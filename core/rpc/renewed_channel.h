@@ -1,6 +1,6 @@
-// A channel that is made anew when its server refuses the certificate of its connection. gRPC keeps a
-// connection for as long as it can, and the certificate with it: the server takes another
-// certificate only over another connection.
+// A channel that is made anew when its server refuses the certificate of its connection, or when its
+// connection stands still. gRPC keeps a connection for as long as it can, and the certificate with
+// it: the server takes another certificate only over another connection.
 //
 // Threads: any.
 #pragma once
@@ -26,7 +26,7 @@ class RenewedChannel : public std::enable_shared_from_this<RenewedChannel> {
 
   // Reads certificates.
   using Make = std::function<absl::StatusOr<std::shared_ptr<grpc::Channel>>()>;
-  // Runs work that a file system may hold up. Called by OnEnd.
+  // Runs work that a file system may hold up. Called by OnEnd and Replace.
   using Run = std::function<void(std::function<void()>)>;
 
   // The errors of `make`.
@@ -37,6 +37,8 @@ class RenewedChannel : public std::enable_shared_from_this<RenewedChannel> {
   // Calls under way stay with theirs. If `make` fails, the old channel stays, and the next
   // UNAUTHENTICATED tries again.
   void OnEnd(const absl::Status& status) MESHRUN_EXCLUDES(mu_);
+  // The same for a connection over which nothing comes any more: another one may have more luck.
+  void Replace() MESHRUN_EXCLUDES(mu_);
 
  private:
   RenewedChannel(Make make, Run run, std::shared_ptr<grpc::Channel> channel)
@@ -67,6 +69,7 @@ class StubOf {
     return stub_;
   }
   void OnEnd(const absl::Status& status) { channel_->OnEnd(status); }
+  void Replace() { channel_->Replace(); }
 
  private:
   const std::shared_ptr<RenewedChannel> channel_;

@@ -46,6 +46,14 @@ absl::Status bind_to(int fd, const sockaddr* address, socklen_t length, const st
   return errno == EADDRINUSE ? absl::AlreadyExistsError(text) : absl::InvalidArgumentError(text);
 }
 
+absl::StatusOr<std::string> numeric(const sockaddr* address, socklen_t length) {
+  char text[NI_MAXHOST];
+  const int error =
+      getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  return std::string(text);
+}
+
 int open_socket(int family, int type) { return socket(family, type | SOCK_CLOEXEC, 0); }
 
 }  // namespace
@@ -101,22 +109,23 @@ int bound_port(const os::UniqueFd& socket) {
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
-absl::Status probe(const std::string& host, int port, std::chrono::milliseconds timeout) {
+absl::StatusOr<std::string> probe(const std::string& host, int port,
+                                  std::chrono::milliseconds timeout) {
   const absl::StatusOr<AddressList> addresses = resolve(host, port, SOCK_STREAM);
   if (!addresses.ok()) return addresses.status();
   int error = ETIMEDOUT;
   for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
     os::UniqueFd socket(open_socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK));
     if (socket.get() < 0) continue;
-    if (connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return absl::OkStatus();
-    error = errno;
-    if (error != EINPROGRESS) continue;
-    pollfd waiting{socket.get(), POLLOUT, 0};
-    error = ETIMEDOUT;
-    if (poll(&waiting, 1, static_cast<int>(timeout.count())) != 1) continue;
-    socklen_t length = sizeof(error);
-    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error == 0) return absl::OkStatus();
+    error = connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+      pollfd waiting{socket.get(), POLLOUT, 0};
+      error = ETIMEDOUT;
+      if (poll(&waiting, 1, static_cast<int>(timeout.count())) != 1) continue;
+      socklen_t length = sizeof(error);
+      getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    }
+    if (error == 0) return numeric(address->ai_addr, address->ai_addrlen);
   }
   return absl::UnavailableError(std::strerror(error));
 }
@@ -131,12 +140,9 @@ absl::StatusOr<std::string> local_address_towards(const std::string& host) {
       continue;
     sockaddr_storage local{};
     socklen_t length = sizeof(local);
-    char text[NI_MAXHOST];
-    if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      return std::string(text);
-    }
+    if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) continue;
+    absl::StatusOr<std::string> text = numeric(reinterpret_cast<sockaddr*>(&local), length);
+    if (text.ok()) return text;
   }
   return absl::UnavailableError(fmt::format("no route to \"{}\"", host));
 }

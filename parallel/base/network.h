@@ -22,8 +22,9 @@ bool is_loopback(const std::string& host);
 absl::StatusOr<os::UniqueFd> bind_port(const std::string& host, int port);
 int bound_port(const os::UniqueFd& socket);
 
-// One attempt to connect; the connection is closed again.
-absl::Status probe(const std::string& host, int port, std::chrono::milliseconds timeout);
+// One attempt to connect; the connection is closed again. The numeric address that answered.
+absl::StatusOr<std::string> probe(const std::string& host, int port,
+                                  std::chrono::milliseconds timeout);
 
 // This machine's address on the way to `host`: where that host reaches it. Sends nothing. On the
 // way to this machine's own name or address it is a loopback one, of no use to others: Debian has

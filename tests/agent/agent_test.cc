@@ -191,7 +191,10 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   grpc::Status GetValues(grpc::ServerContext* context, const v1::GetValuesRequest* request,
                          v1::GetValuesResponse* response) override {
     if (const auto status = Check(context); !status.ok()) return status;
-    std::lock_guard lock(mu_);
+    std::unique_lock lock(mu_);
+    while (request->keys(0) == "never" && !context->IsCancelled()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
+    }
     for (const std::string& key : request->keys()) {
       if (!values_.contains(key)) {
         const bool waits = request->timeout().seconds() > 0 || request->timeout().nanos() > 0;
@@ -383,7 +386,7 @@ TEST_F(AgentTest, StoreCallsSayWhatTheyMean) {
   EXPECT_TRUE(agent.Set("a", std::string("1\0x", 3)).ok());
   EXPECT_EQ(*agent.Get("a", kLong), std::string("1\0x", 3));
   EXPECT_TRUE(agent.MultiSet({"b", "c"}, {"2", "3"}).ok());
-  EXPECT_THAT(*agent.MultiGet({"c", "b"}, kLong), ElementsAre("3", "2"));
+  EXPECT_THAT(*agent.MultiGet({"c", "b"}, kLong, {}), ElementsAre("3", "2"));
   EXPECT_EQ(agent.MultiSet({"b"}, {}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(*agent.Add("n", 5), 5);
   EXPECT_EQ(*agent.Add("n", -2), 3);
@@ -451,6 +454,30 @@ TEST_F(AgentTest, DestroyingTheAgentCancelsCallsThatWait) {
   ASSERT_TRUE(testing::Eventually([&] { return daemon_.last_barrier().name() == "never"; }));
   agent_.reset();
   EXPECT_EQ(waiting.get().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(AgentTest, ACallThatIsToldToStopEndsAtOnceAndAloneOfAll) {
+  Agent& agent = Connect();
+  std::stop_source stop;
+  const auto multi_get = [&](const char* key) {
+    return std::async(std::launch::async,
+                      [&, key] { return agent.MultiGet({key}, kLong, stop.get_token()).status(); });
+  };
+  std::future<absl::Status> waits = multi_get("never");
+  std::this_thread::sleep_for(Milliseconds(50));
+  stop.request_stop();
+  EXPECT_EQ(waits.get().code(), absl::StatusCode::kCancelled);
+  // One that begins later, and one that waits for its daemon to come back.
+  EXPECT_EQ(multi_get("never").get().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(agent.Set("there", "1").ok());
+  EndServer();
+  stop = std::stop_source();
+  waits = multi_get("there");
+  std::this_thread::sleep_for(Milliseconds(50));
+  stop.request_stop();
+  EXPECT_EQ(waits.get().code(), absl::StatusCode::kCancelled);
+  Serve();
+  EXPECT_EQ(*agent.Get("there", kLong), "1");
 }
 
 TEST_F(AgentTest, OnStopIsCalledOnceWithTheReason) {

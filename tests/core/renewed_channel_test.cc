@@ -57,6 +57,13 @@ TEST_F(RenewedChannelTest, OnlyARefusedCertificateMakesANewOne) {
   EXPECT_NE(channel_->Get(), first);
 }
 
+TEST_F(RenewedChannelTest, AConnectionThatStandsStillIsReplacedOnRequest) {
+  const auto first = channel_->Get();
+  channel_->Replace();
+  EXPECT_EQ(RunQueued(), 1u);
+  EXPECT_NE(channel_->Get(), first);
+}
+
 TEST_F(RenewedChannelTest, ManyRefusedCallsAreOneAttempt) {
   for (int i = 0; i < 10; ++i) channel_->OnEnd(kRefused);
   EXPECT_EQ(RunQueued(), 1u);

@@ -68,6 +68,17 @@ TEST_F(DaemonFaultsTest, WhatEndsBetweenHelloAndWelcomeIsTold) {
   EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
 }
 
+// As over a connection that a bad network holds up: the next one may pass.
+TEST_F(DaemonFaultsTest, ASilentSessionBeginsAnewWithinItsLease) {
+  StartDaemon();
+  AwaitHello();
+  ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
+  const auto began = std::chrono::steady_clock::now();
+  coordinator_->FallSilent();
+  AwaitHello();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+}
+
 TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {
   coordinator_->Shutdown();
   // No heartbeat is due while this test lasts.

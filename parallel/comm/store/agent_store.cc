@@ -132,7 +132,7 @@ std::vector<std::vector<uint8_t>> AgentStore::multiGet(const std::vector<std::st
     for (const std::string& key : keys) values.push_back(get(key));
     return values;
   }
-  for (const std::string& value : value_of(agent_->MultiGet(keys, deadline_for(timeout_)),
+  for (const std::string& value : value_of(agent_->MultiGet(keys, deadline_for(timeout_), stop_),
                                            fmt::format("multiGet of {} keys", keys.size()))) {
     values.push_back(to_bytes(value));
   }

@@ -6,7 +6,7 @@
 // hand its id to a new one.
 //
 // Threads: as agent::Agent, any. setTimeout() is not synchronised with calls in progress; give each
-// thread its clone(). Errors: c10::DistStoreError (deadline passed, value refused),
+// thread its clone(), nor is set_stop(). Errors: c10::DistStoreError (deadline passed, value refused),
 // c10::DistNetworkError (the daemon or coordinator out of reach, or the generation over). Queues
 // and listKeys are not offered: c10::NotImplementedError, as in c10d's base.
 #pragma once
@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,13 @@ class AgentStore : public c10d::Store {
                 const std::vector<std::vector<uint8_t>>& values) override;
   bool hasExtendedApi() const override { return true; }
 
+  // Once `stop` is requested, multiGet raises DistNetworkError: what waits in it, and later calls. A
+  // clone has none.
+  void set_stop(std::stop_token stop) { stop_ = std::move(stop); }
+
  private:
   std::shared_ptr<agent::Agent> agent_;
+  std::stop_token stop_;
 };
 
 // Whether `key` carries an NCCL unique id: below a prefix that ends in kNcclPrefix, a

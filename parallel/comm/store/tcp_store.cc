@@ -15,8 +15,8 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
+#include "parallel/comm/store/connect_tcp_store.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
-#include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace meshrun {
 namespace {
@@ -59,9 +59,10 @@ std::string seconds(milliseconds duration) {
   return fmt::format("{:g} s", static_cast<double>(duration.count()) / 1000);
 }
 
-// IPv4 first and only: "localhost" may resolve to ::1, where rank 0 does not listen.
-std::string numeric_loopback(const std::string& host) {
-  return host == "localhost" ? "127.0.0.1" : host;
+// Where a store of this host is reached from this host: it listens at a loopback address or at all.
+// IPv4 only: "localhost" may resolve to ::1, where rank 0 does not listen.
+std::string own_address(const std::string& host) {
+  return is_loopback(host) && host != "localhost" ? host : "127.0.0.1";
 }
 
 std::string job_of(const std::string& identity) {
@@ -99,8 +100,8 @@ std::string find_twin(const TcpStoreOptions& options) {
     tcp.port = static_cast<uint16_t>(options.port);
     tcp.waitWorkers = false;
     tcp.timeout = kProbeTimeout;
-    c10d::PrefixStore store("meshrun/" + options.prefix, c10::make_intrusive<c10d::TCPStore>(
-                                                             numeric_loopback(options.host), tcp));
+    c10d::PrefixStore store("meshrun/" + options.prefix,
+                            connect_tcp_store(own_address(options.host), tcp));
     if (!store.check({"identity", kRankZero})) return "";
     if (job_of(store.get_to_str("identity")) != job_of(options.identity)) return "";
     const std::string text = fmt::format(
@@ -145,16 +146,17 @@ os::UniqueFd listen_or_explain(const TcpStoreOptions& options) {
 }
 
 // c10d's client retries a refused connection only after hundreds of milliseconds; ranks that start
-// before rank 0 are the normal case, so the wait is done here.
-void await_listener(const TcpStoreOptions& options, const std::string& host,
-                    const Deadline& deadline) {
+// before rank 0 are the normal case, so the wait is done here. Where it listens, numeric.
+std::string await_listener(const TcpStoreOptions& options, const Deadline& deadline) {
+  const std::string host = options.host == "localhost" ? own_address(options.host) : options.host;
   bool warned = false;
   const Clock::time_point start = Clock::now();
   for (milliseconds retry = kShortestRetry;; retry = std::min(retry * 2, kLongestRetry)) {
-    const absl::Status status =
+    absl::StatusOr<std::string> address =
         probe(host, options.port,
               std::max(std::min(deadline.left(), milliseconds(5000)), milliseconds(1)));
-    if (status.ok()) return;
+    if (address.ok()) return *std::move(address);
+    const absl::Status& status = address.status();
     if (deadline.passed()) {
       throw RendezvousError(
           fmt::format("rank {} found nobody at {}:{} within {} ({}): is rank 0 running, and do "
@@ -175,7 +177,7 @@ void await_listener(const TcpStoreOptions& options, const std::string& host,
 
 c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
                                            const Deadline& deadline) {
-  const std::string host = numeric_loopback(options.host);
+  std::string address = own_address(options.host);
   c10d::TCPStoreOptions tcp;
   tcp.port = static_cast<uint16_t>(options.port);
   tcp.isServer = options.rank == 0 && !options.is_hosted;
@@ -184,11 +186,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const TcpStoreOptions& options,
   if (tcp.isServer) {
     tcp.masterListenFd = listen_or_explain(options).release();
   } else {
-    await_listener(options, host, deadline);
+    address = await_listener(options, deadline);
     // Somebody listens; a store answers at once, and another program perhaps never.
     tcp.timeout = std::max(std::min(deadline.left(), kIdentityTimeout), milliseconds(1));
   }
-  auto store = c10::make_intrusive<c10d::TCPStore>(host, tcp);
+  auto store = connect_tcp_store(address, tcp);
   store->setTimeout(options.timeout);
   return c10::make_intrusive<c10d::PrefixStore>("meshrun/" + options.prefix, std::move(store));
 }

@@ -4,11 +4,13 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
 #include "core/mutex.h"
 #include "fmt/format.h"
+#include "parallel/comm/store/agent_store.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
 namespace meshrun {
@@ -17,11 +19,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// For how long one call waits in the store, growing: stop() waits for it.
+// For how long one call waits in a store that cannot be told to stop, growing: stop() waits for it.
 constexpr milliseconds kFirstWait{50};
 constexpr milliseconds kLongestWait{1000};
-// How often the records that are there are told though others are missing. That costs a call for
-// each, and on a busy host ranks that start together come seconds apart.
+// In one that can, unless other questions wait for their turn.
+constexpr std::chrono::seconds kLongestStoppableWait(60);
+// When the records that are there are told though others are missing, each time after twice as
+// long. That costs a call for each, and on a busy host ranks that start together come seconds apart.
 constexpr std::chrono::seconds kLookEach(1);
 // Questions that wait at a time; of more than these each waits in turn.
 constexpr size_t kMostThreads = 4;
@@ -38,7 +42,7 @@ std::vector<std::string> keys_of(const std::vector<int>& ranks) {
   return keys;
 }
 
-const c10d::Store* without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
+c10d::Store* without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
   return prefixed == nullptr ? store.get() : prefixed->getUnderlyingNonPrefixStore().get();
 }
@@ -47,7 +51,15 @@ const c10d::Store* without_prefix(const c10::intrusive_ptr<c10d::Store>& store) 
 class Reader {
  public:
   explicit Reader(const c10::intrusive_ptr<c10d::Store>& store)
-      : store_(store->clone()), is_own_(without_prefix(store_) != without_prefix(store)) {}
+      : store_(store->clone()),
+        is_own_(without_prefix(store_) != without_prefix(store)),
+        stoppable_(is_own_ ? dynamic_cast<AgentStore*>(without_prefix(store_)) : nullptr) {}
+
+  // Whether a request to stop ends await().
+  bool is_stoppable() const { return stoppable_ != nullptr; }
+  void set_stop(std::stop_token stop) {
+    if (stoppable_ != nullptr) stoppable_->set_stop(std::move(stop));
+  }
 
   // Raises c10::DistStoreError where one of them is not there in time.
   std::vector<std::vector<uint8_t>> await(const std::vector<std::string>& keys,
@@ -74,6 +86,7 @@ class Reader {
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
   const bool is_own_;
+  AgentStore* const stoppable_;
 };
 
 }  // namespace
@@ -105,7 +118,10 @@ class StoreAddressBook::Impl {
       if (thread.has_ended) thread.self.join();
       return thread.has_ended;
     });
-    if (threads_.size() == kMostThreads) return;
+    if (threads_.size() == kMostThreads) {
+      threads_.front().stop.request_stop();  // it takes this question
+      return;
+    }
     Thread& added = threads_.emplace_back();
     added.self = std::thread([this, &added] { run(added); });
   }
@@ -116,6 +132,7 @@ class StoreAddressBook::Impl {
       MutexLock lock(mu_);
       stopping_ = true;
       changed_.NotifyAll();
+      for (Thread& thread : threads_) thread.stop.request_stop();
       threads.swap(threads_);
     }
     for (Thread& thread : threads) thread.self.join();
@@ -127,6 +144,7 @@ class StoreAddressBook::Impl {
     Found found;
     steady_clock::time_point deadline;
     milliseconds wait = kFirstWait;
+    milliseconds look_pause = kLookEach;
     steady_clock::time_point look_each = steady_clock::now() + kLookEach;
     std::string trouble;
     std::optional<steady_clock::time_point> in_trouble_since;
@@ -134,6 +152,14 @@ class StoreAddressBook::Impl {
   struct Thread {
     std::thread self;
     bool has_ended = false;
+    // Of the question that it has now. Guarded as threads_.
+    std::stop_source stop;
+  };
+  // How a question is asked now.
+  struct Turn {
+    std::stop_token stop;
+    // Others wait for theirs.
+    bool is_short = false;
   };
 
   void run(Thread& self) {
@@ -142,8 +168,10 @@ class StoreAddressBook::Impl {
     while (!stopping_ && !open_.empty()) {
       Question question = std::move(open_.front());
       open_.pop_front();
+      self.stop = std::stop_source();
+      const Turn turn{self.stop.get_token(), !open_.empty()};
       mu_.Unlock();
-      ask(question, &reader);
+      ask(question, turn, &reader);
       mu_.Lock();
       if (question.ranks.empty()) continue;
       const bool is_in_trouble = !question.trouble.empty();
@@ -161,13 +189,14 @@ class StoreAddressBook::Impl {
   }
 
   // Answers what can be answered, and, after the deadline, all.
-  void ask(Question& question, std::optional<Reader>* reader) {
+  void ask(Question& question, const Turn& turn, std::optional<Reader>* reader) {
     question.trouble.clear();
     try {
       if (!*reader) reader->emplace(store_);
-      answer(question, read(question, **reader));
+      answer(question, read(question, turn, **reader));
       question.in_trouble_since.reset();
     } catch (const std::exception& error) {
+      if (turn.stop.stop_requested()) return;
       question.trouble = error.what();
       if (!question.in_trouble_since) question.in_trouble_since = steady_clock::now();
     }
@@ -200,11 +229,24 @@ class StoreAddressBook::Impl {
     }
   }
 
+  static milliseconds wait_of(const Question& question, const Turn& turn, const Reader& reader,
+                              steady_clock::time_point now) {
+    const auto until = [&](steady_clock::time_point when) {
+      return std::chrono::duration_cast<milliseconds>(when - now);
+    };
+    milliseconds wait = question.wait;
+    if (reader.is_stoppable()) {
+      wait = turn.is_short ? kLongestWait : kLongestStoppableWait;
+      if (question.ranks.size() > 1) wait = std::min(wait, until(question.look_each));
+    }
+    return std::max(milliseconds(1), std::min(wait, until(question.deadline)));
+  }
+
   // One call, if all are there or come in its time.
-  std::map<int, std::vector<uint8_t>> read(Question& question, Reader& reader) {
+  std::map<int, std::vector<uint8_t>> read(Question& question, const Turn& turn, Reader& reader) {
     const auto began = steady_clock::now();
-    const auto left = std::chrono::duration_cast<milliseconds>(question.deadline - began);
-    const milliseconds wait = std::max(milliseconds(1), std::min(question.wait, left));
+    const milliseconds wait = wait_of(question, turn, reader, began);
+    reader.set_stop(turn.stop);
     std::vector<int> present = question.ranks;
     std::vector<std::vector<uint8_t>> values;
     try {
@@ -215,7 +257,8 @@ class StoreAddressBook::Impl {
       question.wait = std::min(question.wait * 2, kLongestWait);
       const auto now = steady_clock::now();
       if (present.size() == 1 || now < std::min(question.look_each, question.deadline)) return {};
-      question.look_each = now + kLookEach;
+      question.look_pause *= 2;
+      question.look_each = now + question.look_pause;
       std::erase_if(present, [&](int rank) { return !reader.contains(key_of(rank)); });
       if (!present.empty()) values = reader.read(keys_of(present));
     }

@@ -1,5 +1,8 @@
 #include "parallel/comm/store/tcp_store.h"
 
+#include <arpa/nameser.h>
+#include <netinet/in.h>
+#include <resolv.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -49,6 +52,49 @@ std::string error_of(const TcpStoreOptions& options, InstanceHistory history = {
     return std::string("another exception: ") + error.what();
   }
   return "no error";
+}
+
+// A name server that counts what this thread's resolver asks, and never answers.
+class SilentNameServer {
+ public:
+  SilentNameServer() : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+    ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    ::res_ninit(&_res);
+    _res.nscount = 1;
+    _res.nsaddr_list[0] = address;
+    _res.retrans = 1;  // second
+    _res.retry = 1;
+  }
+
+  int questions() {
+    char byte;
+    while (::recv(socket_.get(), &byte, 1, 0) >= 0) ++questions_;
+    return questions_;
+  }
+
+ private:
+  os::UniqueFd socket_;
+  int questions_ = 0;
+};
+
+TEST(TcpStoreTest, NoNameServerIsAsked) {
+  SilentNameServer names;
+  const int port = free_port();
+  const StorePtr owner = join(rank_of(0, 1, port));
+  owner->clone()->clone()->set("key", std::vector<uint8_t>{1});
+  EXPECT_TRUE(owner->check({"key"}));
+  EXPECT_EQ(names.questions(), 0);
+  // Its own store does ask; afterwards the thread's name servers are what they were.
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.waitWorkers = false;
+  c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  EXPECT_GT(names.questions(), 0);
 }
 
 TEST(TcpStoreTest, AStrangerIsRefusedWithBothIdentities) {

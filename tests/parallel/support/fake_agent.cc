@@ -1,6 +1,8 @@
 #include "tests/parallel/support/fake_agent.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -92,9 +94,15 @@ absl::StatusOr<std::string> FakeAgent::Get(std::string_view key, agent::Millisec
 }
 
 absl::StatusOr<std::vector<std::string>> FakeAgent::MultiGet(const std::vector<std::string>& keys,
-                                                             agent::Milliseconds timeout) {
+                                                             agent::Milliseconds timeout,
+                                                             const std::stop_token& stop) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   return guarded<std::vector<std::string>>([&] {
-    store_->wait(keys, timeout);
+    while (!store_->check(keys)) {
+      if (stop.stop_requested()) throw c10::DistNetworkError("stopped");
+      if (std::chrono::steady_clock::now() > deadline) throw c10::DistStoreError("not in time");
+      std::this_thread::sleep_for(agent::Milliseconds(1));
+    }
     std::vector<std::string> values;
     for (const std::string& key : keys) values.push_back(text(store_->get(key)));
     return values;

@@ -40,7 +40,8 @@ class FakeAgent : public agent::Agent {
                         const std::vector<std::string>& values) override;
   absl::StatusOr<std::string> Get(std::string_view key, agent::Milliseconds timeout) override;
   absl::StatusOr<std::vector<std::string>> MultiGet(const std::vector<std::string>& keys,
-                                                    agent::Milliseconds timeout) override;
+                                                    agent::Milliseconds timeout,
+                                                    const std::stop_token& stop) override;
   absl::Status Wait(const std::vector<std::string>& keys, agent::Milliseconds timeout) override;
   absl::StatusOr<bool> Check(const std::vector<std::string>& keys) override;
   absl::StatusOr<int64_t> Add(std::string_view key, int64_t amount) override;

@@ -68,7 +68,7 @@ grpc::Status FakeCoordinator::OpenSession(
       *answer.mutable_welcome()->mutable_heartbeat_interval() = ToProtoDuration(options_.heartbeat);
       answer.mutable_welcome()->set_cluster_id(options_.cluster_id);
       stream->Write(answer);
-    } else if (message.has_heartbeat()) {
+    } else if (message.has_heartbeat() && stream != silent_) {
       const uint64_t sequence = message.heartbeat().sequence();
       if (!falls_behind_) in_time_ = sequence;
       answer.mutable_heartbeat_reply()->set_sequence(in_time_ + (sequence - in_time_) / 2);
@@ -151,6 +151,11 @@ FakeCoordinator::Upload FakeCoordinator::AwaitUpload(
 void FakeCoordinator::FallBehind() {
   MutexLock lock(mu_);
   falls_behind_ = true;
+}
+
+void FakeCoordinator::FallSilent() {
+  MutexLock lock(mu_);
+  silent_ = stream_;
 }
 
 int FakeCoordinator::store_calls() const {

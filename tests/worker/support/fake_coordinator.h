@@ -61,6 +61,8 @@ class FakeCoordinator : public v1::SessionService::Service {
   // From now on each heartbeat brings an answer, to the one in the middle of those since: answers
   // go on coming, of later and later heartbeats, and are ever later themselves.
   void FallBehind();
+  // The session that is open now gets no answers any more.
+  void FallSilent();
 
   // Calls of the store that have come, and the fence of the last.
   int store_calls() const;
@@ -86,6 +88,7 @@ class FakeCoordinator : public v1::SessionService::Service {
   uint64_t incarnation_ MESHRUN_GUARDED_BY(mu_) = 0;
   std::map<std::string, Upload> uploads_ MESHRUN_GUARDED_BY(mu_);
   bool falls_behind_ MESHRUN_GUARDED_BY(mu_) = false;
+  const void* silent_ MESHRUN_GUARDED_BY(mu_) = nullptr;
   // The last heartbeat that was answered at once.
   uint64_t in_time_ MESHRUN_GUARDED_BY(mu_) = 0;
 };

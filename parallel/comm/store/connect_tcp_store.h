@@ -1,0 +1,16 @@
+// c10d's TCPStore, without the questions to name servers that it asks for its log: each of its
+// connections looks up the name of the address that it has connected to.
+#pragma once
+
+#include <string>
+
+#include "c10/util/intrusive_ptr.h"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace meshrun {
+
+// `address`: numeric. Errors and threads: as TCPStore. Its clones ask no questions either.
+c10::intrusive_ptr<c10d::TCPStore> connect_tcp_store(const std::string& address,
+                                                     const c10d::TCPStoreOptions& options);
+
+}  // namespace meshrun
