@@ -325,6 +325,7 @@ MESHRUN_RANK_FUNCTION(aborted) {
   const Communicator comm = new_group().get_global_communicator();
   allreduce_inplace(at::ones({4}), ReduceOp::SUM, comm);
   EXPECT_FALSE(comm.check_abort());
+  barrier();  // else the abort may meet a rank that is still in the call above
   if (job.rank == 0) {
     comm.abort();
   } else {
