@@ -204,8 +204,8 @@ absl::StatusOr<std::vector<std::string>> DaemonAgent::MultiGet(const std::vector
   auto request = NewRequest<v1::GetValuesRequest>();
   request.mutable_keys()->Add(keys.begin(), keys.end());
   v1::GetValuesResponse response;
-  MESHRUN_RETURN_IF_ERROR(
-      WaitingCall(&v1::StoreService::Stub::GetValues, std::move(request), timeout, &response, stop));
+  MESHRUN_RETURN_IF_ERROR(WaitingCall(&v1::StoreService::Stub::GetValues, std::move(request),
+                                      timeout, &response, stop));
   if (response.values_size() != static_cast<int>(keys.size())) {
     return absl::InternalError(
         fmt::format("asked for {} keys, got {} values", keys.size(), response.values_size()));

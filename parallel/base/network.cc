@@ -48,8 +48,7 @@ absl::Status bind_to(int fd, const sockaddr* address, socklen_t length, const st
 
 absl::StatusOr<std::string> numeric(const sockaddr* address, socklen_t length) {
   char text[NI_MAXHOST];
-  const int error =
-      getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  const int error = getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
   return std::string(text);
 }

@@ -56,7 +56,7 @@ const std::map<std::string, Siblings, std::less<>>& Layers() {
           "checkpoint"}}}},
       {"parallel/comm",
        {{"interface", {}},
-        {"store", {}},
+        {"store", {"interface"}},
         {"point_to_point", {"interface"}},
         {"ucx", {"interface"}}}},
       {"parallel/comm/ucx/engine",

@@ -5,8 +5,8 @@
 // ordinary keys, go through the coordinator's one-shot exchange: a rank of an old generation cannot
 // hand its id to a new one.
 //
-// Threads: as agent::Agent, any. setTimeout() is not synchronised with calls in progress; give each
-// thread its clone(), nor is set_stop(). Errors: c10::DistStoreError (deadline passed, value refused),
+// Threads: as agent::Agent, any. setTimeout() and set_stop() are not synchronised with calls in
+// progress; give each thread its clone(). Errors: c10::DistStoreError (deadline passed, value refused),
 // c10::DistNetworkError (the daemon or coordinator out of reach, or the generation over). Queues
 // and listKeys are not offered: c10::NotImplementedError, as in c10d's base.
 #pragma once
@@ -16,9 +16,11 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/agent.h"
+#include "parallel/comm/interface/stoppable_store.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace meshrun {
@@ -26,7 +28,7 @@ namespace meshrun {
 // The last part of the prefix that a process group puts before the keys of its NCCL unique ids.
 inline constexpr char kNcclPrefix[] = "nccl";
 
-class AgentStore : public c10d::Store {
+class AgentStore : public c10d::Store, public StoppableStore {
  public:
   explicit AgentStore(std::shared_ptr<agent::Agent> agent,
                       std::chrono::milliseconds timeout = c10d::Store::kDefaultTimeout);
@@ -52,9 +54,7 @@ class AgentStore : public c10d::Store {
                 const std::vector<std::vector<uint8_t>>& values) override;
   bool hasExtendedApi() const override { return true; }
 
-  // Once `stop` is requested, multiGet raises DistNetworkError: what waits in it, and later calls. A
-  // clone has none.
-  void set_stop(std::stop_token stop) { stop_ = std::move(stop); }
+  void set_stop(std::stop_token stop) override { stop_ = std::move(stop); }
 
  private:
   std::shared_ptr<agent::Agent> agent_;

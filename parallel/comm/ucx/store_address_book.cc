@@ -10,7 +10,7 @@
 
 #include "core/mutex.h"
 #include "fmt/format.h"
-#include "parallel/comm/store/agent_store.h"
+#include "parallel/comm/interface/stoppable_store.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
 namespace meshrun {
@@ -53,7 +53,7 @@ class Reader {
   explicit Reader(const c10::intrusive_ptr<c10d::Store>& store)
       : store_(store->clone()),
         is_own_(without_prefix(store_) != without_prefix(store)),
-        stoppable_(is_own_ ? dynamic_cast<AgentStore*>(without_prefix(store_)) : nullptr) {}
+        stoppable_(is_own_ ? dynamic_cast<StoppableStore*>(without_prefix(store_)) : nullptr) {}
 
   // Whether a request to stop ends await().
   bool is_stoppable() const { return stoppable_ != nullptr; }
@@ -86,7 +86,7 @@ class Reader {
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
   const bool is_own_;
-  AgentStore* const stoppable_;
+  StoppableStore* const stoppable_;
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 //
 // Look-ups wait in the store, in one multiGet for all ranks of a question, on threads of their own
 // with clones of the store: other users of the store are not held up. The threads exist while
-// questions are open. stop() ends a call of an AgentStore; in other stores calls are short, and stop()
-// takes a second at most.
+// questions are open. stop() ends a call of a StoppableStore; in other stores calls are short, and
+// stop() takes a second at most.
 //
 // Threads: any. Errors: as AddressBook; the store's become texts.
 #pragma once

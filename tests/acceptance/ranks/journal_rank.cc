@@ -115,7 +115,7 @@ class Rank {
     for (int rank = 0; rank < place().world_size; ++rank) keys.push_back(std::to_string(rank));
     (void)agent_->Set(keys[place().rank], std::to_string(steps_));
     // A peer that is lost meanwhile ends this wait with the generation.
-    if (const auto known = agent_->MultiGet(keys, milliseconds(20000)); known.ok()) {
+    if (const auto known = agent_->MultiGet(keys, milliseconds(20000), {}); known.ok()) {
       for (const std::string& steps : *known) steps_ = std::max<int64_t>(steps_, std::stoll(steps));
     }
     journal_.Write("resumed", {{"step", steps_}});
