@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
+constexpr std::chrono::milliseconds kSecondLook(20);
 // With more messages in the queue the coordinator is not reading: the session is given up, and the
 // next Hello repeats everything.
 constexpr size_t kMostQueued = 4096;
@@ -206,18 +207,15 @@ std::chrono::nanoseconds Session::Patience() const {
   return std::min(lease_, std::max(lease_ * 2 / 5, heartbeat_interval_ * 3 / 2));
 }
 
-void Session::WatchSilence(std::chrono::nanoseconds after) {
-  const Time due = std::chrono::steady_clock::now() + after;
-  silence_ = loop_.After(after, [this, due] {
+void Session::WatchSilence(std::chrono::nanoseconds after, bool is_second_look) {
+  silence_ = loop_.After(after, [this, is_second_look] {
     // The next Welcome begins anew.
     if (!open_) return;
-    const auto now = std::chrono::steady_clock::now();
-    const auto silent = now - last_heard_;
+    const auto silent = std::chrono::steady_clock::now() - last_heard_;
     if (silent < Patience()) {
       WatchSilence(Patience() - silent);
-    } else if (now - due > heartbeat_interval_) {
-      // This daemon stood still: what came meanwhile is read first.
-      WatchSilence(heartbeat_interval_);
+    } else if (!is_second_look) {
+      WatchSilence(kSecondLook, true);
     } else {
       log::Warning("the coordinator is silent: connecting again");
       stub_.Replace();

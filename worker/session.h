@@ -80,7 +80,8 @@ class Session {
   void OnTick();
   // For how long an open session may be silent.
   std::chrono::nanoseconds Patience() const;
-  void WatchSilence(std::chrono::nanoseconds after);
+  // `is_second_look`: what came while this daemon stood still has been read.
+  void WatchSilence(std::chrono::nanoseconds after, bool is_second_look = false);
   void SendHeartbeat();
   void OnWelcome(const v1::OpenSessionResponse& message);
 

@@ -3,25 +3,25 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
+#include <functional>
+#include <system_error>
 
 namespace meshrun {
 namespace {
 
-bool same(const sockaddr_in& a, const sockaddr_in& b) {
-  return a.sin_port == b.sin_port && a.sin_addr.s_addr == b.sin_addr.s_addr;
-}
+sockaddr_in6* ipv6_server() { return _res._u._ext.nsaddrs[0]; }
 
-// Until a message from itself.
-void answer_questions(int socket, const sockaddr_in& self) {
+void answer_questions(int socket, const std::atomic<bool>& is_over) {
   std::array<unsigned char, NS_PACKETSZ> message;
   while (true) {
     sockaddr_in from{};
     socklen_t length = sizeof(from);
     const ssize_t size = ::recvfrom(socket, message.data(), message.size(), 0,
                                     reinterpret_cast<sockaddr*>(&from), &length);
-    if (size < 0 || same(from, self)) return;
-    if (static_cast<size_t>(size) < sizeof(HEADER)) continue;
+    if (is_over || (size < 0 && errno != EINTR)) return;
+    if (size < static_cast<ssize_t>(sizeof(HEADER))) continue;
     auto& header = reinterpret_cast<HEADER&>(message);
     header.qr = 1;
     header.ra = 1;
@@ -36,28 +36,37 @@ void answer_questions(int socket, const sockaddr_in& self) {
 NoNames::NoNames() {
   if ((_res.options & RES_INIT) == 0 && ::res_ninit(&_res) != 0) return;
   os::UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  address_.sin_family = AF_INET;
-  address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address_);
-  auto* const address = reinterpret_cast<sockaddr*>(&address_);
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(own);
+  auto* const address = reinterpret_cast<sockaddr*>(&own);
   if (::bind(socket.get(), address, length) != 0) return;
   if (::getsockname(socket.get(), address, &length) != 0) return;
-  server_ = std::thread(answer_questions, socket.get(), address_);
+  try {
+    server_ = std::thread(answer_questions, socket.get(), std::cref(is_over_));
+  } catch (const std::system_error&) {
+    return;  // no thread can be had: the name servers are asked
+  }
   socket_ = std::move(socket);
   servers_ = _res.nscount;
   first_server_ = _res.nsaddr_list[0];
+  if (ipv6_server() != nullptr) first_ipv6_server_ = *ipv6_server();
   options_ = _res.options;
   _res.nscount = 1;
-  _res.nsaddr_list[0] = address_;
+  _res.nsaddr_list[0] = own;
   _res.options &= ~static_cast<unsigned long>(RES_USEVC);  // it has no TCP
+  _res.options |= RES_NORELOAD;
 }
 
 NoNames::~NoNames() {
   if (!server_.joinable()) return;
   _res.nscount = servers_;
   _res.nsaddr_list[0] = first_server_;
+  if (ipv6_server() != nullptr) *ipv6_server() = first_ipv6_server_;
   _res.options = options_;
-  ::sendto(socket_.get(), "", 0, 0, reinterpret_cast<const sockaddr*>(&address_), sizeof(address_));
+  is_over_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);  // wakes recvfrom, though it calls itself not connected
   server_.join();
 }
 

@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <resolv.h>
 
+#include <atomic>
 #include <thread>
 
 #include "core/os/fd.h"
@@ -26,11 +27,12 @@ class NoNames {
 
  private:
   os::UniqueFd socket_;
-  sockaddr_in address_{};
+  std::atomic<bool> is_over_{false};
   std::thread server_;
-  // Of the thread's resolver, before.
+  // Of the thread's resolver, before. It keeps an IPv6 server elsewhere and puts ours in that place.
   int servers_ = 0;
   sockaddr_in first_server_{};
+  sockaddr_in6 first_ipv6_server_{};
   unsigned long options_ = 0;
 };
 

@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 constexpr milliseconds kFirstWait{50};
 constexpr milliseconds kLongestWait{1000};
 // In one that can, unless other questions wait for their turn.
-constexpr std::chrono::seconds kLongestStoppableWait(60);
+constexpr std::chrono::seconds kLongestStoppableWait(15);
 // When the records that are there are told though others are missing, each time after twice as
 // long. That costs a call for each, and on a busy host ranks that start together come seconds apart.
 constexpr std::chrono::seconds kLookEach(1);
@@ -119,7 +119,11 @@ class StoreAddressBook::Impl {
       return thread.has_ended;
     });
     if (threads_.size() == kMostThreads) {
-      threads_.front().stop.request_stop();  // it takes this question
+      // One that has no such request yet takes this question; all have one: turns are short.
+      const auto busy = std::find_if(threads_.begin(), threads_.end(), [](const Thread& thread) {
+        return !thread.stop.stop_requested();
+      });
+      if (busy != threads_.end()) busy->stop.request_stop();
       return;
     }
     Thread& added = threads_.emplace_back();
@@ -236,7 +240,8 @@ class StoreAddressBook::Impl {
     };
     milliseconds wait = question.wait;
     if (reader.is_stoppable()) {
-      wait = turn.is_short ? kLongestWait : kLongestStoppableWait;
+      const bool is_short = turn.is_short || question.in_trouble_since;
+      wait = is_short ? kLongestWait : kLongestStoppableWait;
       if (question.ranks.size() > 1) wait = std::min(wait, until(question.look_each));
     }
     return std::max(milliseconds(1), std::min(wait, until(question.deadline)));
