@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
+// After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);
 // With more messages in the queue the coordinator is not reading: the session is given up, and the
 // next Hello repeats everything.
@@ -196,11 +197,15 @@ void Session::OnTick() {
   tick_ = loop_.After(heartbeat_interval_, [this] { OnTick(); });
   if (!stream_) return;
   if (!open_ && std::chrono::steady_clock::now() - stream_began_ > lease_) {
-    stub_.Replace();
-    stream_->Cancel();
+    LeaveConnection();
     return;
   }
   SendHeartbeat();
+}
+
+void Session::LeaveConnection() {
+  stub_.Replace();
+  stream_->Cancel();
 }
 
 std::chrono::nanoseconds Session::Patience() const {
@@ -218,8 +223,7 @@ void Session::WatchSilence(std::chrono::nanoseconds after, bool is_second_look) 
       WatchSilence(kSecondLook, true);
     } else {
       log::Warning("the coordinator is silent: connecting again");
-      stub_.Replace();
-      stream_->Cancel();
+      LeaveConnection();
     }
   });
 }

@@ -78,6 +78,8 @@ class Session {
   void OnMessage(v1::OpenSessionResponse message);
   void OnDone(const absl::Status& status);
   void OnTick();
+  // Ends the stream. The next one goes over another connection.
+  void LeaveConnection();
   // For how long an open session may be silent.
   std::chrono::nanoseconds Patience() const;
   // `is_second_look`: what came while this daemon stood still has been read.

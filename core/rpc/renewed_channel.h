@@ -35,7 +35,7 @@ class RenewedChannel : public std::enable_shared_from_this<RenewedChannel> {
   std::shared_ptr<grpc::Channel> Get() const MESHRUN_EXCLUDES(mu_);
   // Tells how a call has ended. After UNAUTHENTICATED the following calls get a new connection.
   // Calls under way stay with theirs. If `make` fails, the old channel stays, and the next
-  // UNAUTHENTICATED tries again.
+  // UNAUTHENTICATED, or Replace, tries again.
   void OnEnd(const absl::Status& status) MESHRUN_EXCLUDES(mu_);
   // The same for a connection over which nothing comes any more: another one may have more luck.
   void Replace() MESHRUN_EXCLUDES(mu_);

@@ -83,6 +83,11 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     std::lock_guard lock(mu_);
     return request_ids_;
   }
+  // Somebody has asked for a key that never comes.
+  bool is_waited_for() {
+    std::lock_guard lock(mu_);
+    return is_waited_for_;
+  }
   v1::EnterBarrierRequest last_barrier() {
     std::lock_guard lock(mu_);
     return barrier_;
@@ -193,6 +198,7 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     if (const auto status = Check(context); !status.ok()) return status;
     std::unique_lock lock(mu_);
     while (request->keys(0) == "never" && !context->IsCancelled()) {
+      is_waited_for_ = true;
       changed_.wait_for(lock, std::chrono::milliseconds(10));
     }
     for (const std::string& key : request->keys()) {
@@ -288,6 +294,7 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   std::map<std::string, std::string> values_;
   std::vector<std::string> request_ids_;
   v1::EnterBarrierRequest barrier_;
+  bool is_waited_for_ = false;
   v1::Progress progress_;
   std::vector<v1::PeerNews> news_;
   std::optional<v1::WaitReport> waiting_;
@@ -464,7 +471,7 @@ TEST_F(AgentTest, ACallThatIsToldToStopEndsAtOnceAndAloneOfAll) {
                       [&, key] { return agent.MultiGet({key}, kLong, stop.get_token()).status(); });
   };
   std::future<absl::Status> waits = multi_get("never");
-  std::this_thread::sleep_for(Milliseconds(50));
+  ASSERT_TRUE(testing::Eventually([&] { return daemon_.is_waited_for(); }));
   stop.request_stop();
   EXPECT_EQ(waits.get().code(), absl::StatusCode::kCancelled);
   // One that begins later, and one that waits for its daemon to come back.

@@ -1,5 +1,6 @@
-// c10d's TCPStore, without the questions to name servers that it asks for its log: each of its
-// connections looks up the name of the address that it has connected to.
+// c10d's TCPStore, without the questions to name servers that it asks for its log: the thread that
+// connects looks up the name of the address that it has reached. What the server's own thread asks about
+// those who come is c10d's affair.
 #pragma once
 
 #include <string>
