@@ -26,6 +26,7 @@ using nlohmann::json;
 constexpr std::string_view kSocket = "/coordinator.sock";
 constexpr std::chrono::seconds kDaemonStartTimeout(10);
 constexpr std::chrono::seconds kStopTimeout(15);
+constexpr std::chrono::seconds kEndTimeout(2);
 
 // Returns 0 if no process has this id, or if it has ended and only waits to be collected.
 uint64_t StartTicks(pid_t pid) {
@@ -51,8 +52,19 @@ absl::Status Stop(const DevCluster::Process& process) {
   ::kill(process.pid, SIGTERM);
   if (WaitReadable(pidfd.get(), kStopTimeout)) return absl::OkStatus();
   ::kill(process.pid, SIGKILL);
-  if (WaitReadable(pidfd.get(), std::chrono::seconds(2))) return absl::OkStatus();
+  if (WaitReadable(pidfd.get(), kEndTimeout)) return absl::OkStatus();
   return absl::InternalError(fmt::format("{} (pid {}) does not end", process.name, process.pid));
+}
+
+// A process that has just been killed looks ended when its first thread is: the others may still
+// hold its files, and so the lock of its state directory.
+void AwaitEnd(const DevCluster::Process& process) {
+  if (process.pid <= 0) return;
+  const os::UniqueFd pidfd = OpenPid(process.pid);
+  const auto stat = os::ReadProcessStat(process.pid);
+  if (pidfd && stat && stat->start_ticks == process.start_ticks) {
+    WaitReadable(pidfd.get(), kEndTimeout);
+  }
 }
 
 absl::StatusOr<os::UniqueFd> Lock(const std::string& directory) {
@@ -147,6 +159,7 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
   if (options.slots != 0) state.slots = options.slots;
   std::string ready;
   if (!state.running()) {
+    if (state.coordinator) AwaitEnd(*state.coordinator);
     // On its former address and state: workers that live connect again, and their jobs go on.
     MESHRUN_ASSIGN_OR_RETURN(const std::string sockets,
                              rpc::SocketDirectory(directory_, kSocket.size()));
@@ -165,7 +178,10 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
   for (uint32_t i = 0; i < workers; ++i) {
     const std::string name = fmt::format("worker-{}", i + 1);
     const size_t at = static_cast<size_t>(i);
-    if (at < state.workers.size() && state.workers[at].running) continue;
+    if (at < state.workers.size()) {
+      if (state.workers[at].running) continue;
+      AwaitEnd(state.workers[at]);
+    }
     std::vector<std::string> arguments = {"--coordinator", state.address, "--name", name,
                                           "--address",     "127.0.0.1"};
     // One machine is all of the hosts: each has its share of the cores.

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
+// In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another channel.
+constexpr std::chrono::nanoseconds kLeastBeside = rpc::RenewedChannel::kLeastDistance;
 // After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);
 // With more messages in the queue the coordinator is not reading: the session is given up, and the
@@ -47,6 +49,9 @@ class SessionStream
     Pump();
   }
   void Cancel() { context_.TryCancel(); }
+  std::chrono::steady_clock::time_point began() const { return began_; }
+  // CLOCK_BOOTTIME.
+  std::chrono::nanoseconds hello_sent() const { return hello_sent_; }
   void HalfClose() {
     half_close_ = true;
     Pump();
@@ -68,7 +73,7 @@ class SessionStream
   void OnReadDone(bool ok) override {
     if (ok) {
       loop_.Post([this, message = std::move(incoming_)]() mutable {
-        session_.OnMessage(std::move(message));
+        session_.OnMessage(*this, std::move(message));
       });
       incoming_.Clear();
       StartRead(&incoming_);
@@ -87,11 +92,13 @@ class SessionStream
     });
   }
   void OnDone(const grpc::Status& status) override {
-    loop_.Post([&session = session_, status = rpc::FromGrpc(status)] { session.OnDone(status); });
+    loop_.Post([this, status = rpc::FromGrpc(status)] { session_.OnDone(this, status); });
   }
 
   Session& session_;
   EventLoop& loop_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds hello_sent_ = os::BootTimeNow();
   grpc::ClientContext context_;
   v1::OpenSessionResponse incoming_;
   std::deque<v1::OpenSessionRequest> queue_;
@@ -117,52 +124,62 @@ void Session::Start(std::chrono::nanoseconds contact) {
   OnTick();
 }
 
-void Session::Connect() {
-  if (closing_) return;
-  stream_began_ = std::chrono::steady_clock::now();
+void Session::Connect(bool is_beside) {
+  if (closing_ || open()) return;
   if (const absl::Status usable = handler_.check_address(); !usable.ok()) {
-    OnDone(usable);
+    OnDone(nullptr, usable);
     return;
   }
-  stream_ = std::make_unique<SessionStream>(*this, loop_);
-  stream_->Begin(*stub_.Get());
-  heartbeats_sent_.clear();
-  hello_sent_ = os::BootTimeNow();
+  if (!is_beside) ++number_;
+  SessionStream& stream = *streams_.emplace_back(std::make_unique<SessionStream>(*this, loop_));
+  stream.Begin(*stub_.Get());
   v1::OpenSessionRequest message;
   *message.mutable_hello() = handler_.hello();
+  message.mutable_hello()->set_session_number(number_);
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
-  stream_->Write(std::move(message));
+  stream.Write(std::move(message));
+  loop_.Cancel(beside_);
+  beside_ = loop_.After(std::max<std::chrono::nanoseconds>(kLeastBeside, lease_ / 5),
+                        [this] { ConnectBeside(); });
+}
+
+void Session::ConnectBeside() {
+  if (open() || std::chrono::steady_clock::now() >= hurry_until_) return;
+  stub_.Replace();
+  beside_ = loop_.After(kFirstBackoff, [this] { Connect(true); });
 }
 
 void Session::Send(v1::OpenSessionRequest message) {
-  if (!open_) return;
+  if (!open()) return;
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
-  stream_->Write(std::move(message));
+  open_->Write(std::move(message));
 }
 
-void Session::OnMessage(v1::OpenSessionResponse message) {
+void Session::OnMessage(SessionStream& stream, v1::OpenSessionResponse message) {
+  // Another one was first, and this one has been cancelled.
+  if (open() && open_ != &stream) return;
   if (message.fence().term() < term_) {
     log::Warning("ignored a message of an older coordinator",
                  {{"its_term", message.fence().term()}, {"known_term", term_}});
-    stream_->Cancel();
+    stream.Cancel();
     return;
   }
   if (message.has_welcome()) {
     // A stranger's words renew nothing.
     stranger_ = handler_.check_welcome(message.welcome());
     if (!stranger_.ok()) {
-      stream_->Cancel();
+      stream.Cancel();
       return;
     }
   }
   last_heard_ = std::chrono::steady_clock::now();
   if (message.has_welcome()) {
-    OnWelcome(message);
-  } else if (!open_) {
+    OnWelcome(stream, message);
+  } else if (!open()) {
     log::Warning("the coordinator's first message is not a Welcome");
-    stream_->Cancel();
+    stream.Cancel();
   } else if (message.has_heartbeat_reply()) {
     while (!heartbeats_sent_.empty() &&
            heartbeats_sent_.front().first <= message.heartbeat_reply().sequence()) {
@@ -174,14 +191,18 @@ void Session::OnMessage(v1::OpenSessionResponse message) {
   }
 }
 
-void Session::OnWelcome(const v1::OpenSessionResponse& message) {
+void Session::OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& message) {
   term_ = message.fence().term();
   const v1::Welcome& welcome = message.welcome();
   if (welcome.has_lease()) lease_ = FromProto(welcome.lease());
   if (welcome.has_heartbeat_interval())
     heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
-  open_ = true;
-  contact_ = std::max(contact_, hello_sent_);
+  open_ = &stream;
+  for (const auto& other : streams_) {
+    if (other.get() != open_) other->Cancel();
+  }
+  heartbeats_sent_.clear();
+  contact_ = std::max(contact_, stream.hello_sent());
   backoff_ = std::chrono::nanoseconds(0);
   last_error_.clear();
   log::Info("joined the coordinator", {{"term", term_}});
@@ -195,17 +216,19 @@ void Session::OnWelcome(const v1::OpenSessionResponse& message) {
 
 void Session::OnTick() {
   tick_ = loop_.After(heartbeat_interval_, [this] { OnTick(); });
-  if (!stream_) return;
-  if (!open_ && std::chrono::steady_clock::now() - stream_began_ > lease_) {
-    LeaveConnection();
+  if (open()) {
+    SendHeartbeat();
     return;
   }
-  SendHeartbeat();
+  const auto now = std::chrono::steady_clock::now();
+  for (const auto& stream : streams_) {
+    if (now - stream->began() > lease_) LeaveConnection(*stream);
+  }
 }
 
-void Session::LeaveConnection() {
+void Session::LeaveConnection(SessionStream& stream) {
   stub_.Replace();
-  stream_->Cancel();
+  stream.Cancel();
 }
 
 std::chrono::nanoseconds Session::Patience() const {
@@ -215,7 +238,7 @@ std::chrono::nanoseconds Session::Patience() const {
 void Session::WatchSilence(std::chrono::nanoseconds after, bool is_second_look) {
   silence_ = loop_.After(after, [this, is_second_look] {
     // The next Welcome begins anew.
-    if (!open_) return;
+    if (!open()) return;
     const auto silent = std::chrono::steady_clock::now() - last_heard_;
     if (silent < Patience()) {
       WatchSilence(Patience() - silent);
@@ -223,13 +246,14 @@ void Session::WatchSilence(std::chrono::nanoseconds after, bool is_second_look) 
       WatchSilence(kSecondLook, true);
     } else {
       log::Warning("the coordinator is silent: connecting again");
-      LeaveConnection();
+      hurry_until_ = last_heard_ + lease_;
+      LeaveConnection(*open_);
     }
   });
 }
 
 void Session::SendHeartbeat() {
-  if (!open_) return;
+  if (!open()) return;
   v1::OpenSessionRequest message;
   message.mutable_heartbeat()->set_sequence(++sequence_);
   message.mutable_heartbeat()->set_draining(draining_);
@@ -243,21 +267,25 @@ void Session::Drain() {
   if (!std::exchange(draining_, true)) SendHeartbeat();
 }
 
-void Session::OnDone(const absl::Status& end) {
-  const absl::Status status = stranger_.ok() ? end : std::exchange(stranger_, absl::OkStatus());
+void Session::OnDone(const SessionStream* stream, const absl::Status& end) {
   // Else check_address refuses, whose reason may pass.
-  const bool was_asked = std::exchange(stream_, nullptr) != nullptr;
-  const bool was_open = std::exchange(open_, false);
+  const bool was_asked = stream != nullptr;
+  const bool was_open = was_asked && stream == open_;
+  if (was_open) open_ = nullptr;
+  std::erase_if(streams_, [stream](const auto& one) { return one.get() == stream; });
   if (closing_) {
-    if (on_closed_) std::exchange(on_closed_, nullptr)();
+    if (streams_.empty() && on_closed_) std::exchange(on_closed_, nullptr)();
     return;
   }
+  if (open()) return;
+  const absl::Status status = stranger_.ok() ? end : std::exchange(stranger_, absl::OkStatus());
   if ((was_asked && status.code() == absl::StatusCode::kPermissionDenied) ||
       status.code() == absl::StatusCode::kFailedPrecondition ||
       status.code() == absl::StatusCode::kInvalidArgument) {
     if (handler_.on_refused(status)) return;
   }
   if (was_asked) stub_.OnEnd(status);
+  if (!was_open && !streams_.empty()) return;
   // Logged once per kind of error, not once per attempt.
   if (const std::string error(status.message()); was_open || error != last_error_) {
     last_error_ = error;
@@ -269,7 +297,7 @@ void Session::OnDone(const absl::Status& end) {
 
 void Session::Close(std::chrono::nanoseconds timeout, std::function<void()> on_closed) {
   closing_ = true;
-  if (!stream_) {
+  if (streams_.empty()) {
     loop_.Post(std::move(on_closed));
     return;
   }
@@ -277,9 +305,9 @@ void Session::Close(std::chrono::nanoseconds timeout, std::function<void()> on_c
   v1::OpenSessionRequest goodbye;
   goodbye.mutable_goodbye();
   Send(std::move(goodbye));
-  stream_->HalfClose();
+  for (const auto& stream : streams_) stream->HalfClose();
   loop_.After(timeout, [this] {
-    if (stream_) stream_->Cancel();
+    for (const auto& stream : streams_) stream->Cancel();
   });
 }
 

@@ -7,8 +7,9 @@
 //       +-------------------------------- pause over -------------------------------+
 //
 // The while is a part of the lease: a network that loses much holds one TCP connection up for seconds
-// while others pass. What follows a silence is said over another connection, with the rest of the
-// lease to say it.
+// while others pass. What follows a silence is said over another connection. If that is held up too,
+// the Hello goes over further ones beside it until the lease is over; the first to be welcomed is the
+// session, and the others are cancelled.
 //
 // No messages are kept while the session is not open: the next Hello carries the whole state.
 #pragma once
@@ -18,7 +19,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/rpc/renewed_channel.h"
@@ -58,7 +61,7 @@ class Session {
   void Drain();
   // Dropped while the session is not open. The fence's term and incarnation are filled in.
   void Send(v1::OpenSessionRequest message);
-  bool open() const { return open_; }
+  bool open() const { return open_ != nullptr; }
   // The highest term seen.
   uint64_t term() const { return term_; }
   // When this worker sent the last heartbeat, or Hello, that was answered; CLOCK_BOOTTIME. The time
@@ -74,25 +77,30 @@ class Session {
   friend class SessionStream;
   using Time = std::chrono::steady_clock::time_point;
 
-  void Connect();
-  void OnMessage(v1::OpenSessionResponse message);
-  void OnDone(const absl::Status& status);
+  // `is_beside`: the Hello of a session that another stream has said already.
+  void Connect(bool is_beside = false);
+  void ConnectBeside();
+  void OnMessage(SessionStream& stream, v1::OpenSessionResponse message);
+  // `stream` is null where none could begin.
+  void OnDone(const SessionStream* stream, const absl::Status& status);
   void OnTick();
-  // Ends the stream. The next one goes over another connection.
-  void LeaveConnection();
+  // The next stream goes over another connection.
+  void LeaveConnection(SessionStream& stream);
   // For how long an open session may be silent.
   std::chrono::nanoseconds Patience() const;
   // `is_second_look`: what came while this daemon stood still has been read.
   void WatchSilence(std::chrono::nanoseconds after, bool is_second_look = false);
   void SendHeartbeat();
-  void OnWelcome(const v1::OpenSessionResponse& message);
+  void OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& message);
 
   EventLoop& loop_;
   rpc::StubOf<v1::SessionService> stub_;
   const uint64_t incarnation_;
   Handler handler_;
-  std::unique_ptr<SessionStream> stream_;
-  bool open_ = false;
+  std::vector<std::unique_ptr<SessionStream>> streams_;
+  // The one among them that has been welcomed and has not ended.
+  SessionStream* open_ = nullptr;
+  uint64_t number_ = 0;
   uint64_t term_ = 0;
   uint64_t sequence_ = 0;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
@@ -100,12 +108,13 @@ class Session {
   std::chrono::nanoseconds backoff_{0};
   Time last_heard_;
   std::chrono::nanoseconds contact_{0};
-  // Of Hello, and of each heartbeat that is not answered yet.
-  std::chrono::nanoseconds hello_sent_{0};
+  // Those of the open stream that are not answered yet.
   std::deque<std::pair<uint64_t, std::chrono::nanoseconds>> heartbeats_sent_;
-  Time stream_began_;
+  // After a silence: when the lease is over.
+  Time hurry_until_;
   EventLoop::TimerId tick_ = 0;
   EventLoop::TimerId silence_ = 0;
+  EventLoop::TimerId beside_ = 0;
   std::string last_error_;
   // Why check_welcome ended the stream; OK: it did not.
   absl::Status stranger_;

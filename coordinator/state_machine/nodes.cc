@@ -62,6 +62,12 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
           "directory of its own",
           hello.node_id(), record.name(), node.address(), hello.name(), address));
     }
+    // What such a Hello says of the generations that run there is out of date.
+    const bool late = hello.session_number() < node.session_number ||
+                      (hello.session_number() == node.session_number && node.session_confirmed);
+    if (incarnation == record.incarnation() && hello.session_number() != 0 && late) {
+      return absl::AbortedError("a Hello of this worker over another connection came first");
+    }
     if (node.session_id != 0) {
       sessions_.erase(node.session_id);
       context_.Close(node.session_id, absl::AbortedError("a newer session of this node took over"));
@@ -86,6 +92,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   if (is_new) *record.mutable_registered_at() = ToProtoTimestamp(context_.wall);
   *record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);
   node.session_id = session_id;
+  node.session_number = hello.session_number();
+  node.session_confirmed = false;
   sessions_[session_id] = node.id();
   leases_.Set(node.id(), context_.now + context_.lease);
   fences_.Clear(node.id());
@@ -120,6 +128,7 @@ Node* NodeTable::Renew(uint64_t session_id) {
   const auto it = sessions_.find(session_id);
   if (it == sessions_.end()) return nullptr;
   Node& node = nodes_.at(it->second);
+  node.session_confirmed = true;
   leases_.Set(node.id(), context_.now + context_.lease);
   node.last_heard = context_.now;
   *node.record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);

@@ -29,6 +29,9 @@ struct Node {
   v1::Node record;
   // 0: not connected.
   uint64_t session_id = 0;
+  // Hello.session_number, and whether anything has followed that Hello.
+  uint64_t session_number = 0;
+  bool session_confirmed = false;
   // Jobs with a member here that has not ended, or is leaving: one entry for each.
   std::multiset<std::string> jobs;
   // Hello.fence_after; absent: the host promises nothing.
@@ -69,7 +72,8 @@ class NodeTable {
 
   // The node of a Hello, connected to the session, its lease begun. An older session of the same
   // node is closed with ABORTED. Errors close the session: INVALID_ARGUMENT, ALREADY_EXISTS
-  // (another host uses this identity), FAILED_PRECONDITION (lower incarnation).
+  // (another host uses this identity), FAILED_PRECONDITION (lower incarnation), ABORTED (the Hello
+  // is older than what the worker has said since).
   absl::StatusOr<Node*> Register(uint64_t session_id, uint64_t incarnation, const v1::Hello& hello);
   // The node of a session, its lease renewed; null when the session has not said Hello.
   Node* Renew(uint64_t session_id);

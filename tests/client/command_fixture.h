@@ -83,7 +83,7 @@ class CommandTest : public ::testing::Test {
   // Opens a fifo's read end and returns what the first writer says: a rank's way to tell that it
   // runs.
   std::string Fifo() {
-    const std::string path = directory_ + "/fifo";
+    const std::string path = fmt::format("{}/fifo{}", directory_, ++fifos_);
     EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
     return path;
   }
@@ -97,6 +97,7 @@ class CommandTest : public ::testing::Test {
   const std::string directory_;
   // Its path is short.
   std::string sockets_;
+  int fifos_ = 0;
   bool dev_up_ = false;
 };
 

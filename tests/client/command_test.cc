@@ -156,8 +156,9 @@ TEST_F(CommandTest, AClosedStandardStreamIsNoOtherDescriptor) {
 }
 
 TEST_F(CommandTest, ADaemonsClosedStandardStreamsAreTheNullDevice) {
-  const std::string ready = Fifo();
   const auto streams = [&](const std::string& command) {
+    // The one before may still be open.
+    const std::string ready = Fifo();
     const pid_t pid = StartProgram(
         {"/bin/sh", "-c", "exec " + command + " --ready-fd 5 5>" + ready + " 0<&- >&- 2>&-"});
     std::ifstream in(ready);
@@ -392,8 +393,7 @@ TEST_F(CommandTest, AKilledRunIsNamedByTheOtherNode) {
     SCOPED_TRACE(killed);
     const std::string secret = fmt::format("{}/secret{}", directory_, killed);
     const int port = 21000 + (::getpid() + 4500 + ++number) % 9000;
-    const std::string fifo = fmt::format("{}/fifo{}", directory_, killed);
-    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    const std::string fifo = Fifo();
     const auto words = [&](int node) {
       return std::vector<std::string>{Meshrun(),
                                       "run",

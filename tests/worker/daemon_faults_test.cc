@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <latch>
 
 #include "core/os/files.h"
 #include "meshrun/v1/supervisor.pb.h"
@@ -77,6 +79,34 @@ TEST_F(DaemonFaultsTest, ASilentSessionBeginsAnewWithinItsLease) {
   coordinator_->FallSilent();
   AwaitHello();
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(4));
+}
+
+// The connection after it may be held up as well.
+TEST_F(DaemonFaultsTest, AfterASilenceAHelloThatIsNotAnsweredIsSaidOverAnotherConnectionBesideIt) {
+  coordinator_->Shutdown();
+  std::atomic<int> hellos{0};
+  std::latch over(1);
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.address = CoordinatorAddress(), .before_welcome = [&] {
+                                 if (++hellos == 2) over.wait();
+                               }});
+  StartDaemon();
+  EXPECT_EQ(AwaitHello().hello().session_number(), 1u);
+  ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
+  const auto began = std::chrono::steady_clock::now();
+  coordinator_->FallSilent();
+  EXPECT_EQ(AwaitHello().hello().session_number(), 2u);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(4500));
+  EXPECT_EQ(hellos, 3);
+  // The one that came too late changes nothing.
+  over.count_down();
+  EXPECT_EQ(AwaitHello().hello().session_number(), 2u);
+  const auto heartbeat = coordinator_->AwaitKind(Request::kHeartbeat);
+  ASSERT_TRUE(heartbeat);
+  ASSERT_TRUE(coordinator_->Await([&](const Request& message) {
+    return message.heartbeat().sequence() >= heartbeat->heartbeat().sequence() + 30;
+  }));
+  EXPECT_EQ(hellos, 3);
 }
 
 TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {

@@ -169,6 +169,43 @@ TEST(SessionTest, AnOlderIncarnationIsRefused) {
   EXPECT_TRUE(h.connected(worker));
 }
 
+// As over a connection that a network has held up.
+TEST(SessionTest, AHelloThatIsOlderThanWhatItsWorkerHasSaidSinceIsRefused) {
+  Harness h;
+  FakeWorker& worker = h.AddWorker("node1");
+  uint64_t session = 900;
+  const auto say = [&](v1::OpenSessionRequest message) {
+    v1::StateEvent event;
+    event.mutable_session_message()->set_session_id(session);
+    *event.mutable_session_message()->mutable_message() = std::move(message);
+    h.outcome.clear();
+    h.Call(event);
+    return !h.outcome.empty() && h.outcome.back().find("came first") != std::string::npos;
+  };
+  const auto refuses = [&](uint64_t number) {
+    v1::OpenSessionRequest hello = worker.Hello();
+    hello.mutable_hello()->set_session_number(number);
+    ++session;
+    return say(hello);
+  };
+  v1::OpenSessionRequest heartbeat;
+  heartbeat.mutable_fence()->CopyFrom(worker.Hello().fence());
+  heartbeat.mutable_heartbeat()->set_sequence(1);
+  EXPECT_FALSE(refuses(5));
+  // Nobody knows yet whether the first one's Welcome arrives.
+  EXPECT_FALSE(refuses(5));
+  EXPECT_TRUE(refuses(4));
+  session = 902;
+  say(heartbeat);
+  EXPECT_TRUE(refuses(5));
+  EXPECT_FALSE(refuses(6));
+  // A worker that counts none, and one that was started anew.
+  EXPECT_FALSE(refuses(0));
+  EXPECT_FALSE(refuses(7));
+  worker.Reboot(true);
+  EXPECT_FALSE(refuses(1));
+}
+
 TEST(SessionTest, TwoHostsCannotShareAnIdentity) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");

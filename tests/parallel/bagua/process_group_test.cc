@@ -267,8 +267,8 @@ MESHRUN_RANK_FUNCTION(given_store) {
   init_process_group(store);
   EXPECT_EQ(sum_of_ranks(new_group(Ranks{0, 1}).get_global_communicator()), 1);
   EXPECT_GT(store->getNumKeys(), 0);
-  EXPECT_TRUE(store->check(
-      {fmt::format("group/bagua/1/global/2-{:016x}/ucx/0", Fingerprint("0,1"))}))
+  EXPECT_TRUE(
+      store->check({fmt::format("group/bagua/1/global/2-{:016x}/ucx/0", Fingerprint("0,1"))}))
       << "addresses are in the store";
   DistributedManager::cleanup(true);
 }
