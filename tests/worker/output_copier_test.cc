@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <string>
+#include <thread>
 
 #include "core/os/files.h"
 #include "tests/worker/support/processes.h"
@@ -115,6 +116,29 @@ TEST_F(OutputCopierTest, BeyondItsLimitTheOldestBytesGo) {
   ASSERT_TRUE(kept.ok()) << kept.status();
   EXPECT_GE(kept->size(), kLimit / 2);
   EXPECT_EQ(*kept, text.substr(offset));
+}
+
+TEST_F(OutputCopierTest, WhatIsWrittenWhileAReaderLooksForTheEndIsNotTakenForLost) {
+  constexpr int kBytes = 200'000;
+  const std::string path = directory_ / "0";
+  const os::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  auto log = LogFile::Open(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  std::thread writer([&] {
+    for (int i = 0; i < kBytes; ++i) EXPECT_EQ(::write(file.get(), "x", 1), 1);
+  });
+  uint64_t offset = 0;
+  uint64_t passed_over = 0;
+  while (offset < kBytes) {
+    const uint64_t before = offset;
+    const auto data = log->Read(&offset, 1 << 16);
+    passed_over += offset - before;
+    if (!data.ok()) break;
+    offset += data->size();
+  }
+  writer.join();
+  EXPECT_EQ(passed_over, 0u);
+  EXPECT_EQ(offset, static_cast<uint64_t>(kBytes));
 }
 
 TEST_F(OutputCopierTest, ReadersPassOverBytesThatTheDiskHadNoRoomFor) {

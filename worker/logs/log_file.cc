@@ -22,16 +22,20 @@ uint64_t LogFile::Size() const {
 }
 
 uint64_t LogFile::FirstKept(uint64_t offset) const {
+  // Asked first: what is written between the two calls is there.
+  const uint64_t size = Size();
   const off_t data = ::lseek(file_.get(), static_cast<off_t>(offset), SEEK_DATA);
   if (data >= 0) return static_cast<uint64_t>(data);
   // ENXIO: nothing but a hole up to the end. Anything else: the file system knows no holes.
-  return errno == ENXIO ? std::max(offset, Size()) : offset;
+  return errno == ENXIO ? std::max(offset, size) : offset;
 }
 
 absl::StatusOr<std::string> LogFile::Read(uint64_t* offset, size_t most) const {
   while (true) {
     *offset = FirstKept(*offset);
     const off_t hole = ::lseek(file_.get(), static_cast<off_t>(*offset), SEEK_HOLE);
+    // The end of the file, which another hole may follow.
+    if (hole < 0 && errno == ENXIO) return std::string();
     size_t room = most;
     if (hole > static_cast<off_t>(*offset)) {
       room = std::min(most, static_cast<size_t>(hole) - *offset);
