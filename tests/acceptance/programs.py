@@ -18,8 +18,9 @@ def tested(label, chosen, by_bazel=False, timeout=1800):
     """What a GoogleTest program says of the tests whose names match. Within tools/test: by Bazel, which has run it.
     by_bazel: always, since the program needs its runfiles."""
     if by_bazel or skip_soak():
-        done = subprocess.run(bazel("test", "--noshow_progress", *cuda_flags(), label), cwd=ROOT, capture_output=True,
-                              text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        # Whoever names a long test means it.
+        done = subprocess.run(bazel("test", "--noshow_progress", "--test_tag_filters=", *cuda_flags(), label), cwd=ROOT,
+                              capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
         logs = subprocess.run(bazel("info", *cuda_flags(), "bazel-testlogs"), cwd=ROOT, capture_output=True, text=True,
                               check=True).stdout.strip()
         log = pathlib.Path(logs, *label[2:].split(":"), "test.log")

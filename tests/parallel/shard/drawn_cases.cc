@@ -109,8 +109,7 @@ void for_each_drawn_case(int64_t draws, const CaseCheck& check) {
   }
 }
 
-void run_drawn_cases(const std::string& function, int world) {
-  std::vector<Variables> ranks = env_ranks(world);
+void run_drawn_cases(const std::string& function, std::vector<Variables> ranks, RankStart start) {
   for (Variables& variables : ranks) {
     for (const char* name : {"MESHRUN_SHARD_CASES", "MESHRUN_SHARD_FAMILY", "MESHRUN_TEST_SEED",
                              "MESHRUN_TEST_WHOLE", "MESHRUN_SHARD_VERBOSE"}) {
@@ -118,7 +117,7 @@ void run_drawn_cases(const std::string& function, int world) {
     }
     variables["MESHRUN_SHARD_STRICT"] = "1";
   }
-  expect_success(run_ranks(function, ranks, std::chrono::minutes(90)));
+  expect_success(run_ranks(function, ranks, std::chrono::minutes(90), start));
 }
 
 at::Tensor whole_of(const at::Tensor& tensor) {

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "c10/core/Device.h"
 #include "parallel/shard/tensor/shard_mesh.h"
 #include "tests/parallel/shard/operator_cases.h"
+#include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
 
@@ -27,8 +29,9 @@ using CaseCheck = std::function<void(const OperatorCase& drawn, Draw& draw,
 // Calls `check` with `draws` cases of each family, on two meshes of the world in turn, until one
 // fails. For a rank of a world.
 void for_each_drawn_case(int64_t draws, const CaseCheck& check);
-// Runs a registered rank function that does so in a world of ranks; no operator may lack a rule.
-void run_drawn_cases(const std::string& function, int world);
+// Runs a registered rank function that does so in a world of `ranks`; no operator may lack a rule.
+void run_drawn_cases(const std::string& function, std::vector<Variables> ranks,
+                     RankStart start = RankStart::kForkAtMain);
 
 // A whole tensor of a plain or sharded one, without history.
 at::Tensor whole_of(const at::Tensor& tensor);

@@ -153,7 +153,7 @@ const bool kDrawn = register_rank_function("second derivatives", [] {
 class SecondDerivativesTest : public testing::TestWithParam<int> {};
 
 TEST_P(SecondDerivativesTest, EqualLibTorchsOnTheWholeTensors) {
-  run_drawn_cases("second derivatives", GetParam());
+  run_drawn_cases("second derivatives", env_ranks(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, SecondDerivativesTest, testing::Values(1, 2, 3, 4));
