@@ -28,10 +28,12 @@ constexpr size_t kMostQueued = 4096;
 class SessionStream
     : public grpc::ClientBidiReactor<v1::OpenSessionRequest, v1::OpenSessionResponse> {
  public:
-  SessionStream(Session& session, EventLoop& loop) : session_(session), loop_(loop) {}
+  SessionStream(Session& session, EventLoop& loop, std::shared_ptr<v1::SessionService::Stub> stub,
+                uint32_t attempt)
+      : session_(session), loop_(loop), stub_(std::move(stub)), attempt_(attempt) {}
 
-  void Begin(v1::SessionService::Stub& stub) {
-    stub.async()->OpenSession(&context_, this);
+  void Begin() {
+    stub_->async()->OpenSession(&context_, this);
     // This hold lets writes start outside of gRPC's reactions until reading has ended.
     AddHold();
     StartRead(&incoming_);
@@ -48,7 +50,25 @@ class SessionStream
     queue_.push_back(std::move(message));
     Pump();
   }
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() {
+    is_cancelled_ = true;
+    context_.TryCancel();
+  }
+  // Another number's stream, or another of its number, is the session: nobody misses this one.
+  void Supersede() {
+    is_superseded_ = true;
+    Cancel();
+  }
+  // What check_welcome says of the coordinator that it reached.
+  void Refuse(absl::Status why) {
+    refused_ = std::move(why);
+    Cancel();
+  }
+  bool is_cancelled() const { return is_cancelled_; }
+  bool is_superseded() const { return is_superseded_; }
+  const absl::Status& refused() const { return refused_; }
+  const v1::SessionService::Stub* stub() const { return stub_.get(); }
+  uint32_t attempt() const { return attempt_; }
   std::chrono::steady_clock::time_point began() const { return began_; }
   // CLOCK_BOOTTIME.
   std::chrono::nanoseconds hello_sent() const { return hello_sent_; }
@@ -97,6 +117,8 @@ class SessionStream
 
   Session& session_;
   EventLoop& loop_;
+  const std::shared_ptr<v1::SessionService::Stub> stub_;
+  const uint32_t attempt_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   const std::chrono::nanoseconds hello_sent_ = os::BootTimeNow();
   grpc::ClientContext context_;
@@ -106,6 +128,9 @@ class SessionStream
   bool reading_ended_ = false;
   bool half_close_ = false;
   bool writes_done_ = false;
+  bool is_cancelled_ = false;
+  bool is_superseded_ = false;
+  absl::Status refused_;
 };
 
 Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
@@ -113,7 +138,10 @@ Session::Session(EventLoop& loop, std::shared_ptr<rpc::RenewedChannel> channel,
     : loop_(loop),
       stub_(std::move(channel)),
       incarnation_(incarnation),
-      handler_(std::move(handler)) {}
+      handler_(std::move(handler)),
+      number_(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count())) {}
 
 Session::~Session() = default;
 
@@ -124,30 +152,51 @@ void Session::Start(std::chrono::nanoseconds contact) {
   OnTick();
 }
 
-void Session::Connect(bool is_beside) {
+void Session::Connect() {
+  loop_.Cancel(reconnect_);
+  loop_.Cancel(beside_);
   if (closing_ || open()) return;
   if (const absl::Status usable = handler_.check_address(); !usable.ok()) {
     OnDone(nullptr, usable);
     return;
   }
-  if (!is_beside) ++number_;
-  SessionStream& stream = *streams_.emplace_back(std::make_unique<SessionStream>(*this, loop_));
-  stream.Begin(*stub_.Get());
+  if (number_is_welcomed_ || !connecting()) {
+    for (const auto& older : streams_) older->Supersede();
+    ++number_;
+    attempt_ = 0;
+    number_is_welcomed_ = false;
+  }
+  SessionStream& stream = *streams_.emplace_back(
+      std::make_unique<SessionStream>(*this, loop_, stub_.Get(), ++attempt_));
+  stream.Begin();
   v1::OpenSessionRequest message;
   *message.mutable_hello() = handler_.hello();
   message.mutable_hello()->set_session_number(number_);
+  message.mutable_hello()->set_attempt(attempt_);
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
   stream.Write(std::move(message));
-  loop_.Cancel(beside_);
   beside_ = loop_.After(std::max<std::chrono::nanoseconds>(kLeastBeside, lease_ / 5),
                         [this] { ConnectBeside(); });
 }
 
 void Session::ConnectBeside() {
-  if (open() || std::chrono::steady_clock::now() >= hurry_until_) return;
+  if (closing_ || open() || std::chrono::steady_clock::now() >= hurry_until_) return;
+  const auto stub = stub_.Get();
+  if (std::none_of(streams_.begin(), streams_.end(),
+                   [&](const auto& stream) { return stream->stub() == stub.get(); })) {
+    Connect();
+    return;
+  }
+  // Another channel takes the time to read its certificate.
   stub_.Replace();
-  beside_ = loop_.After(kFirstBackoff, [this] { Connect(true); });
+  beside_ = loop_.After(kFirstBackoff, [this] { ConnectBeside(); });
+}
+
+bool Session::connecting() const {
+  return std::any_of(streams_.begin(), streams_.end(), [this](const auto& stream) {
+    return stream.get() != open_ && !stream->is_cancelled();
+  });
 }
 
 void Session::Send(v1::OpenSessionRequest message) {
@@ -158,8 +207,9 @@ void Session::Send(v1::OpenSessionRequest message) {
 }
 
 void Session::OnMessage(SessionStream& stream, v1::OpenSessionResponse message) {
-  // Another one was first, and this one has been cancelled.
-  if (open() && open_ != &stream) return;
+  // To the coordinator the highest attempt is the session.
+  const bool may_open = message.has_welcome() && (!open() || stream.attempt() > open_->attempt());
+  if (&stream != open_ && (stream.is_cancelled() || (open() && !may_open))) return;
   if (message.fence().term() < term_) {
     log::Warning("ignored a message of an older coordinator",
                  {{"its_term", message.fence().term()}, {"known_term", term_}});
@@ -168,9 +218,8 @@ void Session::OnMessage(SessionStream& stream, v1::OpenSessionResponse message) 
   }
   if (message.has_welcome()) {
     // A stranger's words renew nothing.
-    stranger_ = handler_.check_welcome(message.welcome());
-    if (!stranger_.ok()) {
-      stream.Cancel();
+    if (absl::Status stranger = handler_.check_welcome(message.welcome()); !stranger.ok()) {
+      stream.Refuse(std::move(stranger));
       return;
     }
   }
@@ -197,10 +246,12 @@ void Session::OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& me
   if (welcome.has_lease()) lease_ = FromProto(welcome.lease());
   if (welcome.has_heartbeat_interval())
     heartbeat_interval_ = FromProto(welcome.heartbeat_interval());
+  if (open() && open_ != &stream) open_->Supersede();
   open_ = &stream;
-  for (const auto& other : streams_) {
-    if (other.get() != open_) other->Cancel();
-  }
+  number_is_welcomed_ = true;
+  // The coordinator ends those that come too late, or makes one of them the session.
+  hurry_until_ = Time();
+  loop_.Cancel(reconnect_);
   heartbeats_sent_.clear();
   contact_ = std::max(contact_, stream.hello_sent());
   backoff_ = std::chrono::nanoseconds(0);
@@ -216,13 +267,16 @@ void Session::OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& me
 
 void Session::OnTick() {
   tick_ = loop_.After(heartbeat_interval_, [this] { OnTick(); });
-  if (open()) {
-    SendHeartbeat();
-    return;
-  }
+  SendHeartbeat();
   const auto now = std::chrono::steady_clock::now();
   for (const auto& stream : streams_) {
-    if (now - stream->began() > lease_) LeaveConnection(*stream);
+    if (stream.get() == open_ || stream->is_cancelled() || now - stream->began() <= lease_)
+      continue;
+    if (open()) {
+      stream->Supersede();
+    } else {
+      LeaveConnection(*stream);
+    }
   }
 }
 
@@ -267,32 +321,33 @@ void Session::Drain() {
   if (!std::exchange(draining_, true)) SendHeartbeat();
 }
 
-void Session::OnDone(const SessionStream* stream, const absl::Status& end) {
+void Session::OnDone(const SessionStream* stream, absl::Status status) {
   // Else check_address refuses, whose reason may pass.
   const bool was_asked = stream != nullptr;
   const bool was_open = was_asked && stream == open_;
+  const bool was_superseded = was_asked && stream->is_superseded();
+  if (was_asked && !stream->refused().ok()) status = stream->refused();
   if (was_open) open_ = nullptr;
   std::erase_if(streams_, [stream](const auto& one) { return one.get() == stream; });
   if (closing_) {
     if (streams_.empty() && on_closed_) std::exchange(on_closed_, nullptr)();
     return;
   }
-  if (open()) return;
-  const absl::Status status = stranger_.ok() ? end : std::exchange(stranger_, absl::OkStatus());
+  if (open() || was_superseded) return;
   if ((was_asked && status.code() == absl::StatusCode::kPermissionDenied) ||
       status.code() == absl::StatusCode::kFailedPrecondition ||
       status.code() == absl::StatusCode::kInvalidArgument) {
     if (handler_.on_refused(status)) return;
   }
   if (was_asked) stub_.OnEnd(status);
-  if (!was_open && !streams_.empty()) return;
   // Logged once per kind of error, not once per attempt.
   if (const std::string error(status.message()); was_open || error != last_error_) {
     last_error_ = error;
     log::Warning("no session with the coordinator: trying again", {{"error", status}});
   }
   backoff_ = std::clamp<std::chrono::nanoseconds>(backoff_ * 3 / 2, kFirstBackoff, kLongestBackoff);
-  loop_.After(backoff_, [this] { Connect(); });
+  loop_.Cancel(reconnect_);
+  reconnect_ = loop_.After(backoff_, [this] { Connect(); });
 }
 
 void Session::Close(std::chrono::nanoseconds timeout, std::function<void()> on_closed) {

@@ -9,7 +9,7 @@
 // The while is a part of the lease: a network that loses much holds one TCP connection up for seconds
 // while others pass. What follows a silence is said over another connection. If that is held up too,
 // the Hello goes over further ones beside it until the lease is over; the first to be welcomed is the
-// session, and the others are cancelled.
+// session. Another one may be welcomed after it, which the coordinator then takes for the session.
 //
 // No messages are kept while the session is not open: the next Hello carries the whole state.
 #pragma once
@@ -77,12 +77,14 @@ class Session {
   friend class SessionStream;
   using Time = std::chrono::steady_clock::time_point;
 
-  // `is_beside`: the Hello of a session that another stream has said already.
-  void Connect(bool is_beside = false);
+  void Connect();
+  // In a hurry: says Hello over another connection too.
   void ConnectBeside();
+  // Whether a stream is under way that may become the session.
+  bool connecting() const;
   void OnMessage(SessionStream& stream, v1::OpenSessionResponse message);
   // `stream` is null where none could begin.
-  void OnDone(const SessionStream* stream, const absl::Status& status);
+  void OnDone(const SessionStream* stream, absl::Status status);
   void OnTick();
   // The next stream goes over another connection.
   void LeaveConnection(SessionStream& stream);
@@ -98,9 +100,12 @@ class Session {
   const uint64_t incarnation_;
   Handler handler_;
   std::vector<std::unique_ptr<SessionStream>> streams_;
-  // The one among them that has been welcomed and has not ended.
+  // The one among them that was welcomed last, until it ends.
   SessionStream* open_ = nullptr;
-  uint64_t number_ = 0;
+  // Of Hello. Above those of a daemon that had this incarnation before, from a copy of its state.
+  uint64_t number_;
+  uint32_t attempt_ = 0;
+  bool number_is_welcomed_ = false;
   uint64_t term_ = 0;
   uint64_t sequence_ = 0;
   std::chrono::nanoseconds lease_{std::chrono::seconds(5)};
@@ -115,9 +120,8 @@ class Session {
   EventLoop::TimerId tick_ = 0;
   EventLoop::TimerId silence_ = 0;
   EventLoop::TimerId beside_ = 0;
+  EventLoop::TimerId reconnect_ = 0;
   std::string last_error_;
-  // Why check_welcome ended the stream; OK: it did not.
-  absl::Status stranger_;
   bool draining_ = false;
   bool closing_ = false;
   std::function<void()> on_closed_;

@@ -63,10 +63,11 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
           hello.node_id(), record.name(), node.address(), hello.name(), address));
     }
     // What such a Hello says of the generations that run there is out of date.
-    const bool late = hello.session_number() < node.session_number ||
-                      (hello.session_number() == node.session_number && node.session_confirmed);
-    if (incarnation == record.incarnation() && hello.session_number() != 0 && late) {
-      return absl::AbortedError("a Hello of this worker over another connection came first");
+    const bool is_late = hello.session_number() < node.session_number ||
+                         (hello.session_number() == node.session_number &&
+                          (node.session_confirmed || hello.attempt() < node.attempt));
+    if (incarnation == record.incarnation() && hello.session_number() != 0 && is_late) {
+      return absl::AbortedError("a newer Hello of this worker came over another connection");
     }
     if (node.session_id != 0) {
       sessions_.erase(node.session_id);
@@ -93,6 +94,7 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
   *record.mutable_last_seen_at() = ToProtoTimestamp(context_.wall);
   node.session_id = session_id;
   node.session_number = hello.session_number();
+  node.attempt = hello.attempt();
   node.session_confirmed = false;
   sessions_[session_id] = node.id();
   leases_.Set(node.id(), context_.now + context_.lease);

@@ -29,8 +29,9 @@ struct Node {
   v1::Node record;
   // 0: not connected.
   uint64_t session_id = 0;
-  // Hello.session_number, and whether anything has followed that Hello.
+  // Hello's, and whether anything has followed that Hello.
   uint64_t session_number = 0;
+  uint32_t attempt = 0;
   bool session_confirmed = false;
   // Jobs with a member here that has not ended, or is leaving: one entry for each.
   std::multiset<std::string> jobs;

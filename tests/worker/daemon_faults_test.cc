@@ -8,6 +8,9 @@
 #include <atomic>
 #include <filesystem>
 #include <latch>
+#include <map>
+#include <memory>
+#include <vector>
 
 #include "core/os/files.h"
 #include "meshrun/v1/supervisor.pb.h"
@@ -49,6 +52,36 @@ class DaemonFaultsTest : public DaemonTest {
     EXPECT_EQ(testing::AwaitExit(daemon_), 0);
     daemon_ = -1;
   }
+
+  // Starts a daemon whose Hellos of these numbers, counted from 1, are not read before Release.
+  FakeCoordinator& HoldHellos(std::vector<int> numbers) {
+    coordinator_->Shutdown();
+    for (const int number : numbers) held_->try_emplace(number, 1);
+    // A Hello may come while the test ends.
+    coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{
+        .address = CoordinatorAddress(), .before_welcome = [hellos = hellos_, held = held_] {
+          const auto it = held->find(++*hellos);
+          if (it != held->end()) it->second.wait();
+        }});
+    StartDaemon();
+    return *coordinator_;
+  }
+  void Release(int number) { held_->at(number).count_down(); }
+  int hellos() const { return *hellos_; }
+  // For longer than a session may be silent.
+  void ExpectHeartbeats() {
+    coordinator_->Forget();
+    const auto heartbeat = coordinator_->AwaitKind(Request::kHeartbeat);
+    ASSERT_TRUE(heartbeat);
+    EXPECT_TRUE(coordinator_->Await([&](const Request& message) {
+      return message.heartbeat().sequence() >= heartbeat->heartbeat().sequence() + 25;
+    }));
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<int>> hellos_ = std::make_shared<std::atomic<int>>(0);
+  const std::shared_ptr<std::map<int, std::latch>> held_ =
+      std::make_shared<std::map<int, std::latch>>();
 };
 
 TEST_F(DaemonFaultsTest, WhatEndsBetweenHelloAndWelcomeIsTold) {
@@ -83,30 +116,40 @@ TEST_F(DaemonFaultsTest, ASilentSessionBeginsAnewWithinItsLease) {
 
 // The connection after it may be held up as well.
 TEST_F(DaemonFaultsTest, AfterASilenceAHelloThatIsNotAnsweredIsSaidOverAnotherConnectionBesideIt) {
-  coordinator_->Shutdown();
-  std::atomic<int> hellos{0};
-  std::latch over(1);
-  coordinator_ = std::make_unique<FakeCoordinator>(
-      FakeCoordinator::Options{.address = CoordinatorAddress(), .before_welcome = [&] {
-                                 if (++hellos == 2) over.wait();
-                               }});
-  StartDaemon();
-  EXPECT_EQ(AwaitHello().hello().session_number(), 1u);
-  ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
+  FakeCoordinator& coordinator = HoldHellos({2});
+  const v1::Hello first = AwaitHello().hello();
+  EXPECT_EQ(first.attempt(), 1u);
+  ASSERT_TRUE(coordinator.AwaitKind(Request::kHeartbeat));
   const auto began = std::chrono::steady_clock::now();
-  coordinator_->FallSilent();
-  EXPECT_EQ(AwaitHello().hello().session_number(), 2u);
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(4500));
-  EXPECT_EQ(hellos, 3);
-  // The one that came too late changes nothing.
-  over.count_down();
-  EXPECT_EQ(AwaitHello().hello().session_number(), 2u);
-  const auto heartbeat = coordinator_->AwaitKind(Request::kHeartbeat);
-  ASSERT_TRUE(heartbeat);
-  ASSERT_TRUE(coordinator_->Await([&](const Request& message) {
-    return message.heartbeat().sequence() >= heartbeat->heartbeat().sequence() + 30;
-  }));
-  EXPECT_EQ(hellos, 3);
+  coordinator.FallSilent();
+  const v1::Hello third = AwaitHello().hello();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(4500));
+  EXPECT_EQ(third.session_number(), first.session_number() + 1);
+  EXPECT_EQ(third.attempt(), 2u);
+  // The other one's Welcome comes too late to matter.
+  Release(2);
+  const v1::Hello second = AwaitHello().hello();
+  EXPECT_EQ(second.session_number(), third.session_number());
+  EXPECT_EQ(second.attempt(), 1u);
+  ExpectHeartbeats();
+  EXPECT_EQ(hellos(), 3);
+}
+
+TEST_F(DaemonFaultsTest, OfTwoHellosTheLaterOneIsTheSessionAlsoWhereBothAreWelcomed) {
+  FakeCoordinator& coordinator = HoldHellos({2, 3});
+  AwaitHello();
+  ASSERT_TRUE(coordinator.AwaitKind(Request::kHeartbeat));
+  coordinator.FallSilent();
+  EXPECT_TRUE(Eventually([&] { return hellos() == 3; }));
+  Release(2);
+  EXPECT_EQ(AwaitHello().hello().attempt(), 1u);
+  ExpectHeartbeats();
+  Release(3);
+  EXPECT_EQ(AwaitHello().hello().attempt(), 2u);
+  // Over the last one that was welcomed.
+  EXPECT_TRUE(Prepare(PrepareFor("exit 0")).ok());
+  ExpectHeartbeats();
+  EXPECT_EQ(hellos(), 3);
 }
 
 TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {

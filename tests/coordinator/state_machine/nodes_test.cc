@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +11,10 @@
 namespace meshrun::coordinator::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(IdentityTest, ACopyOfAStateDirectoryOnAnotherMachineTakesNobodysPlace) {
   Harness h;
@@ -173,37 +177,45 @@ TEST(SessionTest, AnOlderIncarnationIsRefused) {
 TEST(SessionTest, AHelloThatIsOlderThanWhatItsWorkerHasSaidSinceIsRefused) {
   Harness h;
   FakeWorker& worker = h.AddWorker("node1");
-  uint64_t session = 900;
-  const auto say = [&](v1::OpenSessionRequest message) {
+  const auto say = [&](uint64_t session, v1::OpenSessionRequest message) {
     v1::StateEvent event;
     event.mutable_session_message()->set_session_id(session);
     *event.mutable_session_message()->mutable_message() = std::move(message);
     h.outcome.clear();
     h.Call(event);
-    return !h.outcome.empty() && h.outcome.back().find("came first") != std::string::npos;
+    return fmt::format("{}", fmt::join(h.outcome, "; "));
   };
-  const auto refuses = [&](uint64_t number) {
-    v1::OpenSessionRequest hello = worker.Hello();
-    hello.mutable_hello()->set_session_number(number);
-    ++session;
-    return say(hello);
+  const auto hello = [&](uint64_t session, uint64_t number, uint32_t attempt,
+                         bool draining = false) {
+    v1::OpenSessionRequest message = worker.Hello();
+    message.mutable_hello()->set_session_number(number);
+    message.mutable_hello()->set_attempt(attempt);
+    message.mutable_hello()->set_draining(draining);
+    return say(session, message);
   };
-  v1::OpenSessionRequest heartbeat;
-  heartbeat.mutable_fence()->CopyFrom(worker.Hello().fence());
-  heartbeat.mutable_heartbeat()->set_sequence(1);
-  EXPECT_FALSE(refuses(5));
+  const auto heartbeat = [&](uint64_t session) {
+    v1::OpenSessionRequest message;
+    message.mutable_fence()->CopyFrom(worker.Hello().fence());
+    message.mutable_heartbeat()->set_sequence(1);
+    return say(session, message);
+  };
+  const auto refused = HasSubstr("came over another connection");
+  EXPECT_THAT(hello(901, 5, 1), Not(refused));
   // Nobody knows yet whether the first one's Welcome arrives.
-  EXPECT_FALSE(refuses(5));
-  EXPECT_TRUE(refuses(4));
-  session = 902;
-  say(heartbeat);
-  EXPECT_TRUE(refuses(5));
-  EXPECT_FALSE(refuses(6));
+  EXPECT_THAT(hello(902, 5, 2, true), AllOf(Not(refused), HasSubstr("a newer session")));
+  EXPECT_THAT(hello(903, 5, 1), refused);
+  EXPECT_THAT(hello(904, 4, 9), refused);
+  // They change nothing.
+  EXPECT_EQ(h.node(worker).state(), v1::NODE_STATE_DRAINING);
+  EXPECT_THAT(heartbeat(902), HasSubstr("heartbeat_reply"));
+  EXPECT_THAT(hello(905, 5, 3), refused);
+  EXPECT_THAT(heartbeat(902), HasSubstr("heartbeat_reply"));
+  EXPECT_THAT(hello(906, 6, 1), Not(refused));
   // A worker that counts none, and one that was started anew.
-  EXPECT_FALSE(refuses(0));
-  EXPECT_FALSE(refuses(7));
+  EXPECT_THAT(hello(907, 0, 0), Not(refused));
+  EXPECT_THAT(hello(908, 7, 1), Not(refused));
   worker.Reboot(true);
-  EXPECT_FALSE(refuses(1));
+  EXPECT_THAT(hello(909, 1, 1), Not(refused));
 }
 
 TEST(SessionTest, TwoHostsCannotShareAnIdentity) {

@@ -67,7 +67,9 @@ const bool kRegistered = register_rank_function("operators", [] {
 
 class OperatorsTest : public testing::TestWithParam<int> {};
 
-TEST_P(OperatorsTest, EqualLibTorchsOnTheWholeTensors) { run_drawn_cases("operators", env_ranks(GetParam())); }
+TEST_P(OperatorsTest, EqualLibTorchsOnTheWholeTensors) {
+  run_drawn_cases("operators", env_ranks(GetParam()));
+}
 
 INSTANTIATE_TEST_SUITE_P(Worlds, OperatorsTest, testing::Values(1, 2, 3, 4));
 

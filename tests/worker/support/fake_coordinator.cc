@@ -79,6 +79,8 @@ grpc::Status FakeCoordinator::OpenSession(
   }
   MutexLock lock(mu_);
   if (stream_ == stream) stream_ = nullptr;
+  // The next one may lie there.
+  if (silent_ == stream) silent_ = nullptr;
   return grpc::Status::OK;
 }
 
@@ -151,6 +153,11 @@ FakeCoordinator::Upload FakeCoordinator::AwaitUpload(
 void FakeCoordinator::FallBehind() {
   MutexLock lock(mu_);
   falls_behind_ = true;
+}
+
+void FakeCoordinator::Forget() {
+  MutexLock lock(mu_);
+  received_.clear();
 }
 
 void FakeCoordinator::FallSilent() {

@@ -63,6 +63,8 @@ class FakeCoordinator : public v1::SessionService::Service {
   void FallBehind();
   // The session that is open now gets no answers any more.
   void FallSilent();
+  // What has come and nobody has awaited.
+  void Forget();
 
   // Calls of the store that have come, and the fence of the last.
   int store_calls() const;
