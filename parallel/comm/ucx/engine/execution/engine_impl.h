@@ -72,17 +72,20 @@ class Engine::Impl {
   // what tells the other members may still wait for a connection.
   static constexpr int kSleepsAfterFailure = 10;
   // After its work the progress thread sleeps in naps of kNap for kNapping. Meanwhile a submission
-  // need not wake it.
+  // need not wake it. Beside callers that wait for what they submit its naps are longer: each takes
+  // the core of such a caller for some 20 us when it ends.
   static constexpr std::chrono::microseconds kNap{100};
+  static constexpr std::chrono::microseconds kLongNap{500};
   static constexpr SteadyNanos kNapping{1'000'000};
   // A waiting caller yields so often before it sleeps, while the progress thread ends its round.
   static constexpr int kYieldsForProgress = 20;
 
   enum class ProgressOwner : uint8_t { kNobody, kCaller, kThread };
   // Of the progress thread, on thread_cv_. kNone: it is awake, or on its way, and looks by itself.
-  enum class Rest : uint8_t { kNone, kNap, kWait };
-  // kSoon: a caller may wait for the operation at once, so a nap is not cut short.
-  enum class Urgency : uint8_t { kNow, kSoon };
+  enum class Rest : uint8_t { kNone, kNap, kLongNap, kWait };
+  // kSoon: a caller may wait for the operation at once, so no nap is cut short. kLeft: a caller that
+  // drove it has gone, so a long one is.
+  enum class Urgency : uint8_t { kNow, kLeft, kSoon };
   struct GroupState {
     AddressBook* book;
     int look_ups = 0;  // calls of the book under way
@@ -144,7 +147,8 @@ class Engine::Impl {
   void call_thread(Urgency urgency) MESHRUN_REQUIRES(mu_);
   // Something was posted, or actions are waiting: the thread that must see it does.
   void notice(Urgency urgency = Urgency::kNow) MESHRUN_REQUIRES(mu_);
-  // The progress thread has nothing to do. Whether it slept until it was called.
+  // The progress thread has nothing to do. Whether it slept until it was called, or callers drove
+  // meanwhile.
   bool rest(SteadyNanos naps_until) MESHRUN_REQUIRES(mu_);
   void run_thread() MESHRUN_EXCLUDES(mu_);
 
@@ -174,6 +178,9 @@ class Engine::Impl {
   bool caller_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   bool thread_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   Rest thread_rest_ MESHRUN_GUARDED_BY(mu_) = Rest::kNone;
+  // How often callers began to drive, ever and until the last rest began.
+  int64_t caller_drives_ MESHRUN_GUARDED_BY(mu_) = 0;
+  int64_t seen_caller_drives_ MESHRUN_GUARDED_BY(mu_) = 0;
   int64_t wake_ups_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;

@@ -87,6 +87,7 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
       continue;
     }
     progress_owner_ = ProgressOwner::kCaller;
+    ++caller_drives_;
     actions = drive(ProgressOwner::kCaller, blocked, deadline, is_over);
     progress_owner_ = ProgressOwner::kNobody;
     if (actions.empty() || is_over()) continue;
@@ -205,7 +206,7 @@ void Engine::Impl::hand_on() {
   if (parked_callers_ > 0) {
     callers_cv_.NotifyOne();
   } else if (callers_ == 0 && needs_thread()) {
-    call_thread(Urgency::kSoon);
+    call_thread(Urgency::kLeft);
   }
 }
 
@@ -218,6 +219,7 @@ void Engine::Impl::call_thread(Urgency urgency) {
   if (thread_rest_ == Rest::kNone) return;
   const bool is_urgent = urgency == Urgency::kNow || sleeps_left_ > 0 || has_deferred_;
   if (thread_rest_ == Rest::kNap && !is_urgent) return;
+  if (thread_rest_ == Rest::kLongNap && !is_urgent && urgency == Urgency::kSoon) return;
   thread_rest_ = Rest::kNone;
   ++wake_ups_;
   thread_cv_.NotifyOne();
@@ -236,14 +238,15 @@ void Engine::Impl::notice(Urgency urgency) {
 
 bool Engine::Impl::rest(SteadyNanos naps_until) {
   const bool is_nap = clock_.SteadyNow() < naps_until;
-  thread_rest_ = is_nap ? Rest::kNap : Rest::kWait;
+  const bool is_long = std::exchange(seen_caller_drives_, caller_drives_) != caller_drives_;
+  thread_rest_ = !is_nap ? Rest::kWait : is_long ? Rest::kLongNap : Rest::kNap;
   if (is_nap) {
-    thread_cv_.WaitUntil(mu_, std::chrono::steady_clock::now() + kNap);
+    thread_cv_.WaitUntil(mu_, std::chrono::steady_clock::now() + (is_long ? kLongNap : kNap));
   } else {
     thread_cv_.Wait(mu_);
   }
   thread_rest_ = Rest::kNone;
-  return !is_nap;
+  return !is_nap || seen_caller_drives_ != caller_drives_;
 }
 
 void Engine::Impl::run_thread() {
