@@ -15,6 +15,7 @@ namespace {
 
 constexpr milliseconds kFirstBackoff(20);
 constexpr seconds kLongestBackoff(1);
+constexpr seconds kLeastBeside(1);
 
 }  // namespace
 
@@ -45,8 +46,9 @@ void Host::StartDaemon() {
   daemon_up_ = true;
   ++incarnation_;
   stalled_until_ = world_.timeline.now();
-  draining_ = orphaned_ = open_ = false;
-  term_ = 0;
+  draining_ = orphaned_ = number_is_welcomed_ = false;
+  open_ = session_number_ = term_ = 0;
+  hurry_until_ = SteadyNanos(0);
   backoff_ = nanoseconds(0);
   last_heard_ = Now();
   answered_.reset();
@@ -61,8 +63,9 @@ void Host::StartDaemon() {
 
 void Host::EndDaemon(bool tell) {
   if (!daemon_up_) return;
-  DropStream(tell);
-  daemon_up_ = open_ = false;
+  DropStreams(tell);
+  daemon_up_ = false;
+  open_ = 0;
   ++life_;
   deferred_.clear();
 }
@@ -112,9 +115,8 @@ void Host::EndWhenQuiet() {
 
 void Host::BreakSession() {
   WhenAwake([this] {
-    if (stream_ == nullptr) return;
-    DropStream(/*tell=*/true);
-    OnSessionDone();
+    if (attempts_.empty()) return;
+    Leave(open_ != 0 ? open_ : attempts_.back().id);
   });
 }
 
@@ -135,76 +137,117 @@ void Host::RefusePrepare(std::string error, bool bad_command) {
 
 // --- session ---
 
+Host::Attempt* Host::FindAttempt(uint64_t id) {
+  const auto it = std::find_if(attempts_.begin(), attempts_.end(),
+                               [id](const Attempt& attempt) { return attempt.id == id; });
+  return it == attempts_.end() ? nullptr : &*it;
+}
+
 void Host::Connect() {
-  if (!daemon_up_ || stream_ != nullptr) return;
-  stream_began_ = Now();
-  stream_ =
-      world_.coordinator.Open(*this, link, [this, life = life_, id = stream_id_ + 1](auto item) {
+  ++reconnect_;
+  ++beside_;
+  if (!daemon_up_ || open_ != 0) return;
+  if (number_is_welcomed_ || attempts_.empty()) {
+    DropStreams(/*tell=*/true);
+    ++session_number_;
+    last_attempt_ = 0;
+    number_is_welcomed_ = false;
+  }
+  Attempt attempt{.id = ++last_stream_, .number = ++last_attempt_, .began = Now()};
+  attempt.stream = world_.coordinator.Open(
+      *this, link, [this, life = life_, id = attempt.id](auto item) {
         if (life != life_) return;
         WhenAwake([this, id, item = std::move(item)]() mutable { OnItem(id, std::move(item)); });
       });
-  ++stream_id_;
   v1::OpenSessionRequest hello = Hello();
+  hello.mutable_hello()->set_session_number(session_number_);
+  hello.mutable_hello()->set_attempt(attempt.number);
   hello.mutable_fence()->set_term(term_);
   hello.mutable_fence()->set_incarnation(incarnation_);
-  sent_.clear();
-  sent_[0] = Now();
-  stream_->up.Put(std::move(hello));
+  attempt.stream->up.Put(std::move(hello));
+  attempts_.push_back(std::move(attempt));
+  Later(std::max<nanoseconds>(kLeastBeside, world_.coordinator.lease / 5), [this, n = beside_] {
+    if (n == beside_) ConnectBeside();
+  });
 }
 
-void Host::DropStream(bool tell) {
-  if (stream_ == nullptr) return;
+void Host::ConnectBeside() {
+  if (open_ == 0 && Now() < hurry_until_) Connect();
+}
+
+void Host::DropStream(uint64_t id, bool tell) {
+  Attempt* const attempt = FindAttempt(id);
+  if (attempt == nullptr) return;
   if (tell) {
-    stream_->up.Put(absl::CancelledError("the worker has given this session up"));
+    attempt->stream->up.Put(absl::CancelledError("the worker has given this session up"));
   } else {
-    stream_->up.Cut();
+    attempt->stream->up.Cut();
   }
-  stream_->down.Cut();
+  attempt->stream->down.Cut();
   // Not from within its own delivery.
-  world_.timeline.After(nanoseconds(0), [stream = std::move(stream_)] {});
-  stream_ = nullptr;
+  world_.timeline.After(nanoseconds(0), [stream = std::move(attempt->stream)] {});
+  std::erase_if(attempts_, [id](const Attempt& one) { return one.id == id; });
+}
+
+void Host::DropStreams(bool tell) {
+  while (!attempts_.empty()) DropStream(attempts_.back().id, tell);
+}
+
+void Host::Leave(uint64_t id) {
+  DropStream(id, /*tell=*/true);
+  if (id == open_) open_ = 0;
+  if (open_ == 0) OnSessionDone();
 }
 
 void Host::OnItem(uint64_t stream, Wire<v1::OpenSessionResponse>::Item item) {
-  if (stream_ == nullptr || stream != stream_id_) return;
+  const Attempt* const attempt = FindAttempt(stream);
+  if (attempt == nullptr) return;
   if (std::holds_alternative<absl::Status>(item)) {
-    DropStream(/*tell=*/true);
-    OnSessionDone();
+    Leave(stream);
     return;
   }
   const v1::OpenSessionResponse& message = std::get<v1::OpenSessionResponse>(item);
+  if (open_ != 0 && open_ != stream &&
+      !(message.has_welcome() && attempt->number > FindAttempt(open_)->number)) {
+    return;
+  }
   if (message.fence().term() < term_) {
-    DropStream(/*tell=*/true);
-    OnSessionDone();
+    Leave(stream);
     return;
   }
   last_heard_ = Now();
-  // Welcome answers Hello, which has no number.
-  const uint64_t sequence = message.has_welcome() ? 0 : message.heartbeat_reply().sequence();
-  if (const auto sent = sent_.find(sequence);
-      sent != sent_.end() && (message.has_welcome() || message.has_heartbeat_reply())) {
+  if (message.has_welcome()) {
+    answered_ = attempt->began;
+    if (open_ != 0 && open_ != stream) DropStream(open_, /*tell=*/true);
+    open_ = stream;
+    OnWelcome(message);
+    return;
+  }
+  if (const auto sent = sent_.find(message.heartbeat_reply().sequence());
+      sent != sent_.end() && message.has_heartbeat_reply()) {
     answered_ = sent->second;
     sent_.erase(sent_.begin(), std::next(sent));
   }
-  if (message.has_welcome()) {
-    OnWelcome(message);
-  } else if (open_ && !message.has_heartbeat_reply() &&
-             (message.fence().incarnation() == 0 ||
-              message.fence().incarnation() == incarnation_)) {
+  if (open_ != 0 && !message.has_heartbeat_reply() &&
+      (message.fence().incarnation() == 0 || message.fence().incarnation() == incarnation_)) {
     Handle(message);
   }
 }
 
 void Host::OnSessionDone() {
-  open_ = false;
   if (!daemon_up_) return;
   backoff_ = std::clamp<nanoseconds>(backoff_ * 3 / 2, kFirstBackoff, kLongestBackoff);
-  Later(backoff_, [this] { Connect(); });
+  Later(backoff_, [this, n = ++reconnect_] {
+    if (n == reconnect_) Connect();
+  });
 }
 
 void Host::OnWelcome(const v1::OpenSessionResponse& message) {
   term_ = message.fence().term();
-  open_ = true;
+  number_is_welcomed_ = true;
+  hurry_until_ = SteadyNanos(0);
+  ++reconnect_;
+  sent_.clear();
   backoff_ = nanoseconds(0);
   for (const auto& [key, run] : runs_) {
     if (run.started && !run.ended) SendStarted(key);
@@ -228,31 +271,38 @@ void Host::Tick(uint64_t ticks) {
   const bool orphaned = Now() - last_heard_ > options_.orphan_timeout;
   if (orphaned && !orphaned_) StopAll();
   orphaned_ = orphaned;
-  if (stream_ == nullptr) return;
-  if (Now() - std::max(last_heard_, stream_began_) > world_.coordinator.lease) {
-    DropStream(/*tell=*/true);
-    OnSessionDone();
+  const nanoseconds lease = world_.coordinator.lease;
+  const nanoseconds patience =
+      std::min(lease, std::max(lease * 2 / 5, world_.coordinator.heartbeat * 3 / 2));
+  if (open_ != 0 && Now() - last_heard_ >= patience) {
+    hurry_until_ = last_heard_ + lease;
+    Leave(open_);
     return;
   }
   SendHeartbeat();
+  std::vector<uint64_t> old;
+  for (const Attempt& attempt : attempts_) {
+    if (attempt.id != open_ && Now() - attempt.began > lease) old.push_back(attempt.id);
+  }
+  for (const uint64_t id : old) Leave(id);
 }
 
 void Host::SendHeartbeat() {
   v1::OpenSessionRequest message;
   message.mutable_heartbeat()->set_sequence(++sequence_);
   message.mutable_heartbeat()->set_draining(draining_);
-  if (open_) sent_[sequence_] = Now();
+  if (open_ != 0) sent_[sequence_] = Now();
   Send({}, std::move(message));
 }
 
 void Host::Send(const GenerationKey& key, v1::OpenSessionRequest message) {
-  if (!open_) return;
+  if (open_ == 0) return;
   v1::Fence& fence = *message.mutable_fence();
   fence.set_term(term_);
   fence.set_incarnation(incarnation_);
   fence.set_job_id(key.first);
   fence.set_generation(key.second);
-  stream_->up.Put(std::move(message));
+  FindAttempt(open_)->stream->up.Put(std::move(message));
 }
 
 v1::OpenSessionRequest Host::Hello() const {

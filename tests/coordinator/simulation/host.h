@@ -118,6 +118,13 @@ class Host {
     uint64_t ends_as = 0;
   };
   using Runs = std::map<GenerationKey, Run>;
+  // A stream that is the session, or may become it.
+  struct Attempt {
+    uint64_t id = 0;
+    uint32_t number = 0;  // Hello.attempt
+    SteadyNanos began{0};
+    std::shared_ptr<Stream> stream;
+  };
 
   SteadyNanos Now() const;
   // On the daemon's loop: never while it is stopped, never in another life of it.
@@ -128,10 +135,15 @@ class Host {
 
   // --- daemon: session ---
   void Connect();
+  void ConnectBeside();
+  // Drops it; the session begins anew where it was the open one or the last one.
+  void Leave(uint64_t id);
+  Attempt* FindAttempt(uint64_t id);
   void Tick(uint64_t ticks);
   void OnItem(uint64_t stream, Wire<v1::OpenSessionResponse>::Item item);
   void OnSessionDone();
-  void DropStream(bool tell);
+  void DropStream(uint64_t id, bool tell);
+  void DropStreams(bool tell);
   void OnWelcome(const v1::OpenSessionResponse& message);
   v1::OpenSessionRequest Hello() const;
   v1::RunningGeneration Describe(const GenerationKey& key, const Run& run) const;
@@ -179,14 +191,22 @@ class Host {
   uint64_t life_ = 0;
   SteadyNanos stalled_until_{0};
   std::deque<std::function<void()>> deferred_;
-  std::shared_ptr<Stream> stream_;
-  uint64_t stream_id_ = 0;
-  bool open_ = false;
+  std::vector<Attempt> attempts_;
+  uint64_t last_stream_ = 0;
+  // The id of the attempt that is the session; 0: none is.
+  uint64_t open_ = 0;
+  uint64_t session_number_ = 0;
+  uint32_t last_attempt_ = 0;
+  bool number_is_welcomed_ = false;
+  // After a silence: when the lease is over.
+  SteadyNanos hurry_until_{0};
+  // Of the timers that connect, the valid ones.
+  uint64_t reconnect_ = 0;
+  uint64_t beside_ = 0;
   uint64_t term_ = 0;
   uint64_t ticks_ = 0;
   uint64_t sequence_ = 0;
   SteadyNanos last_heard_{0};
-  SteadyNanos stream_began_{0};
   // When the heartbeats were sent that wait for their answer, and the last one that has it.
   std::map<uint64_t, SteadyNanos> sent_;
   std::optional<SteadyNanos> answered_;
