@@ -181,6 +181,8 @@ class Engine::Impl {
   // How often callers began to drive, ever and until the last rest began.
   int64_t caller_drives_ MESHRUN_GUARDED_BY(mu_) = 0;
   int64_t seen_caller_drives_ MESHRUN_GUARDED_BY(mu_) = 0;
+  // Since the last rest began a caller has gone that drove what nobody waits for now.
+  bool work_was_left_ MESHRUN_GUARDED_BY(mu_) = false;
   int64_t wake_ups_ MESHRUN_GUARDED_BY(mu_) = 0;
   bool stopping_ MESHRUN_GUARDED_BY(mu_) = false;
   int sleeps_left_ MESHRUN_GUARDED_BY(mu_) = 0;

@@ -206,6 +206,7 @@ void Engine::Impl::hand_on() {
   if (parked_callers_ > 0) {
     callers_cv_.NotifyOne();
   } else if (callers_ == 0 && needs_thread()) {
+    work_was_left_ = true;
     call_thread(Urgency::kLeft);
   }
 }
@@ -238,7 +239,9 @@ void Engine::Impl::notice(Urgency urgency) {
 
 bool Engine::Impl::rest(SteadyNanos naps_until) {
   const bool is_nap = clock_.SteadyNow() < naps_until;
-  const bool is_long = std::exchange(seen_caller_drives_, caller_drives_) != caller_drives_;
+  const bool was_left = std::exchange(work_was_left_, false);
+  const bool is_long =
+      std::exchange(seen_caller_drives_, caller_drives_) != caller_drives_ && !was_left;
   thread_rest_ = !is_nap ? Rest::kWait : is_long ? Rest::kLongNap : Rest::kNap;
   if (is_nap) {
     thread_cv_.WaitUntil(mu_, std::chrono::steady_clock::now() + (is_long ? kLongNap : kNap));
