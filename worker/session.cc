@@ -327,7 +327,14 @@ void Session::OnDone(const SessionStream* stream, absl::Status status) {
   const bool was_open = was_asked && stream == open_;
   const bool was_superseded = was_asked && stream->is_superseded();
   if (was_asked && !stream->refused().ok()) status = stream->refused();
-  if (was_open) open_ = nullptr;
+  if (was_open) {
+    open_ = nullptr;
+    // Another Hello came over a connection that may be held up.
+    if (connecting()) {
+      hurry_until_ = last_heard_ + lease_;
+      stub_.Replace();
+    }
+  }
   std::erase_if(streams_, [stream](const auto& one) { return one.get() == stream; });
   if (closing_) {
     if (streams_.empty() && on_closed_) std::exchange(on_closed_, nullptr)();

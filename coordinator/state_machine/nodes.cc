@@ -66,7 +66,8 @@ absl::StatusOr<Node*> NodeTable::Register(uint64_t session_id, uint64_t incarnat
     const bool is_late = hello.session_number() < node.session_number ||
                          (hello.session_number() == node.session_number &&
                           (node.session_confirmed || hello.attempt() < node.attempt));
-    if (incarnation == record.incarnation() && hello.session_number() != 0 && is_late) {
+    if (incarnation == record.incarnation() && hello.session_number() != 0 && is_late &&
+        !node.lost()) {
       return absl::AbortedError("a newer Hello of this worker came over another connection");
     }
     if (node.session_id != 0) {

@@ -195,7 +195,10 @@ void Host::DropStreams(bool tell) {
 
 void Host::Leave(uint64_t id) {
   DropStream(id, /*tell=*/true);
-  if (id == open_) open_ = 0;
+  if (id == open_) {
+    open_ = 0;
+    if (!attempts_.empty()) hurry_until_ = last_heard_ + world_.coordinator.lease;
+  }
   if (open_ == 0) OnSessionDone();
 }
 

@@ -216,6 +216,13 @@ TEST(SessionTest, AHelloThatIsOlderThanWhatItsWorkerHasSaidSinceIsRefused) {
   EXPECT_THAT(hello(908, 7, 1), Not(refused));
   worker.Reboot(true);
   EXPECT_THAT(hello(909, 1, 1), Not(refused));
+  // After a loss nobody asks how old it is: a restored copy of a state directory may count lower.
+  EXPECT_THAT(hello(910, 9, 1), Not(refused));
+  EXPECT_THAT(hello(911, 8, 1), refused);
+  h.heartbeats = false;
+  h.Advance(seconds(6));
+  ASSERT_EQ(h.node(worker).state(), v1::NODE_STATE_LOST);
+  EXPECT_THAT(hello(912, 8, 1), Not(refused));
 }
 
 TEST(SessionTest, TwoHostsCannotShareAnIdentity) {

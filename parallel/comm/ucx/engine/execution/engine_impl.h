@@ -178,7 +178,7 @@ class Engine::Impl {
   bool caller_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   bool thread_sleeps_ MESHRUN_GUARDED_BY(mu_) = false;
   Rest thread_rest_ MESHRUN_GUARDED_BY(mu_) = Rest::kNone;
-  // How often callers began to drive, ever and until the last rest began.
+  // How often callers began to drive what the thread would, ever and until the last rest began.
   int64_t caller_drives_ MESHRUN_GUARDED_BY(mu_) = 0;
   int64_t seen_caller_drives_ MESHRUN_GUARDED_BY(mu_) = 0;
   // Since the last rest began a caller has gone that drove what nobody waits for now.

@@ -87,7 +87,7 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
       continue;
     }
     progress_owner_ = ProgressOwner::kCaller;
-    ++caller_drives_;
+    if (executor_->has_unfinished_for_thread()) ++caller_drives_;
     actions = drive(ProgressOwner::kCaller, blocked, deadline, is_over);
     progress_owner_ = ProgressOwner::kNobody;
     if (actions.empty() || is_over()) continue;
