@@ -1,5 +1,7 @@
 #include "core/os/files.h"
 
+#include <absl/time/clock.h>
+#include <absl/time/time.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -118,14 +120,15 @@ absl::Status MakeDirectories(const std::string& path, int mode) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return absl::OkStatus();
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  constexpr int kMostTries = 100;
-  for (int tries = 1;; ++tries) {
+  // Somebody may remove the parent as long as it is empty. By time, not by tries: who removes in a
+  // loop has undone a hundred tries in a row.
+  constexpr absl::Duration kLongest = absl::Seconds(2);
+  for (const absl::Time deadline = absl::Now() + kLongest;;) {
     if (!parent.empty() && parent != path) {
       if (absl::Status status = MakeDirectories(parent.string(), mode); !status.ok()) return status;
     }
     if (::mkdir(path.c_str(), mode) == 0 || errno == EEXIST) return absl::OkStatus();
-    // Somebody has removed the parent while it was empty.
-    if (errno != ENOENT || tries == kMostTries) return ErrnoStatus(errno, path);
+    if (errno != ENOENT || absl::Now() > deadline) return ErrnoStatus(errno, path);
   }
 }
 
