@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -21,10 +22,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What programs that run containers and virtual machines call the networks that they make.
-constexpr const char* kInternalNames[] = {
-    "docker*", "br-[0-9a-f]*", "veth*",  "virbr*",  "vnet*",    "cni*",   "flannel*", "cali*",
-    "cilium*", "lxc*",         "lxdbr*", "podman*", "nerdctl*", "kube-*", "weave*",   "dummy*"};
+// What programs that run containers and virtual machines call the networks that they make. Docker's
+// have twelve digits of a number: br-ex and br-bond0 are a host's own.
+constexpr const char* kInternalNames[] = {"docker*",
+                                          "veth*",
+                                          "virbr*",
+                                          "vnet*",
+                                          "cni*",
+                                          "flannel*",
+                                          "cali*",
+                                          "cilium*",
+                                          "lxc*",
+                                          "lxdbr*",
+                                          "podman*",
+                                          "nerdctl*",
+                                          "kube-*",
+                                          "weave*",
+                                          "dummy*",
+                                          "br-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
+                                          "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"};
 
 std::vector<std::string> names_in(const fs::path& directory) {
   std::vector<std::string> names;
@@ -45,13 +61,21 @@ bool is_way_out(const fs::path& interface) {
                              [](const std::string& name) { return name.starts_with("lower_"); });
 }
 
-bool has_default_route(const std::string& interface, const std::string& routes) {
-  std::ifstream file(routes);
+bool has_default_route(const std::string& interface, const fs::path& routes) {
   // "Iface Destination Gateway Flags RefCnt Use Metric Mask ...", in hexadecimal digits.
-  for (std::string line; std::getline(file, line);) {
+  std::ifstream v4(routes / "route");
+  for (std::string line; std::getline(v4, line);) {
     std::istringstream words(line);
     std::string name, destination;
     if (words >> name >> destination && name == interface && destination == "00000000") return true;
+  }
+  // "Destination Length Source Length Gateway Metric RefCnt Use Flags Iface". An unreachable default
+  // route names the loopback interface.
+  std::ifstream v6(routes / "ipv6_route");
+  for (std::string line; std::getline(v6, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> fields{std::istream_iterator<std::string>(words), {}};
+    if (fields.size() == 10 && fields[1] == "00" && fields[9] == interface) return true;
   }
   return false;
 }
@@ -86,14 +110,16 @@ bool fits(const std::string& name, const std::string& pattern) {
 
 bool leads_nowhere(const std::string& name, const std::string& classes, const std::string& routes) {
   if (has_default_route(name, routes)) return false;
-  const bool has_such_a_name = std::ranges::any_of(
-      kInternalNames, [&](const char* pattern) { return fnmatch(pattern, name.c_str(), 0) == 0; });
-  if (has_such_a_name) return true;
   const fs::path net = fs::path(classes) / "net";
+  const bool has_way_out =
+      std::ranges::any_of(names_in(net / name / "brif"),
+                          [&](const std::string& port) { return is_way_out(net / port); });
+  if (has_way_out) return false;
   std::error_code error;
-  if (!fs::exists(net / name / "bridge", error)) return false;
-  return std::ranges::none_of(names_in(net / name / "brif"),
-                              [&](const std::string& port) { return is_way_out(net / port); });
+  return fs::exists(net / name / "bridge", error) ||
+         std::ranges::any_of(kInternalNames, [&](const char* pattern) {
+           return fnmatch(pattern, name.c_str(), 0) == 0;
+         });
 }
 
 std::vector<NetworkInterface> network_interfaces(const std::string& classes) {

@@ -27,11 +27,12 @@ struct NetworkInterface {
 // `classes`: where Linux lists devices by class. The kernel is asked which interfaces run.
 std::vector<NetworkInterface> network_interfaces(const std::string& classes = "/sys/class");
 
-// Whether an interface joins containers and virtual machines of this host: a bridge without a device
-// or a bond among its ports, or one with a name that their programs give (docker0, br-0123456789ab,
-// virbr0, cni0, flannel.1, ...). The one with the default route never is.
+// Whether an interface joins containers and virtual machines of this host: a bridge, or one with a
+// name that their programs give (docker0, br-0123456789ab, virbr0, cni0, flannel.1, ...). A bridge
+// with a device or a bond among its ports leads out whatever its name, and so does the interface of
+// the default route. `routes`: where Linux lists the routes of IPv4 and IPv6.
 bool leads_nowhere(const std::string& name, const std::string& classes = "/sys/class",
-                   const std::string& routes = "/proc/net/route");
+                   const std::string& routes = "/proc/net");
 
 struct ChosenInterfaces {
   std::vector<std::string> names;
