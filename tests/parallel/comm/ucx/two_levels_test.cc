@@ -193,6 +193,31 @@ std::vector<std::vector<uint16_t>> random_bf16(int ranks, size_t count, uint32_t
   return tensors;
 }
 
+// A part of a coalesced call has its share of the messages, which depends on the other parts.
+TEST(TwoLevelSumsTest, FewMessagesChangeNoBitOfAnAllReduceAndNoByteBetweenHosts) {
+  for (const auto& world : kWorlds) {
+    SCOPED_TRACE(words(world));
+    const auto tensors = random_bf16(static_cast<int>(world.size()), 3001, 11);
+    Case c = case_of(world, Pattern::kEven, Shape::kDim0, 6);
+    c.tuning.small_all_reduce = 0;
+    const Reduction sum{ReductionOp::kSum, DType::kBFloat16, Accumulate::kWide, c.size};
+    c.tuning.messages = kMaxMessages;
+    Result many;
+    const auto expected = all_reduced(tensors, c, sum, &many);
+    for (int64_t messages = 1; messages <= c.hosts->count() + 1; ++messages) {
+      SCOPED_TRACE(messages);
+      c.tuning.messages = messages;
+      Result few;
+      EXPECT_EQ(all_reduced(tensors, c, sum, &few), expected);
+      EXPECT_EQ(std::accumulate(few.bytes_in.begin(), few.bytes_in.end(), int64_t{0}),
+                std::accumulate(many.bytes_in.begin(), many.bytes_in.end(), int64_t{0}));
+      for (int rank = 0; rank < c.size; ++rank) {
+        EXPECT_LE(plan_all_reduce(c.place(rank), 3001, sum).most_messages, messages);
+      }
+    }
+  }
+}
+
 // In float32, rounded once; or in their own type, where each host's sum is rounded.
 void expect_sums_of_halves(Accumulate accumulate) {
   const bool in_levels = accumulate == Accumulate::kWideInLevels;
@@ -266,14 +291,17 @@ TEST(TwoLevelSumsTest, InRankOrderWhereThatIsAskedForAndWhereMessagesAreFew) {
   Case c = case_of({0, 1, 0, 1}, Pattern::kEven, Shape::kDim0, 5);
   Place place = c.place(0);
   EXPECT_TRUE(has_two_levels(place));
-  EXPECT_TRUE(reduces_in_two_levels(place));
+  EXPECT_TRUE(all_reduces_in_two_levels(place));
+  EXPECT_TRUE(reduce_scatters_in_two_levels(place));
   place.in_rank_order = true;
   EXPECT_TRUE(has_two_levels(place));
-  EXPECT_FALSE(reduces_in_two_levels(place));
+  EXPECT_FALSE(all_reduces_in_two_levels(place));
+  EXPECT_FALSE(reduce_scatters_in_two_levels(place));
   EXPECT_EQ(plan_all_reduce(place, 1000, kSumOfFloats).reductions.size(), 1u);
   place.in_rank_order = false;
   place.tuning.messages = 15;
   EXPECT_FALSE(has_two_levels(place));
+  EXPECT_TRUE(all_reduces_in_two_levels(place));
   place.tuning.messages = 16;
   EXPECT_TRUE(has_two_levels(place));
   // On one host, and on hosts of one rank, nothing changes.

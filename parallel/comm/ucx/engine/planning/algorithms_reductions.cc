@@ -234,7 +234,7 @@ ReduceAlgorithm choose_reduce(const Place& place, int64_t bytes) {
 
 Schedule plan_all_reduce(const Place& place, int64_t count, const Reduction& reduction) {
   if (auto carried = piggyback_all_reduce(place, count, reduction)) return *std::move(carried);
-  if (count > 0 && reduces_in_two_levels(place)) {
+  if (count > 0 && all_reduces_in_two_levels(place)) {
     return all_reduce_in_two_levels(place, count, reduction);
   }
   ScheduleBuilder builder(place.size);
@@ -281,7 +281,7 @@ Schedule plan_reduce_scatter(const Place& place, std::span<const Piece> pieces, 
   if (auto carried = piggyback_reduce_scatter(place, pieces, own, reduction)) {
     return *std::move(carried);
   }
-  if (reduces_in_two_levels(place)) {
+  if (reduce_scatters_in_two_levels(place)) {
     return reduce_scatter_in_two_levels(place, pieces, own, reduction);
   }
   ScheduleBuilder builder(place.size);

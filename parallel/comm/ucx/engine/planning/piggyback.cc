@@ -74,12 +74,11 @@ StepId add_by_hosts(ScheduleBuilder& builder, const Place& place, int64_t offset
   return builder.reduce(partials, to, added, /*reduction=*/1);
 }
 
-// As the group's all_reduce and reduce_scatter add.
-Schedule finish_sum(ScheduleBuilder&& builder, const Place& place, int64_t offset, Region to,
-                    const Layout& layout, const Reduction& reduction) {
+// As the group's all_reduce and reduce_scatter add; `by_hosts`: in two levels.
+Schedule finish_sum(ScheduleBuilder&& builder, const Place& place, bool by_hosts, int64_t offset,
+                    Region to, const Layout& layout, const Reduction& reduction) {
   const bool is_direct = layout.is_contiguous(0, to.bytes);
   const Region sum = is_direct ? to : builder.scratch(to.bytes);
-  const bool by_hosts = reduces_in_two_levels(place);
   if (to.bytes > 0) {
     const StepId added = by_hosts ? add_by_hosts(builder, place, offset, sum, reduction)
                                   : add_all(builder, place, offset, sum);
@@ -111,7 +110,8 @@ std::optional<Schedule> piggyback_all_reduce(const Place& place, int64_t count,
   const Region tensor = kOutput.region({0, bytes});
   auto builder = builder_for(place, of_each(place, bytes), {tensor});
   if (!builder) return {};
-  return finish_sum(*std::move(builder), place, 0, tensor, {1, bytes, bytes}, reduction);
+  return finish_sum(*std::move(builder), place, all_reduces_in_two_levels(place), 0, tensor,
+                    {1, bytes, bytes}, reduction);
 }
 
 std::optional<Schedule> piggyback_reduce(const Place& place, int64_t count, int root,
@@ -178,8 +178,8 @@ std::optional<Schedule> piggyback_reduce_scatter(const Place& place, std::span<c
   auto builder = builder_for(place, of_each(place, all), all_inputs(bytes));
   if (!builder) return {};
   const int64_t before = std::accumulate(bytes.begin(), bytes.begin() + place.rank, int64_t{0});
-  return finish_sum(*std::move(builder), place, before, kOutput.region({0, own.layout.bytes()}),
-                    own.layout, reduction);
+  return finish_sum(*std::move(builder), place, reduce_scatters_in_two_levels(place), before,
+                    kOutput.region({0, own.layout.bytes()}), own.layout, reduction);
 }
 
 }  // namespace meshrun::ucx

@@ -16,7 +16,8 @@
 //
 // Sums: ((contributions of host 0 in rank order) + (those of host 1) + ...), hosts in the order of
 // their first ranks. Partials are of type Reduction::partial(). So all ranks have the same bits, in
-// every run and for every length; they are not those of one level.
+// every run; they are not those of one level. An all_reduce has them for every length, alone or as a
+// part of a coalesced call: with fewer messages than hosts, so many hosts own shares.
 //
 // Why nothing waits for ever: all ranks list the chunks in one order, and the steps of a chunk in
 // one order; a step waits for steps of its chunk and of earlier ones only.
@@ -29,10 +30,12 @@
 
 namespace meshrun::ucx {
 
-// Whether the group is for the plans below. They send at least a message for each rank's piece, so
-// a call that has fewer of them goes in one level.
+// Whether the group is for the plans below. All but all_reduce's send at least a message for each
+// rank's piece, so a call that has fewer of them goes in one level: a part of a large coalesced
+// call, and all calls of groups of more than kMaxMessages / 4 ranks.
 bool has_two_levels(const Place& place);
-bool reduces_in_two_levels(const Place& place);
+bool all_reduces_in_two_levels(const Place& place);
+bool reduce_scatters_in_two_levels(const Place& place);
 
 // As plan_*() of algorithms.h; at least two ranks, and something to do.
 Schedule all_reduce_in_two_levels(const Place& place, int64_t count, const Reduction& reduction);

@@ -254,14 +254,16 @@ void all_reduce_chunked(ScheduleBuilder& builder, const Place& place, int64_t co
   const Hosts& hosts = *place.hosts;
   const int64_t element = element_size(reduction.dtype);
   const Layout layout{1, count * element, count * element};
+  // Hosts that own a share: between two ranks each share has a message at least.
+  const auto shares = static_cast<int>(std::min<int64_t>(hosts.count(), place.tuning.messages));
   const auto begin = [&](int host) {
-    return (count / hosts.count() * host + count % hosts.count() * host / hosts.count()) * element;
+    return (count / shares * host + count % shares * host / shares) * element;
   };
   std::vector<Messages> parts;
   int64_t longest = element, most = 0;
-  for (int host = 0; host < hosts.count(); ++host) {
+  for (int host = 0; host < shares; ++host) {
     const int64_t bytes = begin(host + 1) - begin(host);
-    parts.emplace_back(bytes, bytes, place.tuning, place.tuning.messages / hosts.count(),
+    parts.emplace_back(bytes, bytes, place.tuning, place.tuning.messages / shares,
                        chunk_bytes(place, bytes), element);
     most = std::max(most, parts.back().count());
     if (parts.back().count() > 0) longest = std::max(longest, parts.back().at(0).bytes);
@@ -269,7 +271,7 @@ void all_reduce_chunked(ScheduleBuilder& builder, const Place& place, int64_t co
   ChunkReducer reducer(builder, place, reduction, longest);
   ResultSender results(builder, place);
   for (int64_t k = 0; k < most; ++k) {
-    for (int host = 0; host < hosts.count(); ++host) {
+    for (int host = 0; host < shares; ++host) {
       const Messages& part = parts[static_cast<size_t>(host)];
       if (k >= part.count()) continue;
       const auto owners = hosts.ranks(host);
@@ -301,7 +303,11 @@ bool has_two_levels(const Place& place) {
          place.tuning.messages >= 4 * int64_t{place.size};
 }
 
-bool reduces_in_two_levels(const Place& place) {
+bool all_reduces_in_two_levels(const Place& place) {
+  return place.hosts != nullptr && place.hosts->has_two_levels() && !place.in_rank_order;
+}
+
+bool reduce_scatters_in_two_levels(const Place& place) {
   return has_two_levels(place) && !place.in_rank_order;
 }
 
