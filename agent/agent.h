@@ -165,8 +165,8 @@ class Agent {
   // Reports what must arrive, for example the final result.
   virtual absl::Status ReportReliably(const Progress& progress) = 0;
 
-  // This rank has had to wait for other ranks for so much longer. What it reports carries the sum,
-  // calls of this agent that wait among it: it shows who is slow where all steps have one length.
+  // Adds time that this rank spent waiting for other ranks. Its reports carry the total, with the
+  // waits of this agent's own calls: it shows which rank is slow where all steps take equally long.
   // Never blocks.
   virtual void AddWaited(std::chrono::nanoseconds) {}
 

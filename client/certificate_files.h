@@ -1,4 +1,4 @@
-// The files of `meshrun ca`: an authority in one directory, and for each who has a certificate of it a
+// The files of `meshrun ca`: an authority in one directory, and for each holder of a certificate a
 // directory with tls.crt, tls.key and ca.crt, as every program's --tls-* flags take them.
 #pragma once
 

@@ -8,7 +8,7 @@
 namespace meshrun {
 
 // Bytes of the character that `text` begins with: 1 to 4; 0 where it begins with none, or is empty.
-// Overlong forms, surrogates and what lies beyond Unicode are no characters.
+// Overlong forms, surrogates and code points beyond Unicode are invalid: they count as none.
 size_t Utf8Length(std::string_view text);
 
 bool IsUtf8(std::string_view text);

@@ -3,7 +3,7 @@
 // Events are posted from any thread and stamped with the time of their arrival. The loop takes what
 // has arrived as one batch, steps it, has its rows committed in one transaction on a thread beside,
 // and releases its actions only when they are durable. Meanwhile the next events wait in the queue,
-// so that nobody, a reader neither, is shown what a crash could undo; heartbeats are answered
+// so that readers too never see what a crash could undo; heartbeats are answered
 // (a worker that gets no answer stops its ranks).
 //
 //   WRITING --commit fails-----------------------> FAILED --a commit succeeds, restored--> WRITING

@@ -1,4 +1,4 @@
-// Who has sent an event.
+// Records the sender of an event in it.
 #pragma once
 
 #include <grpcpp/server_context.h>

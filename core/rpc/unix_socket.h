@@ -15,8 +15,8 @@ namespace meshrun::rpc {
 // PATH of "unix:PATH" or "unix:///PATH"; absent for any other address.
 std::optional<std::string> UnixPath(std::string_view address);
 
-// The address as gRPC wants it. It reads "unix:PATH" as a URI: of the path, all that is no letter,
-// digit or one of "/-._~" is written as %XX.
+// The address as gRPC wants it. It reads "unix:PATH" as a URI: letters, digits and "/-._~" stay
+// as they are, all other bytes of the path are written as %XX.
 std::string GrpcTarget(const std::string& address);
 
 // For whoever connects to `path`, before anything is sent: its directory must be this user's own

@@ -1,5 +1,5 @@
-// Copies what ranks write to their log files. A rank writes to a pipe: a full disk is no error of the
-// rank, and a limit on the file holds from byte to byte.
+// Copies what ranks write to their log files. A rank writes to a pipe: a full disk does not fail
+// the rank, and a limit on the file holds from byte to byte.
 //
 // The copying runs on a thread of its own, since a file system may hang. The thread shares nothing
 // with its owner but two pipes of messages and takes no lock: the owner goes on forking ranks, whose

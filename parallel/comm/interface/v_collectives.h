@@ -68,14 +68,14 @@ class VCollectives {
   // them, sum(sizes) along dim; its slice of this rank may be `input` itself.
   virtual WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input,
                                at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
-  // The adjoint: rank r gets the sum, in rank order, of all ranks' slice r. `input`: sum(sizes)
-  // along dim. `output`: sizes[rank].
+  // The adjoint: rank r gets the sum of all ranks' slice r, in rank order; on several hosts of
+  // several ranks ucx adds each host's first. `input`: sum(sizes) along dim. `output`: sizes[rank].
   virtual WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input,
                                    at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
   // As all_gather_v, at `root` alone; `output` is not looked at elsewhere.
   virtual WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
                            int64_t dim, int root, VCall call) = 0;
-  // The adjoint. `input` is not looked at but at `root`.
+  // The adjoint. `input` is looked at on `root` alone.
   virtual WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input,
                             at::IntArrayRef sizes, int64_t dim, int root, VCall call) = 0;
   // Slice r of `input`, input_sizes[r] along input_dim, goes to rank r; what comes from rank r is
