@@ -374,6 +374,21 @@ TEST_F(JobsTest, ALateRetryFindsItsJobHoweverManyHaveEndedSince) {
   EXPECT_EQ(h.machine().jobs().size(), 1000u);
 }
 
+TEST_F(JobsTest, ARetryFindsItsJobAfterALongOutageOfTheCoordinator) {
+  h.retention.set_ended_jobs(3);
+  h.StartCoordinator();
+  const std::string id =
+      h.TrySubmit(MakeSpec(1, 1), "mine").As<v1::SubmitJobResponse>().job().job_id();
+  h.Cancel(id);
+  for (int i = 0; i < 5; ++i) h.Cancel(h.Submit(MakeSpec(1, 1)));
+  h.clock.Advance(std::chrono::hours(1));  // it is down
+  h.StartCoordinator();
+  h.Advance(std::chrono::minutes(10) - milliseconds(1));
+  EXPECT_EQ(h.TrySubmit(MakeSpec(1, 1), "mine").As<v1::SubmitJobResponse>().job().job_id(), id);
+  h.Advance(milliseconds(1));
+  EXPECT_EQ(h.machine().jobs().size(), 3u);
+}
+
 TEST_F(JobsTest, JobsAreForgottenByTheTimeAtWhichTheyEnded) {
   h.retention.set_ended_jobs(3);
   h.retention.mutable_ended_job_least_age();
