@@ -4,14 +4,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <climits>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
-
-#include "fmt/format.h"
+#include <map>
+#include <string_view>
 
 namespace meshrun {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr int kMostNodes = 1024;
 constexpr int kBits = sizeof(unsigned long) * CHAR_BIT;
@@ -36,25 +40,43 @@ cpu_set_t cores_of_list(const std::string& list) {
   return cores;
 }
 
+// Of the nodes that have some, in the order of their numbers.
+std::map<int, cpu_set_t> cores_of_nodes(const std::string& nodes) {
+  constexpr std::string_view kPrefix = "node";
+  std::map<int, cpu_set_t> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(nodes, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (!name.starts_with(kPrefix)) continue;
+    int node = 0;
+    const char* const last = name.data() + name.size();
+    const auto [parsed, problem] = std::from_chars(name.data() + kPrefix.size(), last, node);
+    std::string list;
+    std::ifstream file(entry->path() / "cpulist");
+    if (problem != std::errc() || parsed != last || !std::getline(file, list)) continue;
+    const cpu_set_t cores = cores_of_list(list);
+    if (CPU_COUNT(&cores) > 0) found[node] = cores;
+  }
+  return found;
+}
+
 }  // namespace
 
-std::optional<int> numa_node_of(const cpu_set_t& cores, int current, const std::string& nodes) {
-  std::optional<int> of_current;
-  for (int node = 0; node < kMostNodes; ++node) {
-    std::ifstream file(fmt::format("{}/node{}/cpulist", nodes, node));
-    std::string list;
-    if (!std::getline(file, list)) {
-      // Their numbers may have gaps, at most those of nodes without a core.
-      if (node > 0 && !std::ifstream(fmt::format("{}/node{}/cpulist", nodes, node + 1))) break;
-      continue;
-    }
-    const cpu_set_t here = cores_of_list(list);
+std::vector<int> numa_nodes(const std::string& nodes) {
+  std::vector<int> numbers;
+  for (const auto& [node, cores] : cores_of_nodes(nodes)) numbers.push_back(node);
+  return numbers;
+}
+
+std::optional<int> numa_node_of(const cpu_set_t& cores, const std::string& nodes) {
+  if (CPU_COUNT(&cores) == 0) return std::nullopt;
+  for (const auto& [node, here] : cores_of_nodes(nodes)) {
     cpu_set_t both;
     CPU_AND(&both, &here, &cores);
-    if (CPU_COUNT(&both) > 0 && CPU_EQUAL(&both, &cores)) return node;
-    if (current >= 0 && CPU_ISSET(static_cast<size_t>(current), &here)) of_current = node;
+    if (CPU_EQUAL(&both, &cores)) return node;
   }
-  return of_current;
+  return std::nullopt;
 }
 
 std::optional<int> own_numa_node() {
@@ -64,7 +86,7 @@ std::optional<int> own_numa_node() {
   }
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return std::nullopt;
-  return numa_node_of(cores, sched_getcpu());
+  return numa_node_of(cores);
 }
 
 bool prefer_numa_node(void* begin, size_t bytes, int node) {

@@ -7,12 +7,17 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace meshrun {
 
-// The node that has all of `cores`; where they lie on several nodes, the one of `current`, where
-// the caller runs. Absent: not to be told. `nodes`: where Linux lists them.
-std::optional<int> numa_node_of(const cpu_set_t& cores, int current,
+// Of the nodes that have cores, ascending. Numbers may have gaps: a board can have nodes 0 and 8.
+// `nodes`: where Linux lists them.
+std::vector<int> numa_nodes(const std::string& nodes = "/sys/devices/system/node");
+
+// The node that has all of `cores`. Absent where they lie on several: the process moves between
+// these nodes, and the one where it runs now says nothing of where it will read.
+std::optional<int> numa_node_of(const cpu_set_t& cores,
                                 const std::string& nodes = "/sys/devices/system/node");
 
 // Of the calling thread. Absent also where its memory has a policy already (numactl), which holds.

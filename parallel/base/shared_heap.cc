@@ -82,8 +82,10 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
     close(fd);
     return nullptr;
   }
-  if (const std::optional<int> node = own_numa_node()) prefer_numa_node(base, bytes, *node);
+  std::optional<int> node = own_numa_node();
+  if (node && !prefer_numa_node(base, bytes, *node)) node.reset();
   std::unique_ptr<SharedHeap> heap(new SharedHeap(fd, static_cast<std::byte*>(base), bytes));
+  heap->node_ = node;
   heap->address_ = {digest_of(node_identity(node_facts())), token, static_cast<int64_t>(bytes),
                     getpid(), fd};
   std::memcpy(base, &token, sizeof(token));

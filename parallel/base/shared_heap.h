@@ -6,10 +6,11 @@
 // The heap is a memfd. Peers map /proc/<pid>/fd/<fd> if the kernel lets them (same user, a pid
 // namespace in which they see the process), and check a random number in its first bytes. Nothing
 // has a name in the file system, and nothing remains when the processes are gone. Pages are taken
-// when they are first written, on the owner's NUMA node whoever writes (numa.h), and given back when their block is freed. After fork() a child
-// shares these pages with its parent: the parent reads what the child writes. The child frees none
-// of them, and has its own heap for its own blocks. A thread may fork while others allocate: fork()
-// waits for the heap's lock, so a child never inherits it held.
+// when they are first written, on the owner's NUMA node whoever writes, and given back when their
+// block is freed. (An owner whose cores lie on several nodes has none: see numa.h.) After fork() a
+// child shares these pages with its parent: the parent reads what the child writes. The child frees
+// none of them, and has its own heap for its own blocks. A thread may fork while others allocate:
+// fork() waits for the heap's lock, so a child never inherits it held.
 //
 // Threads: SharedHeap: any. PeerHeap: one at a time. Errors: create() returns null if the kernel
 // refuses, PeerHeap::open() if the heap cannot be reached; only speed is lost.
@@ -63,9 +64,13 @@ class SharedHeap {
   bool is_inherited() const;
 
   const HeapAddress& address() const { return address_; }
+  // The NUMA node that its pages lie on whoever writes them first. Absent: on the writer's.
+  std::optional<int> numa_node() const { return node_; }
   // Where [data, data + bytes) is, if it is in here.
   std::optional<uint64_t> offset_of(const void* data, size_t bytes) const;
   size_t used_bytes() const MESHRUN_EXCLUDES(mu_);
+  // Of used and unused blocks together.
+  size_t size() const { return bytes_ - kGranule; }
 
   // Around fork(): of the process's heap.
   static void lock_for_fork();
@@ -79,6 +84,7 @@ class SharedHeap {
   const size_t bytes_;
   const int forks_;
   HeapAddress address_;
+  std::optional<int> node_;
   mutable Mutex mu_;
   // Offset to length; neighbours are one.
   std::map<size_t, size_t> free_ MESHRUN_GUARDED_BY(mu_);

@@ -1,11 +1,16 @@
 #include "parallel/comm/ucx_engine.h"
 
+#include <atomic>
 #include <utility>
 
 #include "core/log.h"
+#include "core/os/cores.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/numa.h"
+#include "parallel/base/process.h"
+#include "parallel/base/shared_heap.h"
 #include "parallel/comm/flight_record_file.h"
 #include "parallel/comm/ucx/agent_watch.h"
 #include "parallel/comm/ucx/engine/execution/engine.h"
@@ -18,13 +23,31 @@ namespace {
 
 constexpr const char* kEndpoint = "ucx/watch";
 
-// Once in a world, and only where not UCX alone has chosen.
-void log_interfaces() {
+std::string joined(const std::vector<std::string>& names, const char* if_none) {
+  return names.empty() ? if_none : fmt::format("{}", fmt::join(names, ","));
+}
+
+// Once per process, however many worlds it joins: on rank 0, and on other ranks where interfaces
+// were chosen, a quota leaves less than the cores, or NUMA nodes are several.
+void log_what_is_used(int world_rank, const SharedHeap* heap) {
+  static std::atomic<int> logged_in{-1};
+  if (logged_in == fork_count()) return;
   const auto interfaces = ucx::ucx_interfaces();
-  if (!interfaces.ok() || interfaces->names.empty()) return;
-  log::Info("interfaces between hosts",
-            {{"used", fmt::format("{}", fmt::join(interfaces->names, ","))},
-             {"left_out", fmt::format("{}", fmt::join(interfaces->left_out, ","))}});
+  if (!interfaces.ok()) return;  // create_ucx_transport() says so
+  const os::CpuQuota quota = os::FindCpuQuota();
+  const double cores = os::UsableCores(quota);
+  const bool has_quota = cores < os::CoresOfAffinity();
+  const size_t nodes = numa_nodes().size();
+  const bool is_plain = interfaces->names.empty() && !has_quota && nodes < 2;
+  if ((world_rank != 0 && is_plain) || logged_in.exchange(fork_count()) == fork_count()) return;
+  const std::optional<int> node = heap == nullptr ? std::nullopt : heap->numa_node();
+  log::Info("ucx uses", {{"rank", world_rank},
+                         {"interfaces", joined(interfaces->names, "those of UCX")},
+                         {"left_out", joined(interfaces->left_out, "none")},
+                         {"cores", fmt::format("{:g}", cores)},
+                         {"cpu_quota", has_quota},
+                         {"numa_nodes", nodes},
+                         {"heap_node", node ? std::to_string(*node) : "any"}});
 }
 
 std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
@@ -45,7 +68,7 @@ std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
 std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   ucx::Engine::Options engine;
   engine.heap = SharedHeap::of_process();
-  if (options.world_rank == 0 && options.world_size > 1) log_interfaces();
+  if (options.world_size > 1) log_what_is_used(options.world_rank, engine.heap);
   auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
   engine.watch = watch_of(options);
   engine.dump = [path = flight_record_path(options.world_rank)](const std::string& json) {

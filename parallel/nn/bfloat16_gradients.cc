@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/collectives/output_memory.h"
 #include "parallel/comm/interface/rounded_sum.h"
 
 namespace meshrun::detail {
@@ -18,8 +19,10 @@ class Bfloat16Hook final : public c10d::CommHookInterface {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     Tensor share = bucket.getBuffer() / group_->getSize();
-    if (share.layout() == at::kStrided) share = share.to(at::kBFloat16);
-    if (share.layout() == at::kStrided) return all_reduce_rounded(*group_, share)->getFuture();
+    if (share.layout() == at::kStrided) {
+      const Tensor rounded = empty_output(share.sizes(), share.options().dtype(at::kBFloat16));
+      return all_reduce_rounded(*group_, rounded.copy_(share))->getFuture();
+    }
     std::vector<Tensor> shares = {std::move(share)};
     return group_->allreduce(shares)->getFuture();
   }

@@ -10,6 +10,7 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <regex>
 #include <sstream>
@@ -224,6 +225,13 @@ class SideStream {
   std::optional<c10::StreamGuard> guard_;
 };
 
+// LibTorch's reducer asks a backend for the memory of its buckets only where the environment says so.
+void let_ucx_give_buckets(const c10d::ProcessGroup& group) {
+  const bool is_ucx = group.getBackendType() == c10d::ProcessGroup::CUSTOM &&
+                      group.getDefaultBackend()->getBackendName() == "ucx";
+  if (is_ucx) ::setenv("DDP_DISABLE_COMM_MEM", "0", /*overwrite=*/0);
+}
+
 }  // namespace
 
 GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
@@ -249,6 +257,7 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
 GradientSynchronizer::~GradientSynchronizer() = default;
 
 void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
+  let_ucx_give_buckets(*options_.process_group);
   TrainedParameters trained = trained_parameters(module);
   const auto cap = static_cast<int64_t>(options_.bucket_cap_mb * kMebibyte);
   const int64_t first_cap = std::min<int64_t>(cap, c10d::kDefaultFirstBucketBytes);

@@ -38,7 +38,15 @@ class TracedGroup final : public c10d::ProcessGroup {
   TracedGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<StepTrace> trace)
       : ProcessGroup(group->getRank(), group->getSize()),
         group_(std::move(group)),
-        trace_(std::move(trace)) {}
+        trace_(std::move(trace)) {
+    // The reducer asks the default backend for the memory of its buckets.
+    const BackendType type = group_->getBackendType();
+    setDefaultBackend(type);
+    for (const c10::Device device : group_->getDeviceTypes()) {
+      const auto backend = group_->getBackend(device.type());
+      if (backend == group_->getDefaultBackend()) setBackend(device.type(), type, backend);
+    }
+  }
 
   const std::string getBackendName() const override { return group_->getBackendName(); }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {

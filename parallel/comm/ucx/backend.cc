@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
@@ -96,6 +98,21 @@ c10::intrusive_ptr<c10d::Backend::Options> UcxBackend::getBackendOptions() {
   auto options = c10::make_intrusive<Options>(*options_);
   options->timeout = std::chrono::milliseconds(timeout_ms_.load());
   return options;
+}
+
+bool UcxBackend::supportsTensorAlloc(c10::DeviceIndex index) {
+  return index < 0 && SharedHeap::of_process() != nullptr;
+}
+
+at::Tensor UcxBackend::allocateTensor(long size, at::TensorOptions options) {
+  SharedHeap* const heap = options.device().is_cpu() ? SharedHeap::of_process() : nullptr;
+  const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
+  void* block = nullptr;
+  if (heap != nullptr && heap->used_bytes() + bytes <= heap->size() / 2) {
+    block = heap->allocate(bytes);
+  }
+  if (block == nullptr) return at::empty({size}, options);
+  return at::from_blob(block, {size}, [heap](void* memory) { heap->free(memory); }, options);
 }
 
 void UcxBackend::setTimeout(std::chrono::milliseconds timeout) { timeout_ms_ = timeout.count(); }

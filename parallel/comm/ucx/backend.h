@@ -6,8 +6,9 @@
 // they are; others are copied once, in or out, and counted.
 //
 // Every collective compares its header first, unless MESHRUN_CHECK_COLLECTIVES=0: a wrong call on
-// one rank is an error on all. Sums are taken in rank order: the same bits on every rank, in every
-// run, and as a one-process oracle that adds in rank order.
+// one rank is an error on all. Sums are taken in a fixed order, that of the ranks, on several hosts
+// within each host and then by hosts (engine/planning/two_levels.h): the same bits on every rank, in
+// every run, and as a one-process oracle that adds in that order.
 //
 // Not offered, with an error that says so: allreduce_sparse, monitoredBarrier, tensors that are not
 // on the CPU, PREMUL_SUM.
@@ -134,6 +135,12 @@ class UcxBackend : public c10d::Backend,
   // Calls between the two are put off and start together; the Work is of all of them. Per thread.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
+
+  // c10d's reducer takes its buckets from here. Memory of the process's shared heap, into which ranks
+  // of the host write, while at most half of the heap is in use: results and scratch memory need the
+  // rest. Else LibTorch's. A child of fork() shares such a bucket with its parent.
+  bool supportsTensorAlloc(c10::DeviceIndex index) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   // A group of some of this one's ranks, over the same engine; null on a rank that is not among
   // them. All of `ranks` call it.

@@ -2,6 +2,7 @@
 
 #include <linux/mempolicy.h>
 #include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -25,9 +26,17 @@ namespace {
 constexpr size_t kPage = SharedHeap::kGranule;
 
 TEST(SharedHeapTest, PagesLieOnTheOwnersNode) {
+  // One core: cores of several nodes prefer none.
+  cpu_set_t before, pinned;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&pinned);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &pinned);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(pinned), &pinned), 0);
   const std::optional<int> node = own_numa_node();
   const auto heap = SharedHeap::create(4 * kPage);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
   ASSERT_NE(heap, nullptr);
+  EXPECT_EQ(heap->numa_node(), node);
   if (!node) GTEST_SKIP() << "no NUMA in this kernel, or a policy of the caller's";
   void* const block = heap->allocate(kPage);
   ASSERT_NE(block, nullptr);

@@ -16,6 +16,7 @@
 
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/shared_heap.h"
 #include "parallel/base/tensor_layout.h"
 #include "parallel/collectives/output_memory.h"
 #include "parallel/comm/process_group_factory.h"
@@ -777,6 +778,32 @@ MESHRUN_RANK_FUNCTION(ucx_waits_for_a_while) {
 
 TEST(UcxBackendTest, AWaitWithATimeoutOfItsOwnLeavesTheOperation) {
   expect_success(run_ranks("ucx_waits_for_a_while", env_ranks(2)));
+}
+
+MESHRUN_RANK_FUNCTION(ucx_gives_memory_for_buckets) {
+  const World world;
+  const SharedHeap& heap = *SharedHeap::of_process();
+  const auto is_shared = [&](const Tensor& tensor) {
+    return heap.offset_of(tensor.const_data_ptr(), tensor.nbytes()).has_value();
+  };
+  UcxBackend& backend = world.backend();
+  EXPECT_TRUE(backend.supportsTensorAlloc(-1));
+  EXPECT_FALSE(backend.supportsTensorAlloc(0)) << "a GPU's";
+  const size_t before = heap.used_bytes();
+  {
+    const Tensor bucket = backend.allocateTensor(1000, at::kDouble);
+    EXPECT_EQ(bucket.sizes(), at::IntArrayRef({1000}));
+    EXPECT_EQ(bucket.scalar_type(), at::kDouble);
+    EXPECT_TRUE(is_shared(bucket));
+    // With the first one more than half of the heap.
+    EXPECT_FALSE(is_shared(backend.allocateTensor(static_cast<long>(heap.size() / 2), at::kByte)));
+    EXPECT_TRUE(is_shared(backend.allocateTensor(static_cast<long>(heap.size() / 4), at::kByte)));
+  }
+  EXPECT_EQ(heap.used_bytes(), before) << "given back";
+}
+
+TEST(UcxBackendTest, BucketsLieInTheHeapWhileHalfOfItIsUnused) {
+  expect_success(run_ranks("ucx_gives_memory_for_buckets", env_ranks(1)));
 }
 
 TEST(ProcessGroupFactoryTest, ABackendIsNamedForEachDevice) {

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/base/shared_heap.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/fully_connected.h"
 #include "tests/parallel/support/parameters.h"
@@ -69,6 +70,16 @@ void expect_bitwise_equal_on_all_ranks(const std::vector<Tensor>& tensors) {
   }
 }
 
+// Ranks of the host write results straight to the buckets.
+void expect_in_shared_memory(const std::vector<Tensor>& parameters) {
+  const SharedHeap* const heap = SharedHeap::of_process();
+  ASSERT_NE(heap, nullptr);
+  for (const Tensor& parameter : parameters) {
+    const Tensor gradient = parameter.grad();
+    EXPECT_TRUE(heap->offset_of(gradient.const_data_ptr(), gradient.nbytes()));
+  }
+}
+
 // Trains both ways from rank 0's parameters and compares them.
 void expect_equal_to_one_process(const DistributedDataParallelOptions& options) {
   DistributedManager& manager = join();
@@ -85,6 +96,7 @@ void expect_equal_to_one_process(const DistributedDataParallelOptions& options) 
     alone_optimizer.step();
     model->zero_grad();  // not the optimizer's, which detaches views in place
     loss_of(model(slice(input, manager))).backward();
+    if (options.gradient_as_bucket_view) expect_in_shared_memory(model->parameters());
     optimizer.step();
   }
   expect_close(model->parameters(), alone->parameters());
