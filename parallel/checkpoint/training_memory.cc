@@ -70,7 +70,7 @@ std::map<std::string, std::string> generators_now(const torch::nn::Module& modul
 }
 
 TrainingMemory remember(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                        int64_t step, std::map<std::string, std::string> generators) {
+                        IntArgument step, std::map<std::string, std::string> generators) {
   TrainingMemory memory;
   memory.step = step;
   memory.generators = std::move(generators);
@@ -82,10 +82,11 @@ TrainingMemory remember(const torch::nn::Module& module, torch::optim::Optimizer
   return memory;
 }
 
-int64_t spread_memory(const std::optional<TrainingMemory>& memory, int root,
+int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root_rank,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const GroupArgument& group) {
   const GroupArgument::Handle handle = group.get();
+  const int root = root_rank.to_int();
   const detail::Parts parts(module);
   std::optional<detail::Loaded> loaded;
   if (handle->getRank() == root) {

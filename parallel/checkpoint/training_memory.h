@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/nn/optimizer_state.h"
 
@@ -44,12 +45,12 @@ std::map<std::string, std::string> generators_now(const torch::nn::Module& modul
 
 // `generators`: of the end of `step`. Requires is_whole.
 TrainingMemory remember(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                        int64_t step, std::map<std::string, std::string> generators);
+                        IntArgument step, std::map<std::string, std::string> generators);
 
 // Collective over `group`: the memory of rank `root` becomes the state of every rank's module,
 // optimizer and random generators, and a comparison of digests shows that it arrived. Other ranks'
 // `memory` is not read. Returns the step.
-int64_t spread_memory(const std::optional<TrainingMemory>& memory, int root,
+int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const GroupArgument& group);
 

@@ -113,7 +113,7 @@ class CalledAs {
 };
 
 // What all of these need, and the indexed exchange too.
-// Uninitialised, contiguous, like `tensor` but for its extent along `dim`.
+// Uninitialised, contiguous, like `tensor` except its extent along `dim`.
 at::Tensor empty_with_extent(const at::Tensor& tensor, int64_t dim, int64_t extent);
 VCall make_call(const std::string& problem, const CallForm& form);
 // Waits, or leaves the Work in `form`.

@@ -52,18 +52,18 @@ bool overlap(std::vector<SplitRange> ranges) {
 
 }  // namespace
 
-WindowedDim::WindowedDim(int64_t outputs, Reads reads)
+WindowedDim::WindowedDim(IntArgument outputs, Reads reads)
     : outputs_(std::max<int64_t>(outputs, 0)), reads_(std::move(reads)) {}
 
-WindowedDim WindowedDim::sliding(int64_t outputs, int64_t kernel, int64_t stride, int64_t padding,
-                                 int64_t dilation) {
+WindowedDim WindowedDim::sliding(IntArgument outputs, IntArgument kernel, IntArgument stride,
+                                 IntArgument padding, IntArgument dilation) {
   return {outputs, [=](int64_t output) {
             const int64_t begin = output * stride - padding;
             return SplitRange{begin, begin + dilation * (kernel - 1) + 1};
           }};
 }
 
-WindowedDim WindowedDim::picking(std::vector<int64_t> positions, int64_t low) {
+WindowedDim WindowedDim::picking(std::vector<int64_t> positions, IntArgument low) {
   const auto outputs = static_cast<int64_t>(positions.size());
   WindowedDim dim(outputs, [positions = std::move(positions)](int64_t output) {
     const int64_t position = positions[static_cast<size_t>(output)];
@@ -73,8 +73,8 @@ WindowedDim WindowedDim::picking(std::vector<int64_t> positions, int64_t low) {
   return dim;
 }
 
-WindowedDim WindowedDim::transposed(int64_t outputs, int64_t kernel, int64_t stride,
-                                    int64_t padding, int64_t dilation) {
+WindowedDim WindowedDim::transposed(IntArgument outputs, IntArgument kernel, IntArgument stride,
+                                    IntArgument padding, IntArgument dilation) {
   return {outputs, [=](int64_t output) {
             const int64_t last = floor_divide(output + padding, stride);
             const int64_t first = ceil_divide(output + padding - dilation * (kernel - 1), stride);
@@ -131,8 +131,9 @@ std::vector<SplitRange> WindowedDim::ranges(const std::vector<int64_t>& sizes) c
   return ranges;
 }
 
-int64_t sliding_outputs(int64_t inputs, int64_t kernel, int64_t stride, int64_t padding_low,
-                        int64_t padding_high, int64_t dilation, bool ceil_mode) {
+int64_t sliding_outputs(IntArgument inputs, IntArgument kernel, IntArgument stride,
+                        IntArgument padding_low, IntArgument padding_high, IntArgument dilation,
+                        BoolArgument ceil_mode) {
   const int64_t room = inputs + padding_low + padding_high - dilation * (kernel - 1) - 1;
   const int64_t outputs = floor_divide(room + (ceil_mode ? stride - 1 : 0), stride) + 1;
   // The last window of ceil_mode begins within the input or the padding before it.
@@ -140,8 +141,8 @@ int64_t sliding_outputs(int64_t inputs, int64_t kernel, int64_t stride, int64_t 
   return outputs;
 }
 
-int64_t transposed_outputs(int64_t inputs, int64_t kernel, int64_t stride, int64_t padding,
-                           int64_t dilation, int64_t output_padding) {
+int64_t transposed_outputs(IntArgument inputs, IntArgument kernel, IntArgument stride,
+                           IntArgument padding, IntArgument dilation, IntArgument output_padding) {
   return (inputs - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1;
 }
 
@@ -155,7 +156,7 @@ int64_t RangeTransfer::num_received() const {
 }
 
 RangeTransfer plan_ranges(const std::vector<int64_t>& sizes, const std::vector<SplitRange>& ranges,
-                          int rank, bool periodic) {
+                          IntArgument rank, BoolArgument periodic) {
   const auto self = static_cast<size_t>(rank);
   const std::vector<int64_t> offsets = offsets_of(sizes);
   const int64_t whole = offsets.back();
@@ -201,7 +202,7 @@ RangeTransfer plan_ranges(const std::vector<int64_t>& sizes, const std::vector<S
 }
 
 bool anything_travels(const std::vector<int64_t>& sizes, const std::vector<SplitRange>& ranges,
-                      bool periodic) {
+                      BoolArgument periodic) {
   const std::vector<int64_t> offsets = offsets_of(sizes);
   for (size_t r = 0; r < sizes.size(); ++r) {
     for (const Run& run : runs_of(offsets, ranges[r], periodic)) {

@@ -21,6 +21,7 @@
 #include <functional>
 #include <vector>
 
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/split.h"
 
 namespace meshrun {
@@ -30,20 +31,20 @@ class WindowedDim {
   // What an output position reads. begin and end never decrease from one output to the next; both
   // may lie beyond the input.
   using Reads = std::function<SplitRange(int64_t output)>;
-  WindowedDim(int64_t outputs, Reads reads);
+  WindowedDim(IntArgument outputs, Reads reads);
 
   // Output o reads positions[o] alone, in any order; its rank is the one of position o - low.
-  static WindowedDim picking(std::vector<int64_t> positions, int64_t low);
+  static WindowedDim picking(std::vector<int64_t> positions, IntArgument low);
   // Output o reads o * stride - padding + j * dilation, 0 <= j < kernel.
-  static WindowedDim sliding(int64_t outputs, int64_t kernel, int64_t stride, int64_t padding,
-                             int64_t dilation);
+  static WindowedDim sliding(IntArgument outputs, IntArgument kernel, IntArgument stride,
+                             IntArgument padding, IntArgument dilation);
   // The adjoint: o reads every i with o = i * stride - padding + j * dilation for a j. Where no j
   // has one, o reads the last i before it, so that ranges have no gaps.
-  static WindowedDim transposed(int64_t outputs, int64_t kernel, int64_t stride, int64_t padding,
-                                int64_t dilation);
+  static WindowedDim transposed(IntArgument outputs, IntArgument kernel, IntArgument stride,
+                                IntArgument padding, IntArgument dilation);
 
   int64_t outputs() const { return outputs_; }
-  SplitRange reads(int64_t output) const { return reads_(output); }
+  SplitRange reads(IntArgument output) const { return reads_(output); }
 
   // The outputs that each rank owns, by the sizes of the input's pieces. Without any input rank 0
   // owns all.
@@ -61,10 +62,11 @@ class WindowedDim {
 
 // Output extents as LibTorch has them; 0 or less where the window does not fit. ceil_mode: of
 // pooling.
-int64_t sliding_outputs(int64_t inputs, int64_t kernel, int64_t stride, int64_t padding_low,
-                        int64_t padding_high, int64_t dilation, bool ceil_mode = false);
-int64_t transposed_outputs(int64_t inputs, int64_t kernel, int64_t stride, int64_t padding,
-                           int64_t dilation, int64_t output_padding);
+int64_t sliding_outputs(IntArgument inputs, IntArgument kernel, IntArgument stride,
+                        IntArgument padding_low, IntArgument padding_high, IntArgument dilation,
+                        BoolArgument ceil_mode = false);
+int64_t transposed_outputs(IntArgument inputs, IntArgument kernel, IntArgument stride,
+                           IntArgument padding, IntArgument dilation, IntArgument output_padding);
 
 // How one rank gets the range that it asks for.
 struct RangeTransfer {
@@ -98,9 +100,9 @@ struct RangeTransfer {
 // `ranges`: by rank, of the whole dimension. periodic: position p is position p modulo the extent,
 // and there is no padding.
 RangeTransfer plan_ranges(const std::vector<int64_t>& sizes, const std::vector<SplitRange>& ranges,
-                          int rank, bool periodic = false);
+                          IntArgument rank, BoolArgument periodic = false);
 // Whether any rank sends anything.
 bool anything_travels(const std::vector<int64_t>& sizes, const std::vector<SplitRange>& ranges,
-                      bool periodic = false);
+                      BoolArgument periodic = false);
 
 }  // namespace meshrun

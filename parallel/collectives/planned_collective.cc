@@ -14,7 +14,7 @@ namespace {
 
 void set_pieces(const char* name, const PlannedCollective::Along& along, int world, int64_t& dim,
                 Extents& sizes) {
-  TORCH_CHECK_VALUE(along.dim >= 0, "PlannedCollective: dim ", along.dim,
+  TORCH_CHECK_VALUE(along.dim >= 0, "PlannedCollective: dim ", static_cast<int64_t>(along.dim),
                     " should count from the front");
   const std::string problem = check_extents(name, along.sizes, -1, world);
   TORCH_CHECK_VALUE(problem.empty(), "PlannedCollective: ", problem);
@@ -51,10 +51,10 @@ PlannedCollective PlannedCollective::reduce_scatter(Along pieces, const GroupArg
   return {Kind::kReduceScatter, std::move(pieces), {}, group, std::move(agreement)};
 }
 
-PlannedCollective PlannedCollective::scatter(Along pieces, int src, const GroupArgument& group,
-                                             Agreement agreement) {
+PlannedCollective PlannedCollective::scatter(Along pieces, IntArgument src,
+                                             const GroupArgument& group, Agreement agreement) {
   PlannedCollective made(Kind::kScatter, std::move(pieces), {}, group, std::move(agreement));
-  made.exchange_->root = src;
+  made.exchange_->root = src.to_int();
   if (!made.exchange_->is_root()) made.extent_ = -1;
   return made;
 }

@@ -9,8 +9,8 @@
 // gradient: callers have a backward of their own.
 //
 // Threads: any, also one plan on several; all ranks of the group make its calls in the same order.
-// Errors: from the makers those of GroupArgument, and c10::ValueError for sizes that are no pieces
-// of the group, on this rank; from calls, on every rank that called: a tensor that does not fit,
+// Errors: from the makers those of GroupArgument, and c10::ValueError for sizes that do not fit
+// the group, on this rank; from calls, on every rank that called: a tensor that does not fit,
 // ranks whose agreements differ (parallel/base/collective_errors.h).
 #pragma once
 
@@ -20,6 +20,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
@@ -31,7 +32,7 @@ class PlannedCollective {
  public:
   // Pieces of the ranks along a dimension counted from the front.
   struct Along {
-    int64_t dim = 0;
+    IntArgument dim = 0;
     std::vector<int64_t> sizes;
   };
   // What all ranks must have alike beside their tensors. 0: nothing. `words` are added to this
@@ -46,7 +47,7 @@ class PlannedCollective {
   static PlannedCollective reduce_scatter(Along pieces, const GroupArgument& group,
                                           Agreement agreement);
   // Off `src` the tensor is a template; its extent along the dim is ignored.
-  static PlannedCollective scatter(Along pieces, int src, const GroupArgument& group,
+  static PlannedCollective scatter(Along pieces, IntArgument src, const GroupArgument& group,
                                    Agreement agreement);
   static PlannedCollective all_to_all(Along sent, Along received, const GroupArgument& group,
                                       Agreement agreement);

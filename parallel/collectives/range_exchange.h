@@ -46,9 +46,9 @@ struct RangeExchangeState;
 class RangeExchange {
  public:
   struct Options {
-    bool periodic = false;
+    BoolArgument periodic = false;
     // Calls even where nothing travels, so that ranks that disagree hear of it.
-    bool compares = false;
+    BoolArgument compares = false;
     // What is wrong with this rank's arguments: raised on every rank in place of a call.
     std::string problem;
   };

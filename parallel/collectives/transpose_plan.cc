@@ -20,7 +20,7 @@ void check_sizes(const char* name, const std::vector<int64_t>& sizes, int world)
 
 TransposePlan::TransposePlan(IntArgument dim0, std::vector<int64_t> dim0_sizes, IntArgument dim1,
                              std::vector<int64_t> dim1_sizes, const GroupArgument& group,
-                             uint64_t also_agreed)
+                             IntArgument also_agreed)
     : exchange_(make_exchange(group)) {
   TORCH_CHECK_VALUE(dim0 >= 0 && dim1 >= 0 && dim0 != dim1, "TransposePlan: dims ",
                     static_cast<int64_t>(dim0), " and ", static_cast<int64_t>(dim1),
@@ -31,7 +31,7 @@ TransposePlan::TransposePlan(IntArgument dim0, std::vector<int64_t> dim0_sizes, 
   exchange_->sizes.assign(dim0_sizes.begin(), dim0_sizes.end());
   exchange_->other_dim = dim1;
   exchange_->other_sizes.assign(dim1_sizes.begin(), dim1_sizes.end());
-  agree_on_transpose(*exchange_, also_agreed);
+  agree_on_transpose(*exchange_, static_cast<uint64_t>(also_agreed));
 }
 
 TransposePlan::TransposePlan(const TransposePlan&) = default;
@@ -94,7 +94,7 @@ const GroupArgument::Handle& TransposePlan::group() const { return exchange_->gr
 int TransposePlan::rank() const { return exchange_->rank; }
 int TransposePlan::world() const { return exchange_->world; }
 
-int64_t TransposePlan::bytes_sent(int64_t element_size) const {
+int64_t TransposePlan::bytes_sent(IntArgument element_size) const {
   const int64_t others = exchange_->total() - exchange_->own();
   return others * exchange_->other_sizes[static_cast<size_t>(exchange_->rank)] * element_size;
 }

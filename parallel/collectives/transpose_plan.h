@@ -13,8 +13,8 @@
 // (async_tensor.h). A backward pass runs on all ranks of the group or on none: see tie.h.
 //
 // Threads: any, also one plan on several; all ranks of the group make its calls in the same order.
-// Errors: from the constructor those of GroupArgument, and c10::ValueError for sizes and dims that
-// are no plan, on this rank; from calls, on every rank that called: a tensor that does not fit,
+// Errors: from the constructor those of GroupArgument, and c10::ValueError for invalid sizes or
+// dims, on this rank; from calls, on every rank that called: a tensor that does not fit,
 // ranks whose plans differ (parallel/base/collective_errors.h).
 #pragma once
 
@@ -33,10 +33,11 @@ struct Exchange;
 
 class TransposePlan {
  public:
-  // Dims count from the front. `also_agreed`: compared between the ranks with all the rest.
+  // Dims count from the front. `also_agreed`: compared between the ranks with all the rest;
+  // cast an unsigned digest to int64_t.
   TransposePlan(IntArgument dim0, std::vector<int64_t> dim0_sizes, IntArgument dim1,
                 std::vector<int64_t> dim1_sizes, const GroupArgument& group = {},
-                uint64_t also_agreed = 0);
+                IntArgument also_agreed = 0);
   TransposePlan(const TransposePlan&);
   TransposePlan& operator=(const TransposePlan&);
   ~TransposePlan();
@@ -52,7 +53,7 @@ class TransposePlan {
   int rank() const;
   int world() const;
   // Bytes that this rank sends to others in one call, per element of all other dimensions.
-  int64_t bytes_sent(int64_t element_size) const;
+  int64_t bytes_sent(IntArgument element_size) const;
 
  private:
   c10::intrusive_ptr<Exchange> checked(const at::Tensor& tensor, bool back) const;

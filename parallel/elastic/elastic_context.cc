@@ -107,14 +107,14 @@ void ElasticContext::run(const std::function<void()>& body) {
   }
 }
 
-void ElasticContext::stand_still(int64_t step) {
+void ElasticContext::stand_still(IntArgument step) {
   agent::Agent* const agent = DistributedManager::get().agent();
   TORCH_CHECK(agent != nullptr, "stand_still() outside meshrun: nobody brings another generation");
   const absl::Status said = agent->ReportQuiesced(step, kSay);
   // The coordinator then stops the ranks when its deadline is over.
   if (!said.ok()) say("cannot say that this rank stands still: " + said.ToString());
   say(fmt::format("leaves generation {} after step {} as the coordinator wishes",
-                  generation_of(*agent), step));
+                  generation_of(*agent), static_cast<int64_t>(step)));
   throw StoodStill();
 }
 

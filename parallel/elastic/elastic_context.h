@@ -37,6 +37,7 @@
 #include <string>
 
 #include "c10/util/Exception.h"
+#include "parallel/base/arguments.h"
 #include "parallel/checkpoint/training_memory.h"
 
 namespace meshrun {
@@ -76,7 +77,7 @@ class ElasticContext {
   bool is_save_wanted() const { return signs_->save; }
   // Leaves the world after `step` steps, for the next one: does not return. All ranks call it after
   // the same step.
-  [[noreturn]] void stand_still(int64_t step);
+  [[noreturn]] void stand_still(IntArgument step);
 
  private:
   friend class ElasticState;

@@ -62,7 +62,7 @@ std::optional<int64_t> ElasticState::restore() {
   return step;
 }
 
-void ElasticState::commit(int64_t steps) {
+void ElasticState::commit(IntArgument steps) {
   if (!place_.empty() && steps > steps_) {
     context_.say(std::exchange(place_, "") + ": has done step " + std::to_string(steps));
   }
@@ -70,7 +70,7 @@ void ElasticState::commit(int64_t steps) {
   generators_ = generators_now(module_);
 }
 
-ElasticSteps ElasticState::steps(int64_t first, int64_t last, int64_t agree_every) {
+ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgument agree_every) {
   return {first, last, [this, last, agree_every](int64_t done) {
             commit(done);
             if (done >= last || done % agree_every != 0) return;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "parallel/base/arguments.h"
 #include "parallel/elastic/elastic_context.h"
 #include "parallel/elastic/elastic_steps.h"
 
@@ -32,12 +33,12 @@ class ElasticState {
   // that number; absent where no rank has a state: nothing is changed.
   std::optional<int64_t> restore();
   // `steps` are done, and the optimizer has stepped.
-  void commit(int64_t steps);
+  void commit(IntArgument steps);
 
   // Steps first to last - 1, each committed at its end. After every `agree_every` steps the ranks
   // agree whether to stand still; a loop that wants checkpoints at that point uses commit() and
   // ElasticContext::stand_still() itself.
-  ElasticSteps steps(int64_t first, int64_t last, int64_t agree_every = 10);
+  ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:
   ElasticContext& context_;

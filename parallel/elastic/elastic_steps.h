@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
+
+#include "parallel/base/arguments.h"
 
 namespace meshrun {
 
@@ -13,7 +16,7 @@ class ElasticSteps {
 
   class Iterator {
    public:
-    Iterator(int64_t step, const End* end) : step_(step), end_(end) {}
+    Iterator(IntArgument step, const End* end) : step_(step), end_(end) {}
     int64_t operator*() const { return step_; }
     Iterator& operator++() {
       (*end_)(++step_);
@@ -26,7 +29,7 @@ class ElasticSteps {
     const End* end_;
   };
 
-  ElasticSteps(int64_t first, int64_t last, End end)
+  ElasticSteps(IntArgument first, IntArgument last, End end)
       : first_(first), last_(last), end_(std::move(end)) {}
   Iterator begin() const { return {first_, &end_}; }
   Iterator end() const { return {last_, &end_}; }

@@ -31,7 +31,7 @@ void catch_stop_signals() {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-void request_stop(int signal_number) { handle(signal_number); }
+void request_stop(IntArgument signal_number) { handle(signal_number.to_int()); }
 
 void stop_together() {
   request_stop(SIGTERM);

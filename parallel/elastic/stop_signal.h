@@ -2,13 +2,15 @@
 // graceful_stop.h for loops that stop at the same step on all ranks.
 #pragma once
 
+#include "parallel/base/arguments.h"
+
 namespace meshrun {
 
 // From now on the first SIGTERM or SIGINT only sets the request; a second one ends the process.
 void catch_stop_signals();
 
 // Thread-safe; may be called from anywhere but a signal handler.
-void request_stop(int signal_number);
+void request_stop(IntArgument signal_number);
 
 // The ranks have agreed to stop: a request, and SIGTERM is ignored from now on. The rank that ends first
 // makes a launcher send it to the others, which are on their way out.

@@ -140,14 +140,14 @@ DistributedIRFFT2::DistributedIRFFT2(FftOptions options)
     : PlannedTransform(std::move(options), fft::Direction::kInverse) {}
 
 at::Tensor DistributedRFFT2::apply(const at::Tensor& input,
-                                   const std::vector<std::optional<IntArgument>>& s,
-                                   const std::vector<IntArgument>& dim, const std::string& norm) {
+                                   const ListArgument<std::optional<IntArgument>>& s,
+                                   const ListArgument<IntArgument>& dim, const std::string& norm) {
   return distributed_rfft2(input, {.s = s, .dim = dim, .norm = norm});
 }
 
 at::Tensor DistributedIRFFT2::apply(const at::Tensor& input,
-                                    const std::vector<std::optional<IntArgument>>& s,
-                                    const std::vector<IntArgument>& dim, const std::string& norm) {
+                                    const ListArgument<std::optional<IntArgument>>& s,
+                                    const ListArgument<IntArgument>& dim, const std::string& norm) {
   return distributed_irfft2(input, {.s = s, .dim = dim, .norm = norm});
 }
 

@@ -47,6 +47,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
+#include "parallel/base/list_argument.h"
 #include "parallel/collectives/group_argument.h"
 
 namespace meshrun {
@@ -62,14 +63,14 @@ struct FftOptions {
   // Extents of the unsharded real field along dim: the input is cut or padded with zeros at its
   // end. Empty, or nullopt for one: the field's; for the inverse, of a spectrum [h, w], h and 2 * (w
   // - 1) (paired: 2 * (h - 1) and w).
-  std::vector<std::optional<IntArgument>> s = {};
-  std::vector<IntArgument> dim = {-2, -1};
+  ListArgument<std::optional<IntArgument>> s = {};
+  ListArgument<IntArgument> dim = {-2, -1};
   // "backward" (the inverse divides by s[0] * s[1]), "ortho" (both by its root) or "forward".
   std::string norm = "ortho";
   GroupArgument group = "spatial_parallel";
   FftLayout layout = FftLayout::kCanonical;
   // Two numbers or none; only with layout kPaired. The inverse then needs s.
-  std::vector<IntArgument> modes = {};
+  ListArgument<IntArgument> modes = {};
   // Of the canonical layout on two ranks. True: exactly as many bytes as rows need, and twice the
   // transforms along d1; false: 0.1 % more bytes. Absent: true where the group spans hosts, as far
   // as DistributedManager knows the group.
@@ -114,8 +115,8 @@ class DistributedRFFT2 : public fft::PlannedTransform {
 
   // The specification's form.
   static at::Tensor apply(const at::Tensor& input,
-                          const std::vector<std::optional<IntArgument>>& s = {},
-                          const std::vector<IntArgument>& dim = {-2, -1},
+                          const ListArgument<std::optional<IntArgument>>& s = {},
+                          const ListArgument<IntArgument>& dim = {-2, -1},
                           const std::string& norm = "ortho");
 };
 
@@ -124,8 +125,8 @@ class DistributedIRFFT2 : public fft::PlannedTransform {
   explicit DistributedIRFFT2(FftOptions options = {});
 
   static at::Tensor apply(const at::Tensor& input,
-                          const std::vector<std::optional<IntArgument>>& s = {},
-                          const std::vector<IntArgument>& dim = {-2, -1},
+                          const ListArgument<std::optional<IntArgument>>& s = {},
+                          const ListArgument<IntArgument>& dim = {-2, -1},
                           const std::string& norm = "ortho");
 };
 

@@ -140,8 +140,8 @@ at::Tensor transform(const at::Tensor& input, const FftOptions& options, Directi
   if (!problem.empty()) fft::refuse(problem, options.group, world);
   slabs.columns = is_forward ? in : std::move(out);
   slabs.rows = is_forward ? std::move(out) : in;
-  const uint64_t agreed = Fingerprint(
-      fmt::format("{} {} {} {} {}", slabs.s[0], slabs.s[1], slabs.s[2], slabs.norm, is_forward));
+  const auto agreed = static_cast<int64_t>(Fingerprint(
+      fmt::format("{} {} {} {} {}", slabs.s[0], slabs.s[1], slabs.s[2], slabs.norm, is_forward)));
   const TransposePlan plan(1, slabs.rows, 2, fft::sizes_within(slabs.columns, slabs.s[1]),
                            options.group, agreed);
   return flat->restored(is_forward ? forward(x, slabs, plan) : inverse(x, slabs, plan));

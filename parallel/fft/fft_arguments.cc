@@ -67,10 +67,11 @@ bool spans_hosts(const GroupArgument::Handle& group) {
 }
 
 uint64_t digest(const FftShape& shape, Scale scale, Direction direction) {
-  return Fingerprint(
-      fmt::format("{} {} {} {} {} {} {} {} {}", shape.fewest_bytes, shape.field_height,
-                  shape.height, shape.width, static_cast<int>(shape.layout), shape.spectrum_columns,
-                  shape.both_signs, static_cast<int>(scale), static_cast<int>(direction)));
+  return Fingerprint(fmt::format("{} {} {} {} {} {} {} {} {}", bool{shape.fewest_bytes},
+                                 int64_t{shape.field_height}, int64_t{shape.height},
+                                 int64_t{shape.width}, static_cast<int>(shape.layout),
+                                 int64_t{shape.spectrum_columns}, bool{shape.both_signs},
+                                 static_cast<int>(scale), static_cast<int>(direction)));
 }
 
 int64_t extent_or(const FftOptions& options, size_t index, int64_t otherwise) {
@@ -205,26 +206,27 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
   if (!paired && world == 2) {
     shape.fewest_bytes = options.fewest_bytes ? bool{*options.fewest_bytes} : spans_hosts(group);
   }
-  if (is_forward) {
-    shape.height = extent_or(options, 0, rows);
-    shape.width = extent_or(options, 1, cut);
-  } else {
-    shape.height = extent_or(options, 0, paired ? 2 * (cut - 1) : cut);
-    shape.width = extent_or(options, 1, paired ? columns : 2 * (columns - 1));
+  int64_t height = rows;
+  int64_t width = cut;
+  if (!is_forward) {
+    height = paired ? 2 * (cut - 1) : cut;
+    width = paired ? columns : 2 * (columns - 1);
   }
-  if (shape.height < 1 || shape.width < 1) {
-    refuse(fmt::format("a transform of {} x {} needs at least one row and one column", shape.height,
-                       shape.width),
-           options.group, world);
+  shape.height = height = extent_or(options, 0, height);
+  shape.width = width = extent_or(options, 1, width);
+  if (height < 1 || width < 1) {
+    refuse(
+        fmt::format("a transform of {} x {} needs at least one row and one column", height, width),
+        options.group, world);
   }
-  int64_t kept_rows = paired ? shape.height / 2 + 1 : shape.height;
-  int64_t kept_columns = paired ? shape.width : shape.width / 2 + 1;
+  int64_t kept_rows = paired ? height / 2 + 1 : height;
+  int64_t kept_columns = paired ? width : width / 2 + 1;
   if (shape.both_signs) {
     const int64_t m0 = options.modes[0];
     const int64_t m1 = options.modes[1];
-    if (m0 > kept_rows || m1 > shape.width / 2) {
+    if (m0 > kept_rows || m1 > width / 2) {
       problem = fmt::format("modes are [{}, {}]; a transform of {} x {} has at most [{}, {}]", m0,
-                            m1, shape.height, shape.width, kept_rows, shape.width / 2);
+                            m1, height, width, kept_rows, width / 2);
     }
     kept_rows = m0;
     kept_columns = 2 * m1;
@@ -235,8 +237,8 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
     shape.spectrum_columns = kept_columns;
     shape.spectrum_rows = output_sizes(options, kept_rows, world, problem);
   } else {
-    shape.field_height = shape.height;
-    shape.field_columns = output_sizes(options, shape.width, world, problem);
+    shape.field_height = height;
+    shape.field_columns = output_sizes(options, width, world, problem);
     shape.spectrum_columns = columns;
     shape.spectrum_rows = in;
     if (shape.both_signs && (cut != kept_rows || columns != kept_columns) && problem.empty()) {
@@ -245,7 +247,7 @@ std::shared_ptr<const FftPlan> make_plan(const at::Tensor& input, const FftOptio
     }
   }
   if (!problem.empty()) refuse(problem, options.group, world);
-  const uint64_t agreed = digest(shape, arguments.scale, arguments.direction);
+  const auto agreed = static_cast<int64_t>(digest(shape, arguments.scale, arguments.direction));
   return std::make_shared<FftPlan>(std::move(shape), options.group, agreed);
 }
 
@@ -253,8 +255,8 @@ std::string misfit(const at::Tensor& input, const Arguments& arguments, const Ff
   if (!arguments.problem.empty()) return arguments.problem;
   const FftShape& shape = plan.shape();
   const bool is_forward = arguments.direction == Direction::kForward;
-  const int64_t rows = is_forward ? shape.field_height : plan.own_rows();
-  const int64_t columns = is_forward ? plan.own_columns() : shape.spectrum_columns;
+  const int64_t rows = is_forward ? int64_t{shape.field_height} : plan.own_rows();
+  const int64_t columns = is_forward ? plan.own_columns() : int64_t{shape.spectrum_columns};
   if (input.size(arguments.dim0) == rows && input.size(arguments.dim1) == columns) return {};
   return fmt::format("the tensor is {} x {} along dim; the first call was made with {} x {}",
                      input.size(arguments.dim0), input.size(arguments.dim1), rows, columns);

@@ -117,7 +117,7 @@ void FftPlan::add_inverse_copies(FftCost& cost, int64_t planes, int64_t element_
   }
 }
 
-FftCost FftPlan::cost(int64_t planes, int64_t element_size, Direction direction) const {
+FftCost FftPlan::cost(IntArgument planes, IntArgument element_size, Direction direction) const {
   FftCost cost;
   const bool is_forward = direction == Direction::kForward;
   const int64_t complex_size = 2 * element_size;
@@ -133,16 +133,17 @@ FftCost FftPlan::cost(int64_t planes, int64_t element_size, Direction direction)
   return cost;
 }
 
-std::string FftPlan::describe(int64_t planes, int64_t element_size, Direction direction) const {
+std::string FftPlan::describe(IntArgument planes, IntArgument element_size,
+                              Direction direction) const {
   const FftCost total = cost(planes, element_size, direction);
   std::string text = fmt::format(
       "rank {} of {}: {} {}transforms of {} x {}, {} layout, {} chunks\n"
       "  {:.3g} floating-point operations\n"
       "  {} bytes to other ranks ({} in the transposition, {} between rows and their mirrors)\n",
-      rank(), rows_.world(), planes, direction == Direction::kForward ? "" : "inverse ",
-      shape_.height, shape_.width, shape_.layout == Layout::kCanonical ? "canonical" : "paired",
-      chunks_of(planes, element_size), total.flops, total.wire_bytes(), total.transpose_bytes,
-      total.mirror_bytes);
+      rank(), rows_.world(), int64_t{planes}, direction == Direction::kForward ? "" : "inverse ",
+      int64_t{shape_.height}, int64_t{shape_.width},
+      shape_.layout == Layout::kCanonical ? "canonical" : "paired", chunks_of(planes, element_size),
+      total.flops, total.wire_bytes(), total.transpose_bytes, total.mirror_bytes);
   for (const FftCost::Copy& copy : total.copies) {
     text += fmt::format("  {} bytes copied: {}\n", copy.bytes, copy.what);
   }

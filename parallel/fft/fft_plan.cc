@@ -13,10 +13,10 @@
 
 namespace meshrun::fft {
 
-FftPlan::FftPlan(FftShape shape, const GroupArgument& group, uint64_t also_agreed)
+FftPlan::FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_agreed)
     : shape_(std::move(shape)),
       rows_(shape_.layout, shape_.height, shape_.spectrum_rows, shape_.fewest_bytes),
-      moved_columns_(std::min(sum(shape_.field_columns), shape_.width)),
+      moved_columns_(std::min<int64_t>(sum(shape_.field_columns), shape_.width)),
       transpose_(1, rows_.num_computed(), 2, sizes_within(shape_.field_columns, shape_.width),
                  group, also_agreed) {
   own_moved_columns_ =
@@ -224,8 +224,8 @@ at::Tensor FftPlan::weights(double factor, const at::Tensor& like) const {
   const auto options =
       at::TensorOptions(like.device()).dtype(c10::toRealValueType(like.scalar_type()));
   if (shape_.layout == Layout::kCanonical) {
-    at::Tensor columns = at::ones({shape_.spectrum_columns}, options);
-    const int64_t interior = std::min((shape_.width + 1) / 2, shape_.spectrum_columns);
+    at::Tensor columns = at::ones({int64_t{shape_.spectrum_columns}}, options);
+    const int64_t interior = std::min<int64_t>((shape_.width + 1) / 2, shape_.spectrum_columns);
     if (interior > 1) columns.narrow(0, 1, interior - 1).fill_(factor);
     return columns;
   }

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/fft/fft_geometry.h"
 #include "parallel/fft/local_transforms.h"
@@ -33,19 +34,19 @@ namespace meshrun::fft {
 
 struct FftShape {
   // Of the field: its rows, and the columns of each rank.
-  int64_t field_height = 0;
+  IntArgument field_height = 0;
   std::vector<int64_t> field_columns;
   // Lengths of the transforms; the field is cut or padded with zeros at its ends.
-  int64_t height = 0;
-  int64_t width = 0;
+  IntArgument height = 0;
+  IntArgument width = 0;
   Layout layout = Layout::kCanonical;
   // Of the spectrum: the rows of each rank (half rows where paired), and its columns.
   std::vector<int64_t> spectrum_rows;
-  int64_t spectrum_columns = 0;
+  IntArgument spectrum_columns = 0;
   // Paired: the columns are the wave numbers 0 .. c/2 - 1 and -c/2 .. -1, not 0 .. c - 1.
-  bool both_signs = false;
+  BoolArgument both_signs = false;
   // Canonical, two ranks: the fewest bytes rather than the least work (HalfRows).
-  bool fewest_bytes = false;
+  BoolArgument fewest_bytes = false;
 
   bool operator==(const FftShape&) const = default;
 };
@@ -71,8 +72,9 @@ struct FftCost {
 
 class FftPlan : public std::enable_shared_from_this<FftPlan> {
  public:
-  // `also_agreed`: compared between the ranks, in each call.
-  FftPlan(FftShape shape, const GroupArgument& group, uint64_t also_agreed = 0);
+  // `also_agreed`: compared between the ranks, in each call; cast an unsigned digest to
+  // int64_t.
+  FftPlan(FftShape shape, const GroupArgument& group, IntArgument also_agreed = 0);
 
   const FftShape& shape() const { return shape_; }
   int rank() const { return transpose_.rank(); }
@@ -87,8 +89,8 @@ class FftPlan : public std::enable_shared_from_this<FftPlan> {
   [[noreturn]] void refuse(const std::string& problem) const { transpose_.refuse(problem); }
 
   // Of a forward() or inverse() of `planes` planes whose real elements have `element_size` bytes.
-  FftCost cost(int64_t planes, int64_t element_size, Direction direction) const;
-  std::string describe(int64_t planes, int64_t element_size, Direction direction) const;
+  FftCost cost(IntArgument planes, IntArgument element_size, Direction direction) const;
+  std::string describe(IntArgument planes, IntArgument element_size, Direction direction) const;
 
  private:
   friend struct ForwardFunction;

@@ -24,6 +24,11 @@ using fft::low_waves;
 
 Sizes plain(const std::vector<IntArgument>& values) { return {values.begin(), values.end()}; }
 
+template <typename Argument>
+std::vector<Argument> arguments(const Sizes& values) {
+  return std::vector<Argument>(values.begin(), values.end());
+}
+
 void check_options(const FNOOptions& options) {
   TORCH_CHECK_VALUE(options.in_channels() > 0 && options.out_channels() > 0 &&
                         options.width() > 0 && options.num_layers() > 0 &&
@@ -56,7 +61,7 @@ Tensor PointwiseImpl::forward(const Tensor& x) {
 // SpectralConvolution.
 
 SpectralConvolutionImpl::SpectralConvolutionImpl(IntArgument in_channels, IntArgument out_channels,
-                                                 const std::vector<IntArgument>& modes,
+                                                 const ListArgument<IntArgument>& modes,
                                                  const std::optional<GroupArgument>& group)
     : modes_(plain(modes)), group_(group) {
   global_shape_ = {in_channels, out_channels};
@@ -90,7 +95,7 @@ Tensor SpectralConvolutionImpl::low_modes(const Tensor& x, const SplitExtent& sp
         at::fft_rfftn(x, std::nullopt, Sizes{-3, -2, -1}, "ortho").narrow(-1, 0, modes_[2]);
     return low_waves(low_waves(half, half.dim() - 3, modes_[0]), half.dim() - 2, modes_[1]);
   }
-  FftOptions options{.group = *group_, .modes = {modes_.begin(), modes_.end()}};
+  FftOptions options{.group = *group_, .modes = arguments<IntArgument>(modes_)};
   options.input_sizes = split.sizes;
   if (modes_.size() == 2) {
     options.layout = FftLayout::kPaired;
@@ -111,8 +116,9 @@ Tensor SpectralConvolutionImpl::field(const Tensor& modes, const SplitExtent& sp
     const Tensor rows = all_waves(modes, modes.dim() - 2, s[1]);
     return at::fft_irfftn(all_waves(rows, modes.dim() - 3, s[0]), s, Sizes{-3, -2, -1}, "ortho");
   }
-  FftOptions options{
-      .s = {s.begin(), s.end()}, .group = *group_, .modes = {modes_.begin(), modes_.end()}};
+  FftOptions options{.s = arguments<std::optional<IntArgument>>(s),
+                     .group = *group_,
+                     .modes = arguments<IntArgument>(modes_)};
   const int world = static_cast<int>(split.sizes.size());
   options.input_sizes = compute_split_shapes(global_shape_[2], world);
   options.output_sizes = split.sizes;

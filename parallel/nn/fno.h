@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "parallel/base/arguments.h"
+#include "parallel/base/list_argument.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/nn/channel_group.h"
 #include "parallel/nn/fully_connected.h"
@@ -56,7 +57,7 @@ struct FNOOptions {
   TORCH_ARG(IntArgument, width) = 32;
   TORCH_ARG(IntArgument, num_layers) = 4;
   // Two for fields on a plane, three in space.
-  TORCH_ARG(std::vector<IntArgument>, modes) = {16, 16};
+  TORCH_ARG(ListArgument<IntArgument>, modes) = {16, 16};
   TORCH_ARG(IntArgument, projection_channels) = 128;
   // Zeros appended to each dimension before the layers, and cut off behind them: for fields that
   // are not periodic.
@@ -93,7 +94,7 @@ TORCH_MODULE(Pointwise);
 class SpectralConvolutionImpl : public torch::nn::Module, public ShardedParameters {
  public:
   SpectralConvolutionImpl(IntArgument in_channels, IntArgument out_channels,
-                          const std::vector<IntArgument>& modes,
+                          const ListArgument<IntArgument>& modes,
                           const std::optional<GroupArgument>& group);
 
   // `split`: of W (2-D) or H (3-D).

@@ -10,7 +10,7 @@ namespace meshrun {
 ShardedModule::ShardedModule(GroupArgument::Handle group) : group_(std::move(group)) {}
 
 at::Tensor ShardedModule::register_shard(const std::string& name, const at::Tensor& whole,
-                                         int64_t dim) {
+                                         IntArgument dim) {
   if (!group_) return register_parameter(name, whole);
   ParameterShard shard{.global_shape = whole.sizes().vec(), .dim = dim, .group = group_};
   for (int rank = 0; rank < group_->getSize(); ++rank) {

@@ -21,6 +21,7 @@
 #include <string>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/nn/sharded_parameters.h"
 
@@ -35,7 +36,7 @@ class ShardedModule : public torch::nn::Module, public ShardedParameters {
 
  protected:
   // Registers the piece of `whole` that compute_split_shapes gives this rank along `dim`, a copy.
-  at::Tensor register_shard(const std::string& name, const at::Tensor& whole, int64_t dim);
+  at::Tensor register_shard(const std::string& name, const at::Tensor& whole, IntArgument dim);
 
  private:
   const GroupArgument::Handle group_;

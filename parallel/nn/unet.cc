@@ -31,7 +31,8 @@ void check(const UNetOptions& options) {
 
 }  // namespace
 
-UNetStageImpl::UNetStageImpl(int64_t in_channels, int64_t out_channels, int64_t num_groups) {
+UNetStageImpl::UNetStageImpl(IntArgument in_channels, IntArgument out_channels,
+                             IntArgument num_groups) {
   const auto convolution = [&](int64_t in) {
     return Conv2d(Conv2dOptions(in, out_channels, 3).padding(1));
   };

@@ -47,7 +47,7 @@ struct UNetOptions {
 // [B, in, H, W] -> [B, out, H, W].
 class UNetStageImpl : public torch::nn::Module {
  public:
-  UNetStageImpl(int64_t in_channels, int64_t out_channels, int64_t num_groups);
+  UNetStageImpl(IntArgument in_channels, IntArgument out_channels, IntArgument num_groups);
   at::Tensor forward(const at::Tensor& x);
 
  private:

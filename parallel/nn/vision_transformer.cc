@@ -36,8 +36,8 @@ void check(const VisionTransformerOptions& options) {
 
 }  // namespace
 
-TransformerBlockImpl::TransformerBlockImpl(int64_t embed_dim, int64_t num_heads, int64_t hidden,
-                                           double dropout)
+TransformerBlockImpl::TransformerBlockImpl(IntArgument embed_dim, IntArgument num_heads,
+                                           IntArgument hidden, double dropout)
     : num_heads_(num_heads), dropout_(dropout) {
   using torch::nn::LayerNorm;
   using torch::nn::LayerNormOptions;

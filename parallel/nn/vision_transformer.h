@@ -59,7 +59,8 @@ struct VisionTransformerOptions {
 // [B, tokens, embed_dim] -> the same.
 class TransformerBlockImpl : public torch::nn::Module {
  public:
-  TransformerBlockImpl(int64_t embed_dim, int64_t num_heads, int64_t hidden, double dropout);
+  TransformerBlockImpl(IntArgument embed_dim, IntArgument num_heads, IntArgument hidden,
+                       double dropout);
   at::Tensor forward(const at::Tensor& x);
 
  private:

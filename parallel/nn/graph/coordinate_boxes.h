@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/arguments.h"
+
 namespace meshrun {
 
 struct CoordinateBoxes {
@@ -24,7 +26,7 @@ struct CoordinateBoxes {
   Bounds min;
   Bounds max;
   // Has the nodes in no box.
-  std::optional<int64_t> fallback_rank;
+  std::optional<IntArgument> fallback_rank = std::nullopt;
 };
 
 struct BoxOwners {

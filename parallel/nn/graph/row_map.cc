@@ -67,11 +67,12 @@ variable_list GatherRows::backward(AutogradContext* ctx, const variable_list& gr
 
 }  // namespace
 
-RowMap::RowMap(std::span<const int64_t> rows, int64_t num_rows, c10::Device device)
+RowMap::RowMap(std::span<const int64_t> rows, IntArgument num_rows, c10::Device device)
     : state_(c10::make_intrusive<State>()) {
   std::vector<int64_t> offsets(static_cast<size_t>(num_rows) + 1, 0);
   for (const int64_t row : rows) {
-    TORCH_CHECK_VALUE(row >= 0 && row < num_rows, "RowMap: row ", row, " of ", num_rows);
+    TORCH_CHECK_VALUE(row >= 0 && row < num_rows, "RowMap: row ", row, " of ",
+                      static_cast<int64_t>(num_rows));
     ++offsets[static_cast<size_t>(row) + 1];
   }
   for (size_t r = 1; r < offsets.size(); ++r) offsets[r] += offsets[r - 1];

@@ -18,13 +18,14 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
 #include "c10/core/Device.h"
+#include "parallel/base/arguments.h"
 
 namespace meshrun {
 
 class RowMap {
  public:
   // `rows`: from 0 to num_rows - 1, in any order.
-  RowMap(std::span<const int64_t> rows, int64_t num_rows, c10::Device device);
+  RowMap(std::span<const int64_t> rows, IntArgument num_rows, c10::Device device);
 
   // x is [num_rows, ...] and of the map's device.
   at::Tensor gather(const at::Tensor& x) const;

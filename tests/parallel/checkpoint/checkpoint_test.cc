@@ -19,13 +19,25 @@
 
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/checkpoint/training_memory.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "tests/parallel/support/fake_agent.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "tests/parallel/support/rank_world.h"
 
 namespace meshrun {
+
+// Declared to be named in calls that are never made.
+namespace given {
+extern torch::nn::Module& module;
+extern torch::optim::Optimizer& optimizer;
+extern const std::map<std::string, std::string> generators;
+extern const std::optional<TrainingMemory> memory;
+extern const GroupArgument group;
+}  // namespace given
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -371,6 +383,13 @@ TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) 
 
 TEST_F(CheckpointTest, WhatIsForeignOrDamagedIsOneErrorOnEveryRankAndNothingChanges) {
   run("fails", 3);
+}
+
+TEST(CheckpointCallsTest, NumbersTakeIntegersOnly) {
+  using namespace given;
+  EXPECT_TAKES_INTEGERS_ONLY(CheckpointOptions{.keep = value});
+  EXPECT_TAKES_INTEGERS_ONLY(remember(module, optimizer, value, generators));
+  EXPECT_TAKES_INTEGERS_ONLY(spread_memory(memory, value, module, optimizer, group));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Calls that cannot be misread: what the parameters of public functions take, asked of the
-// compiler. FullyConnected's and DistributedDataParallel's are asked beside their own tests.
+// compiler. Those of modules, transforms, sharded tensors, checkpoints and elastic training are asked
+// beside their own tests.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,6 +8,9 @@
 
 #include "parallel/bagua/communication.h"
 #include "parallel/collectives/collectives.h"
+#include "parallel/collectives/halo_geometry.h"
+#include "parallel/collectives/planned_collective.h"
+#include "parallel/collectives/transpose_plan.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/shared_module.h"
 #include "tests/parallel/support/parameters.h"
@@ -21,6 +25,10 @@ extern const std::vector<int64_t> extents;
 extern const std::vector<at::Tensor> indices;
 extern const std::vector<std::vector<int64_t>> table;
 extern const IndexedAllToAllPlan plan;
+extern const TransposePlan transpose_plan;
+extern const std::vector<SplitRange> ranges;
+extern const WindowedDim windows;
+extern const WindowedDim::Reads reads;
 extern const GroupArgument group;
 extern const std::string name;
 extern const bagua::Communicator comm;
@@ -156,6 +164,48 @@ TEST(CallsTest, CollectivesTakeIntegersForIntegers) {
   EXPECT_TAKES_INTEGERS_ONLY(ReduceScatterVAutograd::apply(x, sizes, value, true, group));
   EXPECT_TAKES_INTEGERS_ONLY(IndexedAllToAllVAutograd::apply(x, plan, true, value));
   EXPECT_TAKES_INTEGERS_ONLY(IndexedAllToAllVReverseAutograd::apply(x, plan, true, value));
+}
+
+TEST(CallsTest, HaloExchangesTakeEachForItself) {
+  EXPECT_TAKES_INTEGERS_ONLY(halo_exchange(x, value, HaloWidth{1, 1}));
+  EXPECT_TAKES_BOOL_ONLY(halo_exchange(x, 0, HaloWidth{1, 1}, sizes, value));
+  EXPECT_TAKES_INTEGERS_ONLY(halo_exchange_async(x, value, HaloWidth{1, 1}));
+  EXPECT_TAKES_BOOL_ONLY(halo_exchange_async(x, 0, HaloWidth{1, 1}, sizes, value));
+  EXPECT_TAKES_INTEGERS_ONLY(HaloWidth{.low = value});
+  EXPECT_TAKES_INTEGERS_ONLY(HaloWidth{.high = value});
+  EXPECT_TAKES_INTEGERS_ONLY(RangeExchange(value, extents, ranges));
+  EXPECT_TAKES_BOOL_ONLY(RangeExchange::Options{.periodic = value});
+  EXPECT_TAKES_BOOL_ONLY(RangeExchange::Options{.compares = value});
+}
+
+TEST(CallsTest, WindowsTakeEachForItself) {
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim(value, reads));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::picking(extents, value));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::sliding(value, 3, 1, 1, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::sliding(8, value, 1, 1, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::sliding(8, 3, value, 1, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::sliding(8, 3, 1, value, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::sliding(8, 3, 1, 1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::transposed(8, value, 1, 1, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(WindowedDim::transposed(8, 3, 1, 1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(windows.reads(value));
+  EXPECT_TAKES_INTEGERS_ONLY(sliding_outputs(8, 3, 1, 1, 1, value));
+  EXPECT_TAKES_BOOL_ONLY(sliding_outputs(8, 3, 1, 1, 1, 1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(transposed_outputs(8, 3, 1, 1, 1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(plan_ranges(extents, ranges, value));
+  EXPECT_TAKES_BOOL_ONLY(plan_ranges(extents, ranges, 0, value));
+  EXPECT_TAKES_BOOL_ONLY(anything_travels(extents, ranges, value));
+}
+
+TEST(CallsTest, PlansTakeIntegersForIntegers) {
+  using Along = PlannedCollective::Along;
+  EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(value, extents, 1, extents));
+  EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(0, extents, value, extents));
+  EXPECT_TAKES_INTEGERS_ONLY(TransposePlan(0, extents, 1, extents, group, value));
+  EXPECT_TAKES_INTEGERS_ONLY(transpose_plan.bytes_sent(value));
+  EXPECT_TAKES_INTEGERS_ONLY(gather_extents(value, name, group, x));
+  EXPECT_TAKES_INTEGERS_ONLY(Along{.dim = value});
+  EXPECT_TAKES_INTEGERS_ONLY(PlannedCollective::scatter({0, extents}, value, group, {}));
 }
 
 template <typename T>

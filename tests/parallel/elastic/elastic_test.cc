@@ -14,11 +14,21 @@
 
 #include "parallel/collectives/split.h"
 #include "parallel/elastic/elastic_state.h"
+#include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/elastic/generation_agent.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
+
+// Declared to be named in calls that are never made.
+namespace given {
+extern ElasticContext& context;
+extern ElasticState& state;
+extern const ElasticSteps::End end;
+}  // namespace given
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -191,6 +201,19 @@ const bool kOwnError = register_rank_function("own_error", [] {
 });
 
 TEST(ElasticTest, TheProgramsOwnErrorLeaves) { expect_success(run("own_error", {1})); }
+
+TEST(ElasticTest, NumbersOfStepsTakeIntegersOnly) {
+  using given::context;
+  using given::state;
+  EXPECT_TAKES_INTEGERS_ONLY(state.steps(value, 10));
+  EXPECT_TAKES_INTEGERS_ONLY(state.steps(0, value));
+  EXPECT_TAKES_INTEGERS_ONLY(state.steps(0, 10, value));
+  EXPECT_TAKES_INTEGERS_ONLY(state.commit(value));
+  EXPECT_TAKES_INTEGERS_ONLY(context.stand_still(value));
+  EXPECT_TAKES_INTEGERS_ONLY(ElasticSteps(value, 10, given::end));
+  EXPECT_TAKES_INTEGERS_ONLY(ElasticSteps(0, value, given::end));
+  EXPECT_TAKES_INTEGERS_ONLY(request_stop(value));
+}
 
 }  // namespace
 }  // namespace meshrun

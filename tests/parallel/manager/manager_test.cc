@@ -358,6 +358,24 @@ TEST(ManagerTest, InitializeWorksAgainAndLocalityFollowsFromTheHosts) {
   expect_success(run_ranks("again", ranks));
 }
 
+TEST(ManagerTest, AProcessLogsOnceWhatItsWorldsUse) {
+  const auto count = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const auto named = run_ranks("again", with(env_ranks(3), "MESHRUN_NET_DEVICES", "lo"));
+  expect_success(named);
+  for (const RankResult& result : named) {
+    EXPECT_EQ(count(result.output, "ucx uses"), 1) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("interfaces=lo left_out=none cores="));
+  }
+  const auto by_ucx = run_ranks("again", with(env_ranks(3), "UCX_NET_DEVICES", "lo"));
+  expect_success(by_ucx);
+  EXPECT_EQ(count(by_ucx[0].output, "ucx uses"), 1) << by_ucx[0].output;
+  EXPECT_THAT(by_ucx[0].output, HasSubstr("rank=0 interfaces=\"those of UCX\" left_out=none"));
+}
+
 const bool kPeerGone = register_rank_function("peer_gone", [] {
   DistributedManager::initialize();
   sum(manager().world(), 1);

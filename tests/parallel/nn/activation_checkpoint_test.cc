@@ -172,5 +172,20 @@ TEST(ActivationCheckpointTest, WhatAFunctionComputesWithinIsNotKept) {
   EXPECT_EQ(held(true), 4);
 }
 
+template <typename T>
+constexpr bool kIsAnInput = requires(T value, Tensor (*one)(const Tensor&),
+                                     Tensor (*two)(const Tensor&, T), const Tensor& x) {
+  requires requires { checkpoint(one, value); } || requires {
+    checkpoint(two, x, value);
+  };
+};
+
+TEST(ActivationCheckpointTest, InputsAreTensorsOnly) {
+  EXPECT_TRUE(kIsAnInput<Tensor>);
+  EXPECT_FALSE(kIsAnInput<bool> || kIsAnInput<int64_t> || kIsAnInput<double>);
+  EXPECT_FALSE(kIsAnInput<const char*> || kIsAnInput<std::nullptr_t> || kIsAnInput<void*>);
+  EXPECT_FALSE(kIsAnInput<c10::Scalar> || kIsAnInput<std::vector<Tensor>>);
+}
+
 }  // namespace
 }  // namespace meshrun

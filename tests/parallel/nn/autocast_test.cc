@@ -9,6 +9,7 @@
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/fully_connected.h"
 #include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
@@ -129,6 +130,11 @@ TEST(AutocastTest, GuardsNestAndPutBackWhatWas) {
                std::runtime_error);
   EXPECT_FALSE(at::autocast::is_autocast_enabled(c10::kCPU));
   EXPECT_THROW(AutocastGuard(c10::DeviceType::Vulkan, true), c10::ValueError);
+}
+
+TEST(AutocastTest, GuardsTakeBoolsForBools) {
+  EXPECT_TAKES_BOOL_ONLY(AutocastGuard(c10::kCPU, value));
+  EXPECT_TAKES_BOOL_ONLY(AutocastGuard(c10::kCPU, true, at::kBFloat16, value));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/nn/on_mesh.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
@@ -281,6 +282,10 @@ const bool kErrors = register_rank_function("distributed_errors", [] {
 
 TEST(DistributeModuleTest, WrongUseIsOneErrorOnAllRanks) {
   run_in_worlds("distributed_errors", {2, 3}, {"ucx"});
+}
+
+TEST(DistributeModuleTest, OptionsTakeBoolsForBools) {
+  EXPECT_TAKES_BOOL_ONLY(DistributeModuleOptions{.use_fp32_reduction = value});
 }
 
 }  // namespace

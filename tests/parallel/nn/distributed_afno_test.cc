@@ -15,6 +15,7 @@
 #include "parallel/collectives/split.h"
 #include "parallel/nn/afno.h"
 #include "parallel/nn/distributed_data_parallel.h"
+#include "parallel/nn/sharded_module.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/parameters.h"
@@ -22,6 +23,17 @@
 #include "tests/parallel/support/rank_world.h"
 
 namespace meshrun {
+
+// Declared to be named in calls that are never made.
+namespace given {
+struct OpenModule : ShardedModule {
+  using ShardedModule::register_shard;
+};
+extern OpenModule& module;
+extern const std::string name;
+extern const at::Tensor whole;
+}  // namespace given
+
 namespace {
 
 using at::Tensor;
@@ -539,6 +551,28 @@ TEST(DistributedAfnoTest, DefaultsAreTheSpecifications) {
   EXPECT_TAKES_INTEGERS_ONLY(DistributedAFNOOptions({8, 8}, 1).out_channels(value));
   EXPECT_TAKES_BOOL_ONLY(DistributedAFNOOptions({8, 8}, 1).channel_parallel_inputs(value));
   EXPECT_TAKES_BOOL_ONLY(DistributedAFNOOptions({8, 8}, 1).channel_parallel_outputs(value));
+}
+
+TEST(DistributedAfnoTest, LayersTakeEachForItself) {
+  using Embed = DistributedPatchEmbedOptions;
+  using Net = DistributedAFNONetOptions;
+  EXPECT_TAKES_INTEGERS_ONLY(DistributedMLPOptions(4).hidden_features(value));
+  EXPECT_TAKES_INTEGERS_ONLY(DistributedMLPOptions(4).out_features(value));
+  EXPECT_TAKES_BOOL_ONLY(DistributedMLPOptions(4).input_is_matmul_parallel(value));
+  EXPECT_TAKES_BOOL_ONLY(DistributedMLPOptions(4).output_is_matmul_parallel(value));
+  EXPECT_TAKES_INTEGERS_ONLY(Embed().in_chans(value));
+  EXPECT_TAKES_INTEGERS_ONLY(Embed().embed_dim(value));
+  EXPECT_TAKES_BOOL_ONLY(Embed().input_is_matmul_parallel(value));
+  EXPECT_TAKES_BOOL_ONLY(Embed().output_is_matmul_parallel(value));
+  EXPECT_TAKES_INTEGERS_ONLY(DistributedAFNO2DOptions(4).num_blocks(value));
+  EXPECT_TAKES_INTEGERS_ONLY(DistributedAFNO2DOptions(4).hidden_size_factor(value));
+  EXPECT_TAKES_BOOL_ONLY(DistributedAFNO2DOptions(4).input_is_matmul_parallel(value));
+  EXPECT_TAKES_BOOL_ONLY(DistributedAFNO2DOptions(4).output_is_matmul_parallel(value));
+  EXPECT_TAKES_INTEGERS_ONLY(Net().in_chans(value));
+  EXPECT_TAKES_INTEGERS_ONLY(Net().num_blocks(value));
+  EXPECT_TAKES_BOOL_ONLY(Net().input_is_matmul_parallel(value));
+  EXPECT_TAKES_BOOL_ONLY(Net().output_is_matmul_parallel(value));
+  EXPECT_TAKES_INTEGERS_ONLY(given::module.register_shard(given::name, given::whole, value));
 }
 
 }  // namespace

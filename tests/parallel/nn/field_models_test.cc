@@ -7,6 +7,7 @@
 #include "parallel/nn/unet.h"
 #include "parallel/nn/vision_transformer.h"
 #include "tests/parallel/support/memory_meter.h"
+#include "tests/parallel/support/parameters.h"
 
 namespace meshrun {
 namespace {
@@ -143,6 +144,31 @@ TEST(UNetTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(UNet(UNetOptions(1, 1).depth(-1)), c10::ValueError);
   EXPECT_THROW(UNet(UNetOptions(1, 1))->forward(at::ones({1, 1, 12, 16})), c10::ValueError);
   EXPECT_THROW(UNet(UNetOptions(1, 1))->forward(at::ones({1, 2, 16, 16})), c10::ValueError);
+}
+
+TEST(UNetTest, OptionsTakeEachForItself) {
+  EXPECT_TAKES_INTEGERS_ONLY(UNetOptions(value, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetOptions(1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetOptions(1, 1).base_channels(value));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetOptions(1, 1).depth(value));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetOptions(1, 1).num_groups(value));
+  EXPECT_TAKES_BOOL_ONLY(UNetOptions(1, 1).checkpoint_stages(value));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetStageImpl(value, 4, 2));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetStageImpl(4, value, 2));
+  EXPECT_TAKES_INTEGERS_ONLY(UNetStageImpl(4, 4, value));
+}
+
+TEST(VisionTransformerTest, OptionsTakeEachForItself) {
+  using Options = VisionTransformerOptions;
+  EXPECT_TAKES_INTEGERS_ONLY(Options({8, 8}, value, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(Options({8, 8}, 1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(Options({8, 8}, 1, 1).embed_dim(value));
+  EXPECT_TAKES_INTEGERS_ONLY(Options({8, 8}, 1, 1).depth(value));
+  EXPECT_TAKES_INTEGERS_ONLY(Options({8, 8}, 1, 1).num_heads(value));
+  EXPECT_TAKES_BOOL_ONLY(Options({8, 8}, 1, 1).checkpoint_blocks(value));
+  EXPECT_TAKES_INTEGERS_ONLY(TransformerBlockImpl(value, 2, 8, 0.0));
+  EXPECT_TAKES_INTEGERS_ONLY(TransformerBlockImpl(4, value, 8, 0.0));
+  EXPECT_TAKES_INTEGERS_ONLY(TransformerBlockImpl(4, 2, value, 0.0));
 }
 
 }  // namespace

@@ -11,9 +11,17 @@
 #include "parallel/collectives/split.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
+
+// Declared to be named in calls that are never made.
+namespace given {
+extern const ListArgument<IntArgument> modes;
+extern const std::optional<GroupArgument> group;
+}  // namespace given
+
 namespace {
 
 using at::Tensor;
@@ -197,6 +205,22 @@ TEST(FNOTest, RefusesOptionsThatDoNotFit) {
   FNO network(FNOOptions().modes({2, 2}).width(4));
   EXPECT_THROW(network(at::ones({1, 3, 8, 8})), c10::ValueError);
   EXPECT_EQ(network(at::ones({1, 1, 8, 8})).sizes(), (Sizes{1, 1, 8, 8}));
+}
+
+TEST(FNOTest, OptionsTakeEachForItself) {
+  using namespace given;
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().in_channels(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().out_channels(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().width(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().num_layers(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().modes({value, 4}));
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().projection_channels(value));
+  EXPECT_TAKES_INTEGERS_ONLY(FNOOptions().padding(value));
+  EXPECT_TAKES_BOOL_ONLY(FNOOptions().coordinates(value));
+  EXPECT_TAKES_INTEGERS_ONLY(PointwiseImpl(value, 2));
+  EXPECT_TAKES_INTEGERS_ONLY(PointwiseImpl(2, value));
+  EXPECT_TAKES_INTEGERS_ONLY(SpectralConvolutionImpl(value, 2, modes, group));
+  EXPECT_TAKES_INTEGERS_ONLY(SpectralConvolutionImpl(2, value, modes, group));
 }
 
 }  // namespace

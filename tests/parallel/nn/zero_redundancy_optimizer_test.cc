@@ -16,6 +16,7 @@
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "tests/parallel/collectives/worlds.h"
+#include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
@@ -300,6 +301,12 @@ TEST(ZeroRedundancyOptimizerTest, ACheckpointGoesFromAnyWorldToAnyOther) {
   };
   for (const int size : {3, 1, 4, 2}) run("zero_states", size);
   run("zero_plain_reads", 1);
+}
+
+TEST(ZeroRedundancyOptimizerTest, OptionsTakeBoolsForBools) {
+  EXPECT_TAKES_BOOL_ONLY(ZeroRedundancyOptions{.gradients_are_reduced = value});
+  EXPECT_TAKES_BOOL_ONLY(ZeroRedundancyOptions{.mean = value});
+  EXPECT_TAKES_BOOL_ONLY(ZeroRedundancyOptions{.use_fp32_reduction = value});
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ namespace meshrun {
 // Of calls that the compiler alone looks at.
 const DistributedGraph& some_graph();
 const at::Tensor& some_tensor();
+std::span<const int64_t> some_rows();
+const Activation& some_activation();
 
 namespace {
 
@@ -478,6 +482,16 @@ const bool kWrong = register_rank_function("graph_wrong", [] {
                graph.coordinates, "coordinates");
 });
 
+template <typename T>
+constexpr bool kIsANumberOfNodes = requires(T value) {
+  GraphEdges{.num_src_nodes = value};
+  GraphEdges{.num_dst_nodes = value};
+};
+template <typename T>
+constexpr bool kIsAFallbackRank = requires(T value) {
+  CoordinateBoxes{.fallback_rank = value};
+};
+
 TEST(DistributedGraphTest, BoolsAndIntegersTakeNothingElse) {
   EXPECT_TAKES_BOOL_ONLY(some_graph().get_edge_features_in_partition(some_tensor(), value));
   EXPECT_TAKES_INTEGERS_ONLY(
@@ -486,6 +500,29 @@ TEST(DistributedGraphTest, BoolsAndIntegersTakeNothingElse) {
   EXPECT_TAKES_INTEGERS_ONLY(some_graph().get_global_edge_features(some_tensor(), true, value));
   EXPECT_TAKES_INTEGERS_ONLY(icosahedral_mesh(value));
   EXPECT_TAKES_BOOL_ONLY(icosahedral_mesh(1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(RowMap(some_rows(), value, c10::kCPU));
+  EXPECT_TAKES_BOOL_ONLY(GraphEdges{.is_bipartite = value});
+  EXPECT_TAKES_BOOL_ONLY(edges_from_csc(some_tensor(), some_tensor(), std::nullopt, value));
+}
+
+TEST(DistributedGraphTest, OptionalIntegersTakeNothingElse) {
+  EXPECT_TRUE(kIsANumberOfNodes<int> && kIsAFallbackRank<int64_t>);
+  EXPECT_TRUE(kIsANumberOfNodes<std::nullopt_t> && kIsAFallbackRank<std::optional<int>>);
+  EXPECT_FALSE(kIsANumberOfNodes<bool> || kIsAFallbackRank<bool>);
+  EXPECT_FALSE(kIsANumberOfNodes<char> || kIsAFallbackRank<char>);
+  EXPECT_FALSE(kIsANumberOfNodes<double> || kIsAFallbackRank<double>);
+  EXPECT_FALSE(kIsANumberOfNodes<const char*> || kIsAFallbackRank<const char*>);
+  EXPECT_FALSE(kIsANumberOfNodes<std::optional<bool>> || kIsAFallbackRank<std::optional<bool>>);
+}
+
+TEST(GraphNetworkTest, OptionsTakeEachForItself) {
+  EXPECT_TAKES_INTEGERS_ONLY(GraphNetworkOptions(value, 2, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(GraphNetworkOptions(3, value, 1));
+  EXPECT_TAKES_INTEGERS_ONLY(GraphNetworkOptions(3, 2, value));
+  EXPECT_TAKES_INTEGERS_ONLY(GraphNetworkOptions(3, 2, 1).processor_size(value));
+  EXPECT_TAKES_INTEGERS_ONLY(GraphNetworkOptions(3, 2, 1).hidden_dim_processor(value));
+  EXPECT_TAKES_INTEGERS_ONLY(MeshGraphMLPImpl(2, 2, 2, value, some_activation(), true));
+  EXPECT_TAKES_BOOL_ONLY(MeshGraphMLPImpl(2, 2, 2, 1, some_activation(), value));
 }
 
 TEST(DistributedGraphTest, WrongUseIsATypedErrorOnAllRanks) {
