@@ -1,4 +1,4 @@
-// The layout that the parts of all ranks make: how from_local() knows it where nobody says.
+// The layout that the parts of all ranks make: from_local() infers it where the caller gives none.
 //
 // Internal to parallel/shard. All ranks of the mesh call it, and wait for one small all-gather.
 #pragma once

@@ -14,8 +14,8 @@
 //
 // Threads: as tensors; all ranks of the mesh call alike, in the same order. Errors: ShardTensorError
 // (a wrong call, the same on all ranks; ranks that disagree in from_local find out there),
-// MissingShardRuleError, and those of the collectives. printing: operator<< below; LibTorch's own
-// would need the global memory.
+// MissingShardRuleError, and those of the collectives. operator<< below prints a ShardTensor;
+// LibTorch's own printing would need the global memory.
 //
 // Corresponds to physicsnemo.domain_parallel.ShardTensor. There is no DTensor in C++: from_local()
 // with ShardingShapes::chunk() takes a part that was cut as DTensor cuts, and talks to nobody.
@@ -44,8 +44,8 @@ class ShardingShapes {
   // As torch.chunk cuts the global shape, which must be given. Nothing is sent.
   static ShardingShapes chunk() { return ShardingShapes(Kind::kChunk); }
   // Mesh dimension to the shapes of the shards along it, at this rank's other coordinates. Nothing
-  // is sent, so the caller must say alike on all ranks; a tensor dimension on two mesh dimensions
-  // has to be inferred.
+  // is sent, so all ranks must give the same; a tensor dimension on two mesh dimensions has to be
+  // inferred.
   static ShardingShapes given(std::map<int64_t, std::vector<std::vector<int64_t>>> shapes) {
     ShardingShapes given(Kind::kGiven);
     given.shapes_ = std::move(shapes);

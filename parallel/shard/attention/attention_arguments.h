@@ -34,8 +34,8 @@ struct AttentionOptions {
   BoolArgument is_causal = false;
   std::optional<double> scale = std::nullopt;  // absent: 1 / sqrt(E)
   BoolArgument enable_gqa = false;
-  // Where the queries of the group begin in the whole sequence, for is_causal: if other groups have
-  // others.
+  // For is_causal: where the group's queries begin in the whole sequence, if other groups hold the
+  // rest of them.
   IntArgument first_query = 0;
   std::optional<AttentionDropout> dropout = std::nullopt;
 };

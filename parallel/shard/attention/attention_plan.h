@@ -37,7 +37,7 @@ std::vector<AttentionTile> cut_attention(int64_t query_offset, int64_t query_siz
 class RingPlan {
  public:
   // One size per rank. `first_query`: where the queries of rank 0 begin in the whole sequence, if
-  // those of this group are but a part of it.
+  // this group holds only a part of them.
   RingPlan(std::vector<int64_t> query_sizes, std::vector<int64_t> key_sizes, bool is_causal,
            int64_t first_query = 0);
 

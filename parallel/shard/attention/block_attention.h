@@ -4,9 +4,9 @@
 // query head h attends to key head h / (H / Hk). Mask: (B or 1, H or 1, L or 1, S or 1), added to
 // the scores. All in the accumulating dtype (float32, or float64), which sums are kept in, too.
 //
-// On the CPU, LibTorch's flash kernel computes a tile without its scores. A value with another
-// extent than the key's, a mask whose gradient is asked for, dropout, and other devices: matrix
-// products, with the scores of one tile in memory.
+// On the CPU, LibTorch's flash kernel computes a tile without its scores. Matrix products, with the
+// scores of one tile in memory, compute what that kernel cannot: other devices, dropout, a mask
+// whose gradient is wanted, a value whose extent is not the key's.
 //
 // No gradients are recorded. Threads: one at a time. Errors: LibTorch's, on operands that do not
 // fit.

@@ -32,7 +32,7 @@ struct Ring : torch::CustomClassHolder {
   const RingPlan plan;
   double scale = 1;
   std::optional<AttentionDropout> dropout;
-  std::string words;  // what all ranks must say alike
+  std::string words;  // equal on all ranks
   uint64_t digest = 0;
   bool requires_grad = false;
 
@@ -65,7 +65,8 @@ struct Ring : torch::CustomClassHolder {
 RunningAttention ring_forward(const Ring& ring, const at::Tensor& query, const at::Tensor& key,
                               const at::Tensor& value, const std::optional<at::Tensor>& mask);
 
-// Tensors of the forward pass and the cotangent, in the accumulating dtype save key, value and mask.
+// Tensors of the forward pass and the cotangent: key, value and mask in their own dtype, the others
+// in the accumulating one.
 struct RingBackwardInputs {
   at::Tensor query;
   at::Tensor key;

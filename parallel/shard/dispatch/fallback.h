@@ -22,7 +22,7 @@ enum class Announce : uint8_t { kWarn, kQuietly };
 // Gathers, runs, wraps; kQuietly is the rule of operators whose result all ranks need whole.
 void run_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, Announce announce);
 
-// The mesh of all sharded tensors among the arguments; raises ShardTensorError where they have two.
+// The mesh of all sharded tensors among the arguments; raises ShardTensorError for two meshes.
 ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 }  // namespace meshrun

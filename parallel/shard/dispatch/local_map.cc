@@ -234,7 +234,7 @@ SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed) {
   return with_placements(spec, placements);
 }
 
-SpecPtr with_placement(const SpecPtr& spec, int64_t axis, const Placement& placement) {
+SpecPtr with_placement(const SpecPtr& spec, IntArgument axis, const Placement& placement) {
   Placements placements = spec->placements();
   placements[static_cast<size_t>(axis)] = placement;
   return target_spec(spec, std::move(placements));

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/base/arguments.h"
 #include "parallel/shard/redistribute/redistribute.h"
 #include "parallel/shard/tensor/shard_tensor_impl.h"
 
@@ -31,8 +32,8 @@ at::Tensor to_local(const at::Tensor& tensor, const SpecPtr& gradient = {});
 // A plain tensor is Replicate where `spec` is. `local` has the spec's local shape.
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 struct RedistributeForm {
-  bool own_memory = false;  // the result never shares the tensor's
-  bool async = false;       // its first use waits for the last transfer
+  BoolArgument own_memory = false;  // the result never shares the tensor's
+  BoolArgument async = false;       // its first use waits for the last transfer
 };
 // `gradient`: where the gradient goes; null: gradient_spec() of the tensor's own.
 at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecPtr& gradient = {},
@@ -41,8 +42,8 @@ at::Tensor redistribute(const at::Tensor& tensor, const SpecPtr& to, const SpecP
 // A ShardTensor stays what it is; a plain one becomes Replicate on the mesh, and its gradient is
 // plain, and whole (an announced leaf's where it is accumulated: promotion.h).
 at::Tensor promote(const at::Tensor& tensor, const ShardMesh::Ptr& mesh);
-// The mesh of the sharded ones among these, which may be undefined. Raises ShardTensorError where
-// none is, or where they have two.
+// The mesh of the sharded ones among these, which may be undefined. Raises ShardTensorError if none
+// is sharded, or if two meshes meet.
 ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const char* operation);
 
 // `spec` with Partial(sum) on the axes where `spec` is Replicate and `computed` is Shard or
@@ -50,8 +51,8 @@ ShardMesh::Ptr mesh_of(std::initializer_list<const at::Tensor*> tensors, const c
 SpecPtr partial_where_replicated(const SpecPtr& spec, const SpecPtr& computed);
 
 // The layout of `spec` with other placements on some axes.
-SpecPtr with_placement(const SpecPtr& spec, int64_t axis, const Placement& placement);
-// Every Partial reduced. Every Partial reduced, and every axis that cuts one of `dims` Replicate.
+SpecPtr with_placement(const SpecPtr& spec, IntArgument axis, const Placement& placement);
+// Both reduce every Partial. The second also makes every axis Replicate that cuts one of `dims`.
 SpecPtr without_partial(const SpecPtr& spec);
 SpecPtr with_whole_dims(const SpecPtr& spec, const std::vector<int64_t>& dims);
 

@@ -48,7 +48,7 @@ void register_operator(OperatorRow row, torch::CppFunction kernel);
 // In order of families and names.
 std::vector<OperatorRow> registered_operators();
 // Full names of an operator's overloads that take a tensor, and of those in place, without the
-// composite ones. Raises c10::Error where there is none.
+// composite ones. Raises c10::Error if none exists.
 std::vector<std::string> overloads_of(const std::string& op);
 // As docs/shard_tensor.md shows them: one table a family, operators with equal movements in one row.
 std::string operators_as_markdown();

@@ -1,5 +1,5 @@
 // What a plain tensor means among sharded ones: the same values on every rank, Replicate. A tensor
-// without dimensions always is; others as the mode says.
+// without dimensions always counts so; PromotionMode decides on the others.
 //
 // A plain leaf that requires a gradient would get a sharded one. It is repaired where the leaf was
 // announced, else it is an error; function handlers (above autograd) take any plain tensor.

@@ -11,7 +11,7 @@ namespace meshrun {
 
 // `value` is the local tensor of one with the layout `from`, of the target's global shape. Where the
 // target is Partial and `from` is not, one rank along each axis takes the values, and the others
-// what changes nothing in the reduction.
+// take values that do not change the reduction.
 void write_back(const at::Tensor& target, const at::Tensor& value, const SpecPtr& from);
 
 }  // namespace meshrun

@@ -24,18 +24,18 @@ class Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
 
   constexpr Placement() = default;  // Replicate
-  static constexpr Placement shard(int64_t dim) { return {Kind::kShard, dim, PartialOp::kSum}; }
+  static constexpr Placement shard(IntArgument dim) { return {Kind::kShard, dim, PartialOp::kSum}; }
   static constexpr Placement partial(PartialOp op) { return {Kind::kPartial, 0, op}; }
-  // Partial(sum) whose summands are zeros, save that of the rank at `coordinate` along the axis: one
-  // row of a sharded dimension is such a tensor, and may share that rank's memory.
-  static constexpr Placement held_by(int64_t coordinate) {
+  // Partial(sum) whose summands are zeros, except that of the rank at `coordinate` along the axis:
+  // one row of a sharded dimension is such a tensor, and may share that rank's memory.
+  static constexpr Placement held_by(IntArgument coordinate) {
     return {Kind::kPartial, coordinate + 1, PartialOp::kSum};
   }
 
   constexpr Kind kind() const { return kind_; }
   constexpr bool is_replicate() const { return kind_ == Kind::kReplicate; }
   constexpr bool is_shard() const { return kind_ == Kind::kShard; }
-  constexpr bool is_shard(int64_t dim) const { return is_shard() && dim_ == dim; }
+  constexpr bool is_shard(IntArgument dim) const { return is_shard() && dim_ == dim; }
   constexpr bool is_partial() const { return kind_ == Kind::kPartial; }
   // Of a Shard.
   constexpr int64_t dim() const { return dim_; }

@@ -225,7 +225,7 @@ ShardLayout ShardLayout::with_placements(const Placements& placements) const {
   return with_cuts(mesh_shape_, placements, cuts_);
 }
 
-int64_t ShardLayout::piece(int64_t dim, const Extents& coordinate) const {
+int64_t ShardLayout::piece(IntArgument dim, const Extents& coordinate) const {
   int64_t piece = 0;
   for (const int64_t axis : cuts_[static_cast<size_t>(dim)].axes) {
     piece = piece * mesh_shape_[static_cast<size_t>(axis)] + coordinate[static_cast<size_t>(axis)];

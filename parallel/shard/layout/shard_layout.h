@@ -5,8 +5,8 @@
 // with axes of sizes A and B into A * B consecutive pieces, piece a * B + b for coordinate (a, b).
 // A rank's part is a box: one piece of every dimension. Pieces may be uneven and empty.
 //
-// Values; pure, without LibTorch. Errors: ShardLayoutError's sentence is what the caller did wrong,
-// found alike on all ranks that say alike.
+// Values; pure, without LibTorch. Errors: ShardLayoutError says what the caller did wrong; ranks
+// that pass equal arguments get equal sentences.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class ShardLayout {
   // As torch.chunk cuts: 9 in 4 is 3, 3, 3, 0.
   static ShardLayout chunk(std::vector<int64_t> mesh_shape, Placements placements,
                            const std::vector<int64_t>& global_shape);
-  // With these cuts; cuts[d].axes must be those that `placements` says. Raises ShardLayoutError.
+  // With these cuts; cuts[d].axes must be those that `placements` gives. Raises ShardLayoutError.
   static ShardLayout with_cuts(std::vector<int64_t> mesh_shape, Placements placements,
                                std::vector<DimCut> cuts);
   // From the local shapes of all ranks of the mesh, row-major: they must make a grid. Raises
@@ -71,12 +71,12 @@ class ShardLayout {
   // Whether any axis is Partial; whether all are Replicate.
   bool has_partial() const { return has_partial_; }
   bool is_replicated() const { return is_replicated_; }
-  bool is_sharded(int64_t dim) const { return !cuts_[static_cast<size_t>(dim)].axes.empty(); }
+  bool is_sharded(IntArgument dim) const { return !cuts_[static_cast<size_t>(dim)].axes.empty(); }
 
   // The part of the rank at `coordinate`.
   Box box(const std::vector<int64_t>& coordinate) const;
   // Which piece of `dim` that rank has, and its place in cuts()[dim].sizes.
-  int64_t piece(int64_t dim, const std::vector<int64_t>& coordinate) const;
+  int64_t piece(IntArgument dim, const std::vector<int64_t>& coordinate) const;
   // The same layout with other placements where axes are not Shard (Partial to Replicate, say).
   ShardLayout with_placements(const Placements& placements) const;
 

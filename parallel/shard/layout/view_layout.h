@@ -41,12 +41,12 @@ ShardLayout unsliced(const ShardLayout& layout, int64_t dim, const SliceRange& r
 // result. Raises ShardLayoutError where both are cut.
 ShardLayout diagonal(const ShardLayout& layout, int64_t offset, int64_t dim1, int64_t dim2);
 
-// Of the same elements in another shape. Nothing where a rank's part would not be one box: a cut
+// Of the same elements in another shape; absent where a rank's part would not be one box. A cut
 // survives where it falls between whole rows of the new leading dimension.
 std::optional<ShardLayout> reshaped(const ShardLayout& layout, const std::vector<int64_t>& shape);
-// From where reshaped() to that shape works, with as little moved as is known: an axis whose cut
-// does not survive cuts the first of the dimensions that are taken apart or put together, and is
-// Replicate where that is not possible either.
+// The layout to redistribute to before reshaped() to that shape, chosen to move little: an axis
+// whose cut does not survive cuts the first of the dimensions that are split or merged, and becomes
+// Replicate where that does not survive either.
 ShardLayout reshapeable(const ShardLayout& layout, const std::vector<int64_t>& shape);
 
 }  // namespace meshrun

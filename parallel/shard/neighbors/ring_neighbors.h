@@ -1,12 +1,12 @@
 // The nearest of many points that are cut among the ranks of a group: blocks of points travel round
-// a ring, the next one while the present one is searched. No rank holds more than two blocks beside
-// its own, and distances of some queries to one block are all that is stored of them.
+// a ring, the next one while the present one is searched. A rank holds at most two blocks beside
+// its own, and the distances of some queries to one block.
 //
 // Shapes: points (N of this rank, D), queries (Q of this rank, D); results (Q, k), nearest first.
 // Where there are fewer than k points (within the radius), the rest has index -1 and distance inf. k
 // may be larger than a block, and, with a radius, than all of them. Euclidean distances, computed in
 // float32 (float64 for float64) from differences. Points at equal distances come in the order of
-// their indices, save where the k-th and the next one of a block are equally far.
+// their indices, except where the k-th and the next one of a block are equally far.
 //
 // Backward: of the distances to points and queries, exact and the same in every run; a distance of
 // 0 has a gradient of 0. The points travel again, and their gradients behind them, as in

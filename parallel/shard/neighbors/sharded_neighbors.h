@@ -1,9 +1,9 @@
 // Neighbor searches among sharded points: ring_neighbors.h on ShardTensors.
 //
 // points (N, D) and queries (Q, D), sharded or plain (Replicate), at least one of them sharded.
-// Results (Q, k) are sharded as the queries; queries that ranks with different points have alike are
-// cut first. Points that several axes cut are gathered along all but one, unless all axes of the mesh
-// cut them. D is whole on every rank, and is gathered where it is cut.
+// Results (Q, k) are sharded as the queries; queries that are equal on ranks with different points
+// are cut first. Points that several axes cut are gathered along all but one, unless all axes of
+// the mesh cut them. D is whole on every rank, and is gathered where it is cut.
 //
 // Gradients: of the distances, in the placements of points and queries. Threads and order: all ranks
 // of the mesh call alike. Errors: ShardTensorError (two meshes, no sharded tensor), those of

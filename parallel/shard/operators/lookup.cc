@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "ATen/ops/_assert_async.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/where.h"
+#include "fmt/format.h"
 
 namespace meshrun {
 namespace {
@@ -16,7 +18,9 @@ at::Tensor from_front(const at::Tensor& index, const PieceOf& piece, bool wraps)
                       high < piece.whole ? low : high,
                       " is out of bounds for a dimension with size ", piece.whole);
   }
-  return wraps ? at::where(index < 0, index + piece.whole, index) : index;
+  at::Tensor positions = wraps ? at::where(index < 0, index + piece.whole, index) : index;
+  if (!index.is_cpu()) assert_in_range(positions, piece.whole);
+  return positions;
 }
 
 }  // namespace
@@ -24,7 +28,7 @@ at::Tensor from_front(const at::Tensor& index, const PieceOf& piece, bool wraps)
 Lookup lookup(const at::Tensor& index, const PieceOf& piece, bool wraps) {
   const at::Tensor own = from_front(index, piece, wraps) - piece.offset;
   return {own.clamp(0, std::max<int64_t>(piece.extent - 1, 0)),
-          own.lt(0).logical_or(own.ge(piece.extent))};
+          own.lt(0).bitwise_or(own.ge(piece.extent))};
 }
 
 at::Tensor with_spare_row(const at::Tensor& local, int64_t dim) {
@@ -35,7 +39,14 @@ at::Tensor with_spare_row(const at::Tensor& local, int64_t dim) {
 
 at::Tensor index_or_spare(const at::Tensor& index, const PieceOf& piece, bool wraps) {
   const at::Tensor own = from_front(index, piece, wraps) - piece.offset;
-  return at::where(own.lt(0).logical_or(own.ge(piece.extent)), piece.extent, own);
+  return at::where(own.lt(0).bitwise_or(own.ge(piece.extent)), piece.extent, own);
+}
+
+void assert_in_range(const at::Tensor& from_front, int64_t whole) {
+  if (from_front.numel() == 0) return;
+  // CUDA takes at most 254 characters of a message.
+  at::_assert_async(from_front.ge(0).bitwise_and(from_front.lt(whole)).all(),
+                    fmt::format("an index is out of bounds for a dimension with size {}", whole));
 }
 
 }  // namespace meshrun

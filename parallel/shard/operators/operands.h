@@ -9,8 +9,8 @@
 
 namespace meshrun {
 
-// The mesh of the sharded ones among `tensors`. Raises ShardTensorError where none is, or where
-// they have two; as check_promotion() for plain ones.
+// The mesh of the sharded ones among `tensors`. Raises ShardTensorError if none is sharded, if two
+// meshes meet, or if check_promotion() refuses a plain one.
 ShardMesh::Ptr mesh_of_operands(at::ArrayRef<at::Tensor> tensors, const char* operation);
 // A plain tensor is Replicate on `mesh`.
 SpecPtr spec_on(const at::Tensor& tensor, const ShardMesh::Ptr& mesh);

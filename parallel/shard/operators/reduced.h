@@ -1,5 +1,5 @@
-// What reductions share: their dimensions, the layout of their results, and what ranks along an axis
-// have of one.
+// What reductions share: their dimensions, the layout of their results, and the values of the ranks
+// along an axis.
 //
 // Internal to parallel/shard. All ranks of the mesh call alike.
 #pragma once
@@ -23,7 +23,7 @@ SpecPtr reduced_spec(const SpecPtr& spec, const std::vector<int64_t>& dims, bool
 // How many elements of the whole tensor, and of this rank's part, are reduced into one.
 int64_t reduced_count(at::IntArrayRef shape, const std::vector<int64_t>& dims);
 
-// Every Partial reduced. Every Partial except sums.
+// The first reduces every Partial, the second every Partial except sums.
 at::Tensor without_summands(const at::Tensor& tensor);
 at::Tensor with_sums_only(const at::Tensor& tensor);
 

@@ -19,7 +19,7 @@
 
 namespace meshrun {
 
-// The ranks that share a cut dimension, all else of theirs being equal: their pieces in rank order.
+// The ranks whose parts differ along one cut dimension alone: their pieces in rank order.
 struct CutDim {
   ShardMesh::Group group;
   std::vector<int64_t> sizes;
@@ -59,9 +59,9 @@ class WindowPlan {
 
   // The ranges of all cut dimensions, `padding` beyond the ends. Differentiable. May be `local`.
   at::Tensor gather(const at::Tensor& local, const c10::Scalar& padding = 0) const;
-  // What a rank returns that computes nothing: without elements, but with its part in the backward
-  // pass. `keeps_input`: the gradient that the other ranks compute leads to their input again, if
-  // only with zeros; so ranks' second backward passes call alike.
+  // The result of a rank that computes nothing. It has no elements and takes part in the backward
+  // pass. `keeps_input`: on the other ranks, the gradient depends on the input; here it then does
+  // too, so that all ranks make the calls of a second backward pass.
   at::Tensor nothing(const at::Tensor& gathered, bool keeps_input) const;
 
  private:

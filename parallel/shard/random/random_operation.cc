@@ -51,7 +51,7 @@ RandomOperation next_random_operation(const std::optional<at::Generator>& genera
   return {next.seed, next.counter++};
 }
 
-void reseed(uint64_t seed) {
+void detail::reseed(uint64_t seed) {
   at::manual_seed(seed);
   Counting& state = counting();
   const std::scoped_lock lock(state.mutex);

@@ -50,8 +50,8 @@ at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, cons
                               c10::intrusive_ptr<c10d::Work>* work = nullptr);
 
 // The layout of `from` with other placements: dimensions that stay cut by the same axes keep their
-// pieces, others are cut by the split rule. Raises ShardTensorError: a Partial that `from` has not,
-// a dim out of range, placements whose number is not the mesh's.
+// pieces, others are cut by the split rule. Raises ShardTensorError: a Partial that `from` does not
+// have, a dim out of range, another number of placements than the mesh has axes.
 SpecPtr target_spec(const SpecPtr& from, const Placements& placements);
 
 // The steps from one layout to the other, as this rank takes them.

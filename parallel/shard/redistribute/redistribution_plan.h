@@ -9,7 +9,7 @@
 //      of boxes, packed once
 //
 // In 3 and 4 a rank receives the part of its new box that it does not hold, once, from the rank
-// that holds it and shares its other coordinates: nothing can do with less. Pure, without LibTorch;
+// that holds it and shares its other coordinates: no plan moves less. Pure, without LibTorch;
 // all ranks that give the same two layouts make steps of the same kinds over the same axes.
 #pragma once
 
@@ -59,7 +59,7 @@ struct RedistributionStep {
 
 struct RedistributionPlan {
   std::vector<RedistributionStep> steps;
-  // What all ranks that make these exchanges must have alike, as a number and in words.
+  // Equal on all ranks that make these exchanges: as a number, and in words.
   uint64_t digest = 0;
   std::string words;
 

@@ -56,8 +56,8 @@ DerivedSpecs derived_specs(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecP
 
 // The specs that are reached from one by redistribution and by operators, step by step: it keeps
 // them alive, and they know it and each other weakly. So a tensor that goes back and forth between
-// two layouts has two specs, and no chain of them grows. Every spec has a family; that of a spec that
-// another one keeps is empty.
+// two layouts has two specs, and their number does not grow. Every spec has a family; that family
+// is empty if another spec keeps this one.
 using WeakSpec = c10::weak_intrusive_ptr<ShardTensorSpec>;
 
 // The last `most` entries.
@@ -121,7 +121,7 @@ class SpecFamily : public RedistributionPlans {
   };
 
   std::mutex mutex_;
-  std::optional<WeakSpec> root_;  // who keeps this spec
+  std::optional<WeakSpec> root_;  // the spec that keeps this one
   LastEntries<SpecPtr> redistributed_{kKept};
   LastEntries<SpecPtr> operated_{kRelatives};
   LastEntries<Derivation> derivations_{kDerivations};

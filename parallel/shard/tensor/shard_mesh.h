@@ -11,6 +11,7 @@
 
 #include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/base/arguments.h"
 #include "parallel/manager/device_mesh.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -35,9 +36,9 @@ class ShardMesh : public c10::intrusive_ptr_target {
   const std::vector<int64_t>& coordinate() const { return mesh_.get_coordinate(); }
   int64_t ndim() const { return mesh_.ndim(); }
   int64_t size() const { return mesh_.size(); }
-  const Group& axis_group(int64_t axis) const { return axes_[static_cast<size_t>(axis)]; }
+  const Group& axis_group(IntArgument axis) const { return axes_[static_cast<size_t>(axis)]; }
   const Group& group() const { return whole_; }
-  // What its group communicates from, where no tensor says: the first accelerator, else the CPU.
+  // Where its group communicates from if a call has no tensor: the first accelerator, else the CPU.
   c10::Device device() const;
 
  private:

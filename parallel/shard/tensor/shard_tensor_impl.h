@@ -2,7 +2,7 @@
 // spec inside.
 //
 // Its dispatch keys have the backend's bit without any functionality of a backend, so an operator
-// that nobody unwrapped ends in the dispatcher's error and never reads memory. It has:
+// that no handler unwrapped ends in the dispatcher's error and never reads memory. It has:
 //
 //   DeferredInit     function handlers, above autograd; falls through elsewhere
 //   Autograd, ADInplaceOrView   LibTorch's own, on the global shape

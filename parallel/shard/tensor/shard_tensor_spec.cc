@@ -23,7 +23,7 @@ SpecPlans& ShardTensorSpec::plans(std::unique_ptr<SpecPlans> (*make)()) const {
   return plans_.compare_exchange_strong(plans, made.get()) ? *made.release() : *plans;
 }
 
-std::vector<int64_t> ShardTensorSpec::shard_sizes(int64_t mesh_dim) const {
+std::vector<int64_t> ShardTensorSpec::shard_sizes(IntArgument mesh_dim) const {
   const Placement& placement = placements()[static_cast<size_t>(mesh_dim)];
   if (!placement.is_shard()) return {};
   const DimCut& cut = layout_.cuts()[static_cast<size_t>(placement.dim())];
@@ -36,7 +36,7 @@ std::vector<int64_t> ShardTensorSpec::shard_sizes(int64_t mesh_dim) const {
   return sizes;
 }
 
-int64_t ShardTensorSpec::offset(int64_t mesh_dim) const {
+int64_t ShardTensorSpec::offset(IntArgument mesh_dim) const {
   const std::vector<int64_t> sizes = shard_sizes(mesh_dim);
   if (sizes.empty()) return 0;
   return std::accumulate(sizes.begin(),

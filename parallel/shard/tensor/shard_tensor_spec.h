@@ -15,17 +15,18 @@
 #include "c10/util/ArrayRef.h"
 #include "c10/util/Exception.h"
 #include "c10/util/intrusive_ptr.h"
+#include "parallel/base/arguments.h"
 #include "parallel/shard/layout/shard_layout.h"
 #include "parallel/shard/tensor/shard_mesh.h"
 
 namespace meshrun {
 
-// Whatever a caller of parallel/shard did wrong. The same sentence on all ranks that called alike.
+// A caller's mistake. Ranks that called alike get the same sentence.
 class ShardTensorError : public c10::ValueError {
   using ValueError::ValueError;
 };
 
-// An operator has no rule for a sharded tensor, and MESHRUN_SHARD_STRICT=1 forbids to gather it.
+// An operator has no rule for a sharded tensor, and MESHRUN_SHARD_STRICT=1 forbids gathering it.
 class MissingShardRuleError : public c10::NotImplementedError {
   using NotImplementedError::NotImplementedError;
 };
@@ -48,17 +49,17 @@ class ShardTensorSpec : public torch::CustomClassHolder {
   int64_t ndim() const { return layout_.ndim(); }
   bool has_partial() const { return layout_.has_partial(); }
   bool is_replicated() const { return layout_.is_replicated(); }
-  bool is_sharded(int64_t dim) const { return layout_.is_sharded(dim); }
+  bool is_sharded(IntArgument dim) const { return layout_.is_sharded(dim); }
 
   // This rank's part of the global tensor.
   const Box& box() const { return box_; }
   const std::vector<int64_t>& local_shape() const { return box_.sizes; }
   // Where this rank's shard along `mesh_dim` begins among those of the ranks along it; 0 where it
   // is not a Shard.
-  int64_t offset(int64_t mesh_dim) const;
+  int64_t offset(IntArgument mesh_dim) const;
   // Sizes of the shards along `mesh_dim`, at this rank's other coordinates; empty where it is not a
   // Shard.
-  std::vector<int64_t> shard_sizes(int64_t mesh_dim) const;
+  std::vector<int64_t> shard_sizes(IntArgument mesh_dim) const;
 
   bool operator==(const ShardTensorSpec& other) const {
     return this == &other || (mesh_ == other.mesh_ && layout_ == other.layout_);
@@ -69,7 +70,7 @@ class ShardTensorSpec : public torch::CustomClassHolder {
   // Of redistributions that start here; `make` makes them at first use.
   SpecPlans& plans(std::unique_ptr<SpecPlans> (*make)()) const;
 
-  // At the end, of c10: weak pointers to this may remain after it.
+  // c10 calls it when the last strong pointer goes; weak pointers may remain.
   void release_resources() override;
 
  private:

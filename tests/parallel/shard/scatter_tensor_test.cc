@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/shard/drawn_layouts.h"
+#include "tests/parallel/support/loopback_backend.h"
 #include "tests/parallel/support/rank_processes.h"
 
 namespace meshrun {
@@ -43,6 +44,49 @@ void scatter_everywhere() {
         EXPECT_TRUE(x.is_leaf());
         EXPECT_TRUE(at::equal(x.to_local(), part_of(whole, *x.spec())));
         if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+std::vector<ShardMesh::Group> groups_of(const ShardMesh& mesh) {
+  std::vector<ShardMesh::Group> groups = {mesh.group()};
+  for (int64_t axis = 0; axis < mesh.ndim() && mesh.ndim() > 1; ++axis) {
+    groups.push_back(mesh.axis_group(axis));
+  }
+  return groups;
+}
+
+int64_t received(const ShardMesh& mesh) {
+  int64_t bytes = 0;
+  for (const ShardMesh::Group& group : groups_of(mesh)) {
+    bytes += LoopbackBackend::of(group).bytes_received();
+  }
+  return bytes;
+}
+
+// By a backend without wire in place of the groups' own: no values arrive, and all bytes are counted.
+void count_scattered_bytes() {
+  const JoinedWorld world;
+  const std::vector<Placement> kinds = {Shard(0), Shard(-1), Replicate()};
+  const at::Tensor whole = at::ones({5, 3, 7}, at::kDouble);
+  for (const Extents& mesh_shape : {Extents{4}, Extents{2, 2}}) {
+    const ShardMesh::Ptr mesh = mesh_of_world(mesh_shape);
+    for (const ShardMesh::Group& group : groups_of(*mesh)) {
+      group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::MPI,
+                        c10::make_intrusive<LoopbackBackend>(group->getRank(), group->getSize()));
+    }
+    for (const Extents& chosen : all_coordinates(Extents(mesh_shape.size(), 3))) {
+      Placements placements;
+      for (const int64_t kind : chosen) placements.push_back(kinds[static_cast<size_t>(kind)]);
+      for (int source = 0; source < world.size; ++source) {
+        SCOPED_TRACE(fmt::format("{} on {} from {}", to_string(placements),
+                                 mesh->device_mesh().to_string(), source));
+        const int64_t before = received(*mesh);
+        const ShardTensor x =
+            scatter_tensor(world.rank == source ? whole : at::Tensor(), source, mesh->device_mesh(),
+                           placements, Extents{5, 3, 7}, at::kDouble);
+        EXPECT_EQ(received(*mesh) - before, world.rank == source ? 0 : 8 * numel(x.spec()->box()));
       }
     }
   }
@@ -85,12 +129,17 @@ void refuse() {
 
 const bool kRegistered = [] {
   register_rank_function("scatter everywhere", scatter_everywhere);
+  register_rank_function("count scattered bytes", count_scattered_bytes);
   return register_rank_function("refuse to scatter", refuse);
 }();
 
 TEST(ScatterTensorTest, EachRankGetsItsPart) {
   run_in_worlds("scatter everywhere", {1, 4}, {"ucx"});
   run_in_worlds("scatter everywhere", {2}, {"gloo"});
+}
+
+TEST(ScatterTensorTest, EachRankReceivesTheBytesOfItsPartAndNoOther) {
+  run_in_worlds("count scattered bytes", {4}, {"ucx"});
 }
 
 TEST(ScatterTensorTest, AWrongCallIsAnErrorOnAllRanks) {
