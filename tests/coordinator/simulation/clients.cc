@@ -45,8 +45,9 @@ void Client::OnSubmitted(const absl::Status& status, const MessagePtr& response)
   }
   job_id_ = job.job_id();
   if (!watching_) Watch();
-  // A client whose answer was lost asks again, maybe much later.
-  if (world_.random.OneIn(3)) {
+  // A client whose answer was lost asks again, maybe much later, but while the job is surely known
+  // (CoordinatorProcess::kKeepAtLeast).
+  if (++answers_ <= kMostAnswers && world_.random.OneIn(3)) {
     world_.timeline.After(world_.random.Between(milliseconds(1), seconds(20)),
                           [this] { Submit(); });
   }

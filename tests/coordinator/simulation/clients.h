@@ -25,6 +25,9 @@ class Client {
   bool done() const { return done_; }
 
  private:
+  // To one request. Each is asked for at most 20 s after the one before.
+  static constexpr int kMostAnswers = 4;
+
   void OnSubmitted(const absl::Status& status, const MessagePtr& response);
   void Watch();
 
@@ -33,6 +36,7 @@ class Client {
   const std::string request_id_;
   std::string job_id_;
   v1::JobState seen_ = v1::JOB_STATE_UNSPECIFIED;
+  int answers_ = 0;
   bool watching_ = false;
   bool done_ = false;
 };
