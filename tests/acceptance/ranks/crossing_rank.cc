@@ -2,7 +2,11 @@
 // and reduce_scatter on 16 MiB, checks every result, and on rank 0 prints what crossed between the
 // hosts and the time. One JSON object a line. Exit status 0: all results were right.
 //
-// usage: crossing_rank INTERFACE, the one by which this host reaches the others
+// usage: crossing_rank INTERFACE [HOSTS [sums]]
+//   INTERFACE  by which this host reaches the others
+//   HOSTS      a letter for each rank, its host: also compares sums with an oracle that adds in the
+//              same order, and prints how many
+//   sums       does that alone
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -16,6 +20,7 @@
 
 #include "parallel/manager/distributed_manager.h"
 #include "tests/acceptance/ranks/interface_bytes.h"
+#include "tests/acceptance/ranks/sum_brackets.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -35,7 +40,7 @@ struct Case {
   std::function<bool()> run;
 };
 
-int run(const std::string& interface) {
+int run(const std::string& interface, std::string_view places, bool sums_alone) {
   DistributedManager::initialize();
   auto& manager = DistributedManager::get();
   const ProcessGroupPtr group = manager.group();
@@ -50,7 +55,7 @@ int run(const std::string& interface) {
     group->allreduce(tensors)->wait();
     return at::equal(tensors[0], sum.to(type));
   };
-  const std::vector<Case> cases = {
+  std::vector<Case> cases = {
       {"all_reduce", 2 * (hosts - 1), [&] { return all_reduced(at::kFloat); }},
       // Half the bytes a result, all of them a partial.
       {"all_reduce of bfloat16", 1.5 * (hosts - 1), [&] { return all_reduced(at::kBFloat16); }},
@@ -78,7 +83,8 @@ int run(const std::string& interface) {
   };
   const char* backend = std::getenv("MESHRUN_BACKEND");
   const bool is_gloo = backend != nullptr && std::string_view(backend) == "gloo";
-  bool right = true;
+  if (sums_alone) cases.clear();
+  std::string wrong;
   for (const Case& each : cases) {
     int64_t least = 0;
     double seconds = 0;
@@ -87,7 +93,7 @@ int run(const std::string& interface) {
       group->barrier()->wait();
       const auto begin = std::chrono::steady_clock::now();
       try {
-        right = each.run() && right;
+        if (!each.run()) wrong = each.name + " of 16 MiB";
       } catch (const c10::Error&) {
         // Gloo has no reduce_scatter of every kind; all ranks leave the row out.
         if (!is_gloo) throw;
@@ -107,25 +113,39 @@ int run(const std::string& interface) {
                              {"must", must},
                              {"share", static_cast<double>(least) / must},
                              {"seconds", seconds},
-                             {"right", right}}
+                             {"right", wrong.empty()}}
                   .dump()
                   .c_str());
   }
+  if (!places.empty()) {
+    const BracketReport report = check_brackets(manager, places);
+    if (!report.wrong.empty()) wrong = report.wrong;
+    if (rank == 0) {
+      std::puts(nlohmann::json{
+          {"name", "brackets"}, {"calls", report.calls}, {"told_apart", report.told_apart}}
+                    .dump()
+                    .c_str());
+    }
+  }
   DistributedManager::cleanup(true);
-  if (!right) std::fprintf(stderr, "rank %d has a wrong result\n", rank);
-  return right ? 0 : 1;
+  if (wrong.empty()) return 0;
+  std::fflush(stdout);  // the last line is what the list prints
+  std::fprintf(stderr, "rank %d has a wrong result: %s\n", rank, wrong.c_str());
+  return 1;
 }
 
 }  // namespace
 }  // namespace meshrun
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fputs("usage: crossing_rank INTERFACE\n", stderr);
+  const std::vector<std::string_view> words(argv + 1, argv + argc);
+  const bool sums_alone = words.size() == 3 && words[2] == "sums";
+  if (words.empty() || words.size() > 2 + size_t{sums_alone}) {
+    std::fputs("usage: crossing_rank INTERFACE [HOSTS [sums]]\n", stderr);
     return 2;
   }
   try {
-    return meshrun::run(argv[1]);
+    return meshrun::run(argv[1], words.size() > 1 ? words[1] : "", sums_alone);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "crossing_rank: %s\n", error.what());
     return 1;
