@@ -1,74 +1,79 @@
-// The data-parallel recipe: a fully connected network, trained by every rank on batches of its own,
-// with gradients averaged over all of them.
+// The data-parallel recipe: each rank takes its share of every batch, and gradients are averaged
+// over all ranks. The network learns the sine and the cosine of its inputs.
 //
-//   ddp_recipe                                  one process
-//   meshrun run --nproc-per-node 2 --job ddp_recipe
-//   torchrun --no-python --nproc-per-node 2 ddp_recipe
+//   ddp_recipe [STEPS]                                   one process
+//   meshrun run --nproc-per-node 2 --job ddp_recipe      two; the last line is the same
+//   torchrun --no-python --nproc-per-node 2 ddp_recipe   under each of these
 //   mpirun -n 2 ddp_recipe
-//
-// The last line is the same under each of them, for the same number of ranks.
 
+#include <torch/nn/utils/convert_parameters.h>
 #include <torch/optim/adam.h>
 
 #include <cstdio>
+#include <cstdlib>
 
+#include "jobs/runtime/elastic.h"
 #include "jobs/runtime/job.h"
+#include "jobs/runtime/progress.h"
+#include "jobs/runtime/stop.h"
+#include "parallel/collectives/reduce_loss.h"
+#include "parallel/collectives/split.h"
+#include "parallel/elastic/elastic_state.h"
+#include "parallel/elastic/graceful_stop.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/fully_connected.h"
 
-namespace {
+namespace meshrun::jobs {
 
-using meshrun::DistributedDataParallel;
-using meshrun::DistributedManager;
-using meshrun::FullyConnected;
-using meshrun::FullyConnectedOptions;
-using torch::Tensor;
-
-void train() {
-  // Finds out how many processes there are and which one this is, whatever started it.
-  meshrun::jobs::join_world();
+// Starts again when a rank is lost or added: the ranks go on from memory (docs/elastic.md).
+static void train(ElasticContext& elastic, int64_t steps) {
   DistributedManager& dist = DistributedManager::get();
+  torch::manual_seed(0);
+  FullyConnected network(FullyConnectedOptions().in_features(32).out_features(64));
+  network->to(dist.device());
+  torch::optim::Adam optimizer(network->parameters(), /*lr=*/0.001);
+  ElasticState state(elastic, *network, optimizer);
+  const int64_t first = state.restore().value_or(0);
+  DistributedDataParallel model(network);
 
-  // Each rank draws its own samples; the network starts as rank 0's everywhere.
-  torch::manual_seed(dist.rank());
-  FullyConnected arch(FullyConnectedOptions().in_features(32).out_features(64));
-  arch->to(dist.device());
-
-  DistributedDataParallel model(arch, {.device_ids = {dist.local_rank()},
-                                       .output_device = dist.device(),
-                                       .broadcast_buffers = dist.broadcast_buffers(),
-                                       .find_unused_parameters = dist.find_unused_parameters()});
-  torch::optim::Adam optimizer(model->parameters(), /*lr=*/0.001);
-
-  const auto training_step = [&](const Tensor& input, const Tensor& target) {
-    optimizer.zero_grad();
-    const Tensor prediction = model(input);
-    const Tensor loss = torch::sum(torch::pow(prediction - target, 2));
-    loss.backward();  // averages the gradients over the ranks while it runs
-    optimizer.step();
-    return loss.item<double>();
+  // The batch of a step is the same for any number of ranks.
+  constexpr int64_t kBatch = 256;
+  const SplitRange own = split_range(kBatch, dist.world_size(), dist.rank());
+  const auto loss_of = [&](int64_t step) {
+    torch::manual_seed(step);
+    const auto x = torch::randn({kBatch, 32}).narrow(0, own.begin, own.size()).to(dist.device());
+    const auto error = model(x) - torch::cat({x.sin(), x.cos()}, 1);
+    // The mean over the ranks is the mean over the batch, also where shares differ in size.
+    return error.square().sum() * (dist.world_size() / (kBatch * 64.0));
   };
 
-  constexpr int kSteps = 20;
-  double loss = 0;
-  for (int step = 1; step <= kSteps; ++step) {
-    const Tensor input = torch::randn({128, 32}, dist.device());
-    const Tensor target = torch::randn({128, 64}, dist.device());
-    loss = training_step(input, target);
-    if (dist.rank() == 0 && step % 5 == 0) std::printf("step %2d  loss %.2f\n", step, loss);
+  GracefulStop stop;
+  Progress progress("ddp_recipe", steps, /*line_every=*/5);
+  for (const int64_t step : state.steps(first, steps)) {
+    optimizer.zero_grad();
+    const auto loss = loss_of(step);
+    loss.backward();  // averages the gradients over the ranks while it runs
+    optimizer.step();
+    progress.report(step + 1, loss.item<double>(), {});
+    if (step % 10 == 9 && stop.agreed()) throw Stopped();
   }
 
-  double squares = 0;
-  for (const Tensor& parameter : model->parameters()) {
-    squares += parameter.detach().square().sum().item<double>();
-  }
-  if (dist.rank() == 0) {
-    std::printf("ddp_recipe: %d steps on %d rank(s), loss %.2f, sum of squared parameters %.3f\n",
-                kSteps, dist.world_size(), loss, squares);
-  }
+  const torch::NoGradGuard no_grad;
+  const auto loss = reduce_loss(loss_of(steps).item<double>());  // of new samples; on rank 0
+  if (!loss) return;
+  const auto parameters = torch::nn::utils::parameters_to_vector(network->parameters());
+  std::printf("ddp_recipe: %ld steps on %d rank(s), loss %.4f, sum of squared parameters %.3f\n",
+              steps, dist.world_size(), *loss, parameters.square().sum().item<double>());
 }
 
-}  // namespace
+}  // namespace meshrun::jobs
 
-int main() { meshrun::jobs::run_job("ddp_recipe", train); }
+int main(int argc, char** argv) {
+  meshrun::jobs::run_job("ddp_recipe", [&] {
+    const int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
+    if (steps < 1) throw meshrun::jobs::UsageError("usage: ddp_recipe [STEPS]");
+    meshrun::jobs::join_world();
+    meshrun::jobs::run_elastic([&](auto& elastic) { meshrun::jobs::train(elastic, steps); });
+  });
+}

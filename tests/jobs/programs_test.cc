@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -508,12 +509,37 @@ TEST_F(ProgramsTest, AHalfSetEnvironmentIsAUsageErrorThatNamesWhatIsMissing) {
   EXPECT_THAT(results[0].output, HasSubstr("MASTER_ADDR"));
 }
 
-TEST_F(ProgramsTest, TheRecipeEndsWithTheSameLineUnderEveryLauncher) {
-  const auto last_line = [](const std::vector<RankResult>& results) {
-    expect_success(results);
-    const std::string& text = results[0].output;
-    return text.substr(text.rfind('\n', text.size() - 2) + 1);
+TEST_F(ProgramsTest, TheRecipesUsageIsOneSentence) {
+  const auto results = run("ddp_recipe", {"many"}, {{}});
+  EXPECT_EQ(results[0].exit_code, 2) << results[0].output;
+  EXPECT_EQ(results[0].output, "ddp_recipe: usage: ddp_recipe [STEPS]\n");
+}
+
+std::string last_line(const std::vector<RankResult>& results) {
+  expect_success(results);
+  const std::string& text = results[0].output;
+  return text.substr(text.rfind('\n', text.size() - 2) + 1);
+}
+
+// Else a world that changes meanwhile would train on other samples.
+TEST_F(ProgramsTest, TheRecipeLearnsTheSameOnAnyNumberOfRanks) {
+  const auto learned = [&](int world_size) {
+    const std::string line = last_line(run("ddp_recipe", {"10"}, env_ranks(world_size)));
+    double loss = NAN;
+    double squares = NAN;
+    std::sscanf(line.c_str(), "ddp_recipe: 10 steps on %*d rank(s), loss %lf, %*[^0-9]%lf", &loss,
+                &squares);
+    return std::pair(loss, squares);
   };
+  const auto [loss, squares] = learned(1);
+  EXPECT_LT(loss, 0.4) << "half is what a network that has learnt nothing has";
+  // Shares of 86, 86 and 84 samples.
+  const auto [other_loss, other_squares] = learned(3);
+  EXPECT_NEAR(other_loss, loss, 2e-3 * loss);
+  EXPECT_NEAR(other_squares, squares, 1e-4 * squares);
+}
+
+TEST_F(ProgramsTest, TheRecipeEndsWithTheSameLineUnderEveryLauncher) {
   const std::string line = last_line(run("ddp_recipe", {}, env_ranks(2)));
   EXPECT_THAT(line, HasSubstr("20 steps on 2 rank"));
   std::vector<Variables> slurm;
