@@ -4,7 +4,7 @@ import json
 import statistics
 
 from across_hosts_items.two_levels import SHARE, by_env, even, run_ranks, slow_down
-from harness import check, not_applicable, passed
+from harness import check, not_applicable, passed, skip_soak
 from namespaces import Hosts, NotPermitted
 
 RANK = "//tests/acceptance/ranks:crossing_training_rank"
@@ -60,19 +60,21 @@ def run(site):
     except NotPermitted as reason:
         return not_applicable(f"no such namespaces here: {reason}")
     has_speed = slow_down(hosts)
+    # Gloo's time is only printed.
     rows = {backend: {row["name"]: row for row in
                       run_ranks(site, hosts, even(hosts, RANKS), by_env, {"MESHRUN_BACKEND": backend}, RANK)}
-            for backend in ("ucx", "gloo")}
-    full, half, gloo = rows["ucx"]["float32"], rows["ucx"]["bfloat16"], rows["gloo"]["float32"]
+            for backend in (("ucx",) if skip_soak() else ("ucx", "gloo"))}
+    full, half = rows["ucx"]["float32"], rows["ucx"]["bfloat16"]
+    gloo = "" if skip_soak() else f", Gloo {rows['gloo']['float32']['seconds']:.3f}"
     for row in (full, half):
         check(row["share"] <= SHARE, f"gradients of {row['name']}: {row['bytes']} bytes a step, {row['share']:.2f} of what must")
     share = half["bytes"] / full["bytes"]
     traced, shares = overlap(site, hosts)
     figures = (f"a step sends {full['share']:.3f} of the least bytes, with gradients of bfloat16 {half['share']:.3f} of the "
                f"least, {share:.2f} of float32's; {'1 Gbit/s' if has_speed else 'no tc'}: "
-               f"seconds a step {full['seconds']:.3f}, bfloat16 {half['seconds']:.3f}, Gloo {gloo['seconds']:.3f}; "
+               f"seconds a step {full['seconds']:.3f}, bfloat16 {half['seconds']:.3f}{gloo}; "
                f"traces of steps of {traced['seconds']:.3f} s with {ROWS} rows a rank: of the time in which gradients travel "
                f"{min(shares):.0%} to {max(shares):.0%} lies under the backward pass")
     check(share <= 0.55, f"{figures} (target 0.5 of float32's bytes)")
     check(min(shares) > 0, f"{figures} (target more than 0)")
-    return passed(figures)
+    return passed(figures, "Gloo's time" if skip_soak() else "")

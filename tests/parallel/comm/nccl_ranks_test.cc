@@ -26,6 +26,7 @@
 #include "parallel/manager/device_choice.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/shared_module.h"
+#include "tests/parallel/support/host_waits.h"
 #include "tests/parallel/support/one_gpu.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "tests/parallel/support/rank_world.h"
@@ -38,7 +39,7 @@ using c10d::ReduceOp;
 using torch::autograd::grad;
 using Extents = std::vector<int64_t>;
 
-// Ends a rank that makes the host wait for the GPU.
+// Ends a rank that makes the host wait for the GPU through c10; host_waits() counts the others, too.
 class NoHostWaits {
  public:
   NoHostWaits() { set(c10::cuda::SyncDebugMode::L_ERROR); }
@@ -237,9 +238,20 @@ MESHRUN_RANK_FUNCTION(no_host_waits) {
     indexed_all_to_all_v(x, plan);
   }
   for (int warm_up = 0; warm_up < 3; ++warm_up) step();
+  constexpr int kSteps = 3;
+  const int64_t before = host_waits();
   {
     const NoHostWaits none;
-    for (int i = 0; i < 3; ++i) step();
+    for (int i = 0; i < kSteps; ++i) step();
+  }
+  const int64_t waits = host_waits() - before;
+  EXPECT_EQ(waits, 0);
+  const Tensor of_all = at::full({1}, waits, at::kLong).to(world.device());
+  const auto sum_of_all =
+      detail::all_reduce(world.group(), of_all, ReduceOp::SUM, VCall{}).wait().item<int64_t>();
+  EXPECT_GT(host_waits(), before + waits) << "the wait of item() is not counted";
+  if (world.rank() == 0) {
+    std::printf("host waits of %d training steps on %d ranks: %ld\n", kSteps, size, sum_of_all);
   }
   // All ranks have the same gradients.
   for (const Tensor& parameter : network->parameters()) {
