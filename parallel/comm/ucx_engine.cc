@@ -1,6 +1,7 @@
 #include "parallel/comm/ucx_engine.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <utility>
 
 #include "core/log.h"
@@ -27,8 +28,9 @@ std::string joined(const std::vector<std::string>& names, const char* if_none) {
   return names.empty() ? if_none : fmt::format("{}", fmt::join(names, ","));
 }
 
-// Once per process, however many worlds it joins: on rank 0, and on other ranks where interfaces
-// were chosen, a quota leaves less than the cores, or NUMA nodes are several.
+// Once per process, however many worlds it joins, where there is something to say: interfaces were
+// chosen, a quota leaves less than the cores, or NUMA nodes are several; on rank 0 also where UCX was
+// told its interfaces.
 void log_what_is_used(int world_rank, const SharedHeap* heap) {
   static std::atomic<int> logged_in{-1};
   if (logged_in == fork_count()) return;
@@ -38,8 +40,10 @@ void log_what_is_used(int world_rank, const SharedHeap* heap) {
   const double cores = os::UsableCores(quota);
   const bool has_quota = cores < os::CoresOfAffinity();
   const size_t nodes = numa_nodes().size();
-  const bool is_plain = interfaces->names.empty() && !has_quota && nodes < 2;
-  if ((world_rank != 0 && is_plain) || logged_in.exchange(fork_count()) == fork_count()) return;
+  const bool is_chosen = !interfaces->names.empty() || has_quota || nodes > 1;
+  const bool is_told = world_rank == 0 && std::getenv("UCX_NET_DEVICES") != nullptr;
+  if (!is_chosen && !is_told) return;
+  if (logged_in.exchange(fork_count()) == fork_count()) return;
   const std::optional<int> node = heap == nullptr ? std::nullopt : heap->numa_node();
   log::Info("ucx uses", {{"rank", world_rank},
                          {"interfaces", joined(interfaces->names, "those of UCX")},

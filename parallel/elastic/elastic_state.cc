@@ -71,6 +71,8 @@ void ElasticState::commit(IntArgument steps) {
 }
 
 ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgument agree_every) {
+  TORCH_CHECK_VALUE(agree_every > 0, "ElasticState::steps: agree_every is ", int64_t{agree_every},
+                    ", and must be at least 1");
   return {first, last, [this, last, agree_every](int64_t done) {
             commit(done);
             if (done >= last || done % agree_every != 0) return;

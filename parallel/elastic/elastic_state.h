@@ -35,9 +35,9 @@ class ElasticState {
   // `steps` are done, and the optimizer has stepped.
   void commit(IntArgument steps);
 
-  // Steps first to last - 1, each committed at its end. After every `agree_every` steps the ranks
-  // agree whether to stand still; a loop that wants checkpoints at that point uses commit() and
-  // ElasticContext::stand_still() itself.
+  // Steps first to last - 1, each committed at its end. After every `agree_every` steps (at least 1,
+  // else c10::ValueError) the ranks agree whether to stand still; a loop that wants checkpoints at
+  // that point uses commit() and ElasticContext::stand_still() itself.
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:

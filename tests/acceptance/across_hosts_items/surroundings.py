@@ -62,10 +62,14 @@ def used(site, size):
 
 
 def conformance(site, hosts, places, more):
-    """A sample of the collectives' suite on these ranks: results, in the soak run gradients and closed forms, too."""
+    """Runs a sample of the collectives' suite on these ranks: results, in the soak run gradients and closed forms, too. Returns
+    how many seconds it took."""
+    binary(CONFORMANCE)
+    started = time.monotonic()
     part = "results" if skip_soak() else "conformance"
     run_ranks(site, hosts, places, by_env, {"MESHRUN_BACKEND": "ucx", "MESHRUN_TEST_RANK_FUNCTION": part,
                                             "MESHRUN_TEST_SEED": random.randrange(2**32), **more}, CONFORMANCE)
+    return time.monotonic() - started
 
 
 def two_nodes(site):
@@ -91,10 +95,8 @@ def in_half_a_core(site):
         return ["unshare", "--mount", "sh", "-c", enter, str(processes or "/dev/null"), *pinned, *command]
 
     places = ("pinned", "free")
-    started = time.monotonic()
-    conformance(site, types.SimpleNamespace(on=on, links=dict.fromkeys(places, "lo")), places,
-                {"MASTER_ADDR": "127.0.0.1", "UCX_NET_DEVICES": "lo"})
-    seconds = time.monotonic() - started
+    seconds = conformance(site, types.SimpleNamespace(on=on, links=dict.fromkeys(places, "lo")), places,
+                          {"MASTER_ADDR": "127.0.0.1", "UCX_NET_DEVICES": "lo"})
     for place, row in zip(places, used(site, len(places))):
         expected = {"interfaces": "those of UCX"}
         if processes:
@@ -133,29 +135,28 @@ def on_hosts_with_docker(site):
 
     def sent(run, interfaces, left_out):
         before = {name: hosts.sent(name) for name in (first, SECOND, "docker0")}
-        run()
+        result = run()
         for place, row in zip(places, used(site, len(places))):
             # A veth's end has another name on each host.
             names = row["interfaces"].replace(hosts.links[place], "mrt")
             check((set(names.split(",")), row["left_out"]) == (interfaces, left_out), f"the log on host {place} has {row}")
-        return {name: (hosts.sent(name) - before[name]) / 2**20 for name in before}
+        return {name: (hosts.sent(name) - before[name]) / 2**20 for name in before}, result
 
     def crossing(more):
         rows = run_ranks(site, hosts, places, by_env, {"MESHRUN_BACKEND": "ucx", **more})
         check(len(rows) == 5 and all(row["right"] for row in rows), f"{more}: {rows}")
 
     def by_default(run):
-        of_docker = sent(run, {"mrt", SECOND}, "docker0")["docker0"]
-        check(of_docker < 1, f"docker0 sent {of_docker:.1f} MiB")
+        mebibytes, result = sent(run, {"mrt", SECOND}, "docker0")
+        check(mebibytes["docker0"] < 1, f"docker0 sent {mebibytes['docker0']:.1f} MiB")
+        return result
 
-    started = time.monotonic()
-    by_default(lambda: conformance(site, hosts, places, {"MESHRUN_REDUCTION_ORDER": "rank"}))
-    seconds = time.monotonic() - started
+    seconds = by_default(lambda: conformance(site, hosts, places, {"MESHRUN_REDUCTION_ORDER": "rank"}))
     if not skip_soak():
         by_default(lambda: crossing({}))
-    both = sent(lambda: crossing({"MESHRUN_NET_DEVICES": f"mrt*,{SECOND}"}), {"mrt", SECOND}, "none")
+    both, _ = sent(lambda: crossing({"MESHRUN_NET_DEVICES": f"mrt*,{SECOND}"}), {"mrt", SECOND}, "none")
     check(min(both[first], both[SECOND]) > 10, f"of two named interfaces they sent {both} MiB")
-    alone = sent(lambda: crossing({"MESHRUN_NET_DEVICES": SECOND}), {SECOND}, "none")
+    alone, _ = sent(lambda: crossing({"MESHRUN_NET_DEVICES": SECOND}), {SECOND}, "none")
     check(alone[first] < 1 < alone[SECOND], f"of one named interface they sent {alone} MiB")
     hosts.remove()
     return (f"docker0 on both hosts is left out, and each rank logs that once; conformance on 2 x 2 ranks there in {seconds:.0f} s; "

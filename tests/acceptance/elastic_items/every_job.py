@@ -19,7 +19,7 @@ FIELDS = ["--size", 12, "--train-samples", 12, "--test-samples", 3, "--batch", 4
 OPERATOR = ["--width", 6, "--modes", 4, "--layers", 2]
 # A few seconds of steps on two ranks: both blows come before the last one. vit and unet on a mesh with domain=1: data parallel.
 JOBS = {
-    "ddp_recipe": (60, []),
+    "ddp_recipe": (50, []),
     "geoid": (800, ["--hidden", 32, "--features", 16, "--batch", 256]),
     "darcy": (300, [*FIELDS, *OPERATOR, "--padding", 2]),
     "swe": (300, ["--size", 18, "--intervals", 3, "--train-trajectories", 4, "--test-trajectories", 2, "--batch", 4, *OPERATOR]),

@@ -198,6 +198,12 @@ const bool kOwnError = register_rank_function("own_error", [] {
   }),
                std::invalid_argument);
   EXPECT_EQ(worlds, 1);
+  EXPECT_THROW(elastic.run([&] {
+    torch::nn::Linear network(1, 1);
+    torch::optim::Adam optimizer(network->parameters());
+    ElasticState(elastic, *network, optimizer).steps(0, 10, 0);
+  }),
+               c10::ValueError);
 });
 
 TEST(ElasticTest, TheProgramsOwnErrorLeaves) { expect_success(run("own_error", {1})); }
