@@ -241,9 +241,9 @@ void JobTable::ForgetEnded() {
     const bool too_old =
         keep.has_ended_job_age() && ended_at + FromProto(keep.ended_job_age()) <= context_.wall;
     // While the coordinator was down nobody could ask.
-    const bool too_young = std::max(ended_at, context_.started_at) +
-                               FromProto(keep.ended_job_least_age()) >
-                           context_.wall;
+    const bool too_young =
+        std::max(ended_at, context_.started_at) + FromProto(keep.ended_job_least_age()) >
+        context_.wall;
     if ((ended_.size() <= keep.ended_jobs() || too_young) && !too_old) return;
     const std::string id = by_sequence_.at(sequence);
     const Job& job = jobs_.at(id);

@@ -112,7 +112,8 @@ at::Tensor UcxBackend::allocateTensor(long size, at::TensorOptions options) {
     block = heap->allocate(bytes);
   }
   if (block == nullptr) return at::empty({size}, options);
-  return at::from_blob(block, {size}, [heap](void* memory) { heap->free(memory); }, options);
+  return at::from_blob(
+      block, {size}, [heap](void* memory) { heap->free(memory); }, options);
 }
 
 void UcxBackend::setTimeout(std::chrono::milliseconds timeout) { timeout_ms_ = timeout.count(); }

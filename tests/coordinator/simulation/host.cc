@@ -154,8 +154,8 @@ void Host::Connect() {
     number_is_welcomed_ = false;
   }
   Attempt attempt{.id = ++last_stream_, .number = ++last_attempt_, .began = Now()};
-  attempt.stream = world_.coordinator.Open(
-      *this, link, [this, life = life_, id = attempt.id](auto item) {
+  attempt.stream =
+      world_.coordinator.Open(*this, link, [this, life = life_, id = attempt.id](auto item) {
         if (life != life_) return;
         WhenAwake([this, id, item = std::move(item)]() mutable { OnItem(id, std::move(item)); });
       });
