@@ -22,25 +22,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What programs that run containers and virtual machines call the networks that they make. Docker's
-// have twelve digits of a number: br-ex and br-bond0 are a host's own.
-constexpr const char* kInternalNames[] = {"docker*",
-                                          "veth*",
-                                          "virbr*",
-                                          "vnet*",
-                                          "cni*",
-                                          "flannel*",
-                                          "cali*",
-                                          "cilium*",
-                                          "lxc*",
-                                          "lxdbr*",
-                                          "podman*",
-                                          "nerdctl*",
-                                          "kube-*",
-                                          "weave*",
-                                          "dummy*",
-                                          "br-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
-                                          "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"};
+// Docker's names for the bridges that it makes: twelve digits of a number. br-ex and br-bond0 are a
+// host's own.
+constexpr const char* kDockerBridge =
+    "br-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
+    "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]";
+// What programs that run containers and virtual machines call the networks that they make.
+constexpr const char* kInternalNames[] = {
+    "docker*", kDockerBridge, "veth*",  "virbr*",  "vnet*",    "cni*",   "flannel*", "cali*",
+    "cilium*", "lxc*",        "lxdbr*", "podman*", "nerdctl*", "kube-*", "weave*",   "dummy*"};
 
 std::vector<std::string> names_in(const fs::path& directory) {
   std::vector<std::string> names;

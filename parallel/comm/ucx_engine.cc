@@ -31,23 +31,21 @@ std::string joined(const std::vector<std::string>& names, const char* if_none) {
 // Once per process, however many worlds it joins, where there is something to say: interfaces were
 // chosen, a quota leaves less than the cores, or NUMA nodes are several; on rank 0 also where UCX was
 // told its interfaces.
-void log_what_is_used(int world_rank, const SharedHeap* heap) {
+void log_what_is_used(int world_rank, const ChosenInterfaces& interfaces, const SharedHeap* heap) {
   static std::atomic<int> logged_in{-1};
   if (logged_in == fork_count()) return;
-  const auto interfaces = ucx::ucx_interfaces();
-  if (!interfaces.ok()) return;  // create_ucx_transport() says so
   const os::CpuQuota quota = os::FindCpuQuota();
   const double cores = os::UsableCores(quota);
   const bool has_quota = cores < os::CoresOfAffinity();
   const size_t nodes = numa_nodes().size();
-  const bool is_chosen = !interfaces->names.empty() || has_quota || nodes > 1;
+  const bool is_chosen = !interfaces.names.empty() || has_quota || nodes > 1;
   const bool is_told = world_rank == 0 && std::getenv("UCX_NET_DEVICES") != nullptr;
   if (!is_chosen && !is_told) return;
   if (logged_in.exchange(fork_count()) == fork_count()) return;
   const std::optional<int> node = heap == nullptr ? std::nullopt : heap->numa_node();
   log::Info("ucx uses", {{"rank", world_rank},
-                         {"interfaces", joined(interfaces->names, "those of UCX")},
-                         {"left_out", joined(interfaces->left_out, "none")},
+                         {"interfaces", joined(interfaces.names, "those of UCX")},
+                         {"left_out", joined(interfaces.left_out, "none")},
                          {"cores", fmt::format("{:g}", cores)},
                          {"cpu_quota", has_quota},
                          {"numa_nodes", nodes},
@@ -72,8 +70,9 @@ std::unique_ptr<ucx::PeerWatch> watch_of(const UcxEngineOptions& options) {
 std::shared_ptr<ucx::Engine> start_ucx_engine(const UcxEngineOptions& options) {
   ucx::Engine::Options engine;
   engine.heap = SharedHeap::of_process();
-  if (options.world_size > 1) log_what_is_used(options.world_rank, engine.heap);
-  auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport());
+  const auto interfaces = value_or_throw<RendezvousError>(ucx::ucx_interfaces());
+  if (options.world_size > 1) log_what_is_used(options.world_rank, interfaces, engine.heap);
+  auto transport = value_or_throw<RendezvousError>(ucx::create_ucx_transport(interfaces));
   engine.watch = watch_of(options);
   engine.dump = [path = flight_record_path(options.world_rank)](const std::string& json) {
     log::Warning(keep_flight_record(path, json));

@@ -356,20 +356,24 @@ absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport(const UcxDevices
   return transport;
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport() {
-  const absl::StatusOr<ChosenInterfaces> chosen = ucx_interfaces();
-  if (!chosen.ok()) return chosen.status();
-  if (!chosen->are_named || chosen->names.size() < 2) {
-    return create_ucx_transport(UcxDevices{.interfaces = chosen->names});
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport(const ChosenInterfaces& chosen) {
+  if (!chosen.are_named || chosen.names.size() < 2) {
+    return create_ucx_transport(UcxDevices{.interfaces = chosen.names});
   }
   std::vector<std::unique_ptr<Transport>> rails;
-  for (const std::string& name : chosen->names) {
+  for (const std::string& name : chosen.names) {
     auto rail = create_ucx_transport(
         UcxDevices{.interfaces = {name}, .shared_memory = rails.empty(), .rail = name});
     if (!rail.ok()) return rail.status();
     rails.push_back(*std::move(rail));
   }
   return create_rails_transport(std::move(rails), node_identity(node_facts()));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport() {
+  const absl::StatusOr<ChosenInterfaces> chosen = ucx_interfaces();
+  if (!chosen.ok()) return chosen.status();
+  return create_ucx_transport(*chosen);
 }
 
 }  // namespace meshrun::ucx

@@ -39,7 +39,9 @@ struct UcxDevices {
 // /dev/shm with its room where UCX may have found that too small.
 absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport(const UcxDevices& devices);
 
-// Over ucx_interfaces(). Errors: also INVALID_ARGUMENT, MESHRUN_NET_DEVICES.
+// Over what ucx_interfaces() says, once it has.
+absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport(const ChosenInterfaces& chosen);
+// Asks it. Errors: also INVALID_ARGUMENT, MESHRUN_NET_DEVICES.
 absl::StatusOr<std::unique_ptr<Transport>> create_ucx_transport();
 
 }  // namespace meshrun::ucx
