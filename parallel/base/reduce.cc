@@ -285,6 +285,7 @@ struct Call {
 template <class T>
 void reduce_integers(const Call& call) {
   using Unsigned = Plain<std::make_unsigned_t<T>>;  // which wrap
+  using Bytes = Plain<uint8_t>;                     // bits are alike in all types
   switch (call.reduction.op) {
     case ReductionOp::kSum:
       return call.run<Unsigned, Sum>();
@@ -295,11 +296,11 @@ void reduce_integers(const Call& call) {
     case ReductionOp::kMax:
       return call.run<Plain<T>, Max>();
     case ReductionOp::kAnd:
-      return call.run<Unsigned, And>();
+      return call.run<Bytes, And>(sizeof(T));
     case ReductionOp::kOr:
-      return call.run<Unsigned, Or>();
+      return call.run<Bytes, Or>(sizeof(T));
     case ReductionOp::kXor:
-      return call.run<Unsigned, Xor>();
+      return call.run<Bytes, Xor>(sizeof(T));
     case ReductionOp::kNone:
     case ReductionOp::kAverage:
       return;
@@ -342,20 +343,35 @@ void reduce_floats(const Call& call) {
   }
 }
 
+// Without the operations that never round.
+template <class Format>
+void reduce_by_rounding(const Call& call) {
+  switch (call.reduction.op) {
+    case ReductionOp::kSum:
+      return call.run<Format, Sum>();
+    case ReductionOp::kAverage:
+      return call.run<Format, Average>();
+    case ReductionOp::kProduct:
+      return call.run<Format, Product>();
+    default:
+      return;
+  }
+}
+
 template <class Format>
 void reduce_halves(const Call& call) {
-  if (call.reduction.partial() != DType::kFloat32) {
-    return call.reduction.accumulate == Accumulate::kNative ? reduce_floats<Native<Format>>(call)
-                                                            : reduce_floats<Wide<Format>>(call);
+  const ReductionOp op = call.reduction.op;
+  const bool rounds = op != ReductionOp::kMin && op != ReductionOp::kMax;
+  if (rounds && call.reduction.accumulate == Accumulate::kNative) {
+    return reduce_by_rounding<Native<Format>>(call);
   }
-  switch (call.reduction.level) {
-    case Level::kOnly:
-      return reduce_floats<Wide<Format>>(call);
-    case Level::kFirst:
-      return reduce_floats<WideFirst<Format>>(call);
-    case Level::kSecond:
-      return reduce_floats<WideSecond<Format>>(call);
+  if (call.reduction.level == Level::kOnly || call.reduction.partial() != DType::kFloat32) {
+    return reduce_floats<Wide<Format>>(call);
   }
+  if (call.reduction.level == Level::kSecond) return reduce_by_rounding<WideSecond<Format>>(call);
+  // reduce() asks for no average.
+  return op == ReductionOp::kSum ? call.run<WideFirst<Format>, Sum>()
+                                 : call.run<WideFirst<Format>, Product>();
 }
 
 template <class T>

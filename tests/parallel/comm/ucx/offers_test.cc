@@ -144,6 +144,155 @@ TEST(OfferMessageTest, NumbersThatDescribeNoMemoryAreRefused) {
 TEST_F(LentMemoryTest, FewerBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes - 1); }
 TEST_F(LentMemoryTest, MoreBytesThanExpectedAreAnErrorAndNotWritten) { expect_error(kBytes + 1); }
 
+// Rank 1's bytes lie in its heap, and rank 0 had better fetch them.
+class LentSourceTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kBytes = 1000;
+
+  LentSourceTest() {
+    ranks_.add_world();
+    source_ = static_cast<std::byte*>(ranks_.heap(1)->allocate(4 * kBytes));
+    for (int64_t i = 0; i < 4 * kBytes; ++i) source_[i] = static_cast<std::byte>(i % 251 + 1);
+  }
+  Simulation::Handle run(int rank, const Layout& rows, std::byte* memory, int64_t offset,
+                         int64_t part, bool is_staged = true) {
+    ScheduleBuilder builder(2);
+    builder.set_offers(OfferRule::kFetched);
+    const Region staging = is_staged ? builder.scratch(part) : Region();
+    OperationSpec spec = barrier_spec();
+    if (rank == 1) {
+      builder.send(0, {Space::kInput, 0, offset, part}, {}, staging);
+      spec.inputs = {ConstStridedSpan(memory, rows)};
+      spec.keep_alive = watched_memory();
+    } else {
+      builder.receive(1, {Space::kOutput, 0, offset, part}, {}, staging);
+      spec.outputs = {{memory, rows}};
+    }
+    spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    return ranks_.submit(rank, "world", std::move(spec));
+  }
+  Simulation::Handle send(int64_t bytes = kBytes) {
+    return run(1, {1, bytes, bytes}, source_, 0, bytes, false);
+  }
+  Simulation::Handle receive(int64_t bytes = kBytes) {
+    return run(0, {1, bytes, bytes}, received_.data(), 0, bytes, false);
+  }
+  std::shared_ptr<void> watched_memory() {
+    auto memory = std::make_shared<int>(1);
+    watched_ = memory;
+    return memory;
+  }
+  bool is_kept() const { return !watched_.expired(); }
+  Counters counters(int rank) { return ranks_.executor(rank).counters(); }
+  void expect_right(const Simulation::Handle& sent, const Simulation::Handle& received,
+                    int64_t bytes = kBytes) {
+    ASSERT_TRUE(received->is_done() && !received->failure());
+    ASSERT_TRUE(sent->is_done() && !sent->failure());
+    EXPECT_EQ(Bytes(received_.begin(), received_.begin() + bytes), Bytes(source_, source_ + bytes));
+    EXPECT_EQ(received_[bytes], std::byte{0}) << "behind what was received";
+    EXPECT_FALSE(is_kept());
+  }
+  // Rank 0 can reach nothing of rank 1's, which does not know.
+  void hide_the_heap() {
+    AddressRecord record = ranks_.executor(1).address_record(1);
+    record.heap.token += 1;
+    ranks_.executor(0).found(1, 1, record, "");
+  }
+
+  Simulation ranks_{2, options(/*seed=*/1)};
+  std::byte* source_ = nullptr;
+  Bytes received_ = bytes(4 * kBytes, 0);
+  std::weak_ptr<void> watched_;
+};
+
+TEST_F(LentSourceTest, TheReceiverReadsWhereTheBytesLie) {
+  const auto received = receive(), sent = send();
+  ranks_.settle();
+  expect_right(sent, received);
+  EXPECT_EQ(counters(1).lent_bytes, kBytes);
+  EXPECT_EQ(counters(1).pushed_bytes + counters(0).copied_bytes + counters(1).copied_bytes, 0);
+}
+
+TEST_F(LentSourceTest, RowsAreReadWhereTheyLieFromTheMiddleOfOne) {
+  constexpr Layout kRows{7, 90, 120}, kOtherRows{10, 63, 100};
+  constexpr int64_t kOffset = 130, kPart = 400;
+  const auto received = run(0, kOtherRows, received_.data(), kOffset, kPart);
+  const auto sent = run(1, kRows, source_, kOffset, kPart);
+  ranks_.settle();
+  ASSERT_TRUE(received->is_done() && !received->failure() && sent->is_done() && !sent->failure());
+  Bytes expected(kPart), found(kPart);
+  pack(ConstStridedSpan(source_, kRows), kOffset, expected);
+  pack(ConstStridedSpan(received_.data(), kOtherRows), kOffset, found);
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(counters(1).lent_bytes, kPart);
+  EXPECT_EQ(counters(0).copied_bytes + counters(1).copied_bytes, 0) << "neither end staged them";
+}
+
+TEST_F(LentSourceTest, TheSenderIsDoneWhenTheReceiverHasReadAndNotBefore) {
+  const auto received = receive();
+  ranks_.settle();
+  const auto sent = send();
+  for (int rounds = 0; rounds < 1000 && !received->is_done(); ++rounds) {
+    EXPECT_FALSE(sent->is_done()) << "round " << rounds;
+    ranks_.step();
+  }
+  ranks_.settle();
+  expect_right(sent, received);
+}
+
+TEST_F(LentSourceTest, WhereTheReceiverCannotReachItTheBytesAreSent) {
+  hide_the_heap();
+  const auto received = receive(), sent = send();
+  ranks_.settle();
+  expect_right(sent, received);
+  EXPECT_EQ(counters(1).lent_bytes, 0);
+}
+
+TEST_F(LentSourceTest, OtherMemoryIsSent) {
+  Bytes elsewhere(source_, source_ + kBytes);
+  const auto received = receive();
+  const auto sent = run(1, {1, kBytes, kBytes}, elsewhere.data(), 0, kBytes, false);
+  ranks_.settle();
+  expect_right(sent, received);
+  EXPECT_EQ(counters(1).lent_bytes, 0);
+}
+
+TEST(OffersTest, AMessageOfTheSizeOfTheWordIsAMessage) {
+  Step step;
+  step.kind = StepKind::kReceive;
+  step.peer = 1;
+  step.offers = OfferRule::kFetched;
+  GroupConfig with = *group_of_three()->config;
+  with.least_offered = 8;
+  MemberGroup small(with, 7);
+  small.members[1].shares = true;
+  step.to.bytes = sizeof(OfferMessage);
+  EXPECT_FALSE(Offers::may_be_read(small, step));
+  step.to.bytes += 1;
+  EXPECT_TRUE(Offers::may_be_read(small, step));
+  with.check_headers = false;
+  MemberGroup unchecked(with, 7);
+  unchecked.members[1].shares = true;
+  EXPECT_FALSE(Offers::may_be_read(unchecked, step)) << "the sizes may differ";
+}
+
+TEST_F(LentSourceTest, OfAFailedSenderIsKeptUntilTheReceiverReadsNoMore) {
+  const auto received = receive();
+  ranks_.settle();
+  ranks_.asleep = {0};
+  const auto sent = send();
+  ranks_.settle();
+  ASSERT_FALSE(sent->is_done());
+  ranks_.executor(1).abort(1, {FailureKind::kAborted, "aborted", {1}});
+  ranks_.executor(1).take();
+  ASSERT_TRUE(sent->is_done() && sent->failure());
+  EXPECT_TRUE(is_kept()) << "the receiver may be in the middle of it";
+  ranks_.asleep = {};
+  ranks_.settle();
+  EXPECT_TRUE(received->is_done());
+  EXPECT_FALSE(is_kept());
+}
+
 // A receiver of two long messages, whose memory is in its heap.
 class OffersAloneTest : public ::testing::Test {
  protected:
@@ -172,7 +321,7 @@ class OffersAloneTest : public ::testing::Test {
   RecordedTransport transport_;
   Connections connections_{transport_, 0, heap_.get(), actions_};
   Requests requests_{transport_, connections_, counters_};
-  Offers offers_{requests_, heap_.get()};
+  Offers offers_{requests_, counters_, heap_.get()};
   const std::unique_ptr<MemberGroup> group_ = group_of_three();
 };
 
@@ -212,7 +361,7 @@ TEST_F(OffersAloneTest, ShortMessagesAreNotOffered) {
   EXPECT_FALSE(Offers::is_exchanged(*group_, step));
   step.offers = OfferRule::kAll;
   EXPECT_TRUE(Offers::is_exchanged(*group_, step));
-  step.offers = OfferRule::kNone;
+  step.offers = OfferRule::kFetched;
   step.to.bytes = 1 << 20;
   EXPECT_FALSE(Offers::is_exchanged(*group_, step));
   step.offers = OfferRule::kAll;

@@ -50,6 +50,7 @@ class Running {
     spec.timeout = timeout;
     if (SharedHeap* const heap = ranks.heap(members[group_rank])) {
       if (ranks.draw(4) > 0) move_outputs(spec, *heap, shared_[group_rank]);
+      if (ranks.draw(2) > 0) move_inputs(spec, *heap);
     }
     handles_[group_rank] = ranks.submit(members[group_rank], group_, std::move(spec));
   }
@@ -90,6 +91,21 @@ class Running {
       }
       output.data = block;
       shared.push_back(block);
+    }
+  }
+
+  // To where peers can read.
+  static void move_inputs(OperationSpec& spec, SharedHeap& heap) {
+    for (ConstStridedSpan& input : spec.inputs) {
+      const auto bytes = static_cast<size_t>(input.layout.extent());
+      if (bytes == 0 || heap.offset_of(input.data, bytes)) continue;
+      const bool is_output = std::ranges::any_of(
+          spec.outputs, [&](const StridedSpan& output) { return output.data == input.data; });
+      if (is_output) continue;
+      auto* const block = static_cast<std::byte*>(heap.allocate(bytes));
+      ASSERT_NE(block, nullptr);
+      std::memcpy(block, input.data, bytes);
+      input.data = block;
     }
   }
 

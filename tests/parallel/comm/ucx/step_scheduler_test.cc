@@ -58,7 +58,7 @@ class SchedulingTest : public ::testing::Test, protected StepScheduler::Listener
   RecordedTransport transport_;
   Connections connections_{transport_, 0, nullptr, actions_};
   Requests requests_{transport_, connections_, counters_};
-  Offers offers_{requests_, nullptr};
+  Offers offers_{requests_, counters_, nullptr};
   StepScheduler steps_{requests_, offers_, counters_, *this};
   std::vector<RunningOperation*> done, failed;
   const std::unique_ptr<MemberGroup> group_ = group_of_three();

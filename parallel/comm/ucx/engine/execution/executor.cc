@@ -38,7 +38,7 @@ Executor::Executor(std::unique_ptr<Transport> transport, const Clock& clock, uin
       zombies_(scratch_, actions_),
       requests_(*transport_, connections_, counters_),
       headers_(requests_),
-      offers_(requests_, heap),
+      offers_(requests_, counters_, heap),
       steps_(requests_, offers_, counters_, *this),
       timeouts_(connections_, control_) {}
 

@@ -1,6 +1,7 @@
 #include "parallel/comm/ucx/engine/execution/offers.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -8,6 +9,18 @@
 #include "parallel/comm/ucx/engine/values/tag.h"
 
 namespace meshrun::ucx {
+namespace {
+
+constexpr auto kMessageBytes = static_cast<int64_t>(sizeof(OfferMessage));
+
+// The memory of `heap` that a message speaks of; null: none that can be reached.
+StridedSpan find(const OfferMessage& message, const PeerHeap* heap) {
+  const std::optional<Layout> rows = message.layout();
+  if (!rows || heap == nullptr) return {};
+  return {heap->at(message.offset, static_cast<size_t>(rows->extent())), *rows};
+}
+
+}  // namespace
 
 bool Offers::is_exchanged(const MemberGroup& g, const Step& step) {
   if (step.peer < 0 || !g.members[step.peer].shares) return false;
@@ -16,10 +29,20 @@ bool Offers::is_exchanged(const MemberGroup& g, const Step& step) {
           std::max(step.from.bytes, step.to.bytes) >= g.config->least_offered);
 }
 
+bool Offers::may_be_read(const MemberGroup& g, const Step& step) {
+  return step.peer >= 0 && step.offers == OfferRule::kFetched && g.members[step.peer].shares &&
+         g.config->check_headers &&
+         std::max(step.from.bytes, step.to.bytes) >=
+             std::max(g.config->least_offered, kMessageBytes + 1);
+}
+
 void Offers::prepare(RunningOperation& operation) {
   const MemberGroup& g = *operation.group;
   const std::vector<Step>& steps = operation.schedule->steps;
-  if (std::ranges::none_of(steps, [&](const Step& step) { return is_exchanged(g, step); })) return;
+  const auto may_lend = [&](const Step& step) {
+    return is_exchanged(g, step) || may_be_read(g, step);
+  };
+  if (std::ranges::none_of(steps, may_lend)) return;
   operation.offers.resize(steps.size());
   for (StepId id = 0; id < steps.size(); ++id) {
     if (steps[id].dependencies == 0 && is_exchanged(g, steps[id])) exchange(operation, id);
@@ -27,55 +50,60 @@ void Offers::prepare(RunningOperation& operation) {
 }
 
 void Offers::exchange(RunningOperation& operation, StepId id) {
-  if (operation.offers[id].state != Offer::kUnasked) return;
-  operation.is_send(id) ? await(operation, id) : make(operation, id);
+  Offer& offer = operation.offers[id];
+  if (offer.state != Offer::kUnasked) return;
+  operation.is_send(id) ? await(operation, id, offer.request) : make(operation, id);
 }
 
-OfferMessage Offers::describe(const RunningOperation& operation, const Region& region) const {
+OfferMessage Offers::describe(const RunningOperation& operation, const ConstStridedSpan& piece,
+                              const Region& region) const {
   OfferMessage message;
   message.sequence = operation.sequence();
-  const StridedSpan piece = operation.piece_to_write(region);
   message.describe(piece.layout, region);
-  const std::optional<Layout> rows = message.layout();
-  // Several ranks would write to each cache line of shorter rows.
-  const bool is_line = message.row_bytes == 0 || message.row_bytes >= kCacheLine;
-  if (rows && is_line && region.bytes > 0) {
+  if (const std::optional<Layout> rows = message.layout(); rows && region.bytes > 0) {
     const std::byte* const begin =
         piece.data + piece.layout.position(region.offset - message.skipped);
     message.offset =
         heap_->offset_of(begin, static_cast<size_t>(rows->extent())).value_or(OfferMessage::kNone);
   }
+  // Several ranks would write to each cache line of shorter rows.
+  if (message.row_bytes > 0 && message.row_bytes < kCacheLine) message.offset = OfferMessage::kNone;
   return message;
 }
 
 void Offers::make(RunningOperation& operation, StepId id) {
+  const Step& step = operation.step(id);
+  Offer& offer = operation.offers[id];
+  offer.message = describe(operation, operation.piece_to_write(step.to), step.to);
+  if (offer.message.offset == OfferMessage::kNone && step.staging.bytes > 0) {
+    offer.message = describe(operation, operation.piece_to_write(step.staging), step.staging);
+    offer.is_staging = true;
+  }
+  offer.borrower = operation.group->members[step.peer].heap;
+  offer.state = Offer::kKnown;
+  say(operation, id);
+}
+
+void Offers::say(RunningOperation& operation, StepId id) {
   const MemberGroup& g = *operation.group;
   const Step& step = operation.step(id);
   Offer& offer = operation.offers[id];
-  offer.message = describe(operation, step.to);
-  if (offer.message.offset == OfferMessage::kNone && step.staging.bytes > 0) {
-    offer.message = describe(operation, step.staging);
-    offer.is_staging = true;
-  }
-  offer.sender = g.members[step.peer].heap;
   offer.request.step = kOfferSend | id;
-  offer.state = Offer::kKnown;
-  // The receive that it is for has not ended, so nothing comes of this, done or not: the sender
-  // misses an offer that is lost.
+  // A sender that misses this still waits for it, and its operation ends as one of a lost rank.
   static_cast<void>(requests_.send(
       operation, step.peer,
       offer_tag(g.members[step.peer].group, g.config->rank, operation.sequence(), step.message),
       std::as_bytes(std::span(&offer.message, 1)), offer.request));
 }
 
-void Offers::await(RunningOperation& operation, StepId id) {
+void Offers::await(RunningOperation& operation, StepId id, Request& request) {
   const Step& step = operation.step(id);
   Offer& offer = operation.offers[id];
   offer.state = Offer::kUnderWay;
-  offer.request.step = kOfferReceive | id;
+  request.step = kOfferReceive | id;
   requests_.receive(
       operation, offer_tag(operation.group->number, step.peer, operation.sequence(), step.message),
-      kExactly, std::as_writable_bytes(std::span(&offer.message, 1)), offer.request);
+      kExactly, std::as_writable_bytes(std::span(&offer.message, 1)), request);
 }
 
 bool Offers::received(RunningOperation& operation, const Request& request) {
@@ -84,21 +112,73 @@ bool Offers::received(RunningOperation& operation, const Request& request) {
   Offer& offer = operation.offers[id];
   offer.state = Offer::kKnown;
   if (operation.explaining || request.status == MessageStatus::kCancelled) return false;
-  const bool is_whole = request.status == MessageStatus::kOk &&
-                        request.bytes == static_cast<int64_t>(sizeof(offer.message));
+  const bool is_whole = request.status == MessageStatus::kOk && request.bytes == kMessageBytes;
   // Of an operation that this rank has left behind.
   if (is_whole && offer.message.sequence < operation.sequence()) {
-    await(operation, id);
+    await(operation, id, offer.is_source ? operation.steps[id].request : offer.request);
     return false;
   }
-  const PeerHeap* const heap = operation.group->members[step.peer].heap;
   // On a size mismatch send normally; the receiver reports it.
-  if (is_whole && heap != nullptr && offer.message.bytes == step.from.bytes) {
-    if (const std::optional<Layout> rows = offer.message.layout()) {
-      offer.target = {heap->at(offer.message.offset, static_cast<size_t>(rows->extent())), *rows};
-    }
+  const bool is_understood = is_whole && offer.message.bytes == step.from.bytes;
+  if (!offer.is_source) {
+    if (is_understood) offer.there = find(offer.message, operation.group->members[step.peer].heap);
+    return true;
+  }
+  offer.is_source = offer.is_returned = is_understood;
+  if (is_understood) {
+    counters_.sent_bytes += step.from.bytes;
+    counters_.lent_bytes += step.from.bytes;
   }
   return true;
+}
+
+bool Offers::lend_source(RunningOperation& operation, StepId id) {
+  const MemberGroup& g = *operation.group;
+  const Step& step = operation.step(id);
+  if (!may_be_read(g, step) || operation.is_filled(step.from)) return false;
+  Offer& offer = operation.offers[id];
+  // The receiver has answered that it cannot reach it.
+  if (offer.state == Offer::kKnown) return false;
+  const OfferMessage where = describe(operation, operation.piece_to_read(step.from), step.from);
+  if (where.offset == OfferMessage::kNone) return false;
+  offer.is_source = true;
+  offer.borrower = g.members[step.peer].heap;
+  await(operation, id, operation.steps[id].request);
+  std::byte* const bytes = operation.filled.emplace_back(new std::byte[sizeof(where)]).get();
+  std::memcpy(bytes, &where, sizeof(where));
+  offer.request.step = kOfferSend | id;
+  // As with an offer: a receiver that misses it waits for it.
+  static_cast<void>(
+      requests_.send(operation, step.peer,
+                     collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
+                                    operation.sequence(), step.message),
+                     {bytes, sizeof(where)}, offer.request));
+  return true;
+}
+
+bool Offers::is_source(const RunningOperation& operation, const Request& request) {
+  return !operation.is_point_to_point && request.status == MessageStatus::kOk &&
+         request.bytes == kMessageBytes &&
+         may_be_read(*operation.group, operation.step(request.step));
+}
+
+bool Offers::find_source(RunningOperation& operation, StepId id) {
+  const Step& step = operation.step(id);
+  OfferMessage& message = operation.offers[id].message;
+  std::memcpy(&message, operation.bytes_to_write(operation.receives_in(id)).data(),
+              sizeof(message));
+  if (message.sequence == operation.sequence() && message.bytes == step.to.bytes) {
+    operation.offers[id].there = find(message, operation.group->members[step.peer].heap);
+  }
+  message.offset = OfferMessage::kNone;  // nothing of this rank's is lent
+  return operation.is_read(id);
+}
+
+void Offers::answer(RunningOperation& operation, StepId id, bool was_read) {
+  OfferMessage& message = operation.offers[id].message;
+  message.sequence = operation.sequence();
+  message.bytes = was_read ? operation.step(id).to.bytes : 0;
+  say(operation, id);
 }
 
 }  // namespace meshrun::ucx

@@ -1,12 +1,17 @@
-// Memory that a receiver lends to a sender on its host (shared_heap.h): for which messages, what is
-// offered, and where the sender may write.
+// Memory that one end of a message lends to the other one on its host (shared_heap.h): for which
+// messages, what is lent, and where the other end may write or read.
 //
-//   receiver: exchange() --OfferMessage--> sender: exchange(), received() -> Offer::target
+//   receiver: exchange() --OfferMessage--> sender: exchange(), received() -> Offer::there; it writes
+//
+//   sender: lend_source() --OfferMessage in place of the bytes--> receiver: find_source() ->
+//           Offer::there; it reads
+//           received() <--OfferMessage-- receiver: answer(): it has read, or cannot: send the bytes
 //
 // Offers travel beside the headers, so that nobody waits for them; those of memory that an earlier
-// step uses come later. What is lent and not yet returned is in RunningOperation::is_lent.
+// step uses come later. A source is lent when its step would be sent, and stays as it is until the
+// answer has come. What is lent and not yet returned is in RunningOperation::is_lent.
 //
-// Threads: under the engine's lock. No errors: where nothing can be offered, or what came is not
+// Threads: under the engine's lock. No errors: where nothing can be lent, or what came is not
 // understood, the message is sent.
 #pragma once
 
@@ -19,8 +24,9 @@ namespace meshrun::ucx {
 
 class Offers {
  public:
-  // Both outlive it. `heap`: this process's; null: none, and no member shares memory.
-  Offers(Requests& requests, const SharedHeap* heap) : requests_(requests), heap_(heap) {}
+  // All outlive it. `heap`: this process's; null: none, and no member shares memory.
+  Offers(Requests& requests, Counters& counters, const SharedHeap* heap)
+      : requests_(requests), counters_(counters), heap_(heap) {}
 
   // Whether the two ends of the message speak of memory first. Alike at both.
   static bool is_exchanged(const MemberGroup& group, const Step& step);
@@ -28,17 +34,34 @@ class Offers {
   void prepare(RunningOperation& operation);
   // Of a step for which is_exchanged(): makes the offer, or awaits it. Once.
   void exchange(RunningOperation& operation, StepId id);
-  // The receive of an offer is done; its connection did not break. True: the sender knows now, and
-  // the step may be sent. False: there is another one to come, or nothing will be sent.
+  // The receive of an offer or of an answer is done; its connection did not break. True: the sender
+  // knows now, and the step may go on. False: there is another one to come, or nothing will be sent.
   bool received(RunningOperation& operation, const Request& request);
+
+  // Whether the sender of the message may lend its source. Alike at both ends: the ranks agree on
+  // sizes, and a message of the size of an OfferMessage is one.
+  static bool may_be_read(const MemberGroup& group, const Step& step);
+  // Of a step that sends: says where its bytes lie, and awaits the answer. False: they are sent.
+  bool lend_source(RunningOperation& operation, StepId id);
+  // Of a receive that is done: whether it has brought a source in place of the bytes.
+  static bool is_source(const RunningOperation& operation, const Request& request);
+  // The source of such a receive, which is in Offer::there then; false: it cannot be reached.
+  bool find_source(RunningOperation& operation, StepId id);
+  // To the sender of a source: it has been read, or it must be sent.
+  void answer(RunningOperation& operation, StepId id, bool was_read);
 
  private:
   void make(RunningOperation& operation, StepId id);
-  void await(RunningOperation& operation, StepId id);
-  // What is offered of a region; no offset: nothing.
-  OfferMessage describe(const RunningOperation& operation, const Region& region) const;
+  // Receives the other end's word into `offer`'s message by `request`.
+  void await(RunningOperation& operation, StepId id, Request& request);
+  // The receiver's word on a step to its sender.
+  void say(RunningOperation& operation, StepId id);
+  // Where a region of a piece lies in the heap; no offset: not there.
+  OfferMessage describe(const RunningOperation& operation, const ConstStridedSpan& piece,
+                        const Region& region) const;
 
   Requests& requests_;
+  Counters& counters_;
   const SharedHeap* const heap_;
 };
 

@@ -59,8 +59,10 @@ void Requests::cancel_open_receives(RunningOperation& operation) {
 }
 
 void Requests::cancel_open_offers(RunningOperation& operation) {
-  for (Offer& offer : operation.offers) {
-    if (offer.state == Offer::kUnderWay) transport_.cancel(offer.request);
+  for (StepId id = 0; id < operation.offers.size(); ++id) {
+    Offer& offer = operation.offers[id];
+    if (offer.state != Offer::kUnderWay) continue;
+    transport_.cancel(offer.is_source ? operation.steps[id].request : offer.request);
   }
 }
 

@@ -140,10 +140,10 @@ bool RunningOperation::has_lent() const {
   return false;
 }
 
-bool RunningOperation::give_back(int sender) {
+bool RunningOperation::give_back(int borrower) {
   bool is_any = false;
   for (StepId id = 0; id < offers.size(); ++id) {
-    if (!is_lent(id) || step(id).peer != sender) continue;
+    if (!is_lent(id) || step(id).peer != borrower) continue;
     is_any = offers[id].is_returned = true;
   }
   return is_any;
@@ -152,8 +152,8 @@ bool RunningOperation::give_back(int sender) {
 bool RunningOperation::give_back_of_the_dead() {
   bool is_any = false;
   for (StepId id = 0; id < offers.size(); ++id) {
-    if (!is_lent(id) || offers[id].sender == nullptr) continue;
-    if (offers[id].sender->has_owner_ended()) is_any = give_back(step(id).peer) || is_any;
+    if (!is_lent(id) || offers[id].borrower == nullptr) continue;
+    if (offers[id].borrower->has_owner_ended()) is_any = give_back(step(id).peer) || is_any;
   }
   return is_any;
 }

@@ -34,16 +34,19 @@ struct HeaderRound {
   std::span<std::byte> out, in;  // in `memory`
 };
 
-// Of a step: the receiver's is sent, the sender's is received.
+// Of a step: memory of one end that the other one may reach (offers.h).
 struct Offer {
   enum State : uint8_t { kUnasked, kUnderWay, kKnown };
-  Request request;
-  OfferMessage message;
-  State state = kUnasked;    // kKnown: sent, or received
+  Request request;           // for `message`, or for what a sender says of its source
+  OfferMessage message;      // what the receiver says, also that it has read
+  State state = kUnasked;    // kKnown: `message` is sent, or received
   bool is_staging = false;   // what is offered is the step's staging
-  bool is_returned = false;  // the sender has said that it writes no more
-  StridedSpan target;        // where the sender writes, after `skipped` bytes; null: it sends
-  const PeerHeap* sender = nullptr;  // the receiver's: of the process that may write
+  bool is_source = false;    // the sender lends what it would send
+  bool is_returned = false;  // the other end has said that it is done with what is lent to it
+  // Of the other end, after `skipped` bytes: where a sender writes, or a receiver reads. Null: the
+  // bytes are sent.
+  StridedSpan there;
+  const PeerHeap* borrower = nullptr;  // of the process to which something is lent
 };
 
 struct StepState {
@@ -99,21 +102,23 @@ class RunningOperation final : public Operation,
   bool is_filled(const Region& region) const {
     return region.space == Space::kInput && spec.inputs[region.piece].data == nullptr;
   }
-  // A send that the sender writes into the receiver's memory.
-  bool is_push(StepId id) const { return !offers.empty() && offers[id].target.data != nullptr; }
+  // A send that the sender writes into the receiver's memory, a receive that the receiver reads from
+  // the sender's.
+  bool is_push(StepId id) const { return is_send(id) && reaches(id); }
+  bool is_read(StepId id) const { return !is_send(id) && reaches(id); }
   // A receive whose memory was offered to the sender.
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
   }
-  // And the sender may write to it, until it says that it has, or that its group has failed. Where
-  // the ranks disagree, nobody writes.
+  // And the sender may write to it, or the receiver read what is lent to it, until it says that it
+  // has, or that its group has failed. Where the ranks disagree, nobody does.
   bool is_lent(StepId id) const {
-    return !explaining && was_offered(id) && !offers[id].is_returned &&
-           steps[id].phase != StepState::kFinished;
+    if (explaining || offers.empty() || offers[id].is_returned) return false;
+    return offers[id].is_source || (was_offered(id) && steps[id].phase != StepState::kFinished);
   }
   bool has_lent() const;
-  // What is lent to `sender`; false: nothing.
-  bool give_back(int sender);
+  // What is lent to `borrower`; false: nothing.
+  bool give_back(int borrower);
   // What is lent to processes that have ended; false: nothing.
   bool give_back_of_the_dead();
 
@@ -145,6 +150,8 @@ class RunningOperation final : public Operation,
           is_ended() && has_come ? StepState::kFinished : StepState::kBroken;
     }
   }
+
+  bool reaches(StepId id) const { return !offers.empty() && offers[id].there.data != nullptr; }
 
   // The handle's end: afterwards only the executor's own fields change.
   void end(std::optional<Failure> failure, int source);
@@ -182,7 +189,7 @@ class RunningOperation final : public Operation,
   std::vector<Offer> offers;  // by step; empty: none are exchanged
   size_t steps_left = 0;
   Scratch scratch;
-  // What `fill` has written for messages that are sent.
+  // What is sent and lies nowhere else: what `fill` has written, and where a source lies.
   std::vector<std::unique_ptr<std::byte[]>> filled;
   int queued_steps = 0;  // in the executor's queues
 

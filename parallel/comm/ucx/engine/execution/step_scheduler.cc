@@ -84,16 +84,28 @@ void StepScheduler::post(RunningOperation& operation, StepId id) {
   if (step.kind == StepKind::kSend) {
     if (!is_exchanged || operation.offers[id].state == Offer::kKnown) send(operation, id);
   } else {
-    requests_.receive_data(operation, step.peer, data_tag(g, step, operation.sequence()),
-                           operation.bytes_to_write(operation.receives_in(id)), state.request);
+    receive(operation, id);
   }
 }
 
+void StepScheduler::receive(RunningOperation& operation, StepId id) {
+  const Step& step = operation.step(id);
+  StepState& state = operation.steps[id];
+  state.phase = StepState::kPosted;
+  requests_.receive_data(operation, step.peer,
+                         data_tag(*operation.group, step, operation.sequence()),
+                         operation.bytes_to_write(operation.receives_in(id)), state.request);
+}
+
 void StepScheduler::offer_known(RunningOperation& operation, StepId id) {
-  if (operation.steps[id].phase == StepState::kPosted) send(operation, id);
+  StepState& state = operation.steps[id];
+  if (state.phase != StepState::kPosted) return;
+  state.request.step = id;
+  operation.offers[id].is_source ? finish(operation, id) : send(operation, id);
 }
 
 void StepScheduler::send(RunningOperation& operation, StepId id) {
+  if (offers_.lend_source(operation, id)) return;
   const Step& step = operation.step(id);
   const bool is_push = operation.is_push(id), is_filled = operation.is_filled(step.from);
   if (!is_push && !is_filled && step.staging.bytes == 0) {
@@ -101,7 +113,7 @@ void StepScheduler::send(RunningOperation& operation, StepId id) {
   }
   Ready ready{&operation, id};
   if (is_push) {
-    ready.to = operation.offers[id].target;
+    ready.to = operation.offers[id].there;
     ready.to_offset = operation.offers[id].message.skipped;
     counters_.sent_bytes += step.from.bytes;
   } else if (step.staging.bytes > 0) {
@@ -152,6 +164,10 @@ void StepScheduler::post_point_to_point(RunningOperation& operation) {
 bool StepScheduler::message_done(RunningOperation& operation, const Request& request) {
   const StepId id = request.step;
   if (!operation.is_send(id)) {
+    if (Offers::is_source(operation, request)) {
+      read(operation, id);
+      return true;
+    }
     const bool is_written = request.bytes == 0 && operation.was_offered(id);
     if (request.status != MessageStatus::kOk ||
         (request.bytes != operation.bytes_of(id) && !is_written)) {
@@ -172,6 +188,16 @@ void StepScheduler::unstage(RunningOperation& operation, StepId id) {
   // Nobody else has to do with it any more.
   operation.steps[id].phase = StepState::kReady;
   if (operation.was_offered(id)) operation.offers[id].is_returned = true;
+  const Region& to = operation.step(id).to;
+  compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
+}
+
+void StepScheduler::read(RunningOperation& operation, StepId id) {
+  if (!offers_.find_source(operation, id)) {
+    offers_.answer(operation, id, false);
+    return receive(operation, id);
+  }
+  operation.steps[id].phase = StepState::kReady;
   const Region& to = operation.step(id).to;
   compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
 }
@@ -203,21 +229,25 @@ int64_t StepScheduler::compute(const Ready& ready, int64_t budget) {
 int64_t StepScheduler::copy_part(Ready ready, int64_t budget) {
   RunningOperation& operation = *ready.operation;
   const Step& step = operation.step(ready.step);
-  const bool is_push = step.kind == StepKind::kSend && operation.is_push(ready.step);
-  const Region& from = step.kind == StepKind::kReceive ? step.staging : step.from;
+  const bool is_push = operation.is_push(ready.step), is_read = operation.is_read(ready.step);
+  const Region& from = is_read                           ? step.to
+                       : step.kind == StepKind::kReceive ? step.staging
+                                                         : step.from;
   const int64_t bytes = std::min(from.bytes - ready.done, budget);
-  const int64_t offset = from.offset + ready.done, to_offset = ready.to_offset + ready.done;
+  const int64_t begin = is_read ? operation.offers[ready.step].message.skipped : from.offset;
+  const int64_t offset = begin + ready.done, to_offset = ready.to_offset + ready.done;
   if (operation.is_filled(from)) {
     operation.spec.fill(from.piece, offset, ready.to, to_offset, bytes);
   } else {
-    const ConstStridedSpan source = operation.piece_to_read(from);
+    const ConstStridedSpan source =
+        is_read ? operation.offers[ready.step].there : operation.piece_to_read(from);
     const Layout& piece = from.space == Space::kScratch ? ready.to.layout : source.layout;
     copy(source, offset, ready.to, to_offset, bytes,
          piece.bytes() >= kMoreThanCaches ? Prefetch::kAll : Prefetch::kRows);
   }
   if (is_push) {
     counters_.pushed_bytes += bytes;
-  } else if (!operation.schedule->is_piggybacked(step.from)) {
+  } else if (!is_read && !operation.schedule->is_piggybacked(step.from)) {
     counters_.copied_bytes += bytes;
   }
   ready.done += bytes;
@@ -225,6 +255,7 @@ int64_t StepScheduler::copy_part(Ready ready, int64_t budget) {
     computes_.push_front(ready);
     ++operation.queued_steps;
   } else if (step.kind != StepKind::kSend) {
+    if (is_read) offers_.answer(operation, ready.step, true);
     finish(operation, ready.step);
   } else if (is_push) {
     send_data(operation, ready.step, {});

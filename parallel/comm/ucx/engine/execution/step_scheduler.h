@@ -3,7 +3,8 @@
 //
 //   kWaiting --all it waits for is finished--> kReady --> kPosted --> kFinished
 //                                                 \--copy, reduce----/   a receive may be kReady
-//                                                                        again: to be unstaged
+//                                                                        again: to be unstaged, or
+//                                                                        read where the sender says
 //
 // A send or receive outside of a schedule is one posted step. Threads: under the engine's lock.
 // Errors go to the listener.
@@ -45,7 +46,7 @@ class StepScheduler {
   void post_point_to_point(RunningOperation& operation);
   // The message of a step is done; its connection did not break. False: its length is wrong.
   [[nodiscard]] bool message_done(RunningOperation& operation, const Request& request);
-  // The offer for a step that sends is known.
+  // The offer for a step that sends is known, or the answer to what it has lent.
   void offer_known(RunningOperation& operation, StepId id);
   // An operation has ended: none of its steps is run any more.
   void forget(RunningOperation& operation);
@@ -60,7 +61,7 @@ class StepScheduler {
     StepId step;
     int64_t done = 0;  // bytes, of a copy that a round has broken off
     // Of what is copied: a copy's target; the receiver's memory, or what is sent then; where what
-    // was received belongs.
+    // was received, or is read from the sender's memory, belongs.
     StridedSpan to = {};
     int64_t to_offset = 0;
   };
@@ -68,11 +69,14 @@ class StepScheduler {
   void make_ready(RunningOperation& operation, StepId id);
   void run_posts();
   void post(RunningOperation& operation, StepId id);
+  void receive(RunningOperation& operation, StepId id);
   void send(RunningOperation& operation, StepId id);
   // `bytes`: none where they have been written into the receiver's memory.
   void send_data(RunningOperation& operation, StepId id, std::span<const std::byte> bytes);
   // Moves what a staged receive has brought to where it belongs.
   void unstage(RunningOperation& operation, StepId id);
+  // Moves what the sender lends to where it belongs; where it cannot be reached, has it sent.
+  void read(RunningOperation& operation, StepId id);
   void finish(RunningOperation& operation, StepId id);
 
   void compute_later(const Ready& ready);

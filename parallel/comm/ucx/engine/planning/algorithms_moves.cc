@@ -21,7 +21,7 @@ int below(const Place& place, int distance) {
 }
 
 void broadcast_flat(ScheduleBuilder& builder, const Place& place, const Piece& tensor, int root) {
-  builder.set_offers(OfferRule::kNone);
+  builder.set_offers(OfferRule::kFetched);
   PieceScheduler scheduler(builder, place);
   if (place.rank != root) {
     scheduler.receive(root, kOutput, tensor);
@@ -251,7 +251,7 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
       written.receive(root, kOutput, own);
     } else {
       written.receive(root, kOutput, own.layout, {0, part});
-      builder.set_offers(OfferRule::kNone);
+      builder.set_offers(OfferRule::kFetched);
       fetched.receive(root, kOutput, own.layout, {part, bytes - part});
     }
   } else {
@@ -264,7 +264,7 @@ Schedule plan_scatter(const Place& place, std::span<const Piece> pieces, const P
         written.send(rank, input(rank), piece);
       } else {
         written.send(rank, input(rank), piece.layout, {0, part});
-        builder.set_offers(OfferRule::kNone);
+        builder.set_offers(OfferRule::kFetched);
         fetched.send(rank, input(rank), piece.layout, {part, bytes - part});
       }
     }

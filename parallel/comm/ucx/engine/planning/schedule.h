@@ -41,8 +41,9 @@ enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 // may write them there (shared_heap.h). Alike at both ends.
 enum class OfferRule : uint8_t {
   kLarge,
-  // None: one rank sends to many, which better fetch at once.
-  kNone,
+  // None: one rank sends to many, which better fetch at once. Where what it sends lies in its heap,
+  // it says where, and they read it there.
+  kFetched,
   // All: the ranks have not compared the sizes. A receiver with different sizes finds out here.
   kAll,
 };

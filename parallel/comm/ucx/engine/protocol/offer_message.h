@@ -1,5 +1,7 @@
-// What a receiver tells, before a message that the sender may write straight into its memory
-// (shared_heap.h): where the bytes belong. On the wire as it stands. Pure; no errors.
+// Where bytes lie in the heap of the rank that says so (shared_heap.h). A receiver tells it before a
+// message that the sender may write straight there; a sender tells it in place of a message that
+// the receiver reads there, and gets it back when that is done. On the wire as it stands. Pure; no
+// errors.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +15,8 @@ namespace meshrun::ucx {
 struct OfferMessage {
   static constexpr uint64_t kNone = ~uint64_t{0};
   uint64_t sequence = 0;
-  uint64_t offset = kNone;  // in the receiver's heap; kNone: it is not in there
-  int64_t bytes = 0;        // that the receiver expects
+  uint64_t offset = kNone;  // in the heap; kNone: they are not in there
+  int64_t bytes = 0;        // that the receiver expects, or the sender sends; of an answer: were read
   // Where they lie in rows: of what length, how far apart, and how many bytes of the row at
   // `offset` come before them. A row of 0 bytes: they are one run.
   int64_t row_bytes = 0, pitch = 0, skipped = 0;
