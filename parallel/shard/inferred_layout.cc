@@ -13,7 +13,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 enum class State : int64_t { kPlain, kUndefined, kSharded };
 
@@ -23,8 +23,8 @@ struct Part {
   State state = State::kPlain;
   at::ScalarType dtype = at::kFloat;
   Placements placements;
-  Extents shape;
-  std::optional<Extents> global_shape;
+  Lengths shape;
+  std::optional<Lengths> global_shape;
 
   // What all ranks have alike.
   std::string to_string() const {
@@ -34,7 +34,7 @@ struct Part {
 };
 
 Part part_of(const at::Tensor& local, const Placements& placements,
-             const std::optional<Extents>& global_shape) {
+             const std::optional<Lengths>& global_shape) {
   Part part;
   part.placements = placements;
   part.global_shape = global_shape;
@@ -49,13 +49,13 @@ Part part_of(const at::Tensor& local, const Placements& placements,
   return part;
 }
 
-Extents to_numbers(const Part& part) {
-  Extents numbers = {static_cast<int64_t>(part.state), static_cast<int64_t>(part.dtype)};
-  const auto append = [&](const Extents& list) {
+Lengths to_numbers(const Part& part) {
+  Lengths numbers = {static_cast<int64_t>(part.state), static_cast<int64_t>(part.dtype)};
+  const auto append = [&](const Lengths& list) {
     numbers.push_back(static_cast<int64_t>(list.size()));
     numbers.insert(numbers.end(), list.begin(), list.end());
   };
-  Extents placements;
+  Lengths placements;
   for (const Placement& placement : part.placements) {
     placements.push_back(static_cast<int64_t>(placement.kind()));
     placements.push_back(placement.is_partial() ? static_cast<int64_t>(placement.op())
@@ -64,7 +64,7 @@ Extents to_numbers(const Part& part) {
   append(placements);
   append(part.shape);
   numbers.push_back(part.global_shape.has_value() ? 1 : 0);
-  append(part.global_shape.value_or(Extents{}));
+  append(part.global_shape.value_or(Lengths{}));
   return numbers;
 }
 
@@ -87,17 +87,17 @@ Part from_numbers(const int64_t*& numbers) {
   part.dtype = static_cast<at::ScalarType>(*numbers++);
   const auto list = [&] {
     const int64_t size = *numbers++;
-    Extents values(numbers, numbers + size);
+    Lengths values(numbers, numbers + size);
     numbers += size;
     return values;
   };
-  const Extents placements = list();
+  const Lengths placements = list();
   for (size_t i = 0; i + 1 < placements.size(); i += 2) {
     part.placements.push_back(placement_of(placements[i], placements[i + 1]));
   }
   part.shape = list();
   const bool has_global_shape = *numbers++ != 0;
-  Extents global_shape = list();
+  Lengths global_shape = list();
   if (has_global_shape) part.global_shape = std::move(global_shape);
   return part;
 }
@@ -108,7 +108,7 @@ std::vector<Part> gather_parts(const Part& own, const at::Tensor& local, const S
   // No device of its own where the tensor is wrong: that of the other ranks, most likely.
   const at::Device device = own.state == State::kUndefined ? mesh.device() : local.device();
   const at::Tensor numbers = at::tensor(to_numbers(own), at::kLong).to(device);
-  const Extents lengths = gather_extents(numbers.numel(), "", group, numbers);
+  const Lengths lengths = gather_extents(numbers.numel(), "", group, numbers);
   const at::Tensor all = all_gather_v(numbers, Sizes(lengths), 0, true, group).cpu();
   const auto* next = all.const_data_ptr<int64_t>();
   std::vector<Part> parts;
@@ -116,7 +116,7 @@ std::vector<Part> gather_parts(const Part& own, const at::Tensor& local, const S
   return parts;
 }
 
-void check_state(State state, const Extents& coordinate) {
+void check_state(State state, const Lengths& coordinate) {
   if (state == State::kPlain) return;
   throw ShardLayoutError(fmt::format(
       "from_local takes a plain local tensor, and at mesh coordinate [{}] it is {}",
@@ -127,11 +127,11 @@ void check_state(State state, const Extents& coordinate) {
 
 ShardLayout inferred_layout(const at::Tensor& local, const ShardMesh& mesh,
                             const Placements& placements,
-                            const std::optional<Extents>& global_shape) {
+                            const std::optional<Lengths>& global_shape) {
   const std::vector<Part> parts =
       gather_parts(part_of(local, placements, global_shape), local, mesh);
   const auto coordinates = all_coordinates(mesh.shape());
-  std::vector<Extents> shapes;
+  std::vector<Lengths> shapes;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     check_state(parts[rank].state, coordinates[rank]);
     shapes.push_back(parts[rank].shape);
@@ -147,7 +147,7 @@ ShardLayout inferred_layout(const at::Tensor& local, const ShardMesh& mesh,
   }
   ShardLayout layout = ShardLayout::infer(mesh.shape(), parts.front().placements, shapes);
   for (size_t rank = 0; rank < parts.size(); ++rank) {
-    const std::optional<Extents>& given = parts[rank].global_shape;
+    const std::optional<Lengths>& given = parts[rank].global_shape;
     if (!given || *given == layout.global_shape()) continue;
     throw ShardLayoutError(fmt::format(
         "from_local: the parts make [{}], and the global shape is said to be [{}] at mesh "

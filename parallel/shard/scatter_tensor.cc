@@ -14,14 +14,14 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 using Agreement = PlannedCollective::Agreement;
 
 // LibTorch's own bound on dimensions.
 constexpr size_t kMostDims = 64;
 
 struct Metadata {
-  Extents shape;
+  Lengths shape;
   at::ScalarType dtype = at::kFloat;
 };
 
@@ -35,7 +35,7 @@ struct Call {
 };
 
 // What is wrong with the source's tensor; empty: nothing.
-std::string problem_of(const at::Tensor& tensor, const std::optional<Extents>& shape,
+std::string problem_of(const at::Tensor& tensor, const std::optional<Lengths>& shape,
                        std::optional<at::ScalarType> dtype) {
   if (!tensor.defined()) return "scatter_tensor: the tensor is undefined on the source";
   if (is_shard_tensor(tensor)) return "scatter_tensor takes a plain tensor, not a ShardTensor";
@@ -54,7 +54,7 @@ std::string problem_of(const at::Tensor& tensor, const std::optional<Extents>& s
 at::Tensor broadcast(const at::Tensor& values, int64_t size, int source, bool is_source,
                      const ShardMesh::Group& group, const Agreement& agreement,
                      const std::string& problem) {
-  Extents sizes(static_cast<size_t>(group->getSize()));
+  Lengths sizes(static_cast<size_t>(group->getSize()));
   sizes[static_cast<size_t>(source)] = size;
   const auto collective = PlannedCollective::all_gather({0, std::move(sizes)}, group, agreement);
   if (!problem.empty()) collective.refuse(problem);
@@ -62,7 +62,7 @@ at::Tensor broadcast(const at::Tensor& values, int64_t size, int source, bool is
 }
 
 Metadata tell_metadata(const at::Tensor& tensor, const Call& call, const std::string& problem) {
-  Extents values(2 + kMostDims);
+  Lengths values(2 + kMostDims);
   if (call.is_source && problem.empty()) {
     values[0] = static_cast<int64_t>(tensor.scalar_type());
     values[1] = tensor.dim();
@@ -100,10 +100,10 @@ at::Tensor scatter(const at::Tensor& tensor, const ShardTensorSpec& spec, const 
   const ShardLayout& layout = spec.layout();
   const int64_t dim = dim_cut_by_all(layout);
   const auto coordinates = all_coordinates(layout.mesh_shape());
-  const Extents& source = coordinates[static_cast<size_t>(call.source)];
-  Extents sizes;
+  const Lengths& source = coordinates[static_cast<size_t>(call.source)];
+  Lengths sizes;
   std::vector<at::Tensor> parts;
-  for (const Extents& rank : coordinates) {
+  for (const Lengths& rank : coordinates) {
     const Box box = layout.box(rank);
     bool receives = true;
     for (size_t axis = 0; axis < rank.size(); ++axis) {
@@ -178,8 +178,8 @@ ShardTensor scatter_tensor(const at::Tensor& tensor, IntArgument global_src, con
       call.is_source && problem.empty() ? tensor.detach().to(call.device) : at::Tensor();
   at::Tensor part = scatter(whole, *spec, call, options, problem);
 
-  const Extents source = all_coordinates(spec->mesh()->shape())[static_cast<size_t>(call.source)];
-  const Extents& self = spec->mesh()->coordinate();
+  const Lengths source = all_coordinates(spec->mesh()->shape())[static_cast<size_t>(call.source)];
+  const Lengths& self = spec->mesh()->coordinate();
   for (size_t axis = 0; axis < source.size(); ++axis) {
     if (spec->placements()[axis].is_shard()) continue;
     bool takes_part = spec->mesh()->shape()[axis] > 1;

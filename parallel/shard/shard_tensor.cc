@@ -16,10 +16,10 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh, const Placements& placements,
-                  const std::map<int64_t, std::vector<Extents>>& shapes) {
+                  const std::map<int64_t, std::vector<Lengths>>& shapes) {
   const Placements dims = normalized(placements, local.dim());
   std::vector<DimCut> cuts;
   for (const int64_t extent : local.sizes()) cuts.push_back({{}, {extent}});
@@ -40,7 +40,7 @@ ShardLayout given(const at::Tensor& local, const ShardMesh::Ptr& mesh, const Pla
                       cut.axes.front(), axis, dims[axis].dim()));
     }
     cut = {{static_cast<int64_t>(axis)}, {}};
-    for (const Extents& shape : found->second) {
+    for (const Lengths& shape : found->second) {
       if (static_cast<int64_t>(shape.size()) != local.dim()) {
         throw ShardLayoutError(
             fmt::format("sharding_shapes has a shape of {} dimensions for a "
@@ -183,7 +183,7 @@ at::Tensor ShardTensor::full_tensor(const std::optional<Placements>& grad_placem
 }
 
 std::vector<int64_t> ShardTensor::offsets() const {
-  Extents all;
+  Lengths all;
   for (int64_t axis = 0; axis < spec()->mesh()->ndim(); ++axis) {
     all.push_back(spec()->offset(axis));
   }

@@ -6,6 +6,7 @@ root.
 """
 
 load(":flags.bzl", "LESS_OPTIMIZED", "precompiled_copts", "precompiled_deps")
+load(":unity.bzl", "unity_sources")
 
 _PROTO_ROOT = "proto"
 
@@ -102,9 +103,18 @@ def meshrun_proto_library(name, srcs, deps = [], grpc = False, **attributes):
         deps = [_codegen_label(dep) for dep in deps],
         **attributes
     )
+    passed_on = {key: value for key, value in attributes.items() if key in ["tags", "testonly"]}
+    joined = []
+    for ending in endings:
+        joined += unity_sources(
+            "{}_{}".format(name, ending.replace(".", "_")),
+            ["{}.{}.cc".format(stem, ending) for stem in stems],
+            own_names = ["file_default_instances", "schemas"],  # protoc gives them in each
+            **passed_on
+        )
     native.cc_library(
         name = name,
-        srcs = sources,
+        srcs = joined,
         hdrs = headers,
         linkstatic = True,
         copts = ["-w"] + LESS_OPTIMIZED + precompiled_copts(torch = False, unoptimized = False),

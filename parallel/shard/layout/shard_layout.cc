@@ -12,12 +12,12 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
-using Splitter = std::function<Extents(int64_t extent, int64_t pieces)>;
+using Lengths = std::vector<int64_t>;
+using Splitter = std::function<Lengths(int64_t extent, int64_t pieces)>;
 
-Extents chunk_sizes(int64_t extent, int64_t pieces) {
+Lengths chunk_sizes(int64_t extent, int64_t pieces) {
   const int64_t chunk = (extent + pieces - 1) / pieces;
-  Extents sizes(static_cast<size_t>(pieces));
+  Lengths sizes(static_cast<size_t>(pieces));
   for (int64_t& size : sizes) {
     size = std::min(chunk, extent);
     extent -= size;
@@ -25,7 +25,7 @@ Extents chunk_sizes(int64_t extent, int64_t pieces) {
   return sizes;
 }
 
-void check_mesh(const Extents& mesh_shape, const Placements& placements) {
+void check_mesh(const Lengths& mesh_shape, const Placements& placements) {
   if (mesh_shape.size() != placements.size()) {
     throw ShardLayoutError(fmt::format("placements {} are {}, and the mesh {} has {} axes",
                                        to_string(placements), placements.size(),
@@ -33,28 +33,28 @@ void check_mesh(const Extents& mesh_shape, const Placements& placements) {
   }
 }
 
-Extents axes_of(const Placements& placements, int64_t dim) {
-  Extents axes;
+Lengths axes_of(const Placements& placements, int64_t dim) {
+  Lengths axes;
   for (size_t axis = 0; axis < placements.size(); ++axis) {
     if (placements[axis].is_shard(dim)) axes.push_back(static_cast<int64_t>(axis));
   }
   return axes;
 }
 
-int64_t pieces_of(const Extents& mesh_shape, const Extents& axes) {
+int64_t pieces_of(const Lengths& mesh_shape, const Lengths& axes) {
   int64_t pieces = 1;
   for (const int64_t axis : axes) pieces *= mesh_shape[static_cast<size_t>(axis)];
   return pieces;
 }
 
 // Each piece is cut anew along the next axis.
-DimCut nested_cut(const Extents& mesh_shape, const Placements& placements, int64_t dim,
+DimCut nested_cut(const Lengths& mesh_shape, const Placements& placements, int64_t dim,
                   int64_t extent, const Splitter& split) {
   DimCut cut{axes_of(placements, dim), {extent}};
   for (const int64_t axis : cut.axes) {
-    Extents finer;
+    Lengths finer;
     for (const int64_t size : cut.sizes) {
-      const Extents parts = split(size, mesh_shape[static_cast<size_t>(axis)]);
+      const Lengths parts = split(size, mesh_shape[static_cast<size_t>(axis)]);
       finer.insert(finer.end(), parts.begin(), parts.end());
     }
     cut.sizes = std::move(finer);
@@ -62,8 +62,8 @@ DimCut nested_cut(const Extents& mesh_shape, const Placements& placements, int64
   return cut;
 }
 
-std::vector<DimCut> nested_cuts(const Extents& mesh_shape, const Placements& placements,
-                                const Extents& global_shape, const Splitter& split) {
+std::vector<DimCut> nested_cuts(const Lengths& mesh_shape, const Placements& placements,
+                                const Lengths& global_shape, const Splitter& split) {
   std::vector<DimCut> cuts;
   cuts.reserve(global_shape.size());
   for (size_t dim = 0; dim < global_shape.size(); ++dim) {
@@ -109,11 +109,11 @@ Placements normalized(Placements placements, int64_t ndim) {
   return placements;
 }
 
-std::vector<Extents> all_coordinates(const Extents& mesh_shape) {
-  std::vector<Extents> all = {Extents{}};
+std::vector<Lengths> all_coordinates(const Lengths& mesh_shape) {
+  std::vector<Lengths> all = {Lengths{}};
   for (const int64_t extent : mesh_shape) {
-    std::vector<Extents> longer;
-    for (const Extents& prefix : all) {
+    std::vector<Lengths> longer;
+    for (const Lengths& prefix : all) {
       for (int64_t i = 0; i < extent; ++i) {
         longer.push_back(prefix);
         longer.back().push_back(i);
@@ -124,8 +124,8 @@ std::vector<Extents> all_coordinates(const Extents& mesh_shape) {
   return all;
 }
 
-ShardLayout ShardLayout::split(Extents mesh_shape, Placements placements,
-                               const Extents& global_shape) {
+ShardLayout ShardLayout::split(Lengths mesh_shape, Placements placements,
+                               const Lengths& global_shape) {
   check_mesh(mesh_shape, placements);
   ShardLayout layout;
   layout.placements_ = normalized(std::move(placements), static_cast<int64_t>(global_shape.size()));
@@ -137,8 +137,8 @@ ShardLayout ShardLayout::split(Extents mesh_shape, Placements placements,
   return layout;
 }
 
-ShardLayout ShardLayout::chunk(Extents mesh_shape, Placements placements,
-                               const Extents& global_shape) {
+ShardLayout ShardLayout::chunk(Lengths mesh_shape, Placements placements,
+                               const Lengths& global_shape) {
   check_mesh(mesh_shape, placements);
   ShardLayout layout;
   layout.placements_ = normalized(std::move(placements), static_cast<int64_t>(global_shape.size()));
@@ -148,14 +148,14 @@ ShardLayout ShardLayout::chunk(Extents mesh_shape, Placements placements,
   return layout;
 }
 
-ShardLayout ShardLayout::with_cuts(Extents mesh_shape, Placements placements,
+ShardLayout ShardLayout::with_cuts(Lengths mesh_shape, Placements placements,
                                    std::vector<DimCut> cuts) {
   check_mesh(mesh_shape, placements);
   ShardLayout layout;
   layout.placements_ = normalized(std::move(placements), static_cast<int64_t>(cuts.size()));
   layout.mesh_shape_ = std::move(mesh_shape);
   for (size_t dim = 0; dim < cuts.size(); ++dim) {
-    const Extents axes = axes_of(layout.placements_, static_cast<int64_t>(dim));
+    const Lengths axes = axes_of(layout.placements_, static_cast<int64_t>(dim));
     const int64_t pieces = pieces_of(layout.mesh_shape_, axes);
     if (cuts[dim].axes != axes || static_cast<int64_t>(cuts[dim].sizes.size()) != pieces) {
       throw ShardLayoutError(fmt::format(
@@ -174,10 +174,10 @@ ShardLayout ShardLayout::with_cuts(Extents mesh_shape, Placements placements,
   return layout;
 }
 
-ShardLayout ShardLayout::infer(Extents mesh_shape, Placements placements,
-                               const std::vector<Extents>& local_shapes) {
+ShardLayout ShardLayout::infer(Lengths mesh_shape, Placements placements,
+                               const std::vector<Lengths>& local_shapes) {
   check_mesh(mesh_shape, placements);
-  const std::vector<Extents> coordinates = all_coordinates(mesh_shape);
+  const std::vector<Lengths> coordinates = all_coordinates(mesh_shape);
   if (coordinates.size() != local_shapes.size()) {
     throw ShardLayoutError(fmt::format("{} local shapes for a mesh of {} ranks",
                                        local_shapes.size(), coordinates.size()));
@@ -225,7 +225,7 @@ ShardLayout ShardLayout::with_placements(const Placements& placements) const {
   return with_cuts(mesh_shape_, placements, cuts_);
 }
 
-int64_t ShardLayout::piece(IntArgument dim, const Extents& coordinate) const {
+int64_t ShardLayout::piece(IntArgument dim, const Lengths& coordinate) const {
   int64_t piece = 0;
   for (const int64_t axis : cuts_[static_cast<size_t>(dim)].axes) {
     piece = piece * mesh_shape_[static_cast<size_t>(axis)] + coordinate[static_cast<size_t>(axis)];
@@ -233,12 +233,12 @@ int64_t ShardLayout::piece(IntArgument dim, const Extents& coordinate) const {
   return piece;
 }
 
-Box ShardLayout::box(const Extents& coordinate) const {
+Box ShardLayout::box(const Lengths& coordinate) const {
   Box box;
   box.offsets.reserve(cuts_.size());
   box.sizes.reserve(cuts_.size());
   for (int64_t dim = 0; dim < ndim(); ++dim) {
-    const Extents& sizes = cuts_[static_cast<size_t>(dim)].sizes;
+    const Lengths& sizes = cuts_[static_cast<size_t>(dim)].sizes;
     const int64_t own = piece(dim, coordinate);
     box.offsets.push_back(std::accumulate(sizes.begin(), sizes.begin() + own, int64_t{0}));
     box.sizes.push_back(sizes[static_cast<size_t>(own)]);

@@ -7,9 +7,9 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
-int64_t product(const Extents& extents) {
+int64_t product(const Lengths& extents) {
   return std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<>());
 }
 
@@ -18,8 +18,8 @@ ShardLayout made(const ShardLayout& layout, Placements placements, std::vector<D
 }
 
 // Coordinates of piece `piece` along the axes of a cut.
-Extents coordinates_of(const ShardLayout& layout, const DimCut& cut, int64_t piece) {
-  Extents coordinates(cut.axes.size());
+Lengths coordinates_of(const ShardLayout& layout, const DimCut& cut, int64_t piece) {
+  Lengths coordinates(cut.axes.size());
   for (size_t i = cut.axes.size(); i-- > 0;) {
     const int64_t ranks = layout.mesh_shape()[static_cast<size_t>(cut.axes[i])];
     coordinates[i] = piece % ranks;
@@ -28,8 +28,8 @@ Extents coordinates_of(const ShardLayout& layout, const DimCut& cut, int64_t pie
   return coordinates;
 }
 
-Extents offsets_of(const Extents& sizes) {
-  Extents offsets(sizes.size());
+Lengths offsets_of(const Lengths& sizes) {
+  Lengths offsets(sizes.size());
   std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});
   return offsets;
 }
@@ -55,7 +55,7 @@ struct Group {
   size_t out_end = 0;
 };
 
-std::vector<Group> groups_of(const Extents& in, const Extents& out) {
+std::vector<Group> groups_of(const Lengths& in, const Lengths& out) {
   std::vector<Group> groups;
   size_t i = 0;
   size_t j = 0;
@@ -79,17 +79,17 @@ std::vector<Group> groups_of(const Extents& in, const Extents& out) {
 }
 
 // The first dimension with more than one element, or the first one; `end` where none is.
-size_t leading(const Extents& shape, size_t begin, size_t end) {
+size_t leading(const Lengths& shape, size_t begin, size_t end) {
   for (size_t d = begin; d < end; ++d) {
     if (shape[d] > 1) return d;
   }
   return begin;
 }
 
-Extents axes_in(const ShardLayout& layout, const Group& group) {
-  Extents axes;
+Lengths axes_in(const ShardLayout& layout, const Group& group) {
+  Lengths axes;
   for (size_t d = group.in_begin; d < group.in_end; ++d) {
-    const Extents& own = layout.cuts()[d].axes;
+    const Lengths& own = layout.cuts()[d].axes;
     axes.insert(axes.end(), own.begin(), own.end());
   }
   std::sort(axes.begin(), axes.end());
@@ -98,21 +98,21 @@ Extents axes_in(const ShardLayout& layout, const Group& group) {
 
 // Lengths of the pieces of a group, laid end to end, over the coordinates on `axes`; nothing where
 // a piece is not one run or the runs are not in order.
-std::optional<Extents> runs_of(const ShardLayout& layout, const Group& group, const Extents& axes) {
-  const Extents& shape = layout.global_shape();
+std::optional<Lengths> runs_of(const ShardLayout& layout, const Group& group, const Lengths& axes) {
+  const Lengths& shape = layout.global_shape();
   int64_t pieces = 1;
   for (const int64_t axis : axes) pieces *= layout.mesh_shape()[static_cast<size_t>(axis)];
-  Extents runs;
+  Lengths runs;
   int64_t end = 0;
   for (int64_t piece = 0; piece < pieces; ++piece) {
-    Extents coordinate(layout.mesh_shape().size(), 0);
-    const Extents own = coordinates_of(layout, DimCut{axes, {}}, piece);
+    Lengths coordinate(layout.mesh_shape().size(), 0);
+    const Lengths own = coordinates_of(layout, DimCut{axes, {}}, piece);
     for (size_t i = 0; i < axes.size(); ++i) coordinate[static_cast<size_t>(axes[i])] = own[i];
     int64_t start = 0;
     int64_t length = 1;
     bool is_run = true;
     for (size_t d = group.in_begin; d < group.in_end; ++d) {
-      const Extents& sizes = layout.cuts()[d].sizes;
+      const Lengths& sizes = layout.cuts()[d].sizes;
       const auto at = static_cast<size_t>(layout.piece(static_cast<int64_t>(d), coordinate));
       is_run &= length <= 1 || sizes[at] == shape[d];
       start = start * shape[d] + offsets_of(sizes)[at];
@@ -178,7 +178,7 @@ ShardLayout selected(const ShardLayout& layout, int64_t dim, int64_t index) {
   if (!cut.axes.empty()) {
     int64_t piece = 0;
     for (int64_t end = cut.sizes[0]; end <= index;) end += cut.sizes[static_cast<size_t>(++piece)];
-    const Extents holders = coordinates_of(layout, cut, piece);
+    const Lengths holders = coordinates_of(layout, cut, piece);
     for (size_t i = 0; i < holders.size(); ++i) {
       placements[static_cast<size_t>(cut.axes[i])] = Placement::held_by(holders[i]);
     }
@@ -203,11 +203,11 @@ ShardLayout unsliced(const ShardLayout& layout, int64_t dim, const SliceRange& r
   std::vector<DimCut> cuts = layout.cuts();
   DimCut& cut = cuts[static_cast<size_t>(dim)];
   if (cut.axes.empty()) return with_extent(layout, dim, extent);
-  Extents shape = layout.global_shape();
+  Lengths shape = layout.global_shape();
   shape[static_cast<size_t>(dim)] = extent;
   const ShardLayout even = ShardLayout::split(layout.mesh_shape(), layout.placements(), shape);
-  const Extents preferred = offsets_of(even.cuts()[static_cast<size_t>(dim)].sizes);
-  const Extents offsets = offsets_of(cut.sizes);
+  const Lengths preferred = offsets_of(even.cuts()[static_cast<size_t>(dim)].sizes);
+  const Lengths offsets = offsets_of(cut.sizes);
   const int64_t total = range.size();
   int64_t begin = 0;
   for (size_t piece = 0; piece < cut.sizes.size(); ++piece) {
@@ -258,7 +258,7 @@ ShardLayout diagonal(const ShardLayout& layout, int64_t offset, int64_t dim1, in
 }
 
 std::optional<ShardLayout> reshaped(const ShardLayout& layout, const std::vector<int64_t>& shape) {
-  const Extents& in = layout.global_shape();
+  const Lengths& in = layout.global_shape();
   Placements placements = layout.placements();
   std::vector<DimCut> cuts(shape.size());
   for (size_t d = 0; d < shape.size(); ++d) cuts[d].sizes = {shape[d]};
@@ -274,15 +274,15 @@ std::optional<ShardLayout> reshaped(const ShardLayout& layout, const std::vector
     return made(layout, std::move(placements), std::move(cuts));
   }
   for (const Group& group : groups_of(in, shape)) {
-    const Extents axes = axes_in(layout, group);
+    const Lengths axes = axes_in(layout, group);
     if (axes.empty()) continue;
     if (group.out_begin == group.out_end) return std::nullopt;
-    const std::optional<Extents> runs = runs_of(layout, group, axes);
+    const std::optional<Lengths> runs = runs_of(layout, group, axes);
     if (!runs) return std::nullopt;
     const size_t lead = leading(shape, group.out_begin, group.out_end);
     int64_t row = 1;
     for (size_t d = lead + 1; d < group.out_end; ++d) row *= shape[d];
-    Extents sizes;
+    Lengths sizes;
     for (const int64_t run : *runs) {
       if (run % row != 0) return std::nullopt;
       sizes.push_back(run / row);
@@ -294,12 +294,12 @@ std::optional<ShardLayout> reshaped(const ShardLayout& layout, const std::vector
 }
 
 ShardLayout reshapeable(const ShardLayout& layout, const std::vector<int64_t>& shape) {
-  const Extents& in = layout.global_shape();
+  const Lengths& in = layout.global_shape();
   if (product(shape) == 0) return layout;
   Placements placements = layout.placements();
   std::vector<DimCut> cuts = layout.cuts();
   for (const Group& group : groups_of(in, shape)) {
-    const Extents axes = axes_in(layout, group);
+    const Lengths axes = axes_in(layout, group);
     if (axes.empty()) continue;
 
     std::vector<DimCut> others(in.size());
@@ -320,7 +320,7 @@ ShardLayout reshapeable(const ShardLayout& layout, const std::vector<int64_t>& s
           units > 1 ? Placement::shard(static_cast<int64_t>(lead)) : Placement();
     }
     if (units == 1) continue;
-    Extents in_units = in;
+    Lengths in_units = in;
     in_units[lead] = units;
     const Placements now = placements;
     Placements only(now.size());

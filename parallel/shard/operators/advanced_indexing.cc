@@ -20,7 +20,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 using Indices = c10::List<std::optional<at::Tensor>>;
 
 at::Tensor gathered(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
@@ -41,7 +41,7 @@ std::vector<at::Tensor> tensors_of(const at::Tensor& self, const Indices& indice
 // One entry for each dimension of the tensor; undefined where nothing is chosen.
 struct Chosen {
   std::vector<at::Tensor> indices;  // int64, broadcast to one shape
-  Extents shape;                    // theirs
+  Lengths shape;                    // theirs
   DimCut cut;                       // of the first dimension of that shape; where they are cut
   int64_t position = 0;             // of that shape in the result
 
@@ -130,7 +130,7 @@ Chosen chosen_by(const at::Tensor& self, const Indices& given, const ShardMesh::
 LayoutDraft indexed(const SpecPtr& spec, const Chosen& chosen, const ShardMesh::Ptr& mesh) {
   const ShardLayout& layout = spec->layout();
   std::vector<int64_t> kept;
-  Extents shape;
+  Lengths shape;
   for (int64_t dim = 0; dim < layout.ndim(); ++dim) {
     if (chosen.has(dim)) continue;
     kept.push_back(dim);

@@ -19,7 +19,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 SpecPtr whole_spec(const at::Tensor& tensor, const ShardMesh::Ptr& mesh) {
   return replicated_spec(mesh, tensor.sizes());
@@ -30,7 +30,7 @@ PieceOf piece_of(const SpecPtr& spec, int64_t dim) {
   return {spec->box().offsets[d], spec->box().sizes[d], spec->global_shape()[d]};
 }
 
-Extents numbers_of(const at::Tensor& index) {
+Lengths numbers_of(const at::Tensor& index) {
   const at::Tensor numbers = index.to(at::kCPU, at::kLong).contiguous();
   const auto* data = numbers.const_data_ptr<int64_t>();
   return {data, data + numbers.numel()};
@@ -64,7 +64,7 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
     const at::Tensor local = to_local(rows, partial_where_replicated(spec, result));
     return from_local(at::index_select(local, dim, local_of(chosen)), result);
   }
-  const Extents wanted = numbers_of(local_of(chosen));
+  const Lengths wanted = numbers_of(local_of(chosen));
   for (const int64_t row : wanted) {
     TORCH_CHECK_INDEX(row >= 0 && row < self.size(dim), "index_select(): index ", row,
                       " is out of range for a dimension of ", self.size(dim));
@@ -142,7 +142,7 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, int64_
   const DimCut& rows = layout.cuts()[0];
 
   LayoutDraft draft(mesh->shape(), [&] {
-    Extents shape = indices.sizes().vec();
+    Lengths shape = indices.sizes().vec();
     shape.push_back(weight.size(1));
     return shape;
   }());
@@ -187,7 +187,7 @@ at::Tensor one_hot(const at::Tensor& self, int64_t num_classes) {
     num_classes = local_of(redistribute(input, whole)).max().item<int64_t>() + 1;
   }
   LayoutDraft draft(spec->mesh()->shape(), [&] {
-    Extents shape = self.sizes().vec();
+    Lengths shape = self.sizes().vec();
     shape.push_back(num_classes);
     return shape;
   }());

@@ -20,11 +20,11 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 // Rows of one cut dimension moved, cut as before.
 at::Tensor with_rows(const at::Tensor& local, const SpecPtr& spec, int64_t dim,
-                     const Extents& rows) {
+                     const Lengths& rows) {
   const DimCut& cut = spec->layout().cuts()[static_cast<size_t>(dim)];
   return exchange_rows(local, spec->mesh(), dim, cut, rows, cut);
 }
@@ -32,7 +32,7 @@ at::Tensor with_rows(const at::Tensor& local, const SpecPtr& spec, int64_t dim,
 at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims) {
   const SpecPtr& spec = spec_of(self);
   const auto chosen = at::dim_list_to_bitset(dims, self.dim());
-  Extents whole;
+  Lengths whole;
   at::Tensor local = to_local(self);
   for (int64_t dim = 0; dim < self.dim(); ++dim) {
     if (!chosen[static_cast<size_t>(dim)]) continue;
@@ -40,7 +40,7 @@ at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims) {
       whole.push_back(dim);
       continue;
     }
-    Extents rows(static_cast<size_t>(self.size(dim)));
+    Lengths rows(static_cast<size_t>(self.size(dim)));
     std::iota(rows.rbegin(), rows.rend(), int64_t{0});
     local = with_rows(local, spec, dim, rows);
   }
@@ -63,7 +63,7 @@ at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
     }
     const int64_t extent = self.size(dim);
     if (extent == 0) continue;
-    Extents rows(static_cast<size_t>(extent));
+    Lengths rows(static_cast<size_t>(extent));
     std::iota(rows.begin(), rows.end(), int64_t{0});
     const int64_t first = ((-shifts[i]) % extent + extent) % extent;
     std::rotate(rows.begin(), rows.begin() + first, rows.end());
@@ -83,7 +83,7 @@ at::Tensor repeat(const at::Tensor& self, at::IntArrayRef repeats) {
   const SpecPtr& spec = spec_of(self);
   const ShardMesh::Ptr& mesh = spec->mesh();
   LayoutDraft draft(mesh->shape(), [&] {
-    Extents shape(repeats.begin(), repeats.end());
+    Lengths shape(repeats.begin(), repeats.end());
     for (int64_t dim = 0; dim < self.dim(); ++dim) {
       shape[static_cast<size_t>(dim + added)] *= self.size(dim);
     }
@@ -94,14 +94,14 @@ at::Tensor repeat(const at::Tensor& self, at::IntArrayRef repeats) {
     if (placement.is_partial()) draft.set(axis, placement);
   }
   at::Tensor local = to_local(self);
-  Extents own(repeats.begin(), repeats.end());
+  Lengths own(repeats.begin(), repeats.end());
   for (int64_t dim = 0; dim < self.dim(); ++dim) {
     const DimCut& cut = spec->layout().cuts()[static_cast<size_t>(dim)];
     if (cut.axes.empty()) continue;
     int64_t& count = own[static_cast<size_t>(dim + added)];
     DimCut to = cut;
     if (count != 1) {
-      Extents rows;
+      Lengths rows;
       for (int64_t i = 0; i < count * self.size(dim); ++i) rows.push_back(i % self.size(dim));
       to = even_cut(mesh->shape(), cut.axes, static_cast<int64_t>(rows.size()));
       local = exchange_rows(local, mesh, dim, cut, rows, to);
@@ -133,8 +133,8 @@ at::Tensor diag_embed(const at::Tensor& self, int64_t offset, int64_t dim1, int6
   const at::Tensor input = redistribute(self, with_whole_dims(spec_of(self), {self.dim() - 1}));
   const SpecPtr& spec = spec_of(input);
   const at::Tensor local = at::diag_embed(to_local(input), offset, dim1, dim2);
-  Extents shape = local.sizes().vec();
-  Extents others;
+  Lengths shape = local.sizes().vec();
+  Lengths others;
   for (int64_t dim = 0; dim < ndim; ++dim) {
     if (dim == dim1 || dim == dim2) continue;
     shape[static_cast<size_t>(dim)] = self.size(static_cast<int64_t>(others.size()));

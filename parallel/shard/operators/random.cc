@@ -116,7 +116,7 @@ Tensor& random_from_(Tensor& self, int64_t from, std::optional<int64_t> to, Gen 
 // New tensors, filled.
 
 using Dtype = std::optional<at::ScalarType>;
-using Layout = std::optional<at::Layout>;
+using OptionalLayout = std::optional<at::Layout>;
 using OnDevice = std::optional<at::Device>;
 using Pin = std::optional<bool>;
 using Format = std::optional<at::MemoryFormat>;
@@ -131,26 +131,26 @@ Tensor filled_like(const Tensor& self, const Gen& generator, const at::TensorOpt
   return wrap(local, spec);
 }
 
-at::TensorOptions options_of(Dtype dtype, Layout layout, OnDevice device, Pin pin) {
+at::TensorOptions options_of(Dtype dtype, OptionalLayout layout, OnDevice device, Pin pin) {
   return at::TensorOptions().dtype(dtype).layout(layout).device(device).pinned_memory(pin);
 }
 
 constexpr auto kUniform = [](const auto&... x) { fill_uniform(x...); };
 constexpr auto kNormal = [](const auto&... x) { fill_normal(x...); };
 
-Tensor rand_like(const Tensor& self, Dtype dtype, Layout layout, OnDevice device, Pin pin,
+Tensor rand_like(const Tensor& self, Dtype dtype, OptionalLayout layout, OnDevice device, Pin pin,
                  Format format) {
   return filled_like(self, {}, options_of(dtype, layout, device, pin), format, kUniform);
 }
-Tensor rand_like_from(const Tensor& self, Gen generator, Dtype dtype, Layout layout,
+Tensor rand_like_from(const Tensor& self, Gen generator, Dtype dtype, OptionalLayout layout,
                       OnDevice device, Pin pin, Format format) {
   return filled_like(self, generator, options_of(dtype, layout, device, pin), format, kUniform);
 }
-Tensor randn_like(const Tensor& self, Dtype dtype, Layout layout, OnDevice device, Pin pin,
+Tensor randn_like(const Tensor& self, Dtype dtype, OptionalLayout layout, OnDevice device, Pin pin,
                   Format format) {
   return filled_like(self, {}, options_of(dtype, layout, device, pin), format, kNormal);
 }
-Tensor randn_like_from(const Tensor& self, Gen generator, Dtype dtype, Layout layout,
+Tensor randn_like_from(const Tensor& self, Gen generator, Dtype dtype, OptionalLayout layout,
                        OnDevice device, Pin pin, Format format) {
   return filled_like(self, generator, options_of(dtype, layout, device, pin), format, kNormal);
 }
@@ -161,20 +161,21 @@ Tensor integers_like(const Tensor& self, int64_t low, int64_t high, const Gen& g
   return filled_like(self, generator, options, format,
                      [=](const auto&... x) { fill_integers(x..., low, range); });
 }
-Tensor randint_like(const Tensor& self, int64_t high, Dtype dtype, Layout layout, OnDevice device,
-                    Pin pin, Format format) {
+Tensor randint_like(const Tensor& self, int64_t high, Dtype dtype, OptionalLayout layout,
+                    OnDevice device, Pin pin, Format format) {
   return integers_like(self, 0, high, {}, options_of(dtype, layout, device, pin), format);
 }
 Tensor randint_like_from(const Tensor& self, int64_t high, Gen generator, Dtype dtype,
-                         Layout layout, OnDevice device, Pin pin, Format format) {
+                         OptionalLayout layout, OnDevice device, Pin pin, Format format) {
   return integers_like(self, 0, high, generator, options_of(dtype, layout, device, pin), format);
 }
-Tensor randint_low_like(const Tensor& self, int64_t low, int64_t high, Dtype dtype, Layout layout,
-                        OnDevice device, Pin pin, Format format) {
+Tensor randint_low_like(const Tensor& self, int64_t low, int64_t high, Dtype dtype,
+                        OptionalLayout layout, OnDevice device, Pin pin, Format format) {
   return integers_like(self, low, high, {}, options_of(dtype, layout, device, pin), format);
 }
 Tensor randint_low_like_from(const Tensor& self, int64_t low, int64_t high, Gen generator,
-                             Dtype dtype, Layout layout, OnDevice device, Pin pin, Format format) {
+                             Dtype dtype, OptionalLayout layout, OnDevice device, Pin pin,
+                             Format format) {
   return integers_like(self, low, high, generator, options_of(dtype, layout, device, pin), format);
 }
 

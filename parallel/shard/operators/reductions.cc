@@ -217,8 +217,8 @@ at::Tensor norm_dims_as(const at::Tensor& self, const OptionalScalar& p, at::Int
 
 using OfAll = at::Tensor (*)(const at::Tensor&);
 using OfDim = at::Tensor (*)(const at::Tensor&, int64_t, bool);
-constexpr OfAll kAll = &at::all;
-constexpr OfAll kAny = &at::any;
+constexpr OfAll kAllOfAll = &at::all;
+constexpr OfAll kAnyOfAll = &at::any;
 constexpr OfDim kAllDim = &at::all;
 constexpr OfDim kAnyDim = &at::any;
 
@@ -301,10 +301,10 @@ const bool kRegistered =
         .above_autograd("aten::norm.ScalarOpt_dtype", &norm_all_as, kCombined)
         .above_autograd("aten::norm.ScalarOpt_dim", &norm_dims, kCombined)
         .above_autograd("aten::norm.ScalarOpt_dim_dtype", &norm_dims_as, kCombined)
-        .above_autograd("aten::all", &truth_all<kAll, kAllDim>, kCombined)
+        .above_autograd("aten::all", &truth_all<kAllOfAll, kAllDim>, kCombined)
         .above_autograd("aten::all.dim", &truth_dim<kAllDim>, kCombined)
         .above_autograd("aten::all.dims", &truth_dims<kAllDim>, kCombined)
-        .above_autograd("aten::any", &truth_all<kAny, kAnyDim>, kCombined)
+        .above_autograd("aten::any", &truth_all<kAnyOfAll, kAnyDim>, kCombined)
         .above_autograd("aten::any.dim", &truth_dim<kAnyDim>, kCombined)
         .above_autograd("aten::any.dims", &truth_dims<kAnyDim>, kCombined)
         .registered();

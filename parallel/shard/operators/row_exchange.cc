@@ -9,17 +9,17 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 struct Peers {
-  Extents ranks_of_piece;  // in the group
+  Lengths ranks_of_piece;  // in the group
   int64_t own_piece = 0;
   int64_t group_size = 0;
   ShardMesh::Group group;
 };
 
 // The ranks that differ from this one along the axes of a cut alone.
-Peers peers_of(const ShardMesh::Ptr& mesh, const Extents& axes) {
+Peers peers_of(const ShardMesh::Ptr& mesh, const Lengths& axes) {
   Peers peers;
   int64_t pieces = 1;
   for (const int64_t axis : axes) {
@@ -37,7 +37,7 @@ Peers peers_of(const ShardMesh::Ptr& mesh, const Extents& axes) {
   peers.group = mesh->group();
   peers.group_size = mesh->size();
   for (int64_t piece = 0; piece < pieces; ++piece) {
-    Extents coordinate = mesh->coordinate();
+    Lengths coordinate = mesh->coordinate();
     int64_t rest = piece;
     for (size_t i = axes.size(); i-- > 0;) {
       const auto axis = static_cast<size_t>(axes[i]);
@@ -56,19 +56,19 @@ Peers peers_of(const ShardMesh::Ptr& mesh, const Extents& axes) {
 }  // namespace
 
 at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, int64_t dim,
-                         const DimCut& from, const Extents& rows, const DimCut& to) {
+                         const DimCut& from, const Lengths& rows, const DimCut& to) {
   const Peers peers = peers_of(mesh, from.axes);
-  Extents begins(from.sizes.size() + 1);
+  Lengths begins(from.sizes.size() + 1);
   std::partial_sum(from.sizes.begin(), from.sizes.end(), begins.begin() + 1);
   const auto own = static_cast<size_t>(peers.own_piece);
   const auto is_of = [&](int64_t row, size_t piece) {
     return row >= begins[piece] && row < begins[piece + 1];
   };
   // By ranks of the group, which are in the order of the pieces.
-  Extents send_sizes(static_cast<size_t>(peers.group_size));
-  Extents receive_sizes(static_cast<size_t>(peers.group_size));
-  Extents sent;
-  Extents order;  // where the rows of the result are among those that arrive
+  Lengths send_sizes(static_cast<size_t>(peers.group_size));
+  Lengths receive_sizes(static_cast<size_t>(peers.group_size));
+  Lengths sent;
+  Lengths order;  // where the rows of the result are among those that arrive
   size_t begin = 0;
   for (size_t piece = 0; piece < to.sizes.size(); ++piece) {
     const size_t end = begin + static_cast<size_t>(to.sizes[piece]);
@@ -91,7 +91,7 @@ at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, in
     }
     begin = end;
   }
-  const auto indices = [&](const Extents& values) {
+  const auto indices = [&](const Lengths& values) {
     return at::tensor(values, at::kLong).to(local.device());
   };
   const at::Tensor packed = at::index_select(local, dim, indices(sent));

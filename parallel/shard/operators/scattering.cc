@@ -17,7 +17,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 // Of local tensors: what is written, the index, what is read (undefined for a number).
 using LocalScatter =
     std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
@@ -125,9 +125,9 @@ at::Tensor for_all_elements(const at::Tensor& self, int64_t dim, const at::Tenso
                             const char* operation) {
   TORCH_CHECK_INDEX(index.dim() <= 1, operation, "(): Index is supposed to be a vector");
   TORCH_CHECK(self.dim() > 0, operation, "() of a tensor without dimensions");
-  Extents shape = self.sizes().vec();
+  Lengths shape = self.sizes().vec();
   shape[static_cast<size_t>(dim)] = index.numel();
-  Extents vector(shape.size(), 1);
+  Lengths vector(shape.size(), 1);
   vector[static_cast<size_t>(dim)] = index.numel();
   return index.to(at::kLong).reshape(vector).expand(shape);
 }

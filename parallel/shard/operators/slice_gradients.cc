@@ -92,7 +92,7 @@ bool is_recorded(const at::Tensor& self, int64_t dim) {
   return c10::GradMode::is_enabled() && self.requires_grad() && spec_of(self)->is_sharded(dim);
 }
 
-at::Tensor select(const at::Tensor& self, int64_t dim, int64_t index) {
+at::Tensor select_recorded(const at::Tensor& self, int64_t dim, int64_t index) {
   const auto call = [&] { return at::select(self, dim, index); };
   if (self.dim() == 0) return plainly(call);
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
@@ -103,8 +103,8 @@ at::Tensor select(const at::Tensor& self, int64_t dim, int64_t index) {
   return with_node(self, node, along, call);
 }
 
-at::Tensor slice(const at::Tensor& self, int64_t dim, std::optional<int64_t> start,
-                 std::optional<int64_t> end, int64_t step) {
+at::Tensor slice_recorded(const at::Tensor& self, int64_t dim, std::optional<int64_t> start,
+                          std::optional<int64_t> end, int64_t step) {
   const auto call = [&] { return at::slice(self, dim, start, end, step); };
   if (self.dim() == 0 || step <= 0) return plainly(call);
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
@@ -115,8 +115,8 @@ at::Tensor slice(const at::Tensor& self, int64_t dim, std::optional<int64_t> sta
 }
 
 const bool kRegistered = OperatorFamily("views")
-                             .above_autograd("aten::select.int", &select, kSelectMovement)
-                             .above_autograd("aten::slice.Tensor", &slice, kSliceMovement)
+                             .above_autograd("aten::select.int", &select_recorded, kSelectMovement)
+                             .above_autograd("aten::slice.Tensor", &slice_recorded, kSliceMovement)
                              .registered();
 
 }  // namespace

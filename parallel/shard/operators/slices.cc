@@ -47,7 +47,7 @@ SliceRange slice_range(int64_t extent, std::optional<int64_t> start, std::option
 
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 at::Tensor wrapped(const ShardMesh::Ptr& mesh, Part part) {
   return wrap(std::move(part.local), make_spec(mesh, std::move(part.layout)));
@@ -118,7 +118,7 @@ std::vector<at::Tensor> split(const at::Tensor& self, int64_t size, int64_t dim)
   const int64_t extent = self.size(dim);
   TORCH_CHECK(size > 0 || (size == 0 && extent == 0),
               "split expects split_size be positive, but got split_size=", size);
-  Extents sizes;
+  Lengths sizes;
   for (int64_t left = extent; left > 0; left -= sizes.back()) {
     sizes.push_back(std::min(size, left));
   }
@@ -220,7 +220,7 @@ at::Tensor diagonal_backward(const at::Tensor& gradient, at::IntArrayRef input_s
   ShardLayout layout = unsliced(from->layout(), ndim - 2, {first, first + gradient.size(-1)},
                                 input_sizes[static_cast<size_t>(dim1)]);
   layout = with_dim(layout, ndim - 1, input_sizes[static_cast<size_t>(dim2)]);
-  Extents order;
+  Lengths order;
   for (int64_t dim = 0, other = 0; dim < ndim; ++dim) {
     order.push_back(dim == dim1 ? ndim - 2 : dim == dim2 ? ndim - 1 : other++);
   }

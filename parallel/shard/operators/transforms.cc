@@ -21,14 +21,14 @@ namespace meshrun {
 namespace {
 
 using Dims = std::vector<int64_t>;
-using Lengths = at::OptionalIntArrayRef;
+using GivenLengths = at::OptionalIntArrayRef;
 using Norm = std::optional<std::string_view>;
 
 enum class Direction : uint8_t { kForward, kInverse };
 
 // A rank without samples has nothing to transform, and its part of the graph all the same.
-at::Tensor local_transform(Direction direction, const at::Tensor& x, Lengths s, const Dims& dims,
-                           Norm norm, at::IntArrayRef shape) {
+at::Tensor local_transform(Direction direction, const at::Tensor& x, GivenLengths s,
+                           const Dims& dims, Norm norm, at::IntArrayRef shape) {
   if (x.numel() == 0) {
     const at::Tensor nothing = x.reshape({-1}).sum() * 0;
     return direction == Direction::kForward ? at::complex(nothing, nothing).expand(shape)
@@ -48,7 +48,7 @@ at::Tensor distributed_transform(Direction direction, const at::Tensor& x,
 }
 
 // Of the real field, along dims.
-Dims field_lengths(Direction direction, const at::Tensor& x, Lengths s, const Dims& dims) {
+Dims field_lengths(Direction direction, const at::Tensor& x, GivenLengths s, const Dims& dims) {
   Dims lengths;
   for (size_t i = 0; i < dims.size(); ++i) {
     const int64_t extent = x.size(dims[i]);
@@ -90,7 +90,8 @@ SpecPtr transformed_spec(const SpecPtr& spec, const Dims& dims, const Dims& exte
                                                         std::move(placements), std::move(cuts)));
 }
 
-at::Tensor transform(Direction direction, const at::Tensor& self, Lengths s, Dims dims, Norm norm) {
+at::Tensor transform(Direction direction, const at::Tensor& self, GivenLengths s, Dims dims,
+                     Norm norm) {
   for (int64_t& dim : dims) dim = at::maybe_wrap_dim(dim, self.dim());
   if (s.has_value() && s->size() != dims.size()) {
     throw ShardTensorError(
@@ -132,12 +133,12 @@ at::Tensor transform(Direction direction, const at::Tensor& self, Lengths s, Dim
 }
 
 template <Direction direction>
-at::Tensor planes(const at::Tensor& self, Lengths s, at::IntArrayRef dim, Norm norm) {
+at::Tensor planes(const at::Tensor& self, GivenLengths s, at::IntArrayRef dim, Norm norm) {
   return transform(direction, self, s, dim.vec(), norm);
 }
 
 template <Direction direction>
-at::Tensor volumes(const at::Tensor& self, Lengths s, at::OptionalIntArrayRef dim, Norm norm) {
+at::Tensor volumes(const at::Tensor& self, GivenLengths s, at::OptionalIntArrayRef dim, Norm norm) {
   Dims dims;
   if (dim.has_value()) {
     dims = dim->vec();

@@ -23,7 +23,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 // What view() and reshape() start from, where no element has to move: dimensions of one element are
 // taken away, if their cuts alone are in the way.
@@ -32,7 +32,7 @@ struct Viewed {
   std::optional<ShardLayout> layout;
 };
 
-Viewed viewed(const at::Tensor& self, const Extents& shape) {
+Viewed viewed(const at::Tensor& self, const Lengths& shape) {
   const SpecPtr& spec = spec_of(self);
   Part part{local_of(self), spec->layout()};
   std::optional<ShardLayout> layout = reshaped(part.layout, shape);
@@ -45,7 +45,7 @@ Viewed viewed(const at::Tensor& self, const Extents& shape) {
   return {std::move(part.local), std::move(layout)};
 }
 
-ShardTensorError not_a_view(const at::Tensor& self, const Extents& shape) {
+ShardTensorError not_a_view(const at::Tensor& self, const Lengths& shape) {
   return ShardTensorError(
       fmt::format("view: [{}] would move elements between ranks, since pieces of {} end within its "
                   "rows: use reshape, which redistributes",
@@ -54,7 +54,7 @@ ShardTensorError not_a_view(const at::Tensor& self, const Extents& shape) {
 
 at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const Extents shape = at::infer_size(size, self.numel());
+  const Lengths shape = at::infer_size(size, self.numel());
   const Viewed part = viewed(self, shape);
   if (!part.layout) throw not_a_view(self, shape);
   const SpecPtr spec = make_spec(spec_of(self)->mesh(), *part.layout);
@@ -63,7 +63,7 @@ at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
 
 at::Tensor unsafe_view(const at::Tensor& self, at::IntArrayRef size) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const Extents shape = at::infer_size(size, self.numel());
+  const Lengths shape = at::infer_size(size, self.numel());
   const Viewed part = viewed(self, shape);
   if (!part.layout) throw not_a_view(self, shape);
   const SpecPtr spec = make_spec(spec_of(self)->mesh(), *part.layout);
@@ -76,7 +76,7 @@ at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntAr
 
 // Above autograd: a view where it can be one.
 at::Tensor reshape(const at::Tensor& self, at::IntArrayRef size) {
-  const Extents shape = at::infer_size(size, self.numel());
+  const Lengths shape = at::infer_size(size, self.numel());
   at::Tensor input = self;
   Viewed part = viewed(input, shape);
   if (!part.layout) {
@@ -101,7 +101,7 @@ at::Tensor flatten(const at::Tensor& self, int64_t start, int64_t end) {
   start = at::maybe_wrap_dim(start, self.dim());
   end = at::maybe_wrap_dim(end, self.dim());
   TORCH_CHECK(start <= end, "flatten() has invalid args: start_dim cannot come after end_dim");
-  Extents shape = self.sizes().vec();
+  Lengths shape = self.sizes().vec();
   if (shape.empty()) shape.push_back(1);
   for (int64_t dim = end; dim > start; --dim) {
     shape[static_cast<size_t>(start)] *= shape[static_cast<size_t>(dim)];
@@ -112,8 +112,8 @@ at::Tensor flatten(const at::Tensor& self, int64_t start, int64_t end) {
 
 at::Tensor unflatten(const at::Tensor& self, int64_t dim, at::IntArrayRef sizes) {
   dim = at::maybe_wrap_dim(dim, self.dim());
-  const Extents parts = at::infer_size(sizes, self.size(dim));
-  Extents shape = self.sizes().vec();
+  const Lengths parts = at::infer_size(sizes, self.size(dim));
+  Lengths shape = self.sizes().vec();
   shape.erase(shape.begin() + dim);
   shape.insert(shape.begin() + dim, parts.begin(), parts.end());
   return meshrun::reshape(self, shape);
@@ -145,7 +145,7 @@ at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   TORCH_CHECK(static_cast<int64_t>(dims.size()) == self.dim(), "permute: ", dims.size(),
               " dims for a tensor with ", self.dim());
-  Extents order;
+  Lengths order;
   std::vector<bool> seen(dims.size());
   for (const int64_t dim : dims) {
     order.push_back(at::maybe_wrap_dim(dim, self.dim()));
@@ -159,7 +159,7 @@ at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
 }
 
 at::Tensor transpose(const at::Tensor& self, int64_t dim0, int64_t dim1) {
-  Extents order(static_cast<size_t>(self.dim()));
+  Lengths order(static_cast<size_t>(self.dim()));
   std::iota(order.begin(), order.end(), int64_t{0});
   dim0 = at::maybe_wrap_dim(dim0, self.dim());
   dim1 = at::maybe_wrap_dim(dim1, self.dim());
@@ -195,7 +195,7 @@ at::Tensor squeeze_dims(const at::Tensor& self, at::IntArrayRef dims) {
 }
 
 at::Tensor squeeze(const at::Tensor& self) {
-  Extents all(static_cast<size_t>(self.dim()));
+  Lengths all(static_cast<size_t>(self.dim()));
   std::iota(all.begin(), all.end(), int64_t{0});
   return squeeze_dims(self, all);
 }

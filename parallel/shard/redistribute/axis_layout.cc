@@ -7,10 +7,10 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 // The cut by the first `axes` of its axes alone.
-DimCut coarsened(const DimCut& cut, size_t axes, const Extents& mesh_shape) {
+DimCut coarsened(const DimCut& cut, size_t axes, const Lengths& mesh_shape) {
   size_t run = 1;
   for (size_t i = axes; i < cut.axes.size(); ++i) {
     run *= static_cast<size_t>(mesh_shape[static_cast<size_t>(cut.axes[i])]);
@@ -38,7 +38,7 @@ std::optional<ShardLayout> placed(const ShardLayout& present, const ShardLayout&
   if (after.is_shard()) {
     DimCut& cut = cuts[static_cast<size_t>(after.dim())];
     const DimCut& last = to.cuts()[static_cast<size_t>(after.dim())];
-    Extents axes = cut.axes;
+    Lengths axes = cut.axes;
     axes.push_back(static_cast<int64_t>(axis));
     if (last.axes.size() < axes.size() || !std::equal(axes.begin(), axes.end(), last.axes.begin()))
       return std::nullopt;

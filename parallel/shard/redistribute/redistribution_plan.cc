@@ -13,7 +13,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 using Step = RedistributionStep;
 using Kind = RedistributionStep::Kind;
 
@@ -42,7 +42,7 @@ std::string described(const ShardLayout& layout) {
 
 class Planner {
  public:
-  Planner(const ShardLayout& from, const ShardLayout& to, const Extents& coordinate)
+  Planner(const ShardLayout& from, const ShardLayout& to, const Lengths& coordinate)
       : to_(without_axes_of_one(to)),
         coordinate_(coordinate),
         all_(all_coordinates(from.mesh_shape())),
@@ -61,29 +61,29 @@ class Planner {
   int64_t extent(size_t axis) const { return to_.mesh_shape()[axis]; }
 
   // Of the ranks along the axis, in its group's order.
-  std::vector<Extents> ranks_along(int64_t axis) const {
+  std::vector<Lengths> ranks_along(int64_t axis) const {
     if (axis == Step::kWholeMesh) return all_;
-    std::vector<Extents> ranks(static_cast<size_t>(extent(static_cast<size_t>(axis))), coordinate_);
+    std::vector<Lengths> ranks(static_cast<size_t>(extent(static_cast<size_t>(axis))), coordinate_);
     for (size_t i = 0; i < ranks.size(); ++i) {
       ranks[i][static_cast<size_t>(axis)] = static_cast<int64_t>(i);
     }
     return ranks;
   }
 
-  Extents sizes_along(const ShardLayout& layout, int64_t dim, int64_t axis) const {
-    Extents sizes;
-    for (const Extents& rank : ranks_along(axis)) {
+  Lengths sizes_along(const ShardLayout& layout, int64_t dim, int64_t axis) const {
+    Lengths sizes;
+    for (const Lengths& rank : ranks_along(axis)) {
       sizes.push_back(layout.box(rank).sizes[static_cast<size_t>(dim)]);
     }
     return sizes;
   }
 
   // What this rank's piece of `dim` has in common with each rank's.
-  Extents common_along(const ShardLayout& own, const ShardLayout& others, int64_t dim,
+  Lengths common_along(const ShardLayout& own, const ShardLayout& others, int64_t dim,
                        int64_t axis) const {
     const Box piece = own.box(coordinate_);
-    Extents sizes;
-    for (const Extents& rank : ranks_along(axis)) {
+    Lengths sizes;
+    for (const Lengths& rank : ranks_along(axis)) {
       sizes.push_back(intersect(piece, others.box(rank)).sizes[static_cast<size_t>(dim)]);
     }
     return sizes;
@@ -176,7 +176,7 @@ class Planner {
     }
     const bool arrives = present_ == to_;
     const bool is_least =
-        passed.size() <= 2 || std::all_of(all_.begin(), all_.end(), [&](const Extents& rank) {
+        passed.size() <= 2 || std::all_of(all_.begin(), all_.end(), [&](const Lengths& rank) {
           int64_t received = 0;
           for (size_t i = 1; i < passed.size(); ++i) {
             received += lacking_elements(passed[i - 1], passed[i], rank);
@@ -256,9 +256,9 @@ class Planner {
   // The one axis along which anything moves, or the whole mesh; absent where nothing moves.
   std::optional<int64_t> moving_axis() const {
     std::vector<bool> moves(num_axes());
-    for (const Extents& a : all_) {
+    for (const Lengths& a : all_) {
       const Box box = to_.box(a);
-      for (const Extents& b : all_) {
+      for (const Lengths& b : all_) {
         if (!share_copies(present_, a, b) || numel(intersect(present_.box(b), box)) == 0) continue;
         for (size_t axis = 0; axis < num_axes(); ++axis) {
           if (a[axis] != b[axis]) moves[axis] = true;
@@ -277,8 +277,8 @@ class Planner {
     step.is_on_wire = axis.has_value();
     const Box held = present_.box(coordinate_);
     const Box wanted = to_.box(coordinate_);
-    const Box nothing{Extents(held.sizes.size()), Extents(held.sizes.size())};
-    for (const Extents& rank : ranks_along(step.axis)) {
+    const Box nothing{Lengths(held.sizes.size()), Lengths(held.sizes.size())};
+    for (const Lengths& rank : ranks_along(step.axis)) {
       const bool is_peer = rank != coordinate_ && share_copies(present_, rank, coordinate_);
       step.sent.push_back(is_peer ? within(intersect(held, to_.box(rank)), held) : nothing);
       step.received.push_back(is_peer ? within(intersect(present_.box(rank), wanted), wanted)
@@ -294,8 +294,8 @@ class Planner {
   }
 
   const ShardLayout to_;
-  const Extents& coordinate_;
-  const std::vector<Extents> all_;
+  const Lengths& coordinate_;
+  const std::vector<Lengths> all_;
   ShardLayout present_;
   std::vector<Step> steps_;
 };

@@ -11,17 +11,17 @@ namespace meshrun {
 namespace {
 
 using at::Tensor;
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 Tensor bytes_of(const Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
 
 // Where each parcel begins in a message that is ordered by rank; parcels of one rank keep their
 // order. `sizes`: bytes per rank.
-Extents place(const std::vector<std::pair<int, int64_t>>& parcels, Extents& sizes) {
+Lengths place(const std::vector<std::pair<int, int64_t>>& parcels, Lengths& sizes) {
   for (const auto& [rank, bytes] : parcels) sizes[static_cast<size_t>(rank)] += bytes;
-  Extents next(sizes.size());
+  Lengths next(sizes.size());
   std::exclusive_scan(sizes.begin(), sizes.end(), next.begin(), int64_t{0});
-  Extents begins;
+  Lengths begins;
   for (const auto& [rank, bytes] : parcels) {
     begins.push_back(next[static_cast<size_t>(rank)]);
     next[static_cast<size_t>(rank)] += bytes;
@@ -29,7 +29,7 @@ Extents place(const std::vector<std::pair<int, int64_t>>& parcels, Extents& size
   return begins;
 }
 
-int64_t total(const Extents& sizes) {
+int64_t total(const Lengths& sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
@@ -40,14 +40,14 @@ ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device d
                                const std::vector<ExpectedParcel>& expected, VCall call) {
   const auto world = static_cast<size_t>(group->getSize());
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kByte);
-  Extents input_sizes(world, 0);
-  Extents output_sizes(world, 0);
+  Lengths input_sizes(world, 0);
+  Lengths output_sizes(world, 0);
   if (call.problem.empty()) {
     std::vector<std::pair<int, int64_t>> outgoing;
     for (const Parcel& parcel : sent) {
       outgoing.emplace_back(parcel.rank, static_cast<int64_t>(parcel.tensor.nbytes()));
     }
-    const Extents begins = place(outgoing, input_sizes);
+    const Lengths begins = place(outgoing, input_sizes);
     if (sent.size() == 1) {
       input_ = bytes_of(sent[0].tensor);
     } else {

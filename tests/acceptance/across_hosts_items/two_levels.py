@@ -62,6 +62,8 @@ def run_collectives(site, hosts, places, launch, more=None, sums_alone=False):
     For sums, rank order moves more bytes than must cross."""
     # Ranks that share cores only slow each other down with several threads.
     more = {"MESHRUN_BACKEND": "ucx", "OMP_NUM_THREADS": 1, **(more or {})}
+    if skip_soak():
+        more["MESHRUN_TEST_ROUNDS"] = 1
     rows = run_ranks(site, hosts, places, launch, more, arguments=("".join(places), *(["sums"] if sums_alone else [])))
     what = f"{launch.__name__} on hosts {''.join(places)}, {more}"
     check(len(rows) == (1 if sums_alone else 6) and rows[-1]["name"] == "brackets", f"{what}: {len(rows)} rows")

@@ -26,7 +26,7 @@ Contender named(bool is_async, std::string note) {
   return {.name = "asynchronous", .note = "asyncOp, and wait() at once"};
 }
 
-Contender all_reduce(const Problem& p, const Group& ucx, bool is_async) {
+Contender all_reduce_of_ours(const Problem& p, const Group& ucx, bool is_async) {
   const at::Tensor tensor = empty_output(p.input.sizes(), p.input.options());
   Contender result =
       named(is_async, "c10d::Backend's allreduce, in place, in memory of empty_output()");
@@ -39,7 +39,7 @@ Contender all_reduce(const Problem& p, const Group& ucx, bool is_async) {
   return result;
 }
 
-Contender all_to_all(const Problem& p, const Group& ucx, bool is_async) {
+Contender all_to_all_of_ours(const Problem& p, const Group& ucx, bool is_async) {
   int64_t extent = 0;
   for (const int64_t e : p.received()) extent += e;
   const at::Tensor output = empty_output(p.shape_with(extent), p.input.options());
@@ -92,16 +92,16 @@ Contender public_function(const Problem& p, const Group& ucx) {
   const std::string& name = p.what.operation;
   Contender result{.name = "ours"};
   if (name == "all_gather_v") {
-    result.call = [=, &p] { return all_gather_v(p.input, p.sizes, p.dim, true, ucx); };
+    result.call = [=, &p] { return meshrun::all_gather_v(p.input, p.sizes, p.dim, true, ucx); };
   } else if (name == "reduce_scatter_v") {
-    result.call = [=, &p] { return reduce_scatter_v(p.input, p.sizes, p.dim, true, ucx); };
+    result.call = [=, &p] { return meshrun::reduce_scatter_v(p.input, p.sizes, p.dim, true, ucx); };
   } else if (name == "gather_v") {
     result.call = [=, &p] {
-      const at::Tensor whole = gather_v(p.input, p.sizes, p.dim, 0, ucx);
+      const at::Tensor whole = meshrun::gather_v(p.input, p.sizes, p.dim, 0, ucx);
       return p.rank == 0 ? whole : at::Tensor();
     };
   } else if (name == "scatter_v") {
-    result.call = [=, &p] { return scatter_v(p.input, p.sizes, p.dim, 0, ucx); };
+    result.call = [=, &p] { return meshrun::scatter_v(p.input, p.sizes, p.dim, 0, ucx); };
   } else {
     result.note = "with a plan that is kept";
     const IndexedAllToAllPlan plan(p.indices, p.table, p.shape[p.dim], ucx);
@@ -135,8 +135,8 @@ std::vector<Contender> ours(const Problem& problem, const Group& ucx) {
   const auto both = [&](auto make) -> std::vector<Contender> {
     return {make(problem, ucx, false), make(problem, ucx, true)};
   };
-  if (name == "all_reduce") return both(all_reduce);
-  if (name == "all_to_all") return both(all_to_all);
+  if (name == "all_reduce") return both(all_reduce_of_ours);
+  if (name == "all_to_all") return both(all_to_all_of_ours);
   std::vector<Contender> result = in_place(problem, ucx);
   if (name == "indexed_all_to_all_v_backward") result.push_back(backward_pass(problem, ucx));
   result.insert(result.begin(), public_function(problem, ucx));

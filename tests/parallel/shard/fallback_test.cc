@@ -24,8 +24,8 @@ class CapturedWarnings : public c10::WarningHandler {
 };
 
 // [7, 3] of float64, 168 bytes, cut along the rows by all ranks.
-struct Rows {
-  explicit Rows(const JoinedWorld& world)
+struct CutRows {
+  explicit CutRows(const JoinedWorld& world)
       : whole(at::arange(21, at::kDouble).view({7, 3})),
         spec(make_spec(mesh_of_world({world.size}),
                        ShardLayout::split({world.size}, {Shard(0)}, {7, 3}))) {}
@@ -44,7 +44,7 @@ void expect_replicated(const at::Tensor& is, const at::Tensor& should) {
 
 void fall_back() {
   const JoinedWorld world;
-  const Rows rows(world);
+  const CutRows rows(world);
   const at::Tensor x = rows.tensor();
   const at::Tensor bounds = at::tensor({2.0, 8.0, 15.0}, at::kDouble);
 
@@ -94,7 +94,7 @@ void fall_back() {
 
 void fall_back_strictly() {
   const JoinedWorld world;
-  const Rows rows(world);
+  const CutRows rows(world);
   const at::Tensor x = rows.tensor();
   const at::Tensor bounds = at::tensor({2.0, 8.0}, at::kDouble);
   EXPECT_THROW(at::bucketize(x, bounds), MissingShardRuleError);
@@ -107,7 +107,7 @@ void fall_back_strictly() {
 
 void warn_of_plain_tensors() {
   const JoinedWorld world;
-  const Rows rows(world);
+  const CutRows rows(world);
   const at::Tensor x = rows.tensor();
   const at::Tensor row = at::ones({3}, at::kDouble);
   CapturedWarnings warnings;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -23,6 +24,10 @@
 namespace meshrun {
 
 using Tensors = std::vector<at::Tensor>;
+
+inline Tensors both(const std::tuple<at::Tensor, at::Tensor>& results) {
+  return {std::get<0>(results), std::get<1>(results)};
+}
 
 enum class Equality : uint8_t {
   kBits,      // moves and arithmetic

@@ -151,7 +151,7 @@ void sums(const ShardMesh::Ptr& mesh) {
               });
 }
 
-void run() {
+void run_failures() {
   const JoinedWorld world;
   at::manual_seed(1);
   const ShardMesh::Ptr mesh =
@@ -182,7 +182,7 @@ void run_on_two_axes() {
               [](const Tensors& t) { return at::conv2d(t[0], t[1], {}, 2, 1); });
 }
 
-const bool kRegistered = register_rank_function("peer_failures", run) &&
+const bool kRegistered = register_rank_function("peer_failures", run_failures) &&
                          register_rank_function("two_axes", run_on_two_axes);
 
 class PeerFailuresTest : public testing::TestWithParam<int> {};

@@ -12,7 +12,7 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 using Kind = RedistributionStep::Kind;
 
 std::vector<Kind> kinds_of(const RedistributionPlan& plan) {
@@ -21,10 +21,10 @@ std::vector<Kind> kinds_of(const RedistributionPlan& plan) {
   return kinds;
 }
 
-RedistributionPlan plan_of(const Extents& mesh, const Placements& from, const Placements& to,
-                           const Extents& shape) {
+RedistributionPlan plan_of(const Lengths& mesh, const Placements& from, const Placements& to,
+                           const Lengths& shape) {
   return plan_redistribution(ShardLayout::split(mesh, from, shape),
-                             ShardLayout::split(mesh, to, shape), Extents(mesh.size()));
+                             ShardLayout::split(mesh, to, shape), Lengths(mesh.size()));
 }
 
 TEST(RedistributionPlanTest, OneCollectiveMovesOneAxisInPlace) {
@@ -45,8 +45,8 @@ TEST(RedistributionPlanTest, PiecesOfOtherSizesMoveAlongTheirDimension) {
   const ShardLayout to = ShardLayout::with_cuts({3}, {Shard(0)}, {{{0}, {3, 3, 3}}, {{}, {2}}});
   const RedistributionPlan plan = plan_redistribution(from, to, {0});
   ASSERT_EQ(kinds_of(plan), std::vector{Kind::kAllToAll});
-  EXPECT_EQ(plan.steps[0].sent_sizes, (Extents{3, 2, 0}));
-  EXPECT_EQ(plan.steps[0].received_sizes, (Extents{3, 0, 0}));
+  EXPECT_EQ(plan.steps[0].sent_sizes, (Lengths{3, 2, 0}));
+  EXPECT_EQ(plan.steps[0].received_sizes, (Lengths{3, 0, 0}));
   EXPECT_EQ(plan.received_elements(), 0);
   EXPECT_EQ(plan_redistribution(from, to, {1}).received_elements(), 3 * 2);
 }
@@ -93,15 +93,15 @@ TEST(RedistributionPlanTest, OnlyAReductionOfSumsIsScattered) {
 
 // Every element of the global tensor, by the ranks' boxes.
 int64_t lacking_by_counting(const ShardLayout& from, const ShardLayout& to,
-                            const Extents& coordinate) {
-  const auto contains = [](const Box& box, const Extents& index) {
+                            const Lengths& coordinate) {
+  const auto contains = [](const Box& box, const Lengths& index) {
     for (size_t d = 0; d < index.size(); ++d) {
       if (index[d] < box.offsets[d] || index[d] >= box.offsets[d] + box.sizes[d]) return false;
     }
     return true;
   };
   int64_t lacking = 0;
-  for (const Extents& index : all_coordinates(to.global_shape())) {
+  for (const Lengths& index : all_coordinates(to.global_shape())) {
     lacking += contains(to.box(coordinate), index) && !contains(from.box(coordinate), index);
   }
   return lacking;
@@ -115,7 +115,7 @@ class RandomLayouts {
     return static_cast<int64_t>(engine_() % static_cast<uint64_t>(end));
   }
 
-  ShardLayout layout(const Extents& mesh, const Extents& shape) {
+  ShardLayout layout(const Lengths& mesh, const Lengths& shape) {
     Placements placements;
     for (size_t axis = 0; axis < mesh.size(); ++axis) {
       const int64_t dim = below(static_cast<int64_t>(shape.size()) + 1);
@@ -140,15 +140,15 @@ class RandomLayouts {
 
 TEST(RedistributionPlanTest, ReceivesWhatIsLackingAndNoElementMore) {
   RandomLayouts random(7);
-  const std::vector<Extents> meshes = {{4}, {2, 2}, {3, 2}, {1, 2, 2}, {2, 2, 2}};
+  const std::vector<Lengths> meshes = {{4}, {2, 2}, {3, 2}, {1, 2, 2}, {2, 2, 2}};
   for (int draw = 0; draw < 400; ++draw) {
-    const Extents& mesh = meshes[static_cast<size_t>(random.below(5))];
-    const Extents shape = {1 + random.below(7), random.below(6), 1 + random.below(3)};
+    const Lengths& mesh = meshes[static_cast<size_t>(random.below(5))];
+    const Lengths shape = {1 + random.below(7), random.below(6), 1 + random.below(3)};
     const ShardLayout from = random.layout(mesh, shape);
     const ShardLayout to = random.layout(mesh, shape);
     SCOPED_TRACE(to_string(from.placements()) + " to " + to_string(to.placements()));
     std::set<std::string> structures;
-    for (const Extents& rank : all_coordinates(mesh)) {
+    for (const Lengths& rank : all_coordinates(mesh)) {
       const RedistributionPlan plan = plan_redistribution(from, to, rank);
       EXPECT_EQ(plan.received_elements(), lacking_by_counting(from, to, rank));
       EXPECT_EQ(lacking_elements(from, to, rank), lacking_by_counting(from, to, rank));
@@ -167,15 +167,15 @@ TEST(RedistributionPlanTest, ReceivesWhatIsLackingAndNoElementMore) {
 
 // Numbers of a local tensor, row-major.
 struct Local {
-  Extents shape;
+  Lengths shape;
   std::vector<int64_t> numbers;
 };
 
 // Calls visit(offset in the local tensor, offset in the box) for the elements of a box in it.
 template <typename Visit>
-void for_each_in(const Extents& shape, const Box& box, const Visit& visit) {
+void for_each_in(const Lengths& shape, const Box& box, const Visit& visit) {
   int64_t place = 0;
-  for (const Extents& index : all_coordinates(box.sizes)) {
+  for (const Lengths& index : all_coordinates(box.sizes)) {
     int64_t offset = 0;
     for (size_t d = 0; d < shape.size(); ++d) {
       ASSERT_LT(index[d] + box.offsets[d], shape[d]);
@@ -198,8 +198,8 @@ void put(Local& local, const Box& box, const Local& part) {
 }
 
 // What a rank has of a dimension from `begin` on.
-Box narrowed(const Extents& shape, int64_t dim, int64_t begin, int64_t size) {
-  Box box{Extents(shape.size()), shape};
+Box narrowed(const Lengths& shape, int64_t dim, int64_t begin, int64_t size) {
+  Box box{Lengths(shape.size()), shape};
   box.offsets[static_cast<size_t>(dim)] = begin;
   box.sizes[static_cast<size_t>(dim)] = size;
   return box;
@@ -211,7 +211,7 @@ Local result_of(const std::vector<RedistributionPlan>& plans, size_t i, size_t s
                 const std::vector<size_t>& order, const std::vector<Local>& before) {
   const RedistributionStep& step = plans[self].steps[i];
   Local result{step.shape, {}};
-  result.numbers.assign(static_cast<size_t>(numel({Extents(step.shape.size()), step.shape})), -1);
+  result.numbers.assign(static_cast<size_t>(numel({Lengths(step.shape.size()), step.shape})), -1);
   if (step.kind == Kind::kSlice) return part_of(before[self], step.own_from);
   if (step.kind == Kind::kExchange) put(result, step.own_to, part_of(before[self], step.own_from));
   const size_t own =
@@ -242,21 +242,21 @@ Local result_of(const std::vector<RedistributionPlan>& plans, size_t i, size_t s
 
 TEST(RedistributionPlanTest, BringsEachElementToItsPlace) {
   RandomLayouts random(11);
-  const std::vector<Extents> meshes = {{4}, {2, 2}, {3, 2}, {2, 2, 2}};
+  const std::vector<Lengths> meshes = {{4}, {2, 2}, {3, 2}, {2, 2, 2}};
   for (int draw = 0; draw < 400; ++draw) {
-    const Extents& mesh = meshes[static_cast<size_t>(random.below(4))];
-    const Extents shape = {1 + random.below(7), 1 + random.below(5), 1 + random.below(3)};
+    const Lengths& mesh = meshes[static_cast<size_t>(random.below(4))];
+    const Lengths shape = {1 + random.below(7), 1 + random.below(5), 1 + random.below(3)};
     const ShardLayout from = random.layout(mesh, shape);
     const ShardLayout to = random.layout(mesh, shape);
     SCOPED_TRACE(to_string(from.placements()) + " to " + to_string(to.placements()));
     Local whole{shape, {}};
-    for (const Extents& index : all_coordinates(shape)) {
+    for (const Lengths& index : all_coordinates(shape)) {
       whole.numbers.push_back((index[0] * shape[1] + index[1]) * shape[2] + index[2]);
     }
-    const std::vector<Extents> ranks = all_coordinates(mesh);
+    const std::vector<Lengths> ranks = all_coordinates(mesh);
     std::vector<RedistributionPlan> plans;
     std::vector<Local> locals;
-    for (const Extents& rank : ranks) {
+    for (const Lengths& rank : ranks) {
       plans.push_back(plan_redistribution(from, to, rank));
       locals.push_back(part_of(whole, from.box(rank)));
     }
@@ -266,7 +266,7 @@ TEST(RedistributionPlanTest, BringsEachElementToItsPlace) {
       for (size_t self = 0; self < ranks.size(); ++self) {
         std::vector<size_t> order;
         for (size_t other = 0; other < ranks.size(); ++other) {
-          Extents there = ranks[other];
+          Lengths there = ranks[other];
           if (axis >= 0) there[static_cast<size_t>(axis)] = ranks[self][static_cast<size_t>(axis)];
           if (axis < 0 || there == ranks[self]) order.push_back(other);
         }

@@ -25,9 +25,9 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
-std::vector<Extents> mesh_shapes(int64_t world) {
+std::vector<Lengths> mesh_shapes(int64_t world) {
   switch (world) {
     case 1:
       return {{1}, {1, 1}};
@@ -39,7 +39,7 @@ std::vector<Extents> mesh_shapes(int64_t world) {
 }
 
 // Small whole numbers: sums are exact, in any order.
-at::Tensor numbered(const Extents& shape) {
+at::Tensor numbered_doubles(const Lengths& shape) {
   return at::arange(at::empty(shape).numel(), at::kDouble).view(shape).remainder(997);
 }
 
@@ -52,15 +52,15 @@ void expect_part(const at::Tensor& tensor, const at::Tensor& whole, const SpecPt
 // Every kind of source and target on every axis; of a mesh with two, one pair in three, of one with
 // three, one in 41.
 void move_between_all_placements(const JoinedWorld& world) {
-  const Extents shape = {5, 9, 4};
-  const at::Tensor whole = numbered(shape);
+  const Lengths shape = {5, 9, 4};
+  const at::Tensor whole = numbered_doubles(shape);
   const std::vector<Placement> kinds = {Shard(0), Shard(1), Shard(2), Replicate(), Partial()};
-  for (const Extents& mesh_shape : mesh_shapes(world.size)) {
+  for (const Lengths& mesh_shape : mesh_shapes(world.size)) {
     const ShardMesh::Ptr mesh = mesh_of_world(mesh_shape);
     const int every = mesh_shape.size() == 1 ? 1 : mesh_shape.size() == 2 ? 3 : 41;
     int pair = 0;
-    for (const Extents& source : all_coordinates(Extents(mesh_shape.size(), 5))) {
-      for (const Extents& target : all_coordinates(Extents(mesh_shape.size(), 4))) {
+    for (const Lengths& source : all_coordinates(Lengths(mesh_shape.size(), 5))) {
+      for (const Lengths& target : all_coordinates(Lengths(mesh_shape.size(), 4))) {
         if (++pair % every != 0) continue;
         Placements from;
         Placements to;
@@ -87,15 +87,15 @@ void move_between_all_placements(const JoinedWorld& world) {
 void move_between_drawn_layouts(const JoinedWorld& world) {
   Draw draw(20260701);
   std::vector<ShardMesh::Ptr> meshes;
-  for (const Extents& shape : mesh_shapes(world.size)) meshes.push_back(mesh_of_world(shape));
+  for (const Lengths& shape : mesh_shapes(world.size)) meshes.push_back(mesh_of_world(shape));
   for (int i = 0; i < 150; ++i) {
     const ShardMesh::Ptr& mesh = meshes[static_cast<size_t>(i) % meshes.size()];
-    Extents shape(static_cast<size_t>(draw.integer(1, 4)));
+    Lengths shape(static_cast<size_t>(draw.integer(1, 4)));
     for (int64_t& extent : shape) extent = draw.chance(0.05) ? 0 : draw.extent();
     const at::ScalarType dtype = draw.one_of<at::ScalarType>(
         {at::kDouble, at::kFloat, at::kHalf, at::kLong, at::kComplexFloat});
     const bool sums = dtype != at::kHalf;
-    const at::Tensor whole = numbered(shape).remainder(31).to(dtype);
+    const at::Tensor whole = numbered_doubles(shape).remainder(31).to(dtype);
     const SpecPtr from = make_spec(mesh, draw_layout(draw, mesh->shape(), shape, sums, true));
     const SpecPtr to = make_spec(mesh, draw_layout(draw, mesh->shape(), shape, false, true));
     SCOPED_TRACE(fmt::format("draw {}: {} {} to {}", i, c10::toString(dtype), from->to_string(),
@@ -116,7 +116,7 @@ void move_vector_nine(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
   for (const bool last_is_empty : {false, true}) {
     int64_t columns = 0;
-    Extents sizes;
+    Lengths sizes;
     for (int64_t r = 0; r < world.size; ++r) {
       const bool empty = last_is_empty && world.size > 1 && r + 1 == world.size;
       sizes.push_back(empty ? 0 : (r + 1) * 4 + 2 * r);
@@ -168,8 +168,8 @@ void reduce_every_partial(const JoinedWorld& world) {
 
 void send_gradients_back(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
-  const at::Tensor whole = numbered({7, 3});
-  const at::Tensor weight = numbered({7, 3}) + 1;
+  const at::Tensor whole = numbered_doubles({7, 3});
+  const at::Tensor weight = numbered_doubles({7, 3}) + 1;
   const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
   const auto leaf = [&] { return ShardTensor(part_of(whole, *spec), spec, true); };
   for (const bool async : {false, true}) {
@@ -214,7 +214,7 @@ void send_gradients_back(const JoinedWorld& world) {
 // waited in redistribute() would wait for ever.
 void go_on_meanwhile() {
   const ShardMesh::Ptr mesh = mesh_of_world({2, 2});
-  const at::Tensor whole = numbered({6, 5});
+  const at::Tensor whole = numbered_doubles({6, 5});
   for (const Placements& target :
        {Placements{Shard(0), Replicate()}, Placements{Shard(0), Shard(0)}}) {
     const SpecPtr spec = make_spec(mesh, ShardLayout::split({2, 2}, {Shard(0), Shard(1)}, {6, 5}));
@@ -233,7 +233,7 @@ void go_on_meanwhile() {
 void plan_once(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
   const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
-  ShardTensor x(part_of(numbered({7, 3}), *spec), spec);
+  ShardTensor x(part_of(numbered_doubles({7, 3}), *spec), spec);
   const auto there_and_back = [&] {
     x = x.redistribute(std::nullopt, Placements{Shard(1)})
             .redistribute(std::nullopt, Placements{Shard(0)});
@@ -252,12 +252,12 @@ void plan_once(const JoinedWorld& world) {
 // keeps them keeps the operands.
 void derive_once(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
-  const auto spec_cut_by = [&](const Placement& placement, const Extents& shape) {
+  const auto spec_cut_by = [&](const Placement& placement, const Lengths& shape) {
     return make_spec(mesh, ShardLayout::split({world.size}, {placement}, shape));
   };
   SpecPtr rows = spec_cut_by(Shard(0), {7, 5});
-  const at::Tensor whole = numbered({7, 5});
-  const at::Tensor whole_weight = numbered({5, 3});
+  const at::Tensor whole = numbered_doubles({7, 5});
+  const at::Tensor whole_weight = numbered_doubles({5, 3});
   ShardTensor x(part_of(whole, *rows), rows);
   const auto weight = [&](const Placement& placement) {
     const SpecPtr spec = spec_cut_by(placement, {5, 3});
@@ -278,12 +278,12 @@ void derive_once(const JoinedWorld& world) {
     product(weight(Shard(1)));
     EXPECT_EQ(total().get(), of_total);
     EXPECT_EQ(ShardTensor(at::sum(x, {0}, true)).spec()->ndim(), 2);
-    EXPECT_EQ(ShardTensor(at::sum(x, {1})).spec()->global_shape(), Extents{7});
+    EXPECT_EQ(ShardTensor(at::sum(x, {1})).spec()->global_shape(), Lengths{7});
   }
   // More layouts than are kept.
   for (int64_t columns = 1; columns <= 100; ++columns) {
     const SpecPtr spec = replicated_spec(mesh, {5, columns});
-    const at::Tensor other = numbered({5, columns});
+    const at::Tensor other = numbered_doubles({5, columns});
     EXPECT_TRUE(at::equal(ShardTensor(at::mm(x, ShardTensor(other, spec))).full_tensor(),
                           at::mm(whole, other)));
   }
@@ -305,12 +305,12 @@ void derive_once(const JoinedWorld& world) {
 void disagree(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
   const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {7, 3}));
-  const ShardTensor x(part_of(numbered({7, 3}), *spec), spec);
+  const ShardTensor x(part_of(numbered_doubles({7, 3}), *spec), spec);
   expect_error_on_all_ranks(
       [&] { x.redistribute(std::nullopt, Placements{world.rank == 0 ? Replicate() : Shard(1)}); },
       "redistribution of [7, 3]");
   // Of one kind, and of pieces that one rank believes to be others.
-  Extents sizes = spec->layout().cuts()[0].sizes;
+  Lengths sizes = spec->layout().cuts()[0].sizes;
   std::swap(sizes.front(), sizes.back());
   const SpecPtr other =
       make_spec(mesh, ShardLayout::with_cuts({world.size}, {Shard(0)}, {{{0}, sizes}, {{}, {3}}}));
@@ -318,7 +318,8 @@ void disagree(const JoinedWorld& world) {
   expect_error_on_all_ranks(
       [&] { redistribute_local(local_of(again), again.spec(), world.rank == 0 ? spec : other); },
       "redistribution of [7, 3]");
-  EXPECT_TRUE(at::equal(x.full_tensor(), numbered({7, 3}))) << "the group is of no use any more";
+  EXPECT_TRUE(at::equal(x.full_tensor(), numbered_doubles({7, 3})))
+      << "the group is of no use any more";
 }
 
 // While it lives: how many calls of the backend were made before each copy of this thread's.

@@ -15,16 +15,16 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 void scatter_everywhere() {
   const JoinedWorld world;
   const std::vector<Placement> kinds = {Shard(0), Shard(-1), Replicate()};
-  std::vector<Extents> shapes = {{world.size}};
+  std::vector<Lengths> shapes = {{world.size}};
   if (world.size == 4) shapes.insert(shapes.end(), {{2, 2}, {1, 2, 2}});
-  for (const Extents& mesh_shape : shapes) {
+  for (const Lengths& mesh_shape : shapes) {
     const ShardMesh::Ptr mesh = mesh_of_world(mesh_shape);
-    for (const Extents& chosen : all_coordinates(Extents(mesh_shape.size(), 3))) {
+    for (const Lengths& chosen : all_coordinates(Lengths(mesh_shape.size(), 3))) {
       Placements placements;
       for (const int64_t kind : chosen) placements.push_back(kinds[static_cast<size_t>(kind)]);
       for (int source = 0; source < world.size; ++source) {
@@ -36,7 +36,7 @@ void scatter_everywhere() {
             at::arange(5 * 3 * 7, at::kDouble).view({7, 3, 5}).permute({2, 1, 0});
         const ShardTensor x =
             scatter_tensor(world.rank == source ? whole : at::Tensor(), source, mesh->device_mesh(),
-                           placements, tells_shape ? std::optional(Extents{5, 3, 7}) : std::nullopt,
+                           placements, tells_shape ? std::optional(Lengths{5, 3, 7}) : std::nullopt,
                            tells_shape ? std::optional(at::kDouble) : std::nullopt, tells_shape);
         EXPECT_EQ(x.sizes(), whole.sizes());
         EXPECT_EQ(x.scalar_type(), at::kDouble);
@@ -70,13 +70,13 @@ void count_scattered_bytes() {
   const JoinedWorld world;
   const std::vector<Placement> kinds = {Shard(0), Shard(-1), Replicate()};
   const at::Tensor whole = at::ones({5, 3, 7}, at::kDouble);
-  for (const Extents& mesh_shape : {Extents{4}, Extents{2, 2}}) {
+  for (const Lengths& mesh_shape : {Lengths{4}, Lengths{2, 2}}) {
     const ShardMesh::Ptr mesh = mesh_of_world(mesh_shape);
     for (const ShardMesh::Group& group : groups_of(*mesh)) {
       group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::MPI,
                         c10::make_intrusive<LoopbackBackend>(group->getRank(), group->getSize()));
     }
-    for (const Extents& chosen : all_coordinates(Extents(mesh_shape.size(), 3))) {
+    for (const Lengths& chosen : all_coordinates(Lengths(mesh_shape.size(), 3))) {
       Placements placements;
       for (const int64_t kind : chosen) placements.push_back(kinds[static_cast<size_t>(kind)]);
       for (int source = 0; source < world.size; ++source) {
@@ -85,7 +85,7 @@ void count_scattered_bytes() {
         const int64_t before = received(*mesh);
         const ShardTensor x =
             scatter_tensor(world.rank == source ? whole : at::Tensor(), source, mesh->device_mesh(),
-                           placements, Extents{5, 3, 7}, at::kDouble);
+                           placements, Lengths{5, 3, 7}, at::kDouble);
         EXPECT_EQ(received(*mesh) - before, world.rank == source ? 0 : 8 * numel(x.spec()->box()));
       }
     }
@@ -107,17 +107,17 @@ void refuse() {
   expect([&] { scatter_tensor({}, 1, mesh, {Shard(0)}); }, "undefined on the source");
   expect(
       [&] {
-        scatter_tensor({}, 1, mesh, {Replicate()}, Extents{4, 2}, at::kFloat);
+        scatter_tensor({}, 1, mesh, {Replicate()}, Lengths{4, 2}, at::kFloat);
       },
       "undefined on the source");
   expect(
       [&] {
-        scatter_tensor(whole, 1, mesh, {Shard(0)}, Extents{4, 3}, at::kFloat);
+        scatter_tensor(whole, 1, mesh, {Shard(0)}, Lengths{4, 3}, at::kFloat);
       },
       "global_shape is [4, 3]");
   expect(
       [&] {
-        scatter_tensor(whole, 1, mesh, {Shard(0)}, Extents{4, 3});
+        scatter_tensor(whole, 1, mesh, {Shard(0)}, Lengths{4, 3});
       },
       "global_shape is [4, 3]");
   expect([&] { scatter_tensor(whole, 1, mesh, {Shard(0)}, std::nullopt, at::kDouble); },

@@ -30,15 +30,15 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
-at::Tensor numbered(const Extents& shape) {
+at::Tensor numbered(const Lengths& shape) {
   return at::arange(at::empty(shape).numel(), at::kDouble).view(shape);
 }
 
 // Cut along the first dimension by all ranks.
 struct Rows {
-  explicit Rows(const JoinedWorld& world, const Extents& shape = {7, 3})
+  explicit Rows(const JoinedWorld& world, const Lengths& shape = {7, 3})
       : mesh(mesh_of_world({world.size})),
         whole(numbered(shape)),
         spec(make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, shape))) {}
@@ -65,11 +65,11 @@ void look_like_a_tensor(const JoinedWorld& world) {
   EXPECT_EQ(x.scalar_type(), at::kDouble);
   EXPECT_TRUE(x.device().is_cpu());
   EXPECT_EQ(x.to_local().sizes(), at::IntArrayRef(x.spec()->local_shape()));
-  EXPECT_EQ(x.offsets(), Extents{x.spec()->box().offsets[0]});
+  EXPECT_EQ(x.offsets(), Lengths{x.spec()->box().offsets[0]});
   EXPECT_EQ(x.offsets(0), x.spec()->box().offsets[0]);
   EXPECT_NE(error_of([&] { x.offsets(1); }).find("mesh dimension 1"), std::string::npos);
   // Contiguous of any number of dimensions: what LibTorch says of such a tensor.
-  for (const Extents& shape : std::vector<Extents>{{},
+  for (const Lengths& shape : std::vector<Lengths>{{},
                                                    {5},
                                                    {0},
                                                    {4, 0, 3},
@@ -184,7 +184,7 @@ void write_into_partial(const JoinedWorld& world) {
       {"neg", [](const auto& x, auto& out) { at::neg_out(out, x); }},
       {"maximum", [](const auto& x, auto& out) { at::maximum_out(out, x, at::neg(x)); }},
       {"addcmul", [](const auto& x, auto& out) { at::addcmul_out(out, x, x, x); }},
-      {"sum", [](const auto& x, auto& out) { at::sum_out(out, x, Extents{0}, true); }},
+      {"sum", [](const auto& x, auto& out) { at::sum_out(out, x, Lengths{0}, true); }},
       {"mm", [](const auto& x, auto& out) { at::mm_out(out, x.t(), x); }},
       {"index_select",
        [](const auto& x, auto& out) {
@@ -411,7 +411,7 @@ void promote_plain_tensors(const JoinedWorld& world) {
 void refuse_collectives(const JoinedWorld& world) {
   const Rows rows(world);
   const at::Tensor x = rows.tensor(true);
-  const Extents pieces(static_cast<size_t>(world.size), 7);
+  const Lengths pieces(static_cast<size_t>(world.size), 7);
   const auto refuses = [&](const char* name, const auto& call) {
     SCOPED_TRACE(name);
     expect_error_on_all_ranks([&] { call(); }, "to_local()");
@@ -447,9 +447,9 @@ void make_from_local(const JoinedWorld& world) {
     const int64_t chunk = (9 + world.size - 1) / world.size;
     const ShardTensor x =
         ShardTensor::from_local(rows.whole.narrow(0, 0, chunk), mesh, Placements{Shard(0)},
-                                ShardingShapes::chunk(), Extents{9, 3});
+                                ShardingShapes::chunk(), Lengths{9, 3});
     EXPECT_EQ(x.spec()->layout(), ShardLayout::chunk({world.size}, {Shard(0)}, {9, 3}));
-    std::vector<Extents> shapes(static_cast<size_t>(world.size), Extents{0, 3});
+    std::vector<Lengths> shapes(static_cast<size_t>(world.size), Lengths{0, 3});
     shapes[0] = {9, 3};
     const ShardTensor y = ShardTensor::from_local(rows.whole, mesh, Placements{Shard(0)},
                                                   ShardingShapes::given({{0, shapes}}));
@@ -480,12 +480,12 @@ void refuse_wrong_calls(const JoinedWorld& world) {
       },
       "stays on one mesh");
   const auto from = [&](const at::Tensor& local, const Placements& placements,
-                        const std::optional<Extents>& shape = std::nullopt) {
+                        const std::optional<Lengths>& shape = std::nullopt) {
     return ShardTensor::from_local(local, mesh, placements, ShardingShapes::infer(), shape);
   };
   refuses([&] { from(at::ones({2, 3}), {Shard(2)}); }, "out of range");
   refuses([&] { from(at::ones({2, 3}), {Shard(0), Shard(1)}); }, "axes");
-  refuses([&] { from(at::ones({2, 3}), {Shard(0)}, Extents{2, 3}); }, "is said to be [2, 3]");
+  refuses([&] { from(at::ones({2, 3}), {Shard(0)}, Lengths{2, 3}); }, "is said to be [2, 3]");
   refuses([&] { from(at::ones({2, 3}, first ? at::kFloat : at::kDouble), {Shard(0)}); }, "dtype");
   refuses(
       [&] {
@@ -517,7 +517,7 @@ void refuse_wrong_calls(const JoinedWorld& world) {
       "it is a ShardTensor");
   refuses(
       [&] {
-        from(at::ones({2, 3}), {Shard(1)}, first ? std::optional<Extents>({2, 3}) : std::nullopt);
+        from(at::ones({2, 3}), {Shard(1)}, first ? std::optional<Lengths>({2, 3}) : std::nullopt);
       },
       "is said to be [2, 3] at mesh coordinate [0]");
   for (const PartialOp op : {PartialOp::kProduct, PartialOp::kMin, PartialOp::kMax}) {
@@ -539,7 +539,7 @@ void refuse_wrong_calls(const JoinedWorld& world) {
   // Nothing is sent, so each rank says what its own part should be.
   EXPECT_NE(error_of([&] {
               ShardTensor::from_local(at::ones({100, 3}), mesh, Placements{Shard(0)},
-                                      ShardingShapes::chunk(), Extents{9, 3});
+                                      ShardingShapes::chunk(), Lengths{9, 3});
             }).find("the local tensor is [100, 3]"),
             std::string::npos);
   refuses(

@@ -14,10 +14,10 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 // The mesh as one of its ranks has it.
-ShardMesh::Ptr mesh_without_wire(const Extents& shape, int rank) {
+ShardMesh::Ptr mesh_without_wire(const Lengths& shape, int rank) {
   MeshLayout layout{{}, shape, {}};
   int size = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -34,7 +34,7 @@ ShardMesh::Ptr mesh_without_wire(const Extents& shape, int rank) {
   return c10::make_intrusive<ShardMesh>(mesh, axes, LoopbackBackend::make_group(rank, size));
 }
 
-int64_t received(const ShardMesh& mesh) {
+int64_t received_of(const ShardMesh& mesh) {
   int64_t bytes = LoopbackBackend::of(mesh.group()).bytes_received();
   for (int64_t axis = 0; axis < mesh.ndim(); ++axis) {
     bytes += LoopbackBackend::of(mesh.axis_group(axis)).bytes_received();
@@ -52,10 +52,10 @@ int64_t calls(const ShardMesh& mesh) {
 
 TEST(WireBytesTest, EveryRankReceivesTheBytesThatItLacksAndNoOther) {
   Draw draw(11);
-  const std::vector<Extents> shapes = {{2}, {4}, {2, 2}, {3, 2}, {1, 2, 2}, {2, 1, 2}, {2, 2, 2}};
+  const std::vector<Lengths> shapes = {{2}, {4}, {2, 2}, {3, 2}, {1, 2, 2}, {2, 1, 2}, {2, 2, 2}};
   for (int i = 0; i < 200; ++i) {
-    const Extents& mesh_shape = draw.one_of(shapes);
-    Extents shape(static_cast<size_t>(draw.integer(1, 3)));
+    const Lengths& mesh_shape = draw.one_of(shapes);
+    Lengths shape(static_cast<size_t>(draw.integer(1, 3)));
     for (int64_t& extent : shape) extent = draw.extent();
     const ShardLayout from = draw_layout(draw, mesh_shape, shape, false, true);
     const ShardLayout to = draw_layout(draw, mesh_shape, shape, false, true);
@@ -68,8 +68,8 @@ TEST(WireBytesTest, EveryRankReceivesTheBytesThatItLacksAndNoOther) {
       const SpecPtr source = make_spec(mesh, from);
       const SpecPtr target = make_spec(mesh, to);
       redistribute_local(at::ones(source->local_shape()), source, target);
-      EXPECT_EQ(received(*mesh), 4 * lacking_elements(from, to, coordinates[rank]));
-      EXPECT_EQ(received(*mesh), 4 * redistribution_plan(source, target).received_elements());
+      EXPECT_EQ(received_of(*mesh), 4 * lacking_elements(from, to, coordinates[rank]));
+      EXPECT_EQ(received_of(*mesh), 4 * redistribution_plan(source, target).received_elements());
     }
   }
 }
@@ -80,7 +80,7 @@ TEST(WireBytesTest, SummandsOfOtherPiecesAreTheOnlyOnesThatLeave) {
     const SpecPtr summands = make_spec(mesh, ShardLayout::split({4}, {Partial()}, {10, 3}));
     const SpecPtr pieces = target_spec(summands, {Shard(0)});
     redistribute_local(at::ones({10, 3}), summands, pieces);
-    EXPECT_EQ(received(*mesh), 3 * numel(pieces->box()) * 4);
+    EXPECT_EQ(received_of(*mesh), 3 * numel(pieces->box()) * 4);
     EXPECT_EQ(calls(*mesh), 1);
   }
 }
@@ -93,7 +93,7 @@ TEST(WireBytesTest, SummandsThatAllNeedTravelInOneAllReduce) {
                      target_spec(from, {Replicate(), Shard(0)}));
   EXPECT_EQ(LoopbackBackend::of(mesh->axis_group(0)).num_calls(), 1);
   EXPECT_EQ(calls(*mesh), 1);
-  EXPECT_EQ(received(*mesh), 0);
+  EXPECT_EQ(received_of(*mesh), 0);
 }
 
 TEST(WireBytesTest, AMeshOfThreeAxesMovesAlongTheOnesThatChange) {

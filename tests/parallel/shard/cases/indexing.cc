@@ -4,9 +4,9 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
-Extents shape_of(Draw& draw) { return {draw.extent(), draw.extent(), draw.extent()}; }
+Lengths shape_of(Draw& draw) { return {draw.extent(), draw.extent(), draw.extent()}; }
 
 at::Tensor permutation(Draw& draw, int64_t extent) {
   at::Tensor order = at::arange(extent);
@@ -36,7 +36,7 @@ OperatorCase rows(Draw& draw) {
 OperatorCase gather(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t dim = draw.integer(0, 2);
-  Extents shape = x.sizes().vec();
+  Lengths shape = x.sizes().vec();
   shape[static_cast<size_t>(dim)] = draw.extent();
   if (draw.chance(0.3)) {
     int64_t& other = shape[static_cast<size_t>((dim + 1) % 3)];
@@ -77,7 +77,7 @@ OperatorCase embedding(Draw& draw) {
 OperatorCase scatter(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t dim = draw.integer(0, 2);
-  Extents shape = x.sizes().vec();
+  Lengths shape = x.sizes().vec();
   shape[static_cast<size_t>(dim)] = draw.integer(1, x.size(dim));
   if (draw.chance(0.3)) {
     int64_t& other = shape[static_cast<size_t>((dim + 1) % 3)];
@@ -85,7 +85,7 @@ OperatorCase scatter(Draw& draw) {
   }
   const at::Tensor order =
       permutation(draw, x.size(dim)).narrow(0, 0, shape[static_cast<size_t>(dim)]);
-  Extents vector(3, 1);
+  Lengths vector(3, 1);
   vector[static_cast<size_t>(dim)] = order.numel();
   const at::Tensor places = order.view(vector).expand(shape).contiguous();
   return {"scatter",
@@ -102,7 +102,7 @@ OperatorCase scatter(Draw& draw) {
 OperatorCase scatter_add(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t dim = draw.integer(0, 2);
-  Extents shape = x.sizes().vec();
+  Lengths shape = x.sizes().vec();
   shape[static_cast<size_t>(dim)] = draw.integer(1, 9);
   const at::Tensor places = draw.integers(shape, 0, x.size(dim) - 1);
   return {"scatter_add", {places, draw.normal(shape), x}, [=](const Tensors& t) {
@@ -116,7 +116,7 @@ OperatorCase index_rows(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t dim = draw.integer(0, 2);
   const int64_t count = draw.integer(1, x.size(dim));
-  Extents shape = x.sizes().vec();
+  Lengths shape = x.sizes().vec();
   shape[static_cast<size_t>(dim)] = count;
   const at::Tensor unique = permutation(draw, x.size(dim)).narrow(0, 0, count).contiguous();
   OperatorCase drawn{"index_add, index_copy, index_fill",
@@ -161,7 +161,7 @@ OperatorCase advanced(Draw& draw) {
 }
 
 OperatorCase masked(Draw& draw) {
-  const Extents shape = shape_of(draw);
+  const Lengths shape = shape_of(draw);
   return {"masked_select, nonzero",
           {draw.integers(shape, 0, 1), draw.normal(shape)},
           [](const Tensors& t) {

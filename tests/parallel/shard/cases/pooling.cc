@@ -39,10 +39,6 @@ std::string words(const char* name, const Windows& w) {
                      w.stride, w.padding, w.dilation, w.ceil_mode, w.shape);
 }
 
-Tensors both(const std::tuple<at::Tensor, at::Tensor>& results) {
-  return {std::get<0>(results), std::get<1>(results)};
-}
-
 Tensors max_pool(int64_t dims, bool indices, const at::Tensor& x, const Windows& w) {
   if (dims == 1 && indices) {
     return both(

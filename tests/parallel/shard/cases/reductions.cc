@@ -12,10 +12,6 @@ Dims some_dims(Draw& draw) {
   return draw.one_of<Dims>({{0}, {1}, {2}, {0, 1}, {-1, 0}, {0, 1, 2}, {}});
 }
 
-Tensors both(const std::tuple<at::Tensor, at::Tensor>& results) {
-  return {std::get<0>(results), std::get<1>(results)};
-}
-
 OperatorCase sums(Draw& draw, const at::Tensor& x, bool keepdim, const Dims& dims) {
   const int64_t dim = draw.integer(-3, 2);
   return {"sum, mean, nansum, prod, logsumexp", {x}, [=](const Tensors& t) {

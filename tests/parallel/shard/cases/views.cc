@@ -8,25 +8,25 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 using Call = std::function<Tensors(const Tensors&)>;
 
-Extents shape_of(Draw& draw, int64_t ndim) {
-  Extents shape;
+Lengths shape_of(Draw& draw, int64_t ndim) {
+  Lengths shape;
   for (int64_t i = 0; i < ndim; ++i) shape.push_back(draw.chance(0.15) ? 1 : draw.extent());
   return shape;
 }
 
 // The same elements, dimensions taken apart and put together anyhow.
 OperatorCase reshape(Draw& draw) {
-  Extents parts;
+  Lengths parts;
   const int64_t count = draw.integer(1, 5);
   for (int64_t i = 0; i < count; ++i) {
     parts.push_back(draw.one_of<int64_t>({1, 2, 2, 3, 4, 4, 5, 6, 8}));
   }
   if (draw.chance(0.05)) parts[0] = 0;
   const auto grouped = [&] {
-    Extents shape;
+    Lengths shape;
     for (const int64_t part : parts) {
       if (!shape.empty() && draw.chance(0.5)) {
         shape.back() *= part;
@@ -37,8 +37,8 @@ OperatorCase reshape(Draw& draw) {
     if (draw.chance(0.2)) shape.insert(shape.begin() + draw.integer(0, 1), 1);
     return shape;
   };
-  const Extents from = grouped();
-  const Extents to = grouped();
+  const Lengths from = grouped();
+  const Lengths to = grouped();
   const bool turned = draw.chance(0.3);
   return {"reshape",
           {draw.normal(from)},
@@ -63,8 +63,8 @@ OperatorCase heads(Draw& draw) {
 }
 
 OperatorCase order(Draw& draw) {
-  const Extents shape = shape_of(draw, 3);
-  const auto dims = draw.one_of<Extents>({{0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {-1, 1, 0}});
+  const Lengths shape = shape_of(draw, 3);
+  const auto dims = draw.one_of<Lengths>({{0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {-1, 1, 0}});
   return {"permute, transpose, t, unsqueeze",
           {draw.normal(shape), draw.normal(shape_of(draw, 2))},
           [=](const Tensors& x) {
@@ -77,22 +77,22 @@ OperatorCase order(Draw& draw) {
 }
 
 OperatorCase squeezed(Draw& draw) {
-  Extents shape = shape_of(draw, 3);
+  Lengths shape = shape_of(draw, 3);
   shape[static_cast<size_t>(draw.integer(0, 2))] = 1;
   return {"squeeze",
           {draw.normal(shape)},
           [](const Tensors& x) {
-            return Tensors{x[0].squeeze(), x[0].squeeze(0), x[0].squeeze(Extents{0, -1}),
+            return Tensors{x[0].squeeze(), x[0].squeeze(0), x[0].squeeze(Lengths{0, -1}),
                            x[0].squeeze(1).unsqueeze(1)};
           },
           Equality::kBits};
 }
 
 OperatorCase expanded(Draw& draw) {
-  Extents shape = shape_of(draw, 2);
+  Lengths shape = shape_of(draw, 2);
   const int64_t dim = draw.integer(0, 1);
   shape[static_cast<size_t>(dim)] = 1;
-  Extents wider = shape;
+  Lengths wider = shape;
   wider[static_cast<size_t>(dim)] = draw.extent();
   wider.insert(wider.begin(), draw.integer(1, 3));
   return {"expand", {draw.normal(shape), draw.normal(wider)}, [=](const Tensors& x) {
@@ -143,7 +143,7 @@ OperatorCase parts(Draw& draw) {
                 for (const at::Tensor& piece : at::unsafe_split(t[0], size, dim)) {
                   all.push_back(piece * 3);
                 }
-                const Extents sizes = {start, extent - start};
+                const Lengths sizes = {start, extent - start};
                 for (const at::Tensor& piece : at::unsafe_split_with_sizes(t[0], sizes, dim)) {
                   all.push_back(piece * 4);
                 }
@@ -171,7 +171,7 @@ OperatorCase diagonal(Draw& draw) {
 }
 
 OperatorCase complex(Draw& draw) {
-  const Extents shape = shape_of(draw, 2);
+  const Lengths shape = shape_of(draw, 2);
   return {
       "complex", {draw.normal(shape)}, [](const Tensors& x) {
         const at::Tensor pair = at::arange(1, 3, at::kDouble);
@@ -238,7 +238,7 @@ OperatorCase windows(Draw& draw) {
 
 // The metadata of a tensor of its own changes; bits are seen as integers.
 OperatorCase same_memory(Draw& draw) {
-  const Extents shape = shape_of(draw, 2);
+  const Lengths shape = shape_of(draw, 2);
   return {
       "unsqueeze_, squeeze_, transpose_, view.dtype", {draw.normal(shape)}, [](const Tensors& t) {
         at::Tensor y = t[0] * 1;

@@ -7,18 +7,18 @@
 namespace meshrun {
 namespace {
 
-using Extents = std::vector<int64_t>;
+using Lengths = std::vector<int64_t>;
 
 constexpr int kRow = 0;
 constexpr int kColumn = 1;
 constexpr int kInner = 2;
 
-ShardLayout layout(const Extents& mesh, const Placements& placements, const Extents& shape) {
+ShardLayout layout(const Lengths& mesh, const Placements& placements, const Lengths& shape) {
   return ShardLayout::split(mesh, placements, shape);
 }
 
 // A matrix product of two operands.
-ContractionLayout product(const Extents& mesh, const ShardLayout& a, const ShardLayout& b) {
+ContractionLayout product(const Lengths& mesh, const ShardLayout& a, const ShardLayout& b) {
   return contraction(
       mesh, {{&a, a.global_shape(), {kRow, kInner}}, {&b, b.global_shape(), {kInner, kColumn}}},
       {kRow, kColumn});
