@@ -16,6 +16,7 @@
 
 #include "ATen/Parallel.h"
 #include "c10/core/GradMode.h"
+#include "parallel/collectives/output_memory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "tests/bench/collectives/contender.h"
 #include "tests/bench/collectives/measure.h"
@@ -32,6 +33,7 @@ struct Options {
   std::string dtype = "float32";
   bool even_only = false;
   bool first_dim_only = false;
+  bool shared_input = false;
   std::vector<std::string> contenders;
 };
 
@@ -77,7 +79,11 @@ bool run(const Options& options, int rank, int size) {
       for (const bool skewed : {false, true}) {
         if (skewed && (options.even_only || operation == "all_reduce")) continue;
         for (const int64_t bytes : options.bytes) {
-          const Problem problem({operation, bytes, skewed, last_dim}, rank, size, dtype);
+          Problem problem({operation, bytes, skewed, last_dim}, rank, size, dtype);
+          if (options.shared_input && problem.input.numel() > 0) {
+            problem.input =
+                empty_output(problem.input.sizes(), problem.input.options()).copy_(problem.input);
+          }
           std::vector<Contender> contenders = ours(problem, ucx);
           contenders.push_back(physicsnemo_equivalent(problem, gloo));
           contenders.push_back(raw_gloo(problem, gloo));
@@ -98,6 +104,7 @@ bool run(const Options& options, int rank, int size) {
                                 {"skewed", skewed},
                                 {"dim", last_dim ? "last" : "0"},
                                 {"dtype", options.dtype},
+                                {"shared_input", options.shared_input},
                                 {"bound_bytes", problem.bound_bytes},
                                 {"run_bytes", problem.run_bytes()},
                                 {"own_bytes", most_own_bytes(problem)},
@@ -141,6 +148,7 @@ int main_of(int argc, char** argv) {
   app.add_option("--only", options.contenders, "These contenders only")->delimiter(',');
   app.add_flag("--even", options.even_only, "Equal pieces only");
   app.add_flag("--dim-0", options.first_dim_only, "Pieces along dim 0 only");
+  app.add_flag("--shared-input", options.shared_input, "What is read lies in the shared heap");
   CLI11_PARSE(app, argc, argv);
   // Memory is kept, so that nobody pays for the kernel's pages in each call.
   mallopt(M_MMAP_MAX, 0);

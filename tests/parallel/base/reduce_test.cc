@@ -199,6 +199,22 @@ TEST(ReduceTest, NaNWins) {
   }
 }
 
+TEST(ReduceTest, TheLeastAndTheGreatestOfHalvesAreTheSameHoweverSumsAreRounded) {
+  std::vector<std::vector<uint16_t>> sources(3, std::vector<uint16_t>(65536));
+  for (size_t i = 0; i < 65536; ++i) {
+    sources[0][i] = static_cast<uint16_t>(i);
+    sources[1][i] = static_cast<uint16_t>(40503 * i);
+    sources[2][i] = static_cast<uint16_t>(~i);
+  }
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const ReductionOp op : {ReductionOp::kMin, ReductionOp::kMax}) {
+      const auto wide = reduced(sources, {op, dtype, Accumulate::kWide});
+      EXPECT_EQ(reduced(sources, {op, dtype, Accumulate::kNative}), wide);
+      EXPECT_EQ(reduced(sources, {op, dtype, Accumulate::kWideInLevels}), wide);
+    }
+  }
+}
+
 TEST(ReduceTest, Bf16RoundsOnce) {
   // 256 + 1 + 1: bf16 has 8 bits, so each single addition of 1 would round back to 256.
   const uint16_t big = 0x4380, one = 0x3f80;

@@ -46,7 +46,7 @@ struct LargeSums {
     config.name = "world";
     config.rank = rank;
     config.size = size;
-    config.least_offered = 64;
+    config.least_offered = config.least_lent = 64;
     std::shared_ptr<Group> group;
     if (auto error = engine->join(config, std::make_unique<BoardBook>(board), &group)) {
       return *error;

@@ -1,7 +1,10 @@
 #include "parallel/comm/ucx/engine/execution/offers.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "parallel/comm/ucx/engine/protocol/offer_message.h"
@@ -149,7 +152,8 @@ class LentSourceTest : public ::testing::Test {
  protected:
   static constexpr int64_t kBytes = 1000;
 
-  LentSourceTest() {
+  explicit LentSourceTest(const MemoryNetwork::Options& how = options(/*seed=*/1))
+      : ranks_(2, how) {
     ranks_.add_world();
     source_ = static_cast<std::byte*>(ranks_.heap(1)->allocate(4 * kBytes));
     for (int64_t i = 0; i < 4 * kBytes; ++i) source_[i] = static_cast<std::byte>(i % 251 + 1);
@@ -199,17 +203,22 @@ class LentSourceTest : public ::testing::Test {
     ranks_.executor(0).found(1, 1, record, "");
   }
 
-  Simulation ranks_{2, options(/*seed=*/1)};
+  Simulation ranks_;
   std::byte* source_ = nullptr;
   Bytes received_ = bytes(4 * kBytes, 0);
   std::weak_ptr<void> watched_;
 };
 
 TEST_F(LentSourceTest, TheReceiverReadsWhereTheBytesLie) {
+  barrier(ranks_);
+  ranks_.settle();
+  // Of which the other half is this call's header.
+  const int64_t sent_before = 2 * counters(1).sent_bytes;
   const auto received = receive(), sent = send();
   ranks_.settle();
   expect_right(sent, received);
   EXPECT_EQ(counters(1).lent_bytes, kBytes);
+  EXPECT_EQ(counters(1).sent_bytes, sent_before + kBytes);
   EXPECT_EQ(counters(1).pushed_bytes + counters(0).copied_bytes + counters(1).copied_bytes, 0);
 }
 
@@ -263,7 +272,7 @@ TEST(OffersTest, AMessageOfTheSizeOfTheWordIsAMessage) {
   step.peer = 1;
   step.offers = OfferRule::kFetched;
   GroupConfig with = *group_of_three()->config;
-  with.least_offered = 8;
+  with.least_lent = 8;
   MemberGroup small(with, 7);
   small.members[1].shares = true;
   step.to.bytes = sizeof(OfferMessage);
@@ -293,6 +302,137 @@ TEST_F(LentSourceTest, OfAFailedSenderIsKeptUntilTheReceiverReadsNoMore) {
   EXPECT_FALSE(is_kept());
 }
 
+TEST_F(LentSourceTest, RowsThatCannotBeReachedAreStagedAndSent) {
+  hide_the_heap();
+  constexpr Layout kRows{7, 90, 120}, kOtherRows{10, 63, 100};
+  const auto received = run(0, kOtherRows, received_.data(), 130, 400);
+  const auto sent = run(1, kRows, source_, 130, 400);
+  ranks_.settle();
+  ASSERT_TRUE(received->is_done() && !received->failure() && sent->is_done() && !sent->failure());
+  Bytes expected(400), found(400);
+  pack(ConstStridedSpan(source_, kRows), 130, expected);
+  pack(ConstStridedSpan(received_.data(), kOtherRows), 130, found);
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(counters(1).lent_bytes, 0);
+}
+
+TEST_F(LentSourceTest, AReadIsBrokenOffAfterARound) {
+  constexpr Layout kRows{9000, 200, 256};
+  constexpr int64_t kOffset = 130, kPart = 3 * StepScheduler::kRoundBytes + 5;
+  auto* const from = static_cast<std::byte*>(ranks_.heap(1)->allocate(kRows.extent()));
+  for (int64_t i = 0; i < kRows.extent(); ++i) from[i] = static_cast<std::byte>(i % 251 + 1);
+  const Layout packed{1, kOffset + kPart, kOffset + kPart};
+  Bytes to(kOffset + kPart);
+  const auto received = run(0, packed, to.data(), kOffset, kPart, false);
+  const auto sent = run(1, kRows, from, kOffset, kPart);
+  ranks_.settle();
+  ASSERT_TRUE(received->is_done() && !received->failure() && sent->is_done() && !sent->failure());
+  Bytes expected(kPart);
+  pack(ConstStridedSpan(from, kRows), kOffset, expected);
+  EXPECT_EQ(Bytes(to.begin() + kOffset, to.end()), expected);
+  EXPECT_EQ(counters(1).lent_bytes, kPart);
+}
+
+TEST_F(LentSourceTest, AReceiverThatFailsInTheMiddleReadsNoMore) {
+  constexpr int64_t kLong = 4 * StepScheduler::kRoundBytes;
+  auto* const from = static_cast<std::byte*>(ranks_.heap(1)->allocate(kLong));
+  std::fill(from, from + kLong, std::byte{7});
+  Bytes to(kLong);
+  const auto received = run(0, {1, kLong, kLong}, to.data(), 0, kLong, false);
+  const auto sent = run(1, {1, kLong, kLong}, from, 0, kLong, false);
+  for (int rounds = 0; rounds < 1000 && to[0] == std::byte{0}; ++rounds) ranks_.step();
+  ASSERT_EQ(to[0], std::byte{7});
+  ASSERT_EQ(to[kLong - 1], std::byte{0});
+  ranks_.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+  ranks_.executor(0).take();
+  const Bytes then = to;
+  ranks_.settle();
+  EXPECT_TRUE(received->failure() && sent->is_done() && sent->failure());
+  EXPECT_EQ(to, then);
+  EXPECT_FALSE(is_kept());
+}
+
+// What rank 0 says does not leave while rank 1 sleeps.
+class HeldUpAnswerTest : public LentSourceTest {
+ protected:
+  static MemoryNetwork::Options full() {
+    MemoryNetwork::Options full = options(/*seed=*/1);
+    full.fifo_slots = 0;
+    return full;
+  }
+  HeldUpAnswerTest() : LentSourceTest(full()) {}
+  void read() {
+    received = receive();
+    ranks_.settle();
+    ranks_.asleep = {0};
+    sent = send();
+    ranks_.settle();
+    ranks_.asleep = {1};
+    ranks_.settle();
+    ASSERT_EQ(received_[kBytes - 1], source_[kBytes - 1]);
+    ASSERT_FALSE(sent->is_done());
+  }
+  Simulation::Handle received, sent;
+};
+
+TEST_F(HeldUpAnswerTest, IsSentWhenTheSenderWakes) {
+  ASSERT_NO_FATAL_FAILURE(read());
+  ranks_.asleep = {};
+  ranks_.settle();
+  expect_right(sent, received);
+}
+
+TEST_F(HeldUpAnswerTest, ADeadSenderDoesNotHoldWhoHasRead) {
+  ASSERT_NO_FATAL_FAILURE(read());
+  ranks_.kill(1);
+  ranks_.tell(PeerLost{1, "killed by SIGKILL"});
+  ranks_.pass(std::chrono::seconds(1));
+  EXPECT_TRUE(received->is_done());
+}
+
+TEST(OffersTest, AnAnswerThatComesWithTheFailureReturnsTheMemory) {
+  for (const uint64_t seed : {1, 2, 8, 13, 16, 17, 22}) {
+    MemoryNetwork::Options how = options(seed);
+    how.deliveries_per_progress = 4;
+    Simulation ranks(2, how);
+    ranks.add_world();
+    ASSERT_NE(ranks.heap(1), nullptr) << seed;
+    auto* const memory = static_cast<std::byte*>(ranks.heap(1)->allocate(1000));
+    Bytes to(1000);
+    auto watched = std::make_shared<int>(1);
+    const std::weak_ptr<int> kept = watched;
+    const auto run = [&](int rank) {
+      ScheduleBuilder builder(2);
+      builder.set_offers(OfferRule::kFetched);
+      OperationSpec spec = barrier_spec();
+      if (rank == 1) {
+        builder.send(0, {Space::kInput, 0, 0, 1000});
+        spec.inputs = {contiguous(memory, 1000)};
+        spec.keep_alive = std::move(watched);
+      } else {
+        builder.receive(1, {Space::kOutput, 0, 0, 1000});
+        spec.outputs = {contiguous(to.data(), 1000)};
+      }
+      spec.schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+      return ranks.submit(rank, "world", std::move(spec));
+    };
+    const auto received = run(0);
+    ranks.settle();
+    ranks.asleep = {0};
+    const auto sent = run(1);
+    ranks.settle();
+    ranks.asleep = {1};
+    ranks.settle();
+    ASSERT_TRUE(received->is_done()) << seed;
+    ranks.executor(0).abort(1, {FailureKind::kAborted, "aborted", {0}});
+    ranks.executor(0).take();
+    ranks.asleep = {};
+    ranks.settle();
+    EXPECT_TRUE(sent->is_done()) << seed;
+    EXPECT_TRUE(kept.expired()) << seed;
+  }
+}
+
 // A receiver of two long messages, whose memory is in its heap.
 class OffersAloneTest : public ::testing::Test {
  protected:
@@ -300,8 +440,9 @@ class OffersAloneTest : public ::testing::Test {
     for (Member& member : group_->members) member.shares = true;
     memory_ = static_cast<std::byte*>(heap_->allocate(2 * kBytes));
   }
-  OperationPtr receive() {
+  OperationPtr receive(OfferRule rule = OfferRule::kLarge) {
     ScheduleBuilder builder(3);
+    builder.set_offers(rule);
     for (const int64_t at : {int64_t{0}, kBytes})
       builder.receive(1, {Space::kOutput, 0, at, kBytes});
     OperationSpec spec;
@@ -349,6 +490,22 @@ TEST_F(OffersAloneTest, OffersAreMadeOnceAndMemoryIsLentUntilTheMessageIsDone) {
   EXPECT_TRUE(operation->give_back(1));
   EXPECT_FALSE(operation->has_lent());
   EXPECT_FALSE(operation->give_back(1)) << "nothing is left";
+}
+
+TEST_F(OffersAloneTest, AWordOfAnEarlierOperationIsNoSourceOfThisOne) {
+  const OperationPtr operation = receive(OfferRule::kFetched);
+  offers_.prepare(*operation);
+  OfferMessage word;
+  word.bytes = kBytes;
+  word.offset = 0;
+  for (const auto& [sequence, expected] :
+       {std::pair{operation->sequence() - 1, Offers::Source::kStale},
+        std::pair{operation->sequence(), Offers::Source::kOutOfReach}}) {
+    word.sequence = sequence;
+    std::memcpy(memory_, &word, sizeof(word));
+    EXPECT_EQ(offers_.find_source(*operation, 0), expected);
+    EXPECT_FALSE(operation->has_lent());
+  }
 }
 
 TEST_F(OffersAloneTest, ShortMessagesAreNotOffered) {

@@ -105,7 +105,7 @@ class Simulation {
       config.size = static_cast<int>(members.size());
       config.world_ranks = members;
       config.check_headers = check_headers;
-      config.least_offered = 64;
+      config.least_offered = config.least_lent = 64;
       group.numbers.push_back(executor(members[rank]).add_group(config));
     }
   }

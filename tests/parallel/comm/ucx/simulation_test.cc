@@ -38,7 +38,8 @@ class Running {
         group_(std::move(group)),
         handles_(size),
         memory_(size),
-        shared_(size) {}
+        shared_(size),
+        sources_(size) {}
 
   void submit(Simulation& ranks, int group_rank, seconds timeout = std::chrono::hours(1)) {
     const std::vector<int>& members = ranks.members(group_);
@@ -50,12 +51,22 @@ class Running {
     spec.timeout = timeout;
     if (SharedHeap* const heap = ranks.heap(members[group_rank])) {
       if (ranks.draw(4) > 0) move_outputs(spec, *heap, shared_[group_rank]);
-      if (ranks.draw(2) > 0) move_inputs(spec, *heap);
+      if (ranks.draw(2) > 0) move_inputs(spec, *heap, sources_[group_rank]);
     }
     handles_[group_rank] = ranks.submit(members[group_rank], group_, std::move(spec));
   }
   void submit_all(Simulation& ranks) {
     for (size_t rank = 0; rank < handles_.size(); ++rank) submit(ranks, static_cast<int>(rank));
+  }
+
+  // A source is its caller's again when the call is done there: another value must reach nobody.
+  void overwrite_sources() {
+    for (size_t rank = 0; rank < handles_.size(); ++rank) {
+      if (!handles_[rank] || !handles_[rank]->is_done()) continue;
+      for (const StridedSpan& source : std::exchange(sources_[rank], {})) {
+        std::memset(source.data, 0xdd, static_cast<size_t>(source.layout.bytes()));
+      }
+    }
   }
 
   const Operation& operator[](int group_rank) const { return *handles_[group_rank]; }
@@ -95,7 +106,8 @@ class Running {
   }
 
   // To where peers can read.
-  static void move_inputs(OperationSpec& spec, SharedHeap& heap) {
+  static void move_inputs(OperationSpec& spec, SharedHeap& heap,
+                          std::vector<StridedSpan>& sources) {
     for (ConstStridedSpan& input : spec.inputs) {
       const auto bytes = static_cast<size_t>(input.layout.extent());
       if (bytes == 0 || heap.offset_of(input.data, bytes)) continue;
@@ -106,6 +118,7 @@ class Running {
       ASSERT_NE(block, nullptr);
       std::memcpy(block, input.data, bytes);
       input.data = block;
+      sources.push_back(contiguous(block, static_cast<int64_t>(bytes)));
     }
   }
 
@@ -114,6 +127,7 @@ class Running {
   std::vector<Simulation::Handle> handles_;
   std::vector<CallMemory> memory_;
   std::vector<Shared> shared_;  // by rank: instead of its outputs
+  std::vector<std::vector<StridedSpan>> sources_;
 };
 
 Running all_reduce(int ranks, uint64_t seed, int64_t count = 100) {
@@ -188,6 +202,12 @@ void run_program(uint64_t seed, int calls) {
     return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
   };
 
+  const auto step = [&] {
+    const bool has_moved = ranks.step();
+    for (Entry& entry : program) entry.call.overwrite_sources();
+    return has_moved;
+  };
+
   std::vector<size_t> next(size), next_send(size), next_receive(size);
   for (bool is_submitting = true; is_submitting;) {
     is_submitting = false;
@@ -220,7 +240,9 @@ void run_program(uint64_t seed, int calls) {
       }
     }
     ranks.clock.Advance(milliseconds(random() % 300));
-    if (random() % 2) ranks.step();
+    if (random() % 2) step();
+  }
+  while (step()) {
   }
   ranks.settle();
   for (const Entry& entry : program) ASSERT_NO_FATAL_FAILURE(entry.call.expect_right());

@@ -293,29 +293,40 @@ TEST_F(KeptTest, WhatIsLeftIsFreedWhenTheTransportIsClosed) {
   EXPECT_TRUE(watched_.expired());
 }
 
-// Its connection broke, so no request is open; the sender may be about to write all the same.
+// Its connection broke, so no request is open; the other end may be about to write, or be reading, all
+// the same.
 TEST_F(KeptTest, LentMemoryIsKeptThoughNoRequestIsOpen) {
-  ScheduleBuilder builder(3);
-  builder.receive(1, {Space::kOutput, 0, 0, 8});
-  auto memory = std::make_shared<int>(1);
-  watched_ = memory;
-  OperationPtr operation = add_collective(*group_, {}, OperationState::kFailed);
-  operation->schedule = std::make_shared<const Schedule>(std::move(builder).finish());
-  operation->spec.keep_alive = std::move(memory);
-  operation->steps.resize(1);
-  operation->steps[0].phase = StepState::kBroken;
-  operation->offers.resize(1);
-  operation->offers[0].message.offset = 4096;
-  ASSERT_TRUE(operation->has_lent());
-  zombies_.add(operation);
-  EXPECT_TRUE(actions_.empty());
-  zombies_.give_back(group_->number, 2);
-  zombies_.give_back(group_->number + 1, 1);
-  EXPECT_TRUE(actions_.empty()) << "others say that they write no more";
-  zombies_.give_back(group_->number, 1);
-  group_->remove(std::exchange(operation, nullptr));
-  actions_ = {};
-  EXPECT_TRUE(watched_.expired());
+  for (const bool is_source : {false, true}) {
+    ScheduleBuilder builder(3);
+    if (is_source) {
+      builder.send(1, {Space::kInput, 0, 0, 8});
+    } else {
+      builder.receive(1, {Space::kOutput, 0, 0, 8});
+    }
+    auto memory = std::make_shared<int>(1);
+    watched_ = memory;
+    OperationPtr operation = add_collective(*group_, {}, OperationState::kFailed);
+    operation->schedule = std::make_shared<const Schedule>(std::move(builder).finish());
+    operation->spec.keep_alive = std::move(memory);
+    operation->steps.resize(1);
+    operation->steps[0].phase = StepState::kBroken;
+    operation->offers.resize(1);
+    if (is_source) {
+      operation->offers[0].is_source = true;
+    } else {
+      operation->offers[0].message.offset = 4096;
+    }
+    ASSERT_TRUE(operation->has_lent());
+    zombies_.add(operation);
+    EXPECT_TRUE(actions_.empty());
+    zombies_.give_back(group_->number, 2);
+    zombies_.give_back(group_->number + 1, 1);
+    EXPECT_TRUE(actions_.empty()) << "others say that they are through";
+    zombies_.give_back(group_->number, 1);
+    group_->remove(std::exchange(operation, nullptr));
+    actions_ = {};
+    EXPECT_TRUE(watched_.expired());
+  }
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::function<void(const std::string& json)> dump = nullptr;
     uint64_t host = this_host();
     double cores = os::UsableCores(os::FindCpuQuota());
-    // Where peers on this host may write; outlives the engine. Null: nowhere.
+    // Where peers on this host may write and read; outlives the engine. Null: nowhere.
     SharedHeap* heap = nullptr;
   };
 

@@ -7,7 +7,7 @@
 //   Connections     addresses of members, connections, memory of processes on this host
 //   HeaderRounds    whether all ranks mean the same operation
 //   StepScheduler   steps of schedules: messages, copies, sums
-//   Offers          memory of a receiver that a sender writes to
+//   Offers          memory of one end of a message that the other one writes to or reads
 //   Requests        messages of operations on the transport, and their cancelling
 //   ScratchPool     memory that schedules stage in
 //   ControlChannel  messages beside the operations: failures, and questions at a timeout
@@ -33,7 +33,7 @@
 //   abort            all of the group's operations fail, the group with them
 // A group that fails here tells the members it is connected to, once (control_channel.h). A member
 // that hears of it fails the group with the same sentence and passes it on. Receives are cancelled;
-// what cannot be, and the memory that peers may write to, is kept (zombies.h).
+// what cannot be, and the memory that peers may write to or read, is kept (zombies.h).
 #pragma once
 
 #include <cstdint>
@@ -136,7 +136,7 @@ class Executor : private StepScheduler::Listener {
   Transport& transport() { return *transport_; }
 
   // Fails everything (kAborted) and closes the transport. Memory is free afterwards, except what
-  // peers may still write to, which is kept for ever. Only take() may follow, and what reads.
+  // peers may still write to or read, which is kept for ever. Only take() may follow, and what reads.
   void close(const std::string& reason);
 
  private:

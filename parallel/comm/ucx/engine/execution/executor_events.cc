@@ -67,7 +67,7 @@ void Executor::control_received(const ControlMessage& message) {
   if (g == nullptr || message.sender >= g->config->size) return;
   switch (head.type) {
     case ControlHead::kFailure:
-      g->members[message.sender].writes_no_more = true;
+      g->members[message.sender].touches_no_more = true;
       if (message.failure) fail_group(*g, *message.failure);
       break;
     case ControlHead::kQuestion:

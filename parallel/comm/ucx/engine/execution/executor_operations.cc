@@ -142,7 +142,7 @@ void Executor::end_operation(RunningOperation& operation, std::optional<Failure>
   if (operation.drive == Drive::kThread) --unfinished_for_thread_;
   steps_.forget(operation);
   for (size_t rank = 0; rank < g.members.size() && operation.has_lent(); ++rank) {
-    if (g.members[rank].writes_no_more) operation.give_back(static_cast<int>(rank));
+    if (g.members[rank].touches_no_more) operation.give_back(static_cast<int>(rank));
   }
   zombies_.add(self);
   operation.end(std::move(failure), source);

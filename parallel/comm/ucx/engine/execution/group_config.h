@@ -22,6 +22,8 @@ struct GroupConfig {
   bool check_headers = true;
   // Equal on all ranks: shorter messages are not worth an offer of memory (shared_heap.h).
   int64_t least_offered = 4 << 10;
+  // Nor is it worth lending a source for them: they leave the sender without waiting for receivers.
+  int64_t least_lent = 8 << 10;
 };
 
 // What one rank copied and sent: gates of the benchmarks, and metrics.

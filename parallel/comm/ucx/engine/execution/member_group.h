@@ -34,7 +34,7 @@ struct Member {
   uint64_t last_called = 0;         // the highest collective that a header of it has told of
   bool shares = false;              // it may offer memory, and is offered some
   PeerHeap* heap = nullptr;         // where that can be reached
-  bool writes_no_more = false;      // its group has failed
+  bool touches_no_more = false;     // its group has failed
   std::optional<SteadyNanos> left;  // when it said that it takes no part any more
   uint64_t asks_about = 0;  // its question, to be answered when its address is known; 0: none
 };

@@ -33,7 +33,7 @@ bool Offers::may_be_read(const MemberGroup& g, const Step& step) {
   return step.peer >= 0 && step.offers == OfferRule::kFetched && g.members[step.peer].shares &&
          g.config->check_headers &&
          std::max(step.from.bytes, step.to.bytes) >=
-             std::max(g.config->least_offered, kMessageBytes + 1);
+             std::max(g.config->least_lent, kMessageBytes + 1);
 }
 
 void Offers::prepare(RunningOperation& operation) {
@@ -52,7 +52,7 @@ void Offers::prepare(RunningOperation& operation) {
 void Offers::exchange(RunningOperation& operation, StepId id) {
   Offer& offer = operation.offers[id];
   if (offer.state != Offer::kUnasked) return;
-  operation.is_send(id) ? await(operation, id, offer.request) : make(operation, id);
+  operation.is_send(id) ? await(operation, id) : make(operation, id);
 }
 
 OfferMessage Offers::describe(const RunningOperation& operation, const ConstStridedSpan& piece,
@@ -66,7 +66,8 @@ OfferMessage Offers::describe(const RunningOperation& operation, const ConstStri
     message.offset =
         heap_->offset_of(begin, static_cast<size_t>(rows->extent())).value_or(OfferMessage::kNone);
   }
-  // Several ranks would write to each cache line of shorter rows.
+  // Several ranks would write to each cache line of shorter rows, and who reads them one by one is no
+  // faster than who packs them.
   if (message.row_bytes > 0 && message.row_bytes < kCacheLine) message.offset = OfferMessage::kNone;
   return message;
 }
@@ -81,24 +82,32 @@ void Offers::make(RunningOperation& operation, StepId id) {
   }
   offer.borrower = operation.group->members[step.peer].heap;
   offer.state = Offer::kKnown;
-  say(operation, id);
+  // The receive that it is for has not ended, so nothing comes of this, done or not: the sender
+  // misses an offer that is lost.
+  static_cast<void>(say(operation, id));
 }
 
-void Offers::say(RunningOperation& operation, StepId id) {
-  const MemberGroup& g = *operation.group;
-  const Step& step = operation.step(id);
+bool Offers::say(RunningOperation& operation, StepId id, Tag tag,
+                 std::span<const std::byte> words) {
   Offer& offer = operation.offers[id];
   offer.request.step = kOfferSend | id;
-  // A sender that misses this still waits for it, and its operation ends as one of a lost rank.
-  static_cast<void>(requests_.send(
-      operation, step.peer,
-      offer_tag(g.members[step.peer].group, g.config->rank, operation.sequence(), step.message),
-      std::as_bytes(std::span(&offer.message, 1)), offer.request));
+  offer.is_sending = !requests_.send(operation, operation.step(id).peer, tag, words, offer.request);
+  return offer.is_sending || offer.request.status != MessageStatus::kFailed;
 }
 
-void Offers::await(RunningOperation& operation, StepId id, Request& request) {
+bool Offers::say(RunningOperation& operation, StepId id) {
+  const MemberGroup& g = *operation.group;
+  const Step& step = operation.step(id);
+  return say(
+      operation, id,
+      offer_tag(g.members[step.peer].group, g.config->rank, operation.sequence(), step.message),
+      std::as_bytes(std::span(&operation.offers[id].message, 1)));
+}
+
+void Offers::await(RunningOperation& operation, StepId id) {
   const Step& step = operation.step(id);
   Offer& offer = operation.offers[id];
+  Request& request = operation.awaited(id);
   offer.state = Offer::kUnderWay;
   request.step = kOfferReceive | id;
   requests_.receive(
@@ -110,23 +119,24 @@ bool Offers::received(RunningOperation& operation, const Request& request) {
   const StepId id = request.step & kStepMask;
   const Step& step = operation.step(id);
   Offer& offer = operation.offers[id];
-  offer.state = Offer::kKnown;
   if (operation.explaining || request.status == MessageStatus::kCancelled) return false;
   const bool is_whole = request.status == MessageStatus::kOk && request.bytes == kMessageBytes;
   // Of an operation that this rank has left behind.
   if (is_whole && offer.message.sequence < operation.sequence()) {
-    await(operation, id, offer.is_source ? operation.steps[id].request : offer.request);
+    await(operation, id);
     return false;
   }
-  // On a size mismatch send normally; the receiver reports it.
-  const bool is_understood = is_whole && offer.message.bytes == step.from.bytes;
   if (!offer.is_source) {
-    if (is_understood) offer.there = find(offer.message, operation.group->members[step.peer].heap);
+    // On a size mismatch send normally; the receiver reports it.
+    if (is_whole && offer.message.bytes == step.from.bytes) {
+      offer.there = find(offer.message, operation.group->members[step.peer].heap);
+    }
     return true;
   }
-  offer.is_source = offer.is_returned = is_understood;
-  if (is_understood) {
-    counters_.sent_bytes += step.from.bytes;
+  // Read, or to be sent after all: nothing is lent any more.
+  offer.is_source = offer.is_returned = operation.was_read(id, request);
+  if (offer.is_source) {
+    counters_.sent_bytes += step.from.bytes - kMessageBytes;  // that message is counted
     counters_.lent_bytes += step.from.bytes;
   }
   return true;
@@ -141,18 +151,15 @@ bool Offers::lend_source(RunningOperation& operation, StepId id) {
   if (offer.state == Offer::kKnown) return false;
   const OfferMessage where = describe(operation, operation.piece_to_read(step.from), step.from);
   if (where.offset == OfferMessage::kNone) return false;
+  std::byte* const words = operation.filled.emplace_back(new std::byte[sizeof(where)]).get();
+  std::memcpy(words, &where, sizeof(where));
+  const Tag tag = collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
+                                 operation.sequence(), step.message);
+  // Where this fails, the bytes fail too, which is reported.
+  if (!say(operation, id, tag, {words, sizeof(where)})) return false;
   offer.is_source = true;
   offer.borrower = g.members[step.peer].heap;
-  await(operation, id, operation.steps[id].request);
-  std::byte* const bytes = operation.filled.emplace_back(new std::byte[sizeof(where)]).get();
-  std::memcpy(bytes, &where, sizeof(where));
-  offer.request.step = kOfferSend | id;
-  // As with an offer: a receiver that misses it waits for it.
-  static_cast<void>(
-      requests_.send(operation, step.peer,
-                     collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
-                                    operation.sequence(), step.message),
-                     {bytes, sizeof(where)}, offer.request));
+  await(operation, id);
   return true;
 }
 
@@ -162,23 +169,25 @@ bool Offers::is_source(const RunningOperation& operation, const Request& request
          may_be_read(*operation.group, operation.step(request.step));
 }
 
-bool Offers::find_source(RunningOperation& operation, StepId id) {
+Offers::Source Offers::find_source(RunningOperation& operation, StepId id) {
   const Step& step = operation.step(id);
   OfferMessage& message = operation.offers[id].message;
   std::memcpy(&message, operation.bytes_to_write(operation.receives_in(id)).data(),
               sizeof(message));
-  if (message.sequence == operation.sequence() && message.bytes == step.to.bytes) {
-    operation.offers[id].there = find(message, operation.group->members[step.peer].heap);
-  }
+  const OfferMessage where = message;
   message.offset = OfferMessage::kNone;  // nothing of this rank's is lent
-  return operation.is_read(id);
+  if (where.sequence < operation.sequence()) return Source::kStale;
+  if (where.sequence == operation.sequence() && where.bytes == step.to.bytes) {
+    operation.offers[id].there = find(where, operation.group->members[step.peer].heap);
+  }
+  return operation.is_read(id) ? Source::kHere : Source::kOutOfReach;
 }
 
-void Offers::answer(RunningOperation& operation, StepId id, bool was_read) {
+bool Offers::answer(RunningOperation& operation, StepId id, bool was_read) {
   OfferMessage& message = operation.offers[id].message;
   message.sequence = operation.sequence();
   message.bytes = was_read ? operation.step(id).to.bytes : 0;
-  say(operation, id);
+  return say(operation, id);
 }
 
 }  // namespace meshrun::ucx

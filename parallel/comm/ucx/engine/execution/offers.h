@@ -8,12 +8,16 @@
 //           received() <--OfferMessage-- receiver: answer(): it has read, or cannot: send the bytes
 //
 // Offers travel beside the headers, so that nobody waits for them; those of memory that an earlier
-// step uses come later. A source is lent when its step would be sent, and stays as it is until the
-// answer has come. What is lent and not yet returned is in RunningOperation::is_lent.
+// step uses come later. A source is lent when its step would be sent, and its operation is not done
+// before the answer has come. What is lent and not yet returned is in RunningOperation::is_lent.
 //
 // Threads: under the engine's lock. No errors: where nothing can be lent, or what came is not
 // understood, the message is sent.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 #include "parallel/base/shared_heap.h"
 #include "parallel/comm/ucx/engine/execution/member_group.h"
@@ -38,24 +42,30 @@ class Offers {
   // knows now, and the step may go on. False: there is another one to come, or nothing will be sent.
   bool received(RunningOperation& operation, const Request& request);
 
-  // Whether the sender of the message may lend its source. Alike at both ends: the ranks agree on
-  // sizes, and a message of the size of an OfferMessage is one.
+  // Whether the sender of the message may lend its source. Alike at both ends, which agree on its
+  // size: what comes with the size of an OfferMessage instead is one.
   static bool may_be_read(const MemberGroup& group, const Step& step);
   // Of a step that sends: says where its bytes lie, and awaits the answer. False: they are sent.
   bool lend_source(RunningOperation& operation, StepId id);
   // Of a receive that is done: whether it has brought a source in place of the bytes.
   static bool is_source(const RunningOperation& operation, const Request& request);
-  // The source of such a receive, which is in Offer::there then; false: it cannot be reached.
-  bool find_source(RunningOperation& operation, StepId id);
-  // To the sender of a source: it has been read, or it must be sent.
-  void answer(RunningOperation& operation, StepId id, bool was_read);
+  // Where the source of such a receive lies: in Offer::there, if it can be reached.
+  enum class Source : uint8_t {
+    kHere,
+    kOutOfReach,
+    kStale,  // of an operation that this rank has left behind
+  };
+  Source find_source(RunningOperation& operation, StepId id);
+  // To the sender of a source: it has been read, or it must be sent. False: it failed at once.
+  bool answer(RunningOperation& operation, StepId id, bool was_read);
 
  private:
   void make(RunningOperation& operation, StepId id);
-  // Receives the other end's word into `offer`'s message by `request`.
-  void await(RunningOperation& operation, StepId id, Request& request);
-  // The receiver's word on a step to its sender.
-  void say(RunningOperation& operation, StepId id);
+  void await(RunningOperation& operation, StepId id);
+  // To the other end of the step. False: it failed at once.
+  bool say(RunningOperation& operation, StepId id, Tag tag, std::span<const std::byte> words);
+  // The receiver's word.
+  bool say(RunningOperation& operation, StepId id);
   // Where a region of a piece lies in the heap; no offset: not there.
   OfferMessage describe(const RunningOperation& operation, const ConstStridedSpan& piece,
                         const Region& region) const;

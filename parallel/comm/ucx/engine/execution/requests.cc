@@ -60,9 +60,8 @@ void Requests::cancel_open_receives(RunningOperation& operation) {
 
 void Requests::cancel_open_offers(RunningOperation& operation) {
   for (StepId id = 0; id < operation.offers.size(); ++id) {
-    Offer& offer = operation.offers[id];
-    if (offer.state != Offer::kUnderWay) continue;
-    transport_.cancel(offer.is_source ? operation.steps[id].request : offer.request);
+    if (operation.offers[id].state != Offer::kUnderWay) continue;
+    transport_.cancel(operation.awaited(id));
   }
 }
 

@@ -87,7 +87,9 @@ std::vector<int> RunningOperation::missing_ranks() const {
       }
       for (StepId id = 0; id < steps.size(); ++id) {
         const StepState::Phase phase = steps[id].phase;
-        if (phase == StepState::kPosted || phase == StepState::kBroken) {
+        // What a rank has read it must still be able to say.
+        const bool is_saying = !offers.empty() && offers[id].is_sending;
+        if (phase == StepState::kPosted || phase == StepState::kBroken || is_saying) {
           missing[step(id).peer] = true;
         }
       }

@@ -37,9 +37,10 @@ struct HeaderRound {
 // Of a step: memory of one end that the other one may reach (offers.h).
 struct Offer {
   enum State : uint8_t { kUnasked, kUnderWay, kKnown };
-  Request request;           // for `message`, or for what a sender says of its source
-  OfferMessage message;      // what the receiver says, also that it has read
-  State state = kUnasked;    // kKnown: `message` is sent, or received
+  Request request;           // of what this rank says, or of an offer that it awaits
+  OfferMessage message;      // the receiver's word; in a receiver, first a sender's on its source
+  State state = kUnasked;    // of the receiver's word; kKnown: it is sent, or received
+  bool is_sending = false;   // what this rank says is under way
   bool is_staging = false;   // what is offered is the step's staging
   bool is_source = false;    // the sender lends what it would send
   bool is_returned = false;  // the other end has said that it is done with what is lent to it
@@ -110,8 +111,8 @@ class RunningOperation final : public Operation,
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
   }
-  // And the sender may write to it, or the receiver read what is lent to it, until it says that it
-  // has, or that its group has failed. Where the ranks disagree, nobody does.
+  // What the other end may write to or read: until it says that it is through, or that its group has
+  // failed. Where the ranks disagree, nobody does.
   bool is_lent(StepId id) const {
     if (explaining || offers.empty() || offers[id].is_returned) return false;
     return offers[id].is_source || (was_offered(id) && steps[id].phase != StepState::kFinished);
@@ -143,7 +144,11 @@ class RunningOperation final : public Operation,
       header().is_receiving = false;
     } else if (request.step & kHeaderSend) {
       header_of(request).is_sending = false;
-    } else if (request.step <= kStepMask) {
+    } else if (request.step & kOfferSend) {
+      offers[request.step & kStepMask].is_sending = false;
+    } else if (request.step & kOfferReceive) {
+      offer_done(request);
+    } else {
       const bool has_come =
           request.status == MessageStatus::kOk || request.status == MessageStatus::kTruncated;
       steps[request.step].phase =
@@ -151,6 +156,23 @@ class RunningOperation final : public Operation,
     }
   }
 
+  // The request that awaits the receiver's word: a source's has come by the other one.
+  Request& awaited(StepId id) {
+    return offers[id].is_source ? steps[id].request : offers[id].request;
+  }
+  // Whether the word that has come is that the receiver has read.
+  bool was_read(StepId id, const Request& request) const {
+    const OfferMessage& word = offers[id].message;
+    return offers[id].is_source && request.status == MessageStatus::kOk &&
+           request.bytes == static_cast<int64_t>(sizeof(word)) && word.sequence == sequence() &&
+           word.bytes == step(id).from.bytes;
+  }
+  // Nobody looks at what comes after the end, except that memory is returned.
+  void offer_done(const Request& request) {
+    const StepId id = request.step & kStepMask;
+    offers[id].state = Offer::kKnown;
+    if (is_ended() && was_read(id, request)) offers[id].is_returned = true;
+  }
   bool reaches(StepId id) const { return !offers.empty() && offers[id].there.data != nullptr; }
 
   // The handle's end: afterwards only the executor's own fields change.

@@ -193,13 +193,23 @@ void StepScheduler::unstage(RunningOperation& operation, StepId id) {
 }
 
 void StepScheduler::read(RunningOperation& operation, StepId id) {
-  if (!offers_.find_source(operation, id)) {
-    offers_.answer(operation, id, false);
-    return receive(operation, id);
+  switch (offers_.find_source(operation, id)) {
+    case Offers::Source::kStale:
+      return receive(operation, id);
+    case Offers::Source::kOutOfReach:
+      if (answer(operation, id, false)) receive(operation, id);
+      return;
+    case Offers::Source::kHere:
+      operation.steps[id].phase = StepState::kReady;
+      const Region& to = operation.step(id).to;
+      return compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
   }
-  operation.steps[id].phase = StepState::kReady;
-  const Region& to = operation.step(id).to;
-  compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
+}
+
+bool StepScheduler::answer(RunningOperation& operation, StepId id, bool was_read) {
+  if (offers_.answer(operation, id, was_read)) return true;
+  listener_.send_failed(operation, operation.offers[id].request);
+  return false;
 }
 
 void StepScheduler::finish(RunningOperation& operation, StepId id) {
@@ -255,8 +265,7 @@ int64_t StepScheduler::copy_part(Ready ready, int64_t budget) {
     computes_.push_front(ready);
     ++operation.queued_steps;
   } else if (step.kind != StepKind::kSend) {
-    if (is_read) offers_.answer(operation, ready.step, true);
-    finish(operation, ready.step);
+    if (!is_read || answer(operation, ready.step, true)) finish(operation, ready.step);
   } else if (is_push) {
     send_data(operation, ready.step, {});
   } else {

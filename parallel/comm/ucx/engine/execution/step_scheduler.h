@@ -2,9 +2,10 @@
 // is ready within the bound of a round, and finishes steps, which makes others ready.
 //
 //   kWaiting --all it waits for is finished--> kReady --> kPosted --> kFinished
-//                                                 \--copy, reduce----/   a receive may be kReady
-//                                                                        again: to be unstaged, or
-//                                                                        read where the sender says
+//                                                 \--copy, reduce----/
+//
+// A receive may be kReady again: to be unstaged, or read where the sender says; and kPosted again,
+// where that is out of reach.
 //
 // A send or receive outside of a schedule is one posted step. Threads: under the engine's lock.
 // Errors go to the listener.
@@ -77,6 +78,8 @@ class StepScheduler {
   void unstage(RunningOperation& operation, StepId id);
   // Moves what the sender lends to where it belongs; where it cannot be reached, has it sent.
   void read(RunningOperation& operation, StepId id);
+  // Tells the sender of a source. False: its connection broke.
+  bool answer(RunningOperation& operation, StepId id, bool was_read);
   void finish(RunningOperation& operation, StepId id);
 
   void compute_later(const Ready& ready);

@@ -41,8 +41,8 @@ enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 // may write them there (shared_heap.h). Alike at both ends.
 enum class OfferRule : uint8_t {
   kLarge,
-  // None: one rank sends to many, which better fetch at once. Where what it sends lies in its heap,
-  // it says where, and they read it there.
+  // The receivers offer nothing: one rank sends to many, and they fetch at once. Where what it sends
+  // lies in its heap, it says where, and they read it there.
   kFetched,
   // All: the ranks have not compared the sizes. A receiver with different sizes finds out here.
   kAll,
@@ -58,7 +58,7 @@ struct Step {
   Region from;                           // kSend, kCopy
   Region to;                             // kReceive, kCopy, kReduce
   // kSend, kReceive, of regions in several runs: scratch memory through which the bytes go, unless
-  // the sender writes them where they belong. Else empty.
+  // the sender writes them where they belong, or the receiver reads them where they lie. Else empty.
   Region staging;
   uint32_t first_source = 0, source_count = 0;        // kReduce: in Schedule::sources, rank order
   uint32_t reduction = 0;                             // kReduce: in Schedule::reductions

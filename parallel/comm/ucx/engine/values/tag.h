@@ -17,7 +17,7 @@
 //           matches equal tags of one sender in order.
 // message   kHeader: the round; rounds of the explanation follow at kExplainRound. kData: counts
 //           the messages of one operation from one rank to another, as the schedule lists them;
-//           the receiver's offer of memory for it is kHeader, from kFirstOffer on (offer_tag). At
+//           the receiver's word on it (an offer of memory, or that it has read) is kHeader, from kFirstOffer on (offer_tag). At
 //           most kMaxMessages, so no two messages of an operation share a tag: planning cuts large
 //           pieces into longer messages, and the executor refuses a schedule of more. (Wrapping
 //           would need equal tags posted in one order at both ends, which steps that run as soon as
@@ -65,7 +65,7 @@ constexpr Tag collective_tag(TagKind kind, uint32_t group, int sender, uint64_t 
   return prefix(kind, group, sender) | (sequence & (kSequences - 1)) << kMessageBits |
          (message & ((uint32_t{1} << kMessageBits) - 1));
 }
-// Of the offer that a receiver makes for the data message `message`; `sender` sends the offer.
+// Of a receiver's word on the data message `message` (offers.h); `sender` sends that word.
 constexpr Tag offer_tag(uint32_t group, int sender, uint64_t sequence, uint32_t message) {
   return collective_tag(TagKind::kHeader, group, sender, sequence, kFirstOffer + message);
 }
