@@ -5,7 +5,7 @@ import re
 import subprocess
 
 from environments import packages
-from harness import ROOT, bazel, check, cuda_flags, not_applicable, passed, slow
+from harness import ROOT, bazel, check, cuda_flags, not_applicable, passed, skip_soak, slow
 from programs import has_gpu, last_line, tested
 
 # What NCCL is called with and on which streams, the collectives over such calls, and what the kernels compute.
@@ -21,6 +21,8 @@ def build():
     """What was built, in words."""
     if not cuda_flags():
         return "no CUDA toolkit, so nothing for GPUs is compiled"
+    if skip_soak():  # tools/test has compiled everything
+        return "everything compiles"
     done = subprocess.run(bazel("build", "--config=cuda", "--nobuild_tests_only", "--noshow_progress", "//..."), cwd=ROOT,
                           capture_output=True, text=True, timeout=7200, stdin=subprocess.DEVNULL)
     check(done.returncode == 0, f"the build: {last_line(done.stderr)}")
