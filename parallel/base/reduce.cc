@@ -325,25 +325,7 @@ void reduce_bools(const Call& call) {
   }
 }
 
-template <class Format>
-void reduce_floats(const Call& call) {
-  switch (call.reduction.op) {
-    case ReductionOp::kSum:
-      return call.run<Format, Sum>();
-    case ReductionOp::kAverage:
-      return call.run<Format, Average>();
-    case ReductionOp::kProduct:
-      return call.run<Format, Product>();
-    case ReductionOp::kMin:
-      return call.run<Format, Min>();
-    case ReductionOp::kMax:
-      return call.run<Format, Max>();
-    default:
-      return;
-  }
-}
-
-// Without the operations that never round.
+// What rounds; least and greatest values never do.
 template <class Format>
 void reduce_by_rounding(const Call& call) {
   switch (call.reduction.op) {
@@ -355,6 +337,18 @@ void reduce_by_rounding(const Call& call) {
       return call.run<Format, Product>();
     default:
       return;
+  }
+}
+
+template <class Format>
+void reduce_floats(const Call& call) {
+  switch (call.reduction.op) {
+    case ReductionOp::kMin:
+      return call.run<Format, Min>();
+    case ReductionOp::kMax:
+      return call.run<Format, Max>();
+    default:
+      return reduce_by_rounding<Format>(call);
   }
 }
 

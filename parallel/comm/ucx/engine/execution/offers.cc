@@ -142,7 +142,7 @@ bool Offers::received(RunningOperation& operation, const Request& request) {
   return true;
 }
 
-bool Offers::lend_source(RunningOperation& operation, StepId id) {
+bool Offers::lend_source(RunningOperation& operation, StepId id, Tag tag) {
   const MemberGroup& g = *operation.group;
   const Step& step = operation.step(id);
   if (!may_be_read(g, step) || operation.is_filled(step.from)) return false;
@@ -153,8 +153,6 @@ bool Offers::lend_source(RunningOperation& operation, StepId id) {
   if (where.offset == OfferMessage::kNone) return false;
   std::byte* const words = operation.filled.emplace_back(new std::byte[sizeof(where)]).get();
   std::memcpy(words, &where, sizeof(where));
-  const Tag tag = collective_tag(TagKind::kData, g.members[step.peer].group, g.config->rank,
-                                 operation.sequence(), step.message);
   // Where this fails, the bytes fail too, which is reported.
   if (!say(operation, id, tag, {words, sizeof(where)})) return false;
   offer.is_source = true;

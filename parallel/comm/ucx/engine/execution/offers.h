@@ -45,8 +45,9 @@ class Offers {
   // Whether the sender of the message may lend its source. Alike at both ends, which agree on its
   // size: what comes with the size of an OfferMessage instead is one.
   static bool may_be_read(const MemberGroup& group, const Step& step);
-  // Of a step that sends: says where its bytes lie, and awaits the answer. False: they are sent.
-  bool lend_source(RunningOperation& operation, StepId id);
+  // Of a step that sends: says where its bytes lie, by the tag that they would have, and awaits the
+  // answer. False: they are sent.
+  bool lend_source(RunningOperation& operation, StepId id, Tag tag);
   // Of a receive that is done: whether it has brought a source in place of the bytes.
   static bool is_source(const RunningOperation& operation, const Request& request);
   // Where the source of such a receive lies: in Offer::there, if it can be reached.

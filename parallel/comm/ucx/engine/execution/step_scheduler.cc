@@ -105,8 +105,9 @@ void StepScheduler::offer_known(RunningOperation& operation, StepId id) {
 }
 
 void StepScheduler::send(RunningOperation& operation, StepId id) {
-  if (offers_.lend_source(operation, id)) return;
   const Step& step = operation.step(id);
+  const Tag tag = data_tag(*operation.group, step, operation.sequence());
+  if (offers_.lend_source(operation, id, tag)) return;
   const bool is_push = operation.is_push(id), is_filled = operation.is_filled(step.from);
   if (!is_push && !is_filled && step.staging.bytes == 0) {
     return send_data(operation, id, operation.bytes_to_read(step.from));
@@ -186,8 +187,12 @@ bool StepScheduler::message_done(RunningOperation& operation, const Request& req
 
 void StepScheduler::unstage(RunningOperation& operation, StepId id) {
   // Nobody else has to do with it any more.
-  operation.steps[id].phase = StepState::kReady;
   if (operation.was_offered(id)) operation.offers[id].is_returned = true;
+  bring_home(operation, id);
+}
+
+void StepScheduler::bring_home(RunningOperation& operation, StepId id) {
+  operation.steps[id].phase = StepState::kReady;
   const Region& to = operation.step(id).to;
   compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
 }
@@ -200,9 +205,7 @@ void StepScheduler::read(RunningOperation& operation, StepId id) {
       if (answer(operation, id, false)) receive(operation, id);
       return;
     case Offers::Source::kHere:
-      operation.steps[id].phase = StepState::kReady;
-      const Region& to = operation.step(id).to;
-      return compute_later({&operation, id, 0, operation.piece_to_write(to), to.offset});
+      return bring_home(operation, id);
   }
 }
 

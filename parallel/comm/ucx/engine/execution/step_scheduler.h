@@ -76,6 +76,8 @@ class StepScheduler {
   void send_data(RunningOperation& operation, StepId id, std::span<const std::byte> bytes);
   // Moves what a staged receive has brought to where it belongs.
   void unstage(RunningOperation& operation, StepId id);
+  // Copies to where a receive's bytes belong, from its staging or from the sender's memory.
+  void bring_home(RunningOperation& operation, StepId id);
   // Moves what the sender lends to where it belongs; where it cannot be reached, has it sent.
   void read(RunningOperation& operation, StepId id);
   // Tells the sender of a source. False: its connection broke.

@@ -10,7 +10,7 @@
 namespace meshrun::ucx {
 namespace {
 
-// A peer may still write into its memory: that must never be anything else's.
+// A peer may still write into its memory or read it: that must never be anything else's.
 void keep_for_ever(const OperationPtr& operation) {
   static Mutex& mu = *new Mutex;
   static auto& kept = *new std::vector<OperationPtr>;
@@ -47,9 +47,9 @@ void Zombies::free_if(Change is_changed) {
   }
 }
 
-void Zombies::give_back(uint32_t group, int sender) {
+void Zombies::give_back(uint32_t group, int borrower) {
   free_if([&](RunningOperation& operation) {
-    return operation.group_number == group && operation.give_back(sender);
+    return operation.group_number == group && operation.give_back(borrower);
   });
 }
 

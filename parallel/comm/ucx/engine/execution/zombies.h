@@ -1,9 +1,10 @@
 // Operations that have ended for their caller, and whose memory something may still touch: a
-// request that the transport holds, or a peer to which memory is lent (offers.h), to write or to read.
+// request that the transport holds, or a peer to which memory is lent (offers.h), to write or to
+// read.
 //
-// Such memory is freed when the last request is done and each borrower has said that it is through, or
-// its process has ended: after news that a rank is gone, the kernel is asked. What is left
-// when the transport closes is kept for ever.
+// Such memory is freed when the last request is done and each borrower has said that it is through,
+// or its process has ended: after news that a rank is gone, the kernel is asked. What is left when
+// the transport closes is kept for ever.
 //
 // Threads: under the engine's lock. No errors.
 #pragma once
@@ -27,7 +28,7 @@ class Zombies {
   // The transport is through with one more request of an operation that has ended.
   void request_done(RunningOperation& operation);
   // A member of a group says that it touches nothing any more.
-  void give_back(uint32_t group, int sender);
+  void give_back(uint32_t group, int borrower);
   // Some rank is gone: frees what is lent to processes that have ended. News of a death may come
   // before the kernel has ended the last of their threads, or be wrong, so it looks again.
   void look_for_the_dead(SteadyNanos now);
