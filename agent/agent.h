@@ -89,7 +89,8 @@ struct Checkpoint {
 };
 
 // News of the generation. The agent calls these on a thread of its own, one at a time. Past events
-// are replayed first and may repeat, except verdicts: no listener hears one that an earlier one has heard.
+// are replayed first and may repeat. Verdicts never repeat: if one listener has heard a verdict,
+// later listeners do not hear it again.
 struct GenerationListener {
   std::function<void(int rank, const std::string& reason)> on_lost;
   // Exited with code 0.
@@ -102,8 +103,9 @@ struct GenerationListener {
   std::function<std::string()> flight_record;
   // The rank is to stand still at the end of a step: ReportQuiesced, then NextGeneration. Optional.
   std::function<void(const Quiesce&)> on_quiesce;
-  // The job goes on in a later generation, in which this process has a place: NextGeneration. What
-  // ended this one may never be told: the coordinator that knew it may be gone. Optional.
+  // The job continues in a later generation that has a place for this process: call NextGeneration.
+  // The reason why this generation ended may stay unknown, because the coordinator that knew it may
+  // be gone. Optional.
   std::function<void(uint64_t generation)> on_superseded;
 };
 
@@ -165,9 +167,9 @@ class Agent {
   // Reports what must arrive, for example the final result.
   virtual absl::Status ReportReliably(const Progress& progress) = 0;
 
-  // Adds time that this rank spent waiting for other ranks. Its reports carry the total, with the
-  // waits of this agent's own calls: it shows which rank is slow where all steps take equally long.
-  // Never blocks.
+  // Adds time that this rank spent waiting for other ranks. The rank's reports carry the total,
+  // including the waits of this agent's own calls. The total shows which rank is slow even when all
+  // ranks report equally long steps. Never blocks.
   virtual void AddWaited(std::chrono::nanoseconds) {}
 
   // Calls `on_stop(reason)` once, on a thread of the agent, when the generation is being stopped.

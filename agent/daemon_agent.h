@@ -100,7 +100,7 @@ class DaemonAgent : public Agent {
 
   const AgentEnvironment environment_;
   Assignment assignment_;
-  // That connected. In a forked child gRPC's threads are missing and the destructor does nothing.
+  // The process that connected. A forked child has no gRPC threads, so its destructor does nothing.
   const pid_t process_ = ::getpid();
   std::unique_ptr<v1::AgentService::Stub> agent_;
   std::unique_ptr<v1::StoreService::Stub> store_;

@@ -41,8 +41,8 @@ struct CertificateRequest {
   std::vector<std::string> hosts;
   uint32_t days = 365;
 };
-// Writes the three files below `out`. INVALID_ARGUMENT: the request is wrong,
-// and how. ALREADY_EXISTS: `out` holds a certificate.
+// Writes the three files below `out`. INVALID_ARGUMENT says what is wrong with the request.
+// ALREADY_EXISTS: `out` holds a certificate.
 absl::StatusOr<WrittenCertificate> IssueCertificate(const std::string& authority,
                                                     const CertificateRequest& request,
                                                     const std::string& out, WallNanos now);

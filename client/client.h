@@ -82,9 +82,10 @@ class Client {
 
   // must_fit: FAILED_PRECONDITION instead of a queue that the job could never leave. A call that
   // broke half-way is repeated with the same request id: never two jobs.
-  // `request_id`: of an earlier call whose answer did not come; empty: a new one. An error that
-  // leaves open whether the job was accepted names it.
-  // `too_big`: where not null, set to why the registered nodes could never run it, else cleared.
+  // `request_id`: that of an earlier call which got no answer; empty: a new one. If an error leaves
+  // open whether the job was accepted, its text names the request id.
+  // `too_big`: if not null, set to the reason why the registered nodes could never run the job, or
+  // cleared.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool must_fit = false,
                                  const std::string& request_id = "",
                                  std::string* too_big = nullptr);

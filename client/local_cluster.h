@@ -25,13 +25,13 @@ class LocalCluster {
  public:
   struct Options {
     uint32_t slots = 1;
-    // Of each of a rank's two output streams so much is kept, in the directory.
+    // How much of each of a rank's two output streams is kept in the directory.
     uint64_t log_limit_bytes = 0;
     // More of the worker's, and the descriptors that they name.
     std::vector<std::string> worker_flags;
     std::vector<int> worker_fds;
-    // On several hosts: where this one connects to, with which flags, and what it is called there.
-    // Empty: a Unix socket of the coordinator here.
+    // On several hosts: the coordinator's address, the flags to connect to it, and this node's name
+    // and address there. Empty: the coordinator runs here, on a Unix socket.
     std::string coordinator;
     std::vector<std::string> security_flags;
     std::string node_name;
@@ -44,9 +44,10 @@ class LocalCluster {
     std::function<void(const char* phase)> trace;
   };
 
-  // Returns when the coordinator serves, where it is here, and the worker is on its way. NOT_FOUND: not installed.
+  // Returns when the worker is starting and the coordinator, if it runs here, serves. NOT_FOUND: a
+  // daemon is not installed.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
-  // Ends both, within 3 s at most, and removes the directory.
+  // Ends both, within about 5 s at most (2.5 s each), and removes the directory.
   ~LocalCluster();
 
   const std::string& address() const { return address_; }

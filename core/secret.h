@@ -7,7 +7,7 @@
 namespace meshrun {
 
 // True when `shown` is `secret`. Takes equally long wherever they differ, so that nobody finds a
-// secret byte by byte; only its length is not kept.
+// secret byte by byte. It does not hide the secret's length.
 inline bool SameSecret(std::string_view shown, std::string_view secret) {
   if (shown.size() != secret.size()) return false;
   // volatile: no loop that ends at the first difference.

@@ -65,7 +65,7 @@ struct DaemonOptions {
   // A file system that does not answer a job for so long is that job's error. Two of them fit into
   // the coordinator's patience with Prepare.
   std::chrono::nanoseconds file_timeout = std::chrono::seconds(10);
-  // Of each of a running rank's two output files: of more the oldest goes. 0: all stays.
+  // Limit of each of a running rank's two output files: beyond it the oldest bytes go. 0: no limit.
   uint64_t log_limit_bytes = uint64_t{1} << 30;
   // A directory of the user's for output, beside the state directory.
   LogLayout log_layout;

@@ -6,10 +6,11 @@
 //       ^                                                                           |
 //       +-------------------------------- pause over -------------------------------+
 //
-// The while is a part of the lease: a network that loses much holds one TCP connection up for seconds
-// while others pass. What follows a silence is said over another connection. If that is held up too,
-// the Hello goes over further ones beside it until the lease is over; the first to be welcomed is the
-// session. Another one may be welcomed after it, which the coordinator then takes for the session.
+// "A while" is a part of the lease, because a network that loses many packets can hold up one TCP
+// connection for seconds while others pass. After a silence the next Hello goes over another
+// connection. If that is held up too, Hellos go over further connections in parallel until the
+// lease is over. The first stream that gets a Welcome is the session. If another one gets a Welcome
+// later, both sides take the one with the higher attempt number as the session.
 //
 // No messages are kept while the session is not open: the next Hello carries the whole state.
 #pragma once
@@ -102,7 +103,8 @@ class Session {
   std::vector<std::unique_ptr<SessionStream>> streams_;
   // The one among them that was welcomed last, until it ends.
   SessionStream* open_ = nullptr;
-  // Of Hello. Above those of a daemon that had this incarnation before, from a copy of its state.
+  // Hello.session_number. It begins at the wall clock's time, so it is above the numbers of an
+  // earlier daemon that ran with the same incarnation, from a copy of the state directory.
   uint64_t number_;
   uint32_t attempt_ = 0;
   bool number_is_welcomed_ = false;

@@ -31,8 +31,9 @@ struct Arguments {
 absl::StatusOr<Arguments> SplitArguments(const CLI::App& app, const std::vector<std::string>& words,
                                          bool rest_is_command);
 
-// torchrun's variables: PET_NNODES=2 stands for --nnodes=2 where `given`, flags as in Arguments, has no
-// such flag. Of a switch, as torchrun reads it, a number, 0 for off. INVALID_ARGUMENT: it is not one.
+// torchrun's variables: PET_NNODES=2 stands for --nnodes=2 if `given` (flags as in Arguments) has
+// no such flag. The variable of a switch is a number, and 0 means off, as in torchrun.
+// INVALID_ARGUMENT: the variable of a switch is not a number.
 absl::StatusOr<std::vector<std::string>> FlagsFromEnvironment(
     const CLI::App& app, const std::vector<std::string>& given,
     const std::function<std::optional<std::string>(const std::string&)>& variable);

@@ -47,10 +47,11 @@ std::chrono::nanoseconds WallNow();
 int ExitCodeOf(const absl::Status& status);
 // Text to standard output. The first failure is remembered for FlushOutput.
 void Print(std::string_view text);
-// Writes what stdio holds. Returns the error number of the first write to standard output that failed,
-// also of an earlier call; 0: none. stdio forgets it: the bytes are dropped, and the next flush succeeds.
+// Flushes stdio. Returns the errno of the first write to standard output that ever failed; 0: none.
+// We remember it because stdio does not: it drops the bytes, and its next flush succeeds.
 int FlushOutput();
-// What is said: without control characters, save the line breaks before a daemon's log lines (kLogLine).
+// The text as Say prints it: without control characters, except the line breaks before a daemon's
+// log lines (kLogLine).
 std::string Sentence(std::string_view text);
 // "meshrun: <text>" on standard error.
 void Say(std::string_view text);

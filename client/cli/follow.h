@@ -30,12 +30,12 @@ struct FollowOptions {
   };
   std::vector<Needed> needed;
   OutputView view;
-  // On a host of several: what ranks on this node write is shown, and `view` is asked with their local
-  // ranks. Empty: all.
+  // On one of several hosts: only the output of ranks on this node is shown, and `view` gets their
+  // local ranks instead of their world ranks. Empty: all nodes.
   std::string only_node;
   // What to say when the coordinator stays away, which is another host's; empty: what the client says.
   std::function<std::string()> coordinator_lost;
-  // Output that was gone before it could be shown is told by the exit code.
+  // The exit code tells of output that was lost before it could be shown.
   bool must_show_all = false;
   // All that is shown goes to standard error, and the job as it ended, or as it was last told, to
   // standard output.

@@ -1,8 +1,9 @@
 // The output of the processes that one generation has started, from bytes to the screen.
 //
-//   one rank                its bytes, as they come. On a terminal a line of one of its streams that has no
-//                           end yet holds the other up for a moment: the two are read apart, and the
-//                           end of a bar may come after what was printed below it
+//   one rank                its bytes, as they come. While one stream has an unfinished line on the
+//                           terminal, the other stream waits for a moment: the streams are read
+//                           separately, so the end of a progress bar may arrive after a line that
+//                           the rank printed later
 //   several, terminal       lines with their rank; equal lines of several ranks are merged, and lines
 //                           without an end are rows below that are redrawn
 //   several, file or pipe   each rank's lines, whole, with their rank
@@ -27,7 +28,7 @@ namespace meshrun::client {
 struct OutputView {
   // Null: all.
   std::function<bool(int rank, bool is_stderr)> shows;
-  // Of these ranks some output is shown; 0: of all.
+  // Number of ranks of which some output is shown; 0: all ranks.
   int shown_ranks = 0;
   // A rank that a person types to on this terminal; -1: none.
   int input_rank = -1;

@@ -78,12 +78,12 @@ class Rendezvous {
 
   // On node 0, once the coordinator serves: where it is, and the secret where it was made here.
   void SayHost(uint32_t nodes) const;
-  // On another node: waits for node 0 and its job. INVALID_ARGUMENT: it runs something else than
-  // `spec`, or this node is there already, or it has another secret. DEADLINE_EXCEEDED: it did not
-  // come. CANCELLED: `*signal` is set.
+  // On another node: waits for node 0 and its job. INVALID_ARGUMENT: node 0 runs something else
+  // than `spec`, or has another secret, or has this node already. DEADLINE_EXCEEDED: node 0 or its
+  // job did not appear. CANCELLED: `*signal` is set.
   absl::StatusOr<v1::Job> AwaitJob(const v1::JobSpec& spec, std::unique_ptr<Client>* client,
                                    int* signal) const;
-  // On node 0, at the end: until the others have read how it ended, or for 10 s.
+  // On node 0, at the end: waits until the others have read how the job ended, for at most 10 s.
   void AwaitOthers(Client& client) const;
 
  private:

@@ -32,8 +32,9 @@ struct RunOutput {
   // Checks the flags and makes the directory. `ranks`: on this host. INVALID_ARGUMENT: the flag and
   // what is wrong with it.
   static absl::StatusOr<RunOutput> Prepare(const RunOutputFlags& flags, uint32_t ranks);
-  // On one host of several, whose first rank has this number: --tee and --redirects name local ranks,
-  // and the worker knows those of the world. INVALID_ARGUMENT: they name some, and `first` is absent.
+  // On one of several hosts: turns the local ranks in --tee and --redirects into world ranks, which
+  // the worker uses. `first`: the world rank of this host's first rank. INVALID_ARGUMENT: the flags
+  // name ranks, and `first` is absent.
   absl::Status CountFrom(std::optional<uint32_t> first);
   // The worker's flags.
   void AddTo(LocalCluster::Options* options) const;

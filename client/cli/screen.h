@@ -66,7 +66,8 @@ class Screen {
 
  private:
   OutputStream& StreamOf(bool is_stderr) { return is_stderr ? error_ : out_; }
-  // Prepares a terminal for whole lines: rows go, and a line of others is left.
+  // Prepares a terminal for whole lines: removes our rows, and begins a new line if the cursor
+  // stands in a line that is not ours.
   void Begin(bool is_stderr);
 
   const int output_fd_;

@@ -115,9 +115,9 @@ std::string_view LastForm(std::string_view line);
 // "3: " or "0-3: ", padded to the width of the largest rank; empty where there is but one rank.
 std::string RankPrefix(const std::vector<int>& ranks, int world_size, const Style& style);
 
-// The lines without an end as rows of at most style.width columns, equal ones merged: those that
-// are open since before `until` and show something. Of more than `most` the last row tells how many
-// ranks are left out.
+// Rows of at most style.width columns for the lines without an end; equal lines are merged. Only
+// lines that are open since before `until` and show something count. If there are more than `most`
+// rows, the last row says how many ranks are left out.
 std::vector<std::string> LiveRows(const std::vector<LineAssembler::OpenLine>& lines, int world_size,
                                   std::chrono::nanoseconds until, size_t most, const Style& style);
 

@@ -12,7 +12,7 @@
 
 namespace meshrun::client {
 
-// "RUNNING", "queued" and so on: the enum's last word.
+// "RUNNING", "QUEUED" and so on: the enum's name without its prefix.
 std::string StateName(v1::JobState state);
 std::string StateName(v1::NodeState state);
 std::string StateName(v1::RankState state);

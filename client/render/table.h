@@ -16,8 +16,10 @@ class Table {
   // Two blanks between columns, `indent` in front, no blanks at the end of a line. Columns in which
   // every cell is empty are left out.
   //
-  // `width`: columns of the terminal, 0 for any. Texts are shortened, the last column is wrapped, and
-  // columns are left out, those with '~' first, then from the right. The first one that is left stays whole.
+  // `width`: columns of the terminal, 0 for any. To fit, texts are shortened and the last column is
+  // wrapped. If that is not enough, columns are left out: those with '~~' first, then those with
+  // '~', then the others, and among equals the rightmost first. The first column that is shown and
+  // columns with '>' are never shortened.
   std::string Render(int indent = 0, int width = 0) const;
 
  private:

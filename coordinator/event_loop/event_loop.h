@@ -1,10 +1,10 @@
 // The one thread on which the state machine runs.
 //
 // Events are posted from any thread and stamped with the time of their arrival. The loop takes what
-// has arrived as one batch, steps it, has its rows committed in one transaction on a thread beside,
-// and releases its actions only when they are durable. Meanwhile the next events wait in the queue,
-// so that readers too never see what a crash could undo; heartbeats are answered
-// (a worker that gets no answer stops its ranks).
+// has arrived as one batch and steps it. Another thread commits the batch's rows in one
+// transaction, and the loop releases the batch's actions only when the rows are durable. Until then
+// the next events wait in the queue, so readers never see a state that a crash could undo.
+// Heartbeats are answered meanwhile, because a worker that gets no answer stops its ranks.
 //
 //   WRITING --commit fails-----------------------> FAILED --a commit succeeds, restored--> WRITING
 //      |                                              ^
@@ -15,9 +15,10 @@
 // FAILED: the actions are dropped, every call ends with UNAVAILABLE, and the state is rebuilt from
 // disk. Messages of workers, except Hello and heartbeats, are dropped: once the disk can be written,
 // their sessions end with UNAVAILABLE, and their next Hello repeats everything.
-// HUNG: nothing is lost. Messages of workers are held and stepped when the commit has returned (the
-// progress of ranks is not: newer follows). The state machine's clock stands still, so that no lease
-// or deadline passes.
+// HUNG: messages of workers are held, and stepped when the commit has returned. Progress reports
+// are dropped, because newer ones follow. Messages beyond the queue's limit are dropped too; then
+// all sessions end when the commit returns, and the workers' next Hello repeats everything. The
+// state machine's clock stands still, so that no lease or deadline passes.
 // In both the coordinator is read-only and says why: calls that change the state are refused, reads
 // are answered from what is on disk.
 #pragma once

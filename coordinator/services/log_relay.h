@@ -4,11 +4,12 @@
 //                        OpenLog to each, on its session
 //   worker --UploadLog--> relay --> reader
 //
-// A slow reader slows down only its own uploads: the relay buffers at most kBufferBytes for all of
-// them together, and then stops reading their streams; each may have one message under way, which
-// is the smaller the more files there are. A call ends when every file is read to its end, and with
-// UNAVAILABLE when an upload broke off. An upload outlives the session that asked for it, but not
-// its node: the relay ends it when the node is lost, since a host without power never does.
+// A slow reader slows down only its own uploads. The relay buffers at most kBufferBytes for all
+// uploads of a reader together, and then stops reading their streams. Each stream may have one more
+// message under way; with more files the messages are smaller. A call ends when every file is read
+// to its end, and with UNAVAILABLE when an upload broke off. An upload outlives the session that
+// asked for it, but not its node: when the node is lost the relay ends the upload, because a host
+// without power cannot.
 // Thread-safe.
 #pragma once
 

@@ -22,7 +22,8 @@ struct Shell {
   certificates::Standing* standing = nullptr;
 };
 
-// Ends a stream whose caller's certificate stands no more, until it is destroyed.
+// While it lives, ends the stream of a caller as soon as the caller's certificate is no longer
+// valid.
 class CertificateWatch {
  public:
   CertificateWatch() = default;

@@ -7,9 +7,9 @@
 
 namespace meshrun::coordinator {
 
-// From the certificate of the call, and from the scope that the table of roles gives its method.
-// The method is found by the event's name: cancel_job is CancelJob, a message of a session is
-// OpenSession.
+// Takes the sender from the call's certificate, and the scope from the row of its method in the
+// table of roles. The event's name gives the method: cancel_job is CancelJob, a session's message
+// is OpenSession.
 void StampCaller(const grpc::CallbackServerContext& context, v1::StateEvent& event);
 
 }  // namespace meshrun::coordinator

@@ -46,12 +46,13 @@ class BlockedRanks {
   std::optional<SteadyNanos> NextDeadline() const;
 
  private:
-  // Each host hears each piece of news. Where there are more hosts than this, ranks that left, and
-  // deaths that follow from a stop, are told together once in a while.
+  // Every host hears all news. In a job with more hosts than this, news that is not urgent (ranks
+  // that left, deaths that follow from a stop) is collected and sent once per interval:
+  // kGatherPerHost for each host.
   static constexpr size_t kFewHosts = 64;
   static constexpr std::chrono::microseconds kGatherPerHost{200};
-  // News of each rank to each host grows with the square of the hosts, and so does the while of more
-  // hosts than this, up to its longest.
+  // News of each rank to each host grows with the square of the number of hosts. With more hosts
+  // than this, the interval grows in the same way, up to kLongestGather.
   static constexpr size_t kManyHosts = 1000;
   static constexpr std::chrono::seconds kLongestGather{10};
   // Groups of a generation that reports may name by their ids.

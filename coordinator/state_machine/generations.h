@@ -58,8 +58,8 @@ class Generations {
   // Phase one of the next generation, with processes of its own.
   void Begin(Job& job, const Placement& placement) { Begin(job, placement, {}); }
 
-  // The nodes that the job's next generation may have, besides being healthy. `*waits` says, where
-  // other nodes may be had later, for whom the job waits.
+  // The healthy nodes that the job's next generation may use now. If it may use more nodes later,
+  // `*waits` says what the job waits for; otherwise `*waits` is empty.
   std::vector<const v1::Node*> Candidates(const Job& job, std::string* waits) const;
 
   // Messages of a node's session, with their fences. Messages of another generation are logged and
@@ -115,8 +115,9 @@ class Generations {
   void OnRestored();
   // At the end of a batch: jobs whose survivors wait go on where they can.
   void ProceedAll();
-  // At the end of a batch in which the queue was looked at, and no job waits for nodes that there
-  // are: running jobs that may have more ask their ranks to stand still for it.
+  // Called at the end of a batch, if the whole queue was looked at and no job waits for existing
+  // nodes. Running jobs that can get more nodes ask their ranks to stand still, so that the jobs
+  // can grow.
   void GrowAll();
 
  private:
@@ -159,8 +160,8 @@ class Generations {
   void SurvivorsWait(Job& job, const std::string& reason);
   void Proceed(Job& job);
   bool GoOn(Job& job);
-  // With the nodes that living members hold taken as free.
-  // `avoided_too`: rather than not at all, on nodes that the job avoids.
+  // Places the job as if the resources of its living members were free. `avoided_too`: if nothing
+  // else fits, nodes that the job avoids are used too.
   PlacementResult PlaceAgain(Job& job, std::vector<const v1::Node*> nodes, bool avoided_too);
   bool WaitsForFence(Job& job);
   // How many ranks stand still for the next generation, of how many that run.

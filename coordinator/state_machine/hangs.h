@@ -1,13 +1,16 @@
 // Jobs whose steps have stopped, by the reports of their ranks.
 //
-// The limit adapts to the job: ten times the longest time between two reports of a higher step (or a
-// lower one of the same rank: some count from 0 in each epoch), and never less than the floor; JobSpec.hang_timeout replaces it. A job that has reported fewer than
-// three steps in a generation, or the last one, is not watched. At the limit people are told who
-// stands still and who waits for it, and every host dumps the state of its ranks. After that the
-// generation fails, where the job has restarts or has set its limit; else it is left alone.
+// The limit adapts to the job: ten times the longest time between two reports of a new step, and at
+// least kFloor. A new step is a higher one, or a lower one of the same rank, because some programs
+// count from 0 in each epoch. JobSpec.hang_timeout replaces the limit, from the first reported step
+// on; 0 means that the job is not watched. Without it a job is not watched before it has reported
+// three steps in a generation. No job is watched after its last step. At the limit people are told
+// which rank stands still and which ranks wait for it, and every host dumps the state of its ranks.
+// After that the generation fails if the job has restarts or has set hang_timeout; otherwise it is
+// left alone.
 //
-// Of this, the job's record keeps the longest time, rounded up: after a restart of the coordinator
-// the job is watched from the first report on, with less than twice its limit.
+// The job's record keeps only the longest time, rounded up. So after a restart of the coordinator
+// the job is watched from its first report on, with less than twice its limit.
 #pragma once
 
 #include <chrono>
@@ -26,7 +29,7 @@ namespace meshrun::coordinator {
 // What a report of a running job has changed.
 struct StepChange {
   Job* job = nullptr;
-  // Of the ranks whose step is another one than before; -1: of none.
+  // The highest step among the ranks whose step has changed; -1: no rank's step has.
   int64_t highest = -1;
   // The step of a rank is lower than before: it counts anew.
   bool fell = false;

@@ -187,8 +187,9 @@ class JobTable {
   // The one of a stop that is sent now.
   void SetStopDeadline(const Job& job);
   void ClearDeadline(const Job& job) { deadlines_.Clear(job.id()); }
-  // The coordinator itself stood still or is new: what answers a deadline may wait to be read. Nodes that
-  // stay silent are lost first: while they may return, no queued job is placed.
+  // Call when the coordinator stood still or has just started: answers that came in time may not
+  // have been read yet. The lease and one more second let silent nodes be lost before these
+  // deadlines pass, because no queued job is placed while a node may return.
   void PostponeDeadlines() {
     deadlines_.PostponeTo(context_.now + context_.lease + std::chrono::seconds(1));
   }

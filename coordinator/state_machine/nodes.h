@@ -39,8 +39,8 @@ struct Node {
   std::optional<std::chrono::nanoseconds> fence_after;
   // When its last message came, as far as this term knows.
   SteadyNanos last_heard{0};
-  // Generations of jobs that are not known here, or have ended, whose processes it has named in its
-  // Hello and not yet said to be gone: job_id, generation.
+  // (job_id, generation) of processes that the node has named in its Hello, although their job is
+  // unknown here or has ended, and that it has not reported gone yet.
   std::set<std::pair<std::string, uint64_t>> strays;
   // Its worker is stopping. Outlives the session and the term: the ranks that are lost with the
   // node then were ending anyway.
@@ -56,8 +56,8 @@ struct Node {
   bool lost() const { return record.state() == v1::NODE_STATE_LOST; }
   // It is LOST and no rank computes there: it had none, or its fence time is over.
   bool quiet(SteadyNanos now) const { return lost() && (jobs.empty() || now >= fence()); }
-  // While the node is not heard: from then on no rank computes there. Clocks of hosts differ in
-  // rate by less than 1 %.
+  // If the node stays silent, no rank computes there from this time on. The margin allows for
+  // clocks of hosts whose rates differ by less than 1 %.
   SteadyNanos fence() const {
     if (!fence_after.has_value()) return SteadyNanos::max();
     return last_heard + *fence_after + *fence_after / 100 + std::chrono::milliseconds(100);
@@ -87,9 +87,10 @@ class NodeTable {
   // LOST at once, whatever its lease. The session, if any, is closed with `why`.
   void Lose(Node& node, absl::Status why);
 
-  // It went away without a word: its lease ended, its worker began anew, or its ranks ended unseen.
-  // What comes of one such event counts once. Too often is quarantine, which never takes more than
-  // half of the nodes: a network that fails must not empty the cluster.
+  // Call when the node went away without a word: its lease ended, its worker began anew, or its
+  // ranks ended unseen. Several consequences of one event count once. A node that does this too
+  // often is quarantined. Quarantine never takes more than half of the nodes, because a network
+  // that fails must not empty the cluster.
   void CountAbsence(Node& node);
   // A drain ends, whoever began it.
   void Undrain(Node& node);

@@ -26,11 +26,12 @@ class Queue {
  public:
   Queue(Context& context, NodeTable& nodes, JobTable& jobs, Generations& generations);
 
-  // At the end of a batch. True: nodes, or who waits for them, had changed, so the whole queue was
-  // looked at.
+  // Called at the end of a batch. True: it looked at the whole queue, because nodes or the head of
+  // the queue had changed.
   bool PlaceJobs();
-  // Free nodes are somebody's: a job that could run here waits, or starts again in a moment. A job
-  // that could not run here even alone waits for no node that there is.
+  // Whether free nodes are wanted by a queued job that could run here: it waits for nodes, or
+  // starts again in a moment. A job that could not run here even alone does not count, since no
+  // existing node would help it.
   bool WaitsForNodes() const { return head_.has_value() || delayed_.Next().has_value(); }
   // Ends time limits and deadlines of drains that are over.
   void ExpireDue();
@@ -38,8 +39,9 @@ class Queue {
   // After a restart of the coordinator.
   void OnRestored();
 
-  // The worker there is stopping: jobs that can go on in process leave it with a checkpoint, those
-  // that cannot yet, once their ranks have joined. The worker stops the ranks of the others.
+  // The node's worker is stopping. Jobs that can continue in process save a checkpoint and leave
+  // the node. Jobs that cannot do so yet leave as soon as their ranks have joined. The worker stops
+  // the ranks of all other jobs.
   void OnWorkerStopping(const Node& node);
   // Ranks of the job have joined.
   void OnRanksJoined(const std::string& job_id);

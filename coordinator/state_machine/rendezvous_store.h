@@ -124,7 +124,7 @@ class RendezvousStore {
   void CountKeys(uint64_t call_id, const v1::CountKeysRequest& request);
   // barriers.cc
   void Enter(uint64_t call_id, const v1::EnterBarrierRequest& request);
-  // False when the call has been answered: all its ranks have passed, or some of them.
+  // False: the call has been answered, because some or all of its ranks had passed already.
   bool NoneHasPassed(uint64_t call_id, const Job& job,
                      const std::vector<v1::BarrierEntry>& entries);
   // The rank waits by another call from now on.

@@ -41,8 +41,8 @@ struct Reservation {
 // nothing is placed on its nodes that ends after its time.
 Reservation Reserve(const PlacementRequest& request, const std::vector<Holder>& holders);
 
-// The holders that have to be stopped so that the job can start, those of the lowest priority and
-// the shortest run first. Empty: no set of them is enough, or those that are being stopped are.
+// The holders that must be stopped so that the job can start: lowest priority first, then the
+// shortest run. Empty: no set of holders is enough, or those already being stopped are enough.
 std::vector<std::string> Victims(const PlacementRequest& request, int32_t priority,
                                  const std::vector<Holder>& holders, size_t* placements);
 

@@ -9,12 +9,19 @@
 // Events come in batches; the last of a batch says so (StateEvent.end_of_batch). Jobs are placed
 // and rows handed out only there, so that a thousand messages cost one transaction.
 //
-// Split by subject: nodes.* (sessions, leases), jobs.* (records, watchers), queue.*, queue_index.*,
-// queue_commands.cc, reservation.*, run_clock.* (which job starts when), placement.* (on which
-// nodes), stops.cc, generations.* and adoption.cc (start, stop, restart), rendezvous_store.* and
-// barriers.cc (what ranks tell each other), blocked_ranks.* (who waits for whom), flight_records.*,
-// queries.cc (what
-// clients ask).
+// Split by subject:
+//   nodes.*, callers.*                  sessions, leases, what a caller may name
+//   jobs.*, job_records.cc, curve.*     records of jobs
+//   watchers.*, queries.cc              what clients watch and ask
+//   event_causes.*                      which event led to which
+//   queue.*, queue_index.*, queue_commands.cc, reservation.*, run_clock.*
+//                                       which job starts when
+//   placement.*                         on which nodes
+//   generations.*, stops.cc             start, stop, restart (generations.h lists its other files)
+//   rendezvous_store.*, barriers.cc, checkpoint_commits.*
+//                                       what ranks tell each other
+//   blocked_ranks.*, hangs.*, stragglers.*, flight_records.*
+//                                       which ranks wait, stand still or are slow
 #pragma once
 
 #include <memory>

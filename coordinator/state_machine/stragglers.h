@@ -6,10 +6,11 @@
 // it waits, the lengths of the steps alone are compared; where some do, the others are not judged.
 //
 // A window ends when each rank that reports has done kSteps steps, and kLeast has passed. A rank is
-// slow in it if it computes more than the median of all by half of it, by six times the median
-// deviation, and by a fifth of the step; kWindows slow windows in a row name it, as many others in a
-// row clear it. Both are events, and Job.stragglers shows who is named. All times are of the
-// rank's own host.
+// slow in a window if its compute time exceeds the median of all ranks by more than each of these:
+// half of the median, six standard deviations (estimated from the median deviation), a fifth of the
+// step, and kFloorSeconds. kWindows slow windows in a row name the rank, and as many other windows
+// in a row clear it. Both are events, and Job.stragglers lists the named ranks. All times come from
+// the clock of the rank's own host.
 //
 // None of this is durable, except the names: after a restart of the coordinator windows begin anew.
 #pragma once

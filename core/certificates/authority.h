@@ -1,7 +1,8 @@
 // The certificate authority of a cluster: what makes and signs certificates. docs/security.md says
 // which certificate is whose.
 //
-// Keys are of P-256, save those that are derived (Ed25519). Everything is PEM. No files are touched here; no threads.
+// Keys are P-256; derived keys are Ed25519. Everything is PEM. Nothing here touches files or starts
+// threads.
 #pragma once
 
 #include <string>
@@ -27,8 +28,9 @@ struct Validity {
 // A new authority, with a certificate that it signs itself.
 absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const Validity& validity);
 
-// The same key for the same `seed` of 32 bytes, wherever it is made: who knows the seed can sign. Its
-// certificates differ, and each of them verifies what another one has signed.
+// Makes the same key from the same `seed` of 32 bytes on every host, so anybody who knows the seed
+// can sign. The certificates differ, but each of them verifies what the key has signed under
+// another one.
 absl::StatusOr<KeyPair> DeriveAuthority(std::string_view seed, const std::string& name,
                                         const Validity& validity);
 

@@ -1,6 +1,6 @@
-// Whether the certificates that callers have shown hold: TLS looks at a certificate when a connection
-// begins, and a connection may last for months. A certificate stands no more when it has ended, or
-// when the deny list names it.
+// Checks that the certificates which callers have shown are still valid. TLS checks a certificate
+// only when a connection begins, and a connection may last for months. A certificate is no longer
+// valid when it has expired, or when the deny list names it.
 //
 // The deny list is a text file, read again when it has changed, once a second at most:
 //

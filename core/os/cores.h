@@ -1,6 +1,7 @@
 // Cores that a process may use: those of its affinity, or less where a cgroup has a CPU quota.
 //
-// A quota counts in fractions: with a quarter of a core a thread that spins for 25 ms stands still for the next 75 ms.
+// A quota may be a fraction: with a quarter of a core, a thread that spins for 25 ms stands still
+// for the next 75 ms.
 // Threads: any. No errors: what cannot be read limits nothing.
 #pragma once
 
@@ -14,8 +15,9 @@ struct CpuQuota {
   uint64_t cgroup = 0;  // a number of the one that has it: all processes of it and below share it
 };
 
-// The least quota of the process's own cgroup and of those above it. Version 2 and version 1; in a container that sees
-// its own cgroup alone, this one's. `membership`, `root`: where Linux has them.
+// The smallest quota of the process's own cgroup and of the cgroups above it, version 1 or 2. A
+// container that sees only its own cgroup gets that one's quota. `membership`, `root`: where Linux
+// has both.
 CpuQuota FindCpuQuota(const std::string& membership = "/proc/self/cgroup",
                       const std::string& root = "/sys/fs/cgroup");
 

@@ -22,9 +22,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path);
 // All of it. RESOURCE_EXHAUSTED: it has more than `most_bytes`.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most_bytes);
-// Written beside `path`, synced, renamed, and the directory synced: a reader sees the old content or
-// the new one, also after the host has failed. Without `sync` it may be lost then, which is right
-// for what describes running processes.
+// Writes a file beside `path`, syncs it, renames it, and syncs the directory. A reader sees the old
+// content or the new one, even after the host has failed. Without `sync` the file may be lost when
+// the host fails, which is acceptable for files that describe running processes.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode = 0644,
                                  bool sync = true);
 // mkdir -p. Goes on where others remove the directories while they are empty.

@@ -59,11 +59,11 @@ class Lifeline {
   std::thread thread_;
 };
 
-// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that this process was started without:
-// else the next file or socket gets the number, and is read or written as a standard stream. With
-// kRefuseWrites a write to 1 or 2 fails (EBADF), as it does to a closed one. Descriptors above 2 stay as
-// they are. A library may have taken a number before main: then the program is started anew, as `argv`
-// says (null: not). Call first in main.
+// Opens /dev/null for each of the descriptors 0, 1 and 2 that this process was started without.
+// Otherwise the next file or socket would get that number and be used as a standard stream. With
+// kRefuseWrites, writes to 1 or 2 then fail with EBADF, as they do on a closed descriptor.
+// Descriptors above 2 stay as they are. If a library took one of the three numbers before main, the
+// program is executed again with `argv` (null: it is not). Call first in main.
 enum class MissingOutput { kDiscardWrites, kRefuseWrites };
 void OpenMissingStandardStreams(MissingOutput output, char** argv);
 

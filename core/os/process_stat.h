@@ -18,7 +18,8 @@ struct ProcessStat {
   // Clock ticks since boot: with the pid it names one process for ever.
   uint64_t start_ticks = 0;
 
-  // Ended, and not yet collected by its parent. Its first thread may be before the others.
+  // The process has ended, and its parent has not collected it yet. True also if only its first
+  // thread has ended and other threads still run.
   bool IsZombie() const { return state == 'Z' || state == 'X'; }
 };
 

@@ -34,10 +34,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(std::string_view role
                                                            const Security& security,
                                                            const Keepalive& keepalive = {});
 
-// Health, reflection, message size, and no silent sharing of a port by two servers.
-// Call once per process before the first ServerBuilder: EnableServerPlugins().
+// Enables the health and reflection services. Call once per process, before the first
+// ServerBuilder.
 void EnableServerPlugins();
-// No keepalive: for a server on a Unix socket.
+// Sets the message size and `keepalive` (absent for a server on a Unix socket), and keeps two
+// servers from silently sharing a port.
 void ConfigureServer(grpc::ServerBuilder& builder,
                      const std::optional<Keepalive>& keepalive = Keepalive());
 

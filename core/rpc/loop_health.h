@@ -1,4 +1,4 @@
-// Tells probes whether a daemon's loop turns, and systemd's watchdog.
+// Tells probes and systemd's watchdog whether a daemon's loop turns.
 //
 //   grpc.health.v1 "meshrun.ready": NOT_SERVING while the loop has not turned for ready_timeout
 //   grpc.health.v1 each service:    as "meshrun.ready", under its full name
@@ -38,8 +38,9 @@ class LoopHealth {
 
   // The loop has turned. From any thread.
   void Turned();
-  // Begins to tell, of `services` too: names as "meshrun.v1.JobService". EnableServerPlugins was called before `server` was built, which outlives this
-  // or is stopped after Stop.
+  // Begins to report, also for `services` (full names such as "meshrun.v1.JobService"). Call
+  // EnableServerPlugins before `server` is built. `server` must outlive this, or be stopped after
+  // Stop.
   void Watch(grpc::Server& server, std::vector<std::string> services = {});
   // Idempotent.
   void Stop();

@@ -19,11 +19,10 @@ std::optional<std::string> UnixPath(std::string_view address);
 // as they are, all other bytes of the path are written as %XX.
 std::string GrpcTarget(const std::string& address);
 
-// For whoever connects to `path`, before anything is sent: its directory must be this user's own
-// and closed to others, or root's and writable by nobody else, so that no other user can have put a
-// socket there. NOT_FOUND: there is no
-// such directory. INVALID_ARGUMENT: the path is too long. PERMISSION_DENIED: see
-// os::CheckPrivateDirectory.
+// For a client, before it sends anything to `path`. The directory must be this user's own and
+// closed to others, or root's and writable by nobody else, so that no other user can have put a
+// socket there. NOT_FOUND: there is no such directory. INVALID_ARGUMENT: the path is too long.
+// PERMISSION_DENIED: see os::CheckPrivateDirectory.
 absl::Status CheckSocketDirectory(const std::string& path);
 
 // The same, after making the directory where it is missing.

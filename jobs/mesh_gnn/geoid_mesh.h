@@ -44,8 +44,8 @@ class GeoidMesh {
 
   // Collective.
   MeshSample sample(const Rotation& orientation) const;
-  // What a plane through the neighbours' heights has for a slope, by least squares: [nodes, 2], in
-  // the targets' unit. Local.
+  // The slope of the least-squares plane through the neighbours' heights: [nodes, 2], in the
+  // targets' unit. Local.
   at::Tensor slope_of_planes(const MeshSample& sample) const;
 
  private:

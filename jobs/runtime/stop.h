@@ -1,7 +1,7 @@
 // How a job ends that was asked to stop (parallel/elastic/stop_signal.h).
 //
-// A rank sees the request at a moment of its own, so ranks agree on the step at which they stop
-// before they do (any one that has seen it is enough); stopping alone would leave the others in a
+// Ranks see the request at different times. So they first agree on the step at which they stop; one
+// rank that has seen the request is enough. A rank that stopped alone would leave the others in a
 // collective.
 #pragma once
 

@@ -47,8 +47,9 @@ struct ShownLoss {
 // All calls are collective over the world, which must have been joined. Threads: one at a time.
 class Training {
  public:
-  // In a world that follows another one, `network` and `optimizer` are those of the rank that had
-  // done most steps there. Else, with --resume, `network` and `optimizer` are those of the newest checkpoint from here on.
+  // In a world that follows another one, `network` and `optimizer` get the state of the rank that
+  // had done most steps there. Otherwise, with --resume, they get the state of the newest
+  // checkpoint.
   // `identity`: the flags, besides --steps, --seed and --lr, that a run which goes on from a
   // checkpoint must share with the one that wrote it. The arguments must outlive this. Raises
   // CheckpointError.

@@ -1,9 +1,9 @@
 // Which network interfaces carry messages between hosts: those that MESHRUN_NET_DEVICES names, or
 // all that run and lead out of this host.
 //
-// A bridge of containers or virtual machines (docker0, cni0, virbr0) runs, has an address, and has
-// the same one on every host: a message for the peer's goes to oneself. UCX takes it for a network
-// like any other.
+// A bridge of containers or virtual machines (docker0, cni0, virbr0) runs and has the same address
+// on every host. So a message to the peer's address comes back to the sender. UCX treats such a
+// bridge like any other network.
 //
 // Threads: any.
 #pragma once

@@ -103,8 +103,8 @@ class PeerHeap {
 
   // Null: outside of it.
   std::byte* at(uint64_t offset, size_t bytes) const;
-  // Whether the process it is of has ended, with all its threads: it writes nowhere any more. False
-  // also where that cannot be told. Reads /proc.
+  // Whether the heap's process has ended with all its threads, so that it writes nowhere any more.
+  // False also if that cannot be determined. Reads /proc.
   bool has_owner_ended() const;
 
  private:

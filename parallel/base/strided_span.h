@@ -60,7 +60,7 @@ inline StridedSpan contiguous(void* data, int64_t bytes) {
 // What is prefetched before it is copied, since the processor cannot predict it.
 enum class Prefetch : uint8_t {
   kRows,  // rows that lie apart
-  // Everything: more than the caches hold. Takes a third less time then, and more of what they do.
+  // Everything. Saves a third of the time if the data exceed the caches, and costs time otherwise.
   kAll,
 };
 

@@ -6,9 +6,10 @@
 //                                           a checkpoint. Removed by a writer of its own or a later
 //                                           generation, or, if it was committed, finished
 //
-// A directory belongs to one run, and one process at a time may write it: what the writer leaves aside
-// becomes a checkpoint only after `commit`. A run that starts anew in it
-// replaces what is there: the newest checkpoint is the one that was written last, whatever its step.
+// A directory belongs to one run, and one process at a time may write it. What the writer has
+// written aside becomes a checkpoint only after `commit`. A run that starts anew in the directory
+// replaces what is there: the newest checkpoint is the one that was written last, whatever its
+// step.
 //
 // Errors: DamagedCheckpoint; std::runtime_error with the path and the system's reason.
 #pragma once
@@ -36,9 +37,10 @@ struct StepWriter {
   // Part of the temporary name.
   std::string name;
   uint64_t generation = 0;
-  // Called with the step, the SHA-256 of the manifest and the temporary name when all is on the disk.
-  // Raises CommitRefused. The files stay even then: a commit whose answer was lost with its
-  // coordinator is refused when it is said again in a generation that is over by then.
+  // Called when all is on the disk, with the step, the SHA-256 of the manifest and the temporary
+  // name. Raises CommitRefused. The files stay even then, because the first try may have been
+  // committed: if its answer was lost with the coordinator, the second try is refused once its
+  // generation is over.
   std::function<void(int64_t step, const std::string& digest, const std::string& temporary)> commit;
 };
 

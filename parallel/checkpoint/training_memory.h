@@ -40,7 +40,7 @@ struct TrainingMemory {
 // Whether a rank holds all of it: no parameter and no moment lies in pieces on several ranks.
 bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer);
 
-// The random generators as they are now; with a few microseconds the cost of a step's end.
+// The present states of the random generators. Reading them at the end of a step costs a few us.
 std::map<std::string, std::string> generators_now(const torch::nn::Module& module);
 
 // `generators`: of the end of `step`. Requires is_whole.

@@ -10,9 +10,10 @@
 //
 // Backward: the same call with the two sides exchanged. Differentiable again.
 //
-// The ranks' sizes differ: both ends of a message must mean the same one. ucx compares the whole table in
-// its header, so that a wrong size is one error on all ranks before data moves; other backends compare the
-// number of sizes alone. All else (what must agree, threads, errors) is as for all_gather_v.
+// Sizes may differ between ranks, but both ends of a message must give the same size. ucx compares
+// the whole table in its header, so a wrong size is the same error on all ranks before data moves.
+// Other backends compare only the number of sizes. All else (what must agree, threads, errors) is
+// as for all_gather_v.
 #pragma once
 
 #include <cstdint>

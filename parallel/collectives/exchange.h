@@ -89,9 +89,10 @@ void agree_on_transpose(Exchange& exchange, uint64_t also = 0);
 // `tensor`, which may be undefined, says on which device.
 Extents tell_extents(const at::Tensor& tensor, const Exchange& exchange, int64_t extent);
 
-// Each makes one output, without a gradient. With a problem they call all the same, and throw it
-// once the other ranks have it too (or leave it to the Work). all_to_all: `reversed` exchanges its
-// two sides; a wrong call of a transpose describes the Exchange, which it therefore keeps.
+// Each makes one output, without a gradient. If there is a problem, they still make the call, so
+// that the other ranks get the problem too, and then throw it (or leave it to the Work).
+// all_to_all: `reversed` exchanges its two sides. It keeps the Exchange alive, because the error of
+// a wrong transpose describes it.
 at::Tensor all_gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);
 at::Tensor gather(const at::Tensor& tensor, const Exchange& exchange, const CallForm& form);

@@ -55,7 +55,7 @@ class PlannedCollective {
   PlannedCollective& operator=(const PlannedCollective&);
   ~PlannedCollective();
 
-  // `work`: where the operation is left that goes on; null: it is waited for.
+  // `work`: gets the Work of the operation, which is still under way; null: the call waits for it.
   at::Tensor operator()(const at::Tensor& tensor,
                         c10::intrusive_ptr<c10d::Work>* work = nullptr) const;
   // In place of a call that this rank cannot make: raises `problem` here and on the other ranks.

@@ -22,9 +22,9 @@
 // typed errors of parallel/base/collective_errors.h that say so, and calls of the world's store that
 // is over. Every other exception leaves run(), and so do these where no other generation follows.
 //
-// In process go on: ranks of meshrun on ucx whose model and optimizer are whole on each rank
-// (ElasticState says so to the coordinator). All others behave as without this: the job's ranks are
-// started anew, and read a checkpoint.
+// Ranks continue in process only in meshrun, on ucx, and if the model and the optimizer are whole
+// on each rank (ElasticState tells the coordinator so). All others behave as without this: the
+// job's ranks are started anew, and read a checkpoint.
 //
 // Threads: one at a time.
 #pragma once

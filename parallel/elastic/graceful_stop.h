@@ -7,7 +7,7 @@
 //     if (step % 10 == 9 && stop.agreed()) {
 //       checkpoints.save(*network, optimizer, {step + 1});
 //       DistributedManager::cleanup(true);
-//       return stop.exit_code();  // 143 on every rank, also on those that got no signal
+//       return stop.exit_code();  // after SIGTERM: 143 on every rank, signalled or not
 //     }
 //   }
 //

@@ -12,8 +12,8 @@ void catch_stop_signals();
 // Thread-safe; may be called from anywhere but a signal handler.
 void request_stop(IntArgument signal_number);
 
-// The ranks have agreed to stop: a request, and SIGTERM is ignored from now on. The rank that ends first
-// makes a launcher send it to the others, which are on their way out.
+// Call when the ranks have agreed to stop: sets the request, and ignores SIGTERM from now on. When
+// the first rank ends, a launcher sends SIGTERM to the others, although they are about to end.
 void stop_together();
 
 bool stop_requested();

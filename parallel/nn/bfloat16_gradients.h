@@ -7,9 +7,9 @@
 
 namespace meshrun::detail {
 
-// Averages a bucket of float32: each rank divides by the group's size and rounds, the sum is taken
-// in bfloat16 (ucx: in float32, rounded once on each host and once at the end), and gradients are float32 again. Sparse
-// gradients travel as they are.
+// Averages a bucket of float32. Each rank divides by the group's size and rounds. The sum is taken
+// in bfloat16 (ucx adds in float32, and rounds once on each host and once at the end). Then the
+// gradients are float32 again. Sparse gradients travel as they are.
 std::unique_ptr<c10d::CommHookInterface> make_bfloat16_hook(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

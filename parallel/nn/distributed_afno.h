@@ -25,9 +25,9 @@
 // What is sent, per block and pass: afno_network.h.
 //
 // Threads: one at a time per module; all ranks call in the same order. Errors: UndefinedGroupError,
-// if the group was never made. c10::ValueError on all ranks of the groups: sizes that do not divide,
-// options that differ between ranks; inputs of another shape, dtype or
-// device. Those of collectives (parallel/base/collective_errors.h).
+// if the group was never made. c10::ValueError on all ranks of the groups: sizes that do not
+// divide, options that differ between ranks, inputs of another shape, dtype or device. Those of
+// collectives (parallel/base/collective_errors.h).
 //
 // Corresponds to physicsnemo.models.afno.distributed, whose LayerNorm is over positions and not over
 // channels, and whose channel_parallel_ arguments are ignored.

@@ -64,10 +64,11 @@ TORCH_MODULE(SyncBatchNorm);
 // Every torch::nn::BatchNorm1d, 2d and 3d below `module`, itself included, computes as SyncBatchNorm
 // from now on, wherever a class keeps it. Returns how many there are. Not collective.
 //
-// A module in C++ cannot be replaced in the members of somebody else's class; so aten::batch_norm looks its
-// parameters up instead. They may be moved (to()) and loaded; a clone() is an ordinary BatchNorm again.
-// Once more: takes the new group. LibTorch itself refuses one value per channel on one rank (BatchNorm1d
-// with a local batch of 1), and so only there: take SyncBatchNorm where that can happen.
+// In C++ a module that is a member of somebody else's class cannot be replaced. So aten::batch_norm
+// looks up the module's parameters instead. They may be moved (to()) and loaded; a clone() is an
+// ordinary BatchNorm again. A second conversion sets the new group. LibTorch itself refuses one
+// value per channel on a rank (BatchNorm1d with a local batch of 1), and then only that rank
+// raises: use SyncBatchNorm where that can happen.
 // Errors: c10::ValueError for a BatchNorm with neither parameters nor running statistics, by name; then
 // nothing is converted.
 int64_t convert_sync_batch_norm(torch::nn::Module& module, const GroupArgument& group = {});

@@ -29,8 +29,9 @@ class AgentSocket {
                                                              OnConnection on_connection);
   // The two halves of Listen: what a file system may hold up, on any thread, and the rest. The
   // socket's file stays when the object ends.
-  // `user`: the job's, where it is not the daemon's; null: as before, if the socket was there. Its
-  // directory is then passable, and the socket the user's alone.
+  // `user`: the job's user, if that is not the daemon's; null: the daemon's user, or the owner of a
+  // socket that an earlier incarnation left there. If the user is not the daemon's, the directory
+  // is passable and the socket is that user's alone.
   static absl::StatusOr<os::UniqueFd> Bind(const std::string& path,
                                            const v1::RankUser* user = nullptr);
   AgentSocket(EventLoop& loop, std::string path, os::UniqueFd listener, OnConnection on_connection);

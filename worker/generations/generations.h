@@ -93,9 +93,9 @@ class Generations {
   void PingAll();
   // Stops all: with each job's own grace, at most `grace`.
   void StopAll(std::optional<std::chrono::nanoseconds> grace, const std::string& reason);
-  // For a worker that stops and has told its coordinator: ranks that go on in process have the first
-  // half of their grace to stand still, to save and to be told to end; then, and all others now,
-  // they are stopped.
+  // For a worker that stops and has told its coordinator so. Ranks that continue in process get the
+  // first half of their grace to stand still, to save and to be told to end; then they are stopped.
+  // All other ranks are stopped now.
   void StopAllAfterTheyMoved(const std::string& reason);
   // What ends by a stop from now on ends because there is no coordinator.
   void MarkOrphaned();
@@ -119,9 +119,9 @@ class Generations {
   // Errors: as Authenticate.
   absl::StatusOr<v1::RegisterRankResponse> FindSuccessor(const v1::Fence& fence,
                                                          const std::string& token, int rank) const;
-  // The rank has registered, or stands still. `answer` is called once a daemon that is started again
-  // knows it: when it is written, or cannot be. A file system that hangs keeps no rank from going on:
-  // after Host::file_timeout `answer` is called, too.
+  // The rank has registered, or stands still. `answer` is called when that is written, so that a
+  // restarted daemon knows it, or when it cannot be written. It is also called after
+  // Host::file_timeout, because a file system that hangs must not hold up a rank.
   void Join(Generation& generation, int rank, bool in_process, std::function<void()> answer);
   void ReportQuiesced(Generation& generation, int rank, int64_t step, std::function<void()> answer);
   // A rank is blocked, or no longer: reported to the coordinator, and again in a new session.
@@ -205,9 +205,10 @@ class Generations {
   void SendProgress();
   void Send(const Key& key, v1::OpenSessionRequest message);
 
-  // --- generations.cc ---
-  // What the ranks' processes do right now, beside their logs.
+  // --- dumps.cc ---
+  // Writes what the ranks' processes do right now into files beside their logs.
   void Dump(Generation& generation, const std::string& reason);
+  // --- generations.cc ---
   void SignalRanks(Generation& generation, const v1::SignalRanks& command);
   void Forget(const Key& key);
   void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,

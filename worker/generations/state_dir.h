@@ -7,8 +7,9 @@
 //   g/<short>/                      one generation: record, launch, sup.sock, r<rank>.sock, final
 //   logs/<job_id>/<generation>/     <rank>.stdout.log, <rank>.stderr.log, <rank>.error.json
 //
-// Every directory is its user's alone (0700), and every file that the daemon writes has mode 0600.
-// Ranks run as the daemon's user, so each job's directory is its user's, too; else see OpenToRanks.
+// Only the owner can enter a directory (0700), and every file that the daemon writes has mode 0600.
+// If ranks run as the daemon's user, that user owns the jobs' directories too; otherwise see
+// OpenToRanks.
 //
 // Sockets' paths must fit 107 bytes: when the state directory's is too long, agent.sock, j/ and g/
 // lie in a short directory of this user's under $XDG_RUNTIME_DIR or /tmp instead.

@@ -1,5 +1,5 @@
-// A rank's output file, of which bytes may be gone (supervisor/output_copier.h): its oldest, and
-// others for which the disk had no room. They are holes.
+// A rank's output file. Some of its bytes may be gone (supervisor/output_copier.h): the oldest, and
+// bytes for which the disk had no room. Such bytes are holes in the file.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@ class LogFile {
   uint64_t Size() const;
   // At or after `offset`, the first byte that is there; the file's size when none is.
   uint64_t FirstKept(uint64_t offset) const;
-  // Up to `most` bytes from `*offset`, which moves to the first byte that is there, and up to the next
-  // that is not. Empty at the end. Bytes that go while they are read are not taken for zeros.
+  // Reads up to `most` bytes. Moves `*offset` to the first byte that is there, and stops at the
+  // next hole. Empty at the end. Bytes that go while they are read are never returned as zeros.
   absl::StatusOr<std::string> Read(uint64_t* offset, size_t most) const;
 
  private:

@@ -29,7 +29,7 @@ struct RankStreams {
 absl::StatusOr<pid_t> StartRank(const v1::RankLaunch& launch, const EnvEntries& environment,
                                 const RankStreams& streams, const v1::RankUser* user = nullptr);
 
-// An entry of the environment that this process has, and what it starts inherits, and no other.
+// The environment entry that marks this rank: only its process and what that starts have it.
 inline std::string EntryOf(const v1::RankLaunch& launch) {
   return "MESHRUN_REPORT=" + launch.report_socket();
 }

@@ -11,9 +11,9 @@
 //   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
 //   RUNNING            --SIGTERM, SIGINT, SIGQUIT--> STOPPING, as by a stop; no other signal ends it
 //
-// One thread that decides, one poll loop, no gRPC; another thread copies the ranks' output
-// (output_copier.h). The daemon speaks to it through "sup.sock" in the
-// processes' directory; one daemon at a time, the newest counts. No exit is lost while it runs:
+// One thread decides, in one poll loop without gRPC. Another thread copies the ranks' output
+// (output_copier.h). The daemon speaks to the supervisor through "sup.sock" in the processes'
+// directory; one daemon at a time, the newest counts. No exit is lost while the supervisor runs:
 // each new connection gets the whole state, and the last state is written to the file "final".
 //
 // Where the launch asks for it, the ranks' program is searched for first; a start waits for the end
@@ -117,8 +117,8 @@ class Supervisor {
   // Processes that were stopped alone, when their grace is over.
   void KillAlone(Time now);
   void TakePing(const v1::SupervisorPing& ping);
-  // It holds its connection: a daemon that is silent so stalls, and the fence judges it, not the
-  // lease.
+  // The daemon holds its connection and has sent a fence time. If it is silent it only stalls, and
+  // then the fence time decides, not the lease.
   bool DaemonLives() const;
   // Time until the fence; absent where there is none.
   std::optional<std::chrono::nanoseconds> UntilFence() const;
@@ -178,7 +178,8 @@ class Supervisor {
 };
 
 // `meshrun-worker supervise --launch FILE [--listen-fd N] [--lifeline-fd N] [--end-with-daemon]
-// [--stdin-fd N --stdin-rank N | --stdin-directory DIR]`: returns the exit code. Starts in milliseconds: call it before anything else in main.
+// [--stdin-fd N --stdin-rank N | --stdin-directory DIR]`: returns the exit code. Starts in
+// milliseconds: call it before anything else in main.
 int SuperviseMain(int argc, char** argv);
 
 }  // namespace meshrun::worker

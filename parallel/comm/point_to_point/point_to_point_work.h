@@ -42,7 +42,7 @@ class PointToPointWork : public c10d::Work {
     std::function<void()> finish;
     std::vector<at::Tensor> kept;  // what travels, and what finish() reads
     at::Tensor result;             // undefined: none on this rank
-    // Of the parts where wait() has none, on the CPU; not positive: theirs.
+    // On the CPU: the parts' timeout if wait() is called without one; not positive: the parts' own.
     std::chrono::milliseconds timeout = kNoTimeout;
     // Somebody waits later, or nobody.
     bool async = false;

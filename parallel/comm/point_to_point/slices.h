@@ -15,9 +15,9 @@
 
 namespace meshrun::point_to_point {
 
-// `count` elements of `type` in a tensor's memory, from its first element on and `begin` behind it,
-// in elements of `type`. No operator makes it: it costs an allocation, and has no gradient and no
-// version of its own.
+// A view of `count` elements of `type` in a tensor's memory. It begins `begin` elements of `type`
+// after the tensor's first element. It is made without an operator, so it costs one allocation, and
+// it has no gradient and no version counter of its own.
 at::Tensor memory_view(const at::Tensor& tensor, c10::ScalarType type, int64_t begin,
                        int64_t count);
 

@@ -1,6 +1,6 @@
-// c10d's TCPStore, without the questions to name servers that it asks for its log: the thread that
-// connects looks up the name of the address that it has reached. What the server's own thread asks about
-// those who come is c10d's affair.
+// Makes c10d's TCPStore without its queries to name servers: for its log, the thread that connects
+// would look up the name of the address that it has reached. Queries that the server's own thread
+// makes about its clients are not suppressed.
 #pragma once
 
 #include <string>

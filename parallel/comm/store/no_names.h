@@ -1,5 +1,6 @@
-// While one lives, its thread's questions to name servers are answered at once, and with "there is no
-// such name": by a name server of its own, on a loopback port. Names in /etc/hosts are found still.
+// While one lives, its thread's queries to name servers are answered at once with "there is no such
+// name". A name server of its own on a loopback port answers them. Names in /etc/hosts are still
+// found.
 //
 // For code that asks for names which nobody needs. Where the name servers do not answer, as on many
 // compute nodes, each question takes 5 to 10 s. Works through the thread's resolver state (man 3

@@ -1,11 +1,11 @@
 // The store that ranks meet at outside meshrun: c10d::TCPStore with a handshake, hosted by rank 0
 // or by the launcher.
 //
-// What c10d's own rendezvous lacks: a rank of another job is refused with both identities named;
-// two processes with one rank are found; ranks of one job with different settings (the world's size)
-// are told so; missing ranks are named on every rank; a taken port is an error within three seconds;
-// and after a cleanup, or a join that failed, a rank never meets what was
-// left in the store.
+// It adds what c10d's own rendezvous lacks. It refuses a rank of another job, and names both
+// identities. It finds two processes with one rank. It tells ranks of one job that their settings
+// (the world's size) differ. It names missing ranks on every rank. It reports a taken port within
+// three seconds. And after a cleanup, or a join that failed, a rank never reads what was left in
+// the store.
 //
 // Keys, below LaunchEnvironment::store_prefix:
 //   identity               who the job is
@@ -74,9 +74,9 @@ c10::intrusive_ptr<c10d::Store> enter_instance(c10::intrusive_ptr<c10d::Store> s
                                                InstanceHistory& history,
                                                std::chrono::milliseconds timeout);
 
-// As enter_instance, where ranks come to a store of their own that nobody else has used, as a
-// coordinator gives each generation one: the first attempt of all is the first instance without a
-// word of rank 0. It costs one call.
+// As enter_instance, for a store that is new and belongs to these ranks alone: the coordinator
+// gives each generation one. There the first attempt of all ranks is the first instance, and rank 0
+// need not announce it. Costs one call.
 c10::intrusive_ptr<c10d::Store> enter_fresh_instance(c10::intrusive_ptr<c10d::Store> store,
                                                      int rank, InstanceHistory& history,
                                                      std::chrono::milliseconds timeout);

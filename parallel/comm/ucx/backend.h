@@ -1,9 +1,9 @@
 // c10d's backend over UCX: the default for CPU tensors.
 //
-// A thin shell: checks arguments, turns tensors into pieces of memory (tensor_layout.h), asks
-// engine/algorithms.h for a schedule, submits it, and wraps the operation in a Work. Dense CPU
-// tensors of any dtype. Contiguous tensors, and slices of them along one dimension, are used where
-// they are; others are copied once, in or out, and counted.
+// A thin shell: checks arguments, turns tensors into pieces of memory (base/tensor_layout.h), asks
+// engine/planning/algorithms.h for a schedule, submits it, and wraps the operation in a Work. Takes
+// dense CPU tensors of any dtype. Contiguous tensors, and slices of them along one dimension, are
+// used where they are; others are copied once, in or out, and counted.
 //
 // Every collective compares its header first, unless MESHRUN_CHECK_COLLECTIVES=0: a wrong call on
 // one rank is an error on all. Sums are taken in a fixed order, that of the ranks, on several hosts

@@ -1,11 +1,12 @@
 // The kernel of operators that compute each element of the result from those at the same place of
 // their operands.
 //
-// Operands of one layout (most calls) cost one comparison of pointers each, and operators of a common
-// form (typed_pointwise.cc) no stack. Else they are brought to
-// a common layout (layout/broadcast.h): what is Replicate is cut where it lies, what is sharded
-// otherwise moves. In place the written tensor keeps its layout and its memory; where it is Partial
-// and the operator is not linear, one rank has the values then. Internal to parallel/shard.
+// If the operands have one layout (most calls), each costs one comparison of pointers, and
+// operators of a common form (typed_pointwise.cc) need no stack. Otherwise the operands are brought
+// to a common layout (layout/broadcast.h): a Replicate operand is cut where it lies, and an operand
+// that is sharded differently moves. An operator in place keeps the layout and the memory of the
+// written tensor. If that is Partial and the operator is not linear, one rank has the values
+// afterwards. Internal to parallel/shard.
 #pragma once
 
 #include <initializer_list>

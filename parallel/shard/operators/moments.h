@@ -28,7 +28,7 @@ Moments moments_of(const at::Tensor& elements, at::IntArrayRef dims, bool center
 // Of the elements of all ranks along these axes.
 Moments merged(const Moments& own, const ShardMesh& mesh, const std::vector<int64_t>& axes);
 
-// Those of channels, which [n, channel, 1, ...] are for, put together: [n, group].
+// Combines the moments of channels, [n, channel, 1, ...], into those of groups, [n, group].
 Moments grouped(const Moments& channels, const at::Tensor& group_of_channel, int64_t groups);
 // [n, group] from the sums of channels; and back, of the shape of `like`.
 at::Tensor sum_groups(const at::Tensor& channels, const at::Tensor& group_of_channel,

@@ -44,8 +44,8 @@ class RedistributionPlans : public SpecPlans {
   std::unique_ptr<State> state_;
 };
 
-// May return `local` itself, or a view of it. `work`: where the last transfer is left that goes on
-// (null: none does); the result is whole after its wait(). Without `work` it is waited for.
+// May return `local` itself, or a view of it. `*work` gets the last transfer that is still under
+// way (null: none is); the result is whole after its wait(). If `work` is null, the call waits.
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
                               c10::intrusive_ptr<c10d::Work>* work = nullptr);
 

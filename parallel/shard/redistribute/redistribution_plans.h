@@ -54,10 +54,10 @@ inline int64_t rule_number(const void* rule) {
 DerivedSpecs derived_specs(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> operands,
                            c10::function_ref<std::vector<ShardLayout>()> make);
 
-// The specs that are reached from one by redistribution and by operators, step by step: it keeps
-// them alive, and they know it and each other weakly. So a tensor that goes back and forth between
-// two layouts has two specs, and their number does not grow. Every spec has a family; that family
-// is empty if another spec keeps this one.
+// The specs that are reached from one spec, the root, step by step, by redistribution and by
+// operators. The root keeps them alive; they point to the root and to each other weakly. So a
+// tensor that goes back and forth between two layouts has two specs, and their number does not
+// grow. Every spec has a family, which is empty if another spec is the root.
 using WeakSpec = c10::weak_intrusive_ptr<ShardTensorSpec>;
 
 // The last `most` entries.

@@ -12,12 +12,12 @@
 // Submitting and handing on do not wake it from a nap. Waking costs the submitting thread a system
 // call and both threads a fight for the mutex: 27 to 66 us instead of 9 to 11 for an operation that
 // is waited for at once. on_done(), hand_over(), failures and news do wake it.
-// Only the owner polls the transport and sleeps on its event descriptor; a submitting thread wakes
-// it there, unless the transport can be armed again: then nothing is to be done. (A progress thread
-// left armed beside a polling caller costs a wake-up and a fight for the mutex per message: 17
-// instead of 10 us for 64 KiB, 400 on average.) The mutex is given up between two rounds where
-// somebody wants it, and a round moves at most 512 KiB, so submitting never waits for a long
-// transfer. submit() waits only for room in a full group (executor.h), and owns progress then.
+// Only the owner polls the transport and sleeps on its event descriptor. A submitting thread wakes
+// the owner there, unless the transport can be armed again: then there is nothing for the owner to
+// do. (A progress thread left armed beside a polling caller costs a wake-up and a fight for the
+// mutex per message: 17 instead of 10 us for 64 KiB, 400 on average.) The owner gives up the mutex
+// between two rounds if another thread wants it, and a round moves at most 512 KiB. So submitting
+// never waits for a long transfer.
 //
 // Callbacks and destructors of the caller's memory run without the lock and without owning
 // progress, on a thread that waits, submits or polls, or on the progress thread: never on a thread

@@ -1,4 +1,4 @@
-// What engine.cc and engine_progress.cc share: the state behind the one mutex.
+// What the three files of the engine share: the state behind the one mutex.
 //
 //   engine.cc            groups, submission, events from outside, the end
 //   engine_progress.cc   ownership of progress, rounds, sleeping, the progress thread
@@ -83,8 +83,9 @@ class Engine::Impl {
   enum class ProgressOwner : uint8_t { kNobody, kCaller, kThread };
   // Of the progress thread, on thread_cv_. kNone: it is awake, or on its way, and looks by itself.
   enum class Rest : uint8_t { kNone, kNap, kLongNap, kWait };
-  // kSoon: a caller may wait for the operation at once, so no nap is cut short. kLeft: a caller that
-  // drove it has gone, so a long one is.
+  // How urgently the progress thread is needed. kNow: any rest is cut short. kLeft: a caller that
+  // drove the operation has gone, so a long nap is cut short, but not a short one. kSoon: a caller
+  // may wait for the operation at once, so no nap is cut short.
   enum class Urgency : uint8_t { kNow, kLeft, kSoon };
   struct GroupState {
     AddressBook* book;
@@ -128,7 +129,8 @@ class Engine::Impl {
   void lock_beside() MESHRUN_TSA(acquire_capability(mu_));
   void give_way() MESHRUN_REQUIRES(mu_);
   bool needs_thread() const MESHRUN_REQUIRES(mu_);
-  // Owns progress, or sleeps while another caller has it, until `is_over`. What is left to be run.
+  // Owns progress, or sleeps while another caller owns it, until `is_over`. Returns the actions
+  // that are still to be run.
   // `operation`: what the calling thread is blocked in meanwhile; null: the watch is not told.
   template <typename Over>
   Actions wait_until(SteadyNanos deadline, const Operation* operation, Over is_over)
@@ -147,8 +149,8 @@ class Engine::Impl {
   void call_thread(Urgency urgency) MESHRUN_REQUIRES(mu_);
   // Something was posted, or actions are waiting: the thread that must see it does.
   void notice(Urgency urgency = Urgency::kNow) MESHRUN_REQUIRES(mu_);
-  // The progress thread has nothing to do. Whether it slept until it was called, or callers drove
-  // meanwhile.
+  // The progress thread has nothing to do, and sleeps. True: it slept until it was called, or
+  // callers drove operations meanwhile.
   bool rest(SteadyNanos naps_until) MESHRUN_REQUIRES(mu_);
   void run_thread() MESHRUN_EXCLUDES(mu_);
 

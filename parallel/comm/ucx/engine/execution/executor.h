@@ -24,7 +24,8 @@
 //
 // When something ends badly:
 //   disagreement     the operation fails, on all ranks; the group goes on: no tensor was written.
-//                    So does one whose schedule has more messages than tags number, on any rank
+//                    An operation fails in the same way if its schedule on any rank has more
+//                    messages than tags can number
 //   verdict          the operations it names fail; the group goes on at the verdict's number
 //   timeout          the operation fails, the group with it
 //   peer lost, left  operations that still need it fail PeerLiveness::kGrace later (what it sent

@@ -42,11 +42,11 @@ class Offers {
   // knows now, and the step may go on. False: there is another one to come, or nothing will be sent.
   bool received(RunningOperation& operation, const Request& request);
 
-  // Whether the sender of the message may lend its source. Alike at both ends, which agree on its
-  // size: what comes with the size of an OfferMessage instead is one.
+  // Whether the sender of the message may lend its source. Both ends get the same answer. They also
+  // agree on the message's size, so what comes with the size of an OfferMessage instead is one.
   static bool may_be_read(const MemberGroup& group, const Step& step);
-  // Of a step that sends: says where its bytes lie, by the tag that they would have, and awaits the
-  // answer. False: they are sent.
+  // For a step that sends: tells where its bytes lie, under the tag that the bytes would have, and
+  // awaits the answer. False: the bytes must be sent.
   bool lend_source(RunningOperation& operation, StepId id, Tag tag);
   // Of a receive that is done: whether it has brought a source in place of the bytes.
   static bool is_source(const RunningOperation& operation, const Request& request);

@@ -35,8 +35,8 @@ class PeerLiveness {
   void connection_broke(int world_rank, const std::string& reason, SteadyNanos now);
   // The job is asked to stop: named in the failures that follow.
   void stopping(const std::string& reason) { stopping_ = reason; }
-  // The world is over. What waits in it fails two graces later, for a rank that is gone if it needs
-  // one: the word of its loss may be on its way.
+  // The world is over. Operations that still wait fail two graces later. An operation that needs a
+  // rank that is gone fails for that rank: the delay lets the news of the loss arrive.
   void superseded(const std::string& reason, SteadyNanos now);
   // " The job is stopping: ...", or nothing.
   std::string stopping_sentence() const;

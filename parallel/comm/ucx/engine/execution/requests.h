@@ -36,8 +36,8 @@ class Requests {
   // The ranks disagree, so nobody sends data: receives of offers, after the round's messages.
   void cancel_offers(RunningOperation& operation);
 
-  // Around a round's completions: a receive among them that is not yet told must not be cancelled,
-  // so cancelling waits until the end.
+  // Call them around the handling of a round's completions. A receive that is complete but not yet
+  // handled must not be cancelled, so cancelling waits until the end.
   void begin_round() { is_in_round_ = true; }
   void end_round();
 

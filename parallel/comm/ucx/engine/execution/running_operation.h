@@ -156,7 +156,8 @@ class RunningOperation final : public Operation,
     }
   }
 
-  // The request that awaits the receiver's word: a source's has come by the other one.
+  // The request that awaits the receiver's word. For a lent source that is the step's own request,
+  // because the offer's request sends the place of the source.
   Request& awaited(StepId id) {
     return offers[id].is_source ? steps[id].request : offers[id].request;
   }

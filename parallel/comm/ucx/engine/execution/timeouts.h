@@ -1,8 +1,8 @@
 // Operations whose time is up, and the sentence that says for whom they waited.
 //
-// A collective first asks the members how far they are, for at most kAskFor, so that the sentence
-// names the ranks that have not called it, and not those that wait for them, too. Where all have
-// called it, it has those kAskFor more.
+// A collective whose time is up first asks the members how far they are, for at most kAskFor. So
+// the sentence names the ranks that have not called it, and not also the ranks that wait for those.
+// If all ranks have called it, it gets the rest of kAskFor as more time.
 //
 // Threads: under the engine's lock. No errors.
 #pragma once

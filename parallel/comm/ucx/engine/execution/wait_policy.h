@@ -5,9 +5,9 @@
 //   50 polls, 10 yields, then sleep       0.4    4.2   18
 //   2000 polls, then yields for ever      0.4   74    135     melts down: p90 3 ms
 //   sleep at once                         1.3   19     51     a wake-up costs 9 us
-// So the polls are few always, and only the length of yielding depends on whether each rank of this
-// host has a core. Half a core of a quota is none: who spins it away stands still for the rest of the
-// kernel's period, 100 ms.
+// So there are always few polls, and only the length of yielding depends on whether each rank of
+// this host has a core. A quota of half a core counts as no core: a thread that spins it away
+// stands still for the rest of the kernel's period of 100 ms.
 #pragma once
 
 #include "core/clock.h"

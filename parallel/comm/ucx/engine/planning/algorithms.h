@@ -58,9 +58,9 @@ struct Tuning {
   int64_t ring_message = 256 << 10;
   // What is added in one step; 0: reduce_chunk_bytes().
   int64_t reduce_chunk = 0;
-  // Of a scatter on one host: what the root writes itself of pieces that are one message each, if
-  // all were as long as the one that is looked at; and the longest piece that is in a cache when it
-  // is moved.
+  // For a scatter on one host with pieces that are one message each. The root writes a piece whole
+  // if all other ranks' pieces, taken to be as long as this one, have at most written_by_root bytes
+  // together. in_cache: the longest piece that is still in a cache when it is moved.
   int64_t written_by_root = 96 << 10;
   int64_t in_cache = 2 << 20;
   // The least of a fetched piece that the root writes: less is not offered.

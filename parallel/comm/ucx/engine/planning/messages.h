@@ -67,9 +67,9 @@ class Lane {
   bool wait_for_last_ = false;
 };
 
-// Scratch memory used again and again. A step that takes a slot lets its first writer wait for the
-// users of the last time, and names its own. Of long messages only two are in use, so that the
-// slots are not longer than kStagingBytes together, or than two messages.
+// Scratch memory that is used again and again. A step that takes a slot makes its first writer wait
+// for the slot's previous user, and then sets the new user. Long messages use fewer slots, at least
+// two, so that the slots together have at most kStagingBytes, or the length of two messages.
 class Slots {
  public:
   explicit Slots(int count) : slots_(static_cast<size_t>(count)) {}

@@ -37,8 +37,8 @@ struct Region {
 
 enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 
-// Of which messages the receiver tells the sender where they belong, or of its staging, so that it
-// may write them there (shared_heap.h). Alike at both ends.
+// For which messages the receiver offers memory to the sender: the place where the bytes belong, or
+// its staging. The sender may then write them there (shared_heap.h). Both ends have the same rule.
 enum class OfferRule : uint8_t {
   kLarge,
   // The receivers offer nothing: one rank sends to many, and they fetch at once. Where what it sends

@@ -30,9 +30,9 @@
 
 namespace meshrun::ucx {
 
-// Whether the group is for the plans below. All but all_reduce's send at least a message for each
-// rank's piece, so a call that has fewer of them goes in one level: a part of a large coalesced
-// call, and all calls of groups of more than kMaxMessages / 4 ranks.
+// Whether the plans below serve the group. Except for all_reduce, they need messages for each
+// rank's piece. So a call that may send fewer than four messages per rank uses one level: a part of
+// a large coalesced call, or any call of a group of more than kMaxMessages / 4 ranks.
 bool has_two_levels(const Place& place);
 bool all_reduces_in_two_levels(const Place& place);
 bool reduce_scatters_in_two_levels(const Place& place);

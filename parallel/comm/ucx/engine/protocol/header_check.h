@@ -11,12 +11,13 @@
 //   agree:     ceil(log2 P) messages of 44 bytes a rank, and of small operations the pieces
 //   disagree:  twice the rounds; texts of at most kMaxText bytes
 //
-// Of an all-to-all each rank knows its own row of the table of sizes alone: what it sends to each rank, and
-// what it expects of each. Every size is hashed with its sender and its receiver; a rank adds what it sends
-// and subtracts what it expects. Where both ends of all messages mean the same, the sum over all ranks is 0.
-// The rounds add up such sums too, 16 bytes more a message: over the ranks heard of in each round, and over
-// as many of them as the lower binary digits of P say, so that each rank counts once. Where the sum is not 0
-// the rounds of the explanation bring the rows together, and every rank finds the same pair.
+// In an all-to-all each rank knows only its own row of the table of sizes: what it sends to each
+// rank, and what it expects from each. Every size is hashed with its sender and its receiver. A
+// rank adds the hashes of what it sends, and subtracts the hashes of what it expects. If both ends
+// of every message agree, the sum over all ranks is 0. The rounds add up two such sums, which costs
+// 16 bytes more per message: one over the ranks heard of in each round, and one over as many of
+// them as the lower binary digits of P say, so that each rank counts once. If the sum is not 0, the
+// rounds of the explanation bring the rows together, and every rank finds the same pair.
 //
 // A rank whose own arguments are wrong takes part with kHasProblem set and its text: that counts as
 // a disagreement, with itself alone. So a local error is everybody's error.
@@ -124,9 +125,9 @@ class HeaderCheck {
   // Writes what this rank says in the round under way; returns its length. `out` has room for
   // kMessageBytes, while explaining for explanation_bytes().
   size_t message(std::span<std::byte> out) const;
-  // Of a sender that agrees, and has heard of nobody who does not, `payload` bytes follow the header
-  // (piggyback.h). False: a header of an operation that this rank
-  // has left behind (a verdict skipped it); post the receive again.
+  // `payload` bytes follow the header if the sender agrees and has heard of no rank that disagrees
+  // (piggyback.h). False: the header is of an operation that this rank has left behind (a verdict
+  // skipped it); post the receive again.
   bool receive(std::span<const std::byte> message, size_t payload = 0);
 
   // Whether nobody heard of so far means anything else.

@@ -1,7 +1,7 @@
-// Where bytes lie in the heap of the rank that says so (shared_heap.h). A receiver tells it before a
-// message that the sender may write straight there; a sender tells it in place of a message that
-// the receiver reads there, and gets it back when that is done. On the wire as it stands. Pure; no
-// errors.
+// Says where bytes lie in the heap of the rank that sends it (shared_heap.h). A receiver sends it
+// before a message, so that the sender can write the message straight there. A sender sends it in
+// place of a message, so that the receiver can read the message there; the receiver sends it back
+// when it is done. On the wire as it stands. Pure; no errors.
 #pragma once
 
 #include <cstdint>

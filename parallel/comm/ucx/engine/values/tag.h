@@ -18,8 +18,9 @@
 // message   kHeader: the round; rounds of the explanation follow at kExplainRound. kData: counts
 //           the messages of one operation from one rank to another, as the schedule lists them;
 //           the receiver's word on it (an offer of memory, or that it has read) is kHeader, from
-//           kFirstOffer on (offer_tag). At most kMaxMessages, so no two messages of an operation share a tag: planning cuts large
-//           pieces into longer messages, and the executor refuses a schedule of more. (Wrapping
+//           kFirstOffer on (offer_tag). At most kMaxMessages, so no two messages of an operation
+//           share a tag: planning cuts large pieces into longer messages, and the executor refuses
+//           a schedule of more. (Wrapping
 //           would need equal tags posted in one order at both ends, which steps that run as soon as
 //           they can do not promise.)
 //
