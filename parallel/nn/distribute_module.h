@@ -12,8 +12,8 @@
 // around the model. Losses are of the global batch, and parameters have the gradients of that loss,
 // as plain tensors equal on all ranks: within the graph each rank has a summand, and when the
 // backward pass ends the summands are added over the whole mesh, in buckets, once. Gradients
-// accumulate over passes. In one pass a parameter's gradient comes from sharded computations alone or
-// from plain ones alone: put a penalty on the weights into the optimizer (weight_decay).
+// accumulate over passes. A penalty on the weights, computed from plain tensors, may be added to the
+// loss.
 //
 // distribute_module() compares the ranks' modules and gives all ranks the first one's parameters and
 // buffers. It stays in force as long as the parameters live; to() and load come before it.

@@ -1,6 +1,6 @@
 // The Transport over UCX: shared memory and CMA within a host, TCP or RDMA between hosts.
 //
-// What UCX is told, and why (docs/decisions/, "How the ucx backend uses UCX"):
+// What UCX is told, and why (docs/ucx-engine-measurements.md has what was measured):
 //   UCP_ERR_HANDLING_MODE_NONE with an error handler: MODE_PEER would give up shared memory.
 //   RNDV_SCHEME=get_zcopy, whatever UCX_RNDV_SCHEME says: a late peer never writes into our memory.
 //   UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP; endpoints are never closed alone, only with the worker.
