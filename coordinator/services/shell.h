@@ -22,8 +22,8 @@ struct Shell {
   certificates::Standing* standing = nullptr;
 };
 
-// While it lives, ends the stream of a caller as soon as the caller's certificate is no longer
-// valid.
+// Ends the stream of a caller as soon as the caller's certificate expires or is denied. Its
+// destructor ends the watch.
 class CertificateWatch {
  public:
   CertificateWatch() = default;
