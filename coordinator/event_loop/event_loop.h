@@ -117,6 +117,7 @@ class EventLoop {
   void OnStoreDone();
   void OnCommitted(const absl::Status& status, SteadyNanos took);
   void Release();
+  void StandStill(SteadyNanos took);
   // Steps all, the last one as the end of the batch, and keeps their bytes for the record.
   Actions StepBatch(StateMachine& machine, Batch& batch);
   // The steady clock without the time in which commits hung.
@@ -143,7 +144,6 @@ class EventLoop {
   void OnViewLoaded();
   void RefuseWaitingReads();
   absl::Status Refusal() const;
-  void StandStill(SteadyNanos took);
   void BeginProbe();
   void OnProbed(const Outcome& outcome);
 

@@ -153,7 +153,6 @@ class Generations {
   void TakeOver(Job& job, Member& member, Node& node, const v1::RunningGeneration& running);
   void OnUnnamed(Node& node, const std::set<std::string>& carried);
   bool MayFail(const Job& job) const;
-  std::string Unheard(const Job& job) const;
 
   // continuation.cc
   bool HasKept(const Job& job) const;
@@ -179,6 +178,7 @@ class Generations {
   void Quiesce(Job& job, std::chrono::nanoseconds grace, std::string reason);
   void EndMember(Job& job, Member& member, End how);
   void EndGeneration(Job& job, const std::string& why);
+  std::string Unheard(const Job& job) const;
   void Conclude(Job& job);
   // What Stop() was for: stops.cc. False when it was for nothing, or came too late.
   bool ConcludeStop(Job& job);

@@ -122,6 +122,11 @@ class RendezvousStore {
   void Append(uint64_t call_id, const v1::AppendValueRequest& request);
   void Delete(uint64_t call_id, const v1::DeleteKeyRequest& request);
   void CountKeys(uint64_t call_id, const v1::CountKeysRequest& request);
+  void Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request);
+  void AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& request);
+  void Register(uint64_t call_id, const v1::RegisterGroupRequest& request);
+  void World(uint64_t call_id, const v1::GetWorldRequest& request);
+
   // barriers.cc
   void Enter(uint64_t call_id, const v1::EnterBarrierRequest& request);
   // False: the call has been answered, because some or all of its ranks had passed already.
@@ -134,10 +139,6 @@ class RendezvousStore {
   void RememberPassed(const Job& job, const std::vector<std::string>& request_ids);
   void FailBarrier(Generation& generation, std::map<std::string, Barrier>::iterator it,
                    const absl::Status& status);
-  void Publish(uint64_t call_id, const v1::PublishUniqueIdRequest& request);
-  void AwaitId(uint64_t call_id, const v1::AwaitUniqueIdRequest& request);
-  void Register(uint64_t call_id, const v1::RegisterGroupRequest& request);
-  void World(uint64_t call_id, const v1::GetWorldRequest& request);
 
   Context& context_;
   NodeTable& nodes_;

@@ -159,7 +159,7 @@ class Generations {
     v1::Prepare prepare;
   };
 
-  // --- preparing.cc ---
+  // preparing.cc
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
   // Of a generation without processes here: its own supervisor is started.
   absl::Status Create(const v1::Fence& fence, const v1::Prepare& prepare);
@@ -176,7 +176,6 @@ class Generations {
   void OnSaved(const Key& key, EventLoop::TimerId saving, const absl::Status& status);
   // Whatever the preparation does from now on, nothing comes of it.
   void GiveUp(const Key& key);
-  void GiveUpPreparing();
   void AnswerPrepare(const Key& key);
   void RefusePrepare(const v1::Fence& fence, const absl::Status& status, bool bad_command);
   absl::Status Silent(const std::string& what) const;
@@ -184,8 +183,13 @@ class Generations {
   // The earlier generations of the same processes are over.
   void Supersede(const Key& key);
   void PrepareDeferred(const std::string& job_id);
+  // The socket stays while any generation of the job is here.
+  absl::Status OpenAgentSocket(const std::string& job_id);
+  void CloseAgentSocketIfUnused(const std::string& job_id);
+  bool HasGenerations(const std::string& job_id) const;
+  void RemoveLater(const std::string& job_id, const std::string& directory);
 
-  // --- reports.cc ---
+  // reports.cc
   RankProcesses::Handler ProcessesHandler();
   void OnReady(RankProcesses& processes);
   void OnUnready(RankProcesses& processes, const v1::ProgramFound& why);
@@ -205,21 +209,18 @@ class Generations {
   void SendProgress();
   void Send(const Key& key, v1::OpenSessionRequest message);
 
-  // --- dumps.cc ---
+  // dumps.cc
   // Writes what the ranks' processes do right now into files beside their logs.
   void Dump(Generation& generation, const std::string& reason);
-  // --- generations.cc ---
+
+  // generations.cc
   void SignalRanks(Generation& generation, const v1::SignalRanks& command);
   void Forget(const Key& key);
   void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
                      const std::string& reason);
   // Takes a generation out of the table.
   void Drop(const Key& key);
-  // The socket stays while any generation of the job is here.
-  absl::Status OpenAgentSocket(const std::string& job_id);
-  void CloseAgentSocketIfUnused(const std::string& job_id);
-  bool HasGenerations(const std::string& job_id) const;
-  void RemoveLater(const std::string& job_id, const std::string& directory);
+  void GiveUpPreparing();
   void HoldLogs(RankProcesses& processes, uint64_t generation);
   void ReleaseLogs(RankProcesses& processes);
   Entry* Find(const Key& key);

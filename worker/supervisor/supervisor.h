@@ -11,6 +11,9 @@
 //   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
 //   RUNNING            --SIGTERM, SIGINT, SIGQUIT--> STOPPING, as by a stop; no other signal ends it
 //
+// The lease is over when the daemon has been silent for so long; it does not count while a daemon is
+// connected that has sent a fence time.
+//
 // One thread decides, in one poll loop without gRPC. Another thread copies the ranks' output
 // (output_copier.h). The daemon speaks to the supervisor through "sup.sock" in the processes'
 // directory; one daemon at a time, the newest counts. No exit is lost while the supervisor runs:

@@ -110,8 +110,8 @@ class UcxBackend : public c10d::Backend,
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // v_collectives.h. Along dim 0 nothing is copied but the own piece, along other dims only what is
-  // neither contiguous here nor there.
+  // v_collectives.h. Along dim 0 a rank copies its own piece alone. Along other dims pieces of short
+  // rows, or of few bytes, are packed at the end where they are strided.
   WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
                        int64_t dim, VCall call) override;
   WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,

@@ -4,9 +4,10 @@
 //                 same keys is an error instead of a message that nobody receives
 //
 // Look-ups wait in the store, in one multiGet for all ranks of a question, on threads of their own
-// with clones of the store: other users of the store are not held up. The threads exist while
-// questions are open. stop() ends a call of a StoppableStore; in other stores calls are short, and
-// stop() takes a second at most.
+// with clones of the store: other users of the store are not held up. Where some ranks are still
+// missing after 2 s, a thread asks for each rank whether its record is there, and tells of those
+// that are. The threads exist while questions are open. stop() ends a call of a StoppableStore; in
+// other stores calls are short, and stop() takes a second at most.
 //
 // Threads: any. Errors: as AddressBook; the store's become texts.
 #pragma once
