@@ -191,8 +191,8 @@ class Agent {
   virtual absl::Status SetInProcess(bool can, Milliseconds timeout) = 0;
   // Waits for the generation that follows this one, and returns this process's agent there, which
   // has said SetInProcess(true). This agent is good for nothing else afterwards: destroy it when
-  // nothing uses it any more. Errors: ABORTED (the generation is being stopped: no other one follows
-  // for this process), DEADLINE_EXCEEDED (neither has happened yet: call it again),
+  // nothing uses it any more. Errors: ABORTED (the generation is being stopped: no other one
+  // follows for this process), DEADLINE_EXCEEDED (neither has happened yet: call it again),
   // FAILED_PRECONDITION (this process has no place any more).
   virtual absl::StatusOr<std::unique_ptr<Agent>> NextGeneration(Milliseconds timeout) = 0;
   // This rank stands still after so many steps, as GenerationListener::on_quiesce asked.

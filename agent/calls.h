@@ -27,7 +27,8 @@ class Calls {
   Calls(std::string peer, std::string token) : peer_(std::move(peer)), token_(std::move(token)) {}
 
   // Repeats the call while the answer is UNAVAILABLE, until `deadline`. Errors: the answer's;
-  // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll, or once `stop` is requested.
+  // UNAVAILABLE names the peer and the time; CANCELLED after CancelAll, or once `stop` is
+  // requested.
   absl::Status Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop = {})
       MESHRUN_EXCLUDES(mu_);
 

@@ -1,5 +1,5 @@
-// What a process says and hears when it lives on from one generation into the next, and of the job's
-// checkpoint right.
+// What a process says and hears when it lives on from one generation into the next, and of the
+// job's checkpoint right.
 #include <fmt/format.h>
 #include <unistd.h>
 

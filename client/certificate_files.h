@@ -15,7 +15,7 @@ absl::StatusOr<std::string> DefaultAuthorityDirectory();
 
 struct WrittenCertificate {
   std::string directory;
-  // Whose it is.
+  // Its owner.
   std::string name;
   WallNanos not_after{0};
   // Paths of what was written.
@@ -24,8 +24,8 @@ struct WrittenCertificate {
   std::string sentence;
 };
 
-// Makes ca.crt and ca.key (0600) in `directory`, which is made with mode 0700. ALREADY_EXISTS: there
-// is one; a second one would lock out all who have certificates of the first.
+// Makes ca.crt and ca.key (0600) in `directory`, which is made with mode 0700. ALREADY_EXISTS:
+// there is one; a second one would lock out all who have certificates of the first.
 absl::StatusOr<WrittenCertificate> InitAuthority(const std::string& directory,
                                                  const std::string& name, uint32_t days,
                                                  WallNanos now);

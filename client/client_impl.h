@@ -83,8 +83,8 @@ class Client::Impl {
     return Explain(status, options.address);
   }
 
-  // After UNAUTHENTICATED: a connection keeps the certificate that it began with, and another one may
-  // lie in the file by now. True where the next call has another connection than `refused`.
+  // After UNAUTHENTICATED: a connection keeps the certificate that it began with, and another one
+  // may lie in the file by now. True where the next call has another connection than `refused`.
   template <typename Service>
   bool ConnectsAnew(rpc::StubOf<Service>& service,
                     const std::shared_ptr<typename Service::Stub>& refused,

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "client/daemon_process.h"
+#include "core/os/cores.h"
 #include "core/os/files.h"
 #include "core/os/private_directory.h"
 #include "core/os/process_stat.h"
@@ -174,7 +174,7 @@ absl::StatusOr<DevCluster::State> DevCluster::Up(const UpOptions& options) {
     // Known from here on, so that 'dev down' ends it whatever comes next.
     MESHRUN_RETURN_IF_ERROR(Write(state));
   }
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency() / workers);
+  const uint32_t cores = std::max(1u, os::WholeCores() / workers);
   for (uint32_t i = 0; i < workers; ++i) {
     const std::string name = fmt::format("worker-{}", i + 1);
     const size_t at = static_cast<size_t>(i);

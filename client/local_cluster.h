@@ -1,6 +1,6 @@
-// The cluster of `meshrun run`: a coordinator and one worker, for one job, in a private directory; or
-// this host's part of one on several hosts. Nothing of it outlives this process: the daemons hold the
-// read end of a pipe whose other end is ours.
+// The cluster of `meshrun run`: a coordinator and one worker, for one job, in a private directory;
+// or this host's part of one on several hosts. Nothing of it outlives this process: the daemons
+// hold the read end of a pipe whose other end is ours.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
-// What the nodes of a `meshrun run --nnodes` show each other: one short text, from which each of them
-// derives the same certificate authority and signs its own certificate. So nothing has to be handed
-// out, and node 0 is known before it is called.
+// What the nodes of a `meshrun run --nnodes` show each other: one short text, from which each of
+// them derives the same certificate authority and signs its own certificate. So nothing has to be
+// handed out, and node 0 is known before it is called.
 //
 //   <fingerprint>.<token>   32 and 32 hexadecimal digits
 //   token                   128 random bits; the authority's key is derived from them

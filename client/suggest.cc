@@ -27,8 +27,8 @@ size_t Distance(std::string_view a, std::string_view b) {
   return one[b.size()];
 }
 
-// As many as a slip of the fingers makes. Two short words, or two ids with random ends, are not near
-// because they have letters in common.
+// As many as a slip of the fingers makes. Two short words, or two ids with random ends, are not
+// near because they have letters in common.
 size_t MostEdits(std::string_view typed) {
   typed.remove_prefix(std::min(typed.find_first_not_of('-'), typed.size()));
   return typed.size() < 3 ? 0 : typed.size() < 6 ? 1 : 2;

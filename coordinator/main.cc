@@ -49,7 +49,7 @@ A Unix socket lies in a directory that is its user's own, mode 0700; a missing o
 --listen it is $XDG_RUNTIME_DIR/meshrun/coordinator.sock, else below ~/.local/state/meshrun.
 
 A restarted coordinator takes running jobs over as they are: training does not notice.
-Exit codes: 0 stopped by a signal, 2 wrong call, 75 could not serve (address taken, state in use).)";
+Exit codes: 0 stopped by a signal, 2 wrong call, 75 could not serve (address or state in use).)";
 
 struct Flags {
   // Empty: the default socket.
@@ -97,7 +97,7 @@ void WriteReady(int fd, const Server& server) {
   const std::string line = nlohmann::json({{"address", server.address()}, {"term", server.term()}})
                                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                            "\n";
-  // A starter that has gone is no reason to stop.
+  // The coordinator goes on if its starter has gone.
   if (::write(fd, line.data(), line.size()) < 0) {
     meshrun::log::Warning("--ready-fd cannot be written", {{"fd", fd}});
   }
@@ -180,7 +180,7 @@ int Serve(const Flags& flags, std::chrono::milliseconds lease, std::chrono::mill
 int main(int argc, char** argv) {
   meshrun::os::OpenMissingStandardStreams(meshrun::os::MissingOutput::kDiscardWrites, argv);
   meshrun::os::BlockTerminationSignals();
-  // What fails is said by us, in one sentence; gRPC's own lines help only who debugs gRPC.
+  // We report failures ourselves, in one sentence; gRPC's logs only help gRPC developers.
   ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   Flags flags;
   CLI::App app(

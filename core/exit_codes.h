@@ -8,6 +8,8 @@ enum ExitCode : int {
   kExitJobFailed = 1,
   // The call is wrong: it fails again unless it is changed.
   kExitUsage = 2,
+  // EX_IOERR: all is well, except that output was lost.
+  kExitOutputLost = 74,
   // EX_TEMPFAIL: the same call may work later (coordinator away, queue timeout).
   kExitTryAgain = 75,
   kExitDoNotRequeue = 93,

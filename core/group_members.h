@@ -1,5 +1,5 @@
-// The world ranks of a group, by rank in the group. Copies share one list: a job of 10,000 ranks that
-// are all blocked in one group has it once.
+// The world ranks of a group, by rank in the group. Copies share one list: a job of 10,000 ranks
+// that are all blocked in one group has it once.
 #pragma once
 
 #include <initializer_list>

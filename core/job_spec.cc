@@ -194,6 +194,10 @@ absl::Status NormalizeJobSpec(v1::JobSpec& spec) {
         "shipped job with --job geoid");
   }
   spec.set_min_nodes(MinNodes(spec));
+  if (spec.max_nodes() != 0 && spec.max_nodes() < spec.min_nodes()) {
+    return absl::InvalidArgumentError(fmt::format("max_nodes: {} is less than min_nodes, {}",
+                                                  spec.max_nodes(), spec.min_nodes()));
+  }
   spec.set_max_nodes(MaxNodes(spec));
   spec.set_cpus_per_proc(CpusPerProc(spec));
   v1::ProcsPerNode& procs = *spec.mutable_procs_per_node();

@@ -1,5 +1,5 @@
-// Mesh arithmetic, for the control plane and for parallel/: the text of --mesh, the resolution of -1,
-// coordinates, slices and axis groups. Pure.
+// Mesh arithmetic, for the control plane and for parallel/: the text of --mesh, the resolution of
+// -1, coordinates, slices and axis groups. Pure.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ int64_t LargestMeshWorld(const std::vector<Axis>& axes, int64_t world_size, int6
 // One coordinate per axis; the last axis varies fastest.
 std::vector<int64_t> MeshCoordinates(const std::vector<Axis>& resolved, int64_t rank);
 
-// The positions that have `position`'s coordinates on every axis not `along` (one bool per axis), in
-// order.
+// The positions that have `position`'s coordinates on every axis not `along` (one bool per axis),
+// in order.
 std::vector<int64_t> MeshSlice(const std::vector<Axis>& resolved, const std::vector<bool>& along,
                                int64_t position);
 

@@ -1,5 +1,5 @@
-// Which output streams of which ranks are meant, as torchrun writes it: "3" for all ranks, "0:1,1:3"
-// by local rank, where 1 is stdout, 2 is stderr, 3 is both and 0 is none.
+// Which output streams of which ranks are meant, as torchrun writes it: "3" for all ranks,
+// "0:1,1:3" by local rank, where 1 is stdout, 2 is stderr, 3 is both and 0 is none.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Bytes as text. Names of files, arguments and environments are bytes; sentences, JSON and protobuf's
-// strings are UTF-8. Pure.
+// Bytes as text. Names of files, arguments and environments are bytes; sentences, JSON and
+// protobuf's strings are UTF-8. Pure.
 #pragma once
 
 #include <string>
@@ -16,10 +16,12 @@ bool IsUtf8(std::string_view text);
 // UTF-8 as it is, every other byte as \xNN: "caf\xe9".
 std::string EscapeBytes(std::string_view text);
 
-// Whether a text that is not empty begins with a control character: one below U+0020, or U+007F to U+009F.
+// Whether a text that is not empty begins with a control character: one below U+0020, or U+007F to
+// U+009F.
 bool IsControl(std::string_view text);
-// For sentences: as EscapeBytes, and the bytes of control characters as \xNN too. A name with a line break or
-// a terminal's escape sequence then neither breaks the sentence nor colours the screen.
+// For sentences: as EscapeBytes, and the bytes of control characters as \xNN too. A name with a
+// line break or a terminal's escape sequence then neither breaks the sentence nor colours the
+// screen.
 std::string EscapeControls(std::string_view text);
 
 // Every byte that is not part of a character replaced by '?': for output of ranks, whose columns

@@ -421,7 +421,7 @@ void Daemon::PruneLogsLater() {
     return;
   }
   pruning_ = true;
-  // Its key is no job's: those have no slash.
+  // A key with a slash: no job has it, since job ids have none.
   files_.Run(
       "logs/",
       [retention = options_.keep_logs, in_use = logs_in_use_] { PruneLogs(retention, *in_use); },

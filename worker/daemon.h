@@ -82,7 +82,7 @@ struct DaemonOptions {
   os::UniqueFd ready_fd;
   // EOF stops the daemon immediately.
   os::UniqueFd lifeline_fd;
-  // Who holds its other end, for sentences.
+  // The holder of its other end, for messages.
   std::string lifeline_of = "the process that started it";
 };
 

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstBackoff(20);
 constexpr std::chrono::seconds kLongestBackoff(1);
-// In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another channel.
+// In a hurry, between two Hellos: time for an answer, and for RenewedChannel to make another
+// channel.
 constexpr std::chrono::nanoseconds kLeastBeside = rpc::RenewedChannel::kLeastDistance;
 // After a silence: until what may have come before it has been read.
 constexpr std::chrono::milliseconds kSecondLook(20);

@@ -113,7 +113,7 @@ void AddCa(FlagSet& root, Commands* commands) {
   issue.Texts("--role", &values->request.roles, "ROLE",
               "coordinator, worker, submit, operate or read; may be repeated");
   issue.Text("--user", &values->request.user, "NAME",
-             "Whose it is: jobs are submitted under this name (default: this user)");
+             "Its owner: jobs are submitted under this name (default: this user)");
   issue.Texts("--node", &values->request.nodes, "NAME",
               "Of a worker: its --name; may be repeated, '*' is every node");
   issue.Texts("--host", &values->request.hosts, "NAME",

@@ -11,7 +11,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <thread>
 
 #include "client/cli/context.h"
 #include "client/dev_cluster.h"
@@ -21,6 +20,7 @@
 #include "client/render/report.h"
 #include "core/certificates/certificate.h"
 #include "core/exit_codes.h"
+#include "core/os/cores.h"
 #include "core/os/files.h"
 #include "core/os/process.h"
 #include "core/os/shared_memory.h"
@@ -188,7 +188,7 @@ uint64_t FreeBytes(const std::string& path) {
 }
 
 void CheckHost(Checks* checks) {
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const uint32_t cores = os::WholeCores();
   checks->push_back(
       {Level::kOk, "cpu",
        fmt::format("{}, offered as {}", Count(cores, "core"), Count(DefaultSlots(cores), "slot")),

@@ -394,8 +394,8 @@ void Follower::SayLost() {
   screen_.Say(fmt::format("{} of output could not be written", FormatBytes(screen_.lost())));
 }
 
-// Every generation from the current one on, until the job has ended. Processes of one may live on in
-// the next: each generation is read on a thread of its own.
+// Every generation from the current one on, until the job has ended. Processes of one may live on
+// in the next: each generation is read on a thread of its own.
 // Returns the job as it ended.
 absl::StatusOr<v1::Job> FollowGenerations(
     Client& client, LogQuery query, const std::stop_token& stop,

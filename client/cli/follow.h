@@ -33,7 +33,8 @@ struct FollowOptions {
   // On one of several hosts: only the output of ranks on this node is shown, and `view` gets their
   // local ranks instead of their world ranks. Empty: all nodes.
   std::string only_node;
-  // What to say when the coordinator stays away, which is another host's; empty: what the client says.
+  // What to say when the coordinator stays away, which is another host's; empty: what the client
+  // says.
   std::function<std::string()> coordinator_lost;
   // The exit code tells of output that was lost before it could be shown.
   bool must_show_all = false;
@@ -46,8 +47,8 @@ struct FollowOptions {
 // Returns the exit code.
 int Follow(Client& client, const v1::Job& job, const FollowOptions& options);
 
-// The output alone, for `meshrun logs`. Returns the exit code: that of the job, where it is followed
-// to its end. `json`: as client/render/log_lines.h says.
+// The output alone, for `meshrun logs`. Returns the exit code: that of the job, where it is
+// followed to its end. `json`: as client/render/log_lines.h says.
 int ShowLogs(Client& client, const LogQuery& query, int world_size, bool json);
 
 }  // namespace meshrun::client

@@ -1,6 +1,6 @@
-// Copies standard input to every rank: one FIFO for each, in a directory of its own, which ranks may
-// open at any time, and again after a restart. The input goes on as fast as the slowest reader; one
-// that never reads holds the others up after 64 KiB.
+// Copies standard input to every rank: one FIFO for each, in a directory of its own, which ranks
+// may open at any time, and again after a restart. The input goes on as fast as the slowest reader;
+// one that never reads holds the others up after 64 KiB.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 //                           terminal, the other stream waits for a moment: the streams are read
 //                           separately, so the end of a progress bar may arrive after a line that
 //                           the rank printed later
-//   several, terminal       lines with their rank; equal lines of several ranks are merged, and lines
-//                           without an end are rows below that are redrawn
+//   several, terminal       lines with their rank; equal lines of several ranks are merged, and
+//                           lines without an end are rows below that are redrawn
 //   several, file or pipe   each rank's lines, whole, with their rank
 #pragma once
 

@@ -7,9 +7,6 @@
 
 namespace meshrun::client {
 
-// Beside core/exit_codes.h, as EX_IOERR: all is well, except that output was lost.
-inline constexpr int kExitOutputLost = 74;
-
 class OutputStream {
  public:
   explicit OutputStream(int fd) : fd_(fd) {}

@@ -191,8 +191,8 @@ void AddRendezvousFlags(FlagSet& flags, RendezvousFlags* f) {
   flags.Text("--master-addr", &f->master_addr, "HOST", "Where the others reach node 0");
   flags.Text("--master-port", &f->master_port, "PORT", "And at which port (default 29500)");
   flags.Text("--rdzv-endpoint", &f->endpoint, "HOST[:PORT]",
-             "The same as torchrun's c10d has it: who has that address is node 0 (default port "
-             "29400)");
+             "The same as torchrun's c10d has it: the host with that address is node 0 (default "
+             "port 29400)");
   flags.Text("--rdzv-backend", &f->backend, "static|c10d", "As torchrun's");
   flags.Text("--rdzv-conf", &f->conf, "NAME=VALUE,...",
              "secret_file=FILE (mode 0600; node 0 makes a missing one), join_timeout=SECONDS "

@@ -1,6 +1,6 @@
 // The flags with which several `meshrun run`, one on each host, find each other, as torchrun's do.
-// Node 0 brings the coordinator; the others bring a worker each. Always over TLS: with the secret that
-// node 0 makes (client/rendezvous_secret.h), or with certificates that all nodes are given.
+// Node 0 brings the coordinator; the others bring a worker each. Always over TLS: with the secret
+// that node 0 makes (client/rendezvous_secret.h), or with certificates that all nodes are given.
 #pragma once
 
 #include <chrono>

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "client/cli/context.h"
 #include "client/cli/follow.h"
@@ -20,6 +19,7 @@
 #include "core/env_entries.h"
 #include "core/exit_codes.h"
 #include "core/job_spec.h"
+#include "core/os/cores.h"
 #include "core/os/process.h"
 #include "core/proto_time.h"
 #include "core/status.h"
@@ -156,7 +156,7 @@ int Run(const RunFlags& flags) {
   if (const absl::Status status = CheckFilesHere(spec, context, flags.command); !status.ok()) {
     return Fail(status);
   }
-  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const uint32_t cores = os::WholeCores();
   uint32_t slots = flags.slots != 0 ? flags.slots : DefaultSlots(cores);
   const bool asked_for =
       flags.slots != 0 || !flags.job.cpus_per_proc.empty() || !flags.job.memory.empty();
@@ -263,8 +263,8 @@ void AddRun(FlagSet& root, Commands* commands) {
                                "Runs a job on this host, as torchrun --standalone does\n\n"
                                "Starts a coordinator and a worker for this job alone, shows what "
                                "the ranks write, and ends with them;\n"
-                               "nothing stays behind. Everything after the first word that is no "
-                               "flag is the command of each rank.");
+                               "nothing stays behind. The first word that is not a flag begins "
+                               "the command of each rank.");
   flags.Examples(
       "  meshrun run --nproc 4 -- ./train --steps 100      four ranks of a program\n"
       "  meshrun run --nproc 2 train.py --lr 1e-3          a script, by python3 unless it is "

@@ -1,5 +1,5 @@
-// The flags of `meshrun run` that say where the ranks' output goes and where their input comes from,
-// with torchrun's spellings.
+// The flags of `meshrun run` that say where the ranks' output goes and where their input comes
+// from, with torchrun's spellings.
 #pragma once
 
 #include <cstdint>

@@ -73,8 +73,8 @@ void Screen::Begin(bool is_stderr) {
   OutputStream& stream = StreamOf(is_stderr);
   StreamOf(!is_stderr).Flush();
   if (input_echoes_ && last_byte_ != '\r') {
-    // Enter may have moved the cursor to a new line, and we are not told. Blanks up to the width end
-    // in the next row where the cursor was not in the first column.
+    // Enter may have moved the cursor to a new line, and we are not told. Blanks up to the width
+    // end in the next row where the cursor was not in the first column.
     const int width = StyleOf(is_stderr ? 2 : output_fd_).width;
     stream.Write(std::string(static_cast<size_t>(std::max(width - 1, 0)), ' ') + "\r\x1b[K");
   } else {

@@ -24,8 +24,8 @@ class Screen {
 
   // Is this stream a terminal?
   bool terminal(bool is_stderr) const;
-  // A terminal whose last rows we may redraw. False where the other stream is a pipe, whose reader may
-  // write to the same terminal: `meshrun run | tee log`.
+  // A terminal whose last rows we may redraw. False where the other stream is a pipe, whose reader
+  // may write to the same terminal: `meshrun run | tee log`.
   bool redraws(bool is_stderr) const;
 
   // A rank's line: its stdout to ours, its stderr to ours.

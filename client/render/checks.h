@@ -22,8 +22,8 @@ using Checks = std::vector<Check>;
 
 // "ok", "warn", "fail".
 std::string_view LevelName(Level level);
-// A row for each, with what to do below it. On a terminal no row is longer than its width: texts are
-// wrapped, and a long `what` has a row of its own.
+// A row for each, with what to do below it. On a terminal no row is longer than its width: texts
+// are wrapped, and a long `what` has a row of its own.
 std::string CheckList(const Checks& checks, const Style& style);
 
 }  // namespace meshrun::client

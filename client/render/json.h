@@ -3,10 +3,10 @@
 // Names and enums as protobuf's own JSON writes them, and every plain field is there, so that a
 // script need not ask. What differs serves scripts: 64-bit integers are numbers, an environment is
 // an object by name, bytes are text (UTF-8 as it is, every other byte as \xNN; a digest in
-// hexadecimal), and a rank that a signal ended has no exitCode. Times are RFC 3339 in UTC; durations
-// are text as in "5s" or "0.250s". NaN and infinities are the strings "NaN", "Infinity" and
-// "-Infinity", as JSON has no such numbers. Message fields, optional ones and those of a oneof are
-// absent where they are not set.
+// hexadecimal), and a rank that a signal ended has no exitCode. Times are RFC 3339 in UTC;
+// durations are text as in "5s" or "0.250s". NaN and infinities are the strings "NaN", "Infinity"
+// and "-Infinity", as JSON has no such numbers. Message fields, optional ones and those of a oneof
+// are absent where they are not set.
 #pragma once
 
 #include <google/protobuf/message.h>

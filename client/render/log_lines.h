@@ -1,10 +1,11 @@
 // What ranks write as JSON for scripts, one object a line:
 //
-//   {"jobId":"geoid-k3x9w2","generation":1,"rank":0,"stream":"stdout","readAt":"...","text":"step 1"}
+//   {"jobId":"geoid-k3x9w2","generation":1,"rank":0,"stream":"stdout","readAt":"...","text":"a"}
 //
-// `text` is the line without its newline, UTF-8 as it is and every other byte as \xNN. `readAt` is when
-// the end of the line was read here: nobody keeps when it was written. Bytes that are no longer kept are
-// an object with their number as `dropped` in place of `text`. Pure: time is passed in.
+// `text` is the line without its newline, UTF-8 as it is and every other byte as \xNN. `readAt` is
+// when the end of the line was read here: nobody keeps when it was written. Bytes that are no
+// longer kept are an object with their number as `dropped` in place of `text`. Pure: time is passed
+// in.
 #pragma once
 
 #include <cstdint>

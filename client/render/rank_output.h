@@ -27,8 +27,8 @@ using LineSink = std::function<void(const RankLine&)>;
 enum class Redraws {
   // Its last form arrives, as on a terminal. A line without an end is cut at 64 KiB.
   kLastForm,
-  // All its bytes arrive: for files and pipes. A line is cut at kMostLine, and the longest one where
-  // all open lines together have kMostOpen.
+  // All its bytes arrive: for files and pipes. A line is cut at kMostLine, and the longest one
+  // where all open lines together have kMostOpen.
   kKept,
 };
 

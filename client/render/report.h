@@ -31,7 +31,7 @@ std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style);
 // "1 other rank ended as a consequence: rank 0 killed by signal 15 (SIGTERM)"; ranks of one fate
 // together. Empty where there is none.
 std::string Consequences(const v1::Job& job);
-// Who computes for longer than the others; empty: nobody.
+// The ranks that compute for longer than the others; empty: none.
 std::string SlowRanks(const v1::Job& job);
 
 // The failure alone, indented, as in Verdict and DescribeJob. Empty where the job has none.

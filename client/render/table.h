@@ -8,8 +8,8 @@ namespace meshrun::client {
 
 class Table {
  public:
-  // The signs before a title are not shown. '>' aligns the column to the right. Where the room does not
-  // suffice, columns with '~~' are left out first, then those with '~', then the others.
+  // The signs before a title are not shown. '>' aligns the column to the right. Where the room does
+  // not suffice, columns with '~~' are left out first, then those with '~', then the others.
   explicit Table(std::vector<std::string> titles);
   void Add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }

@@ -13,8 +13,8 @@
 //      +---------------- the commit returns --------+
 //
 // FAILED: the actions are dropped, every call ends with UNAVAILABLE, and the state is rebuilt from
-// disk. Messages of workers, except Hello and heartbeats, are dropped: once the disk can be written,
-// their sessions end with UNAVAILABLE, and their next Hello repeats everything.
+// disk. Messages of workers, except Hello and heartbeats, are dropped: once the disk can be
+// written, their sessions end with UNAVAILABLE, and their next Hello repeats everything.
 // HUNG: messages of workers are held, and stepped when the commit has returned. Progress reports
 // are dropped, because newer ones follow. Messages beyond the queue's limit are dropped too; then
 // all sessions end when the commit returns, and the workers' next Hello repeats everything. The

@@ -25,7 +25,8 @@ class SessionStream : public OutgoingStream<Reactor, v1::OpenSessionResponse>,
     shell_.recipients.AddSession(session_id_, self_);
     certificate_.Begin(shell_, *context_,
                        [shell = shell_, id = session_id_](const absl::Status& why) {
-                         // Before the loop hears of it: it would close the session without a reason.
+                         // Before the loop hears of it: it would close the session without a
+                         // reason.
                          shell.recipients.Close(id, why);
                          v1::StateEvent event;
                          event.mutable_session_closed()->set_session_id(id);

@@ -48,8 +48,8 @@ struct LogSource {
   uint64_t session_id = 0;
   v1::OpenLog open;
   v1::Fence fence;
-  // As the reader asked for it; `open` names the process, which may have another rank and generation
-  // of its own.
+  // As the reader asked for it; `open` names the process, which may have another rank and
+  // generation of its own.
   int rank = 0;
   uint64_t generation = 0;
 };

@@ -17,8 +17,8 @@ bool AllExited(const Job& job, const Member& member) {
   return true;
 }
 
-// Nodes lost during rendezvous, in a row: a job that takes its hosts down must not walk through all of
-// them.
+// Nodes lost during rendezvous, in a row: a job that takes its hosts down must not walk through all
+// of them.
 constexpr uint32_t kLostInRendezvous = 5;
 
 }  // namespace

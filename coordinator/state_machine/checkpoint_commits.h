@@ -1,5 +1,5 @@
-// The right to make a checkpoint the newest one: a compare-and-set per name of a job, which outlives
-// generations. A rank of an older generation is refused, however late it comes.
+// The right to make a checkpoint the newest one: a compare-and-set per name of a job, which
+// outlives generations. A rank of an older generation is refused, however late it comes.
 #pragma once
 
 #include "coordinator/state_machine/jobs.h"

@@ -9,8 +9,8 @@
 
 namespace meshrun::coordinator {
 
-// At first a point each second. Whenever it is full every second point goes, and from then on points
-// come half as often: so it covers the whole run. Not durable.
+// At first a point each second. Whenever it is full every second point goes, and from then on
+// points come half as often: so it covers the whole run. Not durable.
 class Curve {
  public:
   static constexpr size_t kMostPoints = 256;

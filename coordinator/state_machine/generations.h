@@ -83,8 +83,8 @@ class Generations {
   void OnNodeLost(Node& node, const std::string& why, bool stopped);
   // The LOST node's fence time has come.
   void OnNodeFenced(Node& node);
-  // The LOST node is about to be removed, and no rank computes there: what it holds for jobs is given
-  // up.
+  // The LOST node is about to be removed, and no rank computes there: what it holds for jobs is
+  // given up.
   void OnNodeForgotten(Node& node);
 
   // Leaving members whose hosts are connected and have not ended them in time are stuck.

@@ -43,8 +43,8 @@ struct Member {
   bool ended = false;
 };
 
-// One host of an earlier generation whose processes may not be gone: the host is lost, or they do not
-// die. What it holds stays held until the host says that they have ended.
+// One host of an earlier generation whose processes may not be gone: the host is lost, or they do
+// not die. What it holds stays held until the host says that they have ended.
 struct LeavingMember {
   uint64_t generation = 0;
   size_t node_rank = 0;
@@ -246,7 +246,8 @@ class JobTable {
   const std::map<std::string, Job>& all() const { return jobs_; }
 
  private:
-  // Tables of a job's earlier generations that are kept for its logs: so many, and of so many ranks.
+  // Tables of a job's earlier generations that are kept for its logs: so many, and of so many
+  // ranks.
   static constexpr size_t kMaxWorlds = 100;
   static constexpr int kMaxWorldRanks = 200'000;
 

@@ -1,9 +1,10 @@
 // Ranks that compute for longer than the others, which wait for them.
 //
 // Ranks that take their steps together report steps of one length, whoever is slow. So each report
-// says for how long its rank has waited for others (Progress.waited_seconds): what is left of a step
-// is what the rank computes. A rank that waits is fast, and never accused. Where no rank says how long
-// it waits, the lengths of the steps alone are compared; where some do, the others are not judged.
+// says for how long its rank has waited for others (Progress.waited_seconds): what is left of a
+// step is what the rank computes. A rank that waits is fast, and never accused. Where no rank says
+// how long it waits, the lengths of the steps alone are compared; where some do, the others are not
+// judged.
 //
 // A window ends when each rank that reports has done kSteps steps, and kLeast has passed. A rank is
 // slow in a window if its compute time exceeds the median of all ranks by more than each of these:
@@ -31,7 +32,8 @@ class Stragglers {
   static constexpr int64_t kSteps = 5;
   static constexpr std::chrono::seconds kLeast{1};
   static constexpr int kWindows = 3;
-  // By how much a slow rank exceeds the median: of the median, of the median deviation, of the step.
+  // By how much a slow rank exceeds the median: of the median, of the median deviation, of the
+  // step.
   static constexpr double kOfMedian = 0.5;
   static constexpr double kOfDeviation = 6 * 1.4826;
   static constexpr double kOfStep = 0.2;

@@ -8,8 +8,8 @@
 namespace meshrun::coordinator {
 namespace {
 
-// A watcher without deltas hears of each change where the job has no more ranks than this: it is told
-// all of them each time.
+// A watcher without deltas hears of each change where the job has no more ranks than this: it is
+// told all of them each time.
 constexpr int kFewRanks = 256;
 
 }  // namespace

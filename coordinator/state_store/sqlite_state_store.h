@@ -1,7 +1,7 @@
 // State in one SQLite file of a directory that one coordinator at a time may use.
 //
-// WAL with synchronous=FULL: a commit is one fsync, and what it wrote survives a loss of power. Load
-// reads on a connection of its own, beside a commit that hangs. No limits.
+// WAL with synchronous=FULL: a commit is one fsync, and what it wrote survives a loss of power.
+// Load reads on a connection of its own, beside a commit that hangs. No limits.
 #pragma once
 
 #include <functional>

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <optional>
@@ -102,5 +103,7 @@ double UsableCores(const CpuQuota& quota) {
   const double cores = CoresOfAffinity();
   return quota.cores > 0 ? std::min(cores, quota.cores) : cores;
 }
+
+uint32_t WholeCores() { return static_cast<uint32_t>(std::ceil(UsableCores(FindCpuQuota()))); }
 
 }  // namespace meshrun::os

@@ -27,4 +27,7 @@ int CoresOfAffinity();
 // The lesser of both.
 double UsableCores(const CpuQuota& quota);
 
+// Of this process, now, rounded up.
+uint32_t WholeCores();
+
 }  // namespace meshrun::os

@@ -11,19 +11,30 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "core/os/fd.h"
 
 namespace meshrun::os {
 namespace {
 
-// A rename must reach the disk, too.
-absl::Status SyncDirectoryOf(const std::string& path) {
+// The status of errno. Removes the file.
+absl::Status Abandon(const std::string& temporary) {
+  const absl::Status status = ErrnoStatus(errno, temporary);
+  ::unlink(temporary.c_str());
+  return status;
+}
+
+// `file`: `temporary`, open. Closed before the rename.
+absl::Status Publish(UniqueFd file, const std::string& temporary, const std::string& path,
+                     bool sync) {
+  if (sync && ::fsync(file.get()) != 0) return Abandon(temporary);
+  file.reset();
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return Abandon(temporary);
+  if (!sync) return absl::OkStatus();
+  // A rename must reach the disk, too.
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string directory = parent.empty() ? "." : parent;
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, directory);
-  return absl::OkStatus();
+  return SyncDirectory(parent.empty() ? "." : parent);
 }
 
 absl::StatusOr<std::string> ReadToEnd(const UniqueFd& fd, const std::string& path,
@@ -97,31 +108,35 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
   const std::string temporary = fmt::format("{}.{}.new", path, ::getpid());
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
   if (!fd) return ErrnoStatus(errno, temporary);
-  const auto fail = [&] {
-    const absl::Status status = ErrnoStatus(errno, temporary);
-    ::unlink(temporary.c_str());
-    return status;
-  };
   while (!content.empty()) {
     const ssize_t n = ::write(fd.get(), content.data(), content.size());
     if (n >= 0) {
       content.remove_prefix(n);
     } else if (errno != EINTR) {
-      return fail();
+      return Abandon(temporary);
     }
   }
-  if (sync && ::fsync(fd.get()) != 0) return fail();
-  fd.reset();
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail();
-  return sync ? SyncDirectoryOf(path) : absl::OkStatus();
+  return Publish(std::move(fd), temporary, path, sync);
+}
+
+absl::Status SyncDirectory(const std::string& directory) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) return ErrnoStatus(errno, directory);
+  return absl::OkStatus();
+}
+
+absl::Status PublishFile(const std::string& temporary, const std::string& path) {
+  UniqueFd fd(::open(temporary.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return Abandon(temporary);
+  return Publish(std::move(fd), temporary, path, /*sync=*/true);
 }
 
 absl::Status MakeDirectories(const std::string& path, int mode) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return absl::OkStatus();
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  // Somebody may remove the parent as long as it is empty. By time, not by tries: who removes in a
-  // loop has undone a hundred tries in a row.
+  // Another process may remove the parent as long as it is empty. The limit is a time, not a number
+  // of tries: a process that removes in a loop has undone a hundred tries in a row.
   constexpr absl::Duration kLongest = absl::Seconds(2);
   for (const absl::Time deadline = absl::Now() + kLongest;;) {
     if (!parent.empty() && parent != path) {

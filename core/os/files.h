@@ -27,6 +27,12 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t most
 // the host fails, which is acceptable for files that describe running processes.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content, int mode = 0644,
                                  bool sync = true);
+// Syncs a directory: what was created or renamed in it stays, even after the host has failed.
+absl::Status SyncDirectory(const std::string& directory);
+// The end of an atomic write, for a finished file that a library has written beside `path`: syncs
+// `temporary`, renames it, and syncs the directory. If the first or the second fails, it removes
+// `temporary`.
+absl::Status PublishFile(const std::string& temporary, const std::string& path);
 // mkdir -p. Goes on where others remove the directories while they are empty.
 absl::Status MakeDirectories(const std::string& path, int mode = 0755);
 // rm -rf of what is below a directory of ours. No error when it does not exist.

@@ -172,7 +172,8 @@ Lifeline::~Lifeline() {
 void OpenMissingStandardStreams(MissingOutput output, char** argv) {
   bool taken = false;
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    // Nothing that is inherited is closed by exec: such a descriptor was opened by an initializer here.
+    // Nothing that is inherited is closed by exec: such a descriptor was opened by an initializer
+    // here.
     const int flags = ::fcntl(fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
     taken = taken || flags >= 0;

@@ -67,8 +67,8 @@ class Lifeline {
 enum class MissingOutput { kDiscardWrites, kRefuseWrites };
 void OpenMissingStandardStreams(MissingOutput output, char** argv);
 
-// SIGTERM, SIGINT, SIGHUP and SIGQUIT, as torchrun's default has them; with `user_signals` SIGUSR1 and
-// SIGUSR2 too.
+// SIGTERM, SIGINT, SIGHUP and SIGQUIT, as torchrun's default has them; with `user_signals` SIGUSR1
+// and SIGUSR2 too.
 sigset_t TerminationSignals(bool user_signals = false);
 // Blocks them in this thread and those started after. Call first in main.
 void BlockTerminationSignals(bool user_signals = false);

@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 
 #include <memory>
+#include <utility>
 
 #include "core/os/fd.h"
+#include "core/os/internal_interfaces.h"
 
 namespace meshrun::os {
 namespace {
@@ -38,7 +40,7 @@ std::vector<std::string> InterfaceAddresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return {};
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(first, &::freeifaddrs);
-  std::vector<std::string> addresses;
+  std::vector<InterfaceAddress> addresses;
   for (const int family : {AF_INET, AF_INET6}) {
     for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
       if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
@@ -47,9 +49,20 @@ std::vector<std::string> InterfaceAddresses() {
       if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
       std::string text =
           Text(entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-      if (!text.empty()) addresses.push_back(std::move(text));
+      if (!text.empty()) addresses.push_back({entry->ifa_name, std::move(text)});
     }
   }
+  return AddressesThatLeadOut(addresses);
+}
+
+std::vector<std::string> AddressesThatLeadOut(const std::vector<InterfaceAddress>& all,
+                                              const std::string& classes,
+                                              const std::string& routes) {
+  std::vector<std::string> out, internal;
+  for (const InterfaceAddress& each : all) {
+    (LeadsNowhere(each.interface, classes, routes) ? internal : out).push_back(each.address);
+  }
+  std::vector<std::string>& addresses = out.empty() ? internal : out;
   if (addresses.size() > kMostAddresses) addresses.resize(kMostAddresses);
   return addresses;
 }

@@ -7,10 +7,19 @@
 
 namespace meshrun::os {
 
-// Of this host's interfaces that run, without loopback and link-local addresses, IPv4 first; at most
-// kMostAddresses.
+// Of this host's interfaces that run, without loopback and link-local addresses, IPv4 first; at
+// most kMostAddresses. Those of interfaces that end on this host (internal_interfaces.h) are left
+// out if there are others.
 inline constexpr size_t kMostAddresses = 16;
 std::vector<std::string> InterfaceAddresses();
+
+struct InterfaceAddress {
+  std::string interface, address;
+};
+// The part of InterfaceAddresses that reads no interface. `classes`, `routes`: as in LeadsNowhere.
+std::vector<std::string> AddressesThatLeadOut(const std::vector<InterfaceAddress>& all,
+                                              const std::string& classes = "/sys/class",
+                                              const std::string& routes = "/proc/net");
 
 // The address of this host on the way to the numeric `address`; empty: the system knows no way.
 std::string SourceTowards(const std::string& address);

@@ -1,4 +1,4 @@
-// Who calls a method of a server with TLS: from the certificate that gRPC has verified.
+// The caller of a method of a server with TLS, from the certificate that gRPC has verified.
 #pragma once
 
 #include <grpcpp/security/auth_context.h>

@@ -1,6 +1,6 @@
-// A channel that is made anew when its server refuses the certificate of its connection, or when its
-// connection stands still. gRPC keeps a connection for as long as it can, and the certificate with
-// it: the server takes another certificate only over another connection.
+// A channel that is made anew when its server refuses the certificate of its connection, or when
+// its connection stands still. gRPC keeps a connection for as long as it can, and the certificate
+// with it: the server takes another certificate only over another connection.
 //
 // Threads: any.
 #pragma once

@@ -9,7 +9,7 @@
 //   read          look at jobs, nodes and logs
 //
 // A method without a row is refused, also to operators. Over a Unix socket there is no certificate:
-// its directory lets its user in alone, who may do everything.
+// only its directory's user can enter, and may do everything.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ absl::Status CheckPem(const TlsFiles& files) {
     const auto content = os::ReadFile(path);
     if (!content.ok()) return Annotate(content.status(), flag);
     if (content->find("-----BEGIN") == std::string::npos) {
-      return absl::InvalidArgumentError(fmt::format("{}: {} is no PEM file", flag, path));
+      return absl::InvalidArgumentError(fmt::format("{}: {} is not a PEM file", flag, path));
     }
     return absl::OkStatus();
   };

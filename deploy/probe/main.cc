@@ -37,6 +37,8 @@ int Probe(const Options& options) {
     std::cerr << channel.status().message() << "\n";
     return absl::IsNotFound(channel.status()) ? kNoAnswer : kUsage;
   }
+  const std::string warning = meshrun::rpc::InsecureWarning(options.address, options.security);
+  if (!warning.empty()) std::cerr << "meshrun-probe: " << warning << "\n";
   const auto stub = health::Health::NewStub(*channel);
   grpc::ClientContext context;
   context.set_deadline(

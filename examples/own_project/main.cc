@@ -1,5 +1,5 @@
-// A project of one's own: a small network in data parallel, with batch normalization over all ranks and a
-// learning rate that is a function of the step.
+// A project of one's own: a small network in data parallel, with batch normalization over all ranks
+// and a learning rate that is a function of the step.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -17,8 +17,8 @@ constexpr int64_t kSteps = 40;
 constexpr int64_t kBatch = 24;  // of all ranks together
 constexpr int64_t kWarmUp = 5;
 
-// Rises to the peak, then falls along a cosine. A schedule that is a function of the step needs no place
-// in a checkpoint.
+// Rises to the peak, then falls along a cosine. A schedule that is a function of the step needs no
+// place in a checkpoint.
 double rate_of(int64_t step) {
   constexpr double kPeak = 0.02;
   if (step < kWarmUp) return kPeak * static_cast<double>(step + 1) / kWarmUp;

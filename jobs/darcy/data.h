@@ -1,8 +1,8 @@
 // The samples of a run, cut among the ranks that share them.
 //
-// Samples come from the user's file, from the cache, or from the solver: then every rank of the world
-// solves a share, and rank 0 keeps the result. Only rank 0 sees the files; it hands the samples out.
-// So the data are the same on any number of ranks.
+// Samples come from the user's file, from the cache, or from the solver: then every rank of the
+// world solves a share, and rank 0 keeps the result. Only rank 0 sees the files; it hands the
+// samples out. So the data are the same on any number of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

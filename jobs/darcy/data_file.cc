@@ -1,6 +1,5 @@
 #include "jobs/darcy/data_file.h"
 
-#include <fcntl.h>
 #include <hdf5/serial/hdf5.h>
 #include <unistd.h>
 
@@ -12,6 +11,8 @@
 #include <filesystem>
 #include <functional>
 #include <system_error>
+
+#include "core/os/files.h"
 
 namespace meshrun::darcy {
 namespace {
@@ -205,11 +206,8 @@ void write_data_file(const std::string& path, const DataShape& shape, const floa
     write_text(file.get(), kParameters, parameters, check);
     check(H5Fflush(file.get(), H5F_SCOPE_LOCAL) >= 0);
   }
-  const int fd = ::open(aside.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool flushed = fd >= 0 && ::fsync(fd) == 0;
-  if (fd >= 0) ::close(fd);
-  check(flushed);
-  check(::rename(aside.c_str(), path.c_str()) == 0);
+  const absl::Status published = os::PublishFile(aside, path);
+  if (!published.ok()) fail(path, "cannot be written: " + std::string(published.message()));
 }
 
 }  // namespace meshrun::darcy

@@ -13,8 +13,8 @@ namespace meshrun::darcy {
 // This rank's columns of the permeability, [batch, rows, own columns], to those of the pressure.
 using Predict = std::function<at::Tensor(const at::Tensor& permeability)>;
 
-// The error of each sample, |p - t| / |t| over the whole field: [batch]. Collective over the spatial
-// group; its gradient is that of the whole field's error.
+// The error of each sample, |p - t| / |t| over the whole field: [batch]. Collective over the
+// spatial group; its gradient is that of the whole field's error.
 at::Tensor relative_errors(const at::Tensor& predicted, const at::Tensor& truth,
                            const at::Tensor& norms, const jobs::RankMesh& mesh);
 

@@ -1,8 +1,8 @@
 // Random media: a Gaussian random field, and what is made of it.
 //
-// The field has mean zero and the covariance tau^2 (-Laplacian + tau^2)^-2 with Neumann's conditions
-// on the unit square, tau = 3: cosines with independent normal coefficients, as in Li et al., "Fourier
-// Neural Operator for Parametric Partial Differential Equations" (2021). From it:
+// The field has mean zero and the covariance tau^2 (-Laplacian + tau^2)^-2 with Neumann's
+// conditions on the unit square, tau = 3: cosines with independent normal coefficients, as in Li et
+// al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021). From it:
 //   "threshold"   k = 12 where the field is positive, 3 elsewhere (the paper's)
 //   "lognormal"   k = exp(field / its standard deviation)
 //

@@ -2,13 +2,13 @@
 //
 //   -div(k grad p) = f  in the unit square,   p = 0 on its boundary
 //
-// Finite volumes on H x W cells: unknowns at cell centres, fluxes over faces by the five-point stencil
-// with the harmonic mean of both cells' permeabilities, which is exact where k jumps at a face. A
-// boundary face is half a cell from the centre. Second order for smooth k.
+// Finite volumes on H x W cells: unknowns at cell centres, fluxes over faces by the five-point
+// stencil with the harmonic mean of both cells' permeabilities, which is exact where k jumps at a
+// face. A boundary face is half a cell from the centre. Second order for smooth k.
 //
 // The system is symmetric and positive definite; it is solved by conjugate gradients with Jacobi's
-// preconditioner, for a batch at once: each sample has its own step lengths and stops on its own, so
-// its solution does not depend on the others of the batch.
+// preconditioner, for a batch at once: each sample has its own step lengths and stops on its own,
+// so its solution does not depend on the others of the batch.
 //
 // Threads: any. Errors: c10::ValueError for shapes, dtypes or a permeability that is not positive;
 // SolverError if a sample does not converge.

@@ -1,5 +1,5 @@
-// Learns the slope of the Earth's geoid with a graph network whose mesh is split over all ranks. See
-// mesh_gnn --help.
+// Learns the slope of the Earth's geoid with a graph network whose mesh is split over all ranks.
+// See mesh_gnn --help.
 
 #include <ATen/Context.h>
 

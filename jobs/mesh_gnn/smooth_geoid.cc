@@ -6,7 +6,8 @@
 namespace meshrun::mesh_gnn {
 namespace {
 
-// Points of the filter: on a spiral, equally weighted, as many within each radius as a Gaussian has.
+// Points of the filter: on a spiral, equally weighted, as many within each radius as a Gaussian
+// has.
 constexpr int kFilterPoints = 96;
 
 // Between the four points around it. Longitudes wrap around, latitudes end at the first and last

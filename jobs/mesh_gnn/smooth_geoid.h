@@ -1,4 +1,5 @@
-// The geoid averaged over a neighbourhood, its height and slope at any point. Pure, without LibTorch.
+// The geoid averaged over a neighbourhood, its height and slope at any point. Pure, without
+// LibTorch.
 //
 // A mesh cannot carry what is smaller than its triangles: the field to learn is the geoid after a
 // Gaussian filter of about that size. The slope is the deflection of the vertical, as geodesy

@@ -11,8 +11,8 @@ namespace meshrun::mesh_gnn {
 GraphNetwork make_network(const Options& options);
 
 // Trains `network`, which is marked as shared over the world, with all ranks. Writes checkpoints as
-// the options say. On a stop signal to any rank, all of them write a checkpoint at the same step and
-// raise jobs::Stopped.
+// the options say. On a stop signal to any rank, all of them write a checkpoint at the same step
+// and raise jobs::Stopped.
 jobs::TrainingResult train(ElasticContext& elastic, GraphNetwork& network, const GeoidMesh& mesh,
                            const Options& options);
 

@@ -1,7 +1,7 @@
 // What the jobs vit and unet share: training on a mesh dp x domain, evaluation, report.
 //
-// The groups along dp share the batch, and the ranks of a group each sample: rank r holds a range of
-// its columns, and of all activations, as ShardTensors. The model is an ordinary one. The result
+// The groups along dp share the batch, and the ranks of a group each sample: rank r holds a range
+// of its columns, and of all activations, as ShardTensors. The model is an ordinary one. The result
 // depends on the batch and the seed, not on the mesh.
 #pragma once
 

@@ -1,8 +1,8 @@
 // Which samples make up each batch, where every sample comes once in an epoch.
 //
-// A pure function of (seed, step), so that all ranks agree without a message, and a run that resumes
-// on another number of ranks draws the same samples next. A batch may take its first part from one
-// epoch and the rest from the next. Threads: one at a time.
+// A pure function of (seed, step), so that all ranks agree without a message, and a run that
+// resumes on another number of ranks draws the same samples next. A batch may take its first part
+// from one epoch and the rest from the next. Threads: one at a time.
 #pragma once
 
 #include <cstdint>

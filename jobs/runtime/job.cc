@@ -11,10 +11,11 @@
 #include <exception>
 #include <iostream>
 #include <sstream>
-#include <thread>
 #include <typeinfo>
 
 #include "agent/agent.h"
+#include "core/exit_codes.h"
+#include "core/os/cores.h"
 #include "jobs/runtime/error_file.h"
 #include "jobs/runtime/stop.h"
 #include "parallel/base/errors.h"
@@ -23,8 +24,6 @@
 
 namespace meshrun::jobs {
 namespace {
-
-constexpr int kSignalBase = 128;
 
 std::string type_of(const std::exception& error) { return c10::demangle(typeid(error).name()); }
 
@@ -46,10 +45,10 @@ int report(const std::string& name, const Failure& failure, int exit_code) {
 
 int fail(const std::string& name, const Failure& failure, int exit_code) {
   if (stop_requested()) {
-    // Peers that stop first break the collectives of those that follow; that is no failure of this
-    // rank.
+    // Peers that stop first break the collectives of those that follow. That is not a failure of
+    // this rank.
     std::cerr << speaker(name) << ": stopped by " << strsignal(stop_signal()) << std::endl;
-    return kSignalBase + stop_signal();
+    return kExitSignalBase + stop_signal();
   }
   return report(name, failure, exit_code);
 }
@@ -58,20 +57,22 @@ int run_body(const std::string& name, const std::function<void()>& body) {
   try {
     body();
     if (DistributedManager::is_initialized()) DistributedManager::cleanup(/*barrier=*/true);
-    return kSucceeded;
+    return kExitOk;
   } catch (const Stopped& stopped) {
-    return fail(name, {type_of(stopped), stopped.what(), ""}, kFailed);
+    return fail(name, {type_of(stopped), stopped.what(), ""}, kExitJobFailed);
   } catch (const UsageError& error) {
-    return fail(name, {type_of(error), error.what(), ""}, kUsage);
+    return fail(name, {type_of(error), error.what(), ""}, kExitUsage);
   } catch (const EnvironmentError& error) {
-    return fail(name, {type_of(error), error.what_without_backtrace(), ""}, kUsage);
+    return fail(name, {type_of(error), error.what_without_backtrace(), ""}, kExitUsage);
   } catch (const CheckpointFileError& error) {
     // Also on a stop: what was to be saved is lost.
-    return report(name, {type_of(error), error.what_without_backtrace(), error.what()}, kFailed);
+    return report(name, {type_of(error), error.what_without_backtrace(), error.what()},
+                  kExitJobFailed);
   } catch (const c10::Error& error) {
-    return fail(name, {type_of(error), error.what_without_backtrace(), error.what()}, kFailed);
+    return fail(name, {type_of(error), error.what_without_backtrace(), error.what()},
+                kExitJobFailed);
   } catch (const std::exception& error) {
-    return fail(name, {type_of(error), error.what(), ""}, kFailed);
+    return fail(name, {type_of(error), error.what(), ""}, kExitJobFailed);
   }
 }
 
@@ -97,7 +98,7 @@ void join_world() {
   obey_daemon();
   const DistributedManager& manager = DistributedManager::get();
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+    const auto processors = static_cast<int>(os::WholeCores());
     at::set_num_threads(std::max(1, processors / manager.local_world_size()));
   }
 }

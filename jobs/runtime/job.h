@@ -5,7 +5,9 @@
 //     return meshrun::jobs::run_job("geoid", [&] { train(parse_options(argc, argv)); });
 //   }
 //
-// A failure becomes one sentence on stderr, an error file for the launcher, and an exit code.
+// A failure becomes one sentence on stderr, an error file for the launcher, and an exit code of
+// core/exit_codes.h; a job that was told to stop answers with kExitSignalBase + the signal's
+// number.
 #pragma once
 
 #include <functional>
@@ -14,12 +16,7 @@
 
 namespace meshrun::jobs {
 
-// Exit codes of a job; one that was told to stop answers with 128 + the signal's number.
-inline constexpr int kSucceeded = 0;
-inline constexpr int kFailed = 1;
-inline constexpr int kUsage = 2;
-
-// The command line or the environment makes no sense: the job ends with kUsage.
+// The command line or the environment makes no sense: the job ends with kExitUsage.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

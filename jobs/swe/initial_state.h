@@ -1,7 +1,7 @@
 // Random smooth states of rotating shallow water.
 //
-// A stream function of wave numbers up to 4 gives a velocity without divergence; the depth is 1, plus
-// what balances that flow geostrophically, plus a smaller random field that radiates waves.
+// A stream function of wave numbers up to 4 gives a velocity without divergence; the depth is 1,
+// plus what balances that flow geostrophically, plus a smaller random field that radiates waves.
 //
 // A state is a function of (seed, number) and its position alone, whichever rank holds it. Threads:
 // any.

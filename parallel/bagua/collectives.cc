@@ -59,7 +59,7 @@ WorkPtr reduce_to(CommunicatorCall& call, c10d::Backend& backend, at::Tensor ten
                   c10d::ReduceOp op) {
   // At other ranks than dst it is only read; but some backends compute in it.
   if (call.rank() != dst && !call.keeps_inputs()) tensor = tensor.clone();
-  Tensors tensors = {std::move(tensor)};
+  Tensors tensors = {call.to_reduce_in(tensor)};
   auto options = reducing<c10d::ReduceOptions>(std::move(op));
   options.rootRank = dst;
   return backend.reduce(tensors, options);
@@ -159,6 +159,7 @@ void allreduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, Red
       call.are_alike(send_tensor, recv_tensor)) {
     call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
   }
+  call.can_be_reduced(send_tensor, op);
   agree(call, send_tensor, send_tensor.numel(), ", " + to_string(op));
   call.run([&](c10d::Backend& backend) {
     Tensors tensors = {call.flat_to_write(recv_tensor)};
@@ -167,6 +168,7 @@ void allreduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, Red
     } else if (!recv_tensor.is_contiguous()) {
       tensors[0].copy_(call.flat_to_read(recv_tensor));
     }
+    tensors[0] = call.to_reduce_in(tensors[0]);
     return backend.allreduce(tensors, reducing<c10d::AllreduceOptions>(reduction));
   });
 }
@@ -175,9 +177,10 @@ void allreduce_inplace(const at::Tensor& tensor, ReduceOp op, const Communicator
   CommunicatorCall call(comm, "allreduce_inplace");
   const c10d::ReduceOp reduction = call.reduction(op);
   call.takes_output(tensor, "tensor");
+  call.can_be_reduced(tensor, op);
   agree(call, tensor, tensor.numel(), ", " + to_string(op));
   call.run([&](c10d::Backend& backend) {
-    Tensors tensors = {call.flat_to_update(tensor)};
+    Tensors tensors = {call.to_reduce_in(call.flat_to_update(tensor))};
     return backend.allreduce(tensors, reducing<c10d::AllreduceOptions>(reduction));
   });
 }
@@ -185,10 +188,14 @@ void allreduce_inplace(const at::Tensor& tensor, ReduceOp op, const Communicator
 void allreduce_coalesced_inplace(const Tensors& tensors, ReduceOp op, const Communicator& comm) {
   CommunicatorCall call(comm, "allreduce_coalesced_inplace");
   const c10d::ReduceOp reduction = call.reduction(op);
-  takes_list(call, tensors);
+  if (takes_list(call, tensors)) {
+    for (const at::Tensor& tensor : tensors) call.can_be_reduced(tensor, op);
+  }
   call.run([&](c10d::Backend& backend) {
     Tensors flat;
-    for (const at::Tensor& tensor : tensors) flat.push_back(call.flat_to_update(tensor));
+    for (const at::Tensor& tensor : tensors) {
+      flat.push_back(call.to_reduce_in(call.flat_to_update(tensor)));
+    }
     return backend.allreduce_coalesced(flat, reducing<c10d::AllreduceCoalescedOptions>(reduction));
   });
 }
@@ -202,6 +209,7 @@ void reduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArg
       call.takes_output(recv_tensor, "recv_tensor") && call.are_alike(send_tensor, recv_tensor)) {
     call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
   }
+  call.can_be_reduced(send_tensor, op);
   agree(call, send_tensor, send_tensor.numel(), ", " + to_string(op) + root_text(dst));
   call.run([&](c10d::Backend& backend) {
     at::Tensor flat = call.flat_to_read(send_tensor);
@@ -218,6 +226,7 @@ void reduce_inplace(const at::Tensor& tensor, IntArgument dst, ReduceOp op,
   CommunicatorCall call(comm, "reduce_inplace");
   const c10d::ReduceOp reduction = call.reduction(op);
   if (call.takes_rank(dst, "dst")) call.takes_output(tensor, "tensor");
+  call.can_be_reduced(tensor, op);
   agree(call, tensor, tensor.numel(), ", " + to_string(op) + root_text(dst));
   call.run([&](c10d::Backend& backend) {
     const at::Tensor flat =
@@ -357,10 +366,11 @@ void reduce_scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor
       call.are_alike(send_tensor, recv_tensor)) {
     call.has_elements(send_tensor, "send_tensor", recv_tensor.numel() * call.size());
   }
+  call.can_be_reduced(recv_tensor, op);
   agree(call, recv_tensor, recv_tensor.numel(), ", " + to_string(op));
   call.run([&](c10d::Backend& backend) {
-    at::Tensor input = call.flat_to_read(call.apart(send_tensor, recv_tensor));
-    at::Tensor output = call.flat_to_write(recv_tensor);
+    at::Tensor input = call.to_reduce(call.flat_to_read(call.apart(send_tensor, recv_tensor)));
+    at::Tensor output = call.to_reduce_in(call.flat_to_write(recv_tensor));
     return backend._reduce_scatter_base(output, input,
                                         reducing<c10d::ReduceScatterOptions>(reduction));
   });
@@ -370,11 +380,12 @@ void reduce_scatter_inplace(const at::Tensor& tensor, ReduceOp op, const Communi
   CommunicatorCall call(comm, "reduce_scatter_inplace");
   const c10d::ReduceOp reduction = call.reduction(op);
   if (call.takes_output(tensor, "tensor")) call.can_be_shared_out(tensor, "tensor");
+  call.can_be_reduced(tensor, op);
   agree(call, tensor, tensor.numel(), ", " + to_string(op));
   call.run([&](c10d::Backend& backend) {
     at::Tensor flat = call.flat_to_update(tensor);
-    at::Tensor output = call.blocks(flat)[static_cast<size_t>(call.rank())];
-    at::Tensor input = call.keeps_inputs() ? flat : flat.clone();
+    at::Tensor output = call.to_reduce_in(call.blocks(flat)[static_cast<size_t>(call.rank())]);
+    at::Tensor input = call.keeps_inputs() ? flat : call.to_reduce(flat.clone());
     return backend._reduce_scatter_base(output, input,
                                         reducing<c10d::ReduceScatterOptions>(reduction));
   });

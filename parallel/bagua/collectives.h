@@ -6,8 +6,10 @@
 //
 // Only the number of elements counts, in row-major order; shapes may differ. n is comm.nranks();
 // "block r" is the r-th of n equal parts; src and dst are ranks in the communicator. Every dtype of
-// the backend is taken: bf16, f64, i32, bool and complex ones too. A contiguous tensor is used in
-// place; any other is copied once. Tensors may be views of each other. No gradients.
+// the backend is taken: bf16, f64, i32, bool and complex ones too. NCCL and Gloo lack some. There
+// what only moves goes as bytes; complex numbers are reduced as pairs, by SUM and AVG alone, and
+// int16 is reduced as int32. A contiguous tensor is used in place; any other is copied once.
+// Tensors may be views of each other. No gradients.
 //
 //   function                    each rank gives              what it finds afterwards
 //   allreduce(send, recv)       send, recv: k                recv: the reduction, equal bits
@@ -25,7 +27,8 @@
 //   alltoall(send, recv)        send, recv: n k              recv: block r is what r sent here
 //   alltoall_v                  counts and displacements by rank, in elements; holes are allowed
 //
-// With ucx sums are taken in rank order: the same bits in every run. AVG divides once by n.
+// With ucx sums are taken in rank order; on several hosts of several ranks it may add each host's
+// first, unless MESHRUN_REDUCTION_ORDER=rank. Every run gives the same bits. AVG divides once by n.
 //
 // A call returns when its result is there. On CUDA the host waits too, as in Bagua, so any stream
 // may use the result.

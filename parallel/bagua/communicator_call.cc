@@ -5,6 +5,7 @@
 
 #include "ATen/MemoryOverlap.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/view_as_real.h"
 #include "c10/core/Event.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
@@ -130,8 +131,20 @@ bool CommunicatorCall::takes_rank(int64_t rank, std::string_view name) {
 
 c10d::ReduceOp CommunicatorCall::reduction(ReduceOp op) {
   const std::optional<c10d::ReduceOp> its = to_c10d(op);
-  require(its.has_value(), [&] { return to_string(op) + " is no reduction"; });
+  require(its.has_value(), [&] { return to_string(op) + " is not a reduction"; });
   return its.value_or(c10d::ReduceOp(c10d::ReduceOp::SUM));
+}
+
+bool CommunicatorCall::can_be_reduced(const at::Tensor& tensor, ReduceOp op) {
+  return problem_.empty() &&
+         require(
+             !tensor.is_complex() || op == ReduceOp::SUM || op == ReduceOp::AVG || keeps_inputs(),
+             [&] {
+               return fmt::format(
+                   "{} of {}: this communicator's backend has pairs of real numbers in place "
+                   "of complex ones, which SUM and AVG alone take",
+                   to_string(op), c10::toString(tensor.scalar_type()));
+             });
 }
 
 c10::intrusive_ptr<c10d::Backend> CommunicatorCall::backend_for(c10::DeviceType type) const {
@@ -169,7 +182,10 @@ void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) 
   const c10::NoGradGuard no_grad;
   const StreamScope scope(comm_.stream(), device_);
   if (const WorkPtr work = start(*backend)) work->wait();
-  for (const auto& [to, from] : to_copy_) to.copy_(from.view(to.sizes()));
+  // The latest first: it may be a copy of a copy.
+  for (auto it = to_copy_.rbegin(); it != to_copy_.rend(); ++it) {
+    it->first.copy_(it->second.view(it->first.sizes()));
+  }
   scope.synchronize();
 }
 
@@ -199,6 +215,20 @@ std::vector<at::Tensor> CommunicatorCall::blocks(const at::Tensor& flat) const {
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < size_; ++rank) parts.push_back(flat.narrow(0, rank * count, count));
   return parts;
+}
+
+at::Tensor CommunicatorCall::to_reduce(const at::Tensor& flat) const {
+  if (keeps_inputs()) return flat;
+  if (flat.is_complex()) return at::view_as_real(flat).view(-1);
+  return flat.scalar_type() == at::kShort ? flat.to(at::kInt) : flat;
+}
+
+at::Tensor CommunicatorCall::to_reduce_in(const at::Tensor& flat) {
+  at::Tensor reduced = to_reduce(flat);
+  if (reduced.scalar_type() != flat.scalar_type() && !flat.is_complex()) {
+    to_copy_.emplace_back(flat, reduced);
+  }
+  return reduced;
 }
 
 bool CommunicatorCall::keeps_inputs() const {

@@ -51,6 +51,9 @@ class CommunicatorCall {
   bool takes_rank(int64_t rank, std::string_view name);
   // The result is valid if nothing is wrong.
   c10d::ReduceOp reduction(ReduceOp op);
+  // Of tensors that have been taken: whether the backend, to which complex numbers are pairs of
+  // real ones unless it compares headers itself, has the reduction.
+  bool can_be_reduced(const at::Tensor& tensor, ReduceOp op);
   // Messages between two ranks are not compared: their problems are raised here alone.
   void is_message() { is_message_ = true; }
   // What all ranks must say alike, beside the name; in words. For checks before CUDA collectives.
@@ -68,6 +71,11 @@ class CommunicatorCall {
   static at::Tensor apart(const at::Tensor& input, const at::Tensor& output);
   // The `size()` equal parts of a flat tensor.
   std::vector<at::Tensor> blocks(const at::Tensor& flat) const;
+  // A flat tensor as the backend can reduce it: itself, or what NCCL and Gloo know: complex numbers
+  // as pairs, in the same memory; int16 as a copy in int32, of which the low 16 bits are what the
+  // reduction in int16 gives. to_reduce_in writes that copy back after the call.
+  at::Tensor to_reduce(const at::Tensor& flat) const;
+  at::Tensor to_reduce_in(const at::Tensor& flat);
   // Whether the backend leaves inputs as they are in reductions in place.
   bool keeps_inputs() const;
 

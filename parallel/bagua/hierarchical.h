@@ -1,7 +1,7 @@
 // All-reduce in levels, so that as little as possible crosses between nodes: Bagua's name for what
-// allreduce_inplace() does by itself. Its backend chooses: ucx adds on each node first, then between
-// nodes (comm/ucx/engine/planning/two_levels.h), unless MESHRUN_REDUCTION_ORDER=rank; NCCL has trees
-// of its own; Gloo has one ring.
+// allreduce_inplace() does by itself. Its backend chooses: ucx adds on each node first, then
+// between nodes (comm/ucx/engine/planning/two_levels.h), unless MESHRUN_REDUCTION_ORDER=rank; NCCL
+// has trees of its own; Gloo has one ring.
 //
 // AVG is SUM, divided once by the number of members, so it is right for nodes with different
 // numbers of members. On ucx f16 and bf16 travel between nodes as f32 and are rounded once, and all

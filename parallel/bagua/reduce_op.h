@@ -1,8 +1,9 @@
 // The reductions of Bagua's surface, with its numbers, and what they are in c10d.
 //
-// SUM and PRODUCT take any dtype (bool: or, and); AVG takes floating-point and complex numbers; MIN
-// and MAX all numbers except complex ones; BOR, BAND and BXOR integers and bool. Any other pair of
-// reduction and dtype is an error of the collective, on all ranks.
+// SUM and PRODUCT take any dtype (bool: or, and; PRODUCT of complex numbers on ucx alone); AVG
+// takes floating-point and complex numbers; MIN and MAX all numbers except complex ones; BOR, BAND
+// and BXOR integers and bool. Any other pair of reduction and dtype is an error of the collective,
+// on all ranks.
 //
 // Corresponds to bagua.torch_api.communication.ReduceOp; a type of its own beside c10d::ReduceOp,
 // whose numbers differ. Pure.

@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <sstream>
 #include <utility>
 
+#include "core/os/internal_interfaces.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -21,54 +20,6 @@ namespace meshrun {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Docker's names for the bridges that it makes: twelve digits of a number. br-ex and br-bond0 are a
-// host's own.
-constexpr const char* kDockerBridge =
-    "br-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
-    "[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]";
-// What programs that run containers and virtual machines call the networks that they make.
-constexpr const char* kInternalNames[] = {
-    "docker*", kDockerBridge, "veth*",  "virbr*",  "vnet*",    "cni*",   "flannel*", "cali*",
-    "cilium*", "lxc*",        "lxdbr*", "podman*", "nerdctl*", "kube-*", "weave*",   "dummy*"};
-
-std::vector<std::string> names_in(const fs::path& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-// Hardware, or what stands for it: a bond, a VLAN.
-bool is_way_out(const fs::path& interface) {
-  std::error_code error;
-  if (fs::exists(interface / "device", error)) return true;
-  return std::ranges::any_of(names_in(interface),
-                             [](const std::string& name) { return name.starts_with("lower_"); });
-}
-
-bool has_default_route(const std::string& interface, const fs::path& routes) {
-  // "Iface Destination Gateway Flags RefCnt Use Metric Mask ...", in hexadecimal digits.
-  std::ifstream v4(routes / "route");
-  for (std::string line; std::getline(v4, line);) {
-    std::istringstream words(line);
-    std::string name, destination;
-    if (words >> name >> destination && name == interface && destination == "00000000") return true;
-  }
-  // "Destination Length Source Length Gateway Metric RefCnt Use Flags Iface". An unreachable default
-  // route names the loopback interface.
-  std::ifstream v6(routes / "ipv6_route");
-  for (std::string line; std::getline(v6, line);) {
-    std::istringstream words(line);
-    std::vector<std::string> fields{std::istream_iterator<std::string>(words), {}};
-    if (fields.size() == 10 && fields[1] == "00" && fields[9] == interface) return true;
-  }
-  return false;
-}
 
 std::vector<std::string> running_interfaces(unsigned flag) {
   ifaddrs* first = nullptr;
@@ -98,30 +49,16 @@ bool fits(const std::string& name, const std::string& pattern) {
 
 }  // namespace
 
-bool leads_nowhere(const std::string& name, const std::string& classes, const std::string& routes) {
-  if (has_default_route(name, routes)) return false;
-  const fs::path net = fs::path(classes) / "net";
-  const bool has_way_out =
-      std::ranges::any_of(names_in(net / name / "brif"),
-                          [&](const std::string& port) { return is_way_out(net / port); });
-  if (has_way_out) return false;
-  std::error_code error;
-  return fs::exists(net / name / "bridge", error) ||
-         std::ranges::any_of(kInternalNames, [&](const char* pattern) {
-           return fnmatch(pattern, name.c_str(), 0) == 0;
-         });
-}
-
 std::vector<NetworkInterface> network_interfaces(const std::string& classes) {
   std::vector<NetworkInterface> all;
   const fs::path adapters = fs::path(classes) / "infiniband";
-  for (const std::string& adapter : names_in(adapters)) {
-    for (const std::string& port : names_in(adapters / adapter / "ports")) {
+  for (const std::string& adapter : os::NamesIn(adapters)) {
+    for (const std::string& port : os::NamesIn(adapters / adapter / "ports")) {
       all.push_back({.name = fmt::format("{}:{}", adapter, port)});
     }
   }
   for (const std::string& name : running_interfaces(0)) {
-    all.push_back({.name = name, .is_internal = leads_nowhere(name, classes)});
+    all.push_back({.name = name, .is_internal = os::LeadsNowhere(name, classes)});
   }
   for (const std::string& name : running_interfaces(IFF_LOOPBACK)) {
     all.push_back({.name = name, .is_loopback = true});

@@ -16,23 +16,17 @@
 
 namespace meshrun {
 
-// One that runs and has an address beyond its link, or a port of an InfiniBand adapter ("mlx5_0:1").
+// One that runs and has an address beyond its link, or a port of an InfiniBand adapter
+// ("mlx5_0:1").
 struct NetworkInterface {
   std::string name;
   bool is_loopback = false;
-  // Ends on this host: by its name or by its kind (leads_nowhere).
+  // Ends on this host: by its name or by its kind (core/os/internal_interfaces.h).
   bool is_internal = false;
 };
 
 // `classes`: where Linux lists devices by class. The kernel is asked which interfaces run.
 std::vector<NetworkInterface> network_interfaces(const std::string& classes = "/sys/class");
-
-// Whether an interface joins containers and virtual machines of this host: a bridge, or one with a
-// name that their programs give (docker0, br-0123456789ab, virbr0, cni0, flannel.1, ...). A bridge
-// with a device or a bond among its ports leads out whatever its name, and so does the interface of
-// the default route. `routes`: where Linux lists the routes of IPv4 and IPv6.
-bool leads_nowhere(const std::string& name, const std::string& classes = "/sys/class",
-                   const std::string& routes = "/proc/net");
 
 struct ChosenInterfaces {
   std::vector<std::string> names;

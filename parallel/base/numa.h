@@ -1,5 +1,5 @@
 // On which NUMA node memory of this process should lie. Threads: any. No errors: without an answer
-// the kernel decides, page by page, by who writes first.
+// the kernel puts each page on the node of the thread that writes it first.
 #pragma once
 
 #include <sched.h>

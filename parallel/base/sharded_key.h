@@ -1,5 +1,5 @@
-// How the layers below parallel/shard know a tensor that is sharded: it has the global shape, and no
-// memory that a collective could send.
+// How the layers below parallel/shard know a tensor that is sharded: it has the global shape, and
+// no memory that a collective could send.
 #pragma once
 
 #include "ATen/core/Tensor.h"

@@ -16,7 +16,9 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "core/os/fd.h"
 #include "core/os/process_stat.h"
 #include "fmt/format.h"
 #include "parallel/base/digest.h"
@@ -74,20 +76,19 @@ std::unique_ptr<SharedHeap> SharedHeap::create(size_t bytes) {
   // Growing a file past this is a signal.
   rlimit longest{};
   if (getrlimit(RLIMIT_FSIZE, &longest) != 0 || longest.rlim_cur < bytes) return nullptr;
-  const int fd = memfd_create(kName, MFD_CLOEXEC);
-  if (fd < 0) return nullptr;
-  void* const base =
-      ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? map_shared(fd, bytes) : MAP_FAILED;
-  if (base == MAP_FAILED) {
-    close(fd);
-    return nullptr;
-  }
+  os::UniqueFd fd(memfd_create(kName, MFD_CLOEXEC));
+  if (!fd) return nullptr;
+  void* const base = ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0
+                         ? map_shared(fd.get(), bytes)
+                         : MAP_FAILED;
+  if (base == MAP_FAILED) return nullptr;
   std::optional<int> node = own_numa_node();
   if (node && !prefer_numa_node(base, bytes, *node)) node.reset();
-  std::unique_ptr<SharedHeap> heap(new SharedHeap(fd, static_cast<std::byte*>(base), bytes));
+  std::unique_ptr<SharedHeap> heap(
+      new SharedHeap(std::move(fd), static_cast<std::byte*>(base), bytes));
   heap->node_ = node;
   heap->address_ = {digest_of(node_identity(node_facts())), token, static_cast<int64_t>(bytes),
-                    getpid(), fd};
+                    getpid(), heap->fd_.get()};
   std::memcpy(base, &token, sizeof(token));
   return heap;
 }
@@ -115,17 +116,14 @@ void SharedHeap::unlock_after_fork() MESHRUN_TSA(no_thread_safety_analysis) {
 }
 
 // The first page has the token.
-SharedHeap::SharedHeap(int fd, std::byte* base, size_t bytes)
-    : fd_(fd),
+SharedHeap::SharedHeap(os::UniqueFd fd, std::byte* base, size_t bytes)
+    : fd_(std::move(fd)),
       base_(base),
       bytes_(bytes),
       forks_(fork_count()),
       free_{{kGranule, bytes - kGranule}} {}
 
-SharedHeap::~SharedHeap() {
-  munmap(base_, bytes_);
-  close(fd_);
-}
+SharedHeap::~SharedHeap() { munmap(base_, bytes_); }
 
 bool SharedHeap::is_inherited() const { return fork_count() != forks_; }
 
@@ -197,15 +195,14 @@ std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
       !std::string_view(target).starts_with(fmt::format("/memfd:{}", kName))) {
     return nullptr;
   }
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (fd < 0) return nullptr;
+  const os::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!fd) return nullptr;
   const auto bytes = static_cast<size_t>(address.bytes);
   // Of another process of ours, perhaps: look before mapping what may be too short.
   uint64_t token = 0;
-  const bool is_its = pread(fd, &token, sizeof(token), 0) == sizeof(token) &&
-                      token == address.token && lseek(fd, 0, SEEK_END) == address.bytes;
-  void* const base = is_its ? map_shared(fd, bytes) : MAP_FAILED;
-  close(fd);
+  const bool is_its = pread(fd.get(), &token, sizeof(token), 0) == sizeof(token) &&
+                      token == address.token && lseek(fd.get(), 0, SEEK_END) == address.bytes;
+  void* const base = is_its ? map_shared(fd.get(), bytes) : MAP_FAILED;
   if (base == MAP_FAILED) return nullptr;
   return std::unique_ptr<PeerHeap>(
       new PeerHeap(address, owner ? owner->start_ticks : 0, static_cast<std::byte*>(base), bytes));

@@ -1,7 +1,7 @@
-// Memory of this process that ranks on the same host may write into and read: results of collectives
-// and the engine's scratch memory. A sender copies its bytes straight to their place, or a receiver
-// from there, in one pass and without a system call. Through the kernel (CMA) each page is looked up
-// and pinned as well, and the receiver does all the work.
+// Memory of this process that ranks on the same host may write into and read: results of
+// collectives and the engine's scratch memory. A sender copies its bytes straight to their place,
+// or a receiver from there, in one pass and without a system call. Through the kernel (CMA) each
+// page is looked up and pinned as well, and the receiver does all the work.
 //
 // The heap is a memfd. Peers map /proc/<pid>/fd/<fd> if the kernel lets them (same user, a pid
 // namespace in which they see the process), and check a random number in its first bytes. Nothing
@@ -23,6 +23,7 @@
 #include <optional>
 
 #include "core/mutex.h"
+#include "core/os/fd.h"
 
 namespace meshrun {
 
@@ -77,9 +78,9 @@ class SharedHeap {
   static void unlock_after_fork();
 
  private:
-  SharedHeap(int fd, std::byte* base, size_t bytes);
+  SharedHeap(os::UniqueFd fd, std::byte* base, size_t bytes);
 
-  const int fd_;
+  const os::UniqueFd fd_;
   std::byte* const base_;
   const size_t bytes_;
   const int forks_;

@@ -1,5 +1,5 @@
-// What one rank knows, told to all: for calls that end on every rank alike although only one of them
-// can see a file.
+// What one rank knows, told to all: for calls that end on every rank alike although only one of
+// them can see a file.
 #pragma once
 
 #include <c10/core/Device.h>

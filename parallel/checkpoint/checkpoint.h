@@ -13,10 +13,10 @@
 // buffers are equal on all ranks; rank 0's are written. Python's safetensors reads the files.
 //
 // Only rank 0 sees the directory, so no file system need be shared. It writes aside, flushes and
-// renames: a crash leaves the former checkpoints. Under meshrun the coordinator commits a checkpoint
-// before it is renamed, so that a rank which the job has left behind writes none; one that was committed
-// and not renamed is finished by the next load(). The newest complete one is read; older ones are
-// removed.
+// renames: a crash leaves the former checkpoints. Under meshrun the coordinator commits a
+// checkpoint before it is renamed, so that a rank which the job has left behind writes none; one
+// that was committed and not renamed is finished by the next load(). The newest complete one is
+// read; older ones are removed.
 //
 // The state of LibTorch's default generator of the CPU, and of the model's kind of device, is rank
 // 0's; load() gives it to all ranks.

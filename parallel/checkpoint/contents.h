@@ -1,5 +1,5 @@
-// What a checkpoint must hold for a module and an optimizer, and the reading of one that does; rank 0's
-// part of CheckpointDirectory::load.
+// What a checkpoint must hold for a module and an optimizer, and the reading of one that does; rank
+// 0's part of CheckpointDirectory::load.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,5 @@
-// The state of a training run from one rank to all: the model, the optimizer, the random generators.
+// The state of a training run from one rank to all: the model, the optimizer, the random
+// generators.
 //
 // Collective over the group. Errors: those of its collectives; DamagedCheckpoint where two versions
 // of meshrun meet.

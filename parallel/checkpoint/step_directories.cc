@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -61,14 +60,6 @@ std::vector<StepDirectory> list(const std::string& directory, bool tolerant) {
     return a.manifest.sequence < b.manifest.sequence;
   });
   return found;
-}
-
-void flush_directory(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("cannot open " + path.string());
-  const int result = ::fsync(fd);
-  ::close(fd);
-  if (result != 0) fail("cannot flush " + path.string());
 }
 
 void remove_hidden_first(const fs::path& path) {
@@ -157,7 +148,7 @@ void write_step_directory(const std::string& directory, Manifest manifest,
   write_file_atomically((aside / kManifest).string(), text);
   writer.commit(manifest.step, Sha256(text), aside.filename());
   replace(aside, path);
-  flush_directory(directory);
+  check(os::SyncDirectory(directory), "cannot flush");
 
   const std::vector<StepDirectory> now = list(directory, /*tolerant=*/true);
   for (size_t i = 0; i + static_cast<size_t>(keep) < now.size(); ++i) {
@@ -173,7 +164,7 @@ void finish_step_directory(const std::string& directory, int64_t step, const std
   const fs::path manifest = aside / kManifest;
   if (temporary.empty() || !fs::exists(manifest) || Sha256(read_file(manifest)) != digest) return;
   replace(aside, path);
-  flush_directory(directory);
+  check(os::SyncDirectory(directory), "cannot flush");
 }
 
 }  // namespace meshrun

@@ -32,7 +32,7 @@ class CommitRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Who writes, and what makes the result a checkpoint.
+// The writer, and what makes the result a checkpoint.
 struct StepWriter {
   // Part of the temporary name.
   std::string name;

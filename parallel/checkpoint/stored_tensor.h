@@ -1,5 +1,6 @@
-// Converts between LibTorch's tensors and those of a safetensors file. The format has no complex128:
-// such a tensor is stored as F64 with a last dimension of 2, its real and its imaginary part.
+// Converts between LibTorch's tensors and those of a safetensors file. The format has no
+// complex128: such a tensor is stored as F64 with a last dimension of 2, its real and its imaginary
+// part.
 #pragma once
 
 #include <ATen/core/Tensor.h>

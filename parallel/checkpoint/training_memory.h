@@ -1,5 +1,5 @@
-// What a rank keeps in memory of a training run, beyond the life of the model and the optimizer that
-// it was taken from, and how one rank's memory becomes every rank's.
+// What a rank keeps in memory of a training run, beyond the life of the model and the optimizer
+// that it was taken from, and how one rank's memory becomes every rank's.
 //
 //   TrainingMemory memory = remember(*model, optimizer, step);
 //   ... another world; the model and the optimizer are made anew ...

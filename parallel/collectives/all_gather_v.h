@@ -8,8 +8,10 @@
 // equal on all ranks. `sizes`: see sizes.h; absent: all pieces are as large as this one. `dim` may
 // be negative. Pieces may be empty.
 //
-// Backward: rank r's gradient is the sum of all ranks' cotangents' slice r, added in rank order
-// (reduce_scatter_v). float16 and bfloat16 are added in float32 unless `use_fp32` is false; the
+// Backward: rank r's gradient is the sum of all ranks' cotangents' slice r (reduce_scatter_v), in
+// rank order; on several hosts of several ranks a backend may add each host's first, and NCCL may
+// add equal pieces in its own order (docs/decisions/0015). MESHRUN_REDUCTION_ORDER=rank gives rank
+// order everywhere. float16 and bfloat16 are added in float32 unless `use_fp32` is false; the
 // forward call only compares that flag. Differentiable again. A backward pass runs on all ranks of
 // the group or on none: a rank whose loss does not use the result calls tie() (tie.h).
 //

@@ -1,8 +1,8 @@
 // The lists of an indexed all-to-all's plan on a device other than the CPU, copied once.
 //
-// All lists are one copy from pinned memory, queued on the stream that is current at the first call:
-// the host does not wait. Another stream waits for the copy when it first uses the lists, and is
-// recorded: the memory goes to nobody else before that stream is done with it.
+// All lists are one copy from pinned memory, queued on the stream that is current at the first
+// call: the host does not wait. Another stream waits for the copy when it first uses the lists, and
+// is recorded: the memory goes to nobody else before that stream is done with it.
 //
 // CUDA graphs: the first call is made before the capture, and the host has waited for it.
 //

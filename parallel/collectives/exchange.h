@@ -100,8 +100,9 @@ at::Tensor scatter(const at::Tensor& tensor, const Exchange& exchange, const Cal
 at::Tensor all_to_all(const at::Tensor& tensor, const ExchangePtr& exchange, bool reversed,
                       const CallForm& form);
 
-// Names the function that the caller knows, where a collective of another name does its work, for the
-// errors of calls that this thread makes meanwhile: "backward of all_gather_v" for a reduce_scatter_v.
+// Names the function that the caller knows, where a collective of another name does its work, for
+// the errors of calls that this thread makes meanwhile: "backward of all_gather_v" for a
+// reduce_scatter_v.
 class CalledAs {
  public:
   explicit CalledAs(const char* name);

@@ -47,7 +47,7 @@ TensorMap rebuild(const TensorMap& tensors, Tensors reduced) {
 
 using Entry = std::pair<std::string, c10::IValue>;
 
-// By key. Empty, with a problem, where a key is no string.
+// By key. Empty, with a problem, where a key is not a string.
 std::vector<Entry> sorted_entries(const c10::Dict<c10::IValue, c10::IValue>& dict,
                                   std::string& problem) {
   std::vector<Entry> entries;

@@ -4,9 +4,9 @@
 //   const auto gather = PlannedCollective::all_gather({0, {3, 3, 2}}, group, {digest, " (of x)"});
 //   at::Tensor whole = gather(piece);
 //
-// Shapes: those of all_gather_v, reduce_scatter_v, scatter_v and all_to_all_v. Results are contiguous, in new
-// memory. Dtypes: all that the backend moves; sums of 16-bit floats are made in float32. Without a
-// gradient: callers have a backward of their own.
+// Shapes: those of all_gather_v, reduce_scatter_v, scatter_v and all_to_all_v. Results are
+// contiguous, in new memory. Dtypes: all that the backend moves; sums of 16-bit floats are made in
+// float32. Without a gradient: callers have a backward of their own.
 //
 // Threads: any, also one plan on several; all ranks of the group make its calls in the same order.
 // Errors: from the makers those of GroupArgument, and c10::ValueError for sizes that do not fit

@@ -71,7 +71,8 @@ class RangeExchange {
   // The range is this rank's piece, and nothing travels on any rank.
   bool is_identity() const;
 
-  // Differentiable. The paddings of the range hold `padding`. The tensor itself where is_identity().
+  // Differentiable. The paddings of the range hold `padding`. The tensor itself where
+  // is_identity().
   at::Tensor gather(const at::Tensor& tensor, const c10::Scalar& padding = 0) const;
   // The adjoint: gradients of ranges become gradients of pieces.
   at::Tensor scatter(const at::Tensor& ranges) const;

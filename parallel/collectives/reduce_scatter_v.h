@@ -4,7 +4,9 @@
 //
 // Shapes: `tensor` has sum(sizes) along dim and is of one shape on all ranks; the result has
 // sizes[rank]. `sizes` absent: equal slices, whose number must divide the extent. Dtypes: those
-// that the backend adds. Sums are taken in rank order, so every run gives the same bits; float16
+// that the backend adds. Sums are taken in rank order; on several hosts of several ranks a backend
+// may add each host's first, and NCCL may add equal pieces in its own order (docs/decisions/0015).
+// MESHRUN_REDUCTION_ORDER=rank gives rank order everywhere. Every run gives the same bits. float16
 // and bfloat16 are added in float32 and rounded once, unless `use_fp32` is false.
 //
 // Backward: all_gather_v of the cotangents. Differentiable again. All else (what must agree,

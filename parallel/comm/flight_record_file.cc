@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/os/fd.h"
 #include "fmt/format.h"
 
 namespace meshrun {
@@ -37,12 +38,11 @@ std::string flight_record_path(int world_rank) {
 
 std::string keep_flight_record(const std::string& path, const std::string& json) {
   const std::string line = json + "\n";
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const os::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   // One write: records of two groups do not mix.
   const bool written =
-      fd >= 0 && ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+      fd && ::write(fd.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
   const int error = errno;
-  if (fd >= 0) ::close(fd);
   if (written) return fmt::format("the last operations of a group that failed are in {}", path);
   return fmt::format("the flight record of a group that failed could not be written to {}: {}",
                      path, std::strerror(error));

@@ -1,7 +1,8 @@
-// Where the flight records of groups that failed go: a file of this process, a line of JSON for each group.
+// Where the flight records of groups that failed go: a file of this process, a line of JSON for
+// each group.
 //
-// It lies in MESHRUN_FLIGHT_RECORD_DIR; else beside TORCHELASTIC_ERROR_FILE, which a launcher sets for
-// each rank; else in TMPDIR, or /tmp. Threads: any. No errors: what cannot be written is said.
+// It lies in MESHRUN_FLIGHT_RECORD_DIR; else beside TORCHELASTIC_ERROR_FILE, which a launcher sets
+// for each rank; else in TMPDIR, or /tmp. Threads: any. No errors: what cannot be written is said.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@
 namespace meshrun {
 namespace {
 
-// Whose communicator to split; null: none.
+// The group whose communicator to split; null: none.
 c10::intrusive_ptr<c10d::ProcessGroupNCCL> parent_of(const ProcessGroupOptions& options) {
   const char* split = std::getenv("MESHRUN_NCCL_SPLIT");
   const bool is_refused = split != nullptr && std::string_view(split) == "0";

@@ -61,7 +61,8 @@ struct ProcessGroupOptions {
   std::shared_ptr<ucx::Engine> engine;
   // The members' ranks in the job; absent: the same numbers.
   std::vector<int> world_ranks;
-  // The host of each member, by any number; empty: one. Equal on all ranks: algorithms depend on it.
+  // The host of each member, by any number; empty: one. Equal on all ranks: algorithms depend on
+  // it.
   std::vector<int> hosts;
 };
 

@@ -29,8 +29,8 @@ std::string joined(const std::vector<std::string>& names, const char* if_none) {
 }
 
 // Once per process, however many worlds it joins, where there is something to say: interfaces were
-// chosen, a quota leaves less than the cores, or NUMA nodes are several; on rank 0 also where UCX was
-// told its interfaces.
+// chosen, a quota leaves less than the cores, or NUMA nodes are several; on rank 0 also where UCX
+// was told its interfaces.
 void log_what_is_used(int world_rank, const ChosenInterfaces& interfaces, const SharedHeap* heap) {
   static std::atomic<int> logged_in{-1};
   if (logged_in == fork_count()) return;

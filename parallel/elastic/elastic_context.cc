@@ -18,8 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// The coordinator knows of the loss, and says what becomes of the job: the others' places may have to
-// be found first.
+// The coordinator knows of the loss, and says what becomes of the job: the others' places may have
+// to be found first.
 constexpr milliseconds kKnownLoss = std::chrono::minutes(10);
 // It may know nothing of the trouble: then this rank ends, and it learns of that.
 constexpr milliseconds kUnknownTrouble = std::chrono::seconds(30);

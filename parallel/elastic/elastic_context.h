@@ -14,13 +14,14 @@
 //   });
 //
 // run() calls its argument in each world: it must make there whatever holds a process group. A step
-// that was under way when a peer was lost is taken again; the ranks go on from the highest step that
-// one of them has done, so at most one step is done twice by any rank. Buffers that the forward pass
-// changes may then have seen its batch twice.
+// that was under way when a peer was lost is taken again; the ranks go on from the highest step
+// that one of them has done, so at most one step is done twice by any rank. Buffers that the
+// forward pass changes may then have seen its batch twice.
 //
-// Only a loss of peers and the coordinator's wish to change the world lead to another generation: the
-// typed errors of parallel/base/collective_errors.h that say so, and calls of the world's store that
-// is over. Every other exception leaves run(), and so do these where no other generation follows.
+// Only a loss of peers and the coordinator's wish to change the world lead to another generation:
+// the typed errors of parallel/base/collective_errors.h that say so, and calls of the world's store
+// that is over. Every other exception leaves run(), and so do these where no other generation
+// follows.
 //
 // Ranks continue in process only in meshrun, on ucx, and if the model and the optimizer are whole
 // on each rank (ElasticState tells the coordinator so). All others behave as without this: the

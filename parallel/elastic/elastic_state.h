@@ -1,5 +1,5 @@
-// What an elastic training hands from one world to the next: model, optimizer, random generators and
-// the number of steps done. See elastic_context.h.
+// What an elastic training hands from one world to the next: model, optimizer, random generators
+// and the number of steps done. See elastic_context.h.
 //
 // Threads: one at a time. Errors: those of collectives, and of training_memory.h.
 #pragma once
@@ -29,15 +29,15 @@ class ElasticState {
   ElasticState(const ElasticState&) = delete;
   ElasticState& operator=(const ElasticState&) = delete;
 
-  // Collective over the world: all ranks take the state of the one that has done most steps. Returns
-  // that number; absent where no rank has a state: nothing is changed.
+  // Collective over the world: all ranks take the state of the one that has done most steps.
+  // Returns that number; absent where no rank has a state: nothing is changed.
   std::optional<int64_t> restore();
   // `steps` are done, and the optimizer has stepped.
   void commit(IntArgument steps);
 
-  // Steps first to last - 1, each committed at its end. After every `agree_every` steps (at least 1,
-  // else c10::ValueError) the ranks agree whether to stand still; a loop that wants checkpoints at
-  // that point uses commit() and ElasticContext::stand_still() itself.
+  // Steps first to last - 1, each committed at its end. After every `agree_every` steps (at least
+  // 1, else c10::ValueError) the ranks agree whether to stand still; a loop that wants checkpoints
+  // at that point uses commit() and ElasticContext::stand_still() itself.
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:

@@ -6,14 +6,13 @@
 #include <string>
 
 #include "agent/agent.h"
+#include "core/exit_codes.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun {
 namespace {
-
-constexpr int kSignalBase = 128;
 
 // On a device that the group has a backend for.
 c10::Device device_of(c10d::ProcessGroup& group) {
@@ -45,6 +44,8 @@ bool GracefulStop::agreed(const GroupArgument& group) {
   return true;
 }
 
-int GracefulStop::exit_code() const { return stop_requested() ? kSignalBase + stop_signal() : 0; }
+int GracefulStop::exit_code() const {
+  return stop_requested() ? kExitSignalBase + stop_signal() : kExitOk;
+}
 
 }  // namespace meshrun

@@ -2,7 +2,7 @@
 // pieces, of any size.
 //
 //   at::Tensor spectrum = distributed_rfft2(field);      // columns in, rows out
-//   at::Tensor again = distributed_irfft2(spectrum, {.s = {height, width}});  // rows in, columns out
+//   at::Tensor again = distributed_irfft2(spectrum, {.s = {height, width}});  // rows to columns
 //
 // Equals torch.fft.rfft2 and irfft2 of the unsharded tensor, for every size: odd, prime, smaller
 // than the number of ranks, pieces uneven or empty.
@@ -31,8 +31,8 @@
 // ranks tell each other their extents; the class forms ask once.
 //
 // Threads: any; all ranks of a group make its calls in the same order. Errors: those of
-// GroupArgument; all others (s or dim of a wrong length, a complex field, extents that do not fit) on
-// every rank that called, as CollectiveArgumentError or CollectiveMismatchError
+// GroupArgument; all others (s or dim of a wrong length, a complex field, extents that do not fit)
+// on every rank that called, as CollectiveArgumentError or CollectiveMismatchError
 // (base/collective_errors.h).
 //
 // Corresponds to physicsnemo.distributed.fft.DistributedRFFT2 and DistributedIRFFT2, of which the
@@ -61,7 +61,8 @@ enum class FftLayout { kCanonical, kPaired };
 
 struct FftOptions {
   // Extents of the unsharded real field along dim: the input is cut or padded with zeros at its
-  // end. Empty, or nullopt for one: the field's; for the inverse, of a spectrum [h, w], h and 2 * (w
+  // end. Empty, or nullopt for one: the field's; for the inverse, of a spectrum [h, w], h and 2 *
+  // (w
   // - 1) (paired: 2 * (h - 1) and w).
   ListArgument<std::optional<IntArgument>> s = {};
   ListArgument<IntArgument> dim = {-2, -1};

@@ -35,8 +35,8 @@ struct Slabs {
   std::string norm;
 };
 
-// A transform of LibTorch's along `dim`; of a piece without elements, which its CPU library refuses,
-// nothing, with the node that the other ranks' backward passes wait for.
+// A transform of LibTorch's along `dim`; of a piece without elements, which its CPU library
+// refuses, nothing, with the node that the other ranks' backward passes wait for.
 template <typename Transform>
 at::Tensor along(const at::Tensor& x, int64_t dim, int64_t extent, at::ScalarType result,
                  const Transform& transform) {

@@ -40,8 +40,8 @@ class Planes {
   std::vector<int64_t> shape_;
 };
 
-// What is wrong with a call of a transform over `dims` dimensions, as far as this rank can tell, modes
-// and layout aside; empty: nothing.
+// What is wrong with a call of a transform over `dims` dimensions, as far as this rank can tell,
+// modes and layout aside; empty: nothing.
 std::string check_call(const at::Tensor& input, const FftOptions& options, Direction direction,
                        size_t dims);
 std::string check_input_sizes(const std::vector<int64_t>& sizes, int64_t own, int rank, int world);

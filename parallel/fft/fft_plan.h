@@ -7,8 +7,8 @@
 //
 // Steps of forward(): real transform of the columns that this rank has; transposition of the half
 // rows; complex transform of the rows that it then has; canonical: rows and their mirrors go to
-// their holders. inverse() has the same steps backwards. Planes are cut into chunks (num_chunks), so
-// that one chunk travels while the next one is transformed.
+// their holders. inverse() has the same steps backwards. Planes are cut into chunks (num_chunks),
+// so that one chunk travels while the next one is transformed.
 //
 // Shapes: field [N, field_height, own columns] real, spectrum [N, own rows, columns] complex.
 // Backward: forward's is inverse() of the cotangent with the weight 1/2 on all elements that stand
@@ -59,8 +59,9 @@ struct FftCost {
   // That this rank sends to others: in the transposition, and between rows and mirrors.
   int64_t transpose_bytes = 0;
   int64_t mirror_bytes = 0;
-  // What is copied on this rank between the transforms and the sends; complete for CPU tensors where
-  // LibTorch has MKL. Elsewhere LibTorch's real transforms copy too, and mirrors are copied twice.
+  // What is copied on this rank between the transforms and the sends; complete for CPU tensors
+  // where LibTorch has MKL. Elsewhere LibTorch's real transforms copy too, and mirrors are copied
+  // twice.
   struct Copy {
     std::string what;
     int64_t bytes = 0;

@@ -115,8 +115,8 @@ struct DistributedManager::State {
   bool has_met = false;  // all ranks have
 
   std::mutex mesh_mutex;
-  // Set once and then left alone, but for a default mesh that initialize_mesh() replaces; older
-  // ones are kept, since callers hold references.
+  // Set once. Only a default mesh is replaced, by initialize_mesh(); older meshes are kept, since
+  // callers hold references.
   std::vector<std::unique_ptr<DeviceMesh>> meshes;
   bool mesh_is_default = false;
 

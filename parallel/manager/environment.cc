@@ -110,7 +110,7 @@ absl::StatusOr<LaunchEnvironment> finish(LaunchEnvironment environment, Reader& 
   return environment;
 }
 
-// Who the job is, where its launcher does not number its jobs.
+// The identity of a job whose launcher does not number its jobs.
 std::string unnumbered_identity(const EnvironmentLookup& lookup,
                                 const LaunchEnvironment& environment, const std::string& process) {
   return job_identity(
@@ -259,7 +259,7 @@ absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
       if (*name == to_string(method)) return method;
     }
     return absl::InvalidArgumentError(fmt::format(
-        "{}=\"{}\" is no initialization method: use COORDINATOR, ENV, SLURM, OPENMPI or SINGLE",
+        "{}=\"{}\" is not an initialization method: use COORDINATOR, ENV, SLURM, OPENMPI or SINGLE",
         source, *name));
   }
   if (lookup("MESHRUN_AGENT")) return LaunchMethod::kCoordinator;

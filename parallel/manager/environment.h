@@ -103,8 +103,8 @@ absl::StatusOr<std::optional<std::chrono::milliseconds>> read_timeout(
 absl::StatusOr<std::optional<std::chrono::milliseconds>> read_deadlock_after(
     const EnvironmentLookup& lookup);
 
-// Why a world of `world_size` has no "model_parallel" group of MODEL_PARALLEL_SIZE=`size`, or a mesh
-// with an axis of that name and of `axis` ranks contradicts it. Absent values are not checked.
+// Why a world of `world_size` has no "model_parallel" group of MODEL_PARALLEL_SIZE=`size`, or a
+// mesh with an axis of that name and of `axis` ranks contradicts it. Absent values are not checked.
 absl::Status check_model_parallel_size(std::optional<int> size, int world_size,
                                        std::optional<int64_t> axis);
 

@@ -44,8 +44,8 @@ class GroupTable {
   void declare(const std::string& name, Partition partition);
   void forget(const std::string& name);
 
-  // In a world of one rank without any named group every name is a group of that rank: a program that
-  // asks for its mesh's axes also runs alone.
+  // In a world of one rank without any named group every name is a group of that rank: a program
+  // that asks for its mesh's axes also runs alone.
   c10::intrusive_ptr<c10d::ProcessGroup> group(const std::optional<std::string>& name);
   // As group(), at first use: called by all ranks of the world at the same point.
   void make_together(const std::string& name);

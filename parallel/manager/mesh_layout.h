@@ -1,5 +1,5 @@
-// Which ranks lie along which axis of a device mesh; core/mesh.h has the arithmetic. No LibTorch, no
-// communication.
+// Which ranks lie along which axis of a device mesh; core/mesh.h has the arithmetic. No LibTorch,
+// no communication.
 //
 // A layout is a value: ranks in row-major order over named axes, slowest axis first. Errors are
 // INVALID_ARGUMENT with the numbers of both sides. Safe to use from any thread.

@@ -112,8 +112,8 @@ class GeneratorsGuard {
   const Generators former_;
 };
 
-// Ends a graph: keeps the gradients of its tensors as they come. A leaf would copy them into another
-// memory layout, in which later sums round differently.
+// Ends a graph: keeps the gradients of its tensors as they come. A leaf would copy them into
+// another memory layout, in which later sums round differently.
 struct Capture : torch::autograd::Node {
   variable_list apply(variable_list&& its_gradients) override {
     gradients = std::move(its_gradients);

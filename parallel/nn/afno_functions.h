@@ -26,9 +26,10 @@ at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::T
                       double eps, const ChannelGroup& channels);
 
 // softshrink(relu(x w1 + b1) w2 + b2), in complex numbers: the block-diagonal product is of complex
-// matrices, relu and softshrink act on real and imaginary parts. x is complex [B, h, w, blocks * i];
-// w1 [2, blocks, i, o], b1 [2, blocks, o], w2 [2, blocks, o, i], b2 [2, blocks, i], with the real
-// parts first. Returns the real view [B, h, w, blocks * i, 2]. One real product per layer and block.
+// matrices, relu and softshrink act on real and imaginary parts. x is complex [B, h, w, blocks *
+// i]; w1 [2, blocks, i, o], b1 [2, blocks, o], w2 [2, blocks, o, i], b2 [2, blocks, i], with the
+// real parts first. Returns the real view [B, h, w, blocks * i, 2]. One real product per layer and
+// block.
 at::Tensor mix_modes(const at::Tensor& x, const at::Tensor& w1, const at::Tensor& b1,
                      const at::Tensor& w2, const at::Tensor& b2, double sparsity_threshold);
 

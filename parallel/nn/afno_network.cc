@@ -21,8 +21,8 @@ using at::Tensor;
 constexpr double kLayerNormEpsilon = 1e-6;
 
 // While it lives, the default generator gives the numbers of one seed: the next number of rank 0's
-// generator. Afterwards it goes on where each rank's was. So parameters are pieces of one model also
-// where ranks are seeded differently.
+// generator. Afterwards it goes on where each rank's was. So parameters are pieces of one model
+// also where ranks are seeded differently.
 class SharedSeed {
  public:
   explicit SharedSeed(const AfnoGroups& groups) : generator_(at::detail::getDefaultCPUGenerator()) {

@@ -74,8 +74,8 @@ Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const Optio
                                 eps, cudnn_enabled);
 }
 
-// From the first conversion on; before it nothing of LibTorch's is changed. The operator is a composite
-// one, whose own kernel goes before one for the alias Autograd.
+// From the first conversion on; before it nothing of LibTorch's is changed. The operator is a
+// composite one, whose own kernel goes before one for the alias Autograd.
 void register_kernel() {
   static const auto register_for = [](c10::DispatchKey key) {
     // Never destroyed: the dispatcher may be gone before static objects are.

@@ -12,19 +12,19 @@
 // around the model. Losses are of the global batch, and parameters have the gradients of that loss,
 // as plain tensors equal on all ranks: within the graph each rank has a summand, and when the
 // backward pass ends the summands are added over the whole mesh, in buckets, once. Gradients
-// accumulate over passes. A penalty on the weights, computed from plain tensors, may be added to the
-// loss.
+// accumulate over passes. A penalty on the weights, computed from plain tensors, may be added to
+// the loss.
 //
-// distribute_module() compares the ranks' modules and gives all ranks the first one's parameters and
-// buffers. It stays in force as long as the parameters live; to() and load come before it.
+// distribute_module() compares the ranks' modules and gives all ranks the first one's parameters
+// and buffers. It stays in force as long as the parameters live; to() and load come before it.
 //
 // A parameter that is a ShardTensor, of a module built so, stays as it is; `placements` may name
-// what it must be. A plain parameter is Replicate: LibTorch's modules keep the tensor that they were
-// built with, so it cannot be cut afterwards.
+// what it must be. A plain parameter is Replicate: LibTorch's modules keep the tensor that they
+// were built with, so it cannot be cut afterwards.
 //
-// Collective over the mesh, and so is each backward pass. Threads: one at a time per module. Errors,
-// on every rank: ShardTensorError for modules or options that differ or do not fit, parameters that
-// are shared already (mark_module_as_shared) or have a post-accumulate hook.
+// Collective over the mesh, and so is each backward pass. Threads: one at a time per module.
+// Errors, on every rank: ShardTensorError for modules or options that differ or do not fit,
+// parameters that are shared already (mark_module_as_shared) or have a post-accumulate hook.
 //
 // Corresponds to physicsnemo's and PyTorch's distribute_module.
 #pragma once

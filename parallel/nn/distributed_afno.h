@@ -6,18 +6,18 @@
 //   at::Tensor y = model(x);  // [B, 20, 720, 1440] on every rank
 //
 // It equals AFNO: ranks hold pieces of the parameters that AFNO would have with the seed of the
-// group's rank 0 (torch::manual_seed), whatever their number; outputs and gradients are those of AFNO, up to
-// rounding. Parameters have AFNO's names; sharded_parameters.h says how each is cut.
+// group's rank 0 (torch::manual_seed), whatever their number; outputs and gradients are those of
+// AFNO, up to rounding. Parameters have AFNO's names; sharded_parameters.h says how each is cut.
 //
 // Data: all ranks get the same samples; with channel_parallel_inputs each gets its piece of their
 // channels. Backward: a whole output has the same loss on all ranks. With channel_parallel_outputs
 // the loss is the sum of the ranks' losses of their channels. It runs on all ranks or on none.
 //
 // With a `spatial_group`, such as "spatial_parallel", the field is split along its width as well: a
-// rank has whole columns of patches, compute_split_shapes(width / patch width) many, of the input and
-// of the output; the loss is the sum of the ranks' losses of their columns. Each rank of that group
-// has the same pieces of the parameters; the first forward call with gradients marks the module as
-// shared over it (shared_module.h), so that their gradients are sums. Call to() before.
+// rank has whole columns of patches, compute_split_shapes(width / patch width) many, of the input
+// and of the output; the loss is the sum of the ranks' losses of their columns. Each rank of that
+// group has the same pieces of the parameters; the first forward call with gradients marks the
+// module as shared over it (shared_module.h), so that their gradients are sums. Call to() before.
 //
 //   manager.initialize_mesh({2, 2}, {"spatial_parallel", "model_parallel"});
 //   DistributedAFNO model(DistributedAFNOOptions({64, 64}, 3).spatial_group("spatial_parallel"));
@@ -29,8 +29,8 @@
 // divide, options that differ between ranks, inputs of another shape, dtype or device. Those of
 // collectives (parallel/base/collective_errors.h).
 //
-// Corresponds to physicsnemo.models.afno.distributed, whose LayerNorm is over positions and not over
-// channels, and whose channel_parallel_ arguments are ignored.
+// Corresponds to physicsnemo.models.afno.distributed, whose LayerNorm is over positions and not
+// over channels, and whose channel_parallel_ arguments are ignored.
 #pragma once
 
 #include <torch/nn/pimpl.h>

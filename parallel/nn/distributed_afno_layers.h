@@ -8,16 +8,17 @@
 // output_is_matmul_parallel, with the rank's piece of compute_split_shapes. Any memory format;
 // channels-last is not copied. Dtype: that of the parameters.
 //
-// Parameters have the names and shapes of the unsharded layer (PhysicsNeMo's serial AFNO), cut along
-// one dimension (sharded_parameters.h); ranks that are seeded alike start from one model. Those that
-// are not cut have equal gradients on all ranks.
+// Parameters have the names and shapes of the unsharded layer (PhysicsNeMo's serial AFNO), cut
+// along one dimension (sharded_parameters.h); ranks that are seeded alike start from one model.
+// Those that are not cut have equal gradients on all ranks.
 //
-// Backward: a whole output has the same cotangent on all ranks, a whole input gets the same gradient
-// on all; the loss of split outputs is the sum of the ranks' losses. It runs on all ranks or on none.
+// Backward: a whole output has the same cotangent on all ranks, a whole input gets the same
+// gradient on all; the loss of split outputs is the sum of the ranks' losses. It runs on all ranks
+// or on none.
 //
 // Threads: one at a time per module; all ranks call in the same order. Errors: UndefinedGroupError,
-// where the group was never made; c10::ValueError for options that do not fit, on each rank, and for
-// inputs that do not fit, on all ranks of the group.
+// where the group was never made; c10::ValueError for options that do not fit, on each rank, and
+// for inputs that do not fit, on all ranks of the group.
 //
 // Corresponds to physicsnemo.models.afno.distributed.layers.
 #pragma once

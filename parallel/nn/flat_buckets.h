@@ -1,7 +1,7 @@
 // Tensors that travel together: which bucket each goes into, and where the ranks' slices of a
 // bucket cut it. Pure; without LibTorch.
 //
-//   bucket 0: [ a a a a b b b ]   bucket 1: [ c c ]       slices of 2 ranks: [a a a a | b b b] [c | c]
+//   bucket 0: [ a a a a b b b ]   bucket 1: [ c c ]   slices of 2 ranks: [a a a a | b b b] [c | c]
 //
 // Threads: any. No errors.
 #pragma once

@@ -17,11 +17,11 @@
 // fft/distributed_fftn.h).
 //
 // Without a group the network is the unsharded one. With a group every rank draws the same initial
-// parameters from LibTorch's generator, which all ranks seed alike: so a network starts equal on any
-// number of ranks. A rank keeps its rows of the spectral weights (sharded_parameters.h), which need
-// no reduction; the gradients of all other parameters are summed over the group when a backward pass
-// ends (shared_module.h). Construction, forward and backward are collective. The ranks' losses add
-// up: a rank's loss is of its own columns.
+// parameters from LibTorch's generator, which all ranks seed alike: so a network starts equal on
+// any number of ranks. A rank keeps its rows of the spectral weights (sharded_parameters.h), which
+// need no reduction; the gradients of all other parameters are summed over the group when a
+// backward pass ends (shared_module.h). Construction, forward and backward are collective. The
+// ranks' losses add up: a rank's loss is of its own columns.
 //
 // Threads: one at a time per module. Errors: c10::ValueError for options that do not fit; from
 // forward(), on every rank, c10::ValueError for an input that does not fit, and those of the

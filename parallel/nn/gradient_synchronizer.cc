@@ -225,11 +225,14 @@ class SideStream {
   std::optional<c10::StreamGuard> guard_;
 };
 
-// LibTorch's reducer asks a backend for the memory of its buckets only where the environment says so.
-void let_ucx_give_buckets(const c10d::ProcessGroup& group) {
+// LibTorch's reducer asks a backend for the memory of its buckets only where the environment says
+// so. ucx gives of its shared heap, NCCL registered memory where the device has multicast (NVLink
+// SHARP).
+void let_backend_give_buckets(const c10d::ProcessGroup& group) {
   const bool is_ucx = group.getBackendType() == c10d::ProcessGroup::CUSTOM &&
                       group.getDefaultBackend()->getBackendName() == "ucx";
-  if (is_ucx) ::setenv("DDP_DISABLE_COMM_MEM", "0", /*overwrite=*/0);
+  const bool is_nccl = group.getBackendType() == c10d::ProcessGroup::NCCL;
+  if (is_ucx || is_nccl) ::setenv("DDP_DISABLE_COMM_MEM", "0", /*overwrite=*/0);
 }
 
 }  // namespace
@@ -257,7 +260,7 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
 GradientSynchronizer::~GradientSynchronizer() = default;
 
 void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
-  let_ucx_give_buckets(*options_.process_group);
+  let_backend_give_buckets(*options_.process_group);
   TrainedParameters trained = trained_parameters(module);
   const auto cap = static_cast<int64_t>(options_.bucket_cap_mb * kMebibyte);
   const int64_t first_cap = std::min<int64_t>(cap, c10d::kDefaultFirstBucketBytes);

@@ -9,8 +9,8 @@
 //   bucket 1                              ready [all-reduce            ]
 //
 // "backward" begins with the gradient of an output and ends when the last gradient of this rank is
-// computed; "wait for gradients" ends when all are averaged and in place. A bucket is ready when its
-// last gradient is there and all buckets before it are ready. A trace changes no gradient.
+// computed; "wait for gradients" ends when all are averaged and in place. A bucket is ready when
+// its last gradient is there and all buckets before it are ready. A trace changes no gradient.
 //
 // On the CPU times are the host's. On an accelerator they are those of events on the streams, and
 // the host waits for the device at both ends of a traced step: a graph cannot capture such a step.

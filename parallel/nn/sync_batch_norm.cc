@@ -88,8 +88,8 @@ Tensor normalized(const Tensor& input, const Tensor& weight, double eps, const G
   return (weight.defined() ? y * over_channels(weight, x) : y).to(input.scalar_type());
 }
 
-// What is not differentiated. LibTorch takes no undefined tensors as inputs of a function, so those of an
-// absent weight or bias are empty.
+// What is not differentiated. LibTorch takes no undefined tensors as inputs of a function, so those
+// of an absent weight or bias are empty.
 struct Call {
   bool has_weight = false, has_bias = false;
   Tensor running_mean, running_var;

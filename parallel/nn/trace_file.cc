@@ -57,10 +57,10 @@ TraceFile::TraceFile(const std::string& directory, int rank) : rank_(rank) {
   std::filesystem::create_directories(directory, error);
   const std::string stem =
       std::filesystem::path(directory) / fmt::format("meshrun-trace-rank-{}-{}", rank, ::getpid());
-  for (int number = 1; fd_ < 0; ++number) {
+  for (int number = 1; !fd_; ++number) {
     path_ = number == 1 ? stem + ".json" : fmt::format("{}-{}.json", stem, number);
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd_ < 0 && errno != EEXIST) {
+    fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (!fd_ && errno != EEXIST) {
       throw std::runtime_error(fmt::format("{}: {}", path_, std::strerror(errno)));
     }
   }
@@ -70,15 +70,11 @@ TraceFile::TraceFile(const std::string& directory, int rank) : rank_(rank) {
          ",\n" + metadata("process_sort_index", rank, 0, {{"sort_index", rank}}));
 }
 
-TraceFile::~TraceFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void TraceFile::append(std::string text) {
   const auto length = static_cast<int64_t>(text.size());
   text += kEnd;
   for (size_t written = 0; written < text.size();) {
-    const ssize_t now = ::pwrite(fd_, text.data() + written, text.size() - written,
+    const ssize_t now = ::pwrite(fd_.get(), text.data() + written, text.size() - written,
                                  end_ + static_cast<int64_t>(written));
     if (now < 0 && errno == EINTR) continue;
     if (now < 0) throw std::runtime_error(fmt::format("{}: {}", path_, std::strerror(errno)));

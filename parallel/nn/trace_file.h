@@ -1,8 +1,8 @@
 // A trace of this process for chrome://tracing and https://ui.perfetto.dev: spans and moments on
 // named rows, in a file that holds a JSON array after every add().
 //
-// The files of several ranks become one trace when their arrays are joined (jq -s add). Threads: one
-// at a time. Errors: a std::runtime_error that names the file.
+// The files of several ranks become one trace when their arrays are joined (jq -s add). Threads:
+// one at a time. Errors: a std::runtime_error that names the file.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "core/os/fd.h"
 
 namespace meshrun::detail {
 
@@ -28,7 +30,6 @@ class TraceFile {
   // Creates the directory where there is none, and in it "meshrun-trace-rank-3-4711.json" of rank 3
   // and process 4711, or the first of "...-4711-2.json" and so on that is not there yet.
   TraceFile(const std::string& directory, int rank);
-  ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
@@ -42,7 +43,7 @@ class TraceFile {
 
   const int rank_;
   std::string path_;
-  int fd_ = -1;
+  os::UniqueFd fd_;
   int64_t end_ = 0;  // where the array's closing bracket stands
   std::vector<std::string> rows_;
 };

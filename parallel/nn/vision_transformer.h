@@ -9,9 +9,9 @@
 // scaled_dot_product_attention over all tokens, gelu in the perceptron, and layer norms before.
 // Queries, keys and values have no bias.
 //
-// On ShardTensors (parallel/shard) that hold pieces of rows, Shard(2), the tokens are in pieces too:
-// whole rows of patches, so a rank's piece of H is a multiple of the patch's height. W stays whole.
-// Nothing in the model knows of it: see distribute_module.h.
+// On ShardTensors (parallel/shard) that hold pieces of rows, Shard(2), the tokens are in pieces
+// too: whole rows of patches, so a rank's piece of H is a multiple of the patch's height. W stays
+// whole. Nothing in the model knows of it: see distribute_module.h.
 //
 // Dtypes: that of the parameters. Backward: LibTorch's. Threads: one at a time per module. Errors:
 // c10::ValueError for options and inputs that do not fit, with both sides' values.

@@ -2,8 +2,8 @@
 // 1 / ranks of them (ZeRO stage 1; Rajbhandari et al., arXiv:1910.02054).
 //
 //   ZeroRedundancyOptimizer optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-//   loss.backward();       // each rank's own gradients: no DistributedDataParallel around the model
-//   optimizer.step();      // reduce-scatters them, steps this rank's slice, gathers the parameters
+//   loss.backward();     // each rank's own gradients: no DistributedDataParallel around the model
+//   optimizer.step();    // reduce-scatters them, steps this rank's slice, gathers the parameters
 //
 // Parameters are laid one after another into buckets of one dtype; a rank's slice of a bucket is
 // what compute_split_shapes gives it, which may end within a parameter. step() equals that of the

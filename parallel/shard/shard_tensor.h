@@ -12,10 +12,10 @@
 // they may be Partial, and are reduced where they reach a leaf made here, an optimizer, or a
 // redistribution. docs/shard_tensor.md lists what each operator moves.
 //
-// Threads: as tensors; all ranks of the mesh call alike, in the same order. Errors: ShardTensorError
-// (a wrong call, the same on all ranks; ranks that disagree in from_local find out there),
-// MissingShardRuleError, and those of the collectives. operator<< below prints a ShardTensor;
-// LibTorch's own printing would need the global memory.
+// Threads: as tensors; all ranks of the mesh call alike, in the same order. Errors:
+// ShardTensorError (a wrong call, the same on all ranks; ranks that disagree in from_local find out
+// there), MissingShardRuleError, and those of the collectives. operator<< below prints a
+// ShardTensor; LibTorch's own printing would need the global memory.
 //
 // Corresponds to physicsnemo.domain_parallel.ShardTensor. There is no DTensor in C++: from_local()
 // with ShardingShapes::chunk() takes a part that was cut as DTensor cuts, and talks to nobody.
@@ -65,7 +65,8 @@ class ShardingShapes {
 class ShardTensor : public at::Tensor {
  public:
   ShardTensor() = default;
-  // A leaf. `local_tensor` has the spec's local shape; its history is dropped (from_local keeps it).
+  // A leaf. `local_tensor` has the spec's local shape; its history is dropped (from_local keeps
+  // it).
   ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
               BoolArgument requires_grad = false);
   // The same tensor. Raises ShardTensorError where it is not sharded.
@@ -75,7 +76,8 @@ class ShardTensor : public at::Tensor {
   // summand gets the gradient of the sum, or its share of the mean's. Waits for a message where
   // shapes are inferred. Raises ShardTensorError on all ranks: parts that do not make a grid,
   // placements or dtypes that differ, a `global_shape` that the parts do not make, a local tensor
-  // that is undefined or sharded on one of them; a Partial of another kind that requires a gradient.
+  // that is undefined or sharded on one of them; a Partial of another kind that requires a
+  // gradient.
   static ShardTensor from_local(
       const at::Tensor& local_tensor, const std::optional<DeviceMesh>& mesh = std::nullopt,
       const std::optional<Placements>& placements = std::nullopt,

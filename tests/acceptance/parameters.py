@@ -24,7 +24,7 @@ def same_bits(paths):
 
 
 def relative_l2(reference, other):
-    """The worst tensor: (|other - reference| / |reference|, its name). Raises ValueError where a value is no finite
+    """The worst tensor: (|other - reference| / |reference|, its name). Raises ValueError where a value is not a finite
     number: no comparison would find it."""
     a, b = tensors(reference), tensors(other)
     for path, values in ((reference, a), (other, b)):

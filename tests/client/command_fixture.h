@@ -1,4 +1,5 @@
-// Runs the meshrun command as a person does: real daemons, real ranks, standard streams, exit codes.
+// Runs the meshrun command as a person does: real daemons, real ranks, standard streams, exit
+// codes.
 #pragma once
 
 #include <fcntl.h>

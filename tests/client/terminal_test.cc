@@ -38,7 +38,8 @@ class TerminalTest : public ::testing::Test {
     arguments.insert(arguments.begin(), std::filesystem::absolute("client/meshrun"));
     return arguments;
   }
-  // A rank reads a line from it to go on, once: a second reader may meet the writer that let the first pass.
+  // A rank reads a line from it to go on, once: a second reader may meet the writer that let the
+  // first pass.
   std::string Gate(const std::string& name) {
     const std::string path = directory_ + "/" + name;
     EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);

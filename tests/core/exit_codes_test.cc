@@ -21,8 +21,8 @@ TEST(ExitCodesTest, TheDocsListIsTheProgramsList) {
     if (code != "code") listed.insert(code);
   }
   std::set<std::string> known = {std::to_string(kExitSignalBase) + " + n"};
-  for (const int code : {kExitOk, kExitJobFailed, kExitUsage, kExitTryAgain, kExitDoNotRequeue,
-                         kExitDeadline, kExitNotExecutable, kExitNotFound}) {
+  for (const int code : {kExitOk, kExitJobFailed, kExitUsage, kExitOutputLost, kExitTryAgain,
+                         kExitDoNotRequeue, kExitDeadline, kExitNotExecutable, kExitNotFound}) {
     known.insert(std::to_string(code));
   }
   EXPECT_EQ(listed, known);

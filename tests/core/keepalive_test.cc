@@ -1,4 +1,4 @@
-// A peer that is gone without a word is noticed, from both sides, and who asks is not sent away.
+// Both sides notice a peer that is gone without a word. A server does not refuse a client's pings.
 #include <grpcpp/server.h>
 #include <gtest/gtest.h>
 

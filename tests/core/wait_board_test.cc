@@ -218,7 +218,7 @@ TEST(WaitBoardTest, ARankMayLeaveWhileTheDataOfOthersMoves) {
 TEST(WaitBoardTest, AVerdictComesOnceAndTellsWhereGroupsGoOn) {
   WaitBoard board;
   // Rank 2 is behind in the same operation as rank 0; rank 3 has called more of b than rank 1, and
-  // is blocked in a third group that is no part of it.
+  // is blocked in a third group that is not part of it.
   const Members a = {0, 1, 2}, b = {3, 0, 1};
   ReportAll(
       board,

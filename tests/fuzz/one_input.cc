@@ -1,5 +1,5 @@
-// libFuzzer's entry. The first byte chooses the parser; MESHRUN_FUZZ_PARSER names one instead, whose
-// seeds are then written into MESHRUN_FUZZ_CORPUS, a directory, for libFuzzer to begin with.
+// libFuzzer's entry. The first byte chooses the parser; MESHRUN_FUZZ_PARSER names one instead,
+// whose seeds are then written into MESHRUN_FUZZ_CORPUS, a directory, for libFuzzer to begin with.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -85,7 +85,8 @@ std::string FolderOf(std::string_view path) {
   return std::string(path.substr(0, slash == std::string_view::npos ? 0 : slash));
 }
 
-// Where the backend `ucx` may be named: the others are the same for all backends.
+// Where the backend `ucx` may be named: the others are the same for all backends. The manager opens
+// its process's engine and hands it on unseen, by parallel/comm/ucx_engine.h.
 bool MayNameUcx(std::string_view path) {
   return RoomOf(path) != "parallel" ||
          (path.starts_with("parallel/comm/") && !path.starts_with("parallel/comm/interface/") &&
@@ -372,7 +373,7 @@ class Checker {
 
   void CheckLabel(const Source& source, int line, const std::string& repository,
                   const std::string& package, const std::string& target) {
-    // Who may see a target is not whom it uses.
+    // A visibility names packages that may see a target, not packages that the target uses.
     if (target == ":__subpackages__" || target == ":__pkg__" || package.ends_with("...")) return;
     const std::string used = RoomOf(package);
     if (repository.empty() && (AllowedRooms().contains(used) || used == "tests")) {

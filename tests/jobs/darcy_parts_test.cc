@@ -66,8 +66,8 @@ TEST(DarcySolverTest, ConvergesInSecondOrderToAManufacturedSolution) {
 }
 
 TEST(DarcySolverTest, LayersInSeriesHaveTheHarmonicMeanExactly) {
-  // Flow across two layers: k dp/dx is continuous, so p is piecewise quadratic for f = 1. With f = 0
-  // but in one row of cells it is piecewise linear, which the scheme reproduces.
+  // Flow across two layers: k dp/dx is continuous, so p is piecewise quadratic for f = 1. With f =
+  // 0 but in one row of cells it is piecewise linear, which the scheme reproduces.
   const int64_t n = 32;
   Tensor k = at::ones({1, n, n}, at::kDouble);
   k.narrow(1, n / 2, n / 2).fill_(100);

@@ -108,7 +108,7 @@ TEST(GtxTest, Egm96OfABundleIsFoundFromItsPrograms) {
   const fs::path bundle = fs::path(temporary("bundle"));
   const fs::path program = bundle / "libexec/meshrun/jobs/geoid/program/geoid";
   fs::create_directories(bundle / "share/meshrun/egm96_15.gtx");
-  EXPECT_EQ(find_egm96(program), "/usr/share/proj/egm96_15.gtx") << "a directory is no file";
+  EXPECT_EQ(find_egm96(program), "/usr/share/proj/egm96_15.gtx") << "a directory is not a file";
   fs::remove(bundle / "share/meshrun/egm96_15.gtx");
   write((bundle / "share/meshrun/egm96_15.gtx").string(), "");
   EXPECT_EQ(find_egm96(program), (bundle / "share/meshrun/egm96_15.gtx").string());

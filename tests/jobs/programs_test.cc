@@ -257,7 +257,7 @@ TEST_F(ProgramsTest, OnlyTheLastCheckpointMustBeWritten) {
   EXPECT_THAT(ended[1].output, Not(HasSubstr(warning)));
   EXPECT_FALSE(fs::exists(path("kept-rank-0.safetensors")));
 
-  // A stop that cannot save is no orderly one.
+  // A stop that cannot save is not an orderly one.
   for (const RankResult& rank : run("geoid", arguments, env_ranks(2), "signalled_on_rank_1")) {
     EXPECT_EQ(rank.exit_code, 1) << rank.output;
     EXPECT_THAT(rank.output, HasSubstr(path("file/checkpoints")));

@@ -1,5 +1,5 @@
-// What the agent's socket answers to who has no token, or another job's: every method of both of its
-// services.
+// What the agent's socket answers to callers without a token, or with another job's: every method
+// of both of its services.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>

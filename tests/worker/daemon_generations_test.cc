@@ -1,5 +1,5 @@
-// The worker daemon when processes live on from one generation into the next, with real ranks and the
-// coordinator in the test's hands; and its fence time.
+// The worker daemon when processes live on from one generation into the next, with real ranks and
+// the coordinator in the test's hands; and its fence time.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>

@@ -163,8 +163,8 @@ TEST_F(DaemonHangTest, AHangingDirectoryOfAJobsFilesHoldsNoOtherJob) {
   EXPECT_FALSE(result.ok());
   EXPECT_THAT(result.error(), HasSubstr(logs + "/1 has not answered for"));
   ExpectTheOtherJobLives();
-  // Another generation of the other job is prepared meanwhile, in the place of the one that runs, and
-  // its end removes its files.
+  // Another generation of the other job is prepared meanwhile, in the place of the one that runs,
+  // and its end removes its files.
   EXPECT_TRUE(Prepare(PrepareFor("exit 5"), 2).ok());
   EXPECT_TRUE(AwaitRankExit().teardown());
   Start(2);
@@ -175,8 +175,8 @@ TEST_F(DaemonHangTest, AHangingDirectoryOfAJobsFilesHoldsNoOtherJob) {
   EXPECT_TRUE(AwaitResult(kHung).ok());
 }
 
-// A daemon that is killed before it has written what a rank said does not know it when it is started
-// again, so the rank must not go on as if it did.
+// A daemon that is killed before it has written what a rank said does not know it when it is
+// started again, so the rank must not go on as if it did.
 TEST_F(DaemonHangTest, ARankIsAnsweredWhenAnotherDaemonWouldKnowWhatItSaid) {
   StartDaemonWithRank("1h");
   Hang();

@@ -631,7 +631,7 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_TRUE(event.stopping());
   EXPECT_EQ(event.reason(), "a peer failed");
-  // Who watches late hears who is gone.
+  // A late watcher hears which ranks are gone.
   {
     grpc::ClientContext late;
     const auto again = agent->WatchGeneration(&late, watch);
@@ -656,7 +656,7 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
     ASSERT_TRUE(reported);
     EXPECT_EQ(reported->wait_report().calls(0).sequence(), 17u);
     EXPECT_EQ(reported->fence().generation(), 1u);
-    // Who is in a group is said once in a session.
+    // A session names the members of a group once.
     v1::WaitCall& blocked = *report.mutable_report()->mutable_calls(0);
     blocked.set_group("world");
     for (int member = 0; member < 3; ++member) blocked.add_members(member);

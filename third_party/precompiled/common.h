@@ -1,4 +1,5 @@
-// What sources of every kind include. Not CLI11: its header defines objects, which every source would then have.
+// What sources of every kind include. Not CLI11: its header defines objects, which every source
+// would then have.
 
 #include <fmt/format.h>
 

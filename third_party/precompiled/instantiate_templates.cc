@@ -1,15 +1,17 @@
-// A plugin of g++ with which a precompiled header holds the function templates that its inline functions use.
+// A plugin of g++ with which a precompiled header holds the function templates that its inline
+// functions use.
 //
-// g++ instantiates such templates at the end of a translation unit, after it has written a precompiled header: every
-// source that takes the header would instantiate the same thousands again. The pragma
+// g++ instantiates such templates at the end of a translation unit, after it has written a
+// precompiled header: every source that takes the header would instantiate the same thousands
+// again. The pragma
 //
 //   #pragma meshrun instantiate_templates
 //
 // at the end of the header does so before. Only the compilation of the header loads the plugin.
 //
-// The declarations are those of gcc-plugin.h, plugin.def, c-family/c-pragma.h and cp/cp-tree.h of GCC 12, whose package
-// (gcc-12-plugin-dev) is not needed so. Another version of g++ ignores the pragma: its precompiled headers work, without
-// the instantiations.
+// The declarations are those of gcc-plugin.h, plugin.def, c-family/c-pragma.h and cp/cp-tree.h of
+// GCC 12, whose package (gcc-12-plugin-dev) is not needed so. Another version of g++ ignores the
+// pragma: its precompiled headers work, without the instantiations.
 
 #include <cstring>
 

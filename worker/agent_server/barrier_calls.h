@@ -1,5 +1,5 @@
-// Barriers as this host enters them: its ranks that come at about the same time make one call to the
-// coordinator, which so has one call per host and not one per rank.
+// Barriers as this host enters them: its ranks that come at about the same time make one call to
+// the coordinator, which so has one call per host and not one per rank.
 //
 //   gathering --every rank of this host is in, or kGather is over--> sent --answer--> each is told
 //   sent --one of its ranks goes away--> cancelled --> sent again for the others

@@ -60,7 +60,7 @@ class StoreProxy : public v1::StoreService::CallbackService {
   EventLoop& loop() { return loop_; }
   Generations& generations() { return generations_; }
   BarrierCalls& barriers() { return barriers_; }
-  // Whose rank calls. FAILED_PRECONDITION: the generation is over. UNAUTHENTICATED.
+  // The calling rank's generation. FAILED_PRECONDITION: the generation is over. UNAUTHENTICATED.
   absl::StatusOr<Generation*> Admit(const v1::Fence& fence, const std::string& token);
   // As the coordinator is to see the caller.
   void Stamp(v1::Fence* fence) const;
@@ -81,7 +81,7 @@ class StoreProxy : public v1::StoreService::CallbackService {
   const std::string node_id_;
   const uint64_t incarnation_;
   BarrierCalls barriers_;
-  // Who waits for the table of a job's generation.
+  // What waits for the table of a job's generation.
   std::map<std::pair<std::string, uint64_t>, std::vector<EventLoop::Task>> worlds_;
 };
 

@@ -69,7 +69,8 @@ class Generation {
   bool started() const { return record_.has_start(); }
   bool ended() const { return processes_->ended(); }
   std::chrono::nanoseconds kill_grace() const;
-  // Whether the coordinator may move its job in process: all its ranks here take another generation.
+  // Whether the coordinator may move its job in process: all its ranks here take another
+  // generation.
   bool moves_in_process() const;
   const v1::RankAssignment* FindRank(int rank) const;
   std::optional<int> RankOf(const ProcessName& name) const;

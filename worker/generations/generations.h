@@ -7,9 +7,10 @@
 // Forget; its log files stay after that. A generation whose processes live on into a later one is
 // dropped when that one starts: there is nothing to report of its end.
 //
-// No call here waits for a file system: files are written, read and removed by FileTasks, the ranks'
-// working directory and program are looked at by their supervisor. What does not answer within
-// Host::file_timeout is an error of that one generation. (MASTER_PORT is claimed in the host's own
+// No call here waits for a file system: files are written, read and removed by FileTasks, the
+// ranks' working directory and program are looked at by their supervisor. What does not answer
+// within Host::file_timeout is an error of that one generation. (MASTER_PORT is claimed in the
+// host's own
 // /tmp.)
 #pragma once
 

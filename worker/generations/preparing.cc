@@ -1,5 +1,5 @@
-// How a generation is prepared and started: its files are written off the loop, its supervisor looks
-// for the ranks' program, and the coordinator gets an answer in any case.
+// How a generation is prepared and started: its files are written off the loop, its supervisor
+// looks for the ranks' program, and the coordinator gets an answer in any case.
 #include <fmt/format.h>
 
 #include <algorithm>

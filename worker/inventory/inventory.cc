@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -25,10 +24,6 @@ double NumberIn(const char* path) {
 
 }  // namespace
 
-uint32_t CountCores() {
-  return static_cast<uint32_t>(std::ceil(os::UsableCores(os::FindCpuQuota())));
-}
-
 uint64_t MemoryBytes() {
   uint64_t bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   for (const char* const path :
@@ -42,7 +37,7 @@ uint64_t MemoryBytes() {
 
 v1::Resources TakeInventory(const InventoryOverrides& overrides) {
   v1::Resources resources;
-  resources.set_cores(overrides.cores.value_or(CountCores()));
+  resources.set_cores(overrides.cores.value_or(os::WholeCores()));
   resources.set_slots(overrides.slots.value_or(std::max(resources.cores(), kLeastSlots)));
   resources.set_memory_bytes(overrides.memory_bytes.value_or(MemoryBytes()));
   std::vector<v1::Gpu> gpus = ListGpus();

@@ -10,8 +10,6 @@
 
 namespace meshrun::worker {
 
-// Cores that this process may use: its affinity, and its cgroup's CPU quota where that is less.
-uint32_t CountCores();
 // Memory of the host, or of its cgroup where that is less.
 uint64_t MemoryBytes();
 

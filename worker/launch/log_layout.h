@@ -14,7 +14,8 @@ std::string LogPath(const std::string& logs, int rank, v1::LogStream stream);
 std::string ErrorFilePath(const std::string& logs, int rank);
 
 // A directory that the user named, laid out as torchrun's:
-// <directory>/<job>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}. Its files are kept whole.
+// <directory>/<job>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}. Its files are kept
+// whole.
 struct LogLayout {
   // Empty: none.
   std::string directory;

@@ -35,9 +35,9 @@ struct LogRetention {
   std::string newest;
 };
 
-// Removes what is beyond one of the limits, the oldest first, and empty directories of jobs. Returns
-// how many generations went. What cannot be read or removed stays, and is logged. Blocks as long as
-// the file system does.
+// Removes what is beyond one of the limits, the oldest first, and empty directories of jobs.
+// Returns how many generations went. What cannot be read or removed stays, and is logged. Blocks as
+// long as the file system does.
 int PruneLogs(const LogRetention& retention, const LogsInUse& in_use);
 
 }  // namespace meshrun::worker

@@ -97,8 +97,8 @@ class Sink {
     return error;
   }
 
-  // Bytes that are lost: a hole up to where the next block begins, so that no byte of it is taken for
-  // one that was written.
+  // Bytes that are lost: a hole up to where the next block begins, so that no byte of it is taken
+  // for one that was written.
   void Skip(size_t size) {
     end_ = (end_ + size + block_ - 1) / block_ * block_;
     (void)!::ftruncate(file_.get(), static_cast<off_t>(end_));

@@ -2,8 +2,8 @@
 // the rank, and a limit on the file holds from byte to byte.
 //
 // The copying runs on a thread of its own, since a file system may hang. The thread shares nothing
-// with its owner but two pipes of messages and takes no lock: the owner goes on forking ranks, whose
-// children run ordinary code until exec.
+// with its owner but two pipes of messages and takes no lock: the owner goes on forking ranks,
+// whose children run ordinary code until exec.
 //
 //   disk full   in a bounded log the oldest half of the file goes; else what does not fit is lost.
 //               Either is a hole in the file: bytes keep their offsets, and readers are told.
@@ -31,8 +31,8 @@ class OutputCopier {
   };
 
   static absl::StatusOr<std::unique_ptr<OutputCopier>> Start();
-  // Copies what the pipes hold. Where the file system does not answer for `kPatience`, the thread is
-  // left to the end of the process.
+  // Copies what the pipes hold. Where the file system does not answer for `kPatience`, the thread
+  // is left to the end of the process.
   ~OutputCopier();
   static constexpr std::chrono::seconds kPatience{2};
 

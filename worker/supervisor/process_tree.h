@@ -50,8 +50,8 @@ std::vector<pid_t> Descendants(pid_t root, ProcessTable& table = ProcessTable::R
 int KillDescendants(pid_t root, ProcessTable& table = ProcessTable::Real());
 
 // Kills, in the same way, the descendants of `root` that are of `session` or have `entry` in their
-// environment: what one rank has started, and the rank itself, whose session it is. Returns how many
-// there are.
+// environment: what one rank has started, and the rank itself, whose session it is. Returns how
+// many there are.
 int KillSession(pid_t root, pid_t session, std::string_view entry,
                 ProcessTable& table = ProcessTable::Real());
 

@@ -12,7 +12,8 @@
 
 namespace meshrun::worker {
 
-// A file of a rank's output, for whoever copies to it. `user`: who then owns it; null: this process's.
+// A file of a rank's output, for whoever copies to it. `user`: who then owns it; null: this
+// process's.
 absl::StatusOr<os::UniqueFd> OpenOutput(const std::string& path, const v1::RankUser* user);
 
 // A rank's ends of its standard streams. Without `in`: this process's standard input.

@@ -34,8 +34,8 @@ constexpr milliseconds kLinger(200);
 constexpr milliseconds kKillAgain(20);
 constexpr milliseconds kKillAgainAtMost(1000);
 
-// All but those by which the kernel tells of this process's own faults. Most would end it by default,
-// and its ranks with it: nobody would know of what.
+// All but those by which the kernel tells of this process's own faults. Most would end it by
+// default, and its ranks with it: nobody would know of what.
 sigset_t HandledSignals() {
   sigset_t set;
   sigfillset(&set);

@@ -9,10 +9,10 @@
 //   RUNNING, STOPPING  --all ranks have exited, some child is left for a moment--> KILLING
 //   any but ENDED      --lease over or lifeline broken--> KILLING; the process exits after ENDED
 //   RUNNING, STOPPING  --fence time over (SupervisorPing)--> KILLING
-//   RUNNING            --SIGTERM, SIGINT, SIGQUIT--> STOPPING, as by a stop; no other signal ends it
+//   RUNNING            --SIGTERM, SIGINT, SIGQUIT--> STOPPING, as by a stop; no other one ends it
 //
-// The lease is over when the daemon has been silent for so long; it does not count while a daemon is
-// connected that has sent a fence time.
+// The lease is over when the daemon has been silent for so long; it does not count while a daemon
+// is connected that has sent a fence time.
 //
 // One thread decides, in one poll loop without gRPC. Another thread copies the ranks' output
 // (output_copier.h). The daemon speaks to the supervisor through "sup.sock" in the processes'

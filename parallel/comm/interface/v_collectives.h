@@ -69,7 +69,8 @@ class VCollectives {
   virtual WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input,
                                at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
   // The adjoint: rank r gets the sum of all ranks' slice r, in rank order; on several hosts of
-  // several ranks ucx adds each host's first. `input`: sum(sizes) along dim. `output`: sizes[rank].
+  // several ranks a backend may add each host's first. `input`: sum(sizes) along dim. `output`:
+  // sizes[rank].
   virtual WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input,
                                    at::IntArrayRef sizes, int64_t dim, VCall call) = 0;
   // As all_gather_v, at `root` alone; `output` is not looked at elsewhere.

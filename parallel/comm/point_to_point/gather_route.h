@@ -1,4 +1,5 @@
-// By which of c10d's calls all ranks' pieces get to all ranks, where the backend groups calls (NCCL).
+// By which of c10d's calls all ranks' pieces get to all ranks, where the backend groups calls
+// (NCCL).
 //
 //   equal pieces       one all-gather
 //   nearly equal ones  P - 1 sends and receives: every rank sends its piece to each other one

@@ -51,8 +51,8 @@ bool moves_own(at::IntArrayRef input_sizes, at::IntArrayRef output_sizes, int ra
   return input_sizes[own] > 0 && output_sizes[own] > 0;
 }
 
-// What a backend adds itself, where its order of the ranks may be its own. The exchange adds the rest:
-// 16-bit floats in float32, bools, what NCCL has no type for.
+// What a backend adds itself, where its order of the ranks may be its own. The exchange adds the
+// rest: 16-bit floats in float32, bools, what NCCL has no type for.
 bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
   switch (type) {
     case at::kByte:

@@ -1,10 +1,10 @@
-// The v-collectives for every c10d::Backend that has none of its own: over sends and receives, and over
-// whole collectives where the backend groups calls.
+// The v-collectives for every c10d::Backend that has none of its own: over sends and receives, and
+// over whole collectives where the backend groups calls.
 //
 // A slice that lies contiguous (along the first dim) is sent from and received into the tensor
 // itself. Others go through one buffer and one copy for all of them (slices.h). Everything that is
-// only moved travels as bytes, so a backend without the dtype carries it. Empty slices send nothing,
-// at either end.
+// only moved travels as bytes, so a backend without the dtype carries it. Empty slices send
+// nothing, at either end.
 //
 //   startCoalescing() where the backend has it (NCCL): one group of calls; on the current stream
 //                     nothing is waited for, and a CUDA graph can capture it. all_gather_v is one

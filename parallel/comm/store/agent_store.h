@@ -6,9 +6,9 @@
 // hand its id to a new one.
 //
 // Threads: as agent::Agent, any. setTimeout() and set_stop() are not synchronised with calls in
-// progress; give each thread its clone(). Errors: c10::DistStoreError (deadline passed, value refused),
-// c10::DistNetworkError (the daemon or coordinator out of reach, or the generation over). Queues
-// and listKeys are not offered: c10::NotImplementedError, as in c10d's base.
+// progress; give each thread its clone(). Errors: c10::DistStoreError (deadline passed, value
+// refused), c10::DistNetworkError (the daemon or coordinator out of reach, or the generation over).
+// Queues and listKeys are not offered: c10::NotImplementedError, as in c10d's base.
 #pragma once
 
 #include <chrono>

@@ -26,8 +26,8 @@ using Clock = std::chrono::steady_clock;
 
 // The server of a run that is just ending may still hold the port.
 constexpr milliseconds kPortGrace(2000);
-// Rank 0 writes its identity within milliseconds of listening; who has none by then is no meshrun
-// store.
+// Rank 0 writes its identity within milliseconds of listening. A store that has none by then is not
+// meshrun's.
 constexpr milliseconds kIdentityTimeout(10000);
 constexpr milliseconds kShortestRetry(2);
 constexpr milliseconds kLongestRetry(100);
@@ -92,8 +92,8 @@ void tell_rank_zero(c10d::Store& store, const std::string& why) noexcept {
   }
 }
 
-// What a rank 0 that cannot listen says where another rank 0 of its job does; the other one hears of
-// it. Empty: somebody else does.
+// What a rank 0 that cannot listen says where another rank 0 of its job does; the other one hears
+// of it. Empty: somebody else does.
 std::string find_twin(const TcpStoreOptions& options) {
   try {
     c10d::TCPStoreOptions tcp;
@@ -252,7 +252,8 @@ void await_heard(c10d::Store& store, int world_size) {
   }
 }
 
-// Rank 0 counts; what it finds is what every rank reports. `base`: where a rank that was refused says so.
+// Rank 0 counts; what it finds is what every rank reports. `base`: where a rank that was refused
+// says so.
 void await_all(c10d::Store& base, c10d::Store& store, const TcpStoreOptions& options,
                const Deadline& deadline) {
   std::string verdict;
@@ -421,7 +422,7 @@ void give_up_instance(c10d::Store& store) noexcept {
   try {
     store.set(kFailed, "");
   } catch (const std::exception&) {
-    // Who comes to a store that is gone finds out by itself.
+    // A rank that comes to a store that is gone finds out by itself.
   }
 }
 

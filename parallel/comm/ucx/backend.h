@@ -7,8 +7,8 @@
 //
 // Every collective compares its header first, unless MESHRUN_CHECK_COLLECTIVES=0: a wrong call on
 // one rank is an error on all. Sums are taken in a fixed order, that of the ranks, on several hosts
-// within each host and then by hosts (engine/planning/two_levels.h): the same bits on every rank, in
-// every run, and as a one-process oracle that adds in that order.
+// within each host and then by hosts (engine/planning/two_levels.h): the same bits on every rank,
+// in every run, and as a one-process oracle that adds in that order.
 //
 // Not offered, with an error that says so: allreduce_sparse, monitoredBarrier, tensors that are not
 // on the CPU, PREMUL_SUM.
@@ -110,8 +110,8 @@ class UcxBackend : public c10d::Backend,
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // v_collectives.h. Along dim 0 a rank copies its own piece alone. Along other dims pieces of short
-  // rows, or of few bytes, are packed at the end where they are strided.
+  // v_collectives.h. Along dim 0 a rank copies its own piece alone. Along other dims pieces of
+  // short rows, or of few bytes, are packed at the end where they are strided.
   WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
                        int64_t dim, VCall call) override;
   WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
@@ -136,9 +136,9 @@ class UcxBackend : public c10d::Backend,
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
-  // c10d's reducer takes its buckets from here. Memory of the process's shared heap, into which ranks
-  // of the host write, while at most half of the heap is in use: results and scratch memory need the
-  // rest. Else LibTorch's. A child of fork() shares such a bucket with its parent.
+  // c10d's reducer takes its buckets from here. Memory of the process's shared heap, into which
+  // ranks of the host write, while at most half of the heap is in use: results and scratch memory
+  // need the rest. Else LibTorch's. A child of fork() shares such a bucket with its parent.
   bool supportsTensorAlloc(c10::DeviceIndex index) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 

@@ -47,7 +47,7 @@ int64_t elements_beside(const at::Tensor& tensor, int64_t dim) {
   return elements;
 }
 
-// What all ranks have alike: `tensor` but for its extent along `dim`, and the sizes there.
+// What all ranks have alike: `tensor`, except its extent along `dim`, and the sizes there.
 void agree_on(Call& call, const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim) {
   call.shape = at::DimVector(tensor.sizes());
   call.shape[static_cast<size_t>(dim)] = -1;

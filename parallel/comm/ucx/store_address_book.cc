@@ -25,7 +25,8 @@ constexpr milliseconds kLongestWait{1000};
 // In one that can, unless other questions wait for their turn.
 constexpr std::chrono::seconds kLongestStoppableWait(15);
 // When the records that are there are told though others are missing, each time after twice as
-// long. That costs a call for each, and on a busy host ranks that start together come seconds apart.
+// long. That costs a call for each, and on a busy host ranks that start together come seconds
+// apart.
 constexpr std::chrono::seconds kLookEach(2);
 // Questions that wait at a time; of more than these each waits in turn.
 constexpr size_t kMostThreads = 4;

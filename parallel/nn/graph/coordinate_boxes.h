@@ -2,9 +2,9 @@
 //
 //   {.min = {{0, {}}, {{}, {}}}, .max = {{{}, {}}, {0, {}}}}    x >= 0 is rank 0's, x < 0 rank 1's
 //
-// Box r is rank r's: min <= coordinate < max in each dimension; an absent bound does not bind. Where
-// boxes overlap, the last one has the node. A node in no box is a problem, unless a fallback rank is
-// given: latitude 90 lies in no box that ends at 90.
+// Box r is rank r's: min <= coordinate < max in each dimension; an absent bound does not bind.
+// Where boxes overlap, the last one has the node. A node in no box is a problem, unless a fallback
+// rank is given: latitude 90 lies in no box that ends at 90.
 //
 // Corresponds to the separators of physicsnemo's partition_graph_by_coordinate_bbox, which gives
 // nodes in no box to rank 0.

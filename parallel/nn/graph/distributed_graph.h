@@ -1,5 +1,5 @@
-// A graph whose nodes and edges are spread over the ranks of a group, and the exchanges that message
-// passing on it needs.
+// A graph whose nodes and edges are spread over the ranks of a group, and the exchanges that
+// message passing on it needs.
 //
 //   DistributedGraph graph(partition_graph_nodewise(edges, "graph_parallel"), "graph_parallel");
 //   at::Tensor own = graph.get_src_node_features_in_partition(features, /*scatter_features=*/true);
@@ -61,8 +61,8 @@ class DistributedGraph {
                                             IntArgument src_rank = 0) const;
 
   // From this rank's partition to its local graph: [num_local_src_nodes, ...], rows as
-  // partition().map_local_src_ids_to_global. Backward: cotangents are added at the owner, in a fixed
-  // order.
+  // partition().map_local_src_ids_to_global. Backward: cotangents are added at the owner, in a
+  // fixed order.
   at::Tensor get_src_node_features_in_local_graph(
       const at::Tensor& partitioned_src_node_features) const;
   // The same nodes and edges are in both: local, returns its argument.

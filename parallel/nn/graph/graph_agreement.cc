@@ -127,7 +127,7 @@ Facts facts_of(const GraphInput& input) {
   return facts;
 }
 
-// Of all ranks, who say the same things in the same order.
+// The facts of all ranks. All ranks compare them in the same order, so they raise the same error.
 class Comparison {
  public:
   explicit Comparison(std::vector<Facts> facts) : facts_(std::move(facts)) {}

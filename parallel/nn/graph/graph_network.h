@@ -7,8 +7,9 @@
 //   (y - target).square().sum().backward();  // gradients are now those of the sum over all nodes
 //
 // Block: e' = e + edge_mlp([e, source, destination]) for each edge, then n' = n +
-// node_mlp([sum of e' over the edges that arrive, n]) for each node. Every MLP has a LayerNorm after
-// it, except the decoder. Pfaff et al., "Learning Mesh-Based Simulation with Graph Networks" (2020).
+// node_mlp([sum of e' over the edges that arrive, n]) for each node. Every MLP has a LayerNorm
+// after it, except the decoder. Pfaff et al., "Learning Mesh-Based Simulation with Graph Networks"
+// (2020).
 //
 // The result does not depend on how many ranks share the graph, except for rounding: messages are
 // summed in the order of edge ids. A block sends each halo node's row once, already multiplied by

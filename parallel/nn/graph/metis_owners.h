@@ -1,5 +1,5 @@
-// Parts of a graph with about as many nodes each and few edges between them, by METIS. Pure, without
-// LibTorch.
+// Parts of a graph with about as many nodes each and few edges between them, by METIS. Pure,
+// without LibTorch.
 //
 // Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs"
 // (1998). Edges count in both directions, self loops and duplicates not. The same call gives the

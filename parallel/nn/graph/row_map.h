@@ -8,8 +8,8 @@
 // of the list, without atomics: the same bits in every run. float16 and bfloat16 are added in
 // float32 and rounded once. A row that the list does not have gets zeros.
 //
-// Copies share everything. Threads: any; immutable. Errors: c10::ValueError for tensors with another
-// number of rows, c10::Error for dtypes that cannot be added.
+// Copies share everything. Threads: any; immutable. Errors: c10::ValueError for tensors with
+// another number of rows, c10::Error for dtypes that cannot be added.
 #pragma once
 
 #include <cstdint>

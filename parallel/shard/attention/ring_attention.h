@@ -6,15 +6,15 @@
 //                              are merged by their logsumexp
 //   whole_keys_attention       queries cut, keys and values whole: nothing moves
 //
-// Each equals at::scaled_dot_product_attention of the whole tensors: uneven and empty pieces, causal
-// (by the index in the whole sequence), masks, grouped queries. A row without an allowed key gives
-// zeros, as LibTorch does. A rank holds at most two blocks of keys beside its own, and the scores
-// of one tile (block_attention.h).
+// Each equals at::scaled_dot_product_attention of the whole tensors: uneven and empty pieces,
+// causal (by the index in the whole sequence), masks, grouped queries. A row without an allowed key
+// gives zeros, as LibTorch does. A rank holds at most two blocks of keys beside its own, and the
+// scores of one tile (block_attention.h).
 //
 // Shapes: query (..., H, L, E), key (..., Hk, S, E), value (..., Hk, S, Ev), L and S of this rank;
 // result (..., H, L, Ev) in the inputs' dtype. Dtypes: floating; products and sums in float32
-// (float64 for float64). attn_mask: this rank's queries by the keys of all ranks, or what broadcasts
-// to that. Sizes are in rank order, and all ranks give the same.
+// (float64 for float64). attn_mask: this rank's queries by the keys of all ranks, or what
+// broadcasts to that. Sizes are in rank order, and all ranks give the same.
 //
 // Backward, exact and the same in every run. ring_attention: K and V travel again, their gradients
 // follow one step behind and return to their owner; `attn_mask` gets the gradient of this rank's
@@ -26,8 +26,9 @@
 // sends none to ranks that see none of it. Backward: the same, and dK and dV in the accumulating
 // dtype.
 //
-// Threads and order: those of c10d::Backend; a backward runs on all ranks or on none. Errors, on all
-// ranks: CollectiveArgumentError for a wrong argument, CollectiveMismatchError where ranks differ.
+// Threads and order: those of c10d::Backend; a backward runs on all ranks or on none. Errors, on
+// all ranks: CollectiveArgumentError for a wrong argument, CollectiveMismatchError where ranks
+// differ.
 //
 // PhysicsNeMo: ring_sdpa of domain_parallel.shard_utils.attention_patches.
 #pragma once

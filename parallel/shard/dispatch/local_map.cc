@@ -29,8 +29,8 @@ SpecPtr saved_spec(AutogradContext* ctx, const char* name) {
   return c10::static_intrusive_pointer_cast<ShardTensorSpec>(ctx->saved_data.at(name).toCapsule());
 }
 
-// `local` counts writes together with the sharded tensor, whose memory it has: autograd finds what it
-// saved on either side and somebody wrote on the other.
+// `local` counts writes together with the sharded tensor, whose memory it has: autograd finds what
+// it saved on either side and somebody wrote on the other.
 at::Tensor wrap_counted(const at::Tensor& local, const SpecPtr& spec) {
   // Derivatives of sgn() and the like are zeros without memory.
   if (local._is_zerotensor()) return wrap(at::zeros(local.sizes(), local.options()), spec);
@@ -92,8 +92,9 @@ struct ToLocal : torch::autograd::Function<ToLocal> {
     if (values->has_partial() || gradient->has_partial()) save_spec(ctx, "values", values);
     return alias_of(tensor);
   }
-  // A local graph may say "undefined", which means zero, on some ranks alone, those whose part is empty.
-  // What follows may communicate: it must follow on all ranks. So the gradient is always materialized.
+  // A local graph may say "undefined", which means zero, on some ranks alone, those whose part is
+  // empty. What follows may communicate: it must follow on all ranks. So the gradient is always
+  // materialized.
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     return {
         from_local(gradients[0], saved_spec(ctx, "gradient"), saved_spec_or_null(ctx, "values")),
@@ -168,8 +169,8 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
 };
 
 // A Replicate tensor that is an announced leaf: its gradient stays as it lies on the mesh, summands
-// too, until the leaf's hook makes it plain, once for all uses of the leaf. A gradient that is recorded
-// is plain at once: it may have to be added to plain ones.
+// too, until the leaf's hook makes it plain, once for all uses of the leaf. A gradient that is
+// recorded is plain at once: it may have to be added to plain ones.
 struct FromLeaf : torch::autograd::Function<FromLeaf> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& leaf, const SpecPtr& spec) {
     ctx->set_materialize_grads(false);

@@ -8,7 +8,8 @@
 //                    backward
 //   to_local         the local gradient becomes the part of a sharded one, with `gradient`'s layout
 //   from_local       the gradient is redistributed to gradient_spec(spec); its local part goes on
-//   redistribute     the gradient is redistributed to gradient_spec() of what was given, or as asked
+//   redistribute     the gradient is redistributed to gradient_spec() of what was given, or as
+//                    asked
 //
 // A rank that computes with a replicated operand and its own part of the others has a summand of
 // its gradient: it says partial_where_replicated(). All are differentiable again, and cost nothing

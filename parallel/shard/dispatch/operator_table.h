@@ -1,6 +1,6 @@
 // The table of what operators do with sharded tensors. A family of operators is one file in
-// operators/, which registers its rows when the program starts; docs/shard_tensor.md is printed from
-// the table.
+// operators/, which registers its rows when the program starts; docs/shard_tensor.md is printed
+// from the table.
 //
 //   const bool kRegistered =
 //       OperatorFamily("matrix products")
@@ -50,7 +50,8 @@ std::vector<OperatorRow> registered_operators();
 // Full names of an operator's overloads that take a tensor, and of those in place, without the
 // composite ones. Raises c10::Error if none exists.
 std::vector<std::string> overloads_of(const std::string& op);
-// As docs/shard_tensor.md shows them: one table a family, operators with equal movements in one row.
+// As docs/shard_tensor.md shows them: one table a family, operators with equal movements in one
+// row.
 std::string operators_as_markdown();
 
 class OperatorFamily {

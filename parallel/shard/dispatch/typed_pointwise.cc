@@ -1,5 +1,5 @@
-// Pointwise operators of the commonest forms without a stack: tensors and scalars in, a new tensor or
-// the first one out. Operands that do not agree go the boxed way.
+// Pointwise operators of the commonest forms without a stack: tensors and scalars in, a new tensor
+// or the first one out. Operands that do not agree go the boxed way.
 #include <algorithm>
 #include <initializer_list>
 #include <memory>

@@ -9,9 +9,9 @@
 
 namespace meshrun {
 
-// `value` is the local tensor of one with the layout `from`, of the target's global shape. Where the
-// target is Partial and `from` is not, one rank along each axis takes the values, and the others
-// take values that do not change the reduction.
+// `value` is the local tensor of one with the layout `from`, of the target's global shape. Where
+// the target is Partial and `from` is not, one rank along each axis takes the values, and the
+// others take values that do not change the reduction.
 void write_back(const at::Tensor& target, const at::Tensor& value, const SpecPtr& from);
 
 }  // namespace meshrun

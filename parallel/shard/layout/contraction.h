@@ -1,10 +1,10 @@
-// Where the operands of a product with contracted dimensions must lie so that each rank computes its
-// part alone, and where the result lies then: matrix products, linear layers, einsum.
+// Where the operands of a product with contracted dimensions must lie so that each rank computes
+// its part alone, and where the result lies then: matrix products, linear layers, einsum.
 //
-// Dimensions are named by labels, as in einsum. An axis of the mesh cuts one label: in every operand
-// that has it, and in the result, which is Partial(sum) there where the label is contracted. An
-// operand that lies otherwise moves; the largest one decides. One Partial(sum) operand an axis may
-// stay so, since the product is linear in each.
+// Dimensions are named by labels, as in einsum. An axis of the mesh cuts one label: in every
+// operand that has it, and in the result, which is Partial(sum) there where the label is
+// contracted. An operand that lies otherwise moves; the largest one decides. One Partial(sum)
+// operand an axis may stay so, since the product is linear in each.
 //
 // Pure, without LibTorch. Errors: ShardLayoutError where extents of one label differ.
 #pragma once
@@ -29,8 +29,8 @@ struct Factor {
 
 struct ContractionLayout {
   std::vector<ShardLayout> factors;
-  // Of the gradients that ranks have of their factors: Partial(sum) where a factor was whole and the
-  // computation was not.
+  // Of the gradients that ranks have of their factors: Partial(sum) where a factor was whole and
+  // the computation was not.
   std::vector<ShardLayout> gradients;
   ShardLayout result;
 };

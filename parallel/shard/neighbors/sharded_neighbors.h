@@ -5,8 +5,8 @@
 // are cut first. Points that several axes cut are gathered along all but one, unless all axes of
 // the mesh cut them. D is whole on every rank, and is gathered where it is cut.
 //
-// Gradients: of the distances, in the placements of points and queries. Threads and order: all ranks
-// of the mesh call alike. Errors: ShardTensorError (two meshes, no sharded tensor), those of
+// Gradients: of the distances, in the placements of points and queries. Threads and order: all
+// ranks of the mesh call alike. Errors: ShardTensorError (two meshes, no sharded tensor), those of
 // ring_neighbors.
 //
 // PhysicsNeMo: physicsnemo.nn.functional.knn and radius_search on ShardTensors.

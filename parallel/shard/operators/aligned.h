@@ -1,5 +1,5 @@
-// Operands of an elementwise computation as local tensors of one layout, and results that are summed
-// over all of it: what handlers above autograd share. Internal to parallel/shard/operators.
+// Operands of an elementwise computation as local tensors of one layout, and results that are
+// summed over all of it: what handlers above autograd share. Internal to parallel/shard/operators.
 //
 // Threads and order: all ranks of the mesh call alike.
 #pragma once

@@ -7,9 +7,9 @@
 //   keys, queries whole        every rank its keys, merged by logsumexp
 //   queries, keys whole        nothing moves
 //
-// What lies otherwise is brought to one of these first, keys before queries. A sequence that all axes
-// of the mesh cut is one ring of all ranks; if only some of several axes cut the keys, all but one
-// of those are gathered. Weights are dropped by their place in the whole tensor of scores.
+// What lies otherwise is brought to one of these first, keys before queries. A sequence that all
+// axes of the mesh cut is one ring of all ranks; if only some of several axes cut the keys, all but
+// one of those are gathered. Weights are dropped by their place in the whole tensor of scores.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -47,8 +47,8 @@ struct Operands {
   Tensor value;
 };
 
-// Of as many dims each. Reduces Partial, and makes the last dims whole; the batch dims, too, where the
-// tensors' are not the same ones (they broadcast).
+// Of as many dims each. Reduces Partial, and makes the last dims whole; the batch dims, too, where
+// the tensors' are not the same ones (they broadcast).
 Operands prepared(const Tensor& query, const Tensor& key, const Tensor& value,
                   const ShardMesh::Ptr& mesh, bool enable_gqa, bool whole_batches) {
   Operands operands{promote(query, mesh), promote(key, mesh), promote(value, mesh)};

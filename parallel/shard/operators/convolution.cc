@@ -1,9 +1,9 @@
-// Convolutions, transposed too: conv1d to conv3d and conv_transpose1d to conv_transpose3d all end in
-// aten::convolution.
+// Convolutions, transposed too: conv1d to conv3d and conv_transpose1d to conv_transpose3d all end
+// in aten::convolution.
 //
-// Each rank gathers the rows that its outputs read and convolves them alone, with the padding of cut
-// dimensions gathered as zeros. The graph keeps the piece and the halos, never the gathered tensor:
-// the piece is mostly kept by the operator before, too.
+// Each rank gathers the rows that its outputs read and convolves them alone, with the padding of
+// cut dimensions gathered as zeros. The graph keeps the piece and the halos, never the gathered
+// tensor: the piece is mostly kept by the operator before, too.
 #include "ATen/ops/convolution.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Largest and smallest elements and their global indices. Ties are broken and gradients shared among
-// equal elements as LibTorch does it on the whole tensor; NaN wins.
+// Largest and smallest elements and their global indices. Ties are broken and gradients shared
+// among equal elements as LibTorch does it on the whole tensor; NaN wins.
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -18,8 +18,8 @@
 
 namespace meshrun {
 
-// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a computation. Its
-// gradient is the sum of theirs.
+// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a
+// computation. Its gradient is the sum of theirs.
 at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
                         const std::vector<int64_t>& axes);
 

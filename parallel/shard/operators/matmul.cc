@@ -1,5 +1,5 @@
-// Matrix products and linear layers: rows that are cut stay where they are, and where the contracted
-// dimension is cut in both operands each rank has a summand of the result.
+// Matrix products and linear layers: rows that are cut stay where they are, and where the
+// contracted dimension is cut in both operands each rank has a summand of the result.
 #include <string>
 #include <utility>
 #include <vector>

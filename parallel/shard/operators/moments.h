@@ -1,5 +1,6 @@
 // Count, mean and sum of squared deviations of elements that lie on many ranks, merged as Chan,
-// Golub and LeVeque do (1983): a mean far from zero costs no digits, as it does in a sum of squares.
+// Golub and LeVeque do (1983): a mean far from zero costs no digits, as it does in a sum of
+// squares.
 //
 // Of float32 and float64 tensors without history, which may be empty. Internal to
 // parallel/shard. merged(): all ranks of the mesh call alike; one all-gather an axis.

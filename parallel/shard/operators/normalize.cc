@@ -10,8 +10,8 @@
 
 namespace meshrun {
 
-// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a computation. Its
-// gradient is the sum of theirs.
+// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a
+// computation. Its gradient is the sum of theirs.
 at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
                         const std::vector<int64_t>& axes);
 

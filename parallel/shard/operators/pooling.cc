@@ -2,8 +2,8 @@
 // between windows (how many elements an average counts, the index of a maximum in the whole tensor)
 // follows from their global position.
 //
-// Unlike a convolution, a pooling waits for its halos before it computes: it reads each element about
-// once, and joining an inner part to its borders would copy the result again.
+// Unlike a convolution, a pooling waits for its halos before it computes: it reads each element
+// about once, and joining an inner part to its borders would copy the result again.
 #include <limits>
 #include <tuple>
 #include <utility>

@@ -32,8 +32,8 @@ at::Tensor product_below_autograd(const Product& product, const LocalProduct& lo
 // LibTorch's autograd records the local operator.
 at::Tensor product_above_autograd(const Product& product, const LocalProduct& local);
 
-// A product of two operands whose labels are always the same, a matrix product say: one static value
-// of each, since the layouts of a call are kept under its address.
+// A product of two operands whose labels are always the same, a matrix product say: one static
+// value of each, since the layouts of a call are kept under its address.
 struct FixedProduct {
   const char* name = "";
   std::vector<int> of_a;

@@ -14,8 +14,8 @@
 
 namespace meshrun {
 
-// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a computation. Its
-// gradient is the sum of theirs.
+// reduced.cc: a value that all ranks along the axes have, for each rank's own part of a
+// computation. Its gradient is the sum of theirs.
 at::Tensor on_each_rank(const at::Tensor& value, const ShardMesh::Ptr& mesh,
                         const std::vector<int64_t>& axes);
 
@@ -90,7 +90,8 @@ at::Tensor prod_all(const at::Tensor& self, OptionalType dtype) {
 }
 
 // The ranks that have a part of reduced dimensions, for their gradients: those are of the whole, to
-// any order. Through each rank's own result they would be lost where that has none (a norm of zeros).
+// any order. Through each rank's own result they would be lost where that has none (a norm of
+// zeros).
 void save_ranks(AutogradContext* ctx, const SpecPtr& spec, const Dims& axes) {
   ctx->saved_data.emplace("spec", c10::IValue::make_capsule(spec));
   ctx->saved_data["axes"] = axes;

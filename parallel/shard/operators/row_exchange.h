@@ -14,8 +14,8 @@
 
 namespace meshrun {
 
-// `local`: this rank's part of a tensor whose dimension `dim` is cut as `from` says. The result: its
-// part of the tensor with rows rows[0], rows[1], ... of it, cut as `to` says, on the same axes.
+// `local`: this rank's part of a tensor whose dimension `dim` is cut as `from` says. The result:
+// its part of the tensor with rows rows[0], rows[1], ... of it, cut as `to` says, on the same axes.
 at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, int64_t dim,
                          const DimCut& from, const std::vector<int64_t>& rows, const DimCut& to);
 

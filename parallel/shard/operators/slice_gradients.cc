@@ -35,8 +35,8 @@ struct CutNode : torch::autograd::Node {
   SpecPtr spec;  // of the input's gradient
   int64_t dim = 0;
 
-  // This rank's part of the gradient; `layout`: that of the view, from `spec`. Where one rank has the
-  // view's values, the gradient's own gradient is a summand.
+  // This rank's part of the gradient; `layout`: that of the view, from `spec`. Where one rank has
+  // the view's values, the gradient's own gradient is a summand.
   at::Tensor local_part(const at::Tensor& gradient, const ShardLayout& layout) const {
     const SpecPtr view = make_spec(spec->mesh(), layout);
     return to_local(redistribute(promote(gradient, spec->mesh()), without_partial(view)), view);

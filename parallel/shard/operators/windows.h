@@ -2,8 +2,8 @@
 // results lie, and the inputs that each rank gathers for them (parallel/collectives/
 // halo_geometry.h, range_exchange.h).
 //
-// A dimension that is cut stays cut by the same axes. Its outputs belong to the rank whose piece has
-// the centre of their window, so their pieces may be uneven where the inputs' are even.
+// A dimension that is cut stays cut by the same axes. Its outputs belong to the rank whose piece
+// has the centre of their window, so their pieces may be uneven where the inputs' are even.
 // Threads and order: all ranks of the mesh call alike. Errors: ShardTensorError.
 #pragma once
 

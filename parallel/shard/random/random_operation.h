@@ -44,8 +44,8 @@ void reseed(uint64_t seed);
 
 }  // namespace detail
 
-// torch::manual_seed(seed), and the counter is 0. All 64 bits of a seed count, which IntArgument does
-// not hold.
+// torch::manual_seed(seed), and the counter is 0. All 64 bits of a seed count, which IntArgument
+// does not hold.
 template <typename Seed>
 requires detail::Number<Seed> || std::same_as<Seed, IntArgument>
 void reseed(Seed seed) { detail::reseed(static_cast<uint64_t>(seed)); }

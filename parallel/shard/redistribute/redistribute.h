@@ -3,9 +3,9 @@
 //
 // All ranks of the mesh call it with the same two specs, in the same order. Internal to
 // parallel/shard, without autograd: ShardTensor::redistribute is the public form.
-// Errors: ShardTensorError (another mesh or global shape; a Partial target that is not one already),
-// and those of the collectives: CollectiveMismatchError on every rank where ranks of one group
-// disagree on the layouts, CollectiveDeadlockError where they wait in different groups.
+// Errors: ShardTensorError (another mesh or global shape; a Partial target that is not one
+// already), and those of the collectives: CollectiveMismatchError on every rank where ranks of one
+// group disagree on the layouts, CollectiveDeadlockError where they wait in different groups.
 #pragma once
 
 #include <cstdint>

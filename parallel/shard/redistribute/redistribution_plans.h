@@ -1,6 +1,6 @@
 // What a spec keeps: plans of redistributions with the collectives of their steps made ready, the
-// layouts that follow from it by an operator's rule, and the specs that are reached from it. Internal
-// to parallel/shard. Threads: any.
+// layouts that follow from it by an operator's rule, and the specs that are reached from it.
+// Internal to parallel/shard. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ inline int64_t rule_number(const void* rule) {
 }
 
 // The layouts that `make` returns, as specs; one that equals an operand's is that operand's spec.
-// `key`: the rule, then all that the layouts depend on beside the operands, which are one or more on
-// one mesh. The layout errors that `make` throws become ShardTensorErrors, and are not kept.
+// `key`: the rule, then all that the layouts depend on beside the operands, which are one or more
+// on one mesh. The layout errors that `make` throws become ShardTensorErrors, and are not kept.
 DerivedSpecs derived_specs(c10::ArrayRef<int64_t> key, c10::ArrayRef<const SpecPtr*> operands,
                            c10::function_ref<std::vector<ShardLayout>()> make);
 

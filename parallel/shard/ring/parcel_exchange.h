@@ -1,9 +1,10 @@
 // Bytes from this rank to some ranks of a group and from some to this one, in one message per pair:
 // parcels of several dtypes travel together. Asynchronous: made, then waited for.
 //
-// Both ends of a pair list its parcels in the same order with the same sizes. All ranks of the group
-// make the exchange, those without parcels too. Threads and order: those of c10d::Backend. Errors:
-// parallel/base/collective_errors.h, from the constructor (backends that check at once) or wait().
+// Both ends of a pair list its parcels in the same order with the same sizes. All ranks of the
+// group make the exchange, those without parcels too. Threads and order: those of c10d::Backend.
+// Errors: parallel/base/collective_errors.h, from the constructor (backends that check at once) or
+// wait().
 #pragma once
 
 #include <cstddef>

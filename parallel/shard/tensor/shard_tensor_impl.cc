@@ -26,10 +26,10 @@ c10::DispatchKeySet keys_of(const at::Tensor& local) {
   return backend | c10::DispatchKeySet(kOperatorKey) | c10::DispatchKeySet(kFunctionKey);
 }
 
-// What still writes a local tensor, as the tensor and its copies share it: the first of their readers
-// waits, the others wait for that reader, and the work's memory is then freed. Readers change nothing
-// of the tensor, so any number of threads may be the first. On a GPU the work is ordered before the
-// stream of the first reader. An error of the work is raised in every reader.
+// What still writes a local tensor, as the tensor and its copies share it: the first of their
+// readers waits, the others wait for that reader, and the work's memory is then freed. Readers
+// change nothing of the tensor, so any number of threads may be the first. On a GPU the work is
+// ordered before the stream of the first reader. An error of the work is raised in every reader.
 class PendingWrite : public c10d::Work {
  public:
   using WorkPtr = ShardTensorImpl::WorkPtr;

@@ -74,7 +74,8 @@ const at::Tensor& local_of(const at::Tensor& tensor);
 const SpecPtr& spec_of(const at::Tensor& tensor);
 
 // The local memory of a sharded tensor under a TensorImpl of its own, without history: what is done
-// to the alias itself (requires_grad, resize_, a hook) stays there. Both count their writes together.
+// to the alias itself (requires_grad, resize_, a hook) stays there. Both count their writes
+// together.
 at::Tensor alias_of(const at::Tensor& tensor);
 
 // A sharded tensor without history. `local` has the spec's local shape.

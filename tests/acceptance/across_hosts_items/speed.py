@@ -18,6 +18,7 @@ def run(site):
     done = subprocess.run([str(ROOT / "tests/bench/collectives/collectives"), "--json", str(figures)], cwd=ROOT, timeout=3600,
                           capture_output=True, text=True, stdin=subprocess.DEVNULL)
     said = done.stdout + done.stderr
+    print(said, flush=True)
     check(re.search(r"^verdict: (pass|short)", said, re.MULTILINE), f"exited {done.returncode}: {last_line(said)}")
     rows = json.loads(figures.read_text())["rows"]
     wrong = [row for row in rows if "result" in row["short"]]

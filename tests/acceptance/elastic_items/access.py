@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Item 8 of the elastic control plane: every method refuses who must not call it, and bytes of any kind at every port and
+"""Item 8 of the elastic control plane: every method refuses callers that may not call it, and bytes of any kind at every port and
 socket neither crash a process nor make it grow. What another local user gets: foundation_items/other_user.py."""
 
 import concurrent.futures

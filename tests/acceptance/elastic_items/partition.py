@@ -69,7 +69,7 @@ def cut_off(site, report, commits):
         check(last < begun, f"the spare's rank began {last - begun:.2f} s before the old one ended")
         report.say(f"no commits: the old rank ends {last - cut:.1f} s after the cut, the spare begins at {begun - cut:.1f} s, "
                    f"fence {fence - cut:.0f} s")
-    # Nobody of an old generation computes once the new one's survivors and replacements do, but who was cut off.
+    # Once the new generation's survivors and replacements compute, no rank of an old one does, except the one cut off.
     for entry in cluster.journal(what="step", generation=1):
         check(entry["pid"] == old["pid"] or entry["from"] < cluster.stepping(2, 2), f"{entry['process']} stepped in two generations")
     check(int(cluster.job(job)["generation"]) == 2, "the heal made another generation")

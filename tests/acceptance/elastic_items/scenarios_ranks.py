@@ -79,7 +79,7 @@ def rank_throws(site, report):
     check(failure["rank"] == 1 and failure["exit"]["exitCode"] == 1, f"the failure is {failure}")
     check("loss is not finite" in failure["exit"].get("errorMessage", ""), f"the error file is not shown: {failure['exit']}")
     peer = view["ranks"][0]["exit"]
-    check(peer.get("teardown"), f"the peer's death is no consequence: {peer}")
+    check(peer.get("teardown"), f"the peer's death is not a consequence: {peer}")
     report.say("error file shown, budget 1 of 1 used, the peer's death is a consequence")
 
 

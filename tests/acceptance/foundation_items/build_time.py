@@ -55,7 +55,7 @@ def longest_pause(command, env, terminal):
             break
         if not text:
             break
-        # The moving of the cursor alone is no change.
+        # A move of the cursor alone is not a change.
         said = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text).strip()
         if said and said != before:
             last, before, shown = now, said, shown + 1

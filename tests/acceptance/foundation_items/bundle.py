@@ -71,7 +71,7 @@ def look_at_the_system(other):
     code, out, err, _ = other.run(". /etc/os-release; echo $VERSION_CODENAME; getconf GNU_LIBC_VERSION; "
                                   "command -v python3 python gcc patchelf")
     lines = out.splitlines()
-    check(code != 0 and len(lines) == 2 and lines[0] == RELEASE, f"the other system is no bare {RELEASE}: {lines} {err}")
+    check(code != 0 and len(lines) == 2 and lines[0] == RELEASE, f"the other system is not a bare {RELEASE}: {lines} {err}")
     code, out, err, _ = other.run(
         f"LD_DEBUG=libs LD_DEBUG_OUTPUT=/tmp/loads {TREE}/bin/meshrun run --procs-per-node 2 --job geoid -- --steps 1 "
         "--no-evaluation && echo LOADS && sed -n 's/.*calling init: //p' /tmp/loads.*")

@@ -430,7 +430,7 @@ def run(site):
     refusals = ", ".join(f"{count} {name}" for name, count in sorted(got["refusals"].items()))
     return passed(f"nobody tried {len(paths)} Unix sockets, {len(ports) + 1} ports, {len(files)} files and "
                   f"{len(directories)} directories of {len(pids)} processes: {refusals}; {commands} submits refused; "
-                  f"{avoided} of root's commands past a squatter, who was called by none; the hub drops who lacks the token")
+                  f"{avoided} of root's commands past a squatter, who was called by none; the hub drops callers without the token")
 
 
 if __name__ == "__main__":

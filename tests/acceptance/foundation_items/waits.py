@@ -28,7 +28,7 @@ def run(site):
         try:
             ok, _ = tested(label, chosen, by_bazel=True)
         except Short as reason:
-            # Who may not mount cannot make a small one.
+            # A user who may not mount cannot make a small one.
             if "SKIPPED" not in str(reason) or os.geteuid() == 0:
                 raise
             figures.append(f"{rule}: not permitted to this user")

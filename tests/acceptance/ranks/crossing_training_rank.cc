@@ -1,9 +1,10 @@
-// A rank of a data-parallel training on hosts that are network namespaces: on rank 0 prints what a step sends between
-// the hosts and how long it takes, with gradients of float32 and, over ucx, of bfloat16. One JSON object a line.
+// A rank of a data-parallel training on hosts that are network namespaces: on rank 0 prints what a
+// step sends between the hosts and how long it takes, with gradients of float32 and, over ucx, of
+// bfloat16. One JSON object a line.
 //
 // usage: crossing_training_rank INTERFACE [ROWS]
 //   INTERFACE  by which this host reaches the others
-//   ROWS       of a rank's batch: only float32, in buckets of 4 MiB, so that there is something to overlap
+//   ROWS       of a rank's batch: only float32, in buckets of 4 MiB, so that some of it can overlap
 #include <torch/optim/sgd.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
-// A convolutional network on fields that the ranks share by rows: halos, batch normalization over all
-// ranks, accumulation, a head that nothing uses, a schedule, checkpoints, a graceful stop. In double,
-// so that worlds can be compared to the last digits.
+// A convolutional network on fields that the ranks share by rows: halos, batch normalization over
+// all ranks, accumulation, a head that nothing uses, a schedule, checkpoints, a graceful stop. In
+// double, so that worlds can be compared to the last digits.
 //
 //   field_training STEPS DIRECTORY NAME [STOP_AFTER]    STOP_AFTER: the last rank asks to stop then
 //

@@ -20,8 +20,8 @@ struct BracketReport {
   std::string wrong;       // the last call that differs from the oracle; empty: none
 };
 
-// Collective. `hosts`: a letter for each rank, the same for ranks of one host. They come from who
-// placed the ranks, so a wrong table of nodes is found, too.
+// Collective. `hosts`: a letter for each rank, the same for ranks of one host. The caller placed
+// the ranks, so a wrong table of nodes is found, too.
 BracketReport check_brackets(DistributedManager& manager, std::string_view hosts);
 
 }  // namespace meshrun

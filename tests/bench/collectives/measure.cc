@@ -116,7 +116,7 @@ std::vector<Measured> measure(const Problem& problem, std::vector<Contender> con
   std::iota(order.begin(), order.end(), 0);
   std::minstd_rand random(1);
   for (int round = -rounds.warm_up; round < rounds.timed; ++round) {
-    // Who comes before leaves its data in the caches, and everyone uses the same input.
+    // A contender leaves its data in the caches for the next one, and all use the same input.
     std::shuffle(order.begin(), order.end(), random);
     for (const size_t i : order) {
       const double time = time_once(contenders[i]);

@@ -14,8 +14,8 @@ struct Row {
   std::function<void()> run;
 };
 
-// The median of batches, so that a clock's reading costs nothing; batches of the rows take turns, so
-// that the machine's moods are theirs alike.
+// The median of batches, so that a clock's reading costs nothing; batches of the rows take turns,
+// so that the machine's moods are theirs alike.
 std::vector<double> microseconds(const std::vector<Row>& rows);
 
 // Prints a line of JSON and, under callgrind, leaves a dump of the instructions of 100 calls.

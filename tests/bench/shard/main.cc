@@ -1,5 +1,5 @@
-// What operators on sharded tensors cost the host beside the plain ones of the same size: world of 4
-// without wire, parts of 16 x 16 float32, both sides in turns.
+// What operators on sharded tensors cost the host beside the plain ones of the same size: world of
+// 4 without wire, parts of 16 x 16 float32, both sides in turns.
 //
 //   (no option)   a table of microseconds
 //   --json        the same, a line of JSON for each row, for shard_host_time

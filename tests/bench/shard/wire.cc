@@ -4,8 +4,8 @@
 //   S to R   pad the flattened part to the longest, all-gather, slice, view, cat
 //   S to S   cut and pack, all-to-all, unpack by cat
 //
-// Parts of the ranks are uneven, 1 : 2. Every contender is verified, warms up, and takes its turn in
-// each round; the slowest rank's time counts. Rank 0 writes JSON lines.
+// Parts of the ranks are uneven, 1 : 2. Every contender is verified, warms up, and takes its turn
+// in each round; the slowest rank's time counts. Rank 0 writes JSON lines.
 #include <malloc.h>
 #include <mpi/mpi.h>
 

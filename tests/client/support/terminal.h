@@ -46,8 +46,8 @@ class Terminal {
   // The terminal is its input, output and error, save where another descriptor is given.
   void Start(const std::vector<std::string>& argv, int stdout_fd = -1, int stderr_fd = -1);
   void Type(std::string_view text);
-  // Reads until the screen satisfies `condition`, and fails the test after a minute. `on_change` sees
-  // each screen on the way.
+  // Reads until the screen satisfies `condition`, and fails the test after a minute. `on_change`
+  // sees each screen on the way.
   bool Await(const std::function<bool(const TerminalScreen&)>& condition);
   bool AwaitText(const std::string& text);
   // Reads to the program's end. The exit code; 1000 + signal.

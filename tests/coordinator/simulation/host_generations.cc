@@ -197,7 +197,7 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
     ++it;
   }
   if (!left) {
-    // Nothing of it runs: one that ended before is no end of one that lives.
+    // Nothing of it runs. A run that ended before is not the end of one that lives.
     if (!forget && !HasProcesses(key)) SendEnded(key);
     ForgetGone(key.first);
     return;

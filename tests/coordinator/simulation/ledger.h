@@ -62,7 +62,7 @@ class Ledger {
   }
   void OnAdded(const GenerationKey& key, const std::string& request_id, int64_t value);
   // Ranks are told that they wait in vain. All call their barriers in one order, so they never wait
-  // for each other; and who is said to have left is gone.
+  // for each other; and a rank that is said to have left is gone.
   void OnVerdict(const GenerationKey& key, const v1::WaitVerdict& verdict);
   // A checkpoint's commit was answered with ok: one writer per step, and later steps have later
   // generations.

@@ -1,8 +1,8 @@
-// What a simulated rank does in each of its generations: registers, enters a barrier with all ranks,
-// counts together with them, works, reports and (rank 0) commits checkpoints for a while, enters a
-// last barrier, exits with 0. Its calls go through its daemon to the coordinator; one that was not
-// answered is repeated with the same request id. Where its job can, it waits for another generation
-// when its peers are gone.
+// What a simulated rank does in each of its generations: registers, enters a barrier with all
+// ranks, counts together with them, works, reports and (rank 0) commits checkpoints for a while,
+// enters a last barrier, exits with 0. Its calls go through its daemon to the coordinator; one that
+// was not answered is repeated with the same request id. Where its job can, it waits for another
+// generation when its peers are gone.
 #pragma once
 
 #include <cstdint>

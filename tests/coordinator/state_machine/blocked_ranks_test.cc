@@ -89,7 +89,8 @@ TEST_F(BlockedRanksTest, AWorkerThatReturnsHearsTheVerdict) {
   EXPECT_THAT(NewsOf(second).verdicts(), IsEmpty());
   h.Connect(second);
   ASSERT_THAT(NewsOf(second).verdicts(), SizeIs(1));
-  // Whether a message was lost with its session nobody knows: ranks tell a repetition by the number.
+  // Whether a message was lost with its session nobody knows: ranks tell a repetition by the
+  // number.
   h.Disconnect(first);
   h.Connect(first);
   ASSERT_THAT(NewsOf(first).verdicts(), SizeIs(2));

@@ -1,5 +1,6 @@
-// Rows that coordinators of earlier commits have written: environments were map<string, string>, and
-// arguments and paths were strings. The bytes were made with protoc and the protos of those commits.
+// Rows that coordinators of earlier commits have written: environments were map<string, string>,
+// and arguments and paths were strings. The bytes were made with protoc and the protos of those
+// commits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,8 +91,8 @@ TEST(FormerStateTest, OneAddressIsAListOfOne) {
   EXPECT_THAT(world.addresses(0).addresses(), ElementsAre("10.0.0.1"));
 }
 
-// Nodes of 8f2aabc said only by their state that their workers were stopping; jobs kept neither steps
-// nor the begin of their wait.
+// Nodes of 8f2aabc said only by their state that their workers were stopping; jobs kept neither
+// steps nor the begin of their wait.
 TEST(FormerStateTest, ANodeThatWasDrainingDrains) {
   Harness h;
   for (const bool draining : {true, false}) {

@@ -157,7 +157,7 @@ TEST_F(StragglersTest, NamesOutliveTheCoordinatorAndAreClearedByTheNext) {
   EXPECT_THAT(Named(), IsEmpty());
 }
 
-// Who waits for a slow rank takes as long for a step as that one.
+// A rank that waits for a slow one takes as long for a step as the slow one.
 TEST_F(StragglersTest, WithoutAWordOnWaitingStepsOfOneLengthAccuseNobody) {
   Run(4);
   Report(/*with_wait=*/false);
@@ -235,7 +235,7 @@ TEST_F(StragglersTest, StepsThatAreCountedAnewAndOddReportsAccuseNobody) {
   EXPECT_THAT(Named(), IsEmpty());
 }
 
-// A rank that was started anew has waited for nothing yet: what it said before is no measure.
+// A rank that was started anew has waited for nothing yet: what it said before does not count.
 TEST_F(StragglersTest, ARankWhoseWaitIsCountedAnewIsNotAccused) {
   Run(4);
   Report();

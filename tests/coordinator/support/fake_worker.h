@@ -77,7 +77,7 @@ class FakeWorker {
   // Ranks that run here, of all generations of the job.
   std::set<int> Running(const std::string& job_id) const;
   bool Carries(const std::string& job_id) const;
-  // Every message that arrived, but for heartbeat replies.
+  // Every message that arrived, except heartbeat replies.
   std::vector<v1::OpenSessionResponse> received;
 
  private:

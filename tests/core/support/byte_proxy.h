@@ -32,7 +32,7 @@ class ByteProxy {
   const uint16_t server_port_;
   std::atomic<bool> swallow_ = false;
   std::atomic<int> client_pings_ = 0;
-  // What the client has sent and is no whole frame yet.
+  // What the client has sent of a frame that is not whole yet.
   std::string frames_;
   bool preface_seen_ = false;
   std::thread thread_;

@@ -220,7 +220,7 @@ TEST_P(EveryWorld, GivesTheBitsOfALoopInOneProcess) {
   expect_success(run_ranks("conformance", env_ranks(GetParam())));
 }
 
-// What Gloo has of it: no bool or short reductions, no list all-to-all, sums in another order.
+// What Gloo has of it: no bool reductions, no list all-to-all, sums in another order.
 MESHRUN_RANK_FUNCTION(conformance_on_gloo) {
   const Job job;
   for (const at::ScalarType type : {at::kInt, at::kLong}) {
@@ -229,12 +229,20 @@ MESHRUN_RANK_FUNCTION(conformance_on_gloo) {
     suite.moves();
     suite.messages();
   }
-  // It has neither dtype; what only moves goes as bytes.
+  // It has neither dtype: what only moves goes as bytes, what is summed as int32 and as pairs.
   for (const at::ScalarType type : {at::kShort, at::kComplexFloat}) {
     Conformance suite(job, type, 6);
+    suite.reductions();
     suite.moves();
     suite.messages();
   }
+  Tensor wraps = at::full({2, 3}, 30000, at::kShort).t();
+  allreduce_inplace(wraps);
+  EXPECT_TRUE(at::equal(wraps, at::full({3, 2}, -5536, at::kShort)))
+      << "not contiguous, and past 32767";
+  const std::string text = text_of<CollectiveArgumentError>(
+      [] { allreduce_inplace(at::ones({3}, at::kComplexFloat), ReduceOp::PRODUCT); });
+  expect_contains(text, "PRODUCT of ComplexFloat");
 }
 
 TEST(CommunicationOnGlooTest, GivesTheSame) {
@@ -405,7 +413,7 @@ MESHRUN_RANK_FUNCTION(wrong_calls) {
   wrong("send_tensor is Float and recv_tensor Double", [&](bool is_wrong) {
     allreduce(floats(5), at::ones({5}, is_wrong ? at::kDouble : at::kFloat));
   });
-  wrong("ReduceOp(4) is no reduction", [&](bool is_wrong) {
+  wrong("ReduceOp(4) is not a reduction", [&](bool is_wrong) {
     allreduce_inplace(floats(5), is_wrong ? static_cast<ReduceOp>(4) : ReduceOp::SUM);
   });
   wrong("undefined tensor",

@@ -1,6 +1,6 @@
 // Calls that cannot be misread: what the parameters of public functions take, asked of the
-// compiler. Those of modules, transforms, sharded tensors, checkpoints and elastic training are asked
-// beside their own tests.
+// compiler. Those of modules, transforms, sharded tensors, checkpoints and elastic training are
+// asked beside their own tests.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -154,7 +154,7 @@ const bool kWrong = register_rank_function("fused_wrong", [] {
   expect([&] { fused_all_reduce_async(odd ? whole : own, {.op = ReduceOp::AVG}).wait(); },
          "average");
   expect([&] { fused_all_reduce(odd ? c10::IValue(1) : c10::IValue(own)); }, "tensors, lists");
-  // What all have alike but for one.
+  // Calls that differ between the ranks in one respect.
   expect([&] { fused_all_reduce(odd ? own : at::ones({3})); }, "disagree");
   expect([&] { fused_all_reduce(TensorMap{{odd ? "a" : "b", own}}); }, "disagree");
   expect([&] { fused_all_reduce(odd ? own : own.to(at::kDouble)); }, "disagree");

@@ -119,7 +119,8 @@ const bool kTransposes = register_rank_function("v_transposes", [] {
   const Tensor y = all_to_all_v(x, rows, columns, 1, 3);
   EXPECT_TRUE(at::equal(y, piece(whole, rows, 1, world.rank)));
   EXPECT_TRUE(at::equal(grad({y.square().sum()}, {x})[0], 2 * x));
-  // Several at once, waited for in the other order; one is dropped, which Gloo's sends do not allow.
+  // Several at once, waited for in the other order; one is dropped, which Gloo's sends do not
+  // allow.
   AsyncTensor there = all_to_all_v_async(x, rows, columns, 1, 3);
   if (world.manager.backend() == "ucx") all_to_all_v_async(x * 3, rows, columns, 1, 3);
   AsyncTensor back = all_to_all_v_async(y.detach(), columns, rows, 3, 1);

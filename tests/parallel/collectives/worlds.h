@@ -11,8 +11,8 @@
 
 namespace meshrun {
 
-// Runs a registered rank function in all of them. Two ranks on ucx are programs executed anew, whose
-// addresses differ and whose exit is whole; the others are forks (rank_processes.h).
+// Runs a registered rank function in all of them. Two ranks on ucx are programs executed anew,
+// whose addresses differ and whose exit is whole; the others are forks (rank_processes.h).
 void run_in_worlds(const std::string& function, const std::vector<int>& sizes = {1, 2, 3, 4},
                    const std::vector<std::string>& backends = {"ucx", "gloo"});
 

@@ -161,7 +161,7 @@ TEST_F(CallsOfNcclTest, InRankOrderOnlyExactSumsAreTheBackends) {
   unsetenv("MESHRUN_REDUCTION_ORDER");
 }
 
-// The views of what travels are no operators, so that their number does not grow with the ranks'.
+// The views of what travels are made without operators, whose number does not grow with the ranks'.
 TEST_F(CallsOfNcclTest, ManyRanksCostNoMoreOperatorsThanTwo) {
   const auto operators = [&](int64_t size, const auto& call) {
     const auto made = NcclStandIn::make_group(1, static_cast<int>(size));

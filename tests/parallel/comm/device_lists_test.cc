@@ -1,4 +1,5 @@
-// The lists of an indexed plan on a device: copied once, waited for by every stream that reads them.
+// The lists of an indexed plan on a device: copied once, waited for by every stream that reads
+// them.
 #include "parallel/collectives/device_lists.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,5 @@
-// NCCL between two to four ranks that share one GPU: what travels, on which streams, in CUDA graphs,
-// and what makes the host wait.
+// NCCL between two to four ranks that share one GPU: what travels, on which streams, in CUDA
+// graphs, and what makes the host wait.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -39,7 +39,8 @@ using c10d::ReduceOp;
 using torch::autograd::grad;
 using Extents = std::vector<int64_t>;
 
-// Ends a rank that makes the host wait for the GPU through c10; host_waits() counts the others, too.
+// Ends a rank that makes the host wait for the GPU through c10; host_waits() counts the others,
+// too.
 class NoHostWaits {
  public:
   NoHostWaits() { set(c10::cuda::SyncDebugMode::L_ERROR); }

@@ -138,7 +138,7 @@ void run_all(const World& world, at::ScalarType type) {
         collectives.scatter_v(output, laid(all), sizes, dim, root, {})->wait();
         expect_equal(output, mine, "scatter_v " + what);
 
-        // The backend adds nothing itself, so its dtypes are no limit; bool adds as "or".
+        // The backend adds nothing itself, so its dtypes do not limit this; bool adds as "or".
         Tensor expected = slice(all, sizes, dim, world.rank).contiguous().clone();
         for (int rank = 1; rank < world.size; ++rank) {
           expected.add_(slice(sample(sum(sizes), dim, type, rank), sizes, dim, world.rank));

@@ -327,7 +327,8 @@ TEST(UcxBackendTest, WhatIsPutTogetherAsItIsSentCanBeCoalesced) {
   expect_success(run_ranks("ucx_coalesces_what_is_put_together", env_ranks(2)));
 }
 
-// Calls that differ on another rank alone: to a rank that is not the root its own piece looks alike.
+// Calls that differ on another rank alone: to a rank that is not the root its own piece looks
+// alike.
 MESHRUN_RANK_FUNCTION(ucx_gathers_other_sizes_each_time) {
   const World world;
   UcxBackend& backend = world.backend();
@@ -419,8 +420,8 @@ TEST(UcxBackendTest, WhatIsPutTogetherIsWrittenIntoRowsOfTheReceiver) {
   expect_success(run_ranks("ucx_fills_rows_of_the_receiver", env_ranks(2)));
 }
 
-// Sizes of an all-to-all are not compared: who expects other bytes than come says so, and nothing
-// is written where it does not belong.
+// Sizes of an all-to-all are not compared: a receiver with different sizes reports them, and
+// nothing is written where it does not belong.
 MESHRUN_RANK_FUNCTION(ucx_expects_other_bytes) {
   const World world;
   int number = 0;

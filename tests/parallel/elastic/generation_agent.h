@@ -2,7 +2,7 @@
 //
 //   "lost/<g>"      the rank that generation g has lost
 //   "quiesce/<g>"   the ranks of generation g are to stand still
-//   "next/<g>"      the world size of generation g + 1, then for each rank of g its rank there, or -1
+//   "next/<g>"      the world size of generation g + 1, then each rank's of g rank there, or -1
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Bytes that ranks send and copy in a transform, counted at the backend and at LibTorch's operators:
-// one process takes each rank's place in turn.
+// Bytes that ranks send and copy in a transform, counted at the backend and at LibTorch's
+// operators: one process takes each rank's place in turn.
 
 #include <gtest/gtest.h>
 

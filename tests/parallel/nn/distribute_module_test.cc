@@ -103,8 +103,8 @@ TEST(DistributeModuleTest, GradientsAreThoseOfTheGlobalLoss) {
   run_in_worlds("distributed_gradients", {1, 2, 3, 4}, {"ucx"});
 }
 
-// A penalty on the weights, plain and equal on all ranks, on either side of the sharded loss; then one
-// on the weights' gradient.
+// A penalty on the weights, plain and equal on all ranks, on either side of the sharded loss; then
+// one on the weights' gradient.
 const bool kPenalty = register_rank_function("distributed_penalty", [] {
   const JoinedWorld world;
   const TestMesh test = mesh_of(world);

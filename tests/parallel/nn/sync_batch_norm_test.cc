@@ -1,4 +1,5 @@
-// SyncBatchNorm in real rank processes, against torch::nn::BatchNorm on the whole batch in each of them.
+// SyncBatchNorm in real rank processes, against torch::nn::BatchNorm on the whole batch in each of
+// them.
 #include "parallel/nn/sync_batch_norm.h"
 
 #include <ATen/ATen.h>
@@ -144,7 +145,8 @@ const bool kSame = register_rank_function("sync_norm_same", [] {
       }
       expect_equal_to_one_process(world, BatchNormOptions(4), split, extents, at::kFloat, 0.5,
                                   2e-5);
-      // A mean far from zero costs no digits. LibTorch's own float32 has lost them: against float64.
+      // A mean far from zero costs no digits. LibTorch's own float32 has lost them: against
+      // float64.
       expect_equal_to_one_process(world, BatchNormOptions(4), split, extents, at::kDouble, 1e5,
                                   1e-8);
     }

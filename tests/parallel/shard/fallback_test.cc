@@ -1,5 +1,6 @@
-// Operators without a rule: gathered with one warning that names them and the bytes, or an error; what
-// they write goes back to where it lay. Plain tensors beside sharded ones: warned of where asked for.
+// Operators without a rule: gathered with one warning that names them and the bytes, or an error;
+// what they write goes back to where it lay. Plain tensors beside sharded ones: warned of where
+// asked for.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// The operators in docs/shard_tensor.md are those that are registered. MESHRUN_WRITE_DOCS=PATH writes
-// them into that page instead.
+// The operators in docs/shard_tensor.md are those that are registered. MESHRUN_WRITE_DOCS=PATH
+// writes them into that page instead.
 #include "parallel/shard/dispatch/operator_table.h"
 
 #include <gtest/gtest.h>

@@ -36,8 +36,8 @@ TEST_P(OperatorsOnOneGpuTest, EqualLibTorchsOnTheWholeTensors) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, OperatorsOnOneGpuTest, testing::Values(1, 2, 3, 4));
 
-// After a failed assertion the process can do nothing more on the device, so it ends without leaving
-// the world.
+// After a failed assertion the process can do nothing more on the device, so it ends without
+// leaving the world.
 void look_up_a_wrong_index() {
   const JoinedWorld world;
   const c10::Device device = world.manager.device();

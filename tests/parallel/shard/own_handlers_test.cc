@@ -15,8 +15,8 @@ namespace meshrun {
 namespace {
 
 // [operator handler]
-// In which interval each value lies. No rank needs its neighbours' values, and there is no gradient:
-// the result has the layout of the values.
+// In which interval each value lies. No rank needs its neighbours' values, and there is no
+// gradient: the result has the layout of the values.
 at::Tensor sharded_bucketize(const at::Tensor& values, const at::Tensor& boundaries, bool out_int32,
                              bool right) {
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -42,8 +42,8 @@ TORCH_LIBRARY(weather, m) {
 }
 
 // [function handler]
-// On a field whose latitudes are cut: each rank adds up its own, and the result is Partial along the
-// axes that cut them. LibTorch records what happens between to_local() and from_local().
+// On a field whose latitudes are cut: each rank adds up its own, and the result is Partial along
+// the axes that cut them. LibTorch records what happens between to_local() and from_local().
 at::Tensor sharded_area_mean(const at::Tensor& field, const at::Tensor& weights) {
   const SpecPtr spec = without_partial(spec_of(field));
   const int64_t latitude = field.dim() - 2;

@@ -248,8 +248,8 @@ void plan_once(const JoinedWorld& world) {
   EXPECT_EQ(x.redistribute(std::nullopt, Placements{Shard(1)}).spec(), there);
 }
 
-// The layouts of an operator's results are worked out once for operands of a layout, and nothing that
-// keeps them keeps the operands.
+// The layouts of an operator's results are worked out once for operands of a layout, and nothing
+// that keeps them keeps the operands.
 void derive_once(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
   const auto spec_cut_by = [&](const Placement& placement, const Lengths& shape) {
@@ -352,8 +352,8 @@ class CallsBeforeCopies {
   inline static std::vector<size_t> before_;
 };
 
-// A Work of a GPU covers what is queued on the stream of the call before it, and whoever waits may do
-// so on another stream.
+// A Work of a GPU covers what is queued on the stream of the call before it, and whoever waits may
+// do so on another stream.
 void place_the_own_part_before_the_call(const JoinedWorld& world) {
   FakeStreams& streams = FakeStreams::install();
   const ShardMesh::Ptr mesh = mesh_of_world({2, 2});

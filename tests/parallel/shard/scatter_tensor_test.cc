@@ -65,7 +65,8 @@ int64_t received(const ShardMesh& mesh) {
   return bytes;
 }
 
-// By a backend without wire in place of the groups' own: no values arrive, and all bytes are counted.
+// By a backend without wire in place of the groups' own: no values arrive, and all bytes are
+// counted.
 void count_scattered_bytes() {
   const JoinedWorld world;
   const std::vector<Placement> kinds = {Shard(0), Shard(-1), Replicate()};

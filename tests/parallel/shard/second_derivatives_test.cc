@@ -1,5 +1,5 @@
-// Derivatives of gradients (create_graph): those of sharded tensors are LibTorch's of the whole ones,
-// for every family of the table but attention, which raises a NotImplementedError.
+// Derivatives of gradients (create_graph): those of sharded tensors are LibTorch's of the whole
+// ones, for every family of the table but attention, which raises a NotImplementedError.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,8 +21,8 @@
 namespace meshrun {
 namespace {
 
-// LibTorch's flash kernel has no second derivative either; the last test has the cut sequence. Of the
-// table's pointwise rows, the family "pointwise" has those that models differentiate twice.
+// LibTorch's flash kernel has no second derivative either; the last test has the cut sequence. Of
+// the table's pointwise rows, the family "pointwise" has those that models differentiate twice.
 bool is_left_out(const OperatorCase& drawn) {
   return drawn.name == "scaled_dot_product_attention" || drawn.name.starts_with("rows");
 }

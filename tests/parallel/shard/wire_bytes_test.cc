@@ -1,4 +1,5 @@
-// What redistributions send, counted by a backend without wire: all ranks of a mesh in this process.
+// What redistributions send, counted by a backend without wire: all ranks of a mesh in this
+// process.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -22,8 +22,8 @@ namespace {
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-// [4, 6] cut both ways by 2 x 2 ranks, and two columns of each row. Ranks 2 and 3 have the last row,
-// which asks for column 9.
+// [4, 6] cut both ways by 2 x 2 ranks, and two columns of each row. Ranks 2 and 3 have the last
+// row, which asks for column 9.
 at::Tensor gather_a_wrong_column() {
   const ShardMesh::Ptr mesh = mesh_of_world({2, 2});
   const SpecPtr fields = make_spec(mesh, ShardLayout::split({2, 2}, {Shard(0), Shard(1)}, {4, 6}));

@@ -25,8 +25,8 @@ class FakeAgent : public agent::Agent {
   void fail_with(absl::Status status);
   // What the next announcements of groups answer, everything else going on; OK ends it.
   void refuse_groups_with(absl::Status status);
-  // The next commits are kept and refused: the answer to the first try was lost, and the second came
-  // when the generation was over.
+  // The next commits are kept and refused: the answer to the first try was lost, and the second
+  // came when the generation was over.
   void lose_answers_of_commits(bool lose);
   // Of the store, by this rank so far.
   int64_t store_calls() const;

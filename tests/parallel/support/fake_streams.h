@@ -1,5 +1,5 @@
-// Streams and events of a device that runs nothing, for tests of what is queued where: the device is
-// "meta", whose tensors have no memory. What waits for what is written down in words.
+// Streams and events of a device that runs nothing, for tests of what is queued where: the device
+// is "meta", whose tensors have no memory. What waits for what is written down in words.
 //
 //   FakeStreams& streams = FakeStreams::install();   // for the process
 //   streams.use(3);                                  // stream 3 is the current one

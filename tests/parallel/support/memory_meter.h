@@ -5,8 +5,8 @@
 //   meter.peak_bytes();
 //
 // Counts what is allocated while the meter lives, on its thread and on those of the autograd engine
-// that work for it; what was allocated before does not count when it is freed. It takes the place of
-// LibTorch's profiler.
+// that work for it; what was allocated before does not count when it is freed. It takes the place
+// of LibTorch's profiler.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// What a caller sees of ProcessGroupNCCL, for CPU and meta tensors and without wire: the dtypes that
-// NCCL has and no others, groups of calls, and no Work for a call that is waited for at once
-// (asyncOp false). The other ranks contribute zeros. Every call is written down: "all_gather Byte 12 of 36".
+// What a caller sees of ProcessGroupNCCL, for CPU and meta tensors and without wire: the dtypes
+// that NCCL has and no others, groups of calls, and no Work for a call that is waited for at once
+// (asyncOp false). The other ranks contribute zeros. Every call is written down: "all_gather Byte
+// 12 of 36".
 //
 // Threads: one at a time.
 #pragma once

@@ -5,7 +5,8 @@
 //   on one host  with NCCL 2.30 or later (NCCL_MULTI_RANK_GPU_ENABLE=1), which LibTorch 2.11 does
 //                not bring along: MESHRUN_TEST_NCCL names a libnccl.so.2 to load in its place
 //
-// In both the ranks are processes that take turns on the GPU, so nothing here says how fast NCCL is.
+// In both the ranks are processes that take turns on the GPU, so nothing here says how fast NCCL
+// is.
 #pragma once
 
 #include <cstdlib>

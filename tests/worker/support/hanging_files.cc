@@ -1,6 +1,6 @@
-// LD_PRELOAD: a file system that hangs. Calls on paths below $MESHRUN_HANG_BELOW wait for as long as
-// the file $MESHRUN_HANG_WHILE exists, in every process that inherits both. With $MESHRUN_HANG_ONLY
-// only what makes data durable hangs, and what is cached can be read.
+// LD_PRELOAD: a file system that hangs. Calls on paths below $MESHRUN_HANG_BELOW wait for as long
+// as the file $MESHRUN_HANG_WHILE exists, in every process that inherits both. With
+// $MESHRUN_HANG_ONLY only what makes data durable hangs, and what is cached can be read.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>

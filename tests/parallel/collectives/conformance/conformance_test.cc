@@ -56,12 +56,22 @@ const std::string& seed() {
 // CUDA does not outlive a fork.
 constexpr RankStart kStart = RankStart::kExec;
 
-std::vector<Variables> ranks_of(int world_size) {
-  return ranks_on_one_gpu(world_size, GpuSharing::kAsHosts);
+// NCCL between ranks of one host that share a GPU.
+constexpr const char kOnOneHost[] = "nccl on one host";
+
+std::vector<Variables> ranks_of(const std::string& how, int world_size) {
+  std::vector<Variables> ranks = ranks_on_one_gpu(
+      world_size, how == kOnOneHost ? GpuSharing::kOnOneHost : GpuSharing::kAsHosts);
+  // One rank takes turns with nobody: it runs the whole matrix.
+  if (world_size == 1) ranks[0]["MESHRUN_TEST_SEED"] = "";
+  return ranks;
 }
 
-const char* reason_to_skip(const std::string& part, int world_size) {
+const char* reason_to_skip(const std::string& how, const std::string& part, int world_size) {
   if (gpu_count() == 0) return "this process sees no GPU (nvidia-smi -L lists them)";
+  if (how == kOnOneHost && other_nccl().empty()) {
+    return "MESHRUN_TEST_NCCL names no libnccl.so.2 of version 2.30 or later";
+  }
   // Difference quotients are thousands of calls, and ranks that take turns on a GPU need
   // milliseconds for each.
   return part == "numeric gradients" && world_size > 1 ? "in a world of one alone" : nullptr;
@@ -70,17 +80,18 @@ const char* reason_to_skip(const std::string& part, int world_size) {
 // A whole exit, which a fork at main() has not; nothing here starts UCX or a thread.
 constexpr RankStart kStart = RankStart::kFork;
 
-std::vector<Variables> ranks_of(int world_size) { return env_ranks(world_size); }
+std::vector<Variables> ranks_of(const std::string& backend, int world_size) {
+  std::vector<Variables> ranks = env_ranks(world_size);
+  for (Variables& variables : ranks) variables["MESHRUN_BACKEND"] = backend;
+  return ranks;
+}
 
-const char* reason_to_skip(const std::string&, int) { return nullptr; }
+const char* reason_to_skip(const std::string&, const std::string&, int) { return nullptr; }
 #endif
 
-void run_on(const std::string& backend, const std::string& part, int world_size) {
-  std::vector<Variables> ranks = ranks_of(world_size);
-  for (Variables& variables : ranks) {
-    variables["MESHRUN_BACKEND"] = backend;
-    variables["MESHRUN_TEST_SEED"] = seed();
-  }
+void run_on(const std::string& how, const std::string& part, int world_size) {
+  std::vector<Variables> ranks = ranks_of(how, world_size);
+  for (Variables& variables : ranks) variables.emplace("MESHRUN_TEST_SEED", seed());
   SCOPED_TRACE("MESHRUN_TEST_SEED=" + seed());
   std::printf("MESHRUN_TEST_SEED=%s\n", seed().c_str());
   const auto results = run_ranks(part, ranks, std::chrono::minutes(8), kStart);
@@ -88,13 +99,14 @@ void run_on(const std::string& backend, const std::string& part, int world_size)
   if (results[0].output.find("skipped") != std::string::npos) std::puts(results[0].output.c_str());
 }
 
+// A backend, or how ranks share a GPU; ranks.
 using BackendAndWorld = std::tuple<const char*, int>;
 class CollectivesConformanceTest : public ::testing::TestWithParam<BackendAndWorld> {
  protected:
   void run(const std::string& part) {
-    const auto& [backend, world_size] = GetParam();
-    if (const char* const reason = reason_to_skip(part, world_size)) GTEST_SKIP() << reason;
-    run_on(backend, part, world_size);
+    const auto& [how, world_size] = GetParam();
+    if (const char* const reason = reason_to_skip(how, part, world_size)) GTEST_SKIP() << reason;
+    run_on(how, part, world_size);
   }
 };
 
@@ -114,6 +126,9 @@ TEST_P(CollectivesConformanceTest, HoldsTheClosedForms) { run("closed forms"); }
 INSTANTIATE_TEST_SUITE_P(Nccl, CollectivesConformanceTest,
                          ::testing::Combine(::testing::Values("nccl"),
                                             ::testing::Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(NcclOnOneHost, CollectivesConformanceTest,
+                         ::testing::Combine(::testing::Values(kOnOneHost),
+                                            ::testing::Values(2, 3, 4)));
 #else
 INSTANTIATE_TEST_SUITE_P(Ucx, CollectivesConformanceTest,
                          ::testing::Combine(::testing::Values("ucx"),

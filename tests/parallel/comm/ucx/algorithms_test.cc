@@ -53,7 +53,8 @@ TEST_P(AlgorithmsOfSizeTest, EveryPlanMatchesTheOracle) {
 INSTANTIATE_TEST_SUITE_P(Ranks, AlgorithmsOfSizeTest,
                          testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 36));
 
-// What the headers can carry goes with them, whatever its pieces look like, and nothing else is sent.
+// What the headers can carry goes with them, whatever its pieces look like, and nothing else is
+// sent.
 TEST_F(AlgorithmsTest, SmallOperationsGoWithTheHeaders) {
   uint32_t seed = 0;
   for (int size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {
@@ -304,7 +305,7 @@ TEST_F(AlgorithmsTest, TheChoiceFollowsTheTable) {
 }
 
 TEST_F(AlgorithmsTest, NobodyLeavesABarrierBeforeAllHaveCome) {
-  // By who has heard of whom: a send tells all that its sender has heard by then.
+  // By which rank has heard of which: a send tells all that its sender has heard by then.
   for (int size = 1; size <= 40; ++size) {
     std::vector<uint64_t> known(static_cast<size_t>(size));
     for (int r = 0; r < size; ++r) known[static_cast<size_t>(r)] = uint64_t{1} << r;

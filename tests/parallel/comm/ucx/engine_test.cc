@@ -1,5 +1,5 @@
 // The engine's threads, over the in-memory network and, in forked ranks, over UCX. Nothing here
-// depends on how long anything takes, but for a deadline after which a test has hung.
+// depends on how long anything takes, except a deadline after which a test has hung.
 #include "parallel/comm/ucx/engine/execution/engine.h"
 
 #include <gmock/gmock.h>
@@ -936,7 +936,7 @@ TEST(EngineOverUcxTest, ASmallSharedMemoryIsNamed) {
 TEST(EngineOverUcxTest, TwentyThousandAllReducesAreOutstanding) {
   constexpr int kOperations = 20'000;
   constexpr int64_t kCount = 256;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int64_t kMostKiB = 256 << 10;  // with its shadow
 #else
   constexpr int64_t kMostKiB = 64 << 10;

@@ -46,7 +46,7 @@ TEST(ExecutorTest, ABarrierWaitsForTheLastRank) {
   EXPECT_TRUE(second->is_done());
 }
 
-// Who comes last has waited least: that tells a slow rank from those that wait for it.
+// The rank that comes last has waited least: that tells a slow rank from those that wait for it.
 TEST(ExecutorTest, TimeCountsWhileOperationsAreUnderWay) {
   using std::chrono::seconds;
   Simulation ranks(2, options());

@@ -357,7 +357,7 @@ TEST(HubWatchTest, StrangersAreTurnedAway) {
   for (const std::string& wrong : {last_differs, first_differs, token.substr(1), token + "0"}) {
     EXPECT_TRUE(is_turned_away(endpoint, frame_of("hello " + wrong + " 2")));
   }
-  // Nothing but hello is heard from who has not shown it.
+  // From a caller that has not shown the token the hub takes only a hello.
   EXPECT_TRUE(is_turned_away(endpoint, frame_of("bye")));
   EXPECT_TRUE(is_turned_away(endpoint, "GET / HTTP/1.1\r\n\r\n"));
   EXPECT_TRUE(is_turned_away(endpoint, frame_of(std::string(5000, 'x'))));
@@ -382,7 +382,7 @@ TEST(HubWatchTest, AnEndpointThatDoesNotAnswerIsAnErrorThatNamesIt) {
   EXPECT_THAT(create_hub_watch(options_of(1, store)).status().message(), HasSubstr("nonsense"));
 }
 
-// What of a host's addresses leads there depends on who asks.
+// Which of a host's addresses leads there depends on the peer.
 TEST(HubWatchTest, APeerTriesAllAddresses) {
   Store store;
   News zero, one;

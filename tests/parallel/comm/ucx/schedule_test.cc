@@ -152,7 +152,7 @@ TEST(SharedScratchTest, ManyPartsNeedNoMoreThanAFew) {
   }
 }
 
-// Of parts of any size: who overlaps waits, and all steps run.
+// With parts of any size, a part that overlaps an earlier one waits for it, and all steps run.
 TEST(SharedScratchTest, PartsThatOverlapRunOneAfterTheOther) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 50; ++round) {

@@ -75,8 +75,8 @@ class Simulation {
  public:
   using Handle = std::shared_ptr<Operation>;
 
-  // Of most seeds, most ranks have heaps. Of every fourth, each rank is on a host of its own with two
-  // networks between them.
+  // Of most seeds, most ranks have heaps. Of every fourth, each rank is on a host of its own with
+  // two networks between them.
   Simulation(int ranks, MemoryNetwork::Options options) : random_(options.seed + 1), ranks_(ranks) {
     networks_.push_back(std::make_unique<MemoryNetwork>(options));
     if (options.seed % 4 == 3) networks_.push_back(std::make_unique<MemoryNetwork>(options));

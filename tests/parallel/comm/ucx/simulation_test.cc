@@ -319,7 +319,7 @@ TEST(SimulationTest, AWrongArgumentOnOneRankIsEverybodysError) {
   }
 }
 
-// Whoever's time is up first, and however many rounds it is away from the rank that is missing.
+// Whichever rank's time is up first, and however many rounds it is away from the missing rank.
 TEST(SimulationTest, ATimeoutNamesTheRankThatDidNotCall) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const int size = 2 + static_cast<int>(seed % 7);

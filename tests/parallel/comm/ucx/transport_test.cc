@@ -342,7 +342,7 @@ void run_threads(const Kind& kind, int ranks, const RankFunction& function, Boar
   _exit(testing::Test::HasFailure() ? 1 : 0);
 }
 
-// A rank that dies by SIGKILL is no failure: the test has asked for it.
+// A rank that dies by SIGKILL is not a failure: the test has asked for it.
 void run_processes(const Kind& kind, int ranks, const RankFunction& function, Board& board) {
   std::vector<pid_t> pids;
   for (int i = 0; i < ranks; ++i) {
@@ -529,7 +529,7 @@ TEST_P(TransportConformance, AMessageLongerThanTheMemoryIsTruncated) {
     for (const size_t bytes : {size_t{64}, kLarge}) {
       const auto tag = data_tag(0, bytes == 64);
       if (rank.index == 0) {
-        // It is no fault of the sender's.
+        // The sender is not at fault.
         EXPECT_EQ(rank.finish(rank.send(1, tag, rank.pattern(bytes, 1))), MessageStatus::kOk);
       } else {
         const auto into = rank.memory(bytes);

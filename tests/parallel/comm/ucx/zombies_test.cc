@@ -293,8 +293,8 @@ TEST_F(KeptTest, WhatIsLeftIsFreedWhenTheTransportIsClosed) {
   EXPECT_TRUE(watched_.expired());
 }
 
-// Its connection broke, so no request is open; the other end may be about to write, or be reading, all
-// the same.
+// Its connection broke, so no request is open; the other end may be about to write, or be reading,
+// all the same.
 TEST_F(KeptTest, LentMemoryIsKeptThoughNoRequestIsOpen) {
   for (const bool is_source : {false, true}) {
     ScheduleBuilder builder(3);

@@ -73,7 +73,7 @@ OperatorCase unary(Draw& draw) {
           function.equality};
 }
 
-// With arguments that are no tensors, of other dtypes, in place, out=.
+// With arguments that are not tensors, of other dtypes, in place, out=.
 OperatorCase other_forms(Draw& draw) {
   const at::Tensor x = draw.normal(two_shapes(draw).first);
   static const std::vector<std::pair<std::string, std::function<Tensors(const Tensors&)>>> kForms =

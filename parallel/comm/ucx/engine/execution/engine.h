@@ -7,8 +7,8 @@
 //   others sleep until they are done or it is theirs;
 //   the progress thread owns it while operations with Drive::kThread are under way and nobody
 //   waits, and for a while after a failure, which others are to be told of; else it sleeps: for
-//   1 ms after its last work in naps of 100 us, or of 500 us where callers drove the last operation,
-//   then without a timeout.
+//   1 ms after its last work in naps of 100 us, or of 500 us where callers drove the last
+//   operation, then without a timeout.
 // Submitting and handing on do not wake it from a nap. Waking costs the submitting thread a system
 // call and both threads a fight for the mutex: 27 to 66 us instead of 9 to 11 for an operation that
 // is waited for at once. on_done(), hand_over(), failures and news do wake it.

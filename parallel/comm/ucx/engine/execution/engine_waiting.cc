@@ -52,7 +52,7 @@ void Engine::Impl::tell_watch() {
   std::vector<const Operation*> operations;
   std::vector<pid_t> threads;
   for (BlockedThread* thread = blocked_threads_; thread != nullptr; thread = thread->next) {
-    // Whose operation is done wakes up soon.
+    // A thread whose operation is done wakes up soon.
     if (thread->since + WaitBoard::kReportAfter > now || thread->operation.is_done()) continue;
     operations.push_back(&thread->operation);
     threads.push_back(thread->id);

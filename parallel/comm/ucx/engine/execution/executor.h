@@ -113,8 +113,8 @@ class Executor : private StepScheduler::Listener {
   // It may be too early, never too late.
   std::optional<SteadyNanos> next_deadline() const;
   bool has_unfinished() const { return unfinished_ > 0; }
-  // For how long in all operations have been under way, until the last one began or ended. This rank
-  // waits then, if only while it computes something else too.
+  // For how long in all operations have been under way, until the last one began or ended. This
+  // rank waits then, if only while it computes something else too.
   SteadyNanos under_way() const { return under_way_; }
   // Whether any with Drive::kThread is.
   bool has_unfinished_for_thread() const { return unfinished_for_thread_ > 0; }
@@ -137,7 +137,8 @@ class Executor : private StepScheduler::Listener {
   Transport& transport() { return *transport_; }
 
   // Fails everything (kAborted) and closes the transport. Memory is free afterwards, except what
-  // peers may still write to or read, which is kept for ever. Only take() may follow, and what reads.
+  // peers may still write to or read, which is kept for ever. Only take() may follow, and what
+  // reads.
   void close(const std::string& reason);
 
  private:

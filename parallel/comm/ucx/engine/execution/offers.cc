@@ -66,8 +66,8 @@ OfferMessage Offers::describe(const RunningOperation& operation, const ConstStri
     message.offset =
         heap_->offset_of(begin, static_cast<size_t>(rows->extent())).value_or(OfferMessage::kNone);
   }
-  // Several ranks would write to each cache line of shorter rows, and who reads them one by one is no
-  // faster than who packs them.
+  // Several ranks would write to each cache line of shorter rows, and reading such rows one by one
+  // is not faster than packing them.
   if (message.row_bytes > 0 && message.row_bytes < kCacheLine) message.offset = OfferMessage::kNone;
   return message;
 }

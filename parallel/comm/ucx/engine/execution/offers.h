@@ -1,10 +1,10 @@
 // Memory that one end of a message lends to the other one on its host (shared_heap.h): for which
 // messages, what is lent, and where the other end may write or read.
 //
-//   receiver: exchange() --OfferMessage--> sender: exchange(), received() -> Offer::there; it writes
+//   receiver: exchange() --OfferMessage--> sender: exchange(), received() -> Offer::there: writes
 //
 //   sender: lend_source() --OfferMessage in place of the bytes--> receiver: find_source() ->
-//           Offer::there; it reads
+//           Offer::there: reads
 //           received() <--OfferMessage-- receiver: answer(): it has read, or cannot: send the bytes
 //
 // Offers travel beside the headers, so that nobody waits for them; those of memory that an earlier
@@ -39,7 +39,8 @@ class Offers {
   // Of a step for which is_exchanged(): makes the offer, or awaits it. Once.
   void exchange(RunningOperation& operation, StepId id);
   // The receive of an offer or of an answer is done; its connection did not break. True: the sender
-  // knows now, and the step may go on. False: there is another one to come, or nothing will be sent.
+  // knows now, and the step may go on. False: there is another one to come, or nothing will be
+  // sent.
   bool received(RunningOperation& operation, const Request& request);
 
   // Whether the sender of the message may lend its source. Both ends get the same answer. They also

@@ -10,8 +10,8 @@
 //   kMoving      its schedule runs
 //
 // Done or failed, callbacks run and waiters wake. Memory is another matter: a send that UCX cannot
-// cancel may still read from a failed operation's memory, and a peer may write to it or read it, so the
-// executor keeps it (`keep_alive`): executor.h says how long.
+// cancel may still read from a failed operation's memory, and a peer may write to it or read it, so
+// the executor keeps it (`keep_alive`): executor.h says how long.
 //
 // Collectives of a group are numbered from 1 by all its ranks alike; sends and receives by each
 // rank for itself.

@@ -92,7 +92,7 @@ class RunningOperation final : public Operation,
   int64_t bytes_of(StepId id) const;
   // Of the round under way.
   HeaderRound& header() { return explaining ? explaining_rounds[round] : rounds[round]; }
-  // Whose send it is, in this round or an earlier one.
+  // The round that `send` belongs to: the one under way or an earlier one.
   HeaderRound& header_of(const Request& send) {
     const uint32_t message = send.step & kStepMask;
     return message < kExplainRound ? rounds[message] : explaining_rounds[message - kExplainRound];
@@ -103,16 +103,16 @@ class RunningOperation final : public Operation,
   bool is_filled(const Region& region) const {
     return region.space == Space::kInput && spec.inputs[region.piece].data == nullptr;
   }
-  // A send that the sender writes into the receiver's memory, a receive that the receiver reads from
-  // the sender's.
+  // A send that the sender writes into the receiver's memory, a receive that the receiver reads
+  // from the sender's.
   bool is_push(StepId id) const { return is_send(id) && reaches(id); }
   bool is_read(StepId id) const { return !is_send(id) && reaches(id); }
   // A receive whose memory was offered to the sender.
   bool was_offered(StepId id) const {
     return !offers.empty() && !is_send(id) && offers[id].message.offset != OfferMessage::kNone;
   }
-  // What the other end may write to or read: until it says that it is through, or that its group has
-  // failed. Where the ranks disagree, nobody does.
+  // What the other end may write to or read: until it says that it is through, or that its group
+  // has failed. Where the ranks disagree, nobody does.
   bool is_lent(StepId id) const {
     if (explaining || offers.empty() || offers[id].is_returned) return false;
     return offers[id].is_source || (was_offered(id) && steps[id].phase != StepState::kFinished);

@@ -210,7 +210,8 @@ Schedule plan_all_gather(const Place& place, const Piece& own, std::span<const P
     all_gather_ring(builder, place, own, pieces);
   } else {
     PieceScheduler scheduler(builder, place);
-    // Once for all, but for short rows on one host: they can be written where they belong.
+    // Packs once for all receivers, except short rows on one host: senders can write those where
+    // they belong.
     const bool packs = place.size > 2 && (!place.one_host || own.cut >= own.layout.bytes());
     const PieceScheduler::Packed packed =
         packs ? scheduler.pack(kInput, own) : PieceScheduler::Packed{kInput, own, {}};

@@ -1,4 +1,4 @@
-// Operations that reduce. The elements are shared out; who owns a slice receives all ranks'
+// Operations that reduce. The elements are shared out. The owner of a slice receives all ranks'
 // contributions to it, a chunk at a time, and adds them in rank order.
 #include <algorithm>
 #include <utility>

@@ -41,8 +41,8 @@ enum class StepKind : uint8_t { kSend, kReceive, kCopy, kReduce };
 // its staging. The sender may then write them there (shared_heap.h). Both ends have the same rule.
 enum class OfferRule : uint8_t {
   kLarge,
-  // The receivers offer nothing: one rank sends to many, and they fetch at once. Where what it sends
-  // lies in its heap, it says where, and they read it there.
+  // The receivers offer nothing: one rank sends to many, and they fetch at once. Where what it
+  // sends lies in its heap, it says where, and they read it there.
   kFetched,
   // All: the ranks have not compared the sizes. A receiver with different sizes finds out here.
   kAll,
@@ -58,7 +58,8 @@ struct Step {
   Region from;                           // kSend, kCopy
   Region to;                             // kReceive, kCopy, kReduce
   // kSend, kReceive, of regions in several runs: scratch memory through which the bytes go, unless
-  // the sender writes them where they belong, or the receiver reads them where they lie. Else empty.
+  // the sender writes them where they belong, or the receiver reads them where they lie. Else
+  // empty.
   Region staging;
   uint32_t first_source = 0, source_count = 0;        // kReduce: in Schedule::sources, rank order
   uint32_t reduction = 0;                             // kReduce: in Schedule::reductions
@@ -73,8 +74,8 @@ struct ScratchPart {
   std::optional<StepId> end;             // what waits for all that touch it, once something does
 };
 
-// The longest that a header carries: a rank may get one with any call, so it has room for so much in
-// each round, and UCX copies what is shorter than 8 KiB without asking the receiver first.
+// The longest that a header carries: a rank may get one with any call, so it has room for so much
+// in each round, and UCX copies what is shorter than 8 KiB without asking the receiver first.
 inline constexpr int64_t kMostPayload = 4096;
 
 // What travels with the headers that the ranks compare (header_rounds.h). Before the first step

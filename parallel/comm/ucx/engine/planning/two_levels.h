@@ -16,8 +16,8 @@
 //
 // Sums: ((contributions of host 0 in rank order) + (those of host 1) + ...), hosts in the order of
 // their first ranks. Partials are of type Reduction::partial(). So all ranks have the same bits, in
-// every run; they are not those of one level. An all_reduce has them for every length, alone or as a
-// part of a coalesced call: with fewer messages than hosts, so many hosts own shares.
+// every run; they are not those of one level. An all_reduce has them for every length, alone or as
+// a part of a coalesced call: with fewer messages than hosts, so many hosts own shares.
 //
 // Why nothing waits for ever: all ranks list the chunks in one order, and the steps of a chunk in
 // one order; a step waits for steps of its chunk and of earlier ones only.

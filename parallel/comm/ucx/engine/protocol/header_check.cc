@@ -99,7 +99,8 @@ Knowledge join(const Knowledge& a, const Knowledge& b) {
   const Knowledge& above = in_order ? b : a;
   const bool alike =
       above.reference == joined.reference || joined.signature.agrees_with(above.signature);
-  // Who disagrees with the upper reference disagrees with the lower one, or the upper one does.
+  // If the references agree, a rank that disagrees with the upper one disagrees with the lower one
+  // too. Otherwise the upper reference itself does.
   joined.other = lower(joined.other, alike ? above.other : above.reference);
   return joined;
 }

@@ -16,7 +16,7 @@ struct OfferMessage {
   static constexpr uint64_t kNone = ~uint64_t{0};
   uint64_t sequence = 0;
   uint64_t offset = kNone;  // in the heap; kNone: they are not in there
-  int64_t bytes = 0;        // that the receiver expects, or the sender sends; of an answer: were read
+  int64_t bytes = 0;        // that the receiver expects, or the sender sends; of an answer: read
   // Where they lie in rows: of what length, how far apart, and how many bytes of the row at
   // `offset` come before them. A row of 0 bytes: they are one run.
   int64_t row_bytes = 0, pitch = 0, skipped = 0;

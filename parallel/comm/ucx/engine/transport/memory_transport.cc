@@ -1,7 +1,6 @@
 #include "parallel/comm/ucx/engine/transport/memory_transport.h"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "core/mutex.h"
+#include "core/os/fd.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -72,13 +72,13 @@ class MemoryNetwork::Member {
   std::vector<Transfer> transfers;
   std::map<int, int> slots_used;  // small messages under way, by sender
   Completions pending;
-  int event_fd = -1;
+  os::UniqueFd event_fd;
   bool armed = false;
   bool woken = false;
 
   void signal() {
-    if (event_fd < 0) return;
-    [[maybe_unused]] const int rc = eventfd_write(event_fd, 1);
+    if (!event_fd) return;
+    [[maybe_unused]] const int rc = eventfd_write(event_fd.get(), 1);
   }
   void on_event() {
     if (std::exchange(armed, false)) signal();
@@ -189,7 +189,7 @@ class MemoryNetwork::Impl {
     Member& me = *members_[self];
     open_event_fd(me);
     eventfd_t ignored;
-    while (eventfd_read(me.event_fd, &ignored) == 0) continue;
+    while (eventfd_read(me.event_fd.get(), &ignored) == 0) continue;
     if (std::exchange(me.woken, false)) return false;
     if (!me.pending.done.empty() || !me.pending.broken.empty()) return false;
     if (!deliverable(me).empty()) return false;
@@ -200,7 +200,7 @@ class MemoryNetwork::Impl {
   int event_fd(int self) MESHRUN_EXCLUDES(mu_) {
     const MutexLock lock(mu_);
     open_event_fd(*members_[self]);
-    return members_[self]->event_fd;
+    return members_[self]->event_fd.get();
   }
 
   void wake(int self) MESHRUN_EXCLUDES(mu_) {
@@ -236,8 +236,7 @@ class MemoryNetwork::Impl {
 
   void forget(int self) MESHRUN_EXCLUDES(mu_) {
     const MutexLock lock(mu_);
-    Member& me = *members_[self];
-    if (me.event_fd >= 0) ::close(std::exchange(me.event_fd, -1));
+    members_[self]->event_fd.reset();
   }
 
   void set_held(int self, bool held) MESHRUN_EXCLUDES(mu_) {
@@ -376,7 +375,8 @@ class MemoryNetwork::Impl {
 
   // Most simulated ranks never sleep.
   static void open_event_fd(Member& me) {
-    if (me.event_fd < 0) me.event_fd = eventfd(me.woken ? 1 : 0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (me.event_fd) return;
+    me.event_fd.reset(eventfd(me.woken ? 1 : 0, EFD_NONBLOCK | EFD_CLOEXEC));
   }
 
   const Options options_;

@@ -38,8 +38,9 @@ MessageStatus status_of(ucs_status_t status) {
 
 thread_local bool is_closing = false;
 
-// What UCX says of its own accord where nothing is wrong: messages that nobody took when a worker closes, and
-// memory of a process that has ended meanwhile. That a rank has ended is told by those who know how.
+// What UCX says of its own accord where nothing is wrong: messages that nobody took when a worker
+// closes, and memory of a process that has ended meanwhile. PeerWatch reports ended ranks, with the
+// reason.
 ucs_log_func_rc_t drop_harmless(const char*, unsigned, const char*, ucs_log_level_t level,
                                 const ucs_log_component_config_t*, const char* format, va_list) {
   const int error = errno;
@@ -53,7 +54,7 @@ ucs_log_func_rc_t drop_harmless(const char*, unsigned, const char*, ucs_log_leve
   return is_closing || is_gone || follows ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
 }
 
-// Who sets UCX_LOG_LEVEL wants all of it.
+// A user who sets UCX_LOG_LEVEL wants all messages.
 void quieten_ucx() {
   static std::once_flag once;
   std::call_once(once, [] {

@@ -31,8 +31,8 @@ struct Failure {
   std::string message;
   // Whom it is about, as ranks of the group.
   std::vector<int> ranks;
-  // True where no tensor was written: the group stays usable. False: later operations on the group fail
-  // at once with this failure in their message.
+  // True where no tensor was written: the group stays usable. False: later operations on the group
+  // fail at once with this failure in their message.
   bool group_survives = false;
 };
 
