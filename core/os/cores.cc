@@ -104,6 +104,8 @@ double UsableCores(const CpuQuota& quota) {
   return quota.cores > 0 ? std::min(cores, quota.cores) : cores;
 }
 
-uint32_t WholeCores() { return static_cast<uint32_t>(std::ceil(UsableCores(FindCpuQuota()))); }
+uint32_t WholeCores(const CpuQuota& quota) {
+  return static_cast<uint32_t>(std::ceil(UsableCores(quota)));
+}
 
 }  // namespace meshrun::os

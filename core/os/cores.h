@@ -27,7 +27,7 @@ int CoresOfAffinity();
 // The lesser of both.
 double UsableCores(const CpuQuota& quota);
 
-// Of this process, now, rounded up.
-uint32_t WholeCores();
+// That number rounded up; by default of this process, now.
+uint32_t WholeCores(const CpuQuota& quota = FindCpuQuota());
 
 }  // namespace meshrun::os

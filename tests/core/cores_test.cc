@@ -75,5 +75,10 @@ TEST_F(CoresTest, AffinityAndQuotaAreBothLimits) {
   EXPECT_EQ(UsableCores({.cores = 1e6}), CoresOfAffinity());
 }
 
+TEST_F(CoresTest, APartOfACoreIsAWholeOne) {
+  EXPECT_EQ(WholeCores({.cores = 0.25}), 1u);
+  EXPECT_EQ(WholeCores({}), static_cast<uint32_t>(CoresOfAffinity()));
+}
+
 }  // namespace
 }  // namespace meshrun::os
