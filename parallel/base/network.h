@@ -31,8 +31,8 @@ absl::StatusOr<std::string> probe(const std::string& host, int port,
 // the name at 127.0.1.1.
 absl::StatusOr<std::string> local_address_towards(const std::string& host);
 
-// The addresses of this machine's interfaces that run, without loopback and link-local ones, IPv4
-// first; at most 16.
+// The addresses of this machine's interfaces that run and lead out of it, without loopback and
+// link-local ones, IPv4 first; at most 16. See core/os/routes.h.
 std::vector<std::string> interface_addresses();
 
 }  // namespace meshrun
