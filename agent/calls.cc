@@ -22,6 +22,17 @@ constexpr std::chrono::seconds kAnswerTime(5);
 }  // namespace
 
 absl::Status Calls::Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop) {
+  {
+    MutexLock lock(mu_);
+    ++running_;
+  }
+  absl::Status status = Repeat(deadline, attempt, stop);
+  // Nothing of this object is touched after it: CancelAll may return.
+  Leave();
+  return status;
+}
+
+absl::Status Calls::Repeat(Deadline deadline, const Attempt& attempt, const std::stop_token& stop) {
   const Deadline began = Clock::now();
   Clock::duration pause = kFirstPause;
   while (true) {
@@ -36,9 +47,7 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt, const std::st
       return attempt(*context, remaining);
     }();
     Forget(&*context);
-    // The context holds the channel, so it ends before CancelAll may return.
     context.reset();
-    Leave();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return rpc::FromGrpc(status);
     const Deadline next = std::min(Clock::now() + pause, deadline);
     if (Clock::now() >= deadline) {
@@ -57,7 +66,6 @@ absl::Status Calls::Run(Deadline deadline, const Attempt& attempt, const std::st
 bool Calls::Enter(grpc::ClientContext* context) {
   MutexLock lock(mu_);
   if (cancelled_) return false;
-  ++running_;
   contexts_.insert(context);
   return true;
 }

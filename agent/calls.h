@@ -32,10 +32,13 @@ class Calls {
   absl::Status Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop = {})
       MESHRUN_EXCLUDES(mu_);
 
-  // Ends all calls, now and later, with CANCELLED, and waits until none is under way.
+  // Ends all calls, now and later, with CANCELLED, and waits until none is under way; calls in a pause
+  // between two attempts are.
   void CancelAll() MESHRUN_EXCLUDES(mu_);
 
  private:
+  absl::Status Repeat(Deadline deadline, const Attempt& attempt, const std::stop_token& stop)
+      MESHRUN_EXCLUDES(mu_);
   bool Enter(grpc::ClientContext* context) MESHRUN_EXCLUDES(mu_);
   void Forget(grpc::ClientContext* context) MESHRUN_EXCLUDES(mu_);
   void Leave() MESHRUN_EXCLUDES(mu_);

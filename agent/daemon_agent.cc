@@ -158,16 +158,18 @@ template <typename Request, typename Response>
 absl::Status DaemonAgent::WaitingCall(Method<Request, Response> method, Request request,
                                       Milliseconds timeout, Response* response,
                                       const std::stop_token& stop) {
-  const auto begin = std::chrono::steady_clock::now();
-  const absl::Status status = AsTimeout(calls_.Run(
+  auto counted = std::chrono::steady_clock::now();
+  return AsTimeout(calls_.Run(
       After(timeout),
       [&](grpc::ClientContext& context, std::chrono::nanoseconds remaining) {
         *request.mutable_timeout() = ToProtoDuration(remaining);
-        return ((*store_).*method)(&context, request, response);
+        const grpc::Status status = ((*store_).*method)(&context, request, response);
+        // Here, with the pause before: once the call is over this object may be gone.
+        const auto now = std::chrono::steady_clock::now();
+        AddWaited(now - std::exchange(counted, now));
+        return status;
       },
       stop));
-  AddWaited(std::chrono::steady_clock::now() - begin);
-  return status;
 }
 
 void DaemonAgent::Report(const Progress& progress) {

@@ -43,7 +43,9 @@ absl::Status CheckMeshAgainstNodes(const v1::JobSpec& spec) {
 }
 
 absl::Status CheckDuration(std::string_view field, const google::protobuf::Duration& duration) {
-  if (FromProto(duration) >= std::chrono::nanoseconds(0) && duration.seconds() < kLongestSeconds) {
+  // Seconds first: more of them than nanoseconds can number would overflow.
+  if (duration.seconds() > -kLongestSeconds && duration.seconds() < kLongestSeconds &&
+      FromProto(duration) >= std::chrono::nanoseconds(0)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
