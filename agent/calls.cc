@@ -87,9 +87,10 @@ bool Calls::Pause(Deadline until, const std::stop_token& stop) {
     changed_.NotifyAll();
   });
   MutexLock lock(mu_);
-  const auto is_over = [&] { return cancelled_ || stop.stop_requested(); };
-  while (!is_over() && Clock::now() < until) changed_.WaitUntil(mu_, until);
-  return !is_over();
+  while (!cancelled_ && !stop.stop_requested() && Clock::now() < until) {
+    changed_.WaitUntil(mu_, until);
+  }
+  return !cancelled_ && !stop.stop_requested();
 }
 
 void Calls::CancelAll() {

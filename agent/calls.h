@@ -32,8 +32,8 @@ class Calls {
   absl::Status Run(Deadline deadline, const Attempt& attempt, const std::stop_token& stop = {})
       MESHRUN_EXCLUDES(mu_);
 
-  // Ends all calls, now and later, with CANCELLED, and waits until none is under way; calls in a pause
-  // between two attempts are.
+  // Ends all calls, now and later, with CANCELLED, and waits until none is under way; a call in a
+  // pause between two attempts is.
   void CancelAll() MESHRUN_EXCLUDES(mu_);
 
  private:
