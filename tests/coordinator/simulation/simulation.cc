@@ -151,22 +151,23 @@ class Simulation {
     }
     for (const auto& [id, job] : machine->jobs().all()) {
       if (job.ended()) continue;
+      const v1::JobSpec& spec = job.view.spec();
       const auto fit =
           std::count_if(world_.hosts.begin(), world_.hosts.end(), [&](const auto& host) {
-            const uint32_t procs = job.view.spec().procs_per_node().count();
+            const uint32_t procs = spec.procs_per_node().count();
             const auto node = machine->nodes().all().find(host->node_id());
             const bool quarantined =
                 node != machine->nodes().all().end() && node->second.record.quarantined();
             return !quarantined && host->options().slots >= procs &&
-                   host->options().gpus >= procs * job.view.spec().gpus_per_proc();
+                   host->options().gpus >= procs * spec.gpus_per_proc();
           });
-      if (fit >= job.view.spec().min_nodes() && job.queued()) {
+      if (fit >= spec.min_nodes() && job.queued()) {
         world_.ledger.Fail(
             fmt::format("{} waits although nothing runs and {} nodes can take it: {}", id, fit,
                         machine->jobs().ReasonOf(job)));
       }
       for (const auto& client : clients_) {
-        if (client->name() == job.view.spec().name()) client->Cancel(/*now=*/false);
+        if (client->name() == spec.name()) client->Cancel(/*now=*/false);
       }
     }
   }
