@@ -53,16 +53,16 @@ bool HasDefaultRoute(const std::string& interface, const fs::path& routes) {
 }  // namespace
 
 bool LeadsNowhere(const std::string& name, const std::string& classes, const std::string& routes) {
-  if (HasDefaultRoute(name, routes)) return false;
   const fs::path net = fs::path(classes) / "net";
-  const bool has_way_out = std::ranges::any_of(
-      NamesIn(net / name / "brif"), [&](const std::string& port) { return IsWayOut(net / port); });
-  if (has_way_out) return false;
   std::error_code error;
-  return fs::exists(net / name / "bridge", error) ||
-         std::ranges::any_of(kInternalNames, [&](const char* pattern) {
-           return fnmatch(pattern, name.c_str(), 0) == 0;
-         });
+  const bool may_be_internal = fs::exists(net / name / "bridge", error) ||
+                               std::ranges::any_of(kInternalNames, [&](const char* pattern) {
+                                 return fnmatch(pattern, name.c_str(), 0) == 0;
+                               });
+  // The routes are read for few interfaces.
+  return may_be_internal && !HasDefaultRoute(name, routes) &&
+         std::ranges::none_of(NamesIn(net / name / "brif"),
+                              [&](const std::string& port) { return IsWayOut(net / port); });
 }
 
 std::vector<std::string> NamesIn(const std::string& directory) {

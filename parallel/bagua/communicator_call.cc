@@ -5,7 +5,6 @@
 
 #include "ATen/MemoryOverlap.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/view_as_real.h"
 #include "c10/core/Event.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
@@ -13,6 +12,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/carried.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::bagua::detail {
@@ -218,16 +218,12 @@ std::vector<at::Tensor> CommunicatorCall::blocks(const at::Tensor& flat) const {
 }
 
 at::Tensor CommunicatorCall::to_reduce(const at::Tensor& flat) const {
-  if (keeps_inputs()) return flat;
-  if (flat.is_complex()) return at::view_as_real(flat).view(-1);
-  return flat.scalar_type() == at::kShort ? flat.to(at::kInt) : flat;
+  return keeps_inputs() ? flat : summable(flat).view(-1);
 }
 
 at::Tensor CommunicatorCall::to_reduce_in(const at::Tensor& flat) {
   at::Tensor reduced = to_reduce(flat);
-  if (reduced.scalar_type() != flat.scalar_type() && !flat.is_complex()) {
-    to_copy_.emplace_back(flat, reduced);
-  }
+  if (!reduced.is_alias_of(flat)) to_copy_.emplace_back(flat, reduced);
   return reduced;
 }
 

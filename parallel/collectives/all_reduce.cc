@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/view_as_real.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "core/fingerprint.h"
 #include "fmt/format.h"
@@ -11,6 +10,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/carried.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -86,10 +86,9 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
   }
   at::Tensor wire = tensor.contiguous().resolve_conj().resolve_neg();
   if (call.use_fp32 && is_16_bit_float(wire.scalar_type())) wire = wire.to(at::kFloat);
-  // NCCL and Gloo have no int16. Sums in int32 have the same last 16 bits.
-  if (wire.scalar_type() == at::kShort) wire = wire.to(at::kInt);
+  std::vector<at::Tensor> tensors = {summable(wire)};
+  if (!tensors[0].is_alias_of(wire)) wire = tensors[0];
   if (!wire.is_same(tensor)) pending.wire_ = wire;
-  std::vector<at::Tensor> tensors = {wire.is_complex() ? at::view_as_real(wire) : wire};
   pending.work_ = group->allreduce(tensors, options_of(op, call));
   return pending;
 }

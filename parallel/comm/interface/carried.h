@@ -1,4 +1,5 @@
-// Tensors in a dtype that every c10d backend carries, for calls that only move them.
+// Tensors in a dtype that every c10d backend carries: `carried` for calls that only move them,
+// `summable` for sums.
 //
 // NCCL and Gloo know neither 16-bit integers nor unsigned ones of more than 8 bits, nor, in most
 // calls, complex numbers. A view of another dtype with elements of the same size has the same bits.
@@ -25,6 +26,14 @@ inline at::Tensor carried(const at::Tensor& tensor) {
     default:
       return tensor.is_complex() && !tensor.is_conj() ? at::view_as_real(tensor) : tensor;
   }
+}
+
+// Of a strided tensor without lazy conjugation: itself; of complex numbers a view of them as pairs;
+// of int16 a copy in int32, since sums in int32 have the same last 16 bits. The caller writes that
+// copy back.
+inline at::Tensor summable(const at::Tensor& tensor) {
+  if (tensor.is_complex()) return at::view_as_real(tensor);
+  return tensor.scalar_type() == at::kShort ? tensor.to(at::kInt) : tensor;
 }
 
 }  // namespace meshrun
