@@ -15,7 +15,8 @@ def rank_dies(site, report, how):
     cluster = Cluster(site, 3)
     in_process = how == "in process"
     flags = ["--nodes", 3, *RESTARTS] + ([] if in_process else ["--recovery", "respawn"])
-    job = cluster.submit_journal(flags, *(["--in-process"] if in_process else []))
+    # In lockstep, as a training is: else the killed rank may have been steps ahead of those that live.
+    job = cluster.submit_journal(flags, *(["--in-process", "--lockstep"] if in_process else []))
     cluster.wait_stepping(1, 3, 20, job)
     before = {rank: cluster.rank(rank, 1)["pid"] for rank in range(3)}
     at = now()
