@@ -61,7 +61,7 @@ def run_collectives(site, hosts, places, launch, more=None, sums_alone=False):
     """The rows of 16 MiB. Every rank checks its results itself, those of random numbers by an oracle that adds in the same order.
     For sums, rank order moves more bytes than must cross."""
     # Ranks that share cores only slow each other down with several threads.
-    more = {"MESHRUN_BACKEND": "ucx", "OMP_NUM_THREADS": 1, **({"MESHRUN_TEST_ROUNDS": 0} if skip_soak() else {}), **(more or {})}
+    more = {"MESHRUN_BACKEND": "ucx", "OMP_NUM_THREADS": 1, **({"MESHRUN_TEST_ROUNDS": 1} if skip_soak() else {}), **(more or {})}
     rows = run_ranks(site, hosts, places, launch, more, arguments=("".join(places), *(["sums"] if sums_alone else [])))
     what = f"{launch.__name__} on hosts {''.join(places)}, {more}"
     check(len(rows) == (1 if sums_alone else 6) and rows[-1]["name"] == "brackets", f"{what}: {len(rows)} rows")
