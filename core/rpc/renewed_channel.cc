@@ -4,10 +4,11 @@
 
 namespace meshrun::rpc {
 
-absl::StatusOr<std::shared_ptr<RenewedChannel>> RenewedChannel::Create(Make make, Run run) {
+absl::StatusOr<std::shared_ptr<RenewedChannel>> RenewedChannel::Create(Make make, Run run,
+                                                                       const Clock& clock) {
   MESHRUN_ASSIGN_OR_RETURN(auto channel, make());
   return std::shared_ptr<RenewedChannel>(
-      new RenewedChannel(std::move(make), std::move(run), std::move(channel)));
+      new RenewedChannel(std::move(make), std::move(run), clock, std::move(channel)));
 }
 
 std::shared_ptr<grpc::Channel> RenewedChannel::Get() const {
@@ -22,7 +23,7 @@ void RenewedChannel::OnEnd(const absl::Status& status) {
 void RenewedChannel::Replace() {
   {
     MutexLock lock(mu_);
-    const auto now = std::chrono::steady_clock::now();
+    const SteadyNanos now = clock_.SteadyNow();
     if (renewing_ || (last_ && now - *last_ < kLeastDistance)) return;
     renewing_ = true;
     last_ = now;

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/clock.h"
 #include "core/mutex.h"
 
 namespace meshrun::rpc {
@@ -29,8 +30,9 @@ class RenewedChannel : public std::enable_shared_from_this<RenewedChannel> {
   // Runs work that a file system may hold up. Called by OnEnd and Replace.
   using Run = std::function<void(std::function<void()>)>;
 
-  // The errors of `make`.
-  static absl::StatusOr<std::shared_ptr<RenewedChannel>> Create(Make make, Run run);
+  // The errors of `make`. `clock` outlives the channel.
+  static absl::StatusOr<std::shared_ptr<RenewedChannel>> Create(Make make, Run run,
+                                                                const Clock& clock = Clock::Real());
 
   std::shared_ptr<grpc::Channel> Get() const MESHRUN_EXCLUDES(mu_);
   // Tells how a call has ended. After UNAUTHENTICATED the following calls get a new connection.
@@ -41,16 +43,17 @@ class RenewedChannel : public std::enable_shared_from_this<RenewedChannel> {
   void Replace() MESHRUN_EXCLUDES(mu_);
 
  private:
-  RenewedChannel(Make make, Run run, std::shared_ptr<grpc::Channel> channel)
-      : make_(std::move(make)), run_(std::move(run)), channel_(std::move(channel)) {}
+  RenewedChannel(Make make, Run run, const Clock& clock, std::shared_ptr<grpc::Channel> channel)
+      : make_(std::move(make)), run_(std::move(run)), clock_(clock), channel_(std::move(channel)) {}
   void Renew() MESHRUN_EXCLUDES(mu_);
 
   const Make make_;
   const Run run_;
+  const Clock& clock_;
   mutable Mutex mu_;
   std::shared_ptr<grpc::Channel> channel_ MESHRUN_GUARDED_BY(mu_);
   bool renewing_ MESHRUN_GUARDED_BY(mu_) = false;
-  std::optional<std::chrono::steady_clock::time_point> last_ MESHRUN_GUARDED_BY(mu_);
+  std::optional<SteadyNanos> last_ MESHRUN_GUARDED_BY(mu_);
 };
 
 // The stub of the channel as it is now. Hold what Get returns until the call has begun.

@@ -45,6 +45,8 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   std::map<std::string, std::vector<std::string>> addresses;
   // What the next calls of the store get instead of an answer, after they were carried out.
   void FailNext(int calls) { failures_ = calls; }
+  // How many of them have not come yet.
+  int failures_left() { return failures_; }
   void StopGeneration(const std::string& reason) {
     std::lock_guard lock(mu_);
     stop_reason_ = reason;
@@ -341,6 +343,14 @@ class AgentTest : public ::testing::Test {
     agent_ = *std::move(agent);
     return *agent_;
   }
+  // A call whose attempts all fail until FailNext(0). It has made two of them.
+  std::future<absl::Status> FailsAgainAndAgain(std::function<absl::Status()> call) {
+    constexpr int kAll = 1 << 20;
+    daemon_.FailNext(kAll);
+    auto failing = std::async(std::launch::async, std::move(call));
+    EXPECT_TRUE(testing::Eventually([&] { return daemon_.failures_left() <= kAll - 2; }));
+    return failing;
+  }
 
   testing::TemporaryDirectory directory_;
   FakeDaemon daemon_;
@@ -463,6 +473,14 @@ TEST_F(AgentTest, DestroyingTheAgentCancelsCallsThatWait) {
   EXPECT_EQ(waiting.get().code(), absl::StatusCode::kCancelled);
 }
 
+TEST_F(AgentTest, DestroyingTheAgentCancelsACallThatIsTriedAgain) {
+  Agent& agent = Connect();
+  std::future<absl::Status> waiting =
+      FailsAgainAndAgain([&agent] { return agent.Get("k", kLong).status(); });
+  agent_.reset();
+  EXPECT_EQ(waiting.get().code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(AgentTest, ACallThatIsToldToStopEndsAtOnceAndAloneOfAll) {
   Agent& agent = Connect();
   std::stop_source stop;
@@ -474,16 +492,15 @@ TEST_F(AgentTest, ACallThatIsToldToStopEndsAtOnceAndAloneOfAll) {
   ASSERT_TRUE(testing::Eventually([&] { return daemon_.is_waited_for(); }));
   stop.request_stop();
   EXPECT_EQ(waits.get().code(), absl::StatusCode::kCancelled);
-  // One that begins later, and one that waits for its daemon to come back.
+  // One that begins later, and one that is tried again and again.
   EXPECT_EQ(multi_get("never").get().code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(agent.Set("there", "1").ok());
-  EndServer();
   stop = std::stop_source();
-  waits = multi_get("there");
-  std::this_thread::sleep_for(Milliseconds(50));
+  waits = FailsAgainAndAgain(
+      [&] { return agent.MultiGet({"there"}, kLong, stop.get_token()).status(); });
   stop.request_stop();
   EXPECT_EQ(waits.get().code(), absl::StatusCode::kCancelled);
-  Serve();
+  daemon_.FailNext(0);
   EXPECT_EQ(*agent.Get("there", kLong), "1");
 }
 

@@ -6,9 +6,10 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "core/clock.h"
 
 namespace meshrun::rpc {
 namespace {
@@ -20,7 +21,7 @@ class RenewedChannelTest : public ::testing::Test {
   void SetUp() override {
     auto made = RenewedChannel::Create(
         [this] { return Make(); },
-        [this](std::function<void()> work) { queued_.push_back(std::move(work)); });
+        [this](std::function<void()> work) { queued_.push_back(std::move(work)); }, clock_);
     ASSERT_TRUE(made.ok());
     channel_ = *std::move(made);
   }
@@ -35,10 +36,8 @@ class RenewedChannelTest : public ::testing::Test {
     for (const auto& each : work) each();
     return work.size();
   }
-  static void Pass() {
-    std::this_thread::sleep_for(RenewedChannel::kLeastDistance + std::chrono::milliseconds(50));
-  }
 
+  FakeClock clock_;
   std::vector<std::function<void()>> queued_;
   bool fails_ = false;
   int made_ = 0;
@@ -82,7 +81,10 @@ TEST_F(RenewedChannelTest, AnAttemptThatFailsIsFollowedByOthers) {
   fails_ = false;
   auto last = first;
   for (int i = 0; i < 2; ++i) {
-    Pass();
+    clock_.Advance(RenewedChannel::kLeastDistance - std::chrono::nanoseconds(1));
+    channel_->OnEnd(kRefused);
+    EXPECT_EQ(RunQueued(), 0u);
+    clock_.Advance(std::chrono::nanoseconds(1));
     channel_->OnEnd(kRefused);
     EXPECT_EQ(RunQueued(), 1u);
     EXPECT_NE(channel_->Get(), last);
