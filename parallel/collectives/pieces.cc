@@ -51,15 +51,6 @@ std::string equal_sizes(Role role, int64_t extent, int64_t dim, int world, Exten
 
 }  // namespace
 
-std::string to_words(at::IntArrayRef values) {
-  std::string text = "[";
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += number(values[i]);
-  }
-  return text + "]";
-}
-
 std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim) {
   if (ndim == 0) return "the tensor has no dimensions; at least one is needed to cut it along";
   if (dim < -ndim || dim >= ndim) {
@@ -75,26 +66,6 @@ std::string check_root(std::string_view name, int64_t root, int world) {
   if (root >= 0 && root < world) return {};
   return std::string(name) + " is " + number(root) + " in a group of " + number(world) +
          " ranks; 0 to " + number(world - 1) + " is expected";
-}
-
-std::string check_extents(std::string_view name, at::IntArrayRef sizes, int64_t extent, int world) {
-  if (sizes.size() != static_cast<size_t>(world)) {
-    return std::string(name) + " has " + std::to_string(sizes.size()) + " entries in a group of " +
-           number(world) + " ranks; one for each rank is expected";
-  }
-  int64_t total = 0;
-  for (size_t r = 0; r < sizes.size(); ++r) {
-    // The second: the sum would overflow.
-    if (sizes[r] < 0 || __builtin_add_overflow(total, sizes[r], &total)) {
-      return std::string(name) + "[" + std::to_string(r) + "] is " + number(sizes[r]) +
-             "; the extent of a piece is expected";
-    }
-  }
-  if (extent >= 0 && total != extent) {
-    return std::string(name) + " is " + to_words(sizes) + ", " + number(total) +
-           " together; the tensor has " + number(extent) + " along that dimension";
-  }
-  return {};
 }
 
 std::string check_piece(std::string_view name, at::IntArrayRef sizes, int rank, int64_t extent,

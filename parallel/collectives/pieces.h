@@ -12,6 +12,7 @@
 
 #include "c10/util/ArrayRef.h"
 #include "c10/util/SmallVector.h"
+#include "parallel/base/extents.h"
 #include "parallel/collectives/sizes.h"
 
 namespace meshrun {
@@ -39,15 +40,9 @@ Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, in
 std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim);
 // Whether `root` (argument `name`) is a rank of a group of `world`.
 std::string check_root(std::string_view name, int64_t root, int world);
-// One extent per rank, none negative, `extent` in all (-1: any). Every `sizes` argument is checked
-// here.
-std::string check_extents(std::string_view name, at::IntArrayRef sizes, int64_t extent, int world);
-
 // Whether sizes[rank] is the `extent` of this rank's piece along `dim`. There are as many sizes as
 // ranks.
 std::string check_piece(std::string_view name, at::IntArrayRef sizes, int rank, int64_t extent,
                         int64_t dim);
-
-std::string to_words(at::IntArrayRef values);  // [3, 4]
 
 }  // namespace meshrun

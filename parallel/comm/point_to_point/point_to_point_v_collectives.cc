@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/extents.h"
 #include "parallel/comm/interface/reduction_order.h"
 #include "parallel/comm/point_to_point/gather_route.h"
 #include "parallel/comm/point_to_point/point_to_point_work.h"
@@ -110,13 +111,9 @@ struct Check {
     if (problem.empty() && !holds) problem = text();
     return problem.empty();
   }
-  bool sizes(at::IntArrayRef sizes, int group_size) {
-    if (!problem.empty()) return false;
-    const bool negative = std::any_of(sizes.begin(), sizes.end(), [](int64_t s) { return s < 0; });
-    return require(sizes.size() == static_cast<size_t>(group_size) && !negative, [&] {
-      return fmt::format("the sizes are [{}] in a group of {} ranks", fmt::join(sizes, ", "),
-                         group_size);
-    });
+  bool sizes(at::IntArrayRef sizes, int group_size, const char* name = "sizes") {
+    if (problem.empty()) problem = check_extents(name, sizes, -1, group_size);
+    return problem.empty();
   }
   bool root(int root, int group_size) {
     return require(root >= 0 && root < group_size, [&] {
@@ -514,7 +511,8 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
   return as_work(OpType::ALLTOALL, [&] {
     Agreed agreed("all_to_all_v", compare_ != nullptr);
     Check check{std::move(call.problem)};
-    if (check.sizes(input_sizes, size_) && check.sizes(output_sizes, size_) &&
+    if (check.sizes(input_sizes, size_, "input_sizes") &&
+        check.sizes(output_sizes, size_, "output_sizes") &&
         check.extent(input, input_dim, sum(input_sizes), "input") &&
         check.extent(output, output_dim, sum(output_sizes), "output") &&
         check.same_kind(output, input) && check.require(input.dim() == output.dim(), [&] {

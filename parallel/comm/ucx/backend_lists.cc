@@ -1,9 +1,9 @@
 // Calls with a tensor for each rank, and all-to-all.
-#include <numeric>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
-#include "fmt/ranges.h"
+#include "parallel/base/extents.h"
 #include "parallel/comm/ucx/backend_call.h"
 
 namespace meshrun {
@@ -79,7 +79,8 @@ bool all_have(UcxBackend::Call& call, const Tensors& list, const at::Tensor& own
 
 // Extents of dim 0 by rank; empty, with a problem, where they are wrong.
 std::vector<int64_t> splits_of(UcxBackend::Call& call, const at::Tensor& tensor,
-                               const std::vector<int64_t>& splits, int size, const char* what) {
+                               const std::vector<int64_t>& splits, int size, const char* what,
+                               const char* argument) {
   const int64_t extent = tensor.dim() == 0 ? 1 : tensor.size(0);
   if (splits.empty()) {
     if (!call.require(extent % size == 0, [&] {
@@ -92,14 +93,8 @@ std::vector<int64_t> splits_of(UcxBackend::Call& call, const at::Tensor& tensor,
     }
     return std::vector<int64_t>(static_cast<size_t>(size), extent / size);
   }
-  const bool negative = std::any_of(splits.begin(), splits.end(), [](int64_t s) { return s < 0; });
-  const int64_t sum = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-  if (!call.require(splits.size() == static_cast<size_t>(size) && !negative && sum == extent, [&] {
-        return fmt::format("the {} sizes [{}] do not share out dim 0, {}, among {} ranks", what,
-                           fmt::join(splits, ", "), extent, size);
-      })) {
-    return {};
-  }
+  const std::string problem = check_extents(argument, splits, extent, size);
+  if (!call.require(problem.empty(), [&] { return problem; })) return {};
   return splits;
 }
 
@@ -245,8 +240,10 @@ UcxBackend::WorkPtr UcxBackend::alltoall_base(at::Tensor& output, at::Tensor& in
   Call call(OpType::ALLTOALL_BASE, OperationKind::kAllToAll, options.timeout, options.asyncOp);
   call.results = {output};
   if (call.takes(input, "the input") && call.takes_output(output, "the output")) {
-    const std::vector<int64_t> to = splits_of(call, input, input_splits, size_, "input");
-    const std::vector<int64_t> from = splits_of(call, output, output_splits, size_, "output");
+    const std::vector<int64_t> to =
+        splits_of(call, input, input_splits, size_, "input", "input_split_sizes");
+    const std::vector<int64_t> from =
+        splits_of(call, output, output_splits, size_, "output", "output_split_sizes");
     if (!call.is_wrong()) {
       call.shape = at::DimVector(input.sizes());
       const ConstStridedSpan sent = call.whole_to_read(input, Form::kContiguous);

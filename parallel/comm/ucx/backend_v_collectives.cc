@@ -1,10 +1,12 @@
 // Collectives on pieces of uneven size, along any dimension.
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/extents.h"
 #include "parallel/comm/ucx/backend_call.h"
 
 namespace meshrun {
@@ -33,11 +35,8 @@ bool has_extent(Call& call, const at::Tensor& tensor, int64_t dim, int64_t exten
 
 bool takes_sizes(Call& call, at::IntArrayRef sizes, int group_size, const char* name = "sizes") {
   if (call.is_wrong()) return false;
-  const bool negative = std::any_of(sizes.begin(), sizes.end(), [](int64_t s) { return s < 0; });
-  return call.require(sizes.size() == static_cast<size_t>(group_size) && !negative, [&] {
-    return fmt::format("{} are [{}] in a group of {} ranks", name, fmt::join(sizes, ", "),
-                       group_size);
-  });
+  const std::string problem = check_extents(name, sizes, -1, group_size);
+  return call.require(problem.empty(), [&] { return problem; });
 }
 
 // Of a slice of extent 1 along `dim`.
@@ -189,9 +188,9 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
                                              at::IntArrayRef input_sizes, int64_t input_dim,
                                              VCall given) {
   Call call = v_call(OpType::ALLTOALL, OperationKind::kAllToAllV, std::move(given));
-  if (!takes_sizes(call, input_sizes, size_, "the input's sizes") ||
-      !takes_sizes(call, output_sizes, size_, "the output's sizes") ||
-      !call.takes(input, "the input") || !call.takes_output(output, "the output") ||
+  if (!takes_sizes(call, input_sizes, size_, "input_sizes") ||
+      !takes_sizes(call, output_sizes, size_, "output_sizes") || !call.takes(input, "the input") ||
+      !call.takes_output(output, "the output") ||
       !has_extent(call, input, input_dim, sum(input_sizes), "the input") ||
       !has_extent(call, output, output_dim, sum(output_sizes), "the output") ||
       !call.require(input.dim() == output.dim(), [&] {

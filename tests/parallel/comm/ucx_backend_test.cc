@@ -199,7 +199,7 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
         std::vector<int64_t> even = {2, 2}, wrong = {2, 3};
         world.group->alltoall_base(output, input, even, is_odd ? wrong : even)->wait();
       },
-      "input sizes [2, 3] do not share out dim 0, 4");
+      "input_split_sizes is [2, 3], 5 together; the tensor has 4 along that dimension");
 
   EXPECT_THROW(world.group->send(fine, 9, 0)->wait(), CollectiveArgumentError);
   EXPECT_THROW(world.group->send(fine, 0, -1)->wait(), CollectiveArgumentError);
