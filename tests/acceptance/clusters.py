@@ -176,8 +176,8 @@ class Cluster:
     def lineage(self):
         """Commits in order; each must follow the one before it. Two writers would fork it."""
         commits = sorted(self.journal(what="commit"), key=lambda c: c["step"])
-        # Taken by a coordinator that died before it said so: the writer, of a generation that is over by then, is refused.
-        unanswered = {entry["step"] for entry in self.journal(what="refused")} & {commit["after"] for commit in commits}
+        # Taken, and the writer never learned it: the coordinator died before it said so, or the writer before it heard.
+        unanswered = {entry["step"] for entry in self.journal(what="committing")} - {commit["step"] for commit in commits}
         newest = -1
         for commit in commits:
             follows = commit["after"]

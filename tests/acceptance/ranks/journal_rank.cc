@@ -183,6 +183,8 @@ class Rank {
     committing_ = steps_;
     commit_ = std::async(std::launch::async, [this, expected = committed_, file] {
       const double begin = Now();
+      // A writer that is killed before the answer leaves this alone.
+      journal_.Write("committing", {{"step", committing_}});
       const absl::Status status =
           agent_->CommitCheckpoint(kName, committing_, std::string(32, 'd'), temporary_, expected);
       if (!status.ok()) {
