@@ -342,17 +342,19 @@ void Daemon::CheckContact() {
   const bool orphaned = silence >= options_.orphan_timeout;
   const bool fenced = silence >= KillAfter();
   const std::string reason = fmt::format("{} has lost its coordinator", options_.name);
-  if (orphaned && !std::exchange(orphaned_, true) && !generations_->AllEnded()) {
+  // The second: ranks may have started since, by a coordinator whose answers are late.
+  const bool begins = orphaned && !orphaned_ && !generations_->AllEnded();
+  const bool has_orphans = orphaned && generations_->MarkOrphaned();
+  if (begins || has_orphans) {
     log::Error("no coordinator for longer than --orphan-timeout: stopping the ranks");
-    generations_->MarkOrphaned();
     generations_->StopAll(kOrphanGrace, reason);
   }
-  if (fenced && !std::exchange(fenced_, true) && !generations_->AllEnded()) {
+  if (fenced && !generations_->AllEnded() && !std::exchange(fenced_, true)) {
     log::Error("no coordinator until the fence time: killing the ranks");
     generations_->KillAll(reason);
   }
   orphaned_ = orphaned;
-  fenced_ = fenced;
+  fenced_ = fenced_ && fenced;
   if (fenced) return;
   const auto next = (orphaned ? KillAfter() : options_.orphan_timeout) - silence;
   if (next < ping_interval_) contact_timer_ = loop_.After(next, [this] { CheckContact(); });

@@ -244,6 +244,20 @@ TEST_F(DaemonTest, WithoutACoordinatorRanksEndAfterTheOrphanTimeout) {
   EXPECT_TRUE(hello.hello().running(0).exits(0).orphaned());
 }
 
+// Its answers are late, its commands are not.
+TEST_F(DaemonTest, RanksThatStartAfterTheOrphanTimeoutEndAsOrphansToo) {
+  StartDaemon({"--orphan-timeout", "300ms"});
+  AwaitHello();
+  coordinator_->FallSilent();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
+  Prepare(PrepareFor("exec sleep 1000"));
+  Start();
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.signal(), SIGTERM);
+  EXPECT_TRUE(exit.teardown());
+  EXPECT_TRUE(exit.orphaned());
+}
+
 TEST_F(DaemonTest, RanksLiveThroughACoordinatorsRestart) {
   RunOnDaemon("echo $$ > pid; exec sleep 1000");
   const pid_t rank = AwaitPid(directory_ / "pid");

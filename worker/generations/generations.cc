@@ -255,8 +255,13 @@ void Generations::StopAll(std::optional<std::chrono::nanoseconds> grace,
   }
 }
 
-void Generations::MarkOrphaned() {
-  for (auto& [key, entry] : entries_) entry.generation->processes()->MarkOrphaned();
+bool Generations::MarkOrphaned() {
+  bool any = false;
+  for (auto& [key, entry] : entries_) {
+    if (!entry.generation->started() || entry.generation->ended()) continue;
+    if (entry.generation->processes()->MarkOrphaned()) any = true;
+  }
+  return any;
 }
 
 void Generations::KillAll(const std::string& reason) {

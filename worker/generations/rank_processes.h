@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,8 +66,8 @@ class RankProcesses {
   void KillNow();
   // Nothing was started, and nothing will be: the supervisor ends. No handler is called.
   void Discard();
-  // What ends by a stop from now on ends because there is no coordinator.
-  void MarkOrphaned() { orphaned_ = true; }
+  // What ends by a stop from now on ends because there is no coordinator. False: it was so before.
+  bool MarkOrphaned() { return !std::exchange(orphaned_, true); }
   // Renews the supervisor's lease.
   void Ping(const v1::SupervisorPing& ping);
 
