@@ -85,13 +85,13 @@ def main(description):
             print(f"{number} skip {title}: part of the soak run", flush=True)
             continue
         started = time.monotonic()
-        with contextlib.ExitStack() as cleanup:
-            try:
+        try:
+            with contextlib.ExitStack() as cleanup:
                 verdict, text = function(Site(cleanup))
-            except Short as error:
-                verdict, text = "short", str(error)
-            except Exception as error:  # an output that nobody foresaw must not end the list
-                verdict, text = "short", f"{type(error).__name__}: {error}"
+        except Short as error:
+            verdict, text = "short", str(error)
+        except Exception as error:  # an output that nobody foresaw, or a cleanup that fails, must not end the list
+            verdict, text = "short", f"{type(error).__name__}: {error}"
         if verdict == "slow":
             verdict = "short"
             counts["skip" if skip_soak() else "short"] += 1
@@ -224,10 +224,11 @@ class Site:
 
 
 def wait_until(condition, seconds, what):
-    """Polls a condition of other processes; returns how long it took."""
+    """Polls a condition of other processes; returns how long it took. what: a text, or a function that makes it at the end."""
     started = time.monotonic()
     while not condition():
-        check(time.monotonic() - started < seconds, f"not within {seconds:g} s: {what}")
+        if time.monotonic() - started >= seconds:
+            raise Short(f"not within {seconds:g} s: {what() if callable(what) else what}")
         time.sleep(0.01)
     return time.monotonic() - started
 

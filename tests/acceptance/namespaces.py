@@ -65,6 +65,9 @@ class Namespaces:
                                         delays[host]], stdout=subprocess.PIPE)
                 if link.stdout.readline() != "ready\n":
                     raise NotPermitted("/dev/net/tun cannot be used here")
+                # Frames wait there while the link's process has no core; what is lost is sent twice.
+                self._ip("-n", self.names[host], "link", "set", self.links[host], "txqueuelen", "20000")
+                self._ip("-n", self.switch, "link", "set", port, "txqueuelen", "20000")
             else:
                 self._ip("link", "add", self.links[host], "netns", self.names[host], "type", "veth", "peer", "name", port,
                          "netns", self.switch)

@@ -26,6 +26,8 @@ class Proxy:
         directory.mkdir(mode=0o700)
         self.address = f"unix:{directory}/s"
         self.delay, self.loss = {"up": 0.0, "down": 0.0}, 0.0
+        # Once this has come from the one who connects, nothing goes down any more.
+        self.hold_down_at = None
         self._held = set()
         self._chance = random.Random(name)
         self._ended = False
@@ -85,6 +87,8 @@ class Proxy:
                 data = source.recv(65536)
             except OSError:
                 data = b""
+            if direction == "up" and self.hold_down_at and self.hold_down_at in data:
+                self.hold("down")
             late = self.delay[direction]
             while self.loss and self._chance.random() < self.loss:
                 late += max(late, RETRANSMIT)

@@ -70,6 +70,7 @@ def cut_off(site, report, commits):
         report.say(f"no commits: the old rank ends {last - cut:.1f} s after the cut, the spare begins at {begun - cut:.1f} s, "
                    f"fence {fence - cut:.0f} s")
     # Once the new generation's survivors and replacements compute, no rank of an old one does, except the one cut off.
+    together = cluster.stepping(2, 2)
     for entry in cluster.journal(what="step", generation=1):
-        check(entry["pid"] == old["pid"] or entry["from"] < cluster.stepping(2, 2), f"{entry['process']} stepped in two generations")
+        check(entry["pid"] == old["pid"] or entry["from"] < together, f"{entry['process']} stepped in two generations")
     check(int(cluster.job(job)["generation"]) == 2, "the heal made another generation")

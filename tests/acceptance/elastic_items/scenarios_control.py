@@ -117,7 +117,7 @@ def coordinator_stopped(site, report):
 def repeated_submit(site, report):
     cluster = Cluster(site, 1)
     proxy = Proxy(site, "client", cluster.address)
-    proxy.delay["down"] = 1.0
+    proxy.hold_down_at = b"JobService/SubmitJob"
     client = site.start([meshrun(), "submit", "--coordinator", proxy.address, "-o", "json", "--", "true"], stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE)
 
@@ -125,8 +125,9 @@ def repeated_submit(site, report):
         return [job["jobId"] for job in json.loads(cluster.ask("ps", "--all", "-o", "json")).get("jobs", [])]
     wait_until(listed, 15, "the coordinator has the job")
     check(client.poll() is None, "the client had its answer already")
+    proxy.hold_down_at = None
     proxy.cut()
-    proxy.delay["down"] = 0.0
+    proxy.heal()
     out, err = client.communicate(timeout=40)
     check(client.returncode == 0, f"the client exited {client.returncode}: {err.strip()[-300:]}")
     check(listed() == [json.loads(out)["jobId"]], f"the client was told {out}; there are {listed()}")
@@ -187,7 +188,7 @@ def fill(place):
     with open(path, "wb", buffering=0) as file:
         try:
             while True:
-                file.write(bytes(4096))
+                file.write(bytes(1 << 20))
         except OSError:
             return path
 
@@ -237,7 +238,8 @@ def worker_disk_full(site, report):
 
 @scenario(20, "the disk of the checkpoints is full")
 def checkpoint_disk_full(site, report):
-    place, size = small_disk(site, "small", "8m"), 1 << 20
+    # It must not fill up before fill() does it: there is a checkpoint every 0.2 s.
+    place, size = small_disk(site, "small", "32m"), 1 << 20
     cluster = Cluster(site, 2)
     job = cluster.submit_journal(["--nodes", 2, *RESTARTS], "--commit-every", 10, "--checkpoints", place, "--checkpoint-bytes", size)
     cluster.wait_stepping(1, 2, 20, job)
@@ -258,7 +260,8 @@ def checkpoint_disk_full(site, report):
         # Ranks that go on from memory are not asked here: these were started anew.
         first = cluster.journal(what="step", generation=generation)[0]["step"]
         check(first == newest + 1, f"generation {generation} begins with step {first}, the newest checkpoint is of step {newest}")
-    kept = {path.name: path.stat().st_size for path in place.iterdir() if path != filling}
+    # Those with a suffix are being written.
+    kept = {path.name: path.stat().st_size for path in place.glob("step-*") if not path.suffix}
     check(kept.get(f"step-{newest}") == size and set(kept.values()) == {size}, f"what lies on the disk: {kept}")
     filling.unlink()
     again = lambda: [e for e in cluster.journal(what="commit") if e["step"] > newest]

@@ -35,7 +35,7 @@ def daemon_killed(site, report):
     job = cluster.submit_journal(["--nodes", 2, *RESTARTS])
     cluster.wait_stepping(1, 2, 20, job)
     cluster.kill_daemon("n2")
-    away = go_on(cluster, 2)
+    away = go_on(cluster, 1)
     cluster.add("n2")
     wait_until(lambda: cluster.node_states()["n2"]["state"] == "NODE_STATE_HEALTHY", 5, "n2 is healthy again")
     gap = go_on(cluster, LEASE + 1.5)
@@ -294,7 +294,7 @@ def evicted(site, report, notice, *words, within=10):
 
 @scenario(19, "SIGTERM of a worker: eviction with notice")
 def eviction(site, report):
-    evicted(site, report, "5s")
+    evicted(site, report, "10s")
 
 
 @scenario(19, "eviction with 30 s of notice, in the middle of a step of 4 s")

@@ -87,8 +87,15 @@ def run(site):
         return json.loads(call("describe", *at, *tls("operator"), job, "-o", "json"))["job"]
 
     def said_by(user):
-        lines = call("logs", *at, *tls(user), jobs[user]).splitlines()
-        return next(json.loads(line[line.index("{"):]) for line in lines if "{" in line)
+        """The rank writes it to a pipe, and its supervisor to the log, in its own time."""
+        said = []
+
+        def is_there():
+            lines = call("logs", *at, *tls(user), jobs[user]).splitlines()
+            said[:] = [json.loads(line[line.index("{"):]) for line in lines if line.endswith("}")]
+            return said
+        wait_until(is_there, 10, f"what the rank of {user} said is in its log")
+        return said[0]
 
     jobs = {"nobody": submit("nobody")}
     wait_until(lambda: (out / "nobody").exists(), 30, "the first rank runs")
