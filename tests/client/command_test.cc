@@ -606,10 +606,10 @@ TEST_F(CommandTest, CtrlCCancelsAndASecondOneKills) {
              "trap '' TERM; echo $$ > " + fifo + "; while true; do sleep 0.05; done"});
   const pid_t rank = ReadPid(fifo);
   const os::UniqueFd rank_end = OpenPid(rank);
+  EXPECT_FALSE(WaitReadable(rank_end.get(), std::chrono::milliseconds(0)));
   ::kill(run, SIGINT);
   ::kill(run, SIGINT);
   // The second may arrive while the first is pending; one more is a second one in any case.
-  EXPECT_FALSE(WaitReadable(rank_end.get(), std::chrono::milliseconds(0)));
   while (!WaitReadable(rank_end.get(), std::chrono::milliseconds(200))) ::kill(run, SIGINT);
   const Result result = Wait(run);
   EXPECT_EQ(result.code, 130);

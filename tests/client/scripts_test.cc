@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/client/command_fixture.h"
+#include "tests/worker/support/processes.h"
 
 namespace meshrun::client {
 namespace {
@@ -427,16 +428,12 @@ TEST_F(ScriptsTest, PsSaysWhereItStops) {
 }
 
 TEST_F(ScriptsTest, RunPassesUserSignalsOnAndReadsTorchrunsVariables) {
-  const std::string fifo = Fifo();
   const pid_t run = StartProgram({Meshrun(), "run", "--", "sh", "-c",
-                                  "trap 'echo rank $RANK got it; exit 0' USR1; echo $$ > " + fifo +
-                                      "; while :; do sleep 0.05; done"},
+                                  "trap 'echo rank $RANK got it; exit 0' USR1; echo $$ > " +
+                                      directory_ + "/ready.$RANK; while :; do sleep 0.05; done"},
                                  {{"PET_NPROC_PER_NODE", "2"}});
   // Both have their handlers.
-  for (int ready = 0; ready < 2;) {
-    std::ifstream in(fifo);
-    for (pid_t pid = 0; in >> pid;) ++ready;
-  }
+  for (const char* rank : {"0", "1"}) testing::AwaitPid(directory_ + "/ready." + rank);
   ::kill(run, SIGUSR1);
   const Result result = Wait(run);
   EXPECT_EQ(result.code, 0) << result.err;

@@ -60,11 +60,23 @@ class BarrierCallsTest : public ::testing::Test {
   }
   // `local`: ranks of the host. Returns the entry's id.
   uint64_t Enter(int rank, size_t local, seconds timeout = seconds(60)) {
+    uint64_t id = 0;
+    OnLoop([&] { id = EnterHere(rank, local, timeout); });
+    return id;
+  }
+  // On the loop's thread. The ranks of one turn of the loop are gathered, however busy the host is.
+  uint64_t EnterHere(int rank, size_t local, seconds timeout = seconds(60)) {
     const uint64_t id = calls_.NewId();
+    BarrierCalls::Entry entry = EntryOf(rank, local, timeout);
+    entry.done = [this, rank](const grpc::Status& status) { told_[rank] = status.error_code(); };
+    calls_.Enter(id, std::move(entry));
+    return id;
+  }
+  // Returns the last one's id.
+  uint64_t EnterTogether(const std::vector<int>& ranks, size_t local) {
+    uint64_t id = 0;
     OnLoop([&] {
-      BarrierCalls::Entry entry = EntryOf(rank, local, timeout);
-      entry.done = [this, rank](const grpc::Status& status) { told_[rank] = status.error_code(); };
-      calls_.Enter(id, std::move(entry));
+      for (const int rank : ranks) id = EnterHere(rank, local);
     });
     return id;
   }
@@ -100,7 +112,7 @@ class BarrierCallsTest : public ::testing::Test {
 };
 
 TEST_F(BarrierCallsTest, AllRanksOfAHostMakeOneCallAtOnce) {
-  for (const int rank : {4, 5, 6}) Enter(rank, 3);
+  EnterTogether({4, 5, 6}, 3);
   ASSERT_EQ(started(), 1u) << "the last rank does not wait";
   const Started call = Await(0);
   EXPECT_THAT(call.ranks(), ElementsAre(4, 5, 6));
@@ -112,14 +124,13 @@ TEST_F(BarrierCallsTest, AllRanksOfAHostMakeOneCallAtOnce) {
 }
 
 TEST_F(BarrierCallsTest, AnErrorIsToldToEachOfThem) {
-  for (const int rank : {0, 1}) Enter(rank, 2);
+  EnterTogether({0, 1}, 2);
   Answer(Await(0), grpc::Status(grpc::StatusCode::ABORTED, "rank 7 has exited"));
   EXPECT_THAT(told_, ElementsAre(Pair(0, grpc::ABORTED), Pair(1, grpc::ABORTED)));
 }
 
 TEST_F(BarrierCallsTest, TheCoordinatorHearsOfEarlyRanksWithoutTheLateOne) {
-  Enter(0, 3);
-  Enter(1, 3);
+  EnterTogether({0, 1}, 3);
   EXPECT_THAT(Await(0).ranks(), ElementsAre(0, 1));
   // The others of its host wait already.
   Enter(2, 3);
@@ -128,18 +139,19 @@ TEST_F(BarrierCallsTest, TheCoordinatorHearsOfEarlyRanksWithoutTheLateOne) {
 }
 
 TEST_F(BarrierCallsTest, ARankThatGoesAwayBeforeTheCallIsNotInIt) {
-  const uint64_t gone = Enter(0, 2);
-  Leave(gone);
+  uint64_t gone = 0;
+  OnLoop([&] {
+    gone = EnterHere(0, 2);
+    calls_.Leave(gone);
+  });
   EXPECT_THAT(told_, ElementsAre(Pair(0, grpc::CANCELLED)));
-  Enter(0, 2);
-  Enter(1, 2);
+  EnterTogether({0, 1}, 2);
   EXPECT_THAT(Await(0).ranks(), ElementsAre(0, 1));
   Leave(gone);
 }
 
 TEST_F(BarrierCallsTest, ARankThatGoesAwayLaterDoesNotTakeTheOthersWithIt) {
-  uint64_t gone = 0;
-  for (const int rank : {0, 1, 2}) gone = Enter(rank, 3);
+  const uint64_t gone = EnterTogether({0, 1, 2}, 3);
   Leave(gone);
   EXPECT_TRUE(told_.empty()) << "the coordinator counts it yet";
   Answer(Await(0), grpc::Status::CANCELLED);
@@ -154,7 +166,7 @@ TEST_F(BarrierCallsTest, ARankThatGoesAwayLaterDoesNotTakeTheOthersWithIt) {
 }
 
 TEST_F(BarrierCallsTest, RanksOfWhichSomeHavePassedEnterOneByOne) {
-  for (const int rank : {0, 1}) Enter(rank, 2);
+  EnterTogether({0, 1}, 2);
   const Started together = Await(0);
   together.response->set_one_by_one(true);
   Answer(together);
@@ -166,9 +178,11 @@ TEST_F(BarrierCallsTest, RanksOfWhichSomeHavePassedEnterOneByOne) {
 }
 
 TEST_F(BarrierCallsTest, RanksWithOtherTimeoutsDoNotShareACall) {
-  Enter(0, 3, seconds(60));
-  Enter(1, 3, seconds(5));
-  Enter(2, 3, seconds(58));
+  OnLoop([&] {
+    EnterHere(0, 3, seconds(60));
+    EnterHere(1, 3, seconds(5));
+    EnterHere(2, 3, seconds(58));
+  });
   const auto first = Await(0).ranks(), second = Await(1).ranks();
   EXPECT_THAT((std::vector<std::vector<int>>{first, second}),
               UnorderedElementsAre(ElementsAre(1), ElementsAre(0, 2)));

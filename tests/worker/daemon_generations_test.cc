@@ -415,7 +415,7 @@ TEST_F(DaemonGenerationsTest, ASupervisorKeepsTheFenceTimeOfADaemonThatStandsSti
   // No lease ends.
   coordinator_ = std::make_unique<FakeCoordinator>(FakeCoordinator::Options{
       .lease = kForever, .heartbeat = milliseconds(20), .address = CoordinatorAddress()});
-  StartDaemon({"--orphan-timeout", "100ms"});
+  StartDaemon({"--orphan-timeout", "2s"});
   AwaitHello();
   Prepare(PrepareFor("trap '' TERM; echo $$ > pid; while :; do sleep 1000; done"));
   Start();

@@ -37,7 +37,7 @@ class DaemonHangTest : public DaemonTest {
         std::filesystem::absolute("tests/worker/libhanging_files.so").string();
     environment_ = {
         {"LD_PRELOAD", library}, {"MESHRUN_HANG_BELOW", directory}, {"MESHRUN_HANG_WHILE", flag_}};
-    StartDaemon({"--file-timeout", "300ms"});
+    StartDaemon({"--file-timeout", "2s"});
     AwaitHello();
     ASSERT_TRUE(Prepare(PrepareFor("echo $$ > pid; exec sleep 1000")).ok());
     Start();
@@ -208,7 +208,7 @@ TEST_F(DaemonHangTest, ARankIsAnsweredWhenAnotherDaemonWouldKnowWhatItSaid) {
 }
 
 TEST_F(DaemonHangTest, ARankGoesOnWhereItsRecordHangsAndNoHeartbeatWaits) {
-  StartDaemonWithRank("300ms");
+  StartDaemonWithRank("2s");
   Hang();
   auto other = std::async(std::launch::async, [&] { return StandStill(); });
   EXPECT_EQ(Register(), grpc::StatusCode::OK);

@@ -249,6 +249,7 @@ TEST_F(DaemonTest, RanksThatStartAfterTheOrphanTimeoutEndAsOrphansToo) {
   StartDaemon({"--orphan-timeout", "300ms"});
   AwaitHello();
   coordinator_->FallSilent();
+  coordinator_->Forget();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
   Prepare(PrepareFor("exec sleep 1000"));
   Start();

@@ -150,7 +150,7 @@ TEST(SupervisorTest, StopTerminatesAndKillsAfterTheGrace) {
   supervisor.Start();
   AwaitPid(supervisor.Path("0.pid"));
   AwaitPid(supervisor.Path("1.pid"));
-  supervisor.Stop(milliseconds(300));
+  supervisor.Stop(std::chrono::seconds(2));
   const auto exits = supervisor.AwaitExits(2);
   EXPECT_EQ(exits[0].exit_code(), 7);
   EXPECT_EQ(exits[1].signal(), SIGKILL);
@@ -174,7 +174,8 @@ TEST(SupervisorTest, ASecondStopDoesNotLengthenTheGrace) {
 TEST(SupervisorTest, StopReachesTheProgramBehindAShell) {
   SupervisorHarness supervisor;
   supervisor.AddRank(
-      "sh -c 'trap \"echo got it > got; exit 0\" TERM; echo $$ > pid; sleep 1000 & wait'; exit 0");
+      "trap : TERM; sh -c 'trap \"echo got it > got; exit 0\" TERM; echo $$ > pid; "
+      "sleep 1000 & wait'; exit 0");
   supervisor.Spawn();
   supervisor.Connect();
   supervisor.Start();

@@ -173,6 +173,8 @@ const bool kGrowing = register_rank_function("growing", [] {
     if (!is_first || step != kFails || agent->assignment().rank != 0) return;
     agent->set("next", "3 0 1");
     agent->set("quiesce", "now");
+    // Else the last steps, which take no time, might be over before it hears.
+    while (!elastic.is_quiesce_wanted()) usleep(1000);
   });
   ASSERT_EQ(starts.size(), is_new ? 1u : 2u);
   EXPECT_GT(starts.back(), kFails);

@@ -107,7 +107,8 @@ TEST_F(LaunchedTest, FlightRecordsOfAJobThatRunsAreShown) {
   const auto is_there = [&] {
     const std::string out = meshrun(fmt::format("describe --flight-recorder {} -o json", id));
     records = json::parse(out, nullptr, /*allow_exceptions=*/false);
-    return out.find(R"("state":"checking")") != std::string::npos;
+    const json::json_pointer state("/0/groups/1/operations/0/state");
+    return records.contains(state) && records.at(state) == "checking";
   };
   for (int i = 0; i < 100 && !is_there(); ++i) continue;
   ASSERT_TRUE(records.is_array() && records.size() == 2) << job << records;
