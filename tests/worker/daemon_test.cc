@@ -250,8 +250,13 @@ TEST_F(DaemonTest, RanksThatStartAfterTheOrphanTimeoutEndAsOrphansToo) {
   AwaitHello();
   coordinator_->FallSilent();
   coordinator_->Forget();
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
+  const auto await_heartbeats = [&](int number) {
+    while (number-- > 0) ASSERT_TRUE(coordinator_->AwaitKind(Request::kHeartbeat));
+  };
+  await_heartbeats(5);
   Prepare(PrepareFor("exec sleep 1000"));
+  // What is prepared has no ranks yet.
+  await_heartbeats(12);
   Start();
   const v1::RankExit exit = AwaitRankExit();
   EXPECT_EQ(exit.signal(), SIGTERM);

@@ -1,0 +1,28 @@
+#include "parallel/base/extents.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace meshrun {
+namespace {
+
+TEST(ExtentsTest, TheFirstThingThatIsWrongIsNamed) {
+  const auto check = [](std::vector<int64_t> extents, int64_t extent) {
+    return check_extents("sizes", extents, extent, 2);
+  };
+  EXPECT_EQ(check({4, 0}, 4), "");
+  EXPECT_EQ(check({4, 3}, -1), "");
+  EXPECT_EQ(check({4}, 4),
+            "sizes has 1 entries in a group of 2 ranks; one for each rank is expected");
+  EXPECT_EQ(check({5, -1}, 4), "sizes[1] is -1; the extent of a piece is expected");
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(check({most, 1}, -1), "sizes[1] is 1; the extent of a piece is expected");
+  EXPECT_EQ(check({2, 1}, 4), "sizes is [2, 1], 3 together; the tensor has 4 along that dimension");
+  EXPECT_EQ(check({2, 3}, 4), "sizes is [2, 3], 5 together; the tensor has 4 along that dimension");
+}
+
+}  // namespace
+}  // namespace meshrun
