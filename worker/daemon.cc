@@ -342,8 +342,8 @@ void Daemon::CheckContact() {
   const bool orphaned = silence >= options_.orphan_timeout;
   const bool fenced = silence >= KillAfter();
   const std::string reason = fmt::format("{} has lost its coordinator", options_.name);
-  // The second: ranks may have started since, by a coordinator whose answers are late.
   const bool begins = orphaned && !orphaned_ && !generations_->AllEnded();
+  // A coordinator whose answers are late may start ranks after that.
   const bool has_orphans = orphaned && generations_->MarkOrphaned();
   if (begins || has_orphans) {
     log::Error("no coordinator for longer than --orphan-timeout: stopping the ranks");

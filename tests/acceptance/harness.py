@@ -224,11 +224,10 @@ class Site:
 
 
 def wait_until(condition, seconds, what):
-    """Polls a condition of other processes; returns how long it took. what: a text, or a function that makes it at the end."""
+    """Polls a condition of other processes; returns how long it took."""
     started = time.monotonic()
     while not condition():
-        if time.monotonic() - started >= seconds:
-            raise Short(f"not within {seconds:g} s: {what() if callable(what) else what}")
+        check(time.monotonic() - started < seconds, f"not within {seconds:g} s: {what}")
         time.sleep(0.01)
     return time.monotonic() - started
 

@@ -66,7 +66,8 @@ class RankProcesses {
   void KillNow();
   // Nothing was started, and nothing will be: the supervisor ends. No handler is called.
   void Discard();
-  // What ends by a stop from now on ends because there is no coordinator. False: it was so before.
+  // From now on a stop ends them because there is no coordinator. Returns false if they were marked
+  // before.
   bool MarkOrphaned() { return !std::exchange(orphaned_, true); }
   // Renews the supervisor's lease.
   void Ping(const v1::SupervisorPing& ping);
