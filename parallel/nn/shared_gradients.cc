@@ -25,7 +25,7 @@ struct SharedGradients::Contribution {
   Tensor parameter;  // undefined: gone
   Tensor added;      // undefined: nothing
   std::vector<int64_t> shape;
-  at::ScalarType type;
+  at::ScalarType type = at::ScalarType::Undefined;
   int64_t numel = 1;
 };
 
@@ -250,7 +250,9 @@ std::vector<SharedGradients::Contribution> SharedGradients::take() {
   std::vector<Contribution> contributions;
   for (Slot& slot : slots_) {
     if (slot.has_left) continue;
-    Contribution contribution{.parameter = slot.lock(), .shape = slot.shape, .type = slot.type};
+    Contribution contribution{.parameter = slot.lock(), .shape = slot.shape};
+    if (contribution.parameter.defined()) slot.type = contribution.parameter.scalar_type();
+    contribution.type = slot.type;
     for (const int64_t extent : slot.shape) contribution.numel *= extent;
     if (slot.is_set_aside && contribution.parameter.defined()) {
       Tensor& gradient = contribution.parameter.mutable_grad();

@@ -57,7 +57,7 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
     at::Tensor lock() const { return at::Tensor(parameter.lock()); }  // undefined: gone
 
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> parameter;
-    // As the ranks agreed, for when it is gone.
+    // For when it is gone: as the ranks agreed, and as last seen, since to() may change it.
     std::vector<int64_t> shape;
     at::ScalarType type;
     bool has_left = false;

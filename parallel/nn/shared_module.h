@@ -17,6 +17,9 @@
 // Parameters that the ranks of this group hold in pieces (sharded_parameters.h) are left out: each
 // rank has all of its piece's gradient.
 //
+// A marked module may be moved or converted with to(), on all ranks between the same two backward
+// passes. Gradients travel in the parameters' dtype at the end of each pass.
+//
 // float16 and bfloat16 gradients are added in float32. Sparse gradients become dense. With
 // create_graph the sums are constants. torch::autograd::grad() does not change gradients, so
 // nothing is summed. If a backward pass throws, the shared gradients are as they were before it.

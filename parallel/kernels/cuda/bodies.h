@@ -2,12 +2,13 @@
 // so that the host can run every thread of a launch (tests/parallel/kernels/cuda_bodies_test).
 //
 // A body has `count` threads; load() reads and computes, store() writes. They are apart so that a
-// thread can load several before it stores the first. Strides are in vectors, extents in vectors
-// where they are of elements next to each other.
+// thread can load several before it stores the first. Strides are in elements.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "parallel/kernels/cuda/chunks.h"
 #include "parallel/kernels/cuda/indexing.h"
 
 namespace meshrun::cuda {
@@ -24,30 +25,40 @@ struct Slices {
 };
 
 // output[outer, i, :] = input[outer, index[i], :]
-template <typename In, typename Out, int N, typename IndexType>
+template <typename In, typename Out, int N, bool kAligned, typename IndexType>
 struct GatherRowsBody {
   using Index = IndexType;
-  using Value = Vector<Out, N>;
+  using Value = Access<Out, N>;
 
-  Slices<Vector<Out, N>> output;
-  Slices<const Vector<In, N>> input;
+  Slices<Out> output;
+  Slices<const In> input;
   const int64_t* index;
-  Divider<Index> slice;  // by the vectors of a slice
+  int64_t inner;
+  Divider<Index> slice;  // by the chunks of a slice
   Divider<Index> outer;  // by the number of slices
   Index count;
 
   MESHRUN_HOST_DEVICE Value load(Index thread) const {
-    const auto [row, vector] = slice.divide(thread);
+    const auto [row, chunk] = slice.divide(thread);
     const auto [o, i] = outer.divide(row);
-    const Vector<In, N> loaded = input.at(o, index[i])[vector];
-    Value value;
-    for (int e = 0; e < N; ++e) value.element[e] = static_cast<Out>(loaded.element[e]);
-    return value;
+    const Chunk<N> place = chunk_at<N, kAligned>(output.at(o, i), inner, chunk);
+    if (place.first >= place.last) return {};
+    const auto loaded = read_chunk<N, kAligned>(input.at(o, index[i]), inner, place.begin);
+    if constexpr (std::is_same_v<In, Out>) {
+      return loaded;
+    } else {
+      const auto elements = __builtin_bit_cast(Vector<In, N>, loaded);
+      Vector<Out, N> converted;
+      MESHRUN_UNROLL
+      for (int e = 0; e < N; ++e) converted.element[e] = static_cast<Out>(elements.element[e]);
+      return __builtin_bit_cast(Value, converted);
+    }
   }
   MESHRUN_HOST_DEVICE void store(Index thread, const Value& value) const {
-    const auto [row, vector] = slice.divide(thread);
+    const auto [row, chunk] = slice.divide(thread);
     const auto [o, i] = outer.divide(row);
-    output.at(o, i)[vector] = value;
+    Out* const written = output.at(o, i);
+    write_chunk<N, kAligned>(written, chunk_at<N, kAligned>(written, inner, chunk), value);
   }
 };
 
@@ -103,106 +114,89 @@ MESHRUN_HOST_DEVICE Vector<T, N> sum_of(int64_t number, const At& at) {
   return sum.rounded();
 }
 
-// output[outer, r, :] = the slices positions[offsets[r]], ... positions[offsets[r + 1] - 1], of
-// `first` and, from position `first_extent` on, of `second`.
-template <typename T, typename Sum, int N, typename IndexType>
-struct SegmentedSumBody {
-  using Index = IndexType;
-  using Value = Vector<T, N>;
-
-  Slices<Vector<T, N>> output;
-  Slices<const Vector<T, N>> first;
-  Slices<const Vector<T, N>> second;
-  int64_t first_extent;
-  const int64_t* offsets;
-  const int64_t* positions;
-  Divider<Index> slice;  // by the vectors of a slice
-  Divider<Index> outer;  // by the number of segments
-  Index count;
-
-  MESHRUN_HOST_DEVICE Value load(Index thread) const {
-    const auto [row, vector] = slice.divide(thread);
-    const auto [o, segment] = outer.divide(row);
-    const int64_t begin = offsets[segment];
-    const auto at = [&, o = o, vector = vector](int64_t i) -> Vector<T, N> {
-      const int64_t position = positions[begin + i];
-      return position < first_extent ? first.at(o, position)[vector]
-                                     : second.at(o, position - first_extent)[vector];
-    };
-    return sum_of<T, Sum, N>(offsets[segment + 1] - begin, at);
-  }
-  MESHRUN_HOST_DEVICE void store(Index thread, const Value& value) const {
-    const auto [row, vector] = slice.divide(thread);
-    const auto [o, segment] = outer.divide(row);
-    output.at(o, segment)[vector] = value;
-  }
-};
-
 // output[:] = parts[0, :] + parts[1, :] + ...
 template <typename T, typename Sum, int N, typename IndexType>
 struct SumInOrderBody {
   using Index = IndexType;
-  using Value = Vector<T, N>;
+  using Value = Access<T, N>;
 
-  Vector<T, N>* output;
-  const Vector<T, N>* parts;
+  Access<T, N>* output;
+  const Access<T, N>* parts;
   int64_t pitch;
   int64_t number;
   Index count;
 
   MESHRUN_HOST_DEVICE Value load(Index thread) const {
-    return sum_of<T, Sum, N>(
-        number, [&](int64_t part) -> Vector<T, N> { return parts[part * pitch + thread]; });
+    const auto part = [&](int64_t i) {
+      return __builtin_bit_cast(Vector<T, N>, parts[i * pitch + thread]);
+    };
+    return __builtin_bit_cast(Value, sum_of<T, Sum, N>(number, part));
   }
-  MESHRUN_HOST_DEVICE void store(Index thread, const Value& value) const { output[thread] = value; }
+  MESHRUN_HOST_DEVICE void store(Index thread, const Value& value) const {
+    cuda::store(output + thread, value);
+  }
 };
 
-// One slice along the dim and its place in the buffer, in vectors.
-struct VectorPiece {
+// One slice along the dim and its place in the buffer, in elements.
+struct PlacedPiece {
   int64_t begin;   // within a row of the tensor
   int64_t offset;  // in the buffer
-  int64_t vectors;
-  Divider<uint64_t> wide_row;  // by the vectors that a row of the slice has
-  Divider<uint32_t> row;
+  int64_t row;     // of the slice
+  int64_t chunks;  // of all rows
+  Divider<uint64_t> wide_row;  // by the chunks that a row of the slice has
+  Divider<uint32_t> narrow_row;
 };
 
 // As many as fit into a kernel's parameters with room to spare.
 constexpr int kPiecesAtOnce = 32;
 
 // Between a tensor of `outer` rows and the packed slices: all threads of block row y move piece y.
-template <typename Unit, typename IndexType, bool kPacks>
+template <typename Unit, int N, bool kAligned, typename IndexType, bool kPacks>
 struct PermuteBody {
   using Index = IndexType;
-  using Value = Unit;
+  using Value = Access<Unit, N>;
 
   Unit* packed;
   Unit* tensor;
   int64_t row_stride;  // of the tensor
-  VectorPiece pieces[kPiecesAtOnce];
+  PlacedPiece pieces[kPiecesAtOnce];
+
+  struct Rows {
+    Unit* in_buffer;
+    Unit* in_tensor;
+    int64_t chunk;
+
+    MESHRUN_HOST_DEVICE const Unit* read() const { return kPacks ? in_tensor : in_buffer; }
+    MESHRUN_HOST_DEVICE Unit* written() const { return kPacks ? in_buffer : in_tensor; }
+  };
 
   MESHRUN_HOST_DEVICE Index count(int piece) const {
-    return static_cast<Index>(pieces[piece].vectors);
+    return static_cast<Index>(pieces[piece].chunks);
   }
-  MESHRUN_HOST_DEVICE Unit* in_buffer(int piece, Index thread) const {
-    return packed + pieces[piece].offset + thread;
-  }
-  MESHRUN_HOST_DEVICE Unit* in_tensor(int piece, Index thread) const {
-    const VectorPiece& p = pieces[piece];
-    int64_t row, column;
+  MESHRUN_HOST_DEVICE Rows at(int piece, Index thread) const {
+    const PlacedPiece& p = pieces[piece];
+    int64_t row, chunk;
     if constexpr (sizeof(Index) == sizeof(uint32_t)) {
-      const auto [quotient, remainder] = p.row.divide(thread);
-      row = quotient, column = remainder;
+      const auto [quotient, remainder] = p.narrow_row.divide(thread);
+      row = quotient, chunk = remainder;
     } else {
       const auto [quotient, remainder] = p.wide_row.divide(thread);
-      row = static_cast<int64_t>(quotient), column = static_cast<int64_t>(remainder);
+      row = static_cast<int64_t>(quotient), chunk = static_cast<int64_t>(remainder);
     }
-    return tensor + row * row_stride + p.begin + column;
+    return {packed + p.offset + row * p.row, tensor + row * row_stride + p.begin, chunk};
   }
   MESHRUN_HOST_DEVICE Value load(int piece, Index thread) const {
-    return kPacks ? *in_tensor(piece, thread) : *in_buffer(piece, thread);
+    const Rows rows = at(piece, thread);
+    const int64_t row = pieces[piece].row;
+    const Chunk<N> place = chunk_at<N, kAligned>(rows.written(), row, rows.chunk);
+    if (place.first >= place.last) return {};
+    return read_chunk<N, kAligned>(rows.read(), row, place.begin);
   }
   MESHRUN_HOST_DEVICE void store(int piece, Index thread, const Value& value) const {
-    *(kPacks ? in_buffer(piece, thread) : in_tensor(piece, thread)) = value;
+    const Rows rows = at(piece, thread);
+    write_chunk<N, kAligned>(
+        rows.written(),
+        chunk_at<N, kAligned>(rows.written(), pieces[piece].row, rows.chunk), value);
   }
 };
 

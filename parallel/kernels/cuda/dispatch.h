@@ -1,7 +1,8 @@
 // From a call to a kernel: the width of its accesses, the types, the index arithmetic.
 //
 // `Launch` runs a body: launch(body) all its threads, launch.pieces(body, number) those of all
-// pieces. CUDA's is in the .cu files; the host's, a loop, in the test.
+// pieces, launch.segments(body) its blocks. CUDA's is in the .cu files; the host's, loops, in the
+// test.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "c10/util/complex.h"
 #include "parallel/kernels/cuda/bodies.h"
 #include "parallel/kernels/cuda/calls.h"
+#include "parallel/kernels/cuda/segments.h"
 
 namespace meshrun::cuda {
 
@@ -36,61 +38,89 @@ inline int64_t widest_access(const Strided& strided, int64_t element_size) {
 // What fits into 31 bits is divided by multiplication.
 inline bool is_small(int64_t count) { return count < int64_t{1} << 31; }
 
-template <typename V>
-Slices<V> slices_of(const Strided& strided, int64_t elements_of_v) {
-  return {static_cast<V*>(strided.data), strided.outer_stride / elements_of_v,
-          strided.slice_stride / elements_of_v};
+template <typename T>
+Slices<T> slices_of(const Strided& strided) {
+  return {static_cast<T*>(strided.data), strided.outer_stride, strided.slice_stride};
+}
+
+// Below so many full accesses a row is moved element by element.
+constexpr int64_t kFewAccesses = 2;
+
+// run.operator()<N, kAligned>() for rows of `inner` elements, of at most kFull in an access, that
+// begin at multiples of `access` elements and have such a multiple.
+template <int kFull, typename Run>
+void with_chunks(int64_t access, int64_t inner, const Run& run) {
+  if constexpr (kFull > 1) {
+    if (access >= kFull) return run.template operator()<kFull, true>();
+    if (inner >= kFewAccesses * kFull) return run.template operator()<kFull, false>();
+  }
+  run.template operator()<1, true>();
 }
 
 struct alignas(16) Bytes16 {
   uint32_t part[4];
 };
 
+// run.operator()<Unit>() for the unit of `bytes` bytes.
+template <typename Run>
+void with_unit(int64_t bytes, const Run& run) {
+  switch (bytes) {
+    case 16:
+      return run.template operator()<Bytes16>();
+    case 8:
+      return run.template operator()<uint64_t>();
+    case 4:
+      return run.template operator()<uint32_t>();
+    case 2:
+      return run.template operator()<uint16_t>();
+    default:
+      return run.template operator()<uint8_t>();
+  }
+}
+
 // ---- gather of rows
 
-template <typename In, typename Out, int N, typename Index, typename Launch>
-void gather_with(const GatherRows& call, int64_t elements_of_in, int64_t elements_of_out,
-                 int64_t vectors, const Launch& launch) {
-  GatherRowsBody<In, Out, N, Index> body;
-  body.output = slices_of<Vector<Out, N>>(call.output, elements_of_out);
-  body.input = slices_of<const Vector<In, N>>(call.input, elements_of_in);
+template <typename In, typename Out, int N, bool kAligned, typename Index, typename Launch>
+void gather_with(const GatherRows& call, const Launch& launch) {
+  const int64_t chunks = chunks_of<N, kAligned>(call.inner);
+  GatherRowsBody<In, Out, N, kAligned, Index> body;
+  body.output = slices_of<Out>(call.output);
+  body.input = slices_of<const In>(call.input);
   body.index = call.index;
-  body.slice = Divider<Index>(static_cast<Index>(vectors));
+  body.inner = call.inner;
+  body.slice = Divider<Index>(static_cast<Index>(chunks));
   body.outer = Divider<Index>(static_cast<Index>(call.slices));
-  body.count = static_cast<Index>(call.outer * call.slices * vectors);
+  body.count = static_cast<Index>(call.outer * call.slices * chunks);
   launch(body);
 }
 
-template <typename In, typename Out, int N, typename Launch>
-void gather_converted(const GatherRows& call, const Launch& launch) {
-  const int64_t vectors = call.inner / N;
-  if (is_small(call.outer * call.slices * vectors)) {
-    gather_with<In, Out, N, uint32_t>(call, N, N, vectors, launch);
-  } else {
-    gather_with<In, Out, N, uint64_t>(call, N, N, vectors, launch);
-  }
+// In and Out of `call`, at least aligned to elements.
+template <typename In, typename Out, typename Launch>
+void gather_with(const GatherRows& call, const Launch& launch) {
+  constexpr int kFull = 16 / static_cast<int>(std::max(sizeof(In), sizeof(Out)));
+  const int64_t access = std::min({widest_access(call.input, sizeof(In)) / int64_t{sizeof(In)},
+                                   widest_access(call.output, sizeof(Out)) / int64_t{sizeof(Out)},
+                                   widest_access({call.inner})});
+  with_chunks<kFull>(access, call.inner, [&]<int N, bool kAligned>() {
+    if (is_small(call.outer * call.slices * chunks_of<N, kAligned>(call.inner))) {
+      gather_with<In, Out, N, kAligned, uint32_t>(call, launch);
+    } else {
+      gather_with<In, Out, N, kAligned, uint64_t>(call, launch);
+    }
+  });
 }
 
 // False: not between two dtypes.
 template <typename In, typename Out, typename Launch>
 bool gather_converted(const GatherRows& call, const Launch& launch) {
   if constexpr (!std::is_same_v<In, Out>) {
-    constexpr int kFull = 16 / static_cast<int>(std::max(sizeof(In), sizeof(Out)));
-    const bool is_wide =
-        call.inner % kFull == 0 &&
-        widest_access(call.input, sizeof(In)) >= kFull * static_cast<int64_t>(sizeof(In)) &&
-        widest_access(call.output, sizeof(Out)) >= kFull * static_cast<int64_t>(sizeof(Out));
-    if (is_wide) {
-      gather_converted<In, Out, kFull>(call, launch);
-    } else {
-      gather_converted<In, Out, 1>(call, launch);
-    }
+    gather_with<In, Out>(call, launch);
     return true;
   }
   return false;
 }
 
-// `width` bytes at a time, whatever the dtype.
+// In units of some bytes, whatever the dtype.
 template <typename Unit, typename Launch>
 void gather_copied(const GatherRows& call, int64_t element_size, const Launch& launch) {
   // Units may be wider or narrower than elements.
@@ -101,7 +131,7 @@ void gather_copied(const GatherRows& call, int64_t element_size, const Launch& l
     strided->slice_stride = strided->slice_stride * element_size / kWidth;
   }
   units.inner = call.inner * element_size / kWidth;
-  gather_converted<Unit, Unit, 1>(units, launch);
+  gather_with<Unit, Unit>(units, launch);
 }
 
 template <typename Launch>
@@ -110,23 +140,9 @@ bool dispatch(const GatherRows& call, const Launch& launch) {
   if (call.outer * call.slices * call.inner == 0) return true;
   if (call.input_type == call.output_type) {
     const auto size = static_cast<int64_t>(c10::elementSize(call.input_type));
-    switch (std::min({widest_access(call.input, size), widest_access(call.output, size),
-                      widest_access({call.inner * size})})) {
-      case 16:
-        gather_copied<Bytes16>(call, size, launch);
-        break;
-      case 8:
-        gather_copied<uint64_t>(call, size, launch);
-        break;
-      case 4:
-        gather_copied<uint32_t>(call, size, launch);
-        break;
-      case 2:
-        gather_copied<uint16_t>(call, size, launch);
-        break;
-      default:
-        gather_copied<uint8_t>(call, size, launch);
-    }
+    with_unit(std::min({widest_access(call.input, size), widest_access(call.output, size),
+                        widest_access({call.inner * size})}),
+              [&]<typename Unit>() { gather_copied<Unit>(call, size, launch); });
     return true;
   }
   const auto to = [&]<typename In>() {
@@ -195,29 +211,43 @@ bool with_types_of_sum(c10::ScalarType type, bool use_fp32, const Add& add) {
   }
 }
 
-template <typename T, typename Sum, int N, typename Index, typename Launch>
+inline int64_t rounded_up(int64_t dividend, int64_t divisor) {
+  return (dividend + divisor - 1) / divisor;
+}
+
+// Blocks that keep a device busy; with fewer chunks a block makes fewer of them.
+constexpr int64_t kManyBlocks = 1024;
+
+template <typename T, typename Sum, int N, bool kAligned, typename Launch>
 void segmented_sum_with(const SegmentedSum& call, const Launch& launch) {
-  const int64_t vectors = call.inner / N;
-  SegmentedSumBody<T, Sum, N, Index> body;
-  body.output = slices_of<Vector<T, N>>(call.output, N);
-  body.first = slices_of<const Vector<T, N>>(call.first, N);
-  body.second = slices_of<const Vector<T, N>>(call.second, N);
+  SegmentedSumBody<T, Sum, N, kAligned> body;
+  body.output = slices_of<T>(call.output);
+  body.first = slices_of<const T>(call.first);
+  body.second = slices_of<const T>(call.second);
   body.first_extent = call.first_extent;
   body.offsets = call.offsets;
   body.positions = call.positions;
-  body.slice = Divider<Index>(static_cast<Index>(vectors));
-  body.outer = Divider<Index>(static_cast<Index>(call.segments));
-  body.count = static_cast<Index>(call.outer * call.segments * vectors);
-  launch(body);
-}
-
-template <typename T, typename Sum, int N, typename Launch>
-void segmented_sum_with(const SegmentedSum& call, const Launch& launch) {
-  if (is_small(call.outer * call.segments * (call.inner / N))) {
-    segmented_sum_with<T, Sum, N, uint32_t>(call, launch);
-  } else {
-    segmented_sum_with<T, Sum, N, uint64_t>(call, launch);
-  }
+  body.segments = call.segments;
+  body.inner = call.inner;
+  const int64_t chunks = chunks_of<N, kAligned>(call.inner);
+  const int64_t lane_groups = rounded_up(chunks, kMostLanes);
+  body.lanes = static_cast<int>(rounded_up(chunks, lane_groups));
+  // A row that is cut into groups needs the accesses beside a group's own, to be shifted.
+  const bool has_neighbours = !kAligned && lane_groups > 1;
+  body.lead = has_neighbours ? 1 : 0;
+  body.slot = body.lanes + (has_neighbours ? 2 : 0);
+  body.rows = kBlock * kReadsOfThread / body.slot;
+  const int64_t chunks_of_block =
+      std::clamp<int64_t>(call.outer * call.segments * chunks / kManyBlocks, kBlock,
+                          int64_t{kBlock} * kChunksOfThread);
+  body.segments_of_block = static_cast<int>(chunks_of_block / body.lanes);
+  const int64_t segment_groups = rounded_up(call.segments, body.segments_of_block);
+  body.by_lane = Divider<uint32_t>(static_cast<uint32_t>(body.lanes));
+  body.by_slot = Divider<uint32_t>(static_cast<uint32_t>(body.slot));
+  body.by_lane_group = Divider<uint64_t>(static_cast<uint64_t>(lane_groups));
+  body.by_segment_group = Divider<uint64_t>(static_cast<uint64_t>(segment_groups));
+  body.blocks = static_cast<uint64_t>(call.outer * segment_groups * lane_groups);
+  launch.segments(body);
 }
 
 template <typename Launch>
@@ -225,15 +255,12 @@ bool dispatch(const SegmentedSum& call, const Launch& launch) {
   return with_types_of_sum(call.type, call.use_fp32, [&]<typename T, typename Sum>() {
     if (call.outer * call.segments * call.inner == 0) return true;
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-    constexpr int kFull = 16 / static_cast<int>(kSize);
     const int64_t access =
         std::min({widest_access(call.output, kSize), widest_access(call.first, kSize),
                   widest_access(call.second, kSize), widest_access({call.inner * kSize})});
-    if (access == 16) {
-      segmented_sum_with<T, Sum, kFull>(call, launch);
-    } else {
-      segmented_sum_with<T, Sum, 1>(call, launch);
-    }
+    with_chunks<16 / static_cast<int>(kSize)>(
+        access / kSize, call.inner,
+        [&]<int N, bool kAligned>() { segmented_sum_with<T, Sum, N, kAligned>(call, launch); });
     return true;
   });
 }
@@ -241,8 +268,8 @@ bool dispatch(const SegmentedSum& call, const Launch& launch) {
 template <typename T, typename Sum, int N, typename Index, typename Launch>
 void sum_in_order_with(const SumInOrder& call, const Launch& launch) {
   SumInOrderBody<T, Sum, N, Index> body;
-  body.output = static_cast<Vector<T, N>*>(call.output);
-  body.parts = static_cast<const Vector<T, N>*>(call.parts);
+  body.output = static_cast<Access<T, N>*>(call.output);
+  body.parts = static_cast<const Access<T, N>*>(call.parts);
   body.pitch = call.pitch / N;
   body.number = call.number;
   body.count = static_cast<Index>(call.elements / N);
@@ -277,23 +304,24 @@ bool dispatch(const SumInOrder& call, const Launch& launch) {
 
 // ---- slices of a dim to and from a buffer
 
-template <typename Unit, bool kPacks, typename Launch>
+template <typename Unit, int N, bool kAligned, bool kPacks, typename Launch>
 void permute_with(const Permute& call, const Launch& launch) {
   constexpr auto kWidth = static_cast<int64_t>(sizeof(Unit));
   const auto units = [&](int64_t elements) { return elements * call.element_size / kWidth; };
   const auto run = [&]<typename Index>(const auto* begin, const auto* end) {
-    PermuteBody<Unit, Index, kPacks> body;
+    PermuteBody<Unit, N, kAligned, Index, kPacks> body;
     body.packed = static_cast<Unit*>(call.packed);
     body.tensor = static_cast<Unit*>(call.tensor);
     body.row_stride = units(call.extent * call.inner);
     for (const auto* piece = begin; piece != end; ++piece) {
-      const int64_t row = units(piece->size * call.inner);
-      VectorPiece& made = body.pieces[piece - begin];
+      PlacedPiece& made = body.pieces[piece - begin];
       made.begin = units(piece->begin * call.inner);
       made.offset = units(piece->offset);
-      made.vectors = row * call.outer;
-      made.wide_row = Divider<uint64_t>(static_cast<uint64_t>(row));
-      if (is_small(row)) made.row = Divider<uint32_t>(static_cast<uint32_t>(row));
+      made.row = units(piece->size * call.inner);
+      const int64_t chunks = chunks_of<N, kAligned>(made.row);
+      made.chunks = chunks * call.outer;
+      made.wide_row = Divider<uint64_t>(static_cast<uint64_t>(chunks));
+      if (is_small(chunks)) made.narrow_row = Divider<uint32_t>(static_cast<uint32_t>(chunks));
     }
     launch.pieces(body, static_cast<int>(end - begin));
   };
@@ -301,7 +329,7 @@ void permute_with(const Permute& call, const Launch& launch) {
   for (const Permute::Piece* begin = call.pieces.data(); begin != end;) {
     const Permute::Piece* const until = std::min(begin + kPiecesAtOnce, end);
     const bool small = std::all_of(begin, until, [&](const Permute::Piece& piece) {
-      return is_small(call.outer * units(piece.size * call.inner));
+      return is_small(call.outer * chunks_of<N, kAligned>(units(piece.size * call.inner)));
     });
     if (small) {
       run.template operator()<uint32_t>(begin, until);
@@ -309,15 +337,6 @@ void permute_with(const Permute& call, const Launch& launch) {
       run.template operator()<uint64_t>(begin, until);
     }
     begin = until;
-  }
-}
-
-template <typename Unit, typename Launch>
-void permute_with(const Permute& call, const Launch& launch) {
-  if (call.packs) {
-    permute_with<Unit, true>(call, launch);
-  } else {
-    permute_with<Unit, false>(call, launch);
   }
 }
 
@@ -333,26 +352,23 @@ bool dispatch(const Permute& given, const Launch& launch) {
   int64_t access = widest_access({address(call.packed), address(call.tensor)});
   // The one row's length does not matter.
   if (call.outer > 1) access = std::min(access, widest_access({call.extent * slice}));
+  int64_t longest = 0;
   for (const Permute::Piece& piece : call.pieces) {
     access = std::min(access, widest_access({piece.begin * slice, piece.size * slice,
                                              piece.offset * call.element_size}));
+    longest = std::max(longest, piece.size * slice);
   }
-  switch (access) {
-    case 16:
-      permute_with<Bytes16>(call, launch);
-      break;
-    case 8:
-      permute_with<uint64_t>(call, launch);
-      break;
-    case 4:
-      permute_with<uint32_t>(call, launch);
-      break;
-    case 2:
-      permute_with<uint16_t>(call, launch);
-      break;
-    default:
-      permute_with<uint8_t>(call, launch);
-  }
+  with_unit(access, [&]<typename Unit>() {
+    constexpr auto kFull = 16 / static_cast<int>(sizeof(Unit));
+    // Narrower units than 16 bytes are there because something is not aligned to more.
+    with_chunks<kFull>(1, longest / static_cast<int64_t>(sizeof(Unit)), [&]<int N, bool kAligned>() {
+      if (call.packs) {
+        permute_with<Unit, N, kAligned, true>(call, launch);
+      } else {
+        permute_with<Unit, N, kAligned, false>(call, launch);
+      }
+    });
+  });
   return true;
 }
 

@@ -5,15 +5,20 @@
 
 #if defined(__CUDACC__)
 #define MESHRUN_HOST_DEVICE __host__ __device__ __forceinline__
+#define MESHRUN_UNCHECKED MESHRUN_HOST_DEVICE
 #else
 #define MESHRUN_HOST_DEVICE inline
+// Reads whole aligned blocks, also where they reach beyond an allocation of the host.
+#define MESHRUN_UNCHECKED __attribute__((no_sanitize("address"))) inline
 #endif
 
-// Before a loop whose number of rounds is known.
+// Before a loop whose number of rounds is known, and before one that costs registers if unrolled.
 #if defined(__CUDA_ARCH__)
 #define MESHRUN_UNROLL _Pragma("unroll")
+#define MESHRUN_ROLLED _Pragma("unroll 1")
 #else
 #define MESHRUN_UNROLL
+#define MESHRUN_ROLLED
 #endif
 
 namespace meshrun::cuda {

@@ -20,6 +20,25 @@ __global__ void __launch_bounds__(kBlock) pieces_kernel(const __grid_constant__ 
   run_piece<kLoads>(body, static_cast<int>(blockIdx.y), blockIdx.x, gridDim.x, threadIdx.x);
 }
 
+template <typename Body>
+__global__ void __launch_bounds__(kBlock) segments_kernel(const __grid_constant__ Body body) {
+  __shared__ typename Body::Tile tile;
+  for (uint64_t block = blockIdx.x; block < body.blocks; block += gridDim.x) {
+    SegmentThread<Body> thread(body, block, threadIdx.x);
+    thread.read_offsets(tile);
+    for (int64_t from = thread.begin(); from < thread.end(); from += body.rows) {
+      thread.read(from, tile);
+      __pipeline_commit();
+      __pipeline_wait_prior(0);
+      __syncthreads();
+      thread.add(from, tile);
+      __syncthreads();
+    }
+    thread.write();
+    __syncthreads();  // the next block's offsets
+  }
+}
+
 template <int kLoads>
 struct CudaLaunch {
   cudaStream_t stream;
@@ -32,6 +51,11 @@ struct CudaLaunch {
   void pieces(const Body& body, int number) const {
     const dim3 grid(blocks_for<kLoads>(most_threads(body, number)), static_cast<unsigned>(number));
     pieces_kernel<kLoads><<<grid, kBlock, 0, stream>>>(body);
+  }
+  template <typename Body>
+  void segments(const Body& body) const {
+    const auto blocks = static_cast<unsigned>(std::min<uint64_t>(body.blocks, kMostBlocks));
+    segments_kernel<<<blocks, kBlock, 0, stream>>>(body);
   }
 };
 

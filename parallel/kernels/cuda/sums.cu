@@ -2,11 +2,11 @@
 
 namespace meshrun::cuda {
 
-// A thread's loads of one sum are under way together already.
 bool launch(const SegmentedSum& call, CUstream_st* stream) {
   return dispatch(call, CudaLaunch<1>{stream});
 }
 
+// A thread's loads of one sum are under way together already.
 bool launch(const SumInOrder& call, CUstream_st* stream) {
   return dispatch(call, CudaLaunch<1>{stream});
 }

@@ -10,13 +10,13 @@
 namespace meshrun::cuda {
 
 constexpr int kBlock = 256;
+constexpr uint64_t kMostBlocks = (uint64_t{1} << 31) - 1;  // of a grid
 
 // The loop in run_threads takes what a grid cannot.
 template <int kLoads>
 unsigned blocks_for(uint64_t count) {
   constexpr uint64_t kPerBlock = kBlock * kLoads;
-  return static_cast<unsigned>(
-      std::min<uint64_t>((count + kPerBlock - 1) / kPerBlock, (uint64_t{1} << 31) - 1));
+  return static_cast<unsigned>(std::min((count + kPerBlock - 1) / kPerBlock, kMostBlocks));
 }
 
 // Thread `thread` of block `block` of `blocks`: has kLoads loads under way before its first store;

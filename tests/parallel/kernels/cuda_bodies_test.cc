@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -42,6 +43,22 @@ struct HostLaunch {
           run_piece<kLoads>(body, piece, block, blocks, thread);
         }
       }
+    }
+  }
+  // All threads read a tile before the first adds what is in it.
+  template <typename Body>
+  void segments(const Body& body) const {
+    *width = sizeof(typename Body::Value);
+    for (uint64_t block = 0; block < body.blocks; ++block) {
+      auto tile = std::make_unique<typename Body::Tile>();
+      std::vector<SegmentThread<Body>> threads;
+      for (unsigned thread = 0; thread < kBlock; ++thread) threads.emplace_back(body, block, thread);
+      for (const auto& thread : threads) thread.read_offsets(*tile);
+      for (int64_t from = threads[0].begin(); from < threads[0].end(); from += body.rows) {
+        for (const auto& thread : threads) thread.read(from, *tile);
+        for (auto& thread : threads) thread.add(from, *tile);
+      }
+      for (const auto& thread : threads) thread.write();
     }
   }
 };
@@ -142,7 +159,7 @@ TEST(CudaBodiesTest, GatheredRowsAreThoseOfTheIndex) {
   const Tensor index = at::tensor({3, 0, 0, 4, 2, 4, 1}, at::kLong);
   for (const at::ScalarType type : kTypes) {
     for (const int64_t outer : {1, 3}) {
-      for (const int64_t inner : {1, 2, 3, 8, 16, 17, 200}) {
+      for (const int64_t inner : {1, 2, 3, 8, 16, 17, 33, 200}) {
         for (const int64_t shift : {0, 1}) {
           SCOPED_TRACE(described(type, outer, inner, shift));
           const Tensor input = shifted(values({outer, 5, inner}, type), shift);
@@ -167,7 +184,7 @@ TEST(CudaBodiesTest, GatheredRowsMayBeConvertedAndLieApart) {
   const std::vector<at::ScalarType> floats = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
   for (const at::ScalarType from : floats) {
     for (const at::ScalarType to : floats) {
-      for (const int64_t inner : {3, 8, 16}) {
+      for (const int64_t inner : {3, 8, 16, 29}) {
         for (const int64_t shift : {0, 1}) {
           SCOPED_TRACE(described(from, 2, inner, shift) + " to " + c10::toString(to));
           const Tensor input = shifted(at::randn({2, 4, inner}).to(from), shift);
@@ -193,29 +210,13 @@ TEST(CudaBodiesTest, IndicesBeyond32BitsAreCountedIn64) {
   const Tensor input = values({2, 3, 6}, at::kFloat);
   const Tensor output = at::zeros({2, 2, 6});
   size_t width = 0;
-  gather_with<float, float, 2, uint64_t>(GatherRows{around(output), at::kFloat, around(input),
-                                                    at::kFloat, index.data_ptr<int64_t>(), 2, 2, 6},
-                                         2, 2, 3, HostLaunch<4>{&width});
+  gather_with<float, float, 2, true, uint64_t>(
+      GatherRows{around(output), at::kFloat, around(input), at::kFloat, index.data_ptr<int64_t>(),
+                 2, 2, 6},
+      HostLaunch<4>{&width});
   EXPECT_TRUE(at::equal(output, input.index_select(1, index)));
   EXPECT_TRUE(is_small((int64_t{1} << 31) - 1));
   EXPECT_FALSE(is_small(int64_t{1} << 31));
-
-  const Tensor positions = at::tensor({2, 0, 1}, at::kLong);
-  const Tensor offsets = at::tensor({0, 3}, at::kLong);
-  const Tensor sum = at::zeros({2, 1, 6});
-  SegmentedSum call{around(sum),
-                    around(input),
-                    {},
-                    3,
-                    offsets.data_ptr<int64_t>(),
-                    positions.data_ptr<int64_t>(),
-                    at::kFloat,
-                    true,
-                    2,
-                    1,
-                    6};
-  segmented_sum_with<float, float, 2, uint64_t>(call, HostLaunch<1>{&width});
-  EXPECT_TRUE(at::equal(sum, input.sum(1, true)));
 }
 
 // One addition after another, as the kernels promise.
@@ -237,8 +238,11 @@ TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
   for (const at::ScalarType type : kTypes) {
     for (const bool use_fp32 : {true, false}) {
       for (const int64_t outer : {1, 2}) {
-        for (const int64_t inner : {1, 3, 8, 17, 32}) {
+        // In one tile, in several; 300: a hot segment's slices in several; 1100: a slice in several
+        // blocks.
+        for (const int64_t inner : {1, 3, 8, 17, 32, 300, 1100, 1104}) {
           for (const int64_t shift : {0, 1}) {
+            if (inner > 100 && (outer > 1 || !use_fp32)) continue;
             SCOPED_TRACE(described(type, outer, inner, shift) + (use_fp32 ? "" : " narrow"));
             const bool is_integral = at::isIntegralType(type, true);
             const auto some = [&](int64_t extent) {
@@ -262,13 +266,38 @@ TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
               EXPECT_TRUE(at::equal(actual, summed(slices, actual, use_fp32))) << segment;
             }
             memory.expect_guards();
-            if (shift == 0 && inner == 32) {
+            if (shift == 0 && inner % 16 == 0) {
               EXPECT_EQ(width, 16);
             }
           }
         }
       }
     }
+  }
+}
+
+TEST(CudaBodiesTest, ManySegmentsAreSharedByBlocks) {
+  // Of 0 to 4 slices; blocks have several chunks a thread, and the last block has fewer segments.
+  constexpr int64_t kSegments = 40001;
+  std::vector<int64_t> offsets = {0}, positions;
+  for (int64_t i = 0; i < kSegments; ++i) {
+    for (int64_t k = 0; k < i * 7 % 5; ++k) positions.push_back((i * 31 + k * 17) % 400);
+    offsets.push_back(static_cast<int64_t>(positions.size()));
+  }
+  for (const int64_t inner : {1, 13, 36}) {
+    const Tensor first = at::randint(-9, 9, {1, 300, inner}).to(at::kInt);
+    const Tensor second = at::randint(-9, 9, {1, 100, inner}).to(at::kInt);
+    Guarded memory(kSegments * inner, at::kInt, 1);
+    const Tensor output = memory.tensor().view({1, kSegments, inner});
+    run_on_host<1>(SegmentedSum{around(output), around(first), around(second), 300, offsets.data(),
+                                positions.data(), at::kInt, true, 1, kSegments, inner});
+    const Tensor counts = at::tensor(offsets, at::kLong).diff();
+    const Tensor expected = at::zeros({kSegments, inner}, at::kInt);
+    expected.index_add_(0, at::repeat_interleave(counts),
+                        at::cat({first, second}, 1)[0].index_select(
+                            0, at::tensor(positions, at::kLong)));
+    EXPECT_TRUE(at::equal(output[0], expected)) << inner;
+    memory.expect_guards();
   }
 }
 

@@ -229,6 +229,34 @@ TEST(SharedModuleTest, MeansFloat32SumsAndRecursionAreOptions) {
   run_in_worlds("shared_options", {1, 3});
 }
 
+// Models that mark themselves do so in float32, before to() makes them float64.
+const bool kConverted = register_rank_function("shared_converted", [] {
+  const JoinedWorld world;
+  Network network(at::kFloat);
+  mark_module_as_shared(*network);
+  network->to(at::kDouble);
+  // Twice 2^30 + 0.5 has 32 significant bits; float32 keeps 24.
+  Tensor x = at::zeros({1, 2}, at::kDouble);
+  x[0][0] = world.rank == 0 ? 1073741824.5 : 0.5;  // times second, 2
+  const bool uses_it = world.rank == world.size - 1;
+  network->forward(x, uses_it).backward();
+  const Tensor wanted = at::full({3}, 2147483648.0 + world.size, at::kDouble);
+  EXPECT_TRUE(at::equal(network->first.grad()[0], wanted)) << network->first.grad();
+  for (const Tensor& gradient : gradients_of(network)) {
+    ASSERT_TRUE(gradient.defined());
+    EXPECT_EQ(gradient.scalar_type(), at::kDouble);
+  }
+  network->zero_grad();
+  network->to(at::kFloat);
+  network->forward(data(world.rank, 1, at::kFloat)).backward();
+  EXPECT_EQ(network->first.grad().scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(network->first.grad().to(at::kDouble), expected(world.size, {1})[0]));
+});
+
+TEST(SharedModuleTest, GradientsTravelInTheDtypeThatParametersHaveByThen) {
+  run_in_worlds("shared_converted", {1, 2});
+}
+
 const bool kGroups = register_rank_function("shared_groups", [] {
   const JoinedWorld world;
   DistributedManager::create_process_subgroup("pair", 2);

@@ -19,11 +19,11 @@ using Tensors = std::vector<Tensor>;
 Tensor weight_of(const Tensor& output, int rank, size_t index) {
   const Tensor phase =
       at::arange(output.numel(), at::kDouble) * 1.7 + (rank * 0.9 + static_cast<double>(index));
-  return phase.sin().reshape(output.sizes()).to(output.scalar_type());
+  return phase.sin().reshape(output.sizes()).to(output.options());
 }
 
-Tensor local_loss(const Tensors& outputs, int rank) {
-  Tensor loss = at::zeros({}, at::kDouble);
+Tensor local_loss(const Tensors& outputs, int rank, c10::Device device) {
+  Tensor loss = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined()) continue;
     const Tensor weighted = outputs[i] * weight_of(outputs[i], rank, i);
@@ -33,30 +33,31 @@ Tensor local_loss(const Tensors& outputs, int rank) {
 }
 
 // Of all ranks, in rank order, as doubles.
-double sum_over_ranks(c10d::ProcessGroup& group, double value) {
-  Tensors tensors = {at::tensor({value}, at::kDouble)};
+double sum_over_ranks(c10d::ProcessGroup& group, double value, c10::Device device) {
+  Tensors tensors = {at::full({1}, value, at::TensorOptions(device).dtype(at::kDouble))};
   group.allreduce(tensors)->wait();
   return tensors[0].item<double>();
 }
 
-// A leaf of its own, and its elements as doubles: autograd does not see them move.
+// A leaf of its own, and its elements as doubles in the same memory: autograd does not see them
+// move.
 struct Leaf {
   explicit Leaf(const Tensor& from)
       : tensor(from.detach().clone(at::MemoryFormat::Contiguous)),
-        numbers(static_cast<double*>(tensor.mutable_data_ptr())),
-        count(tensor.numel() * (tensor.is_complex() ? 2 : 1)) {
+        numbers(
+            (tensor.is_complex() ? at::view_as_real(tensor) : tensor).variable_data().view({-1})) {
     tensor.set_requires_grad(from.requires_grad());
   }
   Tensor tensor;
-  double* numbers;
-  int64_t count;
+  Tensor numbers;
 };
 
-std::vector<int64_t> counts_of_ranks(c10d::ProcessGroup& group, int64_t own) {
-  Tensors tensors = {at::zeros({group.getSize()}, at::kLong)};
-  tensors[0][group.getRank()] = own;
+std::vector<int64_t> counts_of_ranks(c10d::ProcessGroup& group, int64_t own, c10::Device device) {
+  Tensors tensors = {at::zeros({group.getSize()}, at::TensorOptions(device).dtype(at::kLong))};
+  tensors[0][group.getRank()].fill_(own);
   group.allreduce(tensors)->wait();
-  const int64_t* counts = tensors[0].const_data_ptr<int64_t>();
+  const Tensor of_ranks = tensors[0].cpu();
+  const int64_t* counts = of_ranks.const_data_ptr<int64_t>();
   return std::vector<int64_t>(counts, counts + group.getSize());
 }
 
@@ -64,7 +65,7 @@ class Check {
  public:
   Check(c10d::ProcessGroup& group, const RankFunction& function, const Tensors& inputs,
         const GradcheckTolerance& tolerance)
-      : group_(group), function_(function), tolerance_(tolerance) {
+      : group_(group), function_(function), device_(inputs.at(0).device()), tolerance_(tolerance) {
     for (const Tensor& input : inputs) leaves_.emplace_back(input);
   }
 
@@ -73,7 +74,7 @@ class Check {
     for (const Tensor& input : inputs) {
       if (input.requires_grad()) asked.push_back(input);
     }
-    const Tensor loss = local_loss(function_(inputs), group_.getRank());
+    const Tensor loss = local_loss(function_(inputs), group_.getRank(), device_);
     const Tensors gradients = torch::autograd::grad({loss}, asked, {}, /*retain_graph=*/{},
                                                     /*create_graph=*/false, /*allow_unused=*/true);
     std::string found;
@@ -87,7 +88,7 @@ class Check {
         gradient = at::zeros_like(leaves_[i].tensor);
       }
       if (gradient.is_complex()) gradient = at::view_as_real(gradient.resolve_conj());
-      compare(i, gradient.detach().contiguous().view({-1}), found);
+      compare(i, gradient.detach().cpu().contiguous().view({-1}), found);
     }
     return found;
   }
@@ -101,17 +102,17 @@ class Check {
 
   // Of all ranks together, with one number of one rank moved.
   double loss_at(const Leaf& leaf, int64_t element, bool is_mine, double step) {
-    const double before = is_mine ? leaf.numbers[element] : 0;
-    if (is_mine) leaf.numbers[element] = before + step;
+    const double before = is_mine ? leaf.numbers[element].item<double>() : 0;
+    if (is_mine) leaf.numbers[element].fill_(before + step);
     // With gradients on: the function may take some itself, as gradgradcheck's does.
-    const double own = local_loss(function_(tensors()), group_.getRank()).item<double>();
-    if (is_mine) leaf.numbers[element] = before;
-    return sum_over_ranks(group_, own);
+    const double own = local_loss(function_(tensors()), group_.getRank(), device_).item<double>();
+    if (is_mine) leaf.numbers[element].fill_(before);
+    return sum_over_ranks(group_, own, device_);
   }
 
   void compare(size_t input, const Tensor& gradient, std::string& found) {
     const Leaf& leaf = leaves_[input];
-    const std::vector<int64_t> counts = counts_of_ranks(group_, leaf.count);
+    const std::vector<int64_t> counts = counts_of_ranks(group_, leaf.numbers.numel(), device_);
     for (int rank = 0; rank < group_.getSize(); ++rank) {
       const bool is_mine = rank == group_.getRank();
       for (int64_t element = 0; element < counts[rank]; ++element) {
@@ -132,6 +133,7 @@ class Check {
 
   c10d::ProcessGroup& group_;
   const RankFunction& function_;
+  const c10::Device device_;
   const GradcheckTolerance tolerance_;
   std::vector<Leaf> leaves_;
 };

@@ -92,7 +92,11 @@ Process start(const std::string& function, const Variables& variables, RankStart
   std::vector<std::string> environment = {std::string(kFunctionVariable) + "=" + function};
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (!is_launcher_variable(text.substr(0, text.find('=')))) environment.emplace_back(text);
+    const std::string_view name = text.substr(0, text.find('='));
+    // getenv() finds the first of two entries of one name, so the rank's own replaces this one.
+    if (!is_launcher_variable(name) && variables.count(std::string(name)) == 0) {
+      environment.emplace_back(text);
+    }
   }
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
 

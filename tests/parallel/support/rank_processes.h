@@ -41,7 +41,8 @@ int free_port();
 
 enum class RankStart { kForkAtMain, kFork, kExec };
 
-// Starts one process per entry, with nothing of a launcher in its environment but that entry.
+// Starts one process per entry, whose variables replace this program's of the same names. Nothing
+// else of a launcher is in its environment.
 std::vector<RankResult> run_ranks(const std::string& function, const std::vector<Variables>& ranks,
                                   std::chrono::milliseconds deadline = std::chrono::minutes(4),
                                   RankStart start = RankStart::kForkAtMain);
