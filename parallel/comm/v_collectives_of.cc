@@ -1,11 +1,13 @@
 #include "parallel/comm/v_collectives_of.h"
 
 #include <cstddef>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
 #include "parallel/base/errors.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -15,18 +17,21 @@ namespace {
 
 // Null: it has none. A cast from one base to another walks the names of types. Where the other base
 // lies depends on the object's own type alone, and a thread calls backends of few types.
-VCollectives* v_collectives_in(c10d::Backend& backend) {
+template <typename Interface>
+Interface* found_in(c10d::Backend& backend) {
   struct Last {
     const std::type_info* type = nullptr;
-    ptrdiff_t offset = 0;
+    std::optional<ptrdiff_t> offset;
   };
   thread_local Last last;
   const std::type_info& type = typeid(backend);
   auto* const whole = static_cast<std::byte*>(dynamic_cast<void*>(&backend));
-  if (last.type == &type) return reinterpret_cast<VCollectives*>(whole + last.offset);
-  auto* const found = dynamic_cast<VCollectives*>(&backend);
-  if (found != nullptr) last = {&type, reinterpret_cast<std::byte*>(found) - whole};
-  return found;
+  if (last.type != &type) {
+    auto* const found = dynamic_cast<Interface*>(&backend);
+    last = {&type, std::nullopt};
+    if (found != nullptr) last.offset = reinterpret_cast<std::byte*>(found) - whole;
+  }
+  return last.offset ? reinterpret_cast<Interface*>(whole + *last.offset) : nullptr;
 }
 
 }  // namespace
@@ -39,7 +44,7 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
     throw BackendError("the process group \"" + group->getGroupName() + "\" has no backend for " +
                        c10::DeviceTypeName(device, /*lower_case=*/true) + " tensors");
   }
-  collectives_ = v_collectives_in(*backend_);
+  collectives_ = found_in<VCollectives>(*backend_);
   if (collectives_ != nullptr) return;
   PointToPointVCollectives::Compare compare;
   if (auto comparer = comparer_of(*group)) {
@@ -47,7 +52,8 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
       return comparer->compare(std::move(what), digest, std::move(call));
     };
   }
-  adapter_ = std::make_unique<PointToPointVCollectives>(backend_, std::move(compare));
+  adapter_ = std::make_unique<PointToPointVCollectives>(backend_, std::move(compare),
+                                                        found_in<StreamCalls>(*backend_));
   collectives_ = adapter_.get();
 }
 

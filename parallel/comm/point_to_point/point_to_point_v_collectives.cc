@@ -32,6 +32,11 @@ namespace {
 
 // The largest that every backend takes: out of the way of the caller's own sends.
 constexpr int kTag = (1 << 30) - 1;
+
+// Up to so many bytes a rank's own slice goes with the others, in their kernel; above, a copy of
+// its own is faster than the few channels that a backend has for it.
+constexpr int64_t kOwnAmongOthers = 256 << 10;
+
 int64_t sum(at::IntArrayRef sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
@@ -72,6 +77,26 @@ bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
     default:
       return false;
   }
+}
+
+// Whether a rank's own slice has one shape in both.
+bool is_one_shape(const at::Tensor& output, int64_t output_dim, int64_t output_size,
+                  const at::Tensor& input, int64_t input_dim, int64_t input_size) {
+  for (int64_t d = 0; d < input.dim(); ++d) {
+    if ((d == output_dim ? output_size : output.size(d)) !=
+        (d == input_dim ? input_size : input.size(d))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<StreamCalls::Piece> pieces_of(const std::vector<at::Tensor>& bytes) {
+  std::vector<StreamCalls::Piece> pieces(bytes.size());
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    if (bytes[rank].defined()) pieces[rank] = {bytes[rank].data_ptr(), bytes[rank].nbytes()};
+  }
+  return pieces;
 }
 
 bool are_equal(at::IntArrayRef sizes) {
@@ -203,8 +228,9 @@ struct PointToPointVCollectives::Exchange {
 };
 
 PointToPointVCollectives::PointToPointVCollectives(c10::intrusive_ptr<c10d::Backend> backend,
-                                                   Compare compare)
+                                                   Compare compare, StreamCalls* stream_calls)
     : backend_(std::move(backend)),
+      stream_calls_(stream_calls),
       compare_(std::move(compare)),
       rank_(backend_->getRank()),
       size_(backend_->getSize()),
@@ -227,6 +253,11 @@ void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::str
   if (!problem.empty()) throw CollectiveArgumentError(std::move(problem));
 }
 
+StreamCalls* PointToPointVCollectives::stream_calls(c10::Device device, const VCall& call) const {
+  const bool is_taken = stream_calls_ != nullptr && !call.async && stream_calls_->takes_next(device);
+  return is_taken ? stream_calls_ : nullptr;
+}
+
 PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchange, OpType type,
                                                                 const VCall& call) const {
   PointToPointWork::Parts parts;
@@ -247,7 +278,11 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchang
   const auto is_there = [](const at::Tensor& bytes) { return bytes.defined(); };
   const bool is_idle = std::none_of(exchange.sends.begin(), exchange.sends.end(), is_there) &&
                        std::none_of(exchange.receives.begin(), exchange.receives.end(), is_there);
-  if (!is_idle && groups_calls_) {
+  const c10::Device device = exchange.rest.device;
+  if (StreamCalls* const calls = is_idle ? nullptr : stream_calls(device, call)) {
+    calls->send_and_receive({device, call.timeout}, pieces_of(exchange.sends),
+                            pieces_of(exchange.receives));
+  } else if (!is_idle && groups_calls_) {
     parts = grouped(*backend_, start_all);
   } else {
     start_all();
@@ -284,11 +319,19 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const a
   } else {
     copy_own_into_bytes(own, input);
   }
-  at::Tensor all = memory_view(slices.block, at::kByte, 0, static_cast<int64_t>(output.nbytes()));
-  const auto options = options_of<c10d::AllgatherOptions>(call);
   std::vector<WorkPtr> parts;
-  if (WorkPtr work = backend_->_allgather_base(all, own, options)) parts.push_back(std::move(work));
-  exchange.receives = {own, all};
+  if (StreamCalls* const calls = stream_calls(output.device(), call)) {
+    calls->all_gather({output.device(), call.timeout}, slices.block.data_ptr(),
+                      {own.data_ptr(), own.nbytes()});
+    exchange.receives = {own, slices.block};
+  } else {
+    at::Tensor all = memory_view(slices.block, at::kByte, 0, static_cast<int64_t>(output.nbytes()));
+    const auto options = options_of<c10d::AllgatherOptions>(call);
+    if (WorkPtr work = backend_->_allgather_base(all, own, options)) {
+      parts.push_back(std::move(work));
+    }
+    exchange.receives = {own, all};
+  }
   exchange.unpack(std::move(slices));
   return work_of(std::move(parts), std::move(exchange), OpType::ALLGATHER, call);
 }
@@ -306,15 +349,20 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts
   if (std::none_of(pieces.begin(), pieces.end(), [](const auto& b) { return b.defined(); })) {
     return run(std::move(exchange), OpType::ALLGATHER, call);
   }
-  auto options = options_of<c10d::BroadcastOptions>(call);
-  std::vector<WorkPtr> parts = grouped(*backend_, [&] {
-    for (int rank = 0; rank < size_; ++rank) {
-      std::vector<at::Tensor> piece = {pieces[static_cast<size_t>(rank)]};
-      if (!piece[0].defined()) continue;  // on no rank
-      options.rootRank = rank;
-      backend_->broadcast(piece, options);
-    }
-  });
+  std::vector<WorkPtr> parts;
+  if (StreamCalls* const calls = stream_calls(output.device(), call)) {
+    calls->broadcast_each({output.device(), call.timeout}, pieces_of(pieces));
+  } else {
+    auto options = options_of<c10d::BroadcastOptions>(call);
+    parts = grouped(*backend_, [&] {
+      for (int rank = 0; rank < size_; ++rank) {
+        std::vector<at::Tensor> piece = {pieces[static_cast<size_t>(rank)]};
+        if (!piece[0].defined()) continue;  // on no rank
+        options.rootRank = rank;
+        backend_->broadcast(piece, options);
+      }
+    });
+  }
   exchange.unpack(std::move(slices));
   return work_of(std::move(parts), std::move(exchange), OpType::ALLGATHER, call);
 }
@@ -334,10 +382,15 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal
   const int64_t numbers = output.is_complex() ? 2 : 1;
   at::Tensor from = memory_view(slices.block, type, 0, numbers * input.numel());
   at::Tensor to = memory_view(sum, type, 0, numbers * output.numel());
-  const auto options = options_of<c10d::ReduceScatterOptions>(call);
   std::vector<WorkPtr> parts;
-  if (WorkPtr work = backend_->_reduce_scatter_base(to, from, options)) {
-    parts.push_back(std::move(work));
+  if (StreamCalls* const calls = stream_calls(output.device(), call)) {
+    calls->reduce_scatter({output.device(), call.timeout}, to.data_ptr(), from.const_data_ptr(),
+                          static_cast<size_t>(to.numel()), type);
+  } else {
+    const auto options = options_of<c10d::ReduceScatterOptions>(call);
+    if (WorkPtr work = backend_->_reduce_scatter_base(to, from, options)) {
+      parts.push_back(std::move(work));
+    }
   }
   exchange.receives = {from, to};
   if (!sum.is_same(output)) exchange.rest.finish = [output, sum] { output.copy_(sum); };
@@ -520,23 +573,30 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
         })) {
       agreed.add(input, input_dim, output_dim);
       if (moves_own(input_sizes, output_sizes, rank_)) {
+        const auto own = static_cast<size_t>(rank_);
         check.require(
-            slice_of(output, output_sizes, output_dim, rank_).sizes() ==
-                slice_of(input, input_sizes, input_dim, rank_).sizes(),
+            is_one_shape(output, output_dim, output_sizes[own], input, input_dim, input_sizes[own]),
             [] { return "a rank's own slice has two shapes in the input and the output"; });
       }
     }
     agree(agreed, call, std::move(check.problem));
 
+    int skipped = rank_;
     if (moves_own(input_sizes, output_sizes, rank_)) {
-      copy_own(slice_of(output, output_sizes, output_dim, rank_),
-               slice_of(input, input_sizes, input_dim, rank_));
+      const auto own_bytes = static_cast<int64_t>(input.nbytes()) / input.size(input_dim) *
+                             input_sizes[static_cast<size_t>(rank_)];
+      if (size_ > 1 && own_bytes <= kOwnAmongOthers && stream_calls(output.device(), call)) {
+        skipped = -1;
+      } else {
+        copy_own(slice_of(output, output_sizes, output_dim, rank_),
+                 slice_of(input, input_sizes, input_dim, rank_));
+      }
     }
     Exchange exchange(size_, output.device());
-    const Slices sent(input, input_sizes, input_dim, rank_);
+    const Slices sent(input, input_sizes, input_dim, skipped);
     sent.pack();
     exchange.sends = sent.bytes;
-    exchange.receive_into({output, output_sizes, output_dim, rank_});
+    exchange.receive_into({output, output_sizes, output_dim, skipped});
     exchange.rest.result = output;
     return run(std::move(exchange), OpType::ALLTOALL, call);
   });

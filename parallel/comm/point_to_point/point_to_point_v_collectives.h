@@ -16,6 +16,9 @@
 //
 // All other sums are taken here, in rank order.
 //
+// A caller that waits at once is served by the backend's StreamCalls where it has them: the same
+// functions of NCCL, queued in a third of the time.
+//
 // NCCL: the group's communicator must be there already, since a rank may have nothing to send or
 // to receive: make_process_group() connects it where options.device is given.
 //
@@ -32,6 +35,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 
@@ -43,8 +47,9 @@ class PointToPointVCollectives : public VCollectives {
   // CallComparer::compare.
   using Compare = std::function<WorkPtr(std::string what, uint64_t digest, VCall call)>;
 
+  // `stream_calls`: the backend's; null: it has none.
   explicit PointToPointVCollectives(c10::intrusive_ptr<c10d::Backend> backend,
-                                    Compare compare = nullptr);
+                                    Compare compare = nullptr, StreamCalls* stream_calls = nullptr);
 
   WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
                        int64_t dim, VCall call) override;
@@ -63,6 +68,8 @@ class PointToPointVCollectives : public VCollectives {
   struct Agreed;
   // Raises where the call cannot go on.
   void agree(const Agreed& agreed, VCall& call, std::string problem) const;
+  // Null: this call goes by c10d's methods.
+  StreamCalls* stream_calls(c10::Device device, const VCall& call) const;
   // By sends and receives.
   WorkPtr run(Exchange exchange, c10d::OpType type, const VCall& call) const;
   WorkPtr work_of(std::vector<WorkPtr> parts, Exchange exchange, c10d::OpType type,
@@ -76,6 +83,7 @@ class PointToPointVCollectives : public VCollectives {
                                at::IntArrayRef sizes, int64_t dim, const VCall& call) const;
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
+  StreamCalls* const stream_calls_;
   const Compare compare_;
   const int rank_;
   const int size_;

@@ -13,7 +13,8 @@ BODIES = ("//tests/parallel:on_nccl_test", "//tests/parallel:point_to_point_v_co
           "//tests/parallel/kernels:cuda_bodies_test")
 # An NCCL that lets ranks of one host share a GPU; LibTorch brings along an older one. 200 MB, fetched where there is a GPU.
 LATER_NCCL = pathlib.Path(__file__).with_name("nccl-requirements.txt")
-KERNEL_SHARE = 85  # percent of the measured copy rate
+# Percent of the measured copy rate; where rows lie at random places, of what the memory then gives.
+KERNEL_SHARE = 85
 HOST_TIME_US = 12  # of a collective on uneven pieces
 
 
@@ -30,15 +31,19 @@ def build():
 
 
 def shares_of(table):
-    """Row of gpu-check's Markdown -> percent of the bound that a kernel reached."""
+    """Row of gpu-check's Markdown -> percent of the copy's rate and of the bound that a kernel reached."""
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines() if line.startswith("|")]
-    return {row[1].split(": ", 1)[-1]: int(row[-1].rstrip("%")) for row in cells
-            if len(row) == 6 and re.fullmatch(r"\d+%", row[-1])}
+    shares = {}
+    for row in cells:
+        name = re.fullmatch(r".*?: (.*) \(copy ([\d.]+) us\)", row[1]) if len(row) == 6 else None
+        if name and re.fullmatch(r"\d+%", row[-1]):
+            shares[name[1]] = (round(100 * float(name[2]) / float(row[2].split()[0])), int(row[-1].rstrip("%")))
+    return shares
 
 
 def host_times_of(log):
-    """Collective -> microseconds, of what the ranks that share a GPU have printed."""
-    return {name: float(time) for name, time in re.findall(r"^host time of (.*?): ([\d.]+) us$", log, re.MULTILINE)}
+    """Collective on pieces -> microseconds, of what the ranks that share a GPU have printed."""
+    return {name: float(time) for name, time in re.findall(r"^host time of (\w+_v\b.*?): ([\d.]+) us$", log, re.MULTILINE)}
 
 
 def host_waits_of(log):
@@ -64,10 +69,13 @@ def on_gpu(site, bodies):
     check(shares and times and waits, f"gpu-check printed {len(shares)} kernels, {len(times)} host times and {len(waits)} "
                                       "counts of host waits")
     check(not any(waits), f"training steps made the host wait, in the worlds that counted: {waits} times")
-    figures = (f"{bodies}; gpu-check: {last_line(done.stdout)}; kernels at {min(shares.values())} % of the copy rate or more; "
+    scattered = [f"{name} {copy} %" for name, (copy, bound) in shares.items() if copy < KERNEL_SHARE <= bound]
+    figures = (f"{bodies}; gpu-check: {last_line(done.stdout)}; {len(shares) - len(scattered)} kernels at "
+               f"{min(max(both) for both in shares.values())} % of the copy rate or more, {len(scattered)} of the rate of rows at "
+               f"random places (of the copy's: {', '.join(scattered)}); "
                f"training steps of {len(waits)} worlds made the host wait {sum(waits)} times; host time: " +
                ", ".join(f"{name} {time} us" for name, time in times.items()))
-    short = [f"{name} {share} %" for name, share in shares.items() if share < KERNEL_SHARE]
+    short = [f"{name} {max(both)} %" for name, both in shares.items() if max(both) < KERNEL_SHARE]
     short += [f"{name} {time} us" for name, time in times.items() if time > HOST_TIME_US]
     if short:
         return slow(f"{figures}; short: {', '.join(short)}", f"{KERNEL_SHARE} % and {HOST_TIME_US} us")

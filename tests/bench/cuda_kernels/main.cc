@@ -1,9 +1,10 @@
 // How near the CUDA kernels come to the memory's rate: gather, sum and permutation of slices, each
 // beside a plain copy of as many bytes and beside ATen's operator for it.
 //
-// bytes: read and written, each once, indices included. copy: the rate of a large copy_ here, which
-// is the bound. share: of that rate. baseline: index_select, index_add_, a copy_ per piece; the
-// times are medians by events, after a warm-up.
+// bytes: read and written, each once, indices included. copy: what they take at the rate of a large
+// copy_ here. bound: that, or for rows at random places what random_rows.h takes for as many, and
+// the indices at the copy's rate, where that is more. share: of the bound. baseline: index_select,
+// index_add_, a copy_ per piece; the times are medians by events, after a warm-up.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAStream.h>
@@ -19,6 +20,7 @@
 #include "parallel/kernels/piece_kernels.h"
 #include "parallel/kernels/row_kernels.h"
 #include "parallel/manager/device_choice.h"
+#include "tests/bench/cuda_kernels/random_rows.h"
 
 namespace meshrun {
 namespace {
@@ -49,16 +51,20 @@ struct Bench {
     const Tensor to = at::empty_like(from);
     copy_rate = 2.0 * static_cast<double>(from.nbytes()) /
                 milliseconds_of([&] { to.copy_(from); }, repeats);
-    fmt::print("copy: {:.0f} GB/s\n{:<44} {:>10} {:>9} {:>9} {:>7} {:>9} {:>7}\n", copy_rate / 1e6,
-               "kernel", "MB", "us", "bound us", "share", "baseline", "times");
+    fmt::print("copy: {:.0f} GB/s\n{:<44} {:>13} {:>8} {:>8} {:>8} {:>7} {:>9} {:>7}\n",
+               copy_rate / 1e6, "kernel", "", "MB", "us", "bound us", "share", "baseline", "times");
   }
+  // Milliseconds; `scattered`: what the bytes that are not at the copy's rate take.
   void report(const std::string& name, double bytes, const std::function<void()>& kernel,
-              const std::function<void()>& baseline) const {
+              const std::function<void()>& baseline, double scattered_bytes = 0,
+              double scattered = 0) const {
     const double took = milliseconds_of(kernel, repeats);
     const double base = milliseconds_of(baseline, repeats);
-    const double bound = bytes / copy_rate;
-    fmt::print("{:<44} {:>10.1f} {:>9.1f} {:>9.1f} {:>6.0f}% {:>9.1f} {:>7.2f}\n", name,
-               bytes / 1e6, took * 1e3, bound * 1e3, 100 * bound / took, base * 1e3, base / took);
+    const double copy = bytes / copy_rate;
+    const double bound = std::max(copy, scattered + (bytes - scattered_bytes) / copy_rate);
+    fmt::print("{:<44} (copy {:>5.1f} us) {:>6.1f} {:>8.1f} {:>8.1f} {:>6.0f}% {:>9.1f} {:>7.2f}\n",
+               name, copy * 1e3, bytes / 1e6, took * 1e3, bound * 1e3, 100 * bound / took,
+               base * 1e3, base / took);
     std::fflush(stdout);
   }
 };
@@ -72,16 +78,28 @@ void rows(const Bench& bench, at::ScalarType type, int64_t width, int64_t rows) 
   const Tensor index = at::randint(0, rows, {rows}, at::TensorOptions(at::kCUDA).dtype(at::kLong));
   const Tensor output = at::empty_like(input);
   const std::string shape = fmt::format("{} [{}, {}]", c10::toString(type), rows, width);
+  const auto random_rows = [&](bool eight) {
+    return milliseconds_of(
+        [&] {
+          copy_random_rows(output.data_ptr(), input.data_ptr(), rows,
+                           width * static_cast<int64_t>(input.element_size()), eight,
+                           c10::cuda::getCurrentCUDAStream());
+        },
+        bench.repeats);
+  };
+  const double scattered = std::min(random_rows(false), random_rows(true));
+  const double scattered_bytes = 2 * bytes_of(input);
   bench.report(
       "gather " + shape, bytes_of(input) + bytes_of(output) + bytes_of(index),
       [&] { kernels.gather_rows(output, input, index, 0); },
-      [&] { at::index_select_out(const_cast<Tensor&>(output), input, 0, index); });
+      [&] { at::index_select_out(const_cast<Tensor&>(output), input, 0, index); }, scattered_bytes,
+      scattered);
   if (type != at::kFloat) {
     const Tensor wide = at::empty({rows, width}, at::kCUDA);
     bench.report(
         "gather to float of " + shape, bytes_of(input) + bytes_of(wide) + bytes_of(index),
         [&] { kernels.gather_rows(wide, input, index, 0); },
-        [&] { wide.copy_(at::index_select(input, 0, index)); });
+        [&] { wide.copy_(at::index_select(input, 0, index)); }, scattered_bytes, scattered);
   }
   // Contribution p belongs to row index[p].
   const Tensor positions = std::get<1>(at::sort(index, /*stable=*/true, 0, false));
@@ -93,7 +111,8 @@ void rows(const Bench& bench, at::ScalarType type, int64_t width, int64_t rows) 
       "segmented sum " + shape,
       bytes_of(input) + bytes_of(sum) + bytes_of(positions) + bytes_of(offsets),
       [&] { kernels.segmented_sum(sum, input, none, offsets, positions, 0, true); },
-      [&] { const_cast<Tensor&>(sum).zero_().index_add_(0, index, input); });
+      [&] { const_cast<Tensor&>(sum).zero_().index_add_(0, index, input); }, scattered_bytes,
+      scattered);
 }
 
 void slices(const Bench& bench, at::ScalarType type, int64_t outer, int64_t extent, int64_t count) {

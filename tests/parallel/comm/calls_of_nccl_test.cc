@@ -91,9 +91,21 @@ class CallsOfNcclTest : public ::testing::Test {
   }
   const c10::intrusive_ptr<c10d::ProcessGroup>& group(size_t size) {
     group_ = NcclStandIn::make_group(1, static_cast<int>(size));
+    NcclStandIn::of(group_).take_stream_calls(takes_stream_calls_);
     return group_;
   }
+  // Rank 1 of 2 sends its first slices to rank 0 and keeps the others.
+  Calls all_to_all(const Tensor& input, const Extents& sizes, int64_t dim) {
+    const Tensor output = at::empty_like(input);
+    VCollectivesOf collectives(group(2), c10::DeviceType::CPU);
+    collectives->all_to_all_v(output, sizes, dim, input, sizes, dim, {})->wait();
+    EXPECT_TRUE(at::equal(output.narrow(dim, sizes[0], sizes[1]),
+                          input.narrow(dim, sizes[0], sizes[1])));
+    EXPECT_EQ(output.narrow(dim, 0, sizes[0]).abs().sum().item<double>(), 0);
+    return NcclStandIn::of(group_).calls();
+  }
 
+  bool takes_stream_calls_ = false;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
@@ -159,6 +171,39 @@ TEST_F(CallsOfNcclTest, InRankOrderOnlyExactSumsAreTheBackends) {
   setenv("MESHRUN_REDUCTION_ORDER", "ring", 1);
   EXPECT_THROW(reduce_scatter({2, 2}, at::kFloat), BackendError);
   unsetenv("MESHRUN_REDUCTION_ORDER");
+}
+
+// The same functions of NCCL, without c10d's part.
+TEST_F(CallsOfNcclTest, WhatIsWaitedForAtOnceIsOnlyQueued) {
+  takes_stream_calls_ = true;
+  for (const bool is_strided : {false, true}) {
+    EXPECT_EQ(gather({2, 2, 2}, 0, is_strided), Calls{"queued all_gather 48 of 144"});
+    EXPECT_EQ(gather({2, 2, 2}, 1, is_strided), Calls{"queued all_gather 32 of 96"});
+    EXPECT_EQ(gather({1, 2, 0, 6}, 0, is_strided),
+              (Calls{"queued broadcast 24 from 0", "queued broadcast 48 from 1",
+                     "queued broadcast 144 from 3"}));
+    EXPECT_EQ(gather({4, 4, 3}, 0, is_strided),
+              Calls{"queued 96 to 0 96 from 0 96 to 2 72 from 2"});
+    EXPECT_EQ(gather({2, 2, 2}, 0, is_strided, /*async=*/true), Calls{"all_gather Byte 48 of 144"});
+  }
+  EXPECT_EQ(gather({0, 0, 0}, 0, false), Calls{});
+  EXPECT_EQ(reduce_scatter({2, 2, 2}, at::kFloat), Calls{"queued reduce_scatter Float 4"});
+  EXPECT_EQ(reduce_scatter({2, 2, 2}, at::kComplexFloat), Calls{"queued reduce_scatter Float 8"});
+  EXPECT_EQ(reduce_scatter({2, 2}, at::kBFloat16), Calls{"queued 8 to 0 8 from 0"});
+}
+
+// Above, its copy is a launch of its own.
+TEST_F(CallsOfNcclTest, ASmallOwnSliceTravelsWithTheOthers) {
+  const Tensor input = at::rand({5, 4});
+  EXPECT_EQ(all_to_all(input, {2, 3}, 0), (Calls{"recv Byte 32 from 0", "send Byte 32 to 0"}));
+  takes_stream_calls_ = true;
+  EXPECT_EQ(all_to_all(input, {2, 3}, 0), Calls{"queued 32 to 0 32 from 0 48 to 1 48 from 1"});
+  EXPECT_EQ(all_to_all(input, {1, 3}, 1), Calls{"queued 20 to 0 20 from 0 60 to 1 60 from 1"});
+  EXPECT_EQ(all_to_all(input, {5, 0}, 0), Calls{"queued 80 to 0 80 from 0"});
+  constexpr int64_t kMany = 64 << 10;  // float32: 256 KiB
+  EXPECT_EQ(all_to_all(at::rand({kMany + 1}), {1, kMany}, 0),
+            Calls{"queued 4 to 0 4 from 0 262144 to 1 262144 from 1"});
+  EXPECT_EQ(all_to_all(at::rand({kMany + 2}), {1, kMany + 1}, 0), Calls{"queued 4 to 0 4 from 0"});
 }
 
 // The views of what travels are made without operators, whose number does not grow with the ranks'.

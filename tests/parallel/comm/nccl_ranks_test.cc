@@ -262,34 +262,97 @@ MESHRUN_RANK_FUNCTION(no_host_waits) {
   }
 }
 
-// Printed: of a machine that does nothing else.
+// Printed: how long the host takes to queue a call, beside NCCL's function and c10d's for as many
+// bytes. Of a machine that does nothing else. `calls` stay below what a GPU's queue holds, so that
+// none waits for room in it.
 MESHRUN_RANK_FUNCTION(host_time) {
-  constexpr int kCalls = 50;
-  const auto ranks = static_cast<size_t>(world.size());
-  const Tensor own = at::ones({16, 64}, world.device());
-  const auto measure = [&](const char* name, const std::function<void()>& call) {
+  struct Row {
+    std::string name;
+    std::function<void()> call;
     std::vector<double> times;
-    for (int round = 0; round < 5; ++round) {
+  };
+  constexpr int kCalls = 30;
+  constexpr size_t kRounds = 9;
+  constexpr int64_t kRows = 16;
+  const auto ranks = static_cast<size_t>(world.size());
+  const Extents equal(ranks, kRows);
+  Extents nearly = equal, very_uneven(ranks, 1);
+  nearly.back() = kRows - 1;
+  very_uneven.back() = kRows * world.size();
+  const auto of = [&](const Extents& sizes) {
+    return at::ones({sizes[static_cast<size_t>(world.rank())], 64}, world.device());
+  };
+  const Tensor own = of(equal), own_nearly = of(nearly), own_uneven = of(very_uneven);
+  const Tensor many = at::ones({kRows * world.size(), 64}, world.device());
+  Tensor all = at::empty_like(many), from = at::ones_like(many), part = at::ones_like(own);
+  const auto backend = world.group()->getBackend(c10::DeviceType::CUDA);
+  auto* const communicator = reinterpret_cast<ncclComm_t>(
+      dynamic_cast<c10d::ProcessGroupNCCL&>(*backend).getCommPtr());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  const auto count = static_cast<size_t>(part.numel());
+  const auto check = [](ncclResult_t result) {
+    TORCH_CHECK(result == ncclSuccess, ncclGetErrorString(result));
+  };
+  const auto at_once = [](auto options) {
+    options.asyncOp = false;
+    return options;
+  };
+  std::vector<Row> rows;
+  const auto add = [&](const std::string& name, std::function<void()> call) {
+    rows.push_back({name, std::move(call), {}});
+  };
+  add("all_gather_v of equal pieces", [&] { all_gather_v(own, equal, 0, true, world.group()); });
+  add("all_gather_v of nearly equal pieces",
+      [&] { all_gather_v(own_nearly, nearly, 0, true, world.group()); });
+  add("all_gather_v of very uneven pieces",
+      [&] { all_gather_v(own_uneven, very_uneven, 0, true, world.group()); });
+  add("all_to_all_v", [&] { all_to_all_v(many, equal, equal, 0, 0, world.group()); });
+  add("reduce_scatter_v", [&] { reduce_scatter_v(many, equal, 0, true, world.group()); });
+  add("ncclAllGather", [&] {
+    check(ncclAllGather(part.data_ptr(), all.data_ptr(), count, ncclFloat, communicator, stream));
+  });
+  add("ncclSend and ncclRecv of every rank", [&] {
+    check(ncclGroupStart());
+    for (int peer = 0; peer < world.size(); ++peer) {
+      const size_t begin = static_cast<size_t>(peer) * count;
+      check(ncclSend(from.data_ptr<float>() + begin, count, ncclFloat, peer, communicator, stream));
+      check(ncclRecv(all.data_ptr<float>() + begin, count, ncclFloat, peer, communicator, stream));
+    }
+    check(ncclGroupEnd());
+  });
+  add("ncclReduceScatter", [&] {
+    check(ncclReduceScatter(from.data_ptr(), part.data_ptr(), count, ncclFloat, ncclSum,
+                            communicator, stream));
+  });
+  add("c10d's _allgather_base",
+      [&] { backend->_allgather_base(all, part, at_once(c10d::AllgatherOptions())); });
+  add("c10d's alltoall_base", [&] {
+    Extents sent = equal, received = equal;
+    backend->alltoall_base(all, from, sent, received, at_once(c10d::AllToAllOptions()));
+  });
+  add("c10d's _reduce_scatter_base",
+      [&] { backend->_reduce_scatter_base(part, from, at_once(c10d::ReduceScatterOptions())); });
+  add("a new tensor", [&] { at::empty({kRows * world.size(), 64}, own.options()); });
+
+  for (Row& row : rows) row.call();  // connects
+  for (size_t round = 0; round < kRounds; ++round) {
+    for (Row& row : rows) {
       c10::cuda::device_synchronize();
       const auto begin = std::chrono::steady_clock::now();
-      for (int i = 0; i < kCalls; ++i) call();
+      for (int i = 0; i < kCalls; ++i) row.call();
       const std::chrono::duration<double, std::micro> took =
           std::chrono::steady_clock::now() - begin;
-      times.push_back(took.count() / kCalls);
+      row.times.push_back(took.count() / kCalls);
     }
-    c10::cuda::device_synchronize();
-    std::nth_element(times.begin(), times.begin() + 2, times.end());
+  }
+  c10::cuda::device_synchronize();
+  for (Row& row : rows) {
+    std::nth_element(row.times.begin(), row.times.begin() + kRounds / 2, row.times.end());
     if (world.rank() == 0) {
-      std::printf("host time of %s on %zu ranks: %.1f us\n", name, ranks, times[2]);
+      std::printf("host time of %s on %zu ranks: %.1f us\n", row.name.c_str(), ranks,
+                  row.times[kRounds / 2]);
     }
-  };
-  measure("all_gather_v of equal pieces",
-          [&] { all_gather_v(own, Extents(ranks, 16), 0, true, world.group()); });
-  const Tensor many = at::ones({16 * world.size(), 64}, world.device());
-  measure("all_to_all_v",
-          [&] { all_to_all_v(many, Extents(ranks, 16), Extents(ranks, 16), 0, 0, world.group()); });
-  measure("reduce_scatter_v",
-          [&] { reduce_scatter_v(many, Extents(ranks, 16), 0, true, world.group()); });
+  }
 }
 
 MESHRUN_RANK_FUNCTION(ranks_are_the_worlds) {

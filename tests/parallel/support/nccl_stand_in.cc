@@ -106,4 +106,55 @@ NcclStandIn::WorkPtr NcclStandIn::recv(Tensors& tensors, int src, int) {
   return called("recv", tensors[0], /*async=*/true, " from " + std::to_string(src));
 }
 
+bool NcclStandIn::takes_next(c10::Device) { return takes_stream_calls_; }
+
+void NcclStandIn::all_gather(const Where&, void* all, Piece own) {
+  const size_t bytes = own.bytes * static_cast<size_t>(size_);
+  const std::vector<char> kept(static_cast<char*>(own.data),
+                               static_cast<char*>(own.data) + own.bytes);
+  std::memset(all, 0, bytes);
+  std::memcpy(static_cast<char*>(all) + own.bytes * static_cast<size_t>(rank_), kept.data(),
+              own.bytes);
+  calls_.push_back("queued all_gather " + std::to_string(own.bytes) + " of " +
+                   std::to_string(bytes));
+}
+
+void NcclStandIn::reduce_scatter(const Where&, void* sum, const void* all, size_t count,
+                                 c10::ScalarType type) {
+  const size_t bytes = count * c10::elementSize(type);
+  std::memcpy(sum, static_cast<const char*>(all) + bytes * static_cast<size_t>(rank_), bytes);
+  calls_.push_back("queued reduce_scatter " + std::string(c10::toString(type)) + " " +
+                   std::to_string(count));
+}
+
+void NcclStandIn::send_and_receive(const Where&, std::span<const Piece> sends,
+                                   std::span<const Piece> receives) {
+  std::string call = "queued";
+  for (int rank = 0; rank < size_; ++rank) {
+    const Piece& sent = sends[static_cast<size_t>(rank)];
+    const Piece& received = receives[static_cast<size_t>(rank)];
+    if (rank == rank_) {
+      TORCH_CHECK(sent.bytes == received.bytes, "an own piece of two sizes");
+      if (sent.bytes > 0) std::memmove(received.data, sent.data, sent.bytes);
+    } else if (received.bytes > 0) {
+      std::memset(received.data, 0, received.bytes);
+    }
+    if (sent.bytes > 0) call += " " + std::to_string(sent.bytes) + " to " + std::to_string(rank);
+    if (received.bytes > 0) {
+      call += " " + std::to_string(received.bytes) + " from " + std::to_string(rank);
+    }
+  }
+  calls_.push_back(call);
+}
+
+void NcclStandIn::broadcast_each(const Where&, std::span<const Piece> pieces) {
+  for (int root = 0; root < size_; ++root) {
+    const Piece& piece = pieces[static_cast<size_t>(root)];
+    if (piece.bytes == 0) continue;
+    if (root != rank_) std::memset(piece.data, 0, piece.bytes);
+    calls_.push_back("queued broadcast " + std::to_string(piece.bytes) + " from " +
+                     std::to_string(root));
+  }
+}
+
 }  // namespace meshrun

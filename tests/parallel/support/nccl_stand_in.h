@@ -1,7 +1,7 @@
 // What a caller sees of ProcessGroupNCCL, for CPU and meta tensors and without wire: the dtypes
 // that NCCL has and no others, groups of calls, and no Work for a call that is waited for at once
 // (asyncOp false). The other ranks contribute zeros. Every call is written down: "all_gather Byte
-// 12 of 36".
+// 12 of 36"; one by StreamCalls as "queued all_gather 12 of 36", in bytes.
 //
 // Threads: one at a time.
 #pragma once
@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "parallel/comm/interface/stream_calls.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
 
-class NcclStandIn : public c10d::Backend {
+class NcclStandIn : public c10d::Backend, public StreamCalls {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
@@ -24,6 +25,8 @@ class NcclStandIn : public c10d::Backend {
   static c10::intrusive_ptr<c10d::ProcessGroup> make_group(int rank, int size);
   static NcclStandIn& of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
+  // Whether it takes StreamCalls; at first it does not.
+  void take_stream_calls(bool takes) { takes_stream_calls_ = takes; }
   // What was called since the last time.
   std::vector<std::string> calls();
 
@@ -42,6 +45,14 @@ class NcclStandIn : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int dst, int tag) override;
   WorkPtr recv(Tensors& tensors, int src, int tag) override;
 
+  bool takes_next(c10::Device device) override;
+  void all_gather(const Where& where, void* all, Piece own) override;
+  void reduce_scatter(const Where& where, void* sum, const void* all, size_t count,
+                      c10::ScalarType type) override;
+  void send_and_receive(const Where& where, std::span<const Piece> sends,
+                        std::span<const Piece> receives) override;
+  void broadcast_each(const Where& where, std::span<const Piece> pieces) override;
+
  private:
   // Notes the call; its Work, or null.
   WorkPtr called(const std::string& what, const at::Tensor& tensor, bool async,
@@ -50,6 +61,7 @@ class NcclStandIn : public c10d::Backend {
   std::vector<std::string> calls_;
   bool is_grouping_ = false;
   bool group_is_async_ = false;
+  bool takes_stream_calls_ = false;
 };
 
 }  // namespace meshrun
