@@ -52,7 +52,8 @@ bool is_mask(const at::Tensor& index) {
   return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
 }
 
-// `may_be_cut`: one vector of indices keeps its cut where the tensor is Replicate.
+// `may_be_cut`: one vector of indices keeps its cut where the tensor is Replicate. Indices may lie
+// on the CPU, whatever the tensor's device.
 Chosen chosen_by(const at::Tensor& self, const Indices& given, const ShardMesh::Ptr& mesh,
                  bool may_be_cut) {
   Chosen chosen;
@@ -104,12 +105,14 @@ Chosen chosen_by(const at::Tensor& self, const Indices& given, const ShardMesh::
     draft.cut(0, chosen.cut);
     for (at::Tensor& index : chosen.indices) {
       if (index.defined()) {
-        index = local_of(redistribute(index, make_spec(mesh, draft.layout()))).to(at::kLong);
+        index = local_of(redistribute(index, make_spec(mesh, draft.layout())))
+                    .to(self.device(), at::kLong);
       }
     }
   } else {
     for (at::Tensor& index : chosen.indices) {
-      if (index.defined()) index = gathered(index, mesh).to(at::kLong).expand(chosen.shape);
+      if (!index.defined()) continue;
+      index = gathered(index, mesh).to(self.device(), at::kLong).expand(chosen.shape);
     }
   }
   // Beside each other they stay where they are, else they come first.
@@ -198,9 +201,12 @@ at::Tensor index(const at::Tensor& self, const Indices& indices) {
   return from_local(values, result);
 }
 
-at::Tensor index_put(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
+at::Tensor index_put(const at::Tensor& self, const Indices& indices, const at::Tensor& given,
                      bool accumulate) {
   const char* name = "index_put";
+  // LibTorch makes a number a tensor on the CPU.
+  const bool is_elsewhere = given.dim() == 0 && given.device() != self.device();
+  const at::Tensor values = is_elsewhere ? given.to(self.device()) : given;
   const std::vector<at::Tensor> tensors = tensors_of(self, indices);
   ShardMesh::Ptr mesh = is_shard_tensor(values) ? nullptr : mesh_of_operands(tensors, name);
   require_same_mesh(mesh, values, name);
@@ -211,7 +217,8 @@ at::Tensor index_put(const at::Tensor& self, const Indices& indices, const at::T
     const std::optional<at::Tensor> mask = indices.get(0);
     if (mask && mask->defined() && mask->scalar_type() == at::kBool &&
         mask->sizes() == self.sizes()) {
-      return at::masked_fill(target, *mask, values.reshape({}).to(self.scalar_type()));
+      return at::masked_fill(target, mask->to(self.device()),
+                             values.reshape({}).to(self.scalar_type()));
     }
   }
   const SpecPtr& spec = spec_of(target);

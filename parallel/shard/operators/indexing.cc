@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/TensorOperators.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/ops/embedding.h"
 #include "ATen/ops/gather.h"
@@ -163,18 +164,21 @@ at::Tensor embedding(const at::Tensor& weight, const at::Tensor& indices, int64_
   const at::Tensor index_part =
       local_of(redistribute(chosen, make_spec(mesh, index_draft.layout())));
   at::Tensor local = to_local(table, partial_where_replicated(spec, result));
-  if (rows.axes.empty()) {
-    return from_local(at::embedding(local, index_part, padding_idx, scale_grad_by_freq), result);
-  }
+  const auto rows_at = [&](const at::Tensor& index, int64_t padding) {
+    if (local.size(1) > 0) return at::embedding(local, index, padding, scale_grad_by_freq);
+    // On a GPU LibTorch's gradient of a table without columns reads and writes at address 0 (its
+    // issue 189668).
+    return at::embedding(local.detach(), index) + local.sum(0);
+  };
+  if (rows.axes.empty()) return from_local(rows_at(index_part, padding_idx), result);
   const PieceOf piece = piece_of(spec, 0);
   if (piece.extent == 0) local = with_spare_row(local, 0);
   const Lookup found = lookup(index_part, piece, false);
   const int64_t padding = padding_idx >= piece.offset && padding_idx < piece.offset + piece.extent
                               ? padding_idx - piece.offset
                               : -1;
-  return from_local(
-      at::embedding(local, found.index, padding).masked_fill(found.absent.unsqueeze(-1), 0),
-      result);
+  return from_local(rows_at(found.index, padding).masked_fill(found.absent.unsqueeze(-1), 0),
+                    result);
 }
 
 at::Tensor one_hot(const at::Tensor& self, int64_t num_classes) {

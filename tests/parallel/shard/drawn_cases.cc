@@ -1,8 +1,11 @@
 #include "tests/parallel/shard/drawn_cases.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -10,6 +13,7 @@
 #include <utility>
 
 #include "ATen/ATen.h"
+#include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/shard/shard_tensor.h"
@@ -44,6 +48,33 @@ bool contains(const std::vector<size_t>& indices, size_t index) {
   return std::find(indices.begin(), indices.end(), index) != indices.end();
 }
 
+// What the handler of SIGABRT says: a GPU's error in a destructor and NCCL's watchdog end a rank
+// without a word of where it was.
+std::array<char, 4096> present_case;
+volatile std::sig_atomic_t present_size = 0;
+
+void set_present_case(const std::string& words) {
+  const size_t size = std::min(words.size(), present_case.size() - 1);
+  present_size = 0;
+  std::copy_n(words.begin(), size, present_case.begin());
+  present_case[size] = '\n';
+  present_size = static_cast<std::sig_atomic_t>(size + 1);
+}
+
+void say_present_case(int) {
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, present_case.data(), static_cast<size_t>(present_size));
+}
+
+// Family and draw.
+std::string& present_draw() {
+  static auto* draw = new std::string;
+  return *draw;
+}
+
+// Of this rank, which runs no test of its own.
+int failures() { return testing::UnitTest::GetInstance()->ad_hoc_test_result().total_part_count(); }
+
 }  // namespace
 
 bool register_operator_cases(const std::string& family, std::function<OperatorCase(Draw&)> draw) {
@@ -76,10 +107,12 @@ PlacedCase::PlacedCase(const OperatorCase& drawn, Draw& draw, const ShardMesh::P
     sharded.push_back(ShardTensor(part_of(input, *spec), spec, wants));
   }
   if (std::getenv("MESHRUN_SHARD_VERBOSE") != nullptr) fmt::print(stderr, "{}\n", said);
+  set_present_case(fmt::format("aborted in {}: {}", present_draw(), said));
 }
 
 void for_each_drawn_case(int64_t draws, const CaseCheck& check) {
   const JoinedWorld world;
+  std::signal(SIGABRT, say_present_case);
   std::vector<ShardMesh::Ptr> meshes = {ShardMesh::of(world.manager.initialize_mesh(
       world.size == 4 ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{1, world.size},
       {"dp", "domain"}))};
@@ -95,16 +128,22 @@ void for_each_drawn_case(int64_t draws, const CaseCheck& check) {
     for (int64_t i = 0; i < draws; ++i) {
       const uint64_t own_seed = seed * 1000003 + static_cast<uint64_t>(i);
       Draw draw(own_seed);
-      SCOPED_TRACE(fmt::format("family {}, draw {}", family, i));
+      present_draw() = fmt::format("family {}, draw {}", family, i);
+      SCOPED_TRACE(present_draw());
+      const int failures_before = failures();
       const OperatorCase drawn = draw_case(draw);
+      set_present_case(fmt::format("aborted in {}: {}", present_draw(), drawn.name));
+      bool has_device = true;
       try {
         check(drawn, draw, meshes[static_cast<size_t>(i % 2)], world.manager.device());
       } catch (const std::exception& error) {
-        // Ranks may have parted: what follows would wait for them.
         ADD_FAILURE() << drawn.name << ": " << std::string(error.what()).substr(0, 1000);
-        return;
+        has_device = dynamic_cast<const c10::AcceleratorError*>(&error) == nullptr;
       }
-      if (testing::Test::HasFailure()) return;
+      if (failures() == failures_before) continue;
+      // Ranks may have parted: what follows would wait for them.
+      if (world.size > 1 || !has_device) return;
+      break;
     }
   }
 }

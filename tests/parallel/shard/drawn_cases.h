@@ -27,7 +27,8 @@ using CaseCheck = std::function<void(const OperatorCase& drawn, Draw& draw,
                                      const ShardMesh::Ptr& mesh, c10::Device device)>;
 
 // Calls `check` with `draws` cases of each family, on two meshes of the world in turn, until one
-// fails. For a rank of a world.
+// fails; a rank alone goes on with the next family. A rank that aborts says last which case it was
+// in. For a rank of a world.
 void for_each_drawn_case(int64_t draws, const CaseCheck& check);
 // Runs a registered rank function that does so in a world of `ranks`; no operator may lack a rule.
 void run_drawn_cases(const std::string& function, std::vector<Variables> ranks,

@@ -1,5 +1,8 @@
 // Every operator on drawn cases, for one to four ranks that share one GPU (one_gpu.h): operands and
 // results lie there, and what moves goes by NCCL. And what a wrong index does there.
+//
+// A rank that aborts says last which case it was in. With CUDA_LAUNCH_BLOCKING=1 an error of the
+// GPU comes from the call that made it.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -44,9 +47,10 @@ void look_up_a_wrong_index() {
   const SpecPtr rows = make_spec(mesh_of_world({1}), ShardLayout::split({1}, {Shard(0)}, {6, 2}));
   ASSERT_TRUE(rows->is_sharded(0)) << "the lookup of a cut dimension is not reached";
   const ShardTensor table(at::ones({6, 2}, device), rows);
-  const at::Tensor found = at::embedding(table, at::tensor({0, 9}, at::kLong).to(device));
+  const at::Tensor wrong = at::tensor({0, 9}, at::kLong).to(device);
   try {
-    ShardTensor(found).full_tensor().cpu();
+    // Whatever comes after the assertion may be the first to hear of it, the lookup itself too.
+    ShardTensor(at::embedding(table, wrong)).full_tensor().cpu();
   } catch (const std::exception& error) {
     std::puts(error.what());
     std::fflush(stdout);

@@ -40,6 +40,8 @@ inline std::vector<Variables> ranks_on_one_gpu(int world_size, GpuSharing sharin
     variables["NCCL_NVLS_ENABLE"] = "0";
     variables["NCCL_SOCKET_IFNAME"] = "lo";
     variables["NCCL_IB_DISABLE"] = "1";
+    // Where one rank dies, NCCL's watchdog in the others sleeps four times as long; a minute else.
+    variables["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = "1000";
     if (sharing == GpuSharing::kAsHosts) {
       variables["NCCL_HOSTID"] = "meshrun-test-" + std::to_string(rank);
     } else {

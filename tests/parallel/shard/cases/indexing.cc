@@ -1,4 +1,5 @@
 #include "ATen/ATen.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
 #include "tests/parallel/shard/operator_cases.h"
 
 namespace meshrun {
@@ -132,6 +133,9 @@ OperatorCase index_rows(Draw& draw) {
   return drawn;
 }
 
+// A plain index may lie on the CPU beside a tensor on a GPU.
+at::Tensor on_cpu(const at::Tensor& index) { return is_shard_tensor(index) ? index : index.cpu(); }
+
 OperatorCase advanced(Draw& draw) {
   const at::Tensor x = draw.normal(shape_of(draw));
   const int64_t count = draw.extent();
@@ -148,7 +152,7 @@ OperatorCase advanced(Draw& draw) {
         z.index_put_({Slice(), t[1]}, 0.5);
         z.index_put_({z > 1}, 0.25);
         return Tensors{t[3].index({t[0], t[1]}),
-                       t[3].index({t[0], Slice(), t[2]}),
+                       t[3].index({on_cpu(t[0]), Slice(), t[2]}),
                        t[3].index({Slice(), t[1]}),
                        t[3].index({Slice(), t[1][0], t[2]}),
                        t[3].index({t[0], None, Slice(0, 2)}),

@@ -133,7 +133,7 @@ OperatorCase fused(Draw& draw) {
         const Tensors gradient = {t[1].detach()};
         const Tensors average = {t[2].detach() * 1};
         const Tensors square = {t[3].detach() * 1};
-        const Tensors step = {at::ones({}, at::kFloat)};
+        const Tensors step = {at::ones({}, t[0].options().dtype(at::kFloat))};
         if (is_adamw) {
           at::_fused_adamw_(parameter, gradient, average, square, {}, step, 0.1, 0.9, 0.99, 0.01,
                             1e-8, false, false);
@@ -156,8 +156,8 @@ OperatorCase fused_without_averages(Draw& draw) {
             const Tensors gradient = {t[1].detach()};
             const Tensors state = {t[2].detach() * 1};
             if (is_adagrad) {
-              at::_fused_adagrad_(parameter, gradient, state, Tensors{at::ones({}, at::kFloat)},
-                                  0.1, 0.01, 0.02, 1e-8, false);
+              const Tensors step = {at::ones({}, t[0].options().dtype(at::kFloat))};
+              at::_fused_adagrad_(parameter, gradient, state, step, 0.1, 0.01, 0.02, 1e-8, false);
             } else {
               at::_fused_sgd_(parameter, gradient, state, 0.01, 0.9, 0.1, 0.0, true, false, false);
             }
@@ -166,14 +166,16 @@ OperatorCase fused_without_averages(Draw& draw) {
 }
 
 struct Autocast {
-  Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  explicit Autocast(at::DeviceType its_device) : device(its_device) {
+    at::autocast::set_autocast_enabled(device, true);
+    at::autocast::set_autocast_dtype(device, at::kBFloat16);
   }
   ~Autocast() {
     at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_enabled(device, false);
   }
+
+  const at::DeviceType device;
 };
 
 // The results' types are LibTorch's; integers hold them.
@@ -182,7 +184,7 @@ OperatorCase autocast(Draw& draw) {
   return {"autocast",
           {draw.normal({2, m, k}), draw.normal({n, k}), draw.normal({n}), draw.normal({k})},
           [](const Tensors& t) {
-            const Autocast on;
+            const Autocast on(t[0].device().type());
             const at::Tensor x = t[0].to(at::kFloat);
             const at::Tensor w = t[1].to(at::kFloat);
             const Tensors results = {at::linear(x, w, t[2].to(at::kFloat)),

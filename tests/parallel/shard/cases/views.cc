@@ -174,7 +174,7 @@ OperatorCase complex(Draw& draw) {
   const Lengths shape = shape_of(draw, 2);
   return {
       "complex", {draw.normal(shape)}, [](const Tensors& x) {
-        const at::Tensor pair = at::arange(1, 3, at::kDouble);
+        const at::Tensor pair = at::arange(1, 3, x[0].options());
         const at::Tensor z = at::view_as_complex(x[0].unsqueeze(-1) * pair);
         return Tensors{at::view_as_real(z * z), at::real(z) + at::imag(z), at::real(z * z.conj())};
       }};
