@@ -9,10 +9,12 @@
 #include <memory>
 #include <utility>
 
+#include "ATen/Context.h"
 #include "ATen/EmptyTensor.h"
 #include "ATen/ops/empty.h"
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
+#include "c10/core/DeviceGuard.h"
 #include "core/mutex.h"
 #include "parallel/base/process.h"
 #include "parallel/base/shared_heap.h"
@@ -166,15 +168,23 @@ const bool is_ready_for_fork [[maybe_unused]] =
 }  // namespace
 
 at::Tensor empty_output(at::IntArrayRef shape, const at::TensorOptions& options) {
+  // Without the dispatcher, which would take as long as a small transfer.
+  const auto made = [&](c10::Allocator* allocator, c10::DispatchKey key) {
+    return at::Tensor(at::detail::empty_generic(shape, allocator, c10::DispatchKeySet(key),
+                                                c10::typeMetaToScalarType(options.dtype()),
+                                                at::MemoryFormat::Contiguous));
+  };
+  if (options.device().is_cuda()) {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    static c10::Allocator* const caching = c10::GetAllocator(c10::DeviceType::CUDA);
+    const c10::DeviceGuard guard(options.device());
+    return made(caching, c10::DispatchKey::CUDA);
+  }
+  if (!options.device().is_cpu()) return at::empty(shape, options);
   size_t bytes = options.dtype().itemsize();
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
-  if (!options.device().is_cpu()) return at::empty(shape, options);
-  // Without the dispatcher, which would take as long as a small transfer.
-  c10::Allocator* const allocator =
-      bytes < kLeast ? c10::GetCPUAllocator() : &OutputAllocator::get();
-  return at::Tensor(at::detail::empty_generic(
-      shape, allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::typeMetaToScalarType(options.dtype()), at::MemoryFormat::Contiguous));
+  return made(bytes < kLeast ? c10::GetCPUAllocator() : &OutputAllocator::get(),
+              c10::DispatchKey::CPU);
 }
 
 void release_output_memory() { OutputAllocator::get().release(); }

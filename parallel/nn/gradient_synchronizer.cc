@@ -2,9 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/modules/embedding.h>
@@ -197,34 +194,6 @@ void with_names(const std::unordered_map<size_t, std::string>& names, const Call
   }
 }
 
-// Runs what follows on a stream of its own; on leaving, the stream that was current waits for it.
-class SideStream {
- public:
-  explicit SideStream(c10::Device device) {
-    if (device.is_cpu()) return;
-    const c10::impl::VirtualGuardImpl implementation(device.type());
-    before_ = implementation.getStream(device);
-    const c10::Stream side = implementation.getStreamFromGlobalPool(device);
-    wait_for(side, *before_);
-    guard_.emplace(side);
-  }
-  ~SideStream() {
-    if (guard_) wait_for(*before_, guard_->current_stream());
-  }
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
-
- private:
-  static void wait_for(const c10::Stream& waiting, const c10::Stream& working) {
-    c10::Event event(working.device_type());
-    event.record(working);
-    event.block(waiting);
-  }
-
-  std::optional<c10::Stream> before_;
-  std::optional<c10::StreamGuard> guard_;
-};
-
 // LibTorch's reducer asks a backend for the memory of its buckets only where the environment says
 // so. ucx gives of its shared heap, NCCL registered memory where the device has multicast (NVLink
 // SHARP).
@@ -243,7 +212,6 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
   if (!options_.process_group) options_.process_group = DistributedManager::get().group();
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();
-  const SideStream side_stream(device_);
   std::string problem = find_problem(state, options_, device_);
   if (problem.empty()) {
     const int rank = DistributedManager::is_initialized() ? DistributedManager::get().rank()

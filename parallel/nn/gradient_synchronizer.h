@@ -60,7 +60,6 @@ class StepTrace;
 class GradientSynchronizer {
  public:
   // Compares the ranks' modules and options, gives all of them rank 0's state, builds the reducer.
-  // On an accelerator this runs on a side stream, which the current stream then waits for.
   GradientSynchronizer(const torch::nn::Module& module,
                        const DistributedDataParallelOptions& options);
   ~GradientSynchronizer();

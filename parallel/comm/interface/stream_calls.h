@@ -1,15 +1,16 @@
 // What a backend queues on a GPU's current stream for a caller that waits at once, without what
-// c10d makes of each call for one that waits later: a future, a record, events between streams.
+// c10d makes of each call for one that waits later: a Work, a future, a record, events between
+// streams.
 //
-// A rank's own choice: each function calls what c10d's method of the same name calls, so that a
-// peer may use that. Everything but sums is bytes. Calls can be captured in a CUDA graph. They
-// count as c10d's do for the watchdog, which ends the group where a call takes longer than
-// `timeout` or a peer is lost.
+// Each rank chooses for itself: between two ranks these are the same calls of NCCL, of the same
+// sizes and in the same order, as through c10d's methods. Everything but sums is bytes. A CUDA graph
+// can capture the calls; nobody watches its replays. Else the backend ends the process where a call
+// takes longer than the group's timeout or a peer is lost, as it does for c10d's calls.
 //
-// Threads: as c10d::Backend. Errors: the backend's own.
+// The caller keeps the memory until the stream is past the call. Threads: as c10d::Backend. Errors:
+// the backend's own.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <span>
 
@@ -24,25 +25,22 @@ class StreamCalls {
     void* data = nullptr;
     size_t bytes = 0;  // 0: nothing travels
   };
-  struct Where {
-    c10::Device device;
-    std::chrono::milliseconds timeout;  // not positive: the group's
-  };
 
   virtual ~StreamCalls() = default;
 
-  // Whether the next call may go this way; else c10d's method has something to add.
-  virtual bool takes_next(c10::Device device) = 0;
+  // Whether calls may go this way now; else c10d's methods have something to add.
+  virtual bool takes_calls(c10::Device device) = 0;
   // `all` has as many bytes from each rank as `own`.
-  virtual void all_gather(const Where& where, void* all, Piece own) = 0;
+  virtual void all_gather(c10::Device device, void* all, Piece own) = 0;
   // `sum` has `count` numbers, `all` as many for each rank.
-  virtual void reduce_scatter(const Where& where, void* sum, const void* all, size_t count,
+  virtual void reduce_scatter(c10::Device device, void* sum, const void* all, size_t count,
                               c10::ScalarType type) = 0;
   // By rank; a rank's own piece is copied, and has to be in both or in neither.
-  virtual void send_and_receive(const Where& where, std::span<const Piece> sends,
+  virtual void send_and_receive(c10::Device device, std::span<const Piece> sends,
                                 std::span<const Piece> receives) = 0;
-  // By the rank that has it.
-  virtual void broadcast_each(const Where& where, std::span<const Piece> pieces) = 0;
+  // By the rank that has it; this rank's comes from `own`, which may be its place in `pieces`.
+  virtual void broadcast_each(c10::Device device, std::span<const Piece> pieces,
+                              const void* own) = 0;
 };
 
 }  // namespace meshrun

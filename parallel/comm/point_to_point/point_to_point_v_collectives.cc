@@ -33,9 +33,9 @@ namespace {
 // The largest that every backend takes: out of the way of the caller's own sends.
 constexpr int kTag = (1 << 30) - 1;
 
-// Up to so many bytes a rank's own slice goes with the others, in their kernel; above, a copy of
-// its own is faster than the few channels that a backend has for it.
-constexpr int64_t kOwnAmongOthers = 256 << 10;
+// A rank's own slice of up to so many bytes goes with the others, in their kernel. A longer one is
+// copied, which is faster than the few channels that a backend has for it.
+constexpr size_t kOwnAmongOthers = 256 << 10;
 
 int64_t sum(at::IntArrayRef sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
@@ -77,6 +77,10 @@ bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
     default:
       return false;
   }
+}
+
+bool own_travels(const StreamCalls* stream_calls, size_t bytes) {
+  return stream_calls != nullptr && bytes <= kOwnAmongOthers;
 }
 
 // Whether a rank's own slice has one shape in both.
@@ -214,6 +218,7 @@ struct PointToPointVCollectives::Exchange {
 
   std::vector<at::Tensor> sends;  // by peer; undefined: nothing
   std::vector<at::Tensor> receives;
+  StreamCalls* stream_calls = nullptr;  // null: by c10d's methods
   PointToPointWork::Rest rest;
 
   void receive_into(Slices slices) {
@@ -254,7 +259,8 @@ void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::str
 }
 
 StreamCalls* PointToPointVCollectives::stream_calls(c10::Device device, const VCall& call) const {
-  const bool is_taken = stream_calls_ != nullptr && !call.async && stream_calls_->takes_next(device);
+  const bool is_taken =
+      stream_calls_ != nullptr && !call.async && stream_calls_->takes_calls(device);
   return is_taken ? stream_calls_ : nullptr;
 }
 
@@ -278,11 +284,12 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchang
   const auto is_there = [](const at::Tensor& bytes) { return bytes.defined(); };
   const bool is_idle = std::none_of(exchange.sends.begin(), exchange.sends.end(), is_there) &&
                        std::none_of(exchange.receives.begin(), exchange.receives.end(), is_there);
-  const c10::Device device = exchange.rest.device;
-  if (StreamCalls* const calls = is_idle ? nullptr : stream_calls(device, call)) {
-    calls->send_and_receive({device, call.timeout}, pieces_of(exchange.sends),
-                            pieces_of(exchange.receives));
-  } else if (!is_idle && groups_calls_) {
+  if (is_idle) {
+    // Nothing to start.
+  } else if (exchange.stream_calls != nullptr) {
+    exchange.stream_calls->send_and_receive(exchange.rest.device, pieces_of(exchange.sends),
+                                            pieces_of(exchange.receives));
+  } else if (groups_calls_) {
     parts = grouped(*backend_, start_all);
   } else {
     start_all();
@@ -321,7 +328,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const a
   }
   std::vector<WorkPtr> parts;
   if (StreamCalls* const calls = stream_calls(output.device(), call)) {
-    calls->all_gather({output.device(), call.timeout}, slices.block.data_ptr(),
+    calls->all_gather(output.device(), slices.block.data_ptr(),
                       {own.data_ptr(), own.nbytes()});
     exchange.receives = {own, slices.block};
   } else {
@@ -344,14 +351,18 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts
   Slices slices(output, sizes, dim, -1);
   exchange.receives = slices.bytes;
   const at::Tensor& own = exchange.receives[static_cast<size_t>(rank_)];
-  if (own.defined()) copy_own_into_bytes(own, input);
+  StreamCalls* const calls = stream_calls(output.device(), call);
+  // A broadcast of NCCL's may begin in one memory and end in another.
+  const bool is_copied = own.defined() && !(calls && point_to_point::can_travel(input));
+  if (is_copied) copy_own_into_bytes(own, input);
   const std::vector<at::Tensor>& pieces = exchange.receives;
   if (std::none_of(pieces.begin(), pieces.end(), [](const auto& b) { return b.defined(); })) {
     return run(std::move(exchange), OpType::ALLGATHER, call);
   }
   std::vector<WorkPtr> parts;
-  if (StreamCalls* const calls = stream_calls(output.device(), call)) {
-    calls->broadcast_each({output.device(), call.timeout}, pieces_of(pieces));
+  if (calls != nullptr) {
+    const void* const source = (is_copied ? own : input).const_data_ptr();
+    calls->broadcast_each(output.device(), pieces_of(pieces), source);
   } else {
     auto options = options_of<c10d::BroadcastOptions>(call);
     parts = grouped(*backend_, [&] {
@@ -384,7 +395,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal
   at::Tensor to = memory_view(sum, type, 0, numbers * output.numel());
   std::vector<WorkPtr> parts;
   if (StreamCalls* const calls = stream_calls(output.device(), call)) {
-    calls->reduce_scatter({output.device(), call.timeout}, to.data_ptr(), from.const_data_ptr(),
+    calls->reduce_scatter(output.device(), to.data_ptr(), from.const_data_ptr(),
                           static_cast<size_t>(to.numel()), type);
   } else {
     const auto options = options_of<c10d::ReduceScatterOptions>(call);
@@ -435,14 +446,16 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather_v(const a
       case GatherRoute::kSends:
         break;
     }
-    copy_own(slice_of(output, sizes, dim, rank_), input);
     Exchange exchange(size_, output.device());
+    exchange.stream_calls = stream_calls(output.device(), call);
+    const int skipped = own_travels(exchange.stream_calls, input.nbytes()) ? -1 : rank_;
+    if (skipped == rank_) copy_own(slice_of(output, sizes, dim, rank_), input);
     const Slices own = whole(input, dim);
     own.pack();
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) exchange.sends[static_cast<size_t>(peer)] = own.bytes[0];
+      if (peer != skipped) exchange.sends[static_cast<size_t>(peer)] = own.bytes[0];
     }
-    exchange.receive_into({output, sizes, dim, rank_});
+    exchange.receive_into({output, sizes, dim, skipped});
     exchange.rest.result = output;
     return run(std::move(exchange), OpType::ALLGATHER, call);
   });
@@ -466,6 +479,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_v(
       return reduce_scatter_equal(output, input, sizes, dim, call);
     }
     Exchange exchange(size_, output.device());
+    exchange.stream_calls = stream_calls(output.device(), call);
     const Slices sent(input, sizes, dim, rank_);
     sent.pack();
     exchange.sends = sent.bytes;
@@ -510,6 +524,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_v(const at::T
     agree(agreed, call, std::move(check.problem));
 
     Exchange exchange(size_, input.device());
+    exchange.stream_calls = stream_calls(input.device(), call);
     if (rank_ == root) {
       copy_own(slice_of(output, sizes, dim, rank_), input);
       exchange.receive_into({output, sizes, dim, rank_});
@@ -542,6 +557,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::
     agree(agreed, call, std::move(check.problem));
 
     Exchange exchange(size_, output.device());
+    exchange.stream_calls = stream_calls(output.device(), call);
     if (rank_ == root) {
       const Slices sent(input, sizes, dim, rank_);
       sent.pack();
@@ -581,18 +597,20 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
     }
     agree(agreed, call, std::move(check.problem));
 
+    Exchange exchange(size_, output.device());
+    exchange.stream_calls = stream_calls(output.device(), call);
     int skipped = rank_;
     if (moves_own(input_sizes, output_sizes, rank_)) {
-      const auto own_bytes = static_cast<int64_t>(input.nbytes()) / input.size(input_dim) *
-                             input_sizes[static_cast<size_t>(rank_)];
-      if (size_ > 1 && own_bytes <= kOwnAmongOthers && stream_calls(output.device(), call)) {
+      const auto own_size = static_cast<size_t>(input_sizes[static_cast<size_t>(rank_)]);
+      const size_t own_bytes =
+          input.nbytes() / static_cast<size_t>(input.size(input_dim)) * own_size;
+      if (own_travels(exchange.stream_calls, own_bytes)) {
         skipped = -1;
       } else {
         copy_own(slice_of(output, output_sizes, output_dim, rank_),
                  slice_of(input, input_sizes, input_dim, rank_));
       }
     }
-    Exchange exchange(size_, output.device());
     const Slices sent(input, input_sizes, input_dim, skipped);
     sent.pack();
     exchange.sends = sent.bytes;

@@ -17,7 +17,8 @@
 // All other sums are taken here, in rank order.
 //
 // A caller that waits at once is served by the backend's StreamCalls where it has them: the same
-// functions of NCCL, queued in a third of the time.
+// calls of NCCL on the current stream, without c10d's part. Such a call has no Work of c10d's, so
+// its own is complete once it is queued, as a call of c10d's with asyncOp false.
 //
 // NCCL: the group's communicator must be there already, since a rank may have nothing to send or
 // to receive: make_process_group() connects it where options.device is given.
@@ -68,7 +69,7 @@ class PointToPointVCollectives : public VCollectives {
   struct Agreed;
   // Raises where the call cannot go on.
   void agree(const Agreed& agreed, VCall& call, std::string problem) const;
-  // Null: this call goes by c10d's methods.
+  // Null: this call goes by c10d's methods. The answer may change from one moment to the next.
   StreamCalls* stream_calls(c10::Device device, const VCall& call) const;
   // By sends and receives.
   WorkPtr run(Exchange exchange, c10d::OpType type, const VCall& call) const;

@@ -34,13 +34,13 @@ struct GatherRowsBody {
   Slices<const In> input;
   const int64_t* index;
   int64_t inner;
-  Divider<Index> slice;  // by the chunks of a slice
-  Divider<Index> outer;  // by the number of slices
+  Divider<Index> by_slice;  // by the chunks of a slice
+  Divider<Index> by_outer;  // by the number of slices
   Index count;
 
   MESHRUN_HOST_DEVICE Value load(Index thread) const {
-    const auto [row, chunk] = slice.divide(thread);
-    const auto [o, i] = outer.divide(row);
+    const auto [row, chunk] = by_slice.divide(thread);
+    const auto [o, i] = by_outer.divide(row);
     const Chunk<N> place = chunk_at<N, kAligned>(output.at(o, i), inner, chunk);
     if (place.first >= place.last) return {};
     const auto loaded = read_chunk<N, kAligned>(input.at(o, index[i]), inner, place.begin);
@@ -55,8 +55,8 @@ struct GatherRowsBody {
     }
   }
   MESHRUN_HOST_DEVICE void store(Index thread, const Value& value) const {
-    const auto [row, chunk] = slice.divide(thread);
-    const auto [o, i] = outer.divide(row);
+    const auto [row, chunk] = by_slice.divide(thread);
+    const auto [o, i] = by_outer.divide(row);
     Out* const written = output.at(o, i);
     write_chunk<N, kAligned>(written, chunk_at<N, kAligned>(written, inner, chunk), value);
   }
@@ -138,13 +138,13 @@ struct SumInOrderBody {
 };
 
 // One slice along the dim and its place in the buffer, in elements.
+template <typename Index>
 struct PlacedPiece {
-  int64_t begin;   // within a row of the tensor
-  int64_t offset;  // in the buffer
-  int64_t row;     // of the slice
-  int64_t chunks;  // of all rows
-  Divider<uint64_t> wide_row;  // by the chunks that a row of the slice has
-  Divider<uint32_t> narrow_row;
+  int64_t begin;          // within a row of the tensor
+  int64_t offset;         // in the buffer
+  int64_t row;            // of the slice
+  int64_t chunks;         // of all rows
+  Divider<Index> by_row;  // by the chunks that a row of the slice has
 };
 
 // As many as fit into a kernel's parameters with room to spare.
@@ -159,7 +159,7 @@ struct PermuteBody {
   Unit* packed;
   Unit* tensor;
   int64_t row_stride;  // of the tensor
-  PlacedPiece pieces[kPiecesAtOnce];
+  PlacedPiece<Index> pieces[kPiecesAtOnce];
 
   struct Rows {
     Unit* in_buffer;
@@ -174,16 +174,11 @@ struct PermuteBody {
     return static_cast<Index>(pieces[piece].chunks);
   }
   MESHRUN_HOST_DEVICE Rows at(int piece, Index thread) const {
-    const PlacedPiece& p = pieces[piece];
-    int64_t row, chunk;
-    if constexpr (sizeof(Index) == sizeof(uint32_t)) {
-      const auto [quotient, remainder] = p.narrow_row.divide(thread);
-      row = quotient, chunk = remainder;
-    } else {
-      const auto [quotient, remainder] = p.wide_row.divide(thread);
-      row = static_cast<int64_t>(quotient), chunk = static_cast<int64_t>(remainder);
-    }
-    return {packed + p.offset + row * p.row, tensor + row * row_stride + p.begin, chunk};
+    const PlacedPiece<Index>& p = pieces[piece];
+    const auto [row, chunk] = p.by_row.divide(thread);
+    const auto r = static_cast<int64_t>(row);
+    return {packed + p.offset + r * p.row, tensor + r * row_stride + p.begin,
+            static_cast<int64_t>(chunk)};
   }
   MESHRUN_HOST_DEVICE Value load(int piece, Index thread) const {
     const Rows rows = at(piece, thread);
@@ -194,9 +189,9 @@ struct PermuteBody {
   }
   MESHRUN_HOST_DEVICE void store(int piece, Index thread, const Value& value) const {
     const Rows rows = at(piece, thread);
-    write_chunk<N, kAligned>(
-        rows.written(),
-        chunk_at<N, kAligned>(rows.written(), pieces[piece].row, rows.chunk), value);
+    write_chunk<N, kAligned>(rows.written(),
+                             chunk_at<N, kAligned>(rows.written(), pieces[piece].row, rows.chunk),
+                             value);
   }
 };
 

@@ -1,13 +1,14 @@
 // A row of elements as chunks of N elements: a chunk is one access of at most 16 bytes.
 //
-// kAligned: rows begin at multiples of a chunk's bytes and have a multiple of N elements.
-// Otherwise chunks are cut at the aligned addresses of the row that is written, so the row's first
-// and last may be parts. What is read lies across two aligned accesses and is shifted into place.
-// An access may touch bytes beside the row, but only in a 16-byte block that holds some of the
-// row's: allocations on a device begin and end with such a block.
+// kAligned: rows begin at multiples of a chunk's bytes and have a multiple of N elements. Otherwise a
+// chunk begins at an aligned address of the row that is written, so the first and the last chunk of
+// a row may be incomplete; what is read lies across two aligned accesses and is shifted into place.
+// Such accesses touch bytes beside the row, but no aligned block of 16 bytes without a byte of it,
+// so they stay on the row's pages.
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <type_traits>
 
 #include "parallel/kernels/cuda/indexing.h"
@@ -19,11 +20,12 @@ struct alignas(4 * kWords) Words {
   uint32_t word[kWords];
 };
 
-// What moves a vector.
+// The type that moves a vector.
 template <typename T, int N>
-using Access = std::conditional_t<sizeof(T) * N % 4 == 0, Words<(sizeof(T) * N + 3) / 4>, Vector<T, N>>;
+using Access =
+    std::conditional_t<sizeof(T) * N % 4 == 0, Words<(sizeof(T) * N + 3) / 4>, Vector<T, N>>;
 
-// In one access; nvcc makes one of each word of an assignment whose value it keeps in registers.
+// One store instruction. nvcc splits an assignment into one store per word.
 template <int kWords>
 MESHRUN_HOST_DEVICE void store(Words<kWords>* to, const Words<kWords>& value) {
 #if defined(__CUDA_ARCH__)
@@ -47,7 +49,16 @@ MESHRUN_HOST_DEVICE void store(Vector<T, N>* to, const Vector<T, N>& value) {
   *to = value;
 }
 
-// At most, for a row of `elements`.
+// The address of an access, checked on the host: a GPU faults where x86 does not.
+template <typename To, typename T>
+MESHRUN_HOST_DEVICE To* access_at(T* address) {
+#if !defined(__CUDA_ARCH__)
+  if (reinterpret_cast<uintptr_t>(address) % alignof(To) != 0) std::abort();
+#endif
+  return reinterpret_cast<To*>(address);
+}
+
+// At most so many chunks has a row of `elements` elements.
 template <int N, bool kAligned>
 int64_t chunks_of(int64_t elements) {
   return kAligned ? elements / N : (elements + 2 * (N - 1)) / N;
@@ -56,7 +67,7 @@ int64_t chunks_of(int64_t elements) {
 template <int N>
 struct Chunk {
   int64_t begin;  // its first element's place in the row, negative where the row begins later
-  int first = 0;  // of the N, those that are the row's: [first, last), or none
+  int first = 0;  // elements [first, last) of the chunk belong to the row
   int last = N;
 };
 
@@ -73,8 +84,7 @@ MESHRUN_HOST_DEVICE Chunk<N> chunk_at(const T* written_row, int64_t elements, in
   } else {
     const int64_t begin = chunk * N - misalignment<N>(written_row);
     const int64_t left = elements - begin;
-    return {begin, begin < 0 ? static_cast<int>(-begin) : 0,
-            left < N ? static_cast<int>(left) : N};
+    return {begin, begin < 0 ? static_cast<int>(-begin) : 0, left < N ? static_cast<int>(left) : N};
   }
 }
 
@@ -86,14 +96,15 @@ MESHRUN_HOST_DEVICE auto element_of(const Words<kWords>& words, int e) {
     const auto bit = static_cast<unsigned>(e) * sizeof(T) * 8;
     return static_cast<Bits>(words.word[bit / 32] >> bit % 32);
   } else {
-    return __builtin_bit_cast(Vector<T, kWords * 4 / static_cast<int>(sizeof(T))>, words).element[e];
+    return __builtin_bit_cast(Vector<T, kWords * 4 / static_cast<int>(sizeof(T))>, words)
+        .element[e];
   }
 }
 
 template <int N, bool kAligned, typename T>
 MESHRUN_HOST_DEVICE void write_chunk(T* row, const Chunk<N>& chunk, const Access<T, N>& value) {
   if (kAligned || (chunk.first == 0 && chunk.last == N)) {
-    store(reinterpret_cast<Access<T, N>*>(row + chunk.begin), value);
+    store(access_at<Access<T, N>>(row + chunk.begin), value);
     return;
   }
   if constexpr (!kAligned) {
@@ -137,11 +148,11 @@ MESHRUN_HOST_DEVICE Words<kWords> cut(const Words<kWords>& low, const Words<kWor
   return result;
 }
 
-// Elements [begin, begin + N) of a row; unspecified where the row has none. One of them is its.
+// Elements [begin, begin + N). Those outside the row are unspecified; at least one is the row's.
 template <int N, bool kAligned, typename T>
-MESHRUN_UNCHECKED Access<T, N> read_chunk(const T* row, int64_t elements, int64_t begin) {
+MESHRUN_HOST_DEVICE Access<T, N> read_chunk(const T* row, int64_t elements, int64_t begin) {
   if constexpr (kAligned) {
-    return *reinterpret_cast<const Access<T, N>*>(row + begin);
+    return *access_at<const Access<T, N>>(row + begin);
   } else {
     using Part = Access<T, N>;
     const auto first = reinterpret_cast<uintptr_t>(row);

@@ -43,7 +43,7 @@ Slices<T> slices_of(const Strided& strided) {
   return {static_cast<T*>(strided.data), strided.outer_stride, strided.slice_stride};
 }
 
-// Below so many full accesses a row is moved element by element.
+// Rows shorter than so many full accesses are moved element by element.
 constexpr int64_t kFewAccesses = 2;
 
 // run.operator()<N, kAligned>() for rows of `inner` elements, of at most kFull in an access, that
@@ -88,8 +88,8 @@ void gather_with(const GatherRows& call, const Launch& launch) {
   body.input = slices_of<const In>(call.input);
   body.index = call.index;
   body.inner = call.inner;
-  body.slice = Divider<Index>(static_cast<Index>(chunks));
-  body.outer = Divider<Index>(static_cast<Index>(call.slices));
+  body.by_slice = Divider<Index>(static_cast<Index>(chunks));
+  body.by_outer = Divider<Index>(static_cast<Index>(call.slices));
   body.count = static_cast<Index>(call.outer * call.slices * chunks);
   launch(body);
 }
@@ -211,11 +211,11 @@ bool with_types_of_sum(c10::ScalarType type, bool use_fp32, const Add& add) {
   }
 }
 
-inline int64_t rounded_up(int64_t dividend, int64_t divisor) {
+inline int64_t ceil_div(int64_t dividend, int64_t divisor) {
   return (dividend + divisor - 1) / divisor;
 }
 
-// Blocks that keep a device busy; with fewer chunks a block makes fewer of them.
+// Fewer chunks than fill so many blocks are spread over more blocks, down to a chunk a thread.
 constexpr int64_t kManyBlocks = 1024;
 
 template <typename T, typename Sum, int N, bool kAligned, typename Launch>
@@ -230,23 +230,22 @@ void segmented_sum_with(const SegmentedSum& call, const Launch& launch) {
   body.segments = call.segments;
   body.inner = call.inner;
   const int64_t chunks = chunks_of<N, kAligned>(call.inner);
-  const int64_t lane_groups = rounded_up(chunks, kMostLanes);
-  body.lanes = static_cast<int>(rounded_up(chunks, lane_groups));
+  const int64_t column_groups = ceil_div(chunks, kMostColumns);
+  body.columns = static_cast<int>(ceil_div(chunks, column_groups));
   // A row that is cut into groups needs the accesses beside a group's own, to be shifted.
-  const bool has_neighbours = !kAligned && lane_groups > 1;
+  const bool has_neighbours = !kAligned && column_groups > 1;
   body.lead = has_neighbours ? 1 : 0;
-  body.slot = body.lanes + (has_neighbours ? 2 : 0);
-  body.rows = kBlock * kReadsOfThread / body.slot;
-  const int64_t chunks_of_block =
-      std::clamp<int64_t>(call.outer * call.segments * chunks / kManyBlocks, kBlock,
-                          int64_t{kBlock} * kChunksOfThread);
-  body.segments_of_block = static_cast<int>(chunks_of_block / body.lanes);
-  const int64_t segment_groups = rounded_up(call.segments, body.segments_of_block);
-  body.by_lane = Divider<uint32_t>(static_cast<uint32_t>(body.lanes));
-  body.by_slot = Divider<uint32_t>(static_cast<uint32_t>(body.slot));
-  body.by_lane_group = Divider<uint64_t>(static_cast<uint64_t>(lane_groups));
-  body.by_segment_group = Divider<uint64_t>(static_cast<uint64_t>(segment_groups));
-  body.blocks = static_cast<uint64_t>(call.outer * segment_groups * lane_groups);
+  body.accesses_of_row = body.columns + (has_neighbours ? 2 : 0);
+  body.rows_of_tile = kBlock * kReadsOfThread / body.accesses_of_row;
+  const int64_t chunks_of_block = std::clamp<int64_t>(
+      call.outer * call.segments * chunks / kManyBlocks, kBlock, int64_t{kBlock} * kChunksOfThread);
+  body.segments_of_block = static_cast<int>(chunks_of_block / body.columns);
+  const int64_t segment_groups = ceil_div(call.segments, body.segments_of_block);
+  body.by_column = Divider<uint32_t>(static_cast<uint32_t>(body.columns));
+  body.by_row = Divider<uint32_t>(static_cast<uint32_t>(body.accesses_of_row));
+  body.blocks = static_cast<uint64_t>(call.outer * segment_groups * column_groups);
+  body.by_column_group = SizedDivider(static_cast<uint64_t>(column_groups), body.blocks);
+  body.by_segment_group = SizedDivider(static_cast<uint64_t>(segment_groups), body.blocks);
   launch.segments(body);
 }
 
@@ -314,14 +313,13 @@ void permute_with(const Permute& call, const Launch& launch) {
     body.tensor = static_cast<Unit*>(call.tensor);
     body.row_stride = units(call.extent * call.inner);
     for (const auto* piece = begin; piece != end; ++piece) {
-      PlacedPiece& made = body.pieces[piece - begin];
+      auto& made = body.pieces[piece - begin];
       made.begin = units(piece->begin * call.inner);
       made.offset = units(piece->offset);
       made.row = units(piece->size * call.inner);
       const int64_t chunks = chunks_of<N, kAligned>(made.row);
       made.chunks = chunks * call.outer;
-      made.wide_row = Divider<uint64_t>(static_cast<uint64_t>(chunks));
-      if (is_small(chunks)) made.narrow_row = Divider<uint32_t>(static_cast<uint32_t>(chunks));
+      made.by_row = Divider<Index>(static_cast<Index>(chunks));
     }
     launch.pieces(body, static_cast<int>(end - begin));
   };
@@ -360,14 +358,15 @@ bool dispatch(const Permute& given, const Launch& launch) {
   }
   with_unit(access, [&]<typename Unit>() {
     constexpr auto kFull = 16 / static_cast<int>(sizeof(Unit));
-    // Narrower units than 16 bytes are there because something is not aligned to more.
-    with_chunks<kFull>(1, longest / static_cast<int64_t>(sizeof(Unit)), [&]<int N, bool kAligned>() {
-      if (call.packs) {
-        permute_with<Unit, N, kAligned, true>(call, launch);
-      } else {
-        permute_with<Unit, N, kAligned, false>(call, launch);
-      }
-    });
+    // A unit of less than 16 bytes means that some address or length is not aligned to more.
+    with_chunks<kFull>(1, longest / static_cast<int64_t>(sizeof(Unit)),
+                       [&]<int N, bool kAligned>() {
+                         if (call.packs) {
+                           permute_with<Unit, N, kAligned, true>(call, launch);
+                         } else {
+                           permute_with<Unit, N, kAligned, false>(call, launch);
+                         }
+                       });
   });
   return true;
 }

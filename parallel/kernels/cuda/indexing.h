@@ -5,11 +5,8 @@
 
 #if defined(__CUDACC__)
 #define MESHRUN_HOST_DEVICE __host__ __device__ __forceinline__
-#define MESHRUN_UNCHECKED MESHRUN_HOST_DEVICE
 #else
 #define MESHRUN_HOST_DEVICE inline
-// Reads whole aligned blocks, also where they reach beyond an allocation of the host.
-#define MESHRUN_UNCHECKED __attribute__((no_sanitize("address"))) inline
 #endif
 
 // Before a loop whose number of rounds is known, and before one that costs registers if unrolled.
@@ -72,6 +69,28 @@ class Divider<uint32_t> {
   uint32_t divisor_ = 1;
   uint32_t multiplier_ = 1;
   uint32_t shift_ = 0;
+};
+
+// Division of values whose size shows only at run time, and is most often small.
+class SizedDivider {
+ public:
+  SizedDivider() = default;
+  // For values below `values`.
+  SizedDivider(uint64_t divisor, uint64_t values)
+      : wide_(divisor), is_small_(values <= uint64_t{1} << 31 && divisor < uint64_t{1} << 31) {
+    if (is_small_) narrow_ = Divider<uint32_t>(static_cast<uint32_t>(divisor));
+  }
+
+  MESHRUN_HOST_DEVICE QuotientAndRemainder<uint64_t> divide(uint64_t value) const {
+    if (!is_small_) return wide_.divide(value);
+    const auto [quotient, remainder] = narrow_.divide(static_cast<uint32_t>(value));
+    return {quotient, remainder};
+  }
+
+ private:
+  Divider<uint64_t> wide_;
+  Divider<uint32_t> narrow_;
+  bool is_small_ = true;
 };
 
 // N elements that one access moves: at most 16 bytes, and aligned to all of them.

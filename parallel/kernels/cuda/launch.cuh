@@ -1,11 +1,14 @@
 // Runs bodies as kernels.
 #pragma once
 
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "parallel/kernels/cuda/dispatch.h"
+#include "parallel/kernels/cuda/segments.h"
 #include "parallel/kernels/cuda/threads.h"
 
 namespace meshrun::cuda {
@@ -26,7 +29,7 @@ __global__ void __launch_bounds__(kBlock) segments_kernel(const __grid_constant_
   for (uint64_t block = blockIdx.x; block < body.blocks; block += gridDim.x) {
     SegmentThread<Body> thread(body, block, threadIdx.x);
     thread.read_offsets(tile);
-    for (int64_t from = thread.begin(); from < thread.end(); from += body.rows) {
+    for (int64_t from = thread.begin(); from < thread.end(); from += body.rows_of_tile) {
       thread.read(from, tile);
       __pipeline_commit();
       __pipeline_wait_prior(0);
@@ -35,7 +38,6 @@ __global__ void __launch_bounds__(kBlock) segments_kernel(const __grid_constant_
       __syncthreads();
     }
     thread.write();
-    __syncthreads();  // the next block's offsets
   }
 }
 

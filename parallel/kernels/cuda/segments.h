@@ -1,14 +1,13 @@
 // Sums of segments: how the threads of a block share what they read and add.
 //
-// A block makes `lanes` chunks of each of some segments that follow each other. What they add are
-// the slices at positions that follow each other as well, so that its threads read them together,
-// tile by tile, into the block's memory: as many accesses are under way where segments are short
-// or of unequal length as where they are long. Each thread then adds what belongs to its chunks, in
-// order. Functions of the block's and the thread's number, without CUDA's variables, so that the
-// host can run every thread of a launch (tests/parallel/kernels/cuda_bodies_test).
+// A block sums `columns` chunks of some segments that follow each other. Their positions follow each
+// other, too, so all threads read the slices tile by tile into shared memory: as many accesses are
+// under way where segments are short or of unequal length as where they are long. Then each thread
+// adds what belongs to its chunks, in order. These are functions of the block's and the thread's
+// number, without CUDA's variables, so that the host can run every thread of a launch
+// (tests/parallel/kernels/cuda_bodies_test).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #if defined(__CUDACC__)
@@ -22,30 +21,31 @@
 
 namespace meshrun::cuda {
 
-// A thread makes up to so many chunks, and reads so many accesses of a tile. More are read than
-// made, because a block with a few slices above the average else needs a second tile for them.
+// Each thread sums at most kChunksOfThread chunks, and reads at most kReadsOfThread accesses of a
+// tile. There are more reads than chunks, so that a block with a few slices above the average needs
+// one tile.
 constexpr int kChunksOfThread = 2;
 constexpr int kReadsOfThread = 3;
-// Of one slice, in one block.
-constexpr int kMostLanes = 64;
+// A block sums at most so many chunks of a slice.
+constexpr int kMostColumns = 64;
 
 // output[outer, r, :] = the slices positions[offsets[r]], ... positions[offsets[r + 1] - 1], of
 // `first` and, from position `first_extent` on, of `second`.
 template <typename T, typename Sum, int N, bool kAligned>
 struct SegmentedSumBody {
   using Value = Vector<T, N>;
-  using Part = Access<T, N>;
+  using RowAccess = Access<T, N>;
 
-  // What the threads of a block share: rows of slices, each in `slot` accesses, as they lie in
-  // memory, and where the block's segments begin and end.
+  // What the threads of a block share: rows of slices, each in `accesses_of_row` accesses as they
+  // lie in memory, and where the block's segments begin and end.
   struct Tile {
-    alignas(16) unsigned char memory[kBlock * kReadsOfThread * sizeof(Part)];
+    alignas(16) unsigned char memory[kBlock * kReadsOfThread * sizeof(RowAccess)];
     int64_t offsets[kBlock * kChunksOfThread + 1];
     int8_t misalignments[kAligned ? 1 : kBlock * kReadsOfThread];  // of each row
 
-    MESHRUN_HOST_DEVICE Part& access(int i) { return reinterpret_cast<Part*>(memory)[i]; }
-    MESHRUN_HOST_DEVICE const Part& access(int i) const {
-      return reinterpret_cast<const Part*>(memory)[i];
+    MESHRUN_HOST_DEVICE RowAccess& access(int i) { return reinterpret_cast<RowAccess*>(memory)[i]; }
+    MESHRUN_HOST_DEVICE const RowAccess& access(int i) const {
+      return reinterpret_cast<const RowAccess*>(memory)[i];
     }
   };
 
@@ -57,15 +57,15 @@ struct SegmentedSumBody {
   const int64_t* positions;
   int64_t segments;
   int64_t inner;
-  int lanes;  // chunks of a slice in a block
-  int lead;   // accesses of a slot before that of the block's first chunk
-  int slot;   // accesses of a row in a tile
-  int rows;   // of a tile
+  int columns;          // chunks of a slice in a block
+  int lead;             // accesses of a row in a tile before that of the first chunk
+  int accesses_of_row;  // in a tile
+  int rows_of_tile;
   int segments_of_block;
-  Divider<uint32_t> by_lane;
-  Divider<uint32_t> by_slot;
-  Divider<uint64_t> by_lane_group;     // by the blocks that share a slice
-  Divider<uint64_t> by_segment_group;  // by the blocks that share an outer row
+  Divider<uint32_t> by_column;
+  Divider<uint32_t> by_row;
+  SizedDivider by_column_group;   // by the blocks that share a slice
+  SizedDivider by_segment_group;  // by the blocks that share an outer row
   uint64_t blocks;
 
   MESHRUN_HOST_DEVICE const T* slice(int64_t o, int64_t position) const {
@@ -74,11 +74,11 @@ struct SegmentedSumBody {
 };
 
 // Copies to the block's memory without passing the registers, where a GPU can.
-template <typename Part>
-MESHRUN_HOST_DEVICE void begin_copy(Part& to, const Part& from) {
+template <typename V>
+MESHRUN_HOST_DEVICE void begin_copy(V& to, const V& from) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(Part) >= 4) {
-    __pipeline_memcpy_async(&to, &from, sizeof(Part));
+  if constexpr (sizeof(V) >= 4) {
+    __pipeline_memcpy_async(&to, &from, sizeof(V));
     return;
   }
 #endif
@@ -94,15 +94,15 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
  public:
   using Body = SegmentedSumBody<T, Sum, N, kAligned>;
   using Tile = typename Body::Tile;
-  using Part = typename Body::Part;
+  using RowAccess = typename Body::RowAccess;
   using Value = typename Body::Value;
 
   MESHRUN_HOST_DEVICE SegmentThread(const Body& body, uint64_t block, unsigned thread)
       : body_(body), thread_(static_cast<int>(thread)) {
-    const auto [group, lane_group] = body.by_lane_group.divide(block);
+    const auto [group, column_group] = body.by_column_group.divide(block);
     const auto [o, segment_group] = body.by_segment_group.divide(group);
     outer_ = static_cast<int64_t>(o);
-    first_chunk_ = static_cast<int64_t>(lane_group) * body.lanes;
+    first_chunk_ = static_cast<int64_t>(column_group) * body.columns;
     first_segment_ = static_cast<int64_t>(segment_group) * body.segments_of_block;
     const int64_t segments = body.segments - first_segment_;
     segments_ =
@@ -124,17 +124,18 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
 
   // The thread's accesses of the slices from position number `from` on; they may still be under
   // way when it returns.
-  MESHRUN_UNCHECKED void read(int64_t from, Tile& tile) const {
+  MESHRUN_HOST_DEVICE void read(int64_t from, Tile& tile) const {
     int64_t positions[kReadsOfThread];
     MESHRUN_UNROLL
     for (int k = 0; k < kReadsOfThread; ++k) {
-      const auto row = static_cast<int>(body_.by_slot.divide(index(k)).quotient);
-      positions[k] = row < body_.rows && from + row < end_ ? body_.positions[from + row] : -1;
+      const auto row = static_cast<int>(body_.by_row.divide(index(k)).quotient);
+      positions[k] =
+          row < body_.rows_of_tile && from + row < end_ ? body_.positions[from + row] : -1;
     }
     MESHRUN_UNROLL
     for (int k = 0; k < kReadsOfThread; ++k) {
       if (positions[k] < 0) continue;
-      const auto [row, access] = body_.by_slot.divide(index(k));
+      const auto [row, access] = body_.by_row.divide(index(k));
       const T* const slice = body_.slice(outer_, positions[k]);
       const int64_t chunk = first_chunk_ - body_.lead + access;
       int behind = 0;
@@ -145,7 +146,7 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
       const int64_t element = chunk * N - behind;
       if (element < body_.inner && element + N > 0) {
         begin_copy(tile.access(static_cast<int>(index(k))),
-                   *reinterpret_cast<const Part*>(slice + element));
+                   *access_at<const RowAccess>(slice + element));
       }
     }
   }
@@ -154,20 +155,21 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
   MESHRUN_HOST_DEVICE void add(int64_t from, const Tile& tile) {
     MESHRUN_UNROLL
     for (int k = 0; k < kChunksOfThread; ++k) {
-      const auto [segment, lane] = body_.by_lane.divide(index(k));
+      const auto [segment, column] = body_.by_column.divide(index(k));
       if (static_cast<int>(segment) >= segments_) continue;
-      // Within the tile.
+      // Relative to the tile.
       const int64_t begin = tile.offsets[segment] - from;
       const int64_t end = tile.offsets[segment + 1] - from;
-      const int last = end < body_.rows ? static_cast<int>(end) : body_.rows;
+      if (end <= 0 || begin >= body_.rows_of_tile) continue;
+      const int last = end < body_.rows_of_tile ? static_cast<int>(end) : body_.rows_of_tile;
       int behind = 0;
       if constexpr (!kAligned) behind = misalignment<N>(output_of(segment));
-      if (begin >= 0 && begin < last) {
-        sums_[k].start(in(tile, static_cast<int>(begin), static_cast<int>(lane), behind));
+      if (begin >= 0 && begin < end) {
+        sums_[k].start(in(tile, static_cast<int>(begin), static_cast<int>(column), behind));
       }
       MESHRUN_ROLLED
       for (int i = begin < 0 ? 0 : static_cast<int>(begin) + 1; i < last; ++i) {
-        sums_[k].add(in(tile, i, static_cast<int>(lane), behind));
+        sums_[k].add(in(tile, i, static_cast<int>(column), behind));
       }
     }
   }
@@ -175,12 +177,12 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
   MESHRUN_HOST_DEVICE void write() const {
     MESHRUN_UNROLL
     for (int k = 0; k < kChunksOfThread; ++k) {
-      const auto [segment, lane] = body_.by_lane.divide(index(k));
+      const auto [segment, column] = body_.by_column.divide(index(k));
       if (static_cast<int>(segment) >= segments_) continue;
       T* const row = output_of(segment);
-      const Chunk<N> chunk = chunk_at<N, kAligned>(row, body_.inner, first_chunk_ + lane);
+      const Chunk<N> chunk = chunk_at<N, kAligned>(row, body_.inner, first_chunk_ + column);
       if (chunk.begin >= body_.inner) continue;
-      write_chunk<N, kAligned>(row, chunk, __builtin_bit_cast(Part, sums_[k].rounded()));
+      write_chunk<N, kAligned>(row, chunk, __builtin_bit_cast(RowAccess, sums_[k].rounded()));
     }
   }
 
@@ -192,17 +194,18 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
     return body_.output.at(outer_, first_segment_ + segment);
   }
 
-  // The chunk `lane` of a row that begins `behind` elements after an aligned address.
-  MESHRUN_HOST_DEVICE Value in(const Tile& tile, int row, int lane, int behind) const {
+  // The chunk `column` of a row that begins `behind` elements after an aligned address.
+  MESHRUN_HOST_DEVICE Value in(const Tile& tile, int row, int column, int behind) const {
     if constexpr (kAligned) {
-      return __builtin_bit_cast(Value, tile.access(row * body_.slot + lane));
+      return __builtin_bit_cast(Value, tile.access(row * body_.accesses_of_row + column));
     } else {
-      // In the slot, in elements, one access further so that it is not negative.
-      const int element = (lane + body_.lead + 1) * N + tile.misalignments[row] - behind;
+      // In the accesses_of_row, in elements, one access further so that it is not negative.
+      const int element = (column + body_.lead + 1) * N + tile.misalignments[row] - behind;
       const int low = element / N - 1;
-      Part parts[2] = {};
-      if (low >= 0) parts[0] = tile.access(row * body_.slot + low);
-      if (low + 1 < body_.slot) parts[1] = tile.access(row * body_.slot + low + 1);
+      RowAccess parts[2] = {};
+      if (low >= 0) parts[0] = tile.access(row * body_.accesses_of_row + low);
+      if (low + 1 < body_.accesses_of_row)
+        parts[1] = tile.access(row * body_.accesses_of_row + low + 1);
       return __builtin_bit_cast(
           Value, cut(parts[0], parts[1],
                      static_cast<unsigned>(element % N * static_cast<int>(sizeof(T)))));

@@ -1,12 +1,14 @@
 // How near the CUDA kernels come to the memory's rate: gather, sum and permutation of slices, each
 // beside a plain copy of as many bytes and beside ATen's operator for it.
 //
-// bytes: read and written, each once, indices included. copy: what they take at the rate of a large
-// copy_ here. bound: that, or for rows at random places what random_rows.h takes for as many, and
-// the indices at the copy's rate, where that is more. share: of the bound. baseline: index_select,
-// index_add_, a copy_ per piece; the times are medians by events, after a warm-up.
+// bytes: each input, output and index read or written once. copy: the time of a large copy_ for as
+// many bytes. bound: the same, but where rows lie at random places random_rows.h copies as many of
+// them, and only the indices count at the copy's rate; the longer of the two. share: of the bound.
+// baseline: index_select, index_add_, a copy_ per piece. All times are medians by events, after a
+// warm-up.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
@@ -59,6 +61,7 @@ struct Bench {
               const std::function<void()>& baseline, double scattered_bytes = 0,
               double scattered = 0) const {
     const double took = milliseconds_of(kernel, repeats);
+    C10_CUDA_CHECK(cudaGetLastError());
     const double base = milliseconds_of(baseline, repeats);
     const double copy = bytes / copy_rate;
     const double bound = std::max(copy, scattered + (bytes - scattered_bytes) / copy_rate);
@@ -72,22 +75,27 @@ struct Bench {
 double bytes_of(const Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
 
 // `rows` rows gathered out of as many, and added up by the inverse of the index.
-void rows(const Bench& bench, at::ScalarType type, int64_t width, int64_t rows) {
+void gathers_and_sums(const Bench& bench, at::ScalarType type, int64_t width, int64_t rows) {
   const RowKernels& kernels = row_kernels(c10::DeviceType::CUDA);
   const Tensor input = at::randn({rows, width}, at::kCUDA).to(type);
   const Tensor index = at::randint(0, rows, {rows}, at::TensorOptions(at::kCUDA).dtype(at::kLong));
   const Tensor output = at::empty_like(input);
   const std::string shape = fmt::format("{} [{}, {}]", c10::toString(type), rows, width);
-  const auto random_rows = [&](bool eight) {
+  // Rows of a multiple of 16 bytes, aligned to it: what rows at other places could at best be.
+  const int64_t padded = (width * static_cast<int64_t>(input.element_size()) + 15) / 16 * 16;
+  const bool is_narrow = width * static_cast<int64_t>(input.element_size()) < 16;
+  const int64_t row_bytes = is_narrow ? width * static_cast<int64_t>(input.element_size()) : padded;
+  const Tensor from = at::zeros({rows * row_bytes}, input.options().dtype(at::kByte));
+  const Tensor to = at::empty_like(from);
+  const auto random_rows = [&](int loads) {
     return milliseconds_of(
         [&] {
-          copy_random_rows(output.data_ptr(), input.data_ptr(), rows,
-                           width * static_cast<int64_t>(input.element_size()), eight,
+          copy_random_rows(to.data_ptr(), from.data_ptr(), rows, row_bytes, loads,
                            c10::cuda::getCurrentCUDAStream());
         },
         bench.repeats);
   };
-  const double scattered = std::min(random_rows(false), random_rows(true));
+  const double scattered = std::min(random_rows(4), random_rows(8));
   const double scattered_bytes = 2 * bytes_of(input);
   bench.report(
       "gather " + shape, bytes_of(input) + bytes_of(output) + bytes_of(index),
@@ -155,7 +163,7 @@ int run(int repeats) {
   bench.measure_copy();
   for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
     for (const int64_t width : {1, 16, 129, 1024}) {
-      rows(bench, type, width, (int64_t{1} << 26) / std::max<int64_t>(width, 16));
+      gathers_and_sums(bench, type, width, (int64_t{1} << 26) / std::max<int64_t>(width, 16));
     }
     slices(bench, type, 1 << 14, 4096, 8);
     slices(bench, type, 1 << 14, 4099, 7);

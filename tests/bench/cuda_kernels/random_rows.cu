@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 template <typename Unit>
-void copy(void* output, const void* input, int64_t rows, int64_t bytes, bool eight,
+void copy(void* output, const void* input, int64_t rows, int64_t bytes, int loads,
           cudaStream_t stream) {
   const auto units = static_cast<uint32_t>(bytes / static_cast<int64_t>(sizeof(Unit)));
   const auto launch = [&]<int kLoads>() {
@@ -41,19 +41,19 @@ void copy(void* output, const void* input, int64_t rows, int64_t bytes, bool eig
         static_cast<Unit*>(output), static_cast<const Unit*>(input), static_cast<uint32_t>(rows),
         units, Divider<uint32_t>(units));
   };
-  eight ? launch.template operator()<8>() : launch.template operator()<4>();
+  loads == 8 ? launch.template operator()<8>() : launch.template operator()<4>();
 }
 
 }  // namespace
 
-void copy_random_rows(void* output, const void* input, int64_t rows, int64_t bytes, bool eight,
+void copy_random_rows(void* output, const void* input, int64_t rows, int64_t bytes, int loads,
                       CUstream_st* stream) {
   if (bytes % 16 == 0) {
-    copy<uint4>(output, input, rows, bytes, eight, stream);
+    copy<uint4>(output, input, rows, bytes, loads, stream);
   } else if (bytes % 4 == 0) {
-    copy<uint32_t>(output, input, rows, bytes, eight, stream);
+    copy<uint32_t>(output, input, rows, bytes, loads, stream);
   } else {
-    copy<uint16_t>(output, input, rows, bytes, eight, stream);
+    copy<uint16_t>(output, input, rows, bytes, loads, stream);
   }
 }
 

@@ -99,8 +99,8 @@ class CallsOfNcclTest : public ::testing::Test {
     const Tensor output = at::empty_like(input);
     VCollectivesOf collectives(group(2), c10::DeviceType::CPU);
     collectives->all_to_all_v(output, sizes, dim, input, sizes, dim, {})->wait();
-    EXPECT_TRUE(at::equal(output.narrow(dim, sizes[0], sizes[1]),
-                          input.narrow(dim, sizes[0], sizes[1])));
+    EXPECT_TRUE(
+        at::equal(output.narrow(dim, sizes[0], sizes[1]), input.narrow(dim, sizes[0], sizes[1])));
     EXPECT_EQ(output.narrow(dim, 0, sizes[0]).abs().sum().item<double>(), 0);
     return NcclStandIn::of(group_).calls();
   }
@@ -183,7 +183,7 @@ TEST_F(CallsOfNcclTest, WhatIsWaitedForAtOnceIsOnlyQueued) {
               (Calls{"queued broadcast 24 from 0", "queued broadcast 48 from 1",
                      "queued broadcast 144 from 3"}));
     EXPECT_EQ(gather({4, 4, 3}, 0, is_strided),
-              Calls{"queued 96 to 0 96 from 0 96 to 2 72 from 2"});
+              Calls{"queued 96 to 0 96 from 0 96 to 1 96 from 1 96 to 2 72 from 2"});
     EXPECT_EQ(gather({2, 2, 2}, 0, is_strided, /*async=*/true), Calls{"all_gather Byte 48 of 144"});
   }
   EXPECT_EQ(gather({0, 0, 0}, 0, false), Calls{});
@@ -192,7 +192,7 @@ TEST_F(CallsOfNcclTest, WhatIsWaitedForAtOnceIsOnlyQueued) {
   EXPECT_EQ(reduce_scatter({2, 2}, at::kBFloat16), Calls{"queued 8 to 0 8 from 0"});
 }
 
-// Above, its copy is a launch of its own.
+// A longer one's copy is a launch of its own.
 TEST_F(CallsOfNcclTest, ASmallOwnSliceTravelsWithTheOthers) {
   const Tensor input = at::rand({5, 4});
   EXPECT_EQ(all_to_all(input, {2, 3}, 0), (Calls{"recv Byte 32 from 0", "send Byte 32 to 0"}));
@@ -204,6 +204,30 @@ TEST_F(CallsOfNcclTest, ASmallOwnSliceTravelsWithTheOthers) {
   EXPECT_EQ(all_to_all(at::rand({kMany + 1}), {1, kMany}, 0),
             Calls{"queued 4 to 0 4 from 0 262144 to 1 262144 from 1"});
   EXPECT_EQ(all_to_all(at::rand({kMany + 2}), {1, kMany + 1}, 0), Calls{"queued 4 to 0 4 from 0"});
+}
+
+struct Padding {
+  virtual ~Padding() = default;
+  char bytes[64] = {};
+};
+// Its StreamCalls lie elsewhere in the object.
+struct OtherStandIn : Padding, NcclStandIn {
+  using NcclStandIn::NcclStandIn;
+};
+
+TEST_F(CallsOfNcclTest, BackendsOfOneThreadMayBeOfSeveralTypes) {
+  auto other = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+  const auto backend = c10::make_intrusive<OtherStandIn>(0, 2);
+  backend->take_stream_calls(true);
+  other->setDefaultBackend(c10d::ProcessGroup::CUSTOM);
+  other->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::CUSTOM, backend);
+  takes_stream_calls_ = true;
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(gather({2, 2}, 0, false), Calls{"queued all_gather 48 of 96"});
+    const Tensor own = at::ones({2, 3}), all = at::empty({4, 3});
+    VCollectivesOf(other, c10::DeviceType::CPU)->all_gather_v(all, own, {2, 2}, 0, {})->wait();
+    EXPECT_EQ(backend->calls(), Calls{"queued all_gather 24 of 48"});
+  }
 }
 
 // The views of what travels are made without operators, whose number does not grow with the ranks'.

@@ -2,6 +2,7 @@
 // graphs, and what makes the host wait.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/record_function.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -12,16 +13,22 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <vector>
 
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/collectives.h"
+#include "parallel/collectives/output_memory.h"
+#include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/manager/device_choice.h"
 #include "parallel/nn/distributed_data_parallel.h"
@@ -52,6 +59,11 @@ class NoHostWaits {
   static void set(c10::cuda::SyncDebugMode mode) {
     c10::cuda::warning_state().set_sync_debug_mode(mode);
   }
+};
+
+struct KeptWarnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }
+  std::string text;
 };
 
 // Sizes of each route (gather_route.h), some of them zero.
@@ -108,6 +120,37 @@ MESHRUN_RANK_FUNCTION(every_dtype_travels) {
       }
     }
   }
+}
+
+// Rank 0 has a profiler, so that its calls go by c10d's methods, and those of the others do not.
+MESHRUN_RANK_FUNCTION(mixed_ways) {
+  const auto backend = world.group()->getBackend(c10::DeviceType::CUDA);
+  auto& queued = dynamic_cast<StreamCalls&>(*backend);
+  if (world.rank() == 0) {
+    at::addGlobalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; }));
+  }
+  EXPECT_EQ(queued.takes_calls(world.device()), world.rank() != 0);
+  for (const Extents& sizes : size_patterns(world.size())) {
+    for (const int64_t dim : {0, 2}) {
+      const auto sent = [&](int rank) { return sample(world, sum(sizes), dim, at::kFloat, rank); };
+      const Tensor own = slice(sent(0), sizes, dim, world.rank());
+      EXPECT_TRUE(at::equal(all_gather_v(own, sizes, dim, true, world.group()), sent(0)));
+      const Extents received(sizes.size(), sizes[static_cast<size_t>(world.rank())]);
+      const Tensor exchanged =
+          all_to_all_v(sent(world.rank()), sizes, received, dim, dim, world.group());
+      std::vector<Tensor> expected;
+      Tensor sum_of_all;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        expected.push_back(slice(sent(rank), sizes, dim, world.rank()));
+        sum_of_all = rank == 0 ? expected[0].clone() : sum_of_all + expected.back();
+      }
+      EXPECT_TRUE(at::equal(exchanged, at::cat(expected, dim)));
+      EXPECT_TRUE(at::equal(reduce_scatter_v(sent(world.rank()), sizes, dim, true, world.group()),
+                            sum_of_all));
+    }
+  }
+  at::clearCallbacks();
 }
 
 MESHRUN_RANK_FUNCTION(all_reduces) {
@@ -238,7 +281,13 @@ MESHRUN_RANK_FUNCTION(no_host_waits) {
     const NoHostWaits none;
     indexed_all_to_all_v(x, plan);
   }
-  for (int warm_up = 0; warm_up < 3; ++warm_up) step();
+  {
+    // LibTorch says so where gradients are added up on another stream than the pass runs on.
+    KeptWarnings warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    for (int warm_up = 0; warm_up < 3; ++warm_up) step();
+    EXPECT_EQ(warnings.text, "");
+  }
   constexpr int kSteps = 3;
   const int64_t before = host_waits();
   {
@@ -263,8 +312,8 @@ MESHRUN_RANK_FUNCTION(no_host_waits) {
 }
 
 // Printed: how long the host takes to queue a call, beside NCCL's function and c10d's for as many
-// bytes. Of a machine that does nothing else. `calls` stay below what a GPU's queue holds, so that
-// none waits for room in it.
+// bytes. Of a machine that does nothing else. kCalls fit into a GPU's queue, so that none waits for
+// room in it.
 MESHRUN_RANK_FUNCTION(host_time) {
   struct Row {
     std::string name;
@@ -286,8 +335,8 @@ MESHRUN_RANK_FUNCTION(host_time) {
   const Tensor many = at::ones({kRows * world.size(), 64}, world.device());
   Tensor all = at::empty_like(many), from = at::ones_like(many), part = at::ones_like(own);
   const auto backend = world.group()->getBackend(c10::DeviceType::CUDA);
-  auto* const communicator = reinterpret_cast<ncclComm_t>(
-      dynamic_cast<c10d::ProcessGroupNCCL&>(*backend).getCommPtr());
+  auto* const communicator =
+      reinterpret_cast<ncclComm_t>(dynamic_cast<c10d::ProcessGroupNCCL&>(*backend).getCommPtr());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
   const auto count = static_cast<size_t>(part.numel());
   const auto check = [](ncclResult_t result) {
@@ -308,6 +357,11 @@ MESHRUN_RANK_FUNCTION(host_time) {
       [&] { all_gather_v(own_uneven, very_uneven, 0, true, world.group()); });
   add("all_to_all_v", [&] { all_to_all_v(many, equal, equal, 0, 0, world.group()); });
   add("reduce_scatter_v", [&] { reduce_scatter_v(many, equal, 0, true, world.group()); });
+  auto& queued = dynamic_cast<StreamCalls&>(*backend);
+  ASSERT_TRUE(queued.takes_calls(world.device()));
+  add("ncclAllGather with a watch", [&] {
+    queued.all_gather(world.device(), all.data_ptr(), {part.data_ptr(), part.nbytes()});
+  });
   add("ncclAllGather", [&] {
     check(ncclAllGather(part.data_ptr(), all.data_ptr(), count, ncclFloat, communicator, stream));
   });
@@ -333,6 +387,7 @@ MESHRUN_RANK_FUNCTION(host_time) {
   add("c10d's _reduce_scatter_base",
       [&] { backend->_reduce_scatter_base(part, from, at_once(c10d::ReduceScatterOptions())); });
   add("a new tensor", [&] { at::empty({kRows * world.size(), 64}, own.options()); });
+  add("memory for an output", [&] { empty_output({kRows * world.size(), 64}, own.options()); });
 
   for (Row& row : rows) row.call();  // connects
   for (size_t round = 0; round < kRounds; ++round) {
@@ -353,6 +408,21 @@ MESHRUN_RANK_FUNCTION(host_time) {
                   row.times[kRounds / 2]);
     }
   }
+}
+
+// Rank 1 never calls. Both end by themselves if nobody notices.
+MESHRUN_RANK_FUNCTION(a_peer_never_calls) {
+  const Tensor own = at::ones({16}, world.device());
+  const Tensor all = at::empty({16 * world.size()}, own.options());
+  const auto backend = world.group()->getBackend(c10::DeviceType::CUDA);
+  auto& queued = dynamic_cast<StreamCalls&>(*backend);
+  ASSERT_TRUE(queued.takes_calls(world.device()));
+  backend->setTimeout(std::chrono::milliseconds(1500));
+  if (world.rank() == 0) {
+    queued.all_gather(world.device(), all.data_ptr(), {own.data_ptr(), own.nbytes()});
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(20));
+  std::_Exit(0);
 }
 
 MESHRUN_RANK_FUNCTION(ranks_are_the_worlds) {
@@ -400,10 +470,18 @@ class NcclRanksTest : public ::testing::TestWithParam<GpuSharing> {
 };
 
 TEST_P(NcclRanksTest, EveryDtypeTravelsOnEveryRoute) { run("every_dtype_travels"); }
+TEST_P(NcclRanksTest, RanksMayCallC10dOrNcclItself) { run("mixed_ways", {2, 3}); }
 TEST_P(NcclRanksTest, AllReducesAverageAndAddWide) { run("all_reduces"); }
 TEST_P(NcclRanksTest, ResultsAreThereOnOtherStreamsAndWithoutAWait) { run("streams", {2, 4}); }
 TEST_P(NcclRanksTest, AForwardAndBackwardPassRunFromAGraph) { run("graphs", {2}); }
 TEST_P(NcclRanksTest, ATrainingStepMakesTheHostWaitForNothing) { run("no_host_waits", {2}); }
+TEST_P(NcclRanksTest, ACallThatAPeerNeverMakesEndsTheRank) {
+  const auto results = started("a_peer_never_calls", 2);
+  EXPECT_EQ(results[0].signal, SIGABRT) << results[0].output;
+  EXPECT_NE(results[0].output.find("OpType=_ALLGATHER_BASE"), std::string::npos)
+      << results[0].output;
+  EXPECT_NE(results[0].output.find("Timeout(ms)=1500"), std::string::npos) << results[0].output;
+}
 TEST_P(NcclRanksTest, GroupsKnowTheWorldsRanks) { run("ranks_are_the_worlds", {2}); }
 TEST_P(NcclRanksTest, HostTimesArePrinted) { run("host_time", {2}); }
 

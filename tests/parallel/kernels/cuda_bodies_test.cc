@@ -2,7 +2,10 @@
 // over the same choice of access widths, types and index arithmetic, against ATen.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <random>
@@ -11,6 +14,7 @@
 
 #include "parallel/kernels/cuda/calls.h"
 #include "parallel/kernels/cuda/dispatch.h"
+#include "parallel/kernels/cuda/segments.h"
 #include "parallel/kernels/cuda/threads.h"
 
 namespace meshrun::cuda {
@@ -45,20 +49,27 @@ struct HostLaunch {
       }
     }
   }
-  // All threads read a tile before the first adds what is in it.
+  // All threads read a tile before the first adds what is in it. Two blocks in turn, as of a grid
+  // that is too small; what a tile held before is not zero.
   template <typename Body>
   void segments(const Body& body) const {
     *width = sizeof(typename Body::Value);
-    for (uint64_t block = 0; block < body.blocks; ++block) {
-      auto tile = std::make_unique<typename Body::Tile>();
-      std::vector<SegmentThread<Body>> threads;
-      for (unsigned thread = 0; thread < kBlock; ++thread) threads.emplace_back(body, block, thread);
-      for (const auto& thread : threads) thread.read_offsets(*tile);
-      for (int64_t from = threads[0].begin(); from < threads[0].end(); from += body.rows) {
-        for (const auto& thread : threads) thread.read(from, *tile);
-        for (auto& thread : threads) thread.add(from, *tile);
+    const auto tile = std::make_unique<typename Body::Tile>();
+    for (uint64_t first = 0; first < 2; ++first) {
+      std::memset(static_cast<void*>(tile.get()), 0xA5, sizeof(*tile));
+      for (uint64_t block = first; block < body.blocks; block += 2) {
+        std::vector<SegmentThread<Body>> threads;
+        for (unsigned thread = 0; thread < kBlock; ++thread) {
+          threads.emplace_back(body, block, thread);
+        }
+        for (const auto& thread : threads) thread.read_offsets(*tile);
+        for (int64_t from = threads[0].begin(); from < threads[0].end();
+             from += body.rows_of_tile) {
+          for (const auto& thread : threads) thread.read(from, *tile);
+          for (auto& thread : threads) thread.add(from, *tile);
+        }
+        for (const auto& thread : threads) thread.write();
       }
-      for (const auto& thread : threads) thread.write();
     }
   }
 };
@@ -106,6 +117,11 @@ Tensor shifted(const Tensor& tensor, int64_t shift) {
   return memory.narrow(0, shift, tensor.numel()).view(tensor.sizes()).copy_(tensor);
 }
 
+// As bits, so that -0.0 is not 0.0; not of complex numbers, whose sums the compiler may order.
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte));
+}
+
 Strided around(const Tensor& tensor) {  // (outer, extent, inner)
   return {tensor.data_ptr(), tensor.stride(0), tensor.stride(1)};
 }
@@ -135,6 +151,19 @@ TEST(CudaBodiesTest, DividersDivide) {
       EXPECT_EQ(narrow.divide(value).remainder, value % divisor) << value << " / " << divisor;
       EXPECT_EQ(wide.divide(value).quotient, value / divisor);
       EXPECT_EQ(wide.divide(value).remainder, value % divisor);
+    }
+  }
+}
+
+TEST(CudaBodiesTest, SizedDividersDivideValuesOfAnySize) {
+  constexpr uint64_t kSmall = uint64_t{1} << 31;
+  for (const uint64_t values : {uint64_t{1}, kSmall, kSmall + 1, uint64_t{1} << 40}) {
+    for (const uint64_t divisor : {uint64_t{1}, uint64_t{7}, kSmall - 1, kSmall, kSmall * 3}) {
+      const SizedDivider divider(divisor, values);
+      for (const uint64_t value : {uint64_t{0}, values / 2, values - 1}) {
+        EXPECT_EQ(divider.divide(value).quotient, value / divisor) << value << " / " << divisor;
+        EXPECT_EQ(divider.divide(value).remainder, value % divisor) << value << " / " << divisor;
+      }
     }
   }
 }
@@ -251,6 +280,7 @@ TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
                              shift);
             };
             const Tensor first = some(5), second = some(4);
+            if (!is_integral) first.select(1, 4).mul_(-0.0);  // the segment of one
             const Tensor both = at::cat({first, second}, 1);
             Guarded memory(outer * 6 * inner, type, shift);
             const Tensor output = memory.tensor().view({outer, 6, inner});
@@ -263,7 +293,7 @@ TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
                 slices.push_back(both.select(1, positions[static_cast<size_t>(i)]));
               }
               const Tensor actual = output.select(1, segment);
-              EXPECT_TRUE(at::equal(actual, summed(slices, actual, use_fp32))) << segment;
+              EXPECT_TRUE(same_bits(actual, summed(slices, actual, use_fp32))) << segment;
             }
             memory.expect_guards();
             if (shift == 0 && inner % 16 == 0) {
@@ -274,6 +304,116 @@ TEST(CudaBodiesTest, SegmentsAreAddedInTheirOrder) {
       }
     }
   }
+}
+
+// The widths of accesses follow the least aligned of the tensors; the host stops at others
+// (access_at).
+TEST(CudaBodiesTest, EachTensorMayBeShiftedByItself) {
+  const Tensor index = at::tensor({3, 0, 4, 4}, at::kLong);
+  const Tensor offsets = at::tensor({0, 3, 4}, at::kLong);
+  const Tensor positions = at::tensor({1, 6, 2, 5}, at::kLong);
+  for (const at::ScalarType type : {at::kByte, at::kHalf, at::kFloat, at::kDouble}) {
+    for (const int64_t inner : {4, 16, 37, 96}) {
+      for (int shifts = 0; shifts < 27; ++shifts) {
+        const int64_t a = shifts % 3, b = shifts / 3 % 3, c = shifts / 9;
+        SCOPED_TRACE(described(type, 1, inner, shifts));
+        const Tensor first = shifted(values({2, 5, inner}, type), a);
+        const Tensor second = shifted(values({2, 3, inner}, type), b);
+        Guarded rows(2 * 4 * inner, type, c);
+        const Tensor gathered = rows.tensor().view({2, 4, inner});
+        size_t width = run_on_host<4>(GatherRows{around(gathered), type, around(first), type,
+                                                 index.data_ptr<int64_t>(), 2, 4, inner});
+        EXPECT_TRUE(at::equal(gathered, first.index_select(1, index)));
+        rows.expect_guards();
+        // Long rows move 16 bytes at a time wherever they begin.
+        const auto bytes = inner * static_cast<int64_t>(first.element_size());
+        if (bytes >= 32) {
+          EXPECT_EQ(width, 16);
+        }
+
+        Guarded sums(2 * 2 * inner, type, c);
+        const Tensor sum = sums.tensor().view({2, 2, inner});
+        width = run_on_host<1>(
+            SegmentedSum{around(sum), around(first), around(second), 5, offsets.data_ptr<int64_t>(),
+                         positions.data_ptr<int64_t>(), type, true, 2, 2, inner});
+        const Tensor both = at::cat({first, second}, 1);
+        const Tensor expected =
+            at::stack({summed({both.select(1, 1), both.select(1, 6), both.select(1, 2)},
+                              sum.select(1, 0), true),
+                       both.select(1, 5)},
+                      1);
+        EXPECT_TRUE(at::equal(sum, expected));
+        sums.expect_guards();
+        if (bytes >= 32) {
+          EXPECT_EQ(width, 16);
+        }
+
+        // Columns [1, inner) of rows, to a buffer that begins anywhere.
+        if (inner < 16) continue;
+        Guarded packed(2 * 5 * (inner - 1), type, c);
+        run_on_host<4>(Permute{true,
+                               packed.tensor().data_ptr(),
+                               first.data_ptr(),
+                               static_cast<int64_t>(first.element_size()),
+                               2 * 5,
+                               inner,
+                               1,
+                               {{1, inner - 1, 0}}});
+        EXPECT_TRUE(at::equal(packed.tensor(), first.narrow(2, 1, inner - 1).reshape({-1})));
+        packed.expect_guards();
+      }
+    }
+  }
+}
+
+// Rows at both ends of memory: accesses touch no page but theirs.
+TEST(CudaBodiesTest, NothingIsReadBesideTheRowsPages) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* const memory = static_cast<char*>(
+      mmap(nullptr, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mprotect(memory, page, PROT_NONE), 0);
+  ASSERT_EQ(mprotect(memory + 2 * page, page, PROT_NONE), 0);
+  const Tensor index = at::tensor({0}, at::kLong);
+  const Tensor offsets = at::tensor({0, 1}, at::kLong);
+  for (const at::ScalarType type : {at::kByte, at::kHalf, at::kFloat}) {
+    const auto element = static_cast<int64_t>(c10::elementSize(type));
+    for (const int64_t inner : {32, 33, 45, 64, 300}) {
+      for (const bool is_last : {false, true}) {
+        for (int64_t shift = 0; shift < 16 / element; ++shift) {
+          SCOPED_TRACE(described(type, 1, inner, shift) + (is_last ? " last" : " first"));
+          char* const begin =
+              memory + page + (is_last ? page - static_cast<size_t>(inner * element) : size_t{0});
+          const Tensor row = at::from_blob(begin, {1, 1, inner}, at::TensorOptions().dtype(type));
+          row.copy_(values({1, 1, inner}, type));
+          Guarded output(inner, type, shift);
+          const Tensor made = output.tensor().view({1, 1, inner});
+          run_on_host<4>(GatherRows{around(made), type, around(row), type,
+                                    index.data_ptr<int64_t>(), 1, 1, inner});
+          EXPECT_TRUE(at::equal(made, row));
+          made.zero_();
+          run_on_host<1>(SegmentedSum{around(made),
+                                      around(row),
+                                      {},
+                                      1,
+                                      offsets.data_ptr<int64_t>(),
+                                      index.data_ptr<int64_t>(),
+                                      type,
+                                      true,
+                                      1,
+                                      1,
+                                      inner});
+          EXPECT_TRUE(at::equal(made, row));
+          made.zero_();
+          run_on_host<4>(
+              Permute{false, begin, made.data_ptr(), element, 1, inner, 1, {{0, inner, 0}}});
+          EXPECT_TRUE(at::equal(made, row));
+          output.expect_guards();
+        }
+      }
+    }
+  }
+  munmap(memory, 3 * page);
 }
 
 TEST(CudaBodiesTest, ManySegmentsAreSharedByBlocks) {
@@ -293,9 +433,9 @@ TEST(CudaBodiesTest, ManySegmentsAreSharedByBlocks) {
                                 positions.data(), at::kInt, true, 1, kSegments, inner});
     const Tensor counts = at::tensor(offsets, at::kLong).diff();
     const Tensor expected = at::zeros({kSegments, inner}, at::kInt);
-    expected.index_add_(0, at::repeat_interleave(counts),
-                        at::cat({first, second}, 1)[0].index_select(
-                            0, at::tensor(positions, at::kLong)));
+    expected.index_add_(
+        0, at::repeat_interleave(counts),
+        at::cat({first, second}, 1)[0].index_select(0, at::tensor(positions, at::kLong)));
     EXPECT_TRUE(at::equal(output[0], expected)) << inner;
     memory.expect_guards();
   }

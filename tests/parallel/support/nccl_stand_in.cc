@@ -106,9 +106,9 @@ NcclStandIn::WorkPtr NcclStandIn::recv(Tensors& tensors, int src, int) {
   return called("recv", tensors[0], /*async=*/true, " from " + std::to_string(src));
 }
 
-bool NcclStandIn::takes_next(c10::Device) { return takes_stream_calls_; }
+bool NcclStandIn::takes_calls(c10::Device) { return takes_stream_calls_; }
 
-void NcclStandIn::all_gather(const Where&, void* all, Piece own) {
+void NcclStandIn::all_gather(c10::Device, void* all, Piece own) {
   const size_t bytes = own.bytes * static_cast<size_t>(size_);
   const std::vector<char> kept(static_cast<char*>(own.data),
                                static_cast<char*>(own.data) + own.bytes);
@@ -119,7 +119,7 @@ void NcclStandIn::all_gather(const Where&, void* all, Piece own) {
                    std::to_string(bytes));
 }
 
-void NcclStandIn::reduce_scatter(const Where&, void* sum, const void* all, size_t count,
+void NcclStandIn::reduce_scatter(c10::Device, void* sum, const void* all, size_t count,
                                  c10::ScalarType type) {
   const size_t bytes = count * c10::elementSize(type);
   std::memcpy(sum, static_cast<const char*>(all) + bytes * static_cast<size_t>(rank_), bytes);
@@ -127,7 +127,7 @@ void NcclStandIn::reduce_scatter(const Where&, void* sum, const void* all, size_
                    std::to_string(count));
 }
 
-void NcclStandIn::send_and_receive(const Where&, std::span<const Piece> sends,
+void NcclStandIn::send_and_receive(c10::Device, std::span<const Piece> sends,
                                    std::span<const Piece> receives) {
   std::string call = "queued";
   for (int rank = 0; rank < size_; ++rank) {
@@ -147,11 +147,15 @@ void NcclStandIn::send_and_receive(const Where&, std::span<const Piece> sends,
   calls_.push_back(call);
 }
 
-void NcclStandIn::broadcast_each(const Where&, std::span<const Piece> pieces) {
+void NcclStandIn::broadcast_each(c10::Device, std::span<const Piece> pieces, const void* own) {
   for (int root = 0; root < size_; ++root) {
     const Piece& piece = pieces[static_cast<size_t>(root)];
     if (piece.bytes == 0) continue;
-    if (root != rank_) std::memset(piece.data, 0, piece.bytes);
+    if (root == rank_) {
+      std::memmove(piece.data, own, piece.bytes);
+    } else {
+      std::memset(piece.data, 0, piece.bytes);
+    }
     calls_.push_back("queued broadcast " + std::to_string(piece.bytes) + " from " +
                      std::to_string(root));
   }

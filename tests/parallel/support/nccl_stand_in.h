@@ -45,13 +45,13 @@ class NcclStandIn : public c10d::Backend, public StreamCalls {
   WorkPtr send(Tensors& tensors, int dst, int tag) override;
   WorkPtr recv(Tensors& tensors, int src, int tag) override;
 
-  bool takes_next(c10::Device device) override;
-  void all_gather(const Where& where, void* all, Piece own) override;
-  void reduce_scatter(const Where& where, void* sum, const void* all, size_t count,
+  bool takes_calls(c10::Device device) override;
+  void all_gather(c10::Device device, void* all, Piece own) override;
+  void reduce_scatter(c10::Device device, void* sum, const void* all, size_t count,
                       c10::ScalarType type) override;
-  void send_and_receive(const Where& where, std::span<const Piece> sends,
+  void send_and_receive(c10::Device device, std::span<const Piece> sends,
                         std::span<const Piece> receives) override;
-  void broadcast_each(const Where& where, std::span<const Piece> pieces) override;
+  void broadcast_each(c10::Device device, std::span<const Piece> pieces, const void* own) override;
 
  private:
   // Notes the call; its Work, or null.
