@@ -14,6 +14,9 @@
 // Construction, the forward call (if buffers are broadcast) and the backward pass are collective:
 // all ranks of the group take part, in the same order.
 //
+// On a GPU forward passes should run on the stream that is current at construction: LibTorch adds a
+// gradient up on the stream on which its accumulator was made, which is then.
+//
 // MESHRUN_TRACE_DIR makes each rank write a trace of its steps for chrome://tracing (step_trace.h).
 //
 // Threads: one at a time per module, as for any LibTorch module.
