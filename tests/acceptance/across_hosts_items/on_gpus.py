@@ -46,6 +46,11 @@ def host_times_of(log):
     return {name: float(time) for name, time in re.findall(r"^host time of (\w+_v\b.*?): ([\d.]+) us$", log, re.MULTILINE)}
 
 
+def own_host_times_of(log):
+    """Of NCCL's functions, as host_times_of."""
+    return [float(time) for time in re.findall(r"^host time of nccl\w+ on .*?: ([\d.]+) us$", log, re.MULTILINE)]
+
+
 def host_waits_of(log):
     """How often the training steps of all ranks made the host wait, of each world that counted."""
     return [int(count) for count in re.findall(r"^host waits of \d+ training steps on \d+ ranks: (\d+)$", log, re.MULTILINE)]
@@ -65,8 +70,8 @@ def on_gpu(site, bodies):
     of_ranks = (logs / "nccl_ranks_test.log").read_text()
     left_out = sorted(set(re.findall(r"^\[ +SKIPPED +\] (\S*NcclRanksTest\.[^\s,]+)", of_ranks, re.MULTILINE)))
     check(not left_out, f"skipped: {', '.join(left_out)}")
-    times, waits = host_times_of(of_ranks), host_waits_of(of_ranks)
-    check(shares and times and waits, f"gpu-check printed {len(shares)} kernels, {len(times)} host times and {len(waits)} "
+    times, own_times, waits = host_times_of(of_ranks), own_host_times_of(of_ranks), host_waits_of(of_ranks)
+    check(shares and times and own_times and waits, f"gpu-check printed {len(shares)} kernels, {len(times)} host times and {len(waits)} "
                                       "counts of host waits")
     check(not any(waits), f"training steps made the host wait, in the worlds that counted: {waits} times")
     scattered = [f"{name} {copy} %" for name, (copy, bound) in shares.items() if copy < KERNEL_SHARE <= bound]
@@ -74,7 +79,8 @@ def on_gpu(site, bodies):
                f"{min(max(both) for both in shares.values())} % of the copy rate or more, {len(scattered)} of the rate of rows at "
                f"random places (of the copy's: {', '.join(scattered)}); "
                f"training steps of {len(waits)} worlds made the host wait {sum(waits)} times; host time: " +
-               ", ".join(f"{name} {time} us" for name, time in times.items()))
+               ", ".join(f"{name} {time} us" for name, time in times.items()) +
+               f" (NCCL's own functions: from {min(own_times)} us)")
     short = [f"{name} {max(both)} %" for name, both in shares.items() if max(both) < KERNEL_SHARE]
     short += [f"{name} {time} us" for name, time in times.items() if time > HOST_TIME_US]
     if short:

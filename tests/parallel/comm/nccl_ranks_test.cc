@@ -410,17 +410,21 @@ MESHRUN_RANK_FUNCTION(host_time) {
   }
 }
 
-// Rank 1 never calls. Both end by themselves if nobody notices.
+// Rank 1 makes the first call, in which NCCL connects on the host, and not the second. Both end by
+// themselves if nobody notices.
 MESHRUN_RANK_FUNCTION(a_peer_never_calls) {
   const Tensor own = at::ones({16}, world.device());
   const Tensor all = at::empty({16 * world.size()}, own.options());
   const auto backend = world.group()->getBackend(c10::DeviceType::CUDA);
   auto& queued = dynamic_cast<StreamCalls&>(*backend);
   ASSERT_TRUE(queued.takes_calls(world.device()));
-  backend->setTimeout(std::chrono::milliseconds(1500));
-  if (world.rank() == 0) {
+  const auto gather = [&] {
     queued.all_gather(world.device(), all.data_ptr(), {own.data_ptr(), own.nbytes()});
-  }
+  };
+  gather();
+  c10::cuda::device_synchronize();
+  backend->setTimeout(std::chrono::milliseconds(1500));
+  if (world.rank() == 0) gather();
   std::this_thread::sleep_for(std::chrono::seconds(12));
   std::_Exit(0);
 }
