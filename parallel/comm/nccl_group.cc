@@ -114,8 +114,7 @@ std::shared_ptr<c10d::NCCLComm> NcclGroup::communicator_of(c10::Device device) {
 
 bool NcclGroup::takes_calls(c10::Device device) {
   const bool has_debug_switch = records_are_asked_for_ || blockingWait_ || enableNanCheck_ ||
-                                enableTiming_.load() ||
-                                dist_debug_level_ != c10d::DebugLevel::Off;
+                                enableTiming_.load() || dist_debug_level_ != c10d::DebugLevel::Off;
   const bool has_profiler = at::hasCallbacks();
   return !has_debug_switch && !has_profiler && coalescing_state_ == 0 && !useNonblocking() &&
          communicator_of(device) != nullptr;

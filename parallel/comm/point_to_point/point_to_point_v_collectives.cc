@@ -328,8 +328,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const a
   }
   std::vector<WorkPtr> parts;
   if (StreamCalls* const calls = stream_calls(output.device(), call)) {
-    calls->all_gather(output.device(), slices.block.data_ptr(),
-                      {own.data_ptr(), own.nbytes()});
+    calls->all_gather(output.device(), slices.block.data_ptr(), {own.data_ptr(), own.nbytes()});
     exchange.receives = {own, slices.block};
   } else {
     at::Tensor all = memory_view(slices.block, at::kByte, 0, static_cast<int64_t>(output.nbytes()));
