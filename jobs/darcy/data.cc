@@ -73,8 +73,8 @@ Tensor solve_together(const DataOptions& options, const jobs::RankMesh& mesh) {
   Tensor solved = at::empty({own.size(), 2, options.size, options.size}, at::kFloat);
   std::string problem;
   try {
-    // A thread for each chunk: small operators that share their work among threads wait for the last
-    // of them, and long where other processes have the cores.
+    // A thread for each chunk: small operators that share their work among threads wait for the
+    // last of them, and long where other processes have the cores.
     const int64_t own_chunks = (own.size() + kSolvedTogether - 1) / kSolvedTogether;
     at::parallel_for(0, own_chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {

@@ -15,9 +15,9 @@ namespace meshrun {
 
 namespace {
 
-// The backend's other base, or null. A cast from one base to another walks the names of types. Where
-// the other base lies depends on the object's own type alone, and a thread calls backends of few
-// types.
+// The backend's other base, or null. A cast from one base to another walks the names of types.
+// Where the other base lies depends on the object's own type alone, and a thread calls backends of
+// few types.
 template <typename Interface>
 Interface* found_in(c10d::Backend& backend) {
   struct Last {

@@ -3,9 +3,9 @@
 // streams.
 //
 // Each rank chooses for itself: between two ranks these are the same calls of NCCL, of the same
-// sizes and in the same order, as through c10d's methods. Everything but sums is bytes. A CUDA graph
-// can capture the calls; nobody watches its replays. Else the backend ends the process where a call
-// takes longer than the group's timeout or a peer is lost, as it does for c10d's calls.
+// sizes and in the same order, as through c10d's methods. Everything but sums is bytes. A CUDA
+// graph can capture the calls; nobody watches its replays. Else the backend ends the process where
+// a call takes longer than the group's timeout or a peer is lost, as it does for c10d's calls.
 //
 // The caller keeps the memory until the stream is past the call. Threads: as c10d::Backend. Errors:
 // the backend's own.

@@ -3,8 +3,8 @@
 // A tensor is (outer, extent, inner): `outer` rows of `extent` slices along the dim, each of
 // `inner` elements that lie next to each other. Strides are in elements. Memory is on the current
 // device. Accesses are of 16 bytes, save for short rows at other addresses: kernels may read, and
-// never write, what else is in an aligned block of 16 bytes that holds some of a row, and others may
-// write it meanwhile.
+// never write, what else is in an aligned block of 16 bytes that holds some of a row, and others
+// may write it meanwhile.
 //
 // Launches queue on `stream` and wait for nothing; arguments travel with the launch, so a CUDA
 // graph can capture them. False: there is no kernel for the dtype, and nothing was queued. Errors:

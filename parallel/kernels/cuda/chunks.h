@@ -1,10 +1,10 @@
 // A row of elements as chunks of N elements: a chunk is one access of at most 16 bytes.
 //
-// kAligned: rows begin at multiples of a chunk's bytes and have a multiple of N elements. Otherwise a
-// chunk begins at an aligned address of the row that is written, so the first and the last chunk of
-// a row may be incomplete; what is read lies across two aligned accesses and is shifted into place.
-// Such accesses touch bytes beside the row, but no aligned block of 16 bytes without a byte of it,
-// so they stay on the row's pages.
+// kAligned: rows begin at multiples of a chunk's bytes and have a multiple of N elements. Otherwise
+// a chunk begins at an aligned address of the row that is written, so the first and the last chunk
+// of a row may be incomplete; what is read lies across two aligned accesses and is shifted into
+// place. Such accesses touch bytes beside the row, but no aligned block of 16 bytes without a byte
+// of it, so they stay on the row's pages.
 #pragma once
 
 #include <cstdint>

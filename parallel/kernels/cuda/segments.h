@@ -1,10 +1,10 @@
 // Sums of segments: how the threads of a block share what they read and add.
 //
-// A block sums `columns` chunks of some segments that follow each other. Their positions follow each
-// other, too, so all threads read the slices tile by tile into shared memory: as many accesses are
-// under way where segments are short or of unequal length as where they are long. Then each thread
-// adds what belongs to its chunks, in order. These are functions of the block's and the thread's
-// number, without CUDA's variables, so that the host can run every thread of a launch
+// A block sums `columns` chunks of some segments that follow each other. Their positions follow
+// each other, too, so all threads read the slices tile by tile into shared memory: as many accesses
+// are under way where segments are short or of unequal length as where they are long. Then each
+// thread adds what belongs to its chunks, in order. These are functions of the block's and the
+// thread's number, without CUDA's variables, so that the host can run every thread of a launch
 // (tests/parallel/kernels/cuda_bodies_test).
 #pragma once
 

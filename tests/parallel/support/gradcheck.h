@@ -11,10 +11,10 @@
 // that owns the element with what backward gave it. Complex inputs: real and imaginary part, by
 // LibTorch's convention dL/da + i dL/db.
 //
-// dtypes: float64, complex128. Device: the inputs' one, which the group has a backend for. Cost: two
-// evaluations an element, so keep inputs small.
-// Returns what differs on this rank, "" where nothing does. A function that raises ends the check
-// with its exception. Nothing is compared between ranks: each reports its own elements.
+// dtypes: float64, complex128. Device: the inputs' one, which the group has a backend for. Cost:
+// two evaluations an element, so keep inputs small. Returns what differs on this rank, "" where
+// nothing does. A function that raises ends the check with its exception. Nothing is compared
+// between ranks: each reports its own elements.
 #pragma once
 
 #include <functional>
