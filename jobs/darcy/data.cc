@@ -1,6 +1,7 @@
 #include "jobs/darcy/data.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <chrono>
@@ -60,27 +61,27 @@ void raise_together(const jobs::RankMesh& mesh, const std::string& problem) {
 Tensor solve_together(const DataOptions& options, const jobs::RankMesh& mesh) {
   const int64_t all = samples_of(options);
   const int64_t chunks = (all + kSolvedTogether - 1) / kSolvedTogether;
-  std::vector<int64_t> sizes;
-  const auto samples_of_rank = [&](int rank) {
-    const SplitRange range = split_range(chunks, mesh.world->getSize(), rank);
-    return SplitRange{std::min(all, range.begin * kSolvedTogether),
-                      std::min(all, range.end * kSolvedTogether)};
+  const int ranks = mesh.world->getSize();
+  const auto samples_in = [&](const SplitRange& chunk_range) {
+    return SplitRange{std::min(all, chunk_range.begin * kSolvedTogether),
+                      std::min(all, chunk_range.end * kSolvedTogether)};
   };
-  for (int rank = 0; rank < mesh.world->getSize(); ++rank) {
-    sizes.push_back(samples_of_rank(rank).size());
+  std::vector<int64_t> sizes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    sizes.push_back(samples_in(split_range(chunks, ranks, rank)).size());
   }
-  const SplitRange own = samples_of_rank(mesh.world->getRank());
+  const SplitRange own_chunks = split_range(chunks, ranks, mesh.world->getRank());
+  const SplitRange own = samples_in(own_chunks);
   Tensor solved = at::empty({own.size(), 2, options.size, options.size}, at::kFloat);
   std::string problem;
   try {
     // A thread for each chunk: small operators that share their work among threads wait for the
     // last of them, and long where other processes have the cores.
-    const int64_t own_chunks = (own.size() + kSolvedTogether - 1) / kSolvedTogether;
-    at::parallel_for(0, own_chunks, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(own_chunks.begin, own_chunks.end, 1, [&](int64_t begin, int64_t end) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
-        const int64_t first = own.begin + chunk * kSolvedTogether;
-        const int64_t count = std::min(kSolvedTogether, own.end - first);
-        solved.narrow(0, first - own.begin, count).copy_(solve(options, first, count));
+        const SplitRange part = samples_in({chunk, chunk + 1});
+        solved.narrow(0, part.begin - own.begin, part.size())
+            .copy_(solve(options, part.begin, part.size()));
       }
     });
   } catch (const std::exception& error) {

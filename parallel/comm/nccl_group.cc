@@ -17,28 +17,10 @@ void check(ncclResult_t result, const char* call) {
                    ": ", ncclGetLastError(nullptr));
 }
 
-// The dtypes that reduce_scatter() is given: complex numbers come as real ones.
 ncclDataType_t nccl_type(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::Byte:
-      return ncclUint8;
-    case c10::ScalarType::Char:
-      return ncclInt8;
-    case c10::ScalarType::Int:
-      return ncclInt32;
-    case c10::ScalarType::Long:
-      return ncclInt64;
-    case c10::ScalarType::Half:
-      return ncclFloat16;
-    case c10::ScalarType::BFloat16:
-      return ncclBfloat16;
-    case c10::ScalarType::Float:
-      return ncclFloat32;
-    case c10::ScalarType::Double:
-      return ncclFloat64;
-    default:
-      TORCH_CHECK_TYPE(false, "NCCL cannot add ", type);
-  }
+  const auto found = c10d::ncclDataType.find(type);
+  TORCH_CHECK_TYPE(found != c10d::ncclDataType.end(), "NCCL cannot add ", type);
+  return found->second;
 }
 
 // Whether somebody reads c10d's record of the last calls, where these are missing. It exists by

@@ -66,8 +66,8 @@ class RankProcesses {
   void KillNow();
   // Nothing was started, and nothing will be: the supervisor ends. No handler is called.
   void Discard();
-  // From now on a stop ends them because there is no coordinator. Returns false if they were marked
-  // before.
+  // Marks the ranks as orphans, which a stop ends for want of a coordinator. Returns false if they
+  // were orphans already.
   bool MarkOrphaned() { return !std::exchange(orphaned_, true); }
   // Renews the supervisor's lease.
   void Ping(const v1::SupervisorPing& ping);

@@ -211,14 +211,16 @@ struct PointToPointVCollectives::Agreed {
 
 // Who gets which bytes, and what is to be done when they are there.
 struct PointToPointVCollectives::Exchange {
-  Exchange(int size, c10::Device device)
-      : sends(static_cast<size_t>(size)), receives(static_cast<size_t>(size)) {
+  Exchange(int size, c10::Device device, StreamCalls* stream_calls)
+      : sends(static_cast<size_t>(size)),
+        receives(static_cast<size_t>(size)),
+        stream_calls(stream_calls) {
     rest.device = device;
   }
 
   std::vector<at::Tensor> sends;  // by peer; undefined: nothing
   std::vector<at::Tensor> receives;
-  StreamCalls* stream_calls = nullptr;  // null: by c10d's methods
+  StreamCalls* stream_calls;  // null: by c10d's methods
   PointToPointWork::Rest rest;
 
   void receive_into(Slices slices) {
@@ -258,10 +260,11 @@ void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::str
   if (!problem.empty()) throw CollectiveArgumentError(std::move(problem));
 }
 
-StreamCalls* PointToPointVCollectives::stream_calls(c10::Device device, const VCall& call) const {
+PointToPointVCollectives::Exchange PointToPointVCollectives::begin(c10::Device device,
+                                                                   const VCall& call) const {
   const bool is_taken =
       stream_calls_ != nullptr && !call.async && stream_calls_->takes_calls(device);
-  return is_taken ? stream_calls_ : nullptr;
+  return Exchange(size_, device, is_taken ? stream_calls_ : nullptr);
 }
 
 PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchange, OpType type,
@@ -316,7 +319,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const a
                                                                          at::IntArrayRef sizes,
                                                                          int64_t dim,
                                                                          const VCall& call) const {
-  Exchange exchange(size_, output.device());
+  Exchange exchange = begin(output.device(), call);
   exchange.rest.result = output;
   Slices slices(output, sizes, dim, -1, Slices::Place::kOneBlock);
   at::Tensor own = slices.bytes[static_cast<size_t>(rank_)];
@@ -327,7 +330,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const a
     copy_own_into_bytes(own, input);
   }
   std::vector<WorkPtr> parts;
-  if (StreamCalls* const calls = stream_calls(output.device(), call)) {
+  if (StreamCalls* const calls = exchange.stream_calls) {
     calls->all_gather(output.device(), slices.block.data_ptr(), {own.data_ptr(), own.nbytes()});
     exchange.receives = {own, slices.block};
   } else {
@@ -345,12 +348,12 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const a
 PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts(
     const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
     const VCall& call) const {
-  Exchange exchange(size_, output.device());
+  Exchange exchange = begin(output.device(), call);
   exchange.rest.result = output;
   Slices slices(output, sizes, dim, -1);
   exchange.receives = slices.bytes;
   const at::Tensor& own = exchange.receives[static_cast<size_t>(rank_)];
-  StreamCalls* const calls = stream_calls(output.device(), call);
+  StreamCalls* const calls = exchange.stream_calls;
   // A broadcast of NCCL's may begin in one memory and end in another.
   const bool is_copied = own.defined() && !(calls && point_to_point::can_travel(input));
   if (is_copied) copy_own_into_bytes(own, input);
@@ -380,7 +383,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts
 PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal(
     const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
     const VCall& call) const {
-  Exchange exchange(size_, output.device());
+  Exchange exchange = begin(output.device(), call);
   exchange.rest.result = output;
   if (output.numel() == 0) return run(std::move(exchange), OpType::REDUCE_SCATTER, call);
   const Slices slices(input, sizes, dim, -1, Slices::Place::kOneBlock);
@@ -393,7 +396,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal
   at::Tensor from = memory_view(slices.block, type, 0, numbers * input.numel());
   at::Tensor to = memory_view(sum, type, 0, numbers * output.numel());
   std::vector<WorkPtr> parts;
-  if (StreamCalls* const calls = stream_calls(output.device(), call)) {
+  if (StreamCalls* const calls = exchange.stream_calls) {
     calls->reduce_scatter(output.device(), to.data_ptr(), from.const_data_ptr(),
                           static_cast<size_t>(to.numel()), type);
   } else {
@@ -445,8 +448,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather_v(const a
       case GatherRoute::kSends:
         break;
     }
-    Exchange exchange(size_, output.device());
-    exchange.stream_calls = stream_calls(output.device(), call);
+    Exchange exchange = begin(output.device(), call);
     const int skipped = own_travels(exchange.stream_calls, input.nbytes()) ? -1 : rank_;
     if (skipped == rank_) copy_own(slice_of(output, sizes, dim, rank_), input);
     const Slices own = whole(input, dim);
@@ -477,8 +479,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_v(
         is_added_by_backend(output.scalar_type(), call.use_fp32)) {
       return reduce_scatter_equal(output, input, sizes, dim, call);
     }
-    Exchange exchange(size_, output.device());
-    exchange.stream_calls = stream_calls(output.device(), call);
+    Exchange exchange = begin(output.device(), call);
     const Slices sent(input, sizes, dim, rank_);
     sent.pack();
     exchange.sends = sent.bytes;
@@ -522,8 +523,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_v(const at::T
     }
     agree(agreed, call, std::move(check.problem));
 
-    Exchange exchange(size_, input.device());
-    exchange.stream_calls = stream_calls(input.device(), call);
+    Exchange exchange = begin(input.device(), call);
     if (rank_ == root) {
       copy_own(slice_of(output, sizes, dim, rank_), input);
       exchange.receive_into({output, sizes, dim, rank_});
@@ -555,8 +555,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::
     }
     agree(agreed, call, std::move(check.problem));
 
-    Exchange exchange(size_, output.device());
-    exchange.stream_calls = stream_calls(output.device(), call);
+    Exchange exchange = begin(output.device(), call);
     if (rank_ == root) {
       const Slices sent(input, sizes, dim, rank_);
       sent.pack();
@@ -596,8 +595,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
     }
     agree(agreed, call, std::move(check.problem));
 
-    Exchange exchange(size_, output.device());
-    exchange.stream_calls = stream_calls(output.device(), call);
+    Exchange exchange = begin(output.device(), call);
     int skipped = rank_;
     if (moves_own(input_sizes, output_sizes, rank_)) {
       const auto own_size = static_cast<size_t>(input_sizes[static_cast<size_t>(rank_)]);

@@ -69,8 +69,9 @@ class PointToPointVCollectives : public VCollectives {
   struct Agreed;
   // Raises where the call cannot go on.
   void agree(const Agreed& agreed, VCall& call, std::string problem) const;
-  // Null: this call goes by c10d's methods. The answer may change from one moment to the next.
-  StreamCalls* stream_calls(c10::Device device, const VCall& call) const;
+  // Asks the backend once whether the call goes by its StreamCalls: the answer may change from one
+  // moment to the next.
+  Exchange begin(c10::Device device, const VCall& call) const;
   // By sends and receives.
   WorkPtr run(Exchange exchange, c10d::OpType type, const VCall& call) const;
   WorkPtr work_of(std::vector<WorkPtr> parts, Exchange exchange, c10d::OpType type,

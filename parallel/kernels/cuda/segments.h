@@ -62,8 +62,8 @@ struct SegmentedSumBody {
   int accesses_of_row;  // in a tile
   int rows_of_tile;
   int segments_of_block;
-  Divider<uint32_t> by_column;
-  Divider<uint32_t> by_row;
+  Divider<uint32_t> by_column;    // by the columns
+  Divider<uint32_t> by_row;       // by the accesses of a row
   SizedDivider by_column_group;   // by the blocks that share a slice
   SizedDivider by_segment_group;  // by the blocks that share an outer row
   uint64_t blocks;
@@ -199,13 +199,13 @@ class SegmentThread<SegmentedSumBody<T, Sum, N, kAligned>> {
     if constexpr (kAligned) {
       return __builtin_bit_cast(Value, tile.access(row * body_.accesses_of_row + column));
     } else {
-      // In the accesses_of_row, in elements, one access further so that it is not negative.
+      // In the row's accesses, in elements; one access further, so that it is not negative.
       const int element = (column + body_.lead + 1) * N + tile.misalignments[row] - behind;
       const int low = element / N - 1;
       RowAccess parts[2] = {};
-      if (low >= 0) parts[0] = tile.access(row * body_.accesses_of_row + low);
-      if (low + 1 < body_.accesses_of_row)
-        parts[1] = tile.access(row * body_.accesses_of_row + low + 1);
+      const int begin = row * body_.accesses_of_row;
+      if (low >= 0) parts[0] = tile.access(begin + low);
+      if (low + 1 < body_.accesses_of_row) parts[1] = tile.access(begin + low + 1);
       return __builtin_bit_cast(
           Value, cut(parts[0], parts[1],
                      static_cast<unsigned>(element % N * static_cast<int>(sizeof(T)))));

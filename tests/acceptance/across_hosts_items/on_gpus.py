@@ -71,8 +71,9 @@ def on_gpu(site, bodies):
     left_out = sorted(set(re.findall(r"^\[ +SKIPPED +\] (\S*NcclRanksTest\.[^\s,]+)", of_ranks, re.MULTILINE)))
     check(not left_out, f"skipped: {', '.join(left_out)}")
     times, own_times, waits = host_times_of(of_ranks), own_host_times_of(of_ranks), host_waits_of(of_ranks)
-    check(shares and times and own_times and waits, f"gpu-check printed {len(shares)} kernels, {len(times)} host times and {len(waits)} "
-                                      "counts of host waits")
+    check(shares and times and own_times and waits,
+          f"gpu-check printed {len(shares)} kernels, {len(times)} host times, {len(own_times)} of NCCL's own and {len(waits)} "
+          "counts of host waits")
     check(not any(waits), f"training steps made the host wait, in the worlds that counted: {waits} times")
     scattered = [f"{name} {copy} %" for name, (copy, bound) in shares.items() if copy < KERNEL_SHARE <= bound]
     figures = (f"{bodies}; gpu-check: {last_line(done.stdout)}; {len(shares) - len(scattered)} kernels at "
