@@ -98,8 +98,8 @@ class Generations {
   // first half of their grace to stand still, to save and to be told to end; then they are stopped.
   // All other ranks are stopped now.
   void StopAllAfterTheyMoved(const std::string& reason);
-  // Marks all running ranks as orphans, which a stop ends for want of a coordinator. Returns true if
-  // it marked any.
+  // Marks all running ranks as orphans, which a stop ends for want of a coordinator. Returns true
+  // if it marked any.
   bool MarkOrphaned();
   // SIGKILL to every rank: this host's fence time is over.
   void KillAll(const std::string& reason);
