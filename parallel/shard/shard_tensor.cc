@@ -101,15 +101,7 @@ ShardTensor::ShardTensor(const at::Tensor& local_tensor, const SpecPtr& spec,
   }
   at::Tensor& self = *this;
   self = wrap(local_tensor.detach(), spec);
-  if (!requires_grad) return;
-  self.set_requires_grad(true);
-  const SpecPtr gradient = gradient_spec(spec);
-  self.register_hook([gradient](const at::Tensor& arrived) {
-    // Undefined: it stays as it is, which the engine does not check again.
-    if (!arrived.defined()) return at::Tensor();
-    if (is_shard_tensor(arrived) && same(spec_of(arrived), gradient)) return at::Tensor();
-    return meshrun::redistribute(promote(arrived, gradient->mesh()), gradient);
-  });
+  if (requires_grad) self.set_requires_grad(true);
 }
 
 ShardTensor::ShardTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {

@@ -68,6 +68,12 @@ bool takes_flash(const BlockOperands& operands) {
          operands.query.size(3) == operands.value.size(3) && operands.query.size(3) > 0;
 }
 
+// The flash kernel reads rows as runs of memory, whatever the last stride says; LibTorch looks at
+// that before it chooses the kernel.
+Tensor with_runs(const Tensor& tensor) {
+  return tensor.size(3) <= 1 || tensor.stride(3) == 1 ? tensor : tensor.contiguous();
+}
+
 bool is_nothing(const BlockOperands& operands) {
   return operands.query.size(0) == 0 || operands.query.size(1) == 0;
 }
@@ -116,7 +122,8 @@ std::tuple<Tensor, Tensor> attend(const AttentionTile& tile, const BlockOperands
   }
   const std::optional<Tensor> mask = flash_mask(tile, operands);
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      query, key, value, 0.0, tile.is_causal && !mask, mask, operands.scale);
+      with_runs(query), with_runs(key), with_runs(value), 0.0, tile.is_causal && !mask, mask,
+      operands.scale);
   if (mask) {
     // It reports 0 for a row without an allowed key.
     logsumexp = logsumexp.masked_fill(mask->amax({-1}) == kMinusInfinity, kMinusInfinity);
@@ -161,8 +168,8 @@ void add_gradients(const AttentionTile& tile, const BlockOperands& operands,
     const std::optional<Tensor> mask = flash_mask(tile, operands);
     const auto [grad_query, grad_key, grad_value] =
         at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, query, key, value, result, rows_of(logsumexp, tile), 0.0, tile.is_causal && !mask,
-            mask, operands.scale);
+            with_runs(grad), with_runs(query), with_runs(key), with_runs(value), with_runs(result),
+            rows_of(logsumexp, tile), 0.0, tile.is_causal && !mask, mask, operands.scale);
     rows_of(sums.query, tile).add_(grad_query);
     add_to_keys(sums.key, tile, grad_key);
     add_to_keys(sums.value, tile, grad_value);

@@ -28,6 +28,7 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     : num_arguments(schema.arguments().size()), num_returns(schema.returns().size()) {
   const auto& arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "memory_format") memory_format = static_cast<int>(i);
     bool is_list = false;
     if (!is_tensor_type(arguments[i].type(), is_list)) continue;
     const bool written =

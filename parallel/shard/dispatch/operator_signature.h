@@ -33,6 +33,8 @@ struct OperatorSignature {
   size_t num_written = 0;  // arguments, in place and out
   // A result shares memory with an argument that is not written.
   bool is_view = false;
+  // The argument that says in which order the result lies; -1: there is none.
+  int memory_format = -1;
 };
 
 // "aten::add.Tensor". Raises c10::Error where LibTorch does not know the name.

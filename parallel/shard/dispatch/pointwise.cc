@@ -23,9 +23,32 @@ c10::IValue* arguments_of(Stack& stack, const OperatorSignature& signature) {
   return stack.data() + (stack.size() - signature.num_arguments);
 }
 
+// How results lie: a view of `first`, or as that lies, or as the caller asks.
+struct Order {
+  at::Tensor first;
+  at::MemoryFormat format = at::MemoryFormat::Preserve;
+};
+
+// Before the call, which takes the arguments.
+Order order_of(const Stack& stack, const OperatorSignature& signature) {
+  const c10::IValue* arguments = stack.data() + (stack.size() - signature.num_arguments);
+  Order order;
+  for (const OperatorSignature::TensorArgument& argument : signature.tensors) {
+    const c10::IValue& value = arguments[argument.index];
+    if (argument.is_out || !value.isTensor() || !value.toTensor().defined()) continue;
+    order.first = value.toTensor();
+    break;
+  }
+  if (signature.memory_format >= 0) {
+    order.format = arguments[signature.memory_format].toOptional<at::MemoryFormat>().value_or(
+        at::MemoryFormat::Preserve);
+  }
+  return order;
+}
+
 // Results are of one layout, or they are arguments that were written.
 void wrap_results(Stack& stack, const OperatorSignature& signature, const SpecPtr& spec,
-                  std::vector<at::Tensor>& written) {
+                  std::vector<at::Tensor>& written, const Order& order) {
   const size_t first = stack.size() - signature.num_returns;
   size_t next = 0;
   for (size_t i = 0; i < signature.num_returns; ++i) {
@@ -39,7 +62,8 @@ void wrap_results(Stack& stack, const OperatorSignature& signature, const SpecPt
       if (i > 0 && result.sizes() != at::IntArrayRef(spec->local_shape())) {
         result = at::zeros({}, result.options()).expand(spec->local_shape());
       }
-      value = wrap(std::move(result), spec);
+      value = signature.is_view ? wrap_view(std::move(result), spec, order.first.strides())
+                                : wrap_like(std::move(result), spec, order.first, order.format);
     }
   }
 }
@@ -100,6 +124,7 @@ void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
   const SpecPtr spec = *agreed;
   c10::IValue* arguments = arguments_of(*stack, signature_);
   std::vector<at::Tensor> written;
+  const Order order = order_of(*stack, signature_);
   for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
     c10::IValue& value = arguments[argument.index];
     if (!value.isTensor()) continue;
@@ -109,7 +134,7 @@ void PointwiseKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKey
     value = std::move(local);
   }
   op.callBoxed(stack);
-  wrap_results(*stack, signature_, spec, written);
+  wrap_results(*stack, signature_, spec, written, order);
 }
 
 void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) const {
@@ -158,6 +183,7 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
     return remade ? broadcast(mesh->shape(), readers, linearity_)
                   : broadcast(mesh->shape(), operands, linearity_, fixed);
   });
+  const Order order = order_of(*stack, signature_);
   std::vector<at::Tensor> written;
   ShardTensorImpl* target = nullptr;
   SpecPtr target_spec;
@@ -201,7 +227,7 @@ void PointwiseKernel::run_aligned(const c10::OperatorHandle& op, Stack* stack) c
   } else if (target != nullptr && !same(target->spec(), target_spec)) {
     write_back(written.front(), target_local, target_spec);
   }
-  wrap_results(*stack, signature_, make_spec(mesh, common.result), written);
+  wrap_results(*stack, signature_, make_spec(mesh, common.result), written, order);
 }
 
 PointwiseFamily& PointwiseFamily::named(std::initializer_list<const char*> ops, Linearity linearity,

@@ -46,11 +46,16 @@ class TypedPointwise<Result(Arguments...)> {
       return in_place(spec, arguments...);
     } else {
       if (spec == nullptr) return run_boxed(arguments...);
-      return wrap(op_.call(local_part(arguments)...), *spec);
+      return wrap_like(op_.call(local_part(arguments)...), *spec, first(arguments...));
     }
   }
 
  private:
+  template <typename... Rest>
+  static const at::Tensor& first(const at::Tensor& tensor, const Rest&...) {
+    return tensor;
+  }
+
   template <typename... Rest>
   at::Tensor& in_place(const SpecPtr* spec, at::Tensor& self, Rest&... rest) const {
     if (spec == nullptr) {

@@ -140,7 +140,9 @@ Tensor nll(const Tensor& self, const Tensor& target, const OptionalTensor& weigh
            int64_t reduction, int64_t ignore_index) {
   return reduced(read("nll_loss", self, target, weight), reduction, ignore_index,
                  self.scalar_type(), [=](const ClassOperands& x, int64_t how) {
-                   return at::nll_loss_nd(x.scores, x.target, x.weight, how, ignore_index);
+                   // LibTorch's formula of the gradient takes no other order of memory.
+                   return at::nll_loss_nd(x.scores.contiguous(), x.target, x.weight, how,
+                                          ignore_index);
                  });
 }
 

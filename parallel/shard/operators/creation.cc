@@ -1,13 +1,11 @@
 // New tensors like a sharded one: of its layout, each rank its part. Where it is Partial they are
 // Replicate: they hold values, not summands.
-#include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
-#include "ATen/ops/empty_permuted.h"
 #include "ATen/ops/full_like.h"
 #include "ATen/ops/ones_like.h"
 #include "ATen/ops/zeros_like.h"
@@ -30,15 +28,16 @@ template <auto Like>
 at::Tensor like(const at::Tensor& self, Dtype dtype, Layout layout, OnDevice device,
                 std::optional<bool> pin, Format format) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return wrap(Like(local_of(self), options_of(dtype, layout, device, pin), format),
-              gradient_spec(spec_of(self)));
+  return wrap_like(Like(local_of(self), options_of(dtype, layout, device, pin), format),
+                   gradient_spec(spec_of(self)), self, format.value_or(at::MemoryFormat::Preserve));
 }
 
 at::Tensor full_like(const at::Tensor& self, const at::Scalar& value, Dtype dtype, Layout layout,
                      OnDevice device, std::optional<bool> pin, Format format) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return wrap(at::full_like(local_of(self), value, options_of(dtype, layout, device, pin), format),
-              gradient_spec(spec_of(self)));
+  return wrap_like(
+      at::full_like(local_of(self), value, options_of(dtype, layout, device, pin), format),
+      gradient_spec(spec_of(self)), self, format.value_or(at::MemoryFormat::Preserve));
 }
 
 // Of the same shape: of the same layout; else Replicate.
@@ -70,15 +69,10 @@ at::Tensor new_empty_strided(const at::Tensor& self, at::IntArrayRef size, at::I
                              Dtype dtype, Layout layout, OnDevice device, std::optional<bool> pin) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = new_spec(self, size);
-  std::vector<int64_t> order(size.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return stride[static_cast<size_t>(a)] > stride[static_cast<size_t>(b)];
-  });
   const at::Tensor& local = local_of(self);
-  const at::TensorOptions options =
-      local.options().merge_in(options_of(dtype, layout, device, pin));
-  return wrap(at::empty_permuted(spec->local_shape(), order, options), spec);
+  return wrap_in_order(at::empty(spec->local_shape(),
+                                 local.options().merge_in(options_of(dtype, layout, device, pin))),
+                       spec, dense_strides(size, stride));
 }
 
 using NewFunction = at::Tensor (*)(const at::Tensor&, at::IntArrayRef, at::TensorOptions);

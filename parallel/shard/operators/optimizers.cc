@@ -84,10 +84,10 @@ class FusedStep : public c10::OperatorKernel {
           "a fused optimizer's parameter, gradient and states are all sharded, or none is");
     }
     const SpecPtr to = gradient_spec(lead->spec());
-    if (same(impl->spec(), to)) return impl->local();
-    // LibTorch's kernels take dense memory in one order.
+    // LibTorch's kernels take dense memory, and look at nobody's order.
     const at::Tensor local = redistribute_local(impl->local(), impl->spec(), to).contiguous();
-    if (is_written) moved.emplace_back(tensor, wrap(local, to));
+    const bool is_copy = !same(impl->spec(), to) || !local.is_same(impl->local());
+    if (is_written && is_copy) moved.emplace_back(tensor, wrap(local, to));
     return local;
   }
 

@@ -49,8 +49,8 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-at::Tensor wrapped(const ShardMesh::Ptr& mesh, Part part) {
-  return wrap(std::move(part.local), make_spec(mesh, std::move(part.layout)));
+at::Tensor wrapped(const ShardMesh::Ptr& mesh, Part part, at::IntArrayRef strides) {
+  return wrap_view(std::move(part.local), make_spec(mesh, std::move(part.layout)), strides);
 }
 
 Part part_of(const at::Tensor& self) { return {local_of(self), spec_of(self)->layout()}; }
@@ -61,8 +61,10 @@ at::Tensor slice(const at::Tensor& self, int64_t dim, std::optional<int64_t> sta
   TORCH_CHECK(self.dim() > 0, "slice() cannot be applied to a 0-dim tensor.");
   dim = at::maybe_wrap_dim(dim, self.dim());
   const ShardMesh::Ptr& mesh = spec_of(self)->mesh();
-  return wrapped(
-      mesh, slice_part(mesh, part_of(self), dim, slice_range(self.size(dim), start, end, step)));
+  const SliceRange range = slice_range(self.size(dim), start, end, step);
+  c10::DimVector strides(self.strides());
+  strides[static_cast<size_t>(dim)] *= step;
+  return wrapped(mesh, slice_part(mesh, part_of(self), dim, range), strides);
 }
 
 int64_t wrapped_index(const at::Tensor& self, int64_t dim, int64_t index) {
@@ -78,7 +80,10 @@ at::Tensor select(const at::Tensor& self, int64_t dim, int64_t index) {
   TORCH_CHECK_INDEX(self.dim() > 0, "select() cannot be applied to a 0-dim tensor.");
   dim = at::maybe_wrap_dim(dim, self.dim());
   const ShardMesh::Ptr& mesh = spec_of(self)->mesh();
-  return wrapped(mesh, select_part(mesh, part_of(self), dim, wrapped_index(self, dim, index)));
+  c10::DimVector strides(self.strides());
+  strides.erase(strides.begin() + dim);
+  return wrapped(mesh, select_part(mesh, part_of(self), dim, wrapped_index(self, dim, index)),
+                 strides);
 }
 
 std::vector<at::Tensor> unbind(const at::Tensor& self, int64_t dim) {
@@ -136,9 +141,14 @@ at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t ste
         fmt::format("unfold: dimension {} of {} has to be whole", dim, spec->to_string()));
   }
   const at::Tensor local = local_of(self).unfold(dim, size, step);
-  return wrap(local,
-              make_spec(spec->mesh(), with_dim(with_extent(spec->layout(), dim, local.size(dim)),
-                                               self.dim(), size)));
+  c10::DimVector strides(self.strides());
+  strides.push_back(strides[static_cast<size_t>(dim)]);
+  strides[static_cast<size_t>(dim)] *= step;
+  return wrap_view(
+      local,
+      make_spec(spec->mesh(),
+                with_dim(with_extent(spec->layout(), dim, local.size(dim)), self.dim(), size)),
+      strides);
 }
 
 at::Tensor unfold_backward(const at::Tensor& gradient, at::IntArrayRef input_sizes, int64_t dim,
@@ -204,7 +214,12 @@ at::Tensor diagonal_view(const at::Tensor& self, int64_t offset, int64_t dim1, i
   const SpecPtr& spec = spec_of(self);
   return with_shard_errors([&] {
     const SpecPtr result = make_spec(spec->mesh(), diagonal(spec->layout(), offset, dim1, dim2));
-    return wrap(diagonal_of(local_of(self), spec->box(), offset, dim1, dim2), result);
+    c10::DimVector strides(self.strides());
+    const int64_t stride = strides[static_cast<size_t>(dim1)] + strides[static_cast<size_t>(dim2)];
+    strides.erase(strides.begin() + std::max(dim1, dim2));
+    strides.erase(strides.begin() + std::min(dim1, dim2));
+    strides.push_back(stride);
+    return wrap_view(diagonal_of(local_of(self), spec->box(), offset, dim1, dim2), result, strides);
   });
 }
 

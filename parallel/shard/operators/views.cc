@@ -58,7 +58,15 @@ at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
   const Viewed part = viewed(self, shape);
   if (!part.layout) throw not_a_view(self, shape);
   const SpecPtr spec = make_spec(spec_of(self)->mesh(), *part.layout);
-  return wrap(part.local.view(spec->local_shape()), spec);
+  const auto strides = at::detail::computeStride(self.sizes(), self.strides(), shape);
+  TORCH_CHECK(strides.has_value(),
+              "view size is not compatible with input tensor's size and stride (at least one "
+              "dimension spans across two contiguous subspaces). Use .reshape(...) instead.");
+  // Expanded memory, which nobody writes, says that it is contiguous.
+  const at::DimVector own(spec->local_shape());
+  const bool has_order =
+      at::detail::computeStride(part.local.sizes(), part.local.strides(), own).has_value();
+  return wrap_view(has_order ? part.local.view(own) : part.local.reshape(own), spec, *strides);
 }
 
 at::Tensor unsafe_view(const at::Tensor& self, at::IntArrayRef size) {
@@ -85,9 +93,8 @@ at::Tensor reshape(const at::Tensor& self, at::IntArrayRef size) {
     part = viewed(input, shape);
   }
   const SpecPtr spec = make_spec(spec_of(input)->mesh(), *part.layout);
-  const bool is_view = at::detail::computeStride(part.local.sizes(), part.local.strides(),
-                                                 at::DimVector(spec->local_shape()))
-                           .has_value();
+  const bool is_view =
+      at::detail::computeStride(input.sizes(), input.strides(), at::DimVector(shape)).has_value();
   if (is_view) return input.view(shape);
   return at::_unsafe_view(input.clone(at::MemoryFormat::Contiguous), shape);
 }
@@ -138,7 +145,7 @@ at::Tensor expand(const at::Tensor& self, at::IntArrayRef size, bool) {
     part.layout = with_dim(part.layout, 0, geometry.sizes[static_cast<size_t>(dim)]);
   }
   const SpecPtr expanded = make_spec(spec->mesh(), std::move(part.layout));
-  return wrap(part.local.expand(expanded->local_shape()), expanded);
+  return wrap_view(part.local.expand(expanded->local_shape()), expanded, geometry.strides);
 }
 
 at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
@@ -154,8 +161,11 @@ at::Tensor permute(const at::Tensor& self, at::IntArrayRef dims) {
     seen[static_cast<size_t>(order.back())] = true;
   }
   const SpecPtr& spec = spec_of(self);
-  return wrap(local_of(self).permute(order),
-              make_spec(spec->mesh(), permuted(spec->layout(), order)));
+  const at::IntArrayRef from = self.strides();
+  c10::DimVector strides;
+  for (const int64_t dim : order) strides.push_back(from[static_cast<size_t>(dim)]);
+  return wrap_view(local_of(self).permute(order),
+                   make_spec(spec->mesh(), permuted(spec->layout(), order)), strides);
 }
 
 at::Tensor transpose(const at::Tensor& self, int64_t dim0, int64_t dim1) {
@@ -178,8 +188,11 @@ at::Tensor unsqueeze(const at::Tensor& self, int64_t dim) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   dim = at::maybe_wrap_dim(dim, self.dim() + 1);
   const SpecPtr& spec = spec_of(self);
-  return wrap(local_of(self).unsqueeze(dim),
-              make_spec(spec->mesh(), with_dim(spec->layout(), dim)));
+  c10::DimVector strides(self.strides());
+  const int64_t stride = dim == self.dim() ? 1 : self.size(dim) * strides[static_cast<size_t>(dim)];
+  strides.insert(strides.begin() + dim, stride);
+  return wrap_view(local_of(self).unsqueeze(dim),
+                   make_spec(spec->mesh(), with_dim(spec->layout(), dim)), strides);
 }
 
 at::Tensor squeeze_dims(const at::Tensor& self, at::IntArrayRef dims) {
@@ -187,11 +200,13 @@ at::Tensor squeeze_dims(const at::Tensor& self, at::IntArrayRef dims) {
   const SpecPtr& spec = spec_of(self);
   const auto chosen = at::dim_list_to_bitset(dims, self.dim());
   Part part{local_of(self).alias(), spec->layout()};
+  c10::DimVector strides(self.strides());
   for (int64_t dim = self.dim() - 1; dim >= 0; --dim) {
     if (!chosen[static_cast<size_t>(dim)] || self.size(dim) != 1) continue;
     part = select_part(spec->mesh(), std::move(part), dim, 0);
+    strides.erase(strides.begin() + dim);
   }
-  return wrap(std::move(part.local), make_spec(spec->mesh(), std::move(part.layout)));
+  return wrap_view(std::move(part.local), make_spec(spec->mesh(), std::move(part.layout)), strides);
 }
 
 at::Tensor squeeze(const at::Tensor& self) {
@@ -206,7 +221,7 @@ at::Tensor squeeze_dim(const at::Tensor& self, int64_t dim) { return squeeze_dim
 template <auto Out, typename... Arguments>
 at::Tensor& become(at::Tensor& self, Arguments... arguments) {
   const at::Tensor result = Out(self, arguments...);
-  shard_impl(self)->replace(local_of(result), spec_of(result));
+  shard_impl(self)->replace_by_view(*shard_impl(result));
   return self;
 }
 
@@ -234,21 +249,24 @@ void check_linear(const at::Tensor& self, const char* operation) {
 
 at::Tensor conjugate(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return wrap(at::_conj(local_of(self)), spec_of(self));
+  return wrap_view(at::_conj(local_of(self)), spec_of(self), self.strides());
 }
 
 at::Tensor negative(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_linear(self, "_neg_view");
-  return wrap(at::_neg_view(local_of(self)), spec_of(self));
+  return wrap_view(at::_neg_view(local_of(self)), spec_of(self), self.strides());
 }
 
 at::Tensor view_as_real(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_linear(self, "view_as_real");
   const SpecPtr& spec = spec_of(self);
-  return wrap(at::view_as_real(local_of(self).resolve_conj()),
-              make_spec(spec->mesh(), with_dim(spec->layout(), self.dim(), 2)));
+  c10::DimVector strides(self.strides());
+  for (int64_t& stride : strides) stride *= 2;
+  strides.push_back(1);
+  return wrap_view(at::view_as_real(local_of(self).resolve_conj()),
+                   make_spec(spec->mesh(), with_dim(spec->layout(), self.dim(), 2)), strides);
 }
 
 at::Tensor view_as_complex(const at::Tensor& self) {
@@ -259,8 +277,11 @@ at::Tensor view_as_complex(const at::Tensor& self) {
     throw ShardTensorError(fmt::format("view_as_complex: the last dimension of {} has to be whole",
                                        spec->to_string()));
   }
-  return wrap(at::view_as_complex(local_of(self)),
-              make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)));
+  c10::DimVector strides(self.strides());
+  strides.pop_back();
+  for (int64_t& stride : strides) stride /= 2;
+  return wrap_view(at::view_as_complex(local_of(self)),
+                   make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)), strides);
 }
 
 at::Tensor view_dtype(const at::Tensor& self, at::ScalarType dtype) {
@@ -276,9 +297,14 @@ at::Tensor view_dtype(const at::Tensor& self, at::ScalarType dtype) {
         spec->to_string(), c10::toString(dtype)));
   }
   const at::Tensor local = local_of(self).view(dtype);
-  if (from == to) return wrap(local, spec);
-  return wrap(local, make_spec(spec->mesh(), with_extent(spec->layout(), self.dim() - 1,
-                                                         self.size(-1) * from / to)));
+  if (from == to) return wrap_view(local, spec, self.strides());
+  c10::DimVector strides(self.strides());
+  for (int64_t& stride : strides) stride = stride * from / to;
+  strides.back() = 1;
+  return wrap_view(local,
+                   make_spec(spec->mesh(), with_extent(spec->layout(), self.dim() - 1,
+                                                       self.size(-1) * from / to)),
+                   strides);
 }
 
 const Movement kView = {"any", "nothing", "nothing"};

@@ -7,12 +7,14 @@
 #include <numeric>
 #include <utility>
 
+#include "ATen/ops/empty_strided.h"
 #include "c10/core/AutogradState.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/DimVector.h"
 #include "c10/util/safe_numerics.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/shard/tensor/leaf_gradient.h"
 
 namespace meshrun {
 namespace {
@@ -64,9 +66,27 @@ class PendingWrite : public c10d::Work {
   WorkPtr work_;  // null once done
 };
 
+bool is_expanded(const at::Tensor& tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) return true;
+  }
+  return false;
+}
+
+// Strides of dimensions of one element mean nothing.
+bool lies_so(const at::Tensor& tensor, at::IntArrayRef strides) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) > 1 && tensor.stride(dim) != strides[static_cast<size_t>(dim)]) {
+      return tensor.numel() == 0;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
-ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending)
+ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending,
+                                 at::OptionalIntArrayRef strides)
     : TensorImpl(keys_of(local), local.dtype(), local.device()),
       local_(std::move(local)),
       spec_(std::move(spec)),
@@ -75,7 +95,7 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending
                         fmt::format("a local tensor of [{}] for {}",
                                     fmt::join(local_.sizes(), ", "), spec_->to_string()));
   set_storage_access_should_throw();
-  mirror_strides();
+  set_strides(strides);
   if (!any_made.load(std::memory_order_relaxed)) any_made = true;
   // Views are replayed: as_strided would take global strides for local memory.
   if (!c10::AutogradState::get_tls_state().get_view_replay_enabled()) {
@@ -83,78 +103,66 @@ ShardTensorImpl::ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending
   }
 }
 
-void ShardTensorImpl::mirror_strides() {
+void ShardTensorImpl::set_strides(at::OptionalIntArrayRef given) {
   const at::IntArrayRef global = spec_->global_shape();
-  if (local_.is_contiguous()) {
-    // What set_sizes_contiguous() would work out, which costs more than all else here. Tensors of
-    // four and five dimensions may lie as channels-last ones do too.
-    const size_t ndim = global.size();
-    if (ndim == 4 || ndim == 5 || !allow_tensor_metadata_change()) {
-      set_sizes_contiguous(global);
-      return;
-    }
-    sizes_and_strides_.resize(ndim);
-    int64_t* const sizes = sizes_and_strides_.sizes_data();
-    int64_t* const strides = sizes_and_strides_.strides_data();
-    int64_t numel = 1;
-    int64_t stride = 1;
-    bool overflows = false;
-    for (size_t dim = ndim; dim-- > 0;) {
-      const int64_t extent = global[dim];
-      sizes[dim] = extent;
-      strides[dim] = stride;
-      numel *= extent;
-      overflows |= c10::mul_overflows(stride, std::max<int64_t>(extent, 1), &stride);
-    }
-    if (overflows) {
-      set_sizes_contiguous(global);
-      return;
-    }
-    numel_ = numel;
-    is_contiguous_ = true;
-    is_non_overlapping_and_dense_ = true;
-    is_channels_last_ = false;
-    is_channels_last_contiguous_ = false;
-    is_channels_last_3d_ = false;
-    is_channels_last_3d_contiguous_ = false;
+  if (given) {
+    set_sizes_and_strides(global, *given);
     return;
   }
-  const at::IntArrayRef strides = local_.strides();
-  c10::DimVector order(global.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
-  });
-  c10::DimVector mirrored(global.size());
-  int64_t stride = 1;
-  int64_t dense = 1;  // the local stride of what is not part of a larger tensor
-  for (auto d = order.rbegin(); d != order.rend(); ++d) {
-    const auto dim = static_cast<size_t>(*d);
-    // An expanded dimension stays one.
-    if (strides[dim] == 0 && global[dim] > 1) {
-      mirrored[dim] = 0;
-      continue;
-    }
-    // So does a gap, such that contiguous() fills it.
-    if (local_.size(*d) > 1 && strides[dim] > dense) {
-      stride *= 2;
-      dense = strides[dim];
-    }
-    mirrored[dim] = stride;
-    stride *= std::max<int64_t>(global[dim], 1);
-    dense *= std::max<int64_t>(local_.size(*d), 1);
+  // What set_sizes_contiguous() would work out, which costs more than all else here. Tensors of
+  // four and five dimensions may lie as channels-last ones do too.
+  const size_t ndim = global.size();
+  if (ndim == 4 || ndim == 5 || !allow_tensor_metadata_change()) {
+    set_sizes_contiguous(global);
+    return;
   }
-  set_sizes_and_strides(global, mirrored);
+  sizes_and_strides_.resize(ndim);
+  int64_t* const sizes = sizes_and_strides_.sizes_data();
+  int64_t* const strides = sizes_and_strides_.strides_data();
+  int64_t numel = 1;
+  int64_t stride = 1;
+  bool overflows = false;
+  for (size_t dim = ndim; dim-- > 0;) {
+    const int64_t extent = global[dim];
+    sizes[dim] = extent;
+    strides[dim] = stride;
+    numel *= extent;
+    overflows |= c10::mul_overflows(stride, std::max<int64_t>(extent, 1), &stride);
+  }
+  if (overflows) {
+    set_sizes_contiguous(global);
+    return;
+  }
+  numel_ = numel;
+  is_contiguous_ = true;
+  is_non_overlapping_and_dense_ = true;
+  is_channels_last_ = false;
+  is_channels_last_contiguous_ = false;
+  is_channels_last_3d_ = false;
+  is_channels_last_3d_contiguous_ = false;
 }
 
 // Keeps it: another thread may be reading it.
 void ShardTensorImpl::wait() const { pending_->wait(); }
 
+void ShardTensorImpl::hook_leaf() const {
+  if (!is_leaf_that_requires_grad(*this)) return;
+  if (!has_leaf_hook_.exchange(true)) add_leaf_hook(*this);
+}
+
 void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
-  local_ = std::move(local);
+  local_ = local.contiguous();
   spec_ = std::move(spec);
   pending_.reset();
-  mirror_strides();
+  set_strides({});
+}
+
+void ShardTensorImpl::replace_by_view(const ShardTensorImpl& view) {
+  const c10::DimVector strides(view.strides());
+  local_ = view.local_;
+  spec_ = view.spec_;
+  pending_ = view.pending_;
+  set_strides(strides);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> ShardTensorImpl::shallow_copy_and_detach(
@@ -200,9 +208,57 @@ at::Tensor alias_of(const at::Tensor& tensor) {
       tensor.unsafeGetTensorImpl()->version_counter(), kMayChange));
 }
 
+c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  c10::DimVector order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return strides[static_cast<size_t>(a)] > strides[static_cast<size_t>(b)];
+  });
+  c10::DimVector dense(sizes.size());
+  int64_t stride = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    dense[static_cast<size_t>(*dim)] = stride;
+    stride *= std::max<int64_t>(sizes[static_cast<size_t>(*dim)], 1);
+  }
+  return dense;
+}
+
 at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending) {
+  if (!local.is_contiguous() && !is_expanded(local)) {
+    if (pending) pending->wait();
+    pending.reset();
+    local = local.contiguous();
+  }
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec),
                                                   std::move(pending));
+}
+
+at::Tensor wrap_in_order(at::Tensor local, SpecPtr spec, at::IntArrayRef strides) {
+  if (const c10::DimVector own = dense_strides(local.sizes(), strides); !lies_so(local, own)) {
+    local = at::empty_strided(local.sizes(), own, local.options()).copy_(local);
+  }
+  return wrap_view(std::move(local), std::move(spec), strides);
+}
+
+at::Tensor wrap_like(at::Tensor local, SpecPtr spec, const at::Tensor& like,
+                     at::MemoryFormat format) {
+  const at::IntArrayRef sizes = spec->global_shape();
+  if (format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d) {
+    const auto strides = format == at::MemoryFormat::ChannelsLast
+                             ? c10::get_channels_last_strides_2d(sizes)
+                             : c10::get_channels_last_strides_3d(sizes);
+    return wrap_in_order(std::move(local), std::move(spec), strides);
+  }
+  if (format == at::MemoryFormat::Contiguous) return wrap(std::move(local), std::move(spec));
+  const bool has_order =
+      !like.is_contiguous() && like.is_non_overlapping_and_dense() && like.sizes() == sizes;
+  return has_order ? wrap_in_order(std::move(local), std::move(spec), like.strides())
+                   : wrap(std::move(local), std::move(spec));
+}
+
+at::Tensor wrap_view(at::Tensor local, SpecPtr spec, at::IntArrayRef strides) {
+  return at::detail::make_tensor<ShardTensorImpl>(std::move(local), std::move(spec),
+                                                  ShardTensorImpl::WorkPtr(), strides);
 }
 
 bool any_shard_tensor_was_made() { return any_made; }

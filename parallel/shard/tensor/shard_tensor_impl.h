@@ -10,12 +10,23 @@
 //
 // LibTorch itself uses neither DeferredInit nor Fake. Internal to parallel/shard. Threads: as
 // tensors.
+//
+// Its global strides never come from local ones. LibTorch branches by strides (AccumulateGrad, the
+// gradient of mm, view), local strides differ between ranks (a piece of one row looks contiguous in
+// any order), and a rank in another branch runs other collectives. So a tensor is contiguous, or
+// dense in an order that is known from operands, or a view, with the strides that LibTorch gives
+// the view of such a tensor. The local memory lies in the same order; an expanded one may claim to
+// be contiguous.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "ATen/core/Tensor.h"
+#include "c10/core/MemoryFormat.h"
 #include "c10/core/TensorImpl.h"
+#include "c10/util/ArrayRef.h"
+#include "c10/util/DimVector.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/shard/tensor/shard_tensor_spec.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
@@ -30,17 +41,23 @@ class ShardTensorImpl : public c10::TensorImpl {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
   // `local`: of the spec's local shape, without autograd history. `pending`: what still writes it.
-  ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending = {});
+  // `strides`: the global ones; contiguous where absent.
+  ShardTensorImpl(at::Tensor local, SpecPtr spec, WorkPtr pending = {},
+                  at::OptionalIntArrayRef strides = {});
 
-  // Waits for what still writes it.
+  // Waits for what still writes it. What computes with a leaf comes here first, so this is where
+  // the leaf gets the hook that leaf_gradient.h tells of, however it became one.
   const at::Tensor& local() const {
     if (pending_) wait();
+    if (autograd_meta() != nullptr && !has_leaf_hook_.load(std::memory_order_relaxed)) hook_leaf();
     return local_;
   }
   const SpecPtr& spec() const { return spec_; }
   bool is_pending() const { return pending_ && !pending_->isCompleted(); }
-  // In place of what it had; the global shape stays.
+  // In place of what it had; the global shape stays. The memory is made contiguous.
   void replace(at::Tensor local, SpecPtr spec);
+  // Becomes this view of itself.
+  void replace_by_view(const ShardTensorImpl& view);
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version_counter,
@@ -54,11 +71,13 @@ class ShardTensorImpl : public c10::TensorImpl {
 
  private:
   void wait() const;
-  void mirror_strides();
+  void hook_leaf() const;
+  void set_strides(at::OptionalIntArrayRef strides);
 
   at::Tensor local_;
   SpecPtr spec_;
   mutable WorkPtr pending_;
+  mutable std::atomic<bool> has_leaf_hook_{false};
 };
 
 inline bool is_shard_tensor(const at::Tensor& tensor) { return is_sharded(tensor); }
@@ -78,8 +97,20 @@ const SpecPtr& spec_of(const at::Tensor& tensor);
 // together.
 at::Tensor alias_of(const at::Tensor& tensor);
 
-// A sharded tensor without history. `local` has the spec's local shape.
+// A sharded tensor without history, contiguous. `local` has the spec's local shape; it is copied
+// where its memory lies in another order.
 at::Tensor wrap(at::Tensor local, SpecPtr spec, ShardTensorImpl::WorkPtr pending = {});
+// Strides of memory without gaps of these sizes, in the order of `strides`.
+c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef strides);
+// The same as wrap(), in the order of these global strides, which are dense.
+at::Tensor wrap_in_order(at::Tensor local, SpecPtr spec, at::IntArrayRef strides);
+// The same in the order of `format`. To preserve it is to take that of `like`, where `like` is dense
+// and of the same shape: what LibTorch does in its operators on elements.
+at::Tensor wrap_like(at::Tensor local, SpecPtr spec, const at::Tensor& like,
+                     at::MemoryFormat format = at::MemoryFormat::Preserve);
+// A view of a sharded tensor, which shares `local`'s memory. `strides`: the global ones that the
+// view has in LibTorch.
+at::Tensor wrap_view(at::Tensor local, SpecPtr spec, at::IntArrayRef strides);
 
 // Whether any was made in this process.
 bool any_shard_tensor_was_made();

@@ -16,6 +16,7 @@
 #include "c10/util/Exception.h"
 #include "fmt/format.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -42,6 +43,45 @@ ShardLayout averaged(const ShardLayout& layout) {
     if (placement.is_partial()) placement = Partial(PartialOp::kAvg);
   }
   return layout.with_placements(placements);
+}
+
+// Memory in another order on every second rank: what a rank's own strides decide must not decide
+// which collectives it runs.
+at::Tensor in_own_order(const at::Tensor& part, int rank) {
+  if (part.dim() < 2 || rank % 2 == 0) return part;
+  return part.transpose(0, -1).clone(at::MemoryFormat::Contiguous).transpose(0, -1);
+}
+
+// A leaf, in one of the ways in which programs make them.
+at::Tensor drawn_leaf(Draw& draw, const at::Tensor& part, const SpecPtr& spec, std::string* said) {
+  const auto called = [&](const char* way) { *said += fmt::format(" ({})", way); };
+  switch (draw.integer(0, 5)) {
+    case 0: {
+      called("from_local, requires_grad_");
+      return at::Tensor(meshrun::from_local(part, spec)).requires_grad_();
+    }
+    case 1: {
+      called("detach, set_requires_grad");
+      const at::Tensor leaf = ShardTensor(part, spec).detach();
+      leaf.set_requires_grad(true);
+      return leaf;
+    }
+    case 2: {
+      called("clone, requires_grad_");
+      return at::clone(ShardTensor(part, spec)).requires_grad_();
+    }
+    case 3: {
+      called("set_data");
+      // Used before, with another layout.
+      at::Tensor leaf = ShardTensor(at::zeros(spec->global_shape(), part.options()),
+                                    replicated_spec(spec->mesh(), spec->global_shape()), true);
+      [[maybe_unused]] const at::Tensor used = leaf * 2;
+      leaf.set_data(ShardTensor(part, spec));
+      return leaf;
+    }
+    default:
+      return ShardTensor(part, spec, true);
+  }
 }
 
 bool contains(const std::vector<size_t>& indices, size_t index) {
@@ -104,7 +144,9 @@ PlacedCase::PlacedCase(const OperatorCase& drawn, Draw& draw, const ShardMesh::P
     const SpecPtr spec = make_spec(mesh, std::move(layout));
     any_partial |= spec->has_partial();
     said += fmt::format(", {}", spec->to_string());
-    sharded.push_back(ShardTensor(part_of(input, *spec), spec, wants));
+    at::Tensor part = part_of(input, *spec);
+    if (draw.chance(0.3)) part = in_own_order(part, mesh->group()->getRank());
+    sharded.push_back(wants ? drawn_leaf(draw, part, spec, &said) : ShardTensor(part, spec));
   }
   if (std::getenv("MESHRUN_SHARD_VERBOSE") != nullptr) fmt::print(stderr, "{}\n", said);
   set_present_case(fmt::format("aborted in {}: {}", present_draw(), said));

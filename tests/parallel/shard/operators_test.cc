@@ -31,6 +31,8 @@ void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh, c1
     EXPECT_EQ(difference(whole_of(got[i]), expected[i].detach(), equality), "") << "result " << i;
     EXPECT_EQ(got[i].requires_grad(), expected[i].requires_grad()) << "result " << i;
     if (!expected[i].requires_grad() || !got[i].requires_grad()) continue;
+    // Some outputs are not used.
+    if (got.size() > 1 && draw.chance(0.3)) continue;
     const at::Tensor cotangent = draw.normal(expected[i].sizes()).to(expected[i].options());
     expected_outputs.push_back(expected[i]);
     expected_cotangents.push_back(cotangent);
@@ -48,8 +50,12 @@ void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh, c1
     const at::Tensor& should = whole[i].grad();
     if (!sharded[i].requires_grad()) continue;
     const at::Tensor& is = sharded[i].grad();
-    ASSERT_EQ(is.defined(), should.defined()) << "gradient " << i;
-    if (!should.defined()) continue;
+    // Undefined is zero: LibTorch's formulas say so of whole tensors alone.
+    if (!should.defined()) {
+      EXPECT_TRUE(!is.defined() || whole_of(is).eq(0).all().item<bool>()) << "gradient " << i;
+      continue;
+    }
+    ASSERT_TRUE(is.defined()) << "gradient " << i;
     EXPECT_TRUE(is_shard_tensor(is)) << "gradient " << i;
     if (is_shard_tensor(is)) {
       EXPECT_EQ(to_string(spec_of(is)->placements()),

@@ -617,6 +617,96 @@ void refuse_two_meshes(const JoinedWorld& world) {
   }
 }
 
+// A gradient that is Partial, and lies otherwise in the memory of each rank: z[:, i, :] = i + 1.
+void reduce_the_gradients_of_any_leaf(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const at::Tensor z = at::arange(1, 5, at::kDouble).view({1, 4, 1}).expand({3, 4, 5});
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({world.size}, {Shard(1)}, {3, 4, 5}));
+  const SpecPtr whole = replicated_spec(mesh, {3, 5});
+  const at::Tensor ones = at::ones({3, 5}, at::kDouble);
+  const auto leaf = [&](int64_t form) -> at::Tensor {
+    if (form == 0) return ShardTensor::from_local(ones, mesh->device_mesh()).requires_grad_();
+    if (form == 1) return at::ones_like(ShardTensor(ones, whole)).requires_grad_();
+    at::Tensor tensor = form == 2 ? ShardTensor(ones, whole).detach() : ShardTensor(ones, whole);
+    tensor.set_requires_grad(true);
+    return tensor;
+  };
+  for (int64_t form = 0; form < 4; ++form) {
+    std::vector<at::Tensor> leaves;
+    for (int64_t i = 0; i < 4; ++i) leaves.push_back(leaf(form));
+    for (int64_t pass = 1; pass <= 2; ++pass) {
+      (at::stack(leaves, 1) * ShardTensor(part_of(z, *cut), cut)).sum().backward();
+      for (int64_t i = 0; i < 4; ++i) {
+        const at::Tensor& gradient = leaves[static_cast<size_t>(i)].grad();
+        EXPECT_TRUE(spec_of(gradient)->placements()[0].is_replicate());
+        EXPECT_TRUE(at::equal(local_of(gradient), at::full({3, 5}, pass * (i + 1), at::kDouble)))
+            << "leaf " << i << " of form " << form << ", pass " << pass;
+      }
+    }
+  }
+}
+
+void give_a_partial_strides_that_all_ranks_have(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const at::Tensor whole = numbered({4, 5, 6});
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({world.size}, {Shard(1)}, {4, 5, 6}));
+  at::Tensor part = part_of(whole, *cut);
+  if (world.rank % 2 == 1) part = part.transpose(0, 2).contiguous().transpose(0, 2);
+  const ShardTensor x(part, cut);
+  const auto check = [](const at::Tensor& tensor, const at::Tensor& plain) {
+    EXPECT_TRUE(spec_of(tensor)->has_partial());
+    EXPECT_EQ(tensor.strides(), plain.strides());
+    expect_whole(tensor, plain);
+  };
+  check(x.select(1, 0), whole.select(1, 0));
+  check(x.select(1, 4).t(), whole.select(1, 4).t());
+  check(x.select(1, 1).slice(1, 0, 6, 2), whole.select(1, 1).slice(1, 0, 6, 2));
+  check(x.select(1, 2).unsqueeze(1).expand({4, 3, 6}),
+        whole.select(1, 2).unsqueeze(1).expand({4, 3, 6}));
+  check(x.select(1, 3).detach().select(0, 1), whole.select(1, 3).select(0, 1));
+  // A summand in another order on one rank: a copy, since the strides say contiguous.
+  const SpecPtr summed = make_spec(mesh, ShardLayout::split({world.size}, {Partial()}, {4, 5, 6}));
+  at::Tensor summand = world.rank == 0 ? whole : at::zeros_like(whole);
+  if (world.rank % 2 == 1) summand = summand.transpose(0, 2).contiguous().transpose(0, 2);
+  const ShardTensor partial(summand, summed);
+  check(partial, whole);
+  check(partial.view({20, 6}), whole.view({20, 6}));
+  check(partial.permute({2, 0, 1}), whole.permute({2, 0, 1}));
+  EXPECT_NE(error_of([&] {
+              partial.permute({2, 0, 1}).view({24, 5});
+            }).find("view size"),
+            std::string::npos);
+  // Views share memory: a write through one is seen in the tensor.
+  at::Tensor written = x.clone();
+  written.select(1, 3).t().mul_(2);
+  at::Tensor expected = whole.clone();
+  expected.select(1, 3).t().mul_(2);
+  expect_whole(written, expected);
+}
+
+// Each rank's memory lies in an order of its own.
+void move_from_any_order(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const Lengths shape = {3, 4, 5};
+  const at::Tensor whole = numbered(shape);
+  for (int64_t from = 0; from < 3; ++from) {
+    for (int64_t to = 0; to < 3; ++to) {
+      for (int64_t other = 0; other < 3; ++other) {
+        const SpecPtr spec =
+            make_spec(mesh, ShardLayout::split({world.size}, {Shard(from)}, shape));
+        at::Tensor part = part_of(whole, *spec);
+        if (world.rank % 2 == 1) {
+          part = part.transpose(from, other).clone(at::MemoryFormat::Contiguous);
+          part = part.transpose(from, other);
+        }
+        const ShardTensor x(part, spec);
+        expect_whole(x, whole);
+        expect_whole(x.redistribute({}, Placements{Shard(to)}), whole);
+      }
+    }
+  }
+}
+
 void use_tensors() {
   const JoinedWorld world;
   look_like_a_tensor(world);
@@ -629,6 +719,9 @@ void use_tensors() {
   go_backward(world);
   promote_plain_tensors(world);
   make_from_local(world);
+  reduce_the_gradients_of_any_leaf(world);
+  give_a_partial_strides_that_all_ranks_have(world);
+  move_from_any_order(world);
 }
 
 void refuse_all() {

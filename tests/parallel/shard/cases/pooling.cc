@@ -29,7 +29,8 @@ Windows draw_windows(Draw& draw, int64_t dims, bool dilates) {
     const int64_t reach = w.dilation.back() * (w.kernel.back() - 1) + 1;
     // LibTorch's averages in three dimensions want extents of at least the kernel.
     const int64_t least = dilates ? reach - 2 * w.padding.back() : w.kernel.back();
-    w.shape.push_back(std::max(draw.integer(1, 11), least));
+    // The index that LibTorch gives for a window that reads nothing but padding points anywhere.
+    w.shape.push_back(std::max({draw.integer(1, 11), least, w.dilation.back()}));
   }
   return w;
 }

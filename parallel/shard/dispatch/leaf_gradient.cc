@@ -1,0 +1,54 @@
+#include "parallel/shard/tensor/leaf_gradient.h"
+
+#include <memory>
+#include <mutex>
+
+#include "ATen/core/grad_mode.h"
+#include "parallel/shard/dispatch/local_map.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace meshrun {
+namespace {
+
+using torch::autograd::AutogradMeta;
+using torch::autograd::variable_list;
+
+// Lives and dies with the leaf. The leaf's spec is asked when a gradient arrives: set_data() may
+// have changed it.
+class LeafHook : public torch::autograd::FunctionPreHook {
+ public:
+  explicit LeafHook(const ShardTensorImpl& leaf) : leaf_(leaf) {}
+
+  variable_list operator()(const variable_list& arrived) override {
+    variable_list result = arrived;
+    // Undefined: zero, as everywhere in autograd.
+    if (!result[0].defined()) return result;
+    const SpecPtr wanted = gradient_spec(leaf_.spec());
+    result[0] = redistribute(promote(result[0], wanted->mesh()), wanted);
+    // An expanded one, which AccumulateGrad would keep as it is, cannot be added to. A gradient
+    // that is recorded it copies anyway; a node here would stand on some ranks alone.
+    if (!c10::GradMode::is_enabled() && !local_of(result[0]).is_non_overlapping_and_dense()) {
+      result[0] = result[0].clone(at::MemoryFormat::Contiguous);
+    }
+    return result;
+  }
+
+ private:
+  const ShardTensorImpl& leaf_;
+};
+
+}  // namespace
+
+bool is_leaf_that_requires_grad(const c10::TensorImpl& tensor) {
+  const auto* meta = static_cast<const AutogradMeta*>(tensor.autograd_meta());
+  return meta != nullptr && meta->requires_grad_;
+}
+
+void add_leaf_hook(const ShardTensorImpl& leaf) {
+  auto* meta = static_cast<AutogradMeta*>(leaf.autograd_meta());
+  const std::lock_guard lock(meta->mutex_);
+  meta->hooks_.insert(meta->hooks_.begin(), std::make_unique<LeafHook>(leaf));
+}
+
+}  // namespace meshrun
