@@ -156,6 +156,10 @@ void FusedReduction::State::pack(at::ScalarType type, const FusedAllReduceOption
     begin += size;
   }
   if (!weighted) return;
+  if (*options.weight == 0) {
+    buffer.zero_();  // not a product, which keeps what is not a number
+    return;
+  }
   buffer.mul_(*options.weight);
   buffer[count - 1].fill_(*options.weight);
 }

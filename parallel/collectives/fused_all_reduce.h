@@ -46,7 +46,8 @@ struct FusedAllReduceOptions {
   // SUM, AVG, MIN or MAX. AVG needs a floating-point or complex buffer.
   c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;
   // With AVG: this rank's weight, such as its number of samples; sum(weight * x) / sum(weight). Not
-  // negative; all of them zero is an error.
+  // negative. 0 leaves the rank's values out, also those that are not finite (a mean of no
+  // samples). All of them 0 is an error on every rank.
   std::optional<double> weight;
   // What to reduce in; results are cast back, to integers towards zero.
   std::optional<at::ScalarType> buffer_dtype;

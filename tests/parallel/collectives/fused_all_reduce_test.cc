@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -37,6 +39,16 @@ const bool kOperations = register_rank_function("fused_operations", [] {
   // A rank without samples counts for nothing.
   const double weight = world.rank == 0 ? 2.0 : 0.0;
   EXPECT_TRUE(all_are(fused_all_reduce(own, {.op = ReduceOp::AVG, .weight = weight}), 1));
+  // Its mean of no samples is not a number.
+  for (const double nothing : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const Tensor mean = world.rank == 0 ? own : at::full_like(own, nothing);
+    EXPECT_TRUE(all_are(fused_all_reduce(mean, {.op = ReduceOp::AVG, .weight = weight}), 1));
+  }
+  // A rank that counts keeps its own.
+  const Tensor broken = at::full_like(own, std::nan(""));
+  const Tensor kept =
+      fused_all_reduce(world.rank == 0 ? broken : own, {.op = ReduceOp::AVG, .weight = 1.0});
+  EXPECT_TRUE(at::isnan(kept).all().item<bool>());
 });
 
 TEST(FusedAllReduceTest, GivesTheClosedFormsOfEachOperation) { run_in_worlds("fused_operations"); }
