@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,30 +26,42 @@ Tensor mark_of(const Norm& norm) {
   return norm.weight.defined() ? norm.weight : norm.running_mean;
 }
 
-// Groups by mark. A weak reference keeps the address of a mark from being used again.
+// A converted module.
+struct ConvertedNorm {
+  GroupArgument group;
+  // Absent: with running statistics, so that aten::batch_norm says itself whether it is training.
+  std::optional<std::weak_ptr<const torch::nn::Module>> module;
+
+  bool is_evaluating() const {
+    if (!module) return false;
+    const auto alive = module->lock();
+    return alive && !alive->is_training();
+  }
+};
+
+// By mark. A weak reference keeps the address of a mark from being used again.
 class ConvertedNorms {
  public:
-  void add(const Tensor& mark, const GroupArgument& group) {
+  void add(const Tensor& mark, const ConvertedNorm& norm) {
     const MutexLock lock(mu_);
-    std::erase_if(groups_, [](const auto& entry) { return entry.second.alive.expired(); });
-    groups_.insert_or_assign(mark.unsafeGetTensorImpl(),
-                             Entry{Weak(mark.getIntrusivePtr()), group});
+    std::erase_if(norms_, [](const auto& entry) { return entry.second.alive.expired(); });
+    norms_.insert_or_assign(mark.unsafeGetTensorImpl(), Entry{Weak(mark.getIntrusivePtr()), norm});
   }
-  std::optional<GroupArgument> group_of(const Tensor& mark) const {
+  std::optional<ConvertedNorm> find(const Tensor& mark) const {
     const MutexLock lock(mu_);
-    const auto found = groups_.find(mark.unsafeGetTensorImpl());
-    if (found == groups_.end()) return std::nullopt;
-    return found->second.group;
+    const auto found = norms_.find(mark.unsafeGetTensorImpl());
+    if (found == norms_.end()) return std::nullopt;
+    return found->second.norm;
   }
 
  private:
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   struct Entry {
     Weak alive;
-    GroupArgument group;
+    ConvertedNorm norm;
   };
   mutable Mutex mu_;
-  std::map<const c10::TensorImpl*, Entry> groups_ MESHRUN_GUARDED_BY(mu_);
+  std::map<const c10::TensorImpl*, Entry> norms_ MESHRUN_GUARDED_BY(mu_);
 };
 
 // Never destroyed: groups in it may end later than static objects.
@@ -64,9 +77,11 @@ Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const Optio
   if (training) {
     const Tensor mark = value(weight).defined() ? *weight : value(running_mean);
     if (mark.defined()) {
-      if (const auto group = converted_norms().group_of(mark)) {
+      const std::optional<ConvertedNorm> norm = converted_norms().find(mark);
+      // Without running statistics LibTorch passes `training` in evaluation too.
+      if (norm && !norm->is_evaluating()) {
         return sync_batch_norm(input, value(weight), value(bias), value(running_mean),
-                               value(running_var), momentum, eps, *group);
+                               value(running_var), momentum, eps, norm->group);
       }
     }
   }
@@ -91,7 +106,7 @@ void register_kernel() {
 }  // namespace
 
 int64_t convert_sync_batch_norm(torch::nn::Module& module, const GroupArgument& group) {
-  std::vector<Tensor> marks;
+  std::vector<std::pair<Tensor, ConvertedNorm>> norms;
   module.apply(
       [&](const std::string& name, torch::nn::Module& child) {
         const auto add = [&](const auto* norm) {
@@ -99,16 +114,23 @@ int64_t convert_sync_batch_norm(torch::nn::Module& module, const GroupArgument& 
           const Tensor mark = mark_of(*norm);
           TORCH_CHECK_VALUE(mark.defined(), "BatchNorm '", name,
                             "' has neither parameters nor running statistics: use SyncBatchNorm");
-          marks.push_back(mark);
+          ConvertedNorm converted{.group = group, .module = std::nullopt};
+          if (!norm->options.track_running_stats()) {
+            converted.module = child.weak_from_this();
+            TORCH_CHECK_VALUE(!converted.module->expired(), "BatchNorm '", name,
+                              "' has no running statistics and no shared_ptr owns it, so nobody "
+                              "can tell evaluation from training: use SyncBatchNorm");
+          }
+          norms.emplace_back(mark, std::move(converted));
         };
         add(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&child));
         add(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&child));
         add(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&child));
       },
       /*name_prefix=*/std::string());
-  if (!marks.empty()) register_kernel();
-  for (const Tensor& mark : marks) converted_norms().add(mark, group);
-  return static_cast<int64_t>(marks.size());
+  if (!norms.empty()) register_kernel();
+  for (const auto& [mark, norm] : norms) converted_norms().add(mark, norm);
+  return static_cast<int64_t>(norms.size());
 }
 
 }  // namespace meshrun

@@ -211,9 +211,15 @@ void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   _check_input_dim(input);
   const bool tracks = options.track_running_stats();
-  if (!is_training() && tracks) {
-    return at::batch_norm(input, weight, bias, running_mean, running_var, false, 0, options.eps(),
-                          true);
+  if (!is_training()) {
+    if (!tracks) {
+      TORCH_CHECK_VALUE(input.numel() == 0 || input.numel() != input.size(1),
+                        "Expected more than 1 value per channel without running statistics, got "
+                        "an input of shape ",
+                        input.sizes());
+    }
+    return at::batch_norm(input, weight, bias, running_mean, running_var, /*training=*/!tracks, 0,
+                          options.eps(), true);
   }
   double momentum = options.momentum().value_or(0);
   if (tracks) {

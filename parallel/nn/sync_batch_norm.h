@@ -10,10 +10,11 @@
 // squared deviations of the ranks are merged in float64 as Chan, Golub and LeVeque do (1983): a
 // mean far from zero costs no digits.
 //
-// Training (and without running statistics): one all-gather of 2 channels + 1 numbers. running_mean
+// Training: one all-gather of 2 channels + 1 numbers. running_mean
 // and running_var become those of PyTorch: (1 - momentum) * running + momentum * statistic, where
 // the variance is the unbiased one of all ranks' elements; without elements on any rank they stay.
-// Evaluation: torch::batch_norm, no communication.
+// Evaluation: torch::batch_norm, no communication. Without running statistics it takes those of
+// this rank's batch, as torch.nn.SyncBatchNorm does: one rank may evaluate alone.
 //
 // Backward: one all-reduce of 2 channels numbers; the input's gradient is exact. Those of weight
 // and bias are this rank's part: DistributedDataParallel averages them like all others.
@@ -71,8 +72,8 @@ TORCH_MODULE(SyncBatchNorm);
 // ordinary BatchNorm again. A second conversion sets the new group. LibTorch itself refuses one
 // value per channel on a rank (BatchNorm1d with a local batch of 1), and then only that rank
 // raises: use SyncBatchNorm where that can happen.
-// Errors: c10::ValueError for a BatchNorm with neither parameters nor running statistics, by name;
-// then nothing is converted.
+// Errors: c10::ValueError for a BatchNorm with neither parameters nor running statistics, by name,
+// or without running statistics where no shared_ptr owns it; then nothing is converted.
 int64_t convert_sync_batch_norm(torch::nn::Module& module, const GroupArgument& group = {});
 
 template <typename Contained>

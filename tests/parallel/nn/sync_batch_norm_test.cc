@@ -287,6 +287,40 @@ TEST(SyncBatchNormTest, AConvertedNetworkTrainsAsOneProcess) {
   run_in_worlds("sync_norm_converted", {1, 2, 3, 4}, {"ucx"});
 }
 
+// Nothing is sent, so ranks evaluate other batches, and one of them alone.
+const bool kEvaluates = register_rank_function("sync_norm_evaluates", [] {
+  const JoinedWorld world;
+  const auto options = BatchNormOptions(3).track_running_stats(false);
+  torch::nn::BatchNorm2d alone(options);
+  SyncBatchNorm norm(options);
+  torch::nn::Sequential network(torch::nn::BatchNorm2d{options});
+  EXPECT_EQ(convert_sync_batch_norm(*network), 1);
+  norm->eval();
+  network->eval();
+  if (world.rank == world.size - 1) {
+    const Tensor x = draw({2, 3, 2, 2}, world.rank, at::kFloat);
+    alone->eval();
+    EXPECT_TRUE(at::equal(norm(x), alone(x)));
+    EXPECT_TRUE(at::equal(network->forward(x), alone(x)));
+    EXPECT_EQ(norm(x.narrow(0, 0, 0)).size(0), 0);
+    EXPECT_THAT(error_of([&] {
+                  norm(at::ones({1, 3}));
+                }),
+                ::testing::HasSubstr("more than 1 value per channel"));
+  }
+  // In training all ranks count again.
+  norm->train();
+  network->train();
+  alone->train();
+  const Tensor whole = draw({2 * world.size, 3, 2, 2}, 7, at::kFloat);
+  const Tensor wanted = alone(whole).narrow(0, 2 * world.rank, 2);
+  EXPECT_LE(difference(norm(whole.narrow(0, 2 * world.rank, 2)), wanted), 1e-5);
+  EXPECT_LE(difference(network->forward(whole.narrow(0, 2 * world.rank, 2)), wanted), 1e-5);
+});
+TEST(SyncBatchNormTest, EvaluationWithoutRunningStatisticsTakesTheRanksOwnBatch) {
+  run_in_worlds("sync_norm_evaluates", {1, 2, 3}, {"ucx"});
+}
+
 const bool kWrong = register_rank_function("sync_norm_wrong", [] {
   const JoinedWorld world;
   const bool odd = world.rank == 1;
