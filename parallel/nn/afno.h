@@ -8,8 +8,9 @@
 // physicsnemo.models.afno.AFNO, so a state dictionary written by one is read by the other.
 // DistributedAFNO (distributed_afno.h) is the same model with its channels split over ranks.
 //
-// Dtypes: that of the parameters; float16 and bfloat16 are transformed in float32. Differentiable
-// to any order. On the device of the parameters.
+// Dtypes: that of the parameters; float16 and bfloat16 are transformed in float32, and so is all
+// that stands between the transforms, under autocast too. Differentiable to any order. On the
+// device of the parameters.
 //
 // Threads: one at a time per module. Errors: c10::ValueError for options and inputs that do not
 // fit, with both sides' values.

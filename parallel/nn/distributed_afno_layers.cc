@@ -6,6 +6,7 @@
 #include "ATen/ATen.h"
 #include "ATen/OpMathType.h"
 #include "parallel/base/errors.h"
+#include "parallel/nn/autocast.h"
 
 namespace meshrun {
 
@@ -197,6 +198,8 @@ Tensor DistributedAFNO2DImpl::forward(const Tensor& x) {
 
 Tensor DistributedAFNO2DImpl::forward_channels_last(const Tensor& x,
                                                     const detail::FieldColumns& columns) {
+  // LibTorch's autocast would make the products bfloat16, of which there are no complex numbers.
+  const AutocastGuard in_float32(x.device().type(), false);
   const Tensor own = options_.input_is_matmul_parallel() ? x : channels_.scatter_to(x, -1);
   const int64_t height = x.size(1), width = columns.piece.extent;
   const std::vector<int64_t> dims = {1, 2};

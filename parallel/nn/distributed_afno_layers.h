@@ -154,8 +154,8 @@ struct DistributedAFNO2DOptions {
 };
 
 // x + irfft2(softshrink(W2 relu(W1 rfft2(x) + b1) + b2)), block-diagonal in the channels, so ranks
-// need nothing of each other's. float16 and bfloat16 are transformed in float32. Parameters w1, b1,
-// w2, b2.
+// need nothing of each other's. float16 and bfloat16 are transformed and multiplied in float32,
+// under autocast too; the result has the input's dtype. Parameters w1, b1, w2, b2.
 class DistributedAFNO2DImpl : public ShardedModule {
  public:
   explicit DistributedAFNO2DImpl(const DistributedAFNO2DOptions& options);

@@ -7,11 +7,13 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
+#include "ATen/OpMathType.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/fft/distributed_fft.h"
 #include "parallel/fft/distributed_fftn.h"
 #include "parallel/fft/wave_numbers.h"
+#include "parallel/nn/autocast.h"
 #include "parallel/nn/shared_module.h"
 
 namespace meshrun {
@@ -130,13 +132,16 @@ Tensor SpectralConvolutionImpl::field(const Tensor& modes, const SplitExtent& sp
   return distributed_irfftn(modes, options);
 }
 
-Tensor SpectralConvolutionImpl::forward(const Tensor& x, const SplitExtent& split) {
+Tensor SpectralConvolutionImpl::forward(const Tensor& input, const SplitExtent& split) {
+  // Nothing of it is in 16 bits, of which there are no complex numbers on every device.
+  const AutocastGuard in_float32(input.device().type(), false);
+  const Tensor x = input.to(at::toOpMathType(input.scalar_type()));
   Sizes extents = x.sizes().slice(2).vec();
   extents[1] = split.total;
-  const Tensor weight = at::view_as_complex(weight_);
+  const Tensor weight = at::view_as_complex(weight_.to(at::toOpMathType(weight_.scalar_type())));
   const Tensor modes = low_modes(x, split);
   const char* const equation = modes_.size() == 2 ? "bixy,ioxy->boxy" : "bixyz,ioxyz->boxyz";
-  return field(at::einsum(equation, {modes, weight}), split, extents);
+  return field(at::einsum(equation, {modes, weight}), split, extents).to(input.scalar_type());
 }
 
 // FNO.

@@ -16,6 +16,9 @@
 // of the 3-D one -m .. m - 1 along D and H, 0 .. m2 - 1 along W (fft/distributed_fft.h,
 // fft/distributed_fftn.h).
 //
+// Dtypes: that of the parameters, or autocast's; float16 and bfloat16 are transformed, and their
+// modes multiplied, in float32.
+//
 // Without a group the network is the unsharded one. With a group every rank draws the same initial
 // parameters from LibTorch's generator, which all ranks seed alike: so a network starts equal on
 // any number of ranks. A rank keeps its rows of the spectral weights (sharded_parameters.h), which
@@ -98,7 +101,7 @@ class SpectralConvolutionImpl : public torch::nn::Module, public ShardedParamete
                           const std::optional<GroupArgument>& group);
 
   // `split`: of W (2-D) or H (3-D).
-  at::Tensor forward(const at::Tensor& x, const SplitExtent& split);
+  at::Tensor forward(const at::Tensor& input, const SplitExtent& split);
   std::map<std::string, ParameterShard> own_parameter_shards() const override;
 
  private:

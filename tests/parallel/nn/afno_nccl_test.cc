@@ -8,6 +8,7 @@
 #include "parallel/manager/device_choice.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/afno.h"
+#include "parallel/nn/autocast.h"
 #include "parallel/nn/distributed_afno.h"
 
 namespace meshrun {
@@ -55,6 +56,13 @@ TEST(AfnoNcclTest, OutputsAndGradientsAreThoseOfTheCpu) {
   const std::vector<Tensor> wanted = outcome_on(c10::kCPU, serial());
   expect_close(outcome_on(gpu, serial()), wanted);
   expect_close(outcome_on(gpu, distributed()), wanted);
+
+  AFNO model = serial();
+  model->to(gpu);
+  const Tensor x = at::randn({2, 4, 32, 64}).to(gpu);
+  const Tensor exact = model(x).detach();
+  const Tensor cast = in_bfloat16(gpu, [&] { return model(x); });
+  EXPECT_LE((cast.detach() - exact).norm().item<double>(), 0.05 * exact.norm().item<double>());
   DistributedManager::cleanup();
 }
 

@@ -13,6 +13,7 @@
 
 #include "ATen/ATen.h"
 #include "parallel/nn/afno_plan.h"
+#include "parallel/nn/autocast.h"
 #include "tests/parallel/support/parameters.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -276,6 +277,23 @@ TEST(AfnoTest, TakesOtherDtypes) {
   const Tensor rounded = model(x.to(at::kBFloat16));
   EXPECT_EQ(rounded.scalar_type(), at::kBFloat16);
   EXPECT_LT(((rounded.to(at::kFloat) - y).norm() / y.norm()).item<double>(), 0.05);
+}
+
+TEST(AfnoTest, UnderAutocastItsModesStayInFloat32) {
+  AFNO model(small());
+  const Tensor x = at::randn({2, 3, 8, 12});
+  const Tensor exact = model(x).detach();
+  const Tensor y = in_bfloat16(c10::kCPU, [&] { return model(x); });
+  EXPECT_EQ(y.scalar_type(), at::kFloat);
+  const double distance = ((y.detach() - exact).norm() / exact.norm()).item<double>();
+  EXPECT_LT(distance, 0.05);
+  EXPECT_GT(distance, 1e-6) << "nothing was computed in bfloat16";
+  y.square().sum().backward();
+  for (const auto& item : model->named_parameters()) {
+    ASSERT_TRUE(item.value().grad().defined()) << item.key();
+    EXPECT_EQ(item.value().grad().scalar_type(), at::kFloat) << item.key();
+    EXPECT_TRUE(at::isfinite(item.value().grad()).all().item<bool>()) << item.key();
+  }
 }
 
 TEST(AfnoTest, DropsInTrainingOnly) {

@@ -9,6 +9,7 @@
 
 #include "ATen/ATen.h"
 #include "parallel/collectives/split.h"
+#include "parallel/nn/autocast.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/parameters.h"
@@ -198,6 +199,27 @@ const bool kWrong = register_rank_function("fno_wrong", [] {
 });
 
 TEST(FNOTest, AWrongInputOnOneRankIsAnErrorOnAll) { run_in_worlds("fno_wrong", {2}, {"ucx"}); }
+
+TEST(FNOTest, SixteenBitFieldsAreTransformedInFloat32) {
+  for (const bool is_3d : {false, true}) {
+    SCOPED_TRACE(is_3d ? "3-D" : "2-D");
+    at::manual_seed(3);
+    FNO network(small_options(is_3d));
+    const Tensor x = at::randn(field_shape(is_3d));
+    const Tensor exact = network(x).detach();
+    const Tensor cast = in_bfloat16(c10::kCPU, [&] { return network(x); });
+    EXPECT_EQ(cast.scalar_type(), at::kFloat);
+    EXPECT_LE(relative(cast.detach(), exact), 0.05);
+    network->to(at::kBFloat16);
+    const Tensor rounded = network(x.to(at::kBFloat16));
+    EXPECT_EQ(rounded.scalar_type(), at::kBFloat16);
+    EXPECT_LE(relative(rounded.detach().to(at::kFloat), exact), 0.1);
+    rounded.sum().backward();
+    for (const auto& item : network->named_parameters()) {
+      EXPECT_EQ(item.value().grad().scalar_type(), at::kBFloat16) << item.key();
+    }
+  }
+}
 
 TEST(FNOTest, RefusesOptionsThatDoNotFit) {
   FNOOptions options;
