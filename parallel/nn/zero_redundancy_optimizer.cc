@@ -212,9 +212,18 @@ std::vector<uint8_t> ZeroRedundancyOptimizer::agree_on_gradients() {
 void ZeroRedundancyOptimizer::reduce_gradients(const std::vector<uint8_t>& reached) {
   const int size = group_->getSize();
   const int rank = group_->getRank();
-  // Views of `reduced`, in the bucket's order.
-  const auto hand_on = [&](size_t b, const Tensor& reduced) {
-    if (mean_ && size > 1) reduced.div_(size);
+  // In which a bucket is added up and divided. The division of a bfloat16 sum, which overflows no
+  // sooner than a float32 one, by a power of two rounds nothing.
+  const auto sum_type = [&](size_t b) {
+    const at::ScalarType type = slices_[b].scalar_type();
+    const bool is_exact = type == at::kBFloat16 && (size & (size - 1)) == 0;
+    const bool divides = mean_ && size > 1 && use_fp32_ && !is_exact;
+    return divides && at::isReducedFloatingType(type) ? at::kFloat : type;
+  };
+  // Views of the result, in the bucket's order.
+  const auto hand_on = [&](size_t b, const Tensor& sum) {
+    if (mean_ && size > 1) sum.div_(size);
+    const Tensor reduced = sum.to(slices_[b].scalar_type());
     int64_t begin = 0;
     for (const int64_t i : buckets_[b].tensors) {
       const Slot& slot = slots_[static_cast<size_t>(i)];
@@ -239,7 +248,7 @@ void ZeroRedundancyOptimizer::reduce_gradients(const std::vector<uint8_t>& reach
       buckets_.size(),
       [&](size_t b) {
         const detail::FlatBucket& bucket = buckets_[b];
-        const Tensor flat = at::empty({bucket.numel()}, slices_[b].options());
+        const Tensor flat = at::empty({bucket.numel()}, slices_[b].options().dtype(sum_type(b)));
         for (size_t i = 0; i < bucket.tensors.size(); ++i) {
           const Tensor& parameter = slots_[static_cast<size_t>(bucket.tensors[i])].parameter;
           const Tensor part = narrowed(flat, {bucket.begins[i], bucket.begins[i + 1]});

@@ -60,7 +60,9 @@ struct ZeroRedundancyOptions {
   BoolArgument gradients_are_reduced = false;
   // The ranks' mean gradient; false: their sum. Without effect on reduced gradients.
   BoolArgument mean = true;
-  // 16-bit gradients are added in float32.
+  // 16-bit gradients are added, and a mean is divided, in float32 before they are rounded. For a
+  // mean float16 therefore travels as float32, which holds every sum; bfloat16 does if the number
+  // of ranks is not a power of two.
   BoolArgument use_fp32_reduction = true;
   double bucket_cap_mb = 25;
 };

@@ -204,6 +204,31 @@ TEST(ZeroRedundancyOptimizerTest, ClosuresSumsAndParametersSetFromOutside) {
   run_in_worlds("zero_closure", {1, 3}, {"ucx"});
 }
 
+// Gradients whose sum is not a float16, and bfloat16 means that two roundings would miss.
+const bool kHalfMeans = register_rank_function("zero_half_means", [] {
+  const JoinedWorld world;
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    Tensor sum = at::zeros({500});
+    Tensor own;
+    for (int rank = 0; rank < world.size; ++rank) {
+      at::manual_seed(rank);
+      const Tensor gradient = (at::rand({500}) * 20000 + 40000).to(type);
+      sum += gradient.to(at::kFloat);
+      if (rank == world.rank) own = gradient;
+    }
+    const Tensor x = at::zeros({500}, type).set_requires_grad(true);
+    ZeroRedundancyOptimizer optimizer({x}, SGDOptions(1));
+    x.mutable_grad() = own;
+    optimizer.step();
+    EXPECT_TRUE(at::equal(x.detach(), -(sum / world.size).to(type))) << type;
+  }
+});
+
+TEST(ZeroRedundancyOptimizerTest, SixteenBitMeansAreDividedBeforeTheyAreRounded) {
+  run_in_worlds("zero_half_means", {1, 2, 3}, {"ucx"});
+  run_in_worlds("zero_half_means", {3}, {"gloo"});
+}
+
 const bool kErrors = register_rank_function("zero_errors", [] {
   const JoinedWorld world;
   const bool is_last = world.rank == world.size - 1;
