@@ -35,6 +35,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
                                             int size, const ProcessGroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect_timeout);
   gloo->devices.push_back(gloo_device(options.address));
+  gloo->global_ranks_in_group.assign(options.world_ranks.begin(), options.world_ranks.end());
   c10::intrusive_ptr<c10d::ProcessGroupGloo> backend;
   try {
     backend = c10::make_intrusive<c10d::ProcessGroupGloo>(

@@ -11,6 +11,9 @@
 // as its last gradient is ready, and after the first backward pass the buckets follow the order in
 // which the gradients came. Works in a world of one rank too.
 //
+// Parameters that ranks hold in pieces (sharded_parameters.h) are trained over a group that has one
+// rank of each set of pieces: the data-parallel axis of a mesh, not the world.
+//
 // Construction, the forward call (if buffers are broadcast) and the backward pass are collective:
 // all ranks of the group take part, in the same order.
 //
@@ -23,7 +26,8 @@
 //
 // Errors: c10::ValueError on every rank if options do not fit the module, if a module has nothing
 // to train, or if the ranks differ in options, or in number, name, shape or dtype of parameters or
-// buffers (with both sides' values); c10::DistError if a peer is lost.
+// buffers (with both sides' values), or if several ranks of the group hold pieces of a parameter;
+// c10::DistError if a peer is lost.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -76,6 +76,7 @@ SpectralConvolutionImpl::SpectralConvolutionImpl(IntArgument in_channels, IntArg
   const Tensor whole = at::rand(global_shape_) * scale;
   weight_ = register_parameter(
       "weight", group_ ? shard_of(whole, own_parameter_shards().at("weight")).clone() : whole);
+  if (group_) announce_shard(weight_, own_parameter_shards().at("weight"));
 }
 
 std::map<std::string, ParameterShard> SpectralConvolutionImpl::own_parameter_shards() const {

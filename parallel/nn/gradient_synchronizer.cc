@@ -21,6 +21,8 @@
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/bfloat16_gradients.h"
 #include "parallel/nn/module_agreement.h"
+#include "parallel/nn/shard_conflict.h"
+#include "parallel/nn/sharded_parameters.h"
 #include "parallel/nn/step_trace.h"
 
 namespace meshrun::detail {
@@ -212,7 +214,9 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
   if (!options_.process_group) options_.process_group = DistributedManager::get().group();
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();
-  std::string problem = find_problem(state, options_, device_);
+  std::string problem =
+      find_shard_conflict(parameter_shards(module), state, options_.process_group);
+  if (problem.empty()) problem = find_problem(state, options_, device_);
   if (problem.empty()) {
     const int rank = DistributedManager::is_initialized() ? DistributedManager::get().rank()
                                                           : options_.process_group->getRank();

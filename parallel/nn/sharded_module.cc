@@ -17,8 +17,10 @@ at::Tensor ShardedModule::register_shard(const std::string& name, const at::Tens
     shard.ranges.push_back(split_range(whole.size(dim), group_->getSize(), rank));
   }
   const at::Tensor piece = shard_of(whole, shard).clone(at::MemoryFormat::Contiguous);
+  register_parameter(name, piece);
+  announce_shard(piece, shard);
   shards_.emplace(name, std::move(shard));
-  return register_parameter(name, piece);
+  return piece;
 }
 
 }  // namespace meshrun

@@ -1,11 +1,15 @@
 #include "parallel/nn/sharded_parameters.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
+#include <utility>
 
 #include "ATen/Functions.h"
 #include "c10/util/Exception.h"
+#include "core/mutex.h"
 #include "parallel/collectives/all_gather_v.h"
+#include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/nn/module.h"
 
@@ -45,6 +49,74 @@ void check(const ParameterShard& shard) {
                     extent, " rows");
 }
 
+// By tensor. A weak reference keeps the address of a tensor that is gone from being used again.
+class AnnouncedShards {
+ public:
+  using Shard = std::shared_ptr<const ParameterShard>;
+
+  void add(const at::Tensor& parameter, Shard shard) {
+    Entry entry{Weak(parameter.getIntrusivePtr()), std::move(shard)};
+    std::vector<Entry> dead;  // ends without the lock: it may hold a group's last reference
+    const MutexLock lock(mu_);
+    take_dead(dead);
+    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    if (found == entries_.end()) {
+      entries_.emplace(parameter.unsafeGetTensorImpl(), std::move(entry));
+    } else {
+      std::swap(found->second, entry);
+    }
+  }
+
+  Shard find(const at::Tensor& parameter) {
+    const MutexLock lock(mu_);
+    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    return found == entries_.end() ? nullptr : found->second.shard;
+  }
+
+  void forget_dead() {
+    std::vector<Entry> dead;
+    const MutexLock lock(mu_);
+    take_dead(dead);
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Entry {
+    Weak alive;
+    Shard shard;
+  };
+
+  void take_dead(std::vector<Entry>& dead) MESHRUN_REQUIRES(mu_) {
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      if (entry->second.alive.expired()) {
+        dead.push_back(std::move(entry->second));
+        entry = entries_.erase(entry);
+      } else {
+        ++entry;
+      }
+    }
+  }
+
+  Mutex mu_;
+  std::map<const c10::TensorImpl*, Entry> entries_ MESHRUN_GUARDED_BY(mu_);
+};
+
+// Never destroyed: groups in it may end later than static objects.
+AnnouncedShards& announced_shards() {
+  static auto& shards = *new AnnouncedShards;
+  return shards;
+}
+
+// So that the groups of modules that are gone end with the manager.
+void forget_dead_at_cleanup() {
+  static std::atomic<bool> is_asked_for{false};
+  if (!DistributedManager::is_initialized() || is_asked_for.exchange(true)) return;
+  DistributedManager::get().at_cleanup([] {
+    is_asked_for = false;
+    announced_shards().forget_dead();
+  });
+}
+
 const SplitRange& own_range(const ParameterShard& shard) {
   return shard.ranges[static_cast<size_t>(shard.group->getRank())];
 }
@@ -56,8 +128,10 @@ std::map<std::string, ParameterShard> parameter_shards(const torch::nn::Module& 
   const auto add = [&](const std::string& prefix, const torch::nn::Module& part) {
     const auto* sharded = dynamic_cast<const ShardedParameters*>(&part);
     if (sharded == nullptr) return;
+    const auto parameters = part.named_parameters(/*recurse=*/false);
     for (auto& [name, shard] : sharded->own_parameter_shards()) {
-      shards.emplace(prefix + name, std::move(shard));
+      if (const at::Tensor* parameter = parameters.find(name)) announce_shard(*parameter, shard);
+      shards.emplace(prefix + name, shard);
     }
   };
   add("", module);
@@ -65,6 +139,17 @@ std::map<std::string, ParameterShard> parameter_shards(const torch::nn::Module& 
     add(item.key() + ".", *item.value());
   }
   return shards;
+}
+
+void announce_shard(const at::Tensor& parameter, const ParameterShard& shard) {
+  TORCH_CHECK_VALUE(parameter.defined() && shard.group,
+                    "announce_shard takes a defined parameter and a shard with a group");
+  announced_shards().add(parameter, std::make_shared<const ParameterShard>(shard));
+  forget_dead_at_cleanup();
+}
+
+std::shared_ptr<const ParameterShard> announced_shard(const at::Tensor& parameter) {
+  return parameter.defined() ? announced_shards().find(parameter) : nullptr;
 }
 
 at::Tensor unsharded(const at::Tensor& piece, const ParameterShard& shard) {

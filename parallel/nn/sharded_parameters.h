@@ -9,15 +9,23 @@
 // parameters are equal on all ranks. So a checkpoint holds the unsharded model under its own names,
 // and any number of ranks reads any other's.
 //
+// Optimizers and clip_grad_norm_ get tensors without their module. announce_shard() lets them know
+// a piece: ShardedModule and FNO announce theirs, a module that derives from ShardedParameters
+// itself calls it where it registers a piece, and parameter_shards() announces all that it finds.
+// The announcement belongs to the tensor: to() and set_data() keep it, a clone() has none, and it
+// ends with the tensor.
+//
 // Pieces are the result of one rule, given what all ranks know: a rank's initial piece is cut from
 // the unsharded parameter's initial values, which every rank draws from the same seed.
 //
-// Threads: one at a time per module. Errors: c10::ValueError on this rank for pieces that do not
-// cover the parameter, or a tensor of another shape; unsharded() also raises those of all_gather_v.
+// Threads: one at a time per module; announcements: any. Errors: c10::ValueError on this rank for
+// pieces that do not cover the parameter, or a tensor of another shape; unsharded() also raises
+// those of all_gather_v.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,6 +59,11 @@ class ShardedParameters {
 
 // Of the module and all its submodules, by the names of named_parameters().
 std::map<std::string, ParameterShard> parameter_shards(const torch::nn::Module& module);
+
+// Notes on the tensor that it is this rank's piece of a parameter. A later call replaces it.
+void announce_shard(const at::Tensor& parameter, const ParameterShard& shard);
+// What was announced; null: nothing, so every rank has all of the parameter.
+std::shared_ptr<const ParameterShard> announced_shard(const at::Tensor& parameter);
 
 // The unsharded tensor, on every rank of the shard's group, without a gradient. Also for what is
 // sharded alike: a gradient, an optimizer's moment.

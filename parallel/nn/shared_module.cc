@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "parallel/nn/module_agreement.h"
+#include "parallel/nn/shard_conflict.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "parallel/nn/shared_gradients.h"
 
@@ -35,14 +36,13 @@ NamedTensors parameters_of(const torch::nn::Module& module, bool recurse) {
   return parameters;
 }
 
-// What all ranks of the group have whole.
-NamedTensors trained(const torch::nn::Module& module, const NamedTensors& parameters,
-                     const c10d::ProcessGroup& group) {
-  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
+// All but the pieces that the ranks of this group hold: of those each rank has all of the gradient.
+NamedTensors trained(const std::map<std::string, ParameterShard>& shards,
+                     const NamedTensors& parameters, const c10d::ProcessGroup& group) {
   NamedTensors chosen("parameter");
   for (const auto& item : parameters) {
     const auto shard = shards.find(item.key());
-    if (shard != shards.end() && shard->second.group.get() == &group) continue;
+    if (shard != shards.end() && detail::have_same_ranks(*shard->second.group, group)) continue;
     if (item.value().requires_grad()) chosen.insert(item.key(), item.value());
   }
   return chosen;
@@ -84,12 +84,14 @@ std::string describe(const SharedModuleOptions& options) {
 
 void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions& options) {
   const auto group = options.process_group.get();
-  const NamedTensors parameters = trained(module, parameters_of(module, options.recurse), *group);
+  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
+  const NamedTensors parameters = trained(shards, parameters_of(module, options.recurse), *group);
+  std::string problem = detail::find_shard_conflict(shards, parameters, group);
+  if (problem.empty()) problem = find_problem(parameters, options);
   const c10::Device device =
       parameters.is_empty() ? c10::Device(c10::kCPU) : parameters.front().value().device();
-  const std::string difference =
-      detail::find_difference(*group, device, describe(options), detail::describe(parameters),
-                              find_problem(parameters, options));
+  const std::string difference = detail::find_difference(*group, device, describe(options),
+                                                         detail::describe(parameters), problem);
   if (!difference.empty()) throw SharedModuleError("mark_module_as_shared: " + difference);
 
   constexpr double kMebibyte = 1024 * 1024;

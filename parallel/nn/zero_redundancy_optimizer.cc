@@ -14,6 +14,7 @@
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/reduce_scatter_v.h"
 #include "parallel/nn/module_agreement.h"
+#include "parallel/nn/shard_conflict.h"
 
 namespace meshrun {
 namespace {
@@ -76,6 +77,7 @@ void ZeroRedundancyOptimizer::build(const Defaults& defaults,
       parameters.insert(std::to_string(slots_.size() - 1), parameter);
     }
   }
+  if (problem.empty()) problem = detail::find_shard_conflict({}, parameters, group_);
   if (problem.empty()) problem = find_problem();
   if (problem.empty() && !(options.bucket_cap_mb > 0)) {
     problem = c10::str("bucket_cap_mb must be positive, got ", options.bucket_cap_mb);

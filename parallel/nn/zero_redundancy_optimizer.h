@@ -24,7 +24,8 @@
 //
 // Construction, step() and parameter_state() are collective over the group. Threads: one at a time.
 // Errors, on every rank with the same sentence: ZeroRedundancyError where parameters or options do
-// not fit or differ between the ranks, or a gradient is sparse; those of collectives.
+// not fit or differ between the ranks, several ranks of the group hold pieces of a parameter
+// (sharded_parameters.h), or a gradient is sparse; those of collectives.
 //
 // Corresponds to torch.distributed.optim.ZeroRedundancyOptimizer, which keeps whole parameters.
 #pragma once

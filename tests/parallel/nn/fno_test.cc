@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "parallel/collectives/split.h"
 #include "parallel/nn/autocast.h"
 #include "parallel/nn/distributed_data_parallel.h"
+#include "parallel/nn/shared_module.h"
+#include "parallel/nn/zero_redundancy_optimizer.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -157,12 +160,68 @@ TEST(FNOTest, OnAnyNumberOfRanksIsTheUnshardedNetwork) {
 
 const bool kMesh = register_rank_function("fno_mesh", [] {
   const JoinedWorld world;
-  world.manager.initialize_mesh({2, 2}, {"dp", "spatial"});
+  world.manager.initialize_mesh({world.size / 2, 2}, {"dp", "spatial"});
   const Trained serial = train(false, std::nullopt, std::nullopt, {});
   expect_equal(train(false, "spatial", "dp", {5, 6}), serial);
 });
 
-TEST(FNOTest, TrainsOnAMeshOfDataAndSpaceAsOnOneRank) { run_in_worlds("fno_mesh", {4}, {"ucx"}); }
+TEST(FNOTest, TrainsOnAMeshOfDataAndSpaceAsOnOneRank) {
+  run_in_worlds("fno_mesh", {2, 4}, {"ucx"});
+}
+
+// Each takes the group's ranks to have equal parameters.
+const bool kPieces = register_rank_function("fno_pieces", [] {
+  const JoinedWorld world;
+  std::string spatial = "world";
+  if (world.size == 4) {
+    world.manager.initialize_mesh({2, 2}, {"dp", "spatial"});
+    spatial = "spatial";
+  }
+  at::manual_seed(3);
+  FNO network(small_options(false).group(GroupArgument(spatial)));
+  network->to(at::kDouble);  // the parameters are the same tensors
+  const Tensor before = network->named_parameters()["spectral.0.weight"].clone();
+  const auto refuses = [&](const std::function<void()>& call) {
+    expect_error_on_all_ranks(call, "is held in pieces by");
+  };
+  refuses([&] { DistributedDataParallel model(network); });
+  refuses([&] { ZeroRedundancyOptimizer(network->parameters(), torch::optim::AdamOptions(1e-3)); });
+  if (world.size == 4) {
+    refuses([&] { mark_module_as_shared(*network->named_modules()["spectral"], "world"); });
+    expect_error_on_all_ranks([&] { DistributedDataParallel model(network); }, "[0, 1, 2, 3]");
+    // One rank of each set of pieces.
+    ZeroRedundancyOptimizer(network->parameters(), torch::optim::AdamOptions(1e-3),
+                            {.group = "dp"});
+    mark_module_as_shared(*network->named_modules()["spectral.0"], "dp");
+  }
+  EXPECT_TRUE(at::equal(network->named_parameters()["spectral.0.weight"], before));
+});
+
+TEST(FNOTest, WrappersOverRanksThatHoldPiecesAreAnErrorOnAll) {
+  run_in_worlds("fno_pieces", {2, 4}, {"ucx"});
+  run_in_worlds("fno_pieces", {4}, {"gloo"});
+}
+
+// A tensor that takes a dead piece's place is not one.
+const bool kAnnounced = register_rank_function("fno_announced", [] {
+  const JoinedWorld world;
+  for (int i = 0; i < 20; ++i) {
+    FNO network(small_options(false).group(GroupArgument("world")));
+    const Tensor piece = network->named_parameters()["spectral.0.weight"];
+    ASSERT_NE(announced_shard(piece), nullptr);
+    EXPECT_EQ(announced_shard(piece)->global_shape, (Sizes{6, 6, 3, 8, 2}));
+    EXPECT_EQ(announced_shard(network->named_parameters()["lifting.weight"]), nullptr);
+    EXPECT_EQ(announced_shard(piece.clone()), nullptr);
+    network = FNO(small_options(false));
+    for (const Tensor& parameter : network->parameters()) {
+      EXPECT_EQ(announced_shard(parameter), nullptr);
+    }
+  }
+});
+
+TEST(FNOTest, APieceIsKnownByItsTensorAsLongAsThatLives) {
+  run_in_worlds("fno_announced", {2}, {"ucx"});
+}
 
 // The last rank has 5 columns of 10 and of 11.
 const bool kWidths = register_rank_function("fno_widths", [] {
