@@ -9,12 +9,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
+#include "parallel/base/digest.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/comm/v_collectives_of.h"
+#include "parallel/nn/shared_module_error.h"
 
 namespace meshrun::detail {
 
@@ -199,11 +203,28 @@ void Pass::finish() {
   std::sort(reached.begin(), reached.end(),
             [](const auto& a, const auto& b) { return a->order() < b->order(); });
   std::vector<SharedGradients::Bucket> buckets;
+  for (const auto& gradients : reached) gradients->compare_values();
   for (const auto& gradients : reached) gradients->start(buckets);
   // What was not reached: torch::autograd::grad() of a parameter sets aside as well.
   put_back();
   for (SharedGradients::Bucket& bucket : buckets) bucket.wait();
   for (SharedGradients::Bucket& bucket : buckets) bucket.add();
+}
+
+// In words of eight bytes, since a model has many.
+int64_t digest_of_bits(const Tensor& tensor) {
+  const Tensor bits = tensor.detach().cpu().contiguous();
+  const auto* next = static_cast<const char*>(bits.const_data_ptr());
+  Digest digest;
+  for (size_t left = bits.nbytes(); left > 0;) {
+    int64_t word = 0;
+    const size_t taken = std::min(left, sizeof(word));
+    std::memcpy(&word, next, taken);
+    digest.add(word);
+    next += taken;
+    left -= taken;
+  }
+  return static_cast<int64_t>(digest.value());
 }
 
 uint64_t next_order() {
@@ -267,6 +288,43 @@ std::vector<SharedGradients::Contribution> SharedGradients::take() {
 }
 
 void SharedGradients::put_back() { take(); }
+
+void SharedGradients::compare_values() {
+  std::vector<Tensor> parameters;
+  {
+    MutexLock guard(mu_);
+    if (are_compared_ || options_.names.empty() || group_->getSize() == 1) return;
+    for (const Slot& slot : slots_) parameters.push_back(slot.has_left ? Tensor() : slot.lock());
+  }
+  // By parameter the least and, inverted, the greatest digest; of one that is gone nothing.
+  const auto count = static_cast<int64_t>(parameters.size());
+  const Tensor own = at::empty({2 * count}, at::kLong);
+  auto* const numbers = own.mutable_data_ptr<int64_t>();
+  std::fill_n(numbers, 2 * count, std::numeric_limits<int64_t>::max());
+  c10::Device device(device_of(Tensor(), *group_));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].defined()) continue;
+    device = parameters[i].device();
+    numbers[2 * i] = digest_of_bits(parameters[i]);
+    numbers[2 * i + 1] = ~numbers[2 * i];
+  }
+  VCall call;
+  call.details = [] { return std::string(" (values of a shared module)"); };
+  const Tensor message = own.to(device);
+  const Tensor all = all_reduce(group_, message, c10d::ReduceOp::MIN, std::move(call)).wait().cpu();
+  const auto* const ends = all.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_gone_everywhere = ends[2 * i] == ends[2 * i + 1];
+    if (is_gone_everywhere || ends[2 * i] == ~ends[2 * i + 1]) continue;
+    throw SharedModuleError(
+        c10::str("mark_module_as_shared: the ", group_->getSize(),
+                 " ranks of the group have different values of parameter \"", options_.names[i],
+                 "\" at the first backward pass, so each trains a model of its own: seed them "
+                 "alike before the module is made, or load the same values on all of them"));
+  }
+  MutexLock guard(mu_);
+  are_compared_ = true;
+}
 
 void SharedGradients::start(std::vector<Bucket>& buckets) {
   const size_t first = buckets.size();

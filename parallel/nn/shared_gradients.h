@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
@@ -31,6 +32,9 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
     bool mean = false;
     bool use_fp32 = true;
     int64_t bucket_bytes = 25 * 1024 * 1024;
+    // Of the parameters, to compare the ranks' values by at the first reduction; empty: they are
+    // known to be equal.
+    std::vector<std::string> names = {};
   };
   // Holds no reference to the parameters; they hold one to it.
   SharedGradients(c10::intrusive_ptr<c10d::ProcessGroup> group,
@@ -42,6 +46,9 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
   // The parameter is shared no more.
   void leave(size_t index);
 
+  // Collective: raises SharedModuleError on all ranks if their values of a parameter differ. Once,
+  // before anything is reduced; again after an error.
+  void compare_values();
   // Tensors of one dtype on their way together.
   struct Bucket;
   // Collective: starts the reduction of what this pass has added, even if that is nothing, and puts
@@ -73,6 +80,7 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
   const uint64_t order_;
   Mutex mu_;
   std::vector<Slot> slots_ MESHRUN_GUARDED_BY(mu_);
+  bool are_compared_ MESHRUN_GUARDED_BY(mu_) = false;
 };
 
 // Tells the pass what has arrived at a parameter. Its presence is the mark.

@@ -95,11 +95,11 @@ void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions&
   if (!difference.empty()) throw SharedModuleError("mark_module_as_shared: " + difference);
 
   constexpr double kMebibyte = 1024 * 1024;
-  detail::share_gradients(
-      group, parameters.values(),
-      {.mean = options.mean,
-       .use_fp32 = options.use_fp32_reduction,
-       .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte)});
+  detail::share_gradients(group, parameters.values(),
+                          {.mean = options.mean,
+                           .use_fp32 = options.use_fp32_reduction,
+                           .bucket_bytes = static_cast<int64_t>(options.bucket_cap_mb * kMebibyte),
+                           .names = parameters.keys()});
 }
 
 void mark_module_as_shared(torch::nn::Module& module,

@@ -29,6 +29,9 @@
 // This does not work with gradient_as_bucket_view, which leaves no memory to set gradients aside,
 // or with no_sync(), after which the sums would not be averaged.
 //
+// The first backward pass compares the ranks' values of the parameters, by one small all-reduce:
+// ranks that were seeded differently would train different models.
+//
 // The mark belongs to the parameters: it is not part of the module's state, and clone() does not
 // copy it.
 //
@@ -43,22 +46,15 @@
 #include <optional>
 #include <string>
 
-#include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
 #include "parallel/collectives/group_argument.h"
+#include "parallel/nn/shared_module_error.h"
 
 namespace torch::nn {
 class Module;
 }
 
 namespace meshrun {
-
-// From mark_module_as_shared, on every rank: a parameter is marked already, there is nothing to
-// train, an option is wrong, or the ranks' modules or options differ. From unmark_module_as_shared,
-// on this rank alone: a parameter is not marked.
-class SharedModuleError : public c10::Error {
-  using Error::Error;
-};
 
 struct SharedModuleOptions {
   // The world where absent.

@@ -223,6 +223,29 @@ TEST(FNOTest, APieceIsKnownByItsTensorAsLongAsThatLives) {
   run_in_worlds("fno_announced", {2}, {"ucx"});
 }
 
+const bool kSeeds = register_rank_function("fno_seeds", [] {
+  const JoinedWorld world;
+  const Tensor x = at::ones({1, 2, 9, 4});
+  at::manual_seed(3 + world.rank);
+  FNO network(small_options(false).group(GroupArgument("world")));
+  const auto backward = [&] { network(x).sum().backward(); };
+  expect_error_on_all_ranks(backward, "different values of parameter \"lifting.weight\"");
+  EXPECT_FALSE(network->named_parameters()["lifting.weight"].grad().defined());
+  expect_error_on_all_ranks(backward, "different values of parameter");
+  // The same values on all ranks make good for other seeds.
+  for (const auto& item : network->named_parameters()) {
+    if (parameter_shards(*network).count(item.key()) > 0) continue;
+    const at::NoGradGuard no_grad;
+    item.value().fill_(0.5);
+  }
+  backward();
+  EXPECT_TRUE(network->named_parameters()["lifting.weight"].grad().defined());
+});
+
+TEST(FNOTest, RanksThatWereSeededDifferentlyAreAnErrorOnAll) {
+  run_in_worlds("fno_seeds", {2, 4}, {"ucx"});
+}
+
 // The last rank has 5 columns of 10 and of 11.
 const bool kWidths = register_rank_function("fno_widths", [] {
   const JoinedWorld world;
