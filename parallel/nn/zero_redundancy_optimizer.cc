@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/mutex.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/reduce_scatter_v.h"
@@ -46,6 +47,39 @@ void pipeline(size_t count, const Start& start, const Finish& finish) {
     AsyncTensor current = std::exchange(next, i + 1 < count ? start(i + 1) : AsyncTensor());
     finish(i, current.wait());
   }
+}
+
+// Parameters whose gradients a ZeroRedundancyOptimizer adds up within step(). A weak reference
+// keeps the address of a parameter that is gone from being used again.
+class ReducedInStep {
+ public:
+  void add(const Tensor& parameter, const std::shared_ptr<const bool>& owner) {
+    const MutexLock lock(mu_);
+    std::erase_if(entries_, [](const auto& entry) {
+      return entry.second.alive.expired() || entry.second.owner.expired();
+    });
+    entries_.insert_or_assign(parameter.unsafeGetTensorImpl(),
+                              Entry{Weak(parameter.getIntrusivePtr()), owner});
+  }
+  bool has(const Tensor& parameter) const {
+    const MutexLock lock(mu_);
+    const auto found = entries_.find(parameter.unsafeGetTensorImpl());
+    return found != entries_.end() && !found->second.owner.expired();
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Entry {
+    Weak alive;
+    std::weak_ptr<const bool> owner;
+  };
+  mutable Mutex mu_;
+  std::map<const c10::TensorImpl*, Entry> entries_ MESHRUN_GUARDED_BY(mu_);
+};
+
+ReducedInStep& reduced_in_step() {
+  static auto& entries = *new ReducedInStep;
+  return entries;
 }
 
 Tensor narrowed(const Tensor& tensor, const SplitRange& range) {
@@ -96,6 +130,9 @@ void ZeroRedundancyOptimizer::build(const Defaults& defaults,
   }
   for (const Slot& slot : slots_) pieces[slot.group].params().push_back(slot.piece);
   inner_ = std::make_unique<Inner>(pieces, defaults);
+  if (gradients_are_reduced_ || group_->getSize() == 1) return;
+  reduces_in_step_ = std::make_shared<const bool>(true);
+  for (const Slot& slot : slots_) reduced_in_step().add(slot.parameter, reduces_in_step_);
 }
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(const ParamGroups& groups,
@@ -265,6 +302,19 @@ void ZeroRedundancyOptimizer::reduce_gradients(const std::vector<uint8_t>& reach
       },
       hand_on);
 }
+
+std::vector<ZeroRedundancyOptimizer::ReducedGradient> ZeroRedundancyOptimizer::reduced_gradients() {
+  const at::NoGradGuard no_grad;
+  reduce_gradients(agree_on_gradients());
+  std::vector<ReducedGradient> gradients;
+  for (const Slot& slot : slots_) {
+    gradients.push_back({slot.parameter, slot.piece.grad()});
+    slot.piece.mutable_grad().reset();
+  }
+  return gradients;
+}
+
+bool is_reduced_in_step(const Tensor& parameter) { return reduced_in_step().has(parameter); }
 
 void ZeroRedundancyOptimizer::gather_parameters() {
   pipeline(

@@ -11,6 +11,8 @@
 // parameter without a gradient on any rank is not stepped; one with a gradient on some ranks counts
 // as zero on the others. p.grad() itself keeps this rank's own gradient.
 //
+// Clipping: clip_grad_norm_(optimizer, max_norm) of clip_grad.h, since p.grad() is not reduced.
+//
 // Memory: states, and a copy of the parameters' slices, are 1 / ranks of the model on each rank.
 // Bytes on the wire per rank are those of an all-reduce.
 //
@@ -91,6 +93,15 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public Parameter
   ParameterState parameter_state(const at::Tensor& parameter) override;
   void set_parameter_state(const at::Tensor& parameter, const ParameterState& state) override;
 
+  // What the next step() takes of the gradients as they are: this rank's slice of each parameter's
+  // reduced gradient, flat, perhaps empty; undefined: no rank has a gradient. Collective.
+  struct ReducedGradient {
+    at::Tensor parameter;
+    at::Tensor slice;
+  };
+  std::vector<ReducedGradient> reduced_gradients();
+  const GroupArgument::Handle& group() const { return group_; }
+
   // Of this rank: its moments.
   int64_t state_bytes();
 
@@ -130,6 +141,12 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public Parameter
   std::vector<detail::FlatBucket> buckets_;
   std::vector<at::Tensor> slices_;  // of the buckets: this rank's parameters
   std::unique_ptr<torch::optim::Optimizer> inner_;
+  // While it lives, is_reduced_in_step() of the parameters; null if gradients come reduced.
+  std::shared_ptr<const bool> reduces_in_step_;
 };
+
+// Whether a ZeroRedundancyOptimizer of several ranks has the parameter and adds its gradients up
+// within step(), so that the gradient is this rank's own. Threads: any.
+bool is_reduced_in_step(const at::Tensor& parameter);
 
 }  // namespace meshrun
