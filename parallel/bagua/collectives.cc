@@ -43,6 +43,14 @@ void agree(CommunicatorCall& call, const at::Tensor& tensor, int64_t count, std:
   });
 }
 
+// Where counts may differ between ranks.
+void agree_on_type(CommunicatorCall& call, const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  call.agrees_on([type = tensor.scalar_type()] { return std::string(c10::toString(type)); });
+}
+
+int64_t count_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; }
+
 std::string root_text(int64_t root) { return fmt::format(", root {}", root); }
 
 // What only moves. NCCL and Gloo lack dtypes, so it goes as bytes; ucx has all, and compares them.
@@ -399,7 +407,10 @@ void alltoall(const at::Tensor& send_tensor, const at::Tensor& recv_tensor,
       call.can_be_shared_out(send_tensor, "send_tensor")) {
     call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
   }
-  agree(call, send_tensor, send_tensor.numel());
+  agree_on_type(call, send_tensor);
+  const auto ranks = static_cast<size_t>(call.size());
+  call.exchanges(std::vector<int64_t>(ranks, count_of(send_tensor) / call.size()),
+                 std::vector<int64_t>(ranks, count_of(recv_tensor) / call.size()));
   call.run([&](c10d::Backend& backend) {
     at::Tensor input = moved(call, call.flat_to_read(call.apart(send_tensor, recv_tensor)));
     at::Tensor output = moved(call, call.flat_to_write(recv_tensor));
@@ -423,8 +434,8 @@ void alltoall_v(const at::Tensor& send_tensor, const std::vector<int64_t>& send_
       takes_parts(call, recv_tensor, "recv", recv_counts, recv_displs)) {
     are_disjoint(call, recv_counts, recv_displs);
   }
-  // Counts differ between ranks.
-  agree(call, send_tensor, 0);
+  agree_on_type(call, send_tensor);
+  call.exchanges(send_counts, recv_counts);
   call.run([&](c10d::Backend& backend) {
     Tensors inputs = moved(call, parts_of(call.flat_to_read(call.apart(send_tensor, recv_tensor)),
                                           send_counts, send_displs));

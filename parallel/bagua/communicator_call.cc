@@ -11,8 +11,8 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
-#include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/carried.h"
+#include "parallel/comm/point_to_point/gathered_comparison.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::bagua::detail {
@@ -50,7 +50,7 @@ class StreamScope {
 
 }  // namespace
 
-CommunicatorCall::CommunicatorCall(const Communicator& comm, std::string_view name)
+CommunicatorCall::CommunicatorCall(const Communicator& comm, const char* name)
     : comm_(comm.resolved()), name_(name), rank_(comm_.rank()), size_(comm_.nranks()) {
   static_cast<void>(comm_.group());  // raises NotAMemberError
   if (comm_.is_aborted()) {
@@ -154,16 +154,35 @@ c10::intrusive_ptr<c10d::Backend> CommunicatorCall::backend_for(c10::DeviceType 
   return {};
 }
 
+void CommunicatorCall::exchanges(std::vector<int64_t> sent, std::vector<int64_t> expected) {
+  row_ = {name_, std::move(sent), std::move(expected)};
+}
+
+void CommunicatorCall::compare(const ComparingBackend& comparer) const {
+  const std::string words = words_ ? fmt::format("{} of {}", name_, words_()) : name_;
+  VCall call;
+  call.problem = problem_;
+  if (problem_.empty()) call.row = row_;
+  if (comparer) {
+    comparer->compare(words, Fingerprint(words), std::move(call))->wait();
+  } else {
+    call.row.call = name_;
+    compare_by_gathering(*backend_for(c10::DeviceType::CPU), words, Fingerprint(words), call);
+  }
+}
+
 void CommunicatorCall::report_or_check() {
   const bool on_cpu = !device_ || device_->is_cpu();
-  const bool has_header_of_its_own = on_cpu && problem_.empty();
-  if (!is_message_ && !has_header_of_its_own) {
+  const bool is_all_to_all = row_.call != nullptr;
+  if (!is_message_ && (is_all_to_all || !on_cpu || !problem_.empty())) {
     c10d::ProcessGroup& group = *comm_.group();
-    if (const auto comparer = on_cpu ? cpu_comparer_of(group) : comparer_of(group)) {
-      const std::string words = fmt::format("{} of {}", name_, words_ ? words_() : "");
-      VCall call;
-      call.problem = problem_;
-      comparer->compare(words, Fingerprint(words), std::move(call))->wait();
+    const auto comparer = on_cpu ? cpu_comparer_of(group) : comparer_of(group);
+    if (comparer) {
+      // On the CPU the call has a header of its own, unless it cannot be made.
+      if (!on_cpu || !problem_.empty()) compare(comparer);
+    } else if (on_cpu && is_all_to_all && size_ > 1 && compares_by_gathering() &&
+               backend_for(c10::DeviceType::CPU)) {
+      compare(comparer);
     }
   }
   if (!problem_.empty()) {

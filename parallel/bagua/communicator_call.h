@@ -5,6 +5,7 @@
 //
 //   ucx, CPU tensors  the ranks' headers are compared: every rank raises the same error
 //   CUDA tensors      the same with MESHRUN_CHECK_COLLECTIVES=1, if the group has ucx for the CPU
+//   Gloo, all-to-all  the same, by an all-gather before the call (gathered_comparison.h)
 //   otherwise         raised on this rank alone, before anything is sent
 //
 // The backend gets flat tensors: views of contiguous memory, copies of any other. Copies are
@@ -22,6 +23,7 @@
 #include "ATen/core/Tensor.h"
 #include "parallel/bagua/communicator.h"
 #include "parallel/bagua/reduce_op.h"
+#include "parallel/comm/interface/call_comparer.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Types.hpp"
 #include "torch/csrc/distributed/c10d/Work.hpp"
@@ -33,8 +35,8 @@ class CommunicatorCall {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Text = std::function<std::string()>;
 
-  // Raises NotAMemberError, and GroupAbortedError after Communicator::abort().
-  CommunicatorCall(const Communicator& comm, std::string_view name);
+  // `name` is static. Raises NotAMemberError, and GroupAbortedError after Communicator::abort().
+  CommunicatorCall(const Communicator& comm, const char* name);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -58,6 +60,9 @@ class CommunicatorCall {
   void is_message() { is_message_ = true; }
   // What all ranks must say alike, beside the name; in words. For checks before CUDA collectives.
   void agrees_on(Text words) { words_ = std::move(words); }
+  // Of an all-to-all: elements that go to each rank and that come from each. Where the backend does
+  // not compare them itself, they are compared before the call.
+  void exchanges(std::vector<int64_t> sent, std::vector<int64_t> expected);
 
   // Calls `start` on the communicator's stream, with gradients off, and returns when its Work is
   // done; a null Work is done. Raises what collective_errors.h has, or what the backend raises.
@@ -82,15 +87,18 @@ class CommunicatorCall {
  private:
   c10::intrusive_ptr<c10d::Backend> backend_for(c10::DeviceType type) const;
   void report_or_check();
+  // Of the backends that compare nothing themselves.
+  void compare(const ComparingBackend& comparer) const;
 
   const Communicator comm_;
-  const std::string name_;
+  const char* const name_;
   int rank_;
   int size_;
   bool is_message_ = false;
   std::optional<c10::Device> device_;  // of the first tensor
   std::string problem_;
   Text words_;
+  ComparedRow row_;  // its call is null in all but an all-to-all
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy_;  // to a tensor, from a flat one
 };
 

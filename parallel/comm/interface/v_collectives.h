@@ -11,7 +11,8 @@
 //   a backend of c10d's    PointToPointVCollectives: sends and receives of slices, at once where
 //                          the backend can. Headers are compared by the group's backend for the
 //                          CPU with MESHRUN_CHECK_COLLECTIVES=1 (call_comparer.h); else a `problem`
-//                          is raised here alone
+//                          is raised here alone. Gloo's all_to_all_v compares by an all-gather
+//                          (point_to_point/gathered_comparison.h)
 //
 // Threads and order: those of c10d::Backend. Errors: collective_errors.h, from the Work.
 #pragma once
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/intrusive_ptr.h"
@@ -28,6 +30,13 @@
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace meshrun {
+
+// The elements that a rank sends to each rank and that it expects from each, which are compared pair
+// by pair. Empty: the digest of a comparison says it all.
+struct ComparedRow {
+  const char* call = nullptr;  // "all_to_all_v"; static, and equal on all ranks
+  std::vector<int64_t> sent, expected;
+};
 
 // What a call says beside its tensors. Defaults are those of most calls; cheap to make.
 struct VCall {
@@ -54,6 +63,8 @@ struct VCall {
   bool async = false;
   // c10d's: 0 and less is the group's.
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  // Of CallComparer::compare() alone, before an all-to-all.
+  ComparedRow row;
 };
 
 class VCollectives {
@@ -82,7 +93,8 @@ class VCollectives {
   // Slice r of `input`, input_sizes[r] along input_dim, goes to rank r; what comes from rank r is
   // written to slice r of `output`, output_sizes[r] along output_dim. The two dims may differ (a
   // transpose). Elements travel in row-major order of the slice, so a slice has the same extents at
-  // both ends. Sizes differ between ranks; only their number is compared, and `agreed`.
+  // both ends. Sizes differ between ranks: what a rank sends is compared with what its receiver
+  // expects, also where one of them is 0.
   // Own piece: where input_sizes[rank] is 0, slice `rank` of the output is left as it is; the
   // caller has written it. Where output_sizes[rank] is 0, slice `rank` of the input stays at home;
   // the caller reads it where it is.

@@ -14,6 +14,7 @@
 #include "parallel/base/extents.h"
 #include "parallel/comm/interface/reduction_order.h"
 #include "parallel/comm/point_to_point/gather_route.h"
+#include "parallel/comm/point_to_point/gathered_comparison.h"
 #include "parallel/comm/point_to_point/point_to_point_work.h"
 #include "parallel/comm/point_to_point/slices.h"
 #include "parallel/kernels/piece_kernels.h"
@@ -77,6 +78,15 @@ bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
     default:
       return false;
   }
+}
+
+// Of slices of these extents along `dim`.
+std::vector<int64_t> elements_of(const at::Tensor& tensor, int64_t dim, at::IntArrayRef extents) {
+  int64_t of_one = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) of_one *= d == dim ? 1 : tensor.size(d);
+  std::vector<int64_t> elements;
+  for (const int64_t extent : extents) elements.push_back(extent * of_one);
+  return elements;
 }
 
 bool own_travels(const StreamCalls* stream_calls, size_t bytes) {
@@ -244,7 +254,7 @@ PointToPointVCollectives::PointToPointVCollectives(c10::intrusive_ptr<c10d::Back
       groups_calls_(backend_->supportsCoalescing()) {}
 
 void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::string problem) const {
-  if (compare_) {
+  if (agreed.is_compared) {
     std::string text = agreed.text;
     text += fmt::format("{}{}", call.use_fp32 ? "" : ", not in float32",
                         call.requires_grad ? ", with a gradient" : "");
@@ -253,9 +263,14 @@ void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::str
     header.requires_grad = call.requires_grad;
     header.use_fp32 = call.use_fp32;
     header.timeout = call.timeout;
+    header.row = std::move(call.row);
     const uint64_t digest = Fingerprint(text + fmt::format(" {}", call.agreed));
     if (call.details) text += call.details();
-    compare_(std::move(text), digest, std::move(header))->wait();
+    if (compare_) {
+      compare_(std::move(text), digest, std::move(header))->wait();
+    } else {
+      compare_by_gathering(*backend_, text, digest, header);
+    }
   }
   if (!problem.empty()) throw CollectiveArgumentError(std::move(problem));
 }
@@ -576,7 +591,9 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
     const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
     const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim, VCall call) {
   return as_work(OpType::ALLTOALL, [&] {
-    Agreed agreed("all_to_all_v", compare_ != nullptr);
+    const bool is_gathered =
+        compare_ == nullptr && !groups_calls_ && size_ > 1 && compares_by_gathering();
+    Agreed agreed("all_to_all_v", compare_ != nullptr || is_gathered);
     Check check{std::move(call.problem)};
     if (check.sizes(input_sizes, size_, "input_sizes") &&
         check.sizes(output_sizes, size_, "output_sizes") &&
@@ -586,6 +603,10 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
           return fmt::format("the input has {} dims and the output {}", input.dim(), output.dim());
         })) {
       agreed.add(input, input_dim, output_dim);
+      if (agreed.is_compared) {
+        call.row.sent = elements_of(input, input_dim, input_sizes);
+        call.row.expected = elements_of(output, output_dim, output_sizes);
+      }
       if (moves_own(input_sizes, output_sizes, rank_)) {
         const auto own = static_cast<size_t>(rank_);
         check.require(
@@ -593,6 +614,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
             [] { return "a rank's own slice has two shapes in the input and the output"; });
       }
     }
+    call.row.call = "all_to_all_v";
     agree(agreed, call, std::move(check.problem));
 
     Exchange exchange = begin(output.device(), call);

@@ -25,7 +25,9 @@
 //
 // The result comes about whether or not the Work is waited for (point_to_point_work.h). An error in
 // the arguments is raised by this rank alone, and its peers run into the backend's timeout, unless
-// `compare` is given.
+// `compare` is given. An all_to_all_v over a backend that does not group calls is compared in any
+// case, by an all-gather (gathered_comparison.h): other sizes on other ranks would leave them
+// waiting for each other.
 //
 // Threads: as c10d::Backend. Errors, from the Work: CollectiveArgumentError, what `compare` raises,
 // the backend's own; BackendError for another MESHRUN_REDUCTION_ORDER than there is.

@@ -70,6 +70,19 @@ std::string UcxBackend::words_of(const Calls& calls) {
   return text;
 }
 
+ucx::PieceSizes UcxBackend::sizes_of(const Calls& calls) {
+  if (calls.size() == 1) return calls.front().own_sizes;
+  // In elements, since each call has slices of its own.
+  ucx::PieceSizes all;
+  all.sent_slice = all.expected_slice = 1;
+  for (const Call& call : calls) {
+    const ucx::PieceSizes& its = call.own_sizes;
+    for (const int64_t size : its.sent) all.sent.push_back(size * its.sent_slice);
+    for (const int64_t size : its.expected) all.expected.push_back(size * its.expected_slice);
+  }
+  return all;
+}
+
 struct UcxBackend::Coalescing {
   c10::intrusive_ptr<UcxWork> work;
   Calls calls;
@@ -220,7 +233,7 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(const std::shared_p
   ucx::OperationSpec spec;
   fill_in(spec, *calls);
   spec.record.bytes = spec.signature.bytes;
-  if (calls->size() == 1) spec.sizes = std::move(calls->front().own_sizes);
+  spec.sizes = sizes_of(*calls);
   // The calls own the tensors; the words are asked for while they do.
   spec.keep_alive = calls;
   spec.text = [all = calls.get()] { return words_of(*all); };

@@ -177,6 +177,8 @@ class UcxBackend : public c10d::Backend,
   void fill_in(ucx::OperationSpec& spec, const Calls& calls);
   // What was called, or the first problem of it.
   static std::string words_of(const Calls& calls);
+  // The rows of its all-to-alls, which headers compare; empty where it has none.
+  static ucx::PieceSizes sizes_of(const Calls& calls);
   std::chrono::nanoseconds timeout_of(std::chrono::milliseconds asked) const;
 
   // What single and coalesced calls share: one part each.

@@ -58,7 +58,8 @@ struct UcxBackend::Call {
   uint64_t agreed = 0;  // whatever else
   bool shape_agrees = false;
   bool sizes_agree = false;
-  ucx::PieceSizes own_sizes;  // compared pair by pair; only where the ranks know their own alone
+  // Compared pair by pair. Of every all-to-all: its ranks know their own sizes alone.
+  ucx::PieceSizes own_sizes;
   Reduction reduction;
   bool requires_grad = false;
   std::function<std::string()> details;  // more words for a disagreement

@@ -263,6 +263,11 @@ UcxBackend::WorkPtr UcxBackend::alltoall_base(at::Tensor& output, at::Tensor& in
         received_at += received_bytes;
       }
       own_pieces_match(call, rank_);
+      const auto element = static_cast<int64_t>(input.element_size());
+      call.own_sizes.sent.assign(to.begin(), to.end());
+      call.own_sizes.expected.assign(from.begin(), from.end());
+      call.own_sizes.sent_slice = sent_row / element;
+      call.own_sizes.expected_slice = received_row / element;
     }
   }
   return submit(std::move(call));
@@ -276,9 +281,14 @@ UcxBackend::WorkPtr UcxBackend::alltoall(Tensors& outputs, Tensors& inputs,
       takes_list(call, outputs, size_, true, "output")) {
     for (const at::Tensor& input : inputs) {
       call.shape.push_back(input.numel());
+      call.own_sizes.sent.push_back(input.numel());
       call.read(input, Form::kRows);
     }
-    for (const at::Tensor& output : outputs) call.write(output, Form::kRows);
+    for (const at::Tensor& output : outputs) {
+      call.own_sizes.expected.push_back(output.numel());
+      call.write(output, Form::kRows);
+    }
+    call.own_sizes.sent_slice = call.own_sizes.expected_slice = 1;
     own_pieces_match(call, rank_);
   }
   return submit(std::move(call));

@@ -239,8 +239,15 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
 }
 
 UcxBackend::WorkPtr UcxBackend::compare(std::string what, uint64_t digest, VCall given) {
+  const ComparedRow row = std::move(given.row);
   Call call = v_call(OpType::BARRIER, OperationKind::kCompare, std::move(given));
   call.agreed = digest;
+  if (!call.is_wrong() && !row.sent.empty()) {
+    call.own_sizes.sent.assign(row.sent.begin(), row.sent.end());
+    call.own_sizes.expected.assign(row.expected.begin(), row.expected.end());
+    call.own_sizes.sent_slice = call.own_sizes.expected_slice = 1;
+    call.own_sizes.call = row.call;
+  }
   call.details = [what = std::move(what)] { return " before " + what; };
   return submit(std::move(call));
 }

@@ -478,6 +478,23 @@ MESHRUN_RANK_FUNCTION(wrong_calls) {
     allgather(floats(is_wrong ? 3 : 2), floats(is_wrong ? 3 * n : 2 * n));
   });
   differ("root 1", [&](bool is_wrong) { broadcast(floats(2), is_wrong ? 1 : 0); });
+  // Rank 1 expects two elements, or none, of every other rank, which sends one; then it sends so.
+  for (const int64_t other : {2, 0}) {
+    std::vector<int64_t> counts(n, other);
+    if (job.rank == 1) counts[1] = 1;
+    std::vector<int64_t> places(n);
+    for (int64_t rank = 0; rank < n; ++rank) places[rank] = 2 * rank;
+    differ("rank 0 sends 1 to rank 1, which expects " + std::to_string(other), [&](bool is_wrong) {
+      alltoall_v(floats(2 * n), ones, places, floats(2 * n), is_wrong ? counts : ones, places);
+    });
+    differ("rank 1 sends " + std::to_string(other) + " to rank 0, which expects 1",
+           [&](bool is_wrong) {
+             alltoall_v(floats(2 * n), is_wrong ? counts : ones, places, floats(2 * n), ones,
+                        places);
+           });
+  }
+  differ("rank 0 sends 1 to rank 1, which expects 2",
+         [&](bool is_wrong) { alltoall_inplace(floats(is_wrong ? 2 * n : n)); });
   differ("broadcast", [&](bool is_wrong) {
     if (is_wrong) {
       broadcast(floats(2));
@@ -507,9 +524,23 @@ TEST(CommunicationTest, AWrongMessageIsAnErrorOfTheRankThatPassedIt) {
   expect_success(run_ranks("wrong_messages", env_ranks(2)));
 }
 
-// Gloo compares nothing: the rank that is wrong learns of it, before anything is sent.
+// Gloo compares nothing: the rank that is wrong learns of it, before anything is sent. An alltoall is
+// compared all the same.
 MESHRUN_RANK_FUNCTION(wrong_on_gloo) {
   const Job job;
+  expect_everywhere<CollectiveMismatchError>(
+      job, [](bool is_wrong) { alltoall_inplace(at::ones({is_wrong ? 4 : 2})); },
+      "rank 0 sends 1 to rank 1, which expects 2");
+  expect_everywhere<CollectiveMismatchError>(
+      job,
+      [](bool is_wrong) { alltoall_inplace(at::ones({2}, is_wrong ? at::kDouble : at::kFloat)); },
+      "rank 1 called alltoall of Double");
+  expect_everywhere<CollectiveArgumentError>(
+      job, [](bool is_wrong) { alltoall_inplace(at::ones({is_wrong ? 3 : 2})); },
+      "cannot share equally");
+  Tensor tensor = at::arange(2) + 10 * job.rank;
+  alltoall_inplace(tensor);
+  EXPECT_TRUE(at::equal(tensor, at::tensor({job.rank, 10 + job.rank}, at::kLong)));
   expect_contains(text_of<CollectiveArgumentError>([] { allgather(at::ones({2}), at::ones({3})); }),
                   "recv_tensor has 3 elements and must have 4");
   barrier();

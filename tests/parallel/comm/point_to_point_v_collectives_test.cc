@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
 #include <string>
@@ -361,6 +362,83 @@ MESHRUN_RANK_FUNCTION(compared_headers) {
   EXPECT_TRUE((output == 1).all().item<bool>());
 }
 
+// The same sentence on all ranks, before any data moves, and the group is as good as before.
+void expect_splits_compared(const World& world, PointToPointVCollectives& collectives,
+                            const std::string& call) {
+  const int last = world.size - 1;
+  const auto ranks = static_cast<size_t>(world.size);
+  const auto raised = [&](Extents to, Extents from, VCall given = {}) -> std::string {
+    const Tensor output = at::full({sum(from), 3}, -1.0f);
+    const auto since = std::chrono::steady_clock::now();
+    std::string text = "nothing";
+    try {
+      collectives
+          .all_to_all_v(output, from, 0, at::full({sum(to), 3}, 1.0f), to, 0, std::move(given))
+          ->wait();
+    } catch (const CollectiveMismatchError& error) {
+      text = error.what_without_backtrace();
+    } catch (const CollectiveArgumentError& error) {
+      text = error.what_without_backtrace();
+    }
+    EXPECT_EQ((output == -1).all().item<bool>(), text != "nothing" || output.numel() == 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - since, std::chrono::seconds(5));
+    return text;
+  };
+  const Extents ones(ranks, 1);
+  const auto with = [&](int rank, size_t index, int64_t size) {
+    Extents sizes = ones;
+    if (world.rank == rank) sizes[index] = size;
+    return sizes;
+  };
+  const std::string disagree = "Ranks disagree on the sizes of " + call;
+  const std::string end = ". No tensor was written, and the group can still be used.";
+  for (const int64_t wrong : {0, 2}) {
+    // The last rank expects other than 1 from rank 0, then rank 0 sends other than 1 to it.
+    std::string text = raised(ones, with(last, 0, wrong));
+    EXPECT_EQ(text.substr(0, disagree.size()), disagree) << text;
+    EXPECT_NE(text.find("rank 0 sends 3 to rank " + std::to_string(last) + ", which expects " +
+                        std::to_string(3 * wrong)),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(text.substr(text.size() - end.size()), end) << text;
+    EXPECT_EQ(raised(ones, ones), "nothing");
+    text = raised(with(0, ranks - 1, wrong), ones);
+    EXPECT_NE(text.find("rank 0 sends " + std::to_string(3 * wrong) + " to rank " +
+                        std::to_string(last) + ", which expects 3"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(raised(ones, ones), "nothing");
+  }
+  VCall given;
+  if (world.rank == last) given.problem = "sizes must not be purple";
+  std::string text = raised(ones, ones, given);
+  EXPECT_NE(
+      text.find("wrong arguments on rank " + std::to_string(last) + ": sizes must not be purple"),
+      std::string::npos)
+      << text;
+  given = {};
+  given.requires_grad = world.rank == last;
+  text = raised(ones, ones, given);
+  EXPECT_NE(text.find("with a gradient"), std::string::npos) << text;
+  EXPECT_EQ(raised(ones, ones), "nothing");
+}
+
+MESHRUN_RANK_FUNCTION(splits_over_gloo) {
+  const World world("gloo");
+  PointToPointVCollectives collectives = world.collectives();
+  expect_splits_compared(world, collectives, "all_to_all_v of group");
+}
+
+MESHRUN_RANK_FUNCTION(splits_compared_by_headers) {
+  const World world("ucx");
+  auto& ucx = dynamic_cast<UcxBackend&>(*world.group->getBackend(c10::DeviceType::CPU));
+  PointToPointVCollectives collectives =
+      world.collectives([&](std::string what, uint64_t digest, VCall header) {
+        return ucx.compare(std::move(what), digest, std::move(header));
+      });
+  expect_splits_compared(world, collectives, "all_to_all_v number");
+}
+
 MESHRUN_RANK_FUNCTION(found_for_a_group) {
   const World world("gloo");
   const Extents sizes = size_patterns(world.size)[0];
@@ -406,6 +484,10 @@ TEST(PointToPointVCollectivesTest, AWorkThatNobodyWaitsForCompletesItsOutput) {
 TEST(PointToPointVCollectivesTest, AProblemIsAnArgumentErrorOfTheWork) { run("problems", {1, 2}); }
 TEST(PointToPointVCollectivesTest, WithComparedHeadersAWrongCallIsAnErrorOnEveryRank) {
   run("compared_headers", {3});
+}
+TEST(PointToPointVCollectivesTest, SplitsOfAnAllToAllAreComparedBeforeDataMoves) {
+  run("splits_over_gloo", {2, 3});
+  run("splits_compared_by_headers", {2, 3});
 }
 TEST(VCollectivesOfTest, TakesTheAdapterWhereTheBackendHasNone) { run("found_for_a_group", {2}); }
 

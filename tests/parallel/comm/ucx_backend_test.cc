@@ -213,6 +213,83 @@ TEST(UcxBackendTest, AWrongCallOnOneRankIsAnErrorOnAllAndTheGroupGoesOn) {
   expect_success(run_ranks("ucx_finds_wrong_calls", env_ranks(2)));
 }
 
+// Every form of c10d's all-to-all: rank 1's splits contradict those of rank 0. Small pieces and long
+// ones, splits of 0 on one side alone, rows of another length, several calls in one operation.
+MESHRUN_RANK_FUNCTION(ucx_compares_splits) {
+  const World world;
+  using Splits = std::vector<int64_t>;
+  UcxBackend& backend = world.backend();
+  const int rank = world.rank;
+  // The outputs, one after the other.
+  Tensor output;
+  const auto base = [&](Splits to, Splits from, int64_t row) {
+    Tensor input = at::full({to[0] + to[1], row}, rank + 1.0);
+    output = at::full({from[0] + from[1], row}, -1.0);
+    return backend.alltoall_base(output, input, from, to, {});
+  };
+  const auto lists = [&](Splits to, Splits from, int64_t row) {
+    Tensors inputs, outputs;
+    output = at::full({from[0] + from[1], row}, -1.0);
+    for (size_t other = 0; other < 2; ++other) {
+      inputs.push_back(at::full({to[other], row}, rank + 1.0));
+      outputs.push_back(output.narrow(0, other == 0 ? 0 : from[0], from[other]));
+    }
+    return backend.alltoall(outputs, inputs, {});
+  };
+  const auto coalesced = [&](Splits to, Splits from, int64_t row) {
+    backend.startCoalescing();
+    base({1, 1}, {1, 1}, row);
+    base(std::move(to), std::move(from), row);
+    return backend.endCoalescing();
+  };
+  using Form = std::function<VCollectives::WorkPtr(Splits to, Splits from, int64_t row)>;
+  const std::vector<std::pair<const char*, Form>> forms = {
+      {"the sizes of all_to_all number", base},
+      {"the sizes of all_to_all number", lists},
+      {"the sizes of coalesced operations number", coalesced}};
+  for (const auto& named : forms) {
+    const char* const name = named.first;
+    const Form& form = named.second;
+    const auto differ = [&](Splits to, Splits from, int64_t row, const std::string& part) {
+      const auto since = std::chrono::steady_clock::now();
+      try {
+        form(std::move(to), std::move(from), row)->wait();
+        ADD_FAILURE() << "no error; expected: " << part;
+      } catch (const CollectiveMismatchError& error) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - since, std::chrono::seconds(5));
+      EXPECT_TRUE((output == -1).all().item<bool>()) << "nothing is written";
+      // The group goes on.
+      form({1, 1}, {1, 1}, row)->wait();
+      EXPECT_TRUE((output.narrow(0, 0, 1) == 1).all().item<bool>());
+      EXPECT_TRUE((output.narrow(0, 1, 1) == 2).all().item<bool>());
+    };
+    for (const int64_t row : {int64_t{1}, int64_t{40000}}) {
+      // Rank 0 sends 3 to rank 1, which expects 2.
+      differ(rank == 0 ? Splits{1, 3} : Splits{2, 2}, rank == 0 ? Splits{1, 2} : Splits{2, 2}, row,
+             "rank 0 sends");
+      // Rank 0 sends something that rank 1 does not expect, and the other way round.
+      differ({1, 1}, rank == 0 ? Splits{1, 1} : Splits{0, 1}, row, "rank 0 sends");
+      differ(rank == 0 ? Splits{1, 0} : Splits{1, 1}, {1, 1}, row, "rank 0 sends");
+      differ(rank == 0 ? Splits{1, 1} : Splits{0, 1}, {1, 1}, row, "rank 1 sends");
+      // Rows of another length.
+      differ({1, 1}, {1, 1}, row + rank, "rank 0 sends");
+    }
+  }
+  // One rank has the list form of what the other has as one tensor.
+  const Splits to = rank == 0 ? Splits{1, 3} : Splits{2, 2};
+  const Splits from = rank == 0 ? Splits{1, 2} : Splits{3, 2};
+  (rank == 0 ? base(to, from, 5) : lists(to, from, 5))->wait();
+  EXPECT_TRUE((output.narrow(0, 0, from[0]) == 1).all().item<bool>());
+  EXPECT_TRUE((output.narrow(0, from[0], from[1]) == 2).all().item<bool>());
+}
+
+TEST(UcxBackendTest, SplitsThatContradictEachOtherAreAnErrorOnAllAndTheGroupGoesOn) {
+  expect_success(run_ranks("ucx_compares_splits", env_ranks(2)));
+}
+
 MESHRUN_RANK_FUNCTION(ucx_gives_futures) {
   const World world;
   Tensors tensors = {at::full({1000}, world.rank + 1.0, at::kFloat)};

@@ -247,6 +247,36 @@ TEST(HeaderCheckTest, AComparedTableCosts16BytesMoreAndOfManyRanksNoPairIsNamed)
   EXPECT_THAT(failures[0].message, HasSubstr("some rank sends another size"));
 }
 
+// Of several all-to-alls in one operation.
+TEST(HeaderCheckTest, EveryTableOfAnOperationIsComparedAndTheWrongOneIsNamed) {
+  const auto joined = [](const std::vector<PieceSizes>& a, const std::vector<PieceSizes>& b) {
+    std::vector<PieceSizes> rows = a;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      rows[r].sent.insert(rows[r].sent.end(), b[r].sent.begin(), b[r].sent.end());
+      rows[r].expected.insert(rows[r].expected.end(), b[r].expected.begin(), b[r].expected.end());
+    }
+    return rows;
+  };
+  const std::vector<PieceSizes> one = rows_of({{1, 0}, {3, 1}}), two = rows_of({{0, 5}, {2, 0}});
+  EXPECT_TRUE(outcome_of(joined(one, two)).empty());
+  // What the tables say of a pair is exchanged between them: their sums alone would not tell.
+  std::vector<PieceSizes> rows = joined(one, two);
+  std::swap(rows[1].expected[0], rows[1].expected[2]);
+  std::vector<Failure> failures = outcome_of(rows);
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_THAT(failures[0].message, HasSubstr("in all-to-all 1 of 2, rank 0 sends 0 to rank 1, "
+                                             "which expects 5"));
+  EXPECT_EQ(failures[1].message, failures[0].message);
+  rows = joined(one, two);
+  rows[0].sent[3] = 0;
+  for (PieceSizes& row : rows) row.call = "alltoall_v";
+  failures = outcome_of(rows);
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_THAT(failures[1].message, HasSubstr("the sizes of alltoall_v number 17"));
+  EXPECT_THAT(failures[1].message, HasSubstr("in all-to-all 2 of 2, rank 0 sends 0 to rank 1, "
+                                             "which expects 5"));
+}
+
 TEST(HeaderCheckTest, AHeaderLeftBehindIsDropped) {
   Signature late = signature(1);
   late.sequence = 16;

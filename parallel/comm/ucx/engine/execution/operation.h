@@ -49,7 +49,7 @@ enum class Drive : uint8_t {
 
 struct OperationSpec {
   Signature signature;  // `sequence` is filled in by the group
-  PieceSizes sizes;     // of an all-to-all whose ranks know their own sizes alone
+  PieceSizes sizes;     // of all-to-alls, whose ranks know their own sizes alone
   // What was called, in words ("all_gather_v of float32 [3, 4], sizes [3, 2, 3]"); kHasProblem: the
   // problem. Called at most once, on a disagreement, while `keep_alive` is held; absent: made from
   // `record`.

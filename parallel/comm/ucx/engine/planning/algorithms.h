@@ -45,7 +45,7 @@
 
 namespace meshrun::ucx {
 
-inline constexpr uint32_t kAlgorithmVersion = 8;
+inline constexpr uint32_t kAlgorithmVersion = 9;
 
 // Sizes at which the algorithms change their ways. Equal on all ranks; changed by tests, which make
 // them small, and by benchmarks.

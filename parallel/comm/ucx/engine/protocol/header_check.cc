@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "fmt/ranges.h"
+#include "parallel/base/size_table.h"
 
 namespace meshrun::ucx {
 namespace {
@@ -22,17 +22,10 @@ int32_t lower(int32_t a, int32_t b) {
   return std::min(a, b);
 }
 
-// At most kShown of them.
-std::string words_of(std::span<const int64_t> sizes) {
-  constexpr size_t kShown = 16;
-  const std::string more =
-      sizes.size() > kShown ? fmt::format(", ... {} in all", sizes.size()) : "";
-  return fmt::format("{}{}", fmt::join(sizes.first(std::min(sizes.size(), kShown)), ", "), more);
-}
-
-// Of one message. Messages of nothing count too: a rank that expects one would wait for it.
-uint64_t hash_of(int sender, int receiver, int64_t elements) {
-  return Digest().add(sender).add(receiver).add(elements).value();
+// Of one message of one table. Messages of nothing count too: a rank that expects one would wait for
+// it.
+uint64_t hash_of(size_t table, int sender, int receiver, int64_t elements) {
+  return Digest().add(static_cast<int64_t>(table)).add(sender).add(receiver).add(elements).value();
 }
 
 // On the wire in front of the two texts.
@@ -115,11 +108,12 @@ HeaderCheck::HeaderCheck(int rank, int size, const Signature& own, const PieceSi
 
 uint64_t HeaderCheck::own_sum() const {
   uint64_t sum = 0;
-  for (int peer = 0; peer < size_; ++peer) {
+  for (size_t i = 0; i < sizes_->sent.size(); ++i) {
+    const size_t table = i / static_cast<size_t>(size_);
+    const int peer = static_cast<int>(i % static_cast<size_t>(size_));
     if (peer == rank_) continue;
-    const auto i = static_cast<size_t>(peer);
-    sum += hash_of(rank_, peer, sizes_->sent[i] * sizes_->sent_slice);
-    sum -= hash_of(peer, rank_, sizes_->expected[i] * sizes_->expected_slice);
+    sum += hash_of(table, rank_, peer, sizes_->sent[i] * sizes_->sent_slice);
+    sum -= hash_of(table, peer, rank_, sizes_->expected[i] * sizes_->expected_slice);
   }
   return sum;
 }
@@ -198,7 +192,7 @@ void HeaderCheck::begin_explaining(std::string_view text) {
   explaining_ = true;
   round_ = 0;
   if (tells_rows()) {
-    if (size_ > kMaxRows) return;
+    if (!rows_fit()) return;
     rows_.resize(static_cast<size_t>(size_) * row_numbers());
     auto own = rows_.begin() + rank_ * static_cast<int64_t>(row_numbers());
     *own++ = 1;
@@ -240,40 +234,35 @@ bool HeaderCheck::receive_explanation(std::span<const std::byte> message) {
   return true;
 }
 
-// The first pair, by sender and then by receiver: the same on all ranks.
+// Of the first table that has a wrong pair. The same on all ranks.
 Failure HeaderCheck::failure_of_sizes(std::string_view group_name) const {
   Failure failure;
   failure.group_survives = true;
   failure.kind = FailureKind::kMismatch;
   std::string pair = "some rank sends another size than its receiver expects";
-  const auto numbers = [&](int rank) {
-    return rows_.data() + static_cast<size_t>(rank) * row_numbers();
-  };
-  for (int i = 0; i < size_ * size_ && !rows_.empty() && failure.ranks.empty(); ++i) {
-    const int sender = i / size_, receiver = i % size_;
-    const int64_t* const from = numbers(sender);
-    const int64_t* const to = numbers(receiver);
-    const int64_t sent = from[3 + receiver], expected = to[3 + size_ + sender];
-    if (sender == receiver || from[0] != 1 || to[0] != 1 || sent * from[1] == expected * to[2])
-      continue;
-    failure.ranks = {sender, receiver};
-    const std::span<const int64_t> all_sent(from + 3, static_cast<size_t>(size_));
-    const std::span<const int64_t> all_expected(to + 3 + size_, static_cast<size_t>(size_));
-    pair =
-        sent == expected
-            ? fmt::format(
-                  "rank {} sends {} slices of {} elements to rank {}, which expects slices of {}",
-                  sender, sent, from[1], receiver, to[2])
-            : fmt::format(
-                  "rank {} sends {} to rank {}, which expects {} (rank {} sends [{}] to the ranks; "
-                  "rank {} expects [{}] of them)",
-                  sender, sent, receiver, expected, sender, words_of(all_sent), receiver,
-                  words_of(all_expected));
+  const auto size = static_cast<size_t>(size_);
+  const size_t tables = sizes_->sent.size() / size;
+  for (size_t table = 0; table < tables && !rows_.empty() && failure.ranks.empty(); ++table) {
+    std::vector<SizeRow> rows;
+    for (size_t rank = 0; rank < size; ++rank) {
+      const int64_t* const numbers = rows_.data() + rank * row_numbers();
+      const int64_t* const sent = numbers + 3 + table * size;
+      rows.push_back({.sent = {sent, size},
+                      .expected = {sent + sizes_->sent.size(), size},
+                      .sent_slice = numbers[1],
+                      .expected_slice = numbers[2],
+                      .is_known = numbers[0] == 1});
+    }
+    const std::optional<SizeDifference> found = first_difference(rows);
+    if (!found) continue;
+    failure.ranks = {found->sender, found->receiver};
+    pair = tables > 1 ? fmt::format("in all-to-all {} of {}, ", table + 1, tables) : "";
+    pair += found->words;
   }
   failure.message = fmt::format(
       "Ranks disagree on the sizes of {} number {} of group \"{}\": {}. No tensor was written, and "
       "the group can still be used.",
-      name_of(own_.kind), own_.sequence, group_name, pair);
+      sizes_->call != nullptr ? sizes_->call : name_of(own_.kind), own_.sequence, group_name, pair);
   return failure;
 }
 

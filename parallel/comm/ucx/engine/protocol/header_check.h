@@ -12,7 +12,8 @@
 //   disagree:  twice the rounds; texts of at most kMaxText bytes
 //
 // In an all-to-all each rank knows only its own row of the table of sizes: what it sends to each
-// rank, and what it expects from each. Every size is hashed with its sender and its receiver. A
+// rank, and what it expects from each. (Several all-to-alls in one operation have a table each; a
+// rank's rows of them count as one long row.) Every size is hashed with its sender and receiver. A
 // rank adds the hashes of what it sends, and subtracts the hashes of what it expects. If both ends
 // of every message agree, the sum over all ranks is 0. The rounds add up two such sums, which costs
 // 16 bytes more per message: one over the ranks heard of in each round, and one over as many of
@@ -90,10 +91,13 @@ static_assert(sizeof(Signature) == 40);
 
 // This rank's row of the table of an all-to-all. Absent: the ranks' sizes are all in the digest.
 struct PieceSizes {
-  // By rank: along the dimension that is cut there.
+  // By rank: along the dimension that is cut there. Of several all-to-alls in one operation: one
+  // after the other, as many on all ranks.
   absl::InlinedVector<int64_t, 4> sent, expected;
   // Elements of a slice of extent 1, on either side.
   int64_t sent_slice = 0, expected_slice = 0;
+  // What the sentence calls it, if not as its operation; static, and equal on all ranks.
+  const char* call = nullptr;
 };
 
 // What a rank knows of the group's signatures.
@@ -111,7 +115,8 @@ class HeaderCheck {
   static constexpr size_t kPlainBytes = sizeof(Signature) + sizeof(int32_t);
   static constexpr size_t kMessageBytes = kPlainBytes + 2 * sizeof(uint64_t);
   static constexpr size_t kExplanationBytes = 8 + 2 * kMaxText;
-  // Rows of more ranks are not brought together: the sentence then names no pair.
+  // Rows of more ranks, or as many numbers of several all-to-alls, are not brought together: the
+  // sentence then names no pair.
   static constexpr int kMaxRows = 128;
 
   // `sizes`: this rank's row, where there is a table; outlives this.
@@ -119,7 +124,7 @@ class HeaderCheck {
 
   // Rounds of the phase under way. In round k: send message() to send_to(k), give what comes from
   // receive_from(k) to receive(). One round after the other.
-  int rounds() const { return explaining_ && tells_rows() && size_ > kMaxRows ? 0 : rounds_; }
+  int rounds() const { return explaining_ && tells_rows() && !rows_fit() ? 0 : rounds_; }
   int send_to(int round) const { return (rank_ + (1 << round)) % size_; }
   int receive_from(int round) const { return ((rank_ - (1 << round)) % size_ + size_) % size_; }
   // Writes what this rank says in the round under way; returns its length. `out` has room for
@@ -153,9 +158,14 @@ class HeaderCheck {
   bool receive_explanation(std::span<const std::byte> message);
 
   // Signatures agree and the sizes do not.
-  bool tells_rows() const { return knowledge_.other < 0; }
-  // Numbers of a row: whether it is known, the slices' elements, the sizes of both sides.
-  size_t row_numbers() const { return 3 + 2 * static_cast<size_t>(size_); }
+  bool tells_rows() const { return sizes_ != nullptr && knowledge_.other < 0; }
+  // Numbers of a row, where there is one: whether it is known, the slices' elements, the sizes of
+  // both sides.
+  size_t row_numbers() const { return 3 + 2 * sizes_->sent.size(); }
+  bool rows_fit() const {
+    constexpr size_t kMaxNumbers = kMaxRows * (3 + 2 * kMaxRows);
+    return static_cast<size_t>(size_) * row_numbers() <= kMaxNumbers;
+  }
   uint64_t own_sum() const;
   uint64_t sum_of_all() const;
   Failure failure_of_sizes(std::string_view group_name) const;
