@@ -6,8 +6,8 @@
 //   manager.world()->allreduce(tensors)->wait();
 //
 // One binary runs under every launcher. initialize() takes the first of these that the environment
-// shows: the meshrun daemon (MESHRUN_AGENT), ENV (torchrun's variables), SLURM, OPENMPI. If it
-// shows none, the process is rank 0 of 1; groups and meshes work there too.
+// shows: the meshrun daemon (MESHRUN_AGENT), ENV (torchrun's variables), SLURM, OPENMPI, MPICH (and
+// Intel MPI). If it shows none, the process is rank 0 of 1; groups and meshes work there too.
 // MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD,
 // forces one (parallel/manager/environment.h has the contract). MESHRUN_TIMEOUT_SECONDS sets the
 // timeout of rendezvous and collectives. With MODEL_PARALLEL_SIZE=n initialize() also makes the
@@ -58,7 +58,7 @@ struct InitializeOptions {
   // "ucx", "gloo", "nccl", or one for each device: "cpu:gloo,cuda:nccl". Absent: MESHRUN_BACKEND,
   // else "nccl" where this process has a GPU and NCCL linked in, else "ucx".
   std::optional<std::string> backend;
-  // COORDINATOR, ENV, SLURM or OPENMPI; absent: as the variables above say, else the first that the
+  // COORDINATOR, ENV, SLURM, OPENMPI or MPICH; absent: as the variables above say, else the first that the
   // environment shows.
   std::optional<std::string> method;
   // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own
@@ -102,7 +102,7 @@ class DistributedManager {
   bool distributed() const;
   // As requested or chosen: "ucx", "nccl".
   const std::string& backend() const;
-  // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "SINGLE", or what setup() was given.
+  // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "MPICH", "SINGLE", or what setup() was given.
   const std::string& initialization_method() const;
   // Of collectives; absent: c10d's own.
   std::optional<std::chrono::milliseconds> timeout() const;

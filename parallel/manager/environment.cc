@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <system_error>
 #include <vector>
@@ -51,6 +52,14 @@ class Reader {
     return parsed;
   }
 
+  // The first of them that is set.
+  std::optional<int> first_integer(std::initializer_list<const char*> names, int minimum = 0) {
+    for (const char* name : names) {
+      if (lookup_(name)) return integer(name, minimum);
+    }
+    return std::nullopt;
+  }
+
   int required_integer(const std::string& name, int minimum = 0) {
     if (!lookup_(name)) missing(name);
     return integer(name, minimum).value_or(minimum);
@@ -69,7 +78,8 @@ class Reader {
 
   void missing(const std::string& name) {
     fail(fmt::format("{} is not set, though {} launch was found or asked for: {}", name,
-                     method_ == LaunchMethod::kEnv || method_ == LaunchMethod::kOpenMpi
+                     method_ == LaunchMethod::kEnv || method_ == LaunchMethod::kOpenMpi ||
+                             method_ == LaunchMethod::kMpich
                          ? fmt::format("an {}", to_string(method_))
                          : fmt::format("a {}", to_string(method_)),
                      advice_));
@@ -181,7 +191,7 @@ absl::StatusOr<LaunchEnvironment> read_slurm(const EnvironmentLookup& lookup,
                                              const std::string& process) {
   Reader reader(lookup, LaunchMethod::kSlurm,
                 "start the program with srun, or force another method with "
-                "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD (ENV, OPENMPI, SINGLE)");
+                "MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD (ENV, OPENMPI, MPICH, SINGLE)");
   LaunchEnvironment environment{.method = LaunchMethod::kSlurm};
   environment.rank = reader.required_integer("SLURM_PROCID");
   const bool has_tasks = !reader.text("SLURM_NPROCS") && reader.text("SLURM_NTASKS");
@@ -233,6 +243,42 @@ absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup,
   return finish(std::move(environment), reader, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
 }
 
+// Hydra (MPICH, Intel MPI) sets PMI_* and MPI_LOCAL*; Cray's PALS sets PALS_*, and PMI_* through its
+// PMI library or the launcher.
+absl::StatusOr<LaunchEnvironment> read_mpich(const EnvironmentLookup& lookup,
+                                             const std::string& process) {
+  Reader reader(lookup, LaunchMethod::kMpich,
+                "start the program with mpiexec, across hosts as "
+                "\"mpiexec -genv MASTER_ADDR <host of rank 0> ...\", or set RANK, WORLD_SIZE, "
+                "MASTER_ADDR and MASTER_PORT");
+  LaunchEnvironment environment{.method = LaunchMethod::kMpich};
+  const char* rank_name =
+      !reader.text("PMI_RANK") && reader.text("PALS_RANKID") ? "PALS_RANKID" : "PMI_RANK";
+  environment.rank = reader.required_integer(rank_name);
+  environment.world_size = reader.required_integer("PMI_SIZE", 1);
+  environment.local_rank =
+      reader.first_integer({"MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"});
+  environment.local_world_size =
+      reader.first_integer({"MPI_LOCALNRANKS", "PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"}, 1);
+  environment.node_rank = reader.integer("PALS_NODEID");
+
+  const std::optional<std::string> address = reader.text("MASTER_ADDR");
+  if (!address && environment.local_world_size.value_or(1) < environment.world_size) {
+    reader.missing("MASTER_ADDR");
+  }
+  environment.master_addr = address.value_or("localhost");
+
+  const std::optional<std::string> job = reader.text("PALS_APID");
+  environment.master_port = kDefaultPort;
+  if (job) {
+    environment.identity = fmt::format("PALS job {}", *job);
+    environment.master_port = port_for(environment.identity);
+  }
+  reader.port("MASTER_PORT", environment.master_port);
+  if (!job) environment.identity = unnumbered_identity(lookup, environment, process);
+  return finish(std::move(environment), reader, rank_name, "PMI_SIZE");
+}
+
 absl::StatusOr<LaunchEnvironment> read_coordinator(const EnvironmentLookup& lookup) {
   if (!lookup("MESHRUN_AGENT")) {
     return absl::InvalidArgumentError(
@@ -241,6 +287,15 @@ absl::StatusOr<LaunchEnvironment> read_coordinator(const EnvironmentLookup& look
         "meshrun submit");
   }
   return LaunchEnvironment{.method = LaunchMethod::kCoordinator};
+}
+
+// Whether these two variables number the ranks otherwise than Slurm does.
+bool contradicts_slurm(const EnvironmentLookup& lookup, const char* rank, const char* size) {
+  const std::optional<std::string> its_rank = lookup(rank), its_size = lookup(size);
+  if (!its_rank || !its_size) return false;
+  std::optional<std::string> tasks = lookup("SLURM_NPROCS");
+  if (!tasks) tasks = lookup("SLURM_NTASKS");
+  return its_rank != lookup("SLURM_PROCID") || (tasks && its_size != tasks);
 }
 
 absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
@@ -255,21 +310,32 @@ absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,
   if (name) {
     for (const LaunchMethod method :
          {LaunchMethod::kCoordinator, LaunchMethod::kEnv, LaunchMethod::kSlurm,
-          LaunchMethod::kOpenMpi, LaunchMethod::kSingle}) {
+          LaunchMethod::kOpenMpi, LaunchMethod::kMpich, LaunchMethod::kSingle}) {
       if (*name == to_string(method)) return method;
     }
-    return absl::InvalidArgumentError(fmt::format(
-        "{}=\"{}\" is not an initialization method: use COORDINATOR, ENV, SLURM, OPENMPI or SINGLE",
-        source, *name));
+    return absl::InvalidArgumentError(
+        fmt::format("{}=\"{}\" is not an initialization method: use COORDINATOR, ENV, SLURM, "
+                    "OPENMPI, MPICH or SINGLE",
+                    source, *name));
   }
   if (lookup("MESHRUN_AGENT")) return LaunchMethod::kCoordinator;
   if (lookup("RANK") || lookup("WORLD_SIZE")) return LaunchMethod::kEnv;
-  if (lookup("SLURM_PROCID")) return LaunchMethod::kSlurm;
+  if (lookup("SLURM_PROCID") &&
+      !contradicts_slurm(lookup, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") &&
+      !contradicts_slurm(lookup, "PMI_RANK", "PMI_SIZE")) {
+    return LaunchMethod::kSlurm;
+  }
   if (lookup("OMPI_COMM_WORLD_RANK") || lookup("OMPI_COMM_WORLD_SIZE")) {
     return LaunchMethod::kOpenMpi;
   }
+  if (lookup("PMI_RANK") || lookup("PMI_SIZE") || lookup("PALS_RANKID")) {
+    return LaunchMethod::kMpich;
+  }
   // Last: wrappers set LOCAL_RANK for programs that srun or mpirun started.
   if (lookup("LOCAL_RANK") || lookup("LOCAL_WORLD_SIZE")) return LaunchMethod::kEnv;
+  if (lookup("PMIX_RANK") || lookup("MPI_LOCALRANKID") || lookup("PALS_LOCAL_RANKID")) {
+    return LaunchMethod::kMpich;
+  }
   return LaunchMethod::kSingle;
 }
 
@@ -284,6 +350,8 @@ absl::StatusOr<LaunchEnvironment> read(const EnvironmentLookup& lookup, LaunchMe
       return read_slurm(lookup, process);
     case LaunchMethod::kOpenMpi:
       return read_openmpi(lookup, process);
+    case LaunchMethod::kMpich:
+      return read_mpich(lookup, process);
     case LaunchMethod::kSingle:
       break;
   }
@@ -321,6 +389,8 @@ const char* to_string(LaunchMethod method) {
       return "SLURM";
     case LaunchMethod::kOpenMpi:
       return "OPENMPI";
+    case LaunchMethod::kMpich:
+      return "MPICH";
     case LaunchMethod::kSingle:
       break;
   }

@@ -8,11 +8,18 @@
 //                reads SLURM_LOCALID, SLURM_NODEID, MASTER_ADDR, MASTER_PORT
 //   OPENMPI      needs OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE; MASTER_ADDR across hosts;
 //                reads OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE, MASTER_PORT
+//   MPICH        of MPICH, Intel MPI and Cray's PALS. Needs PMI_RANK or PALS_RANKID, and PMI_SIZE;
+//                MASTER_ADDR across hosts, or if the launcher does not say how many ranks are here;
+//                reads MPI_LOCALRANKID, PALS_LOCAL_RANKID or PMI_LOCAL_RANK, MPI_LOCALNRANKS,
+//                PALS_LOCAL_SIZE or PMI_LOCAL_SIZE, PALS_NODEID, PALS_APID, MASTER_PORT
 //   SINGLE       needs nothing
 //
 // The first method with its variable set is taken: MESHRUN_AGENT; RANK or WORLD_SIZE; SLURM_PROCID;
-// OMPI_COMM_WORLD_RANK. If none is set, the remains of a launch decide: OMPI_COMM_WORLD_SIZE;
-// LOCAL_RANK or LOCAL_WORLD_SIZE. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
+// OMPI_COMM_WORLD_RANK; PMI_RANK, PMI_SIZE or PALS_RANKID. If none is set, the remains of a launch
+// decide: OMPI_COMM_WORLD_SIZE; LOCAL_RANK or LOCAL_WORLD_SIZE; PMIX_RANK, MPI_LOCALRANKID or
+// PALS_LOCAL_RANKID. srun sets PMI_RANK and PMI_SIZE too (--mpi=pmi2), to its own numbers. If these
+// or Open MPI's contradict SLURM's, mpirun or mpiexec runs inside a Slurm step, whose numbers are
+// those of its helpers: then SLURM is not taken. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
 // PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces a method. SLURM's address is MASTER_ADDR,
 // else this host if the step has one node, else the first node of SLURM_STEP_NODELIST, else
 // SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).
@@ -20,11 +27,11 @@
 // MODEL_PARALLEL_SIZE, under every method: initialize() makes the group "model_parallel" of so many
 // consecutive ranks. It divides the world size and is the same on all ranks.
 //
-// If SLURM or OPENMPI gives no MASTER_PORT, it is derived from the job's id, so that two jobs on a
-// host do not meet.
+// If SLURM, OPENMPI or PALS gives no MASTER_PORT, it is derived from the job's id, so that two jobs
+// on a host do not meet. MPICH and Intel MPI number no jobs: there the port is 12355.
 //
 // Ranks meet only with ranks of the same identity: the launcher's number of the job (meshrun's,
-// torchrun's, Slurm's, Open MPI's) and the world size. If the launcher numbers nothing, the
+// torchrun's, Slurm's, Open MPI's, PALS's) and the world size. If the launcher numbers nothing, the
 // identity is the address, the port, the user, the program's path and the working directory. Two
 // jobs that are equal in all of these, or ranks of one job that differ in one, need a
 // MESHRUN_JOB_ID: any text, the same on all ranks of a job.
@@ -47,9 +54,9 @@ namespace meshrun {
 // The group that MODEL_PARALLEL_SIZE makes.
 inline constexpr char kModelParallel[] = "model_parallel";
 
-enum class LaunchMethod { kSingle, kCoordinator, kEnv, kSlurm, kOpenMpi };
+enum class LaunchMethod { kSingle, kCoordinator, kEnv, kSlurm, kOpenMpi, kMpich };
 
-// "SINGLE", "COORDINATOR", "ENV", "SLURM", "OPENMPI".
+// "SINGLE", "COORDINATOR", "ENV", "SLURM", "OPENMPI", "MPICH".
 const char* to_string(LaunchMethod method);
 
 struct LaunchEnvironment {

@@ -53,6 +53,13 @@ const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
 
+const Variables kMpich = {
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables kPals = {{"PALS_RANKID", "3"},     {"PALS_LOCAL_RANKID", "1"},
+                         {"PALS_LOCAL_SIZE", "2"}, {"PALS_NODEID", "1"},
+                         {"PALS_APID", "a-b-c"},   {"PMI_SIZE", "4"},
+                         {"MASTER_ADDR", "x1000"}};
+
 TEST(EnvironmentTest, NothingSetIsASingleProcess) {
   const auto found = detect({});
   ASSERT_TRUE(found.ok());
@@ -215,8 +222,73 @@ TEST(EnvironmentTest, OpenMpiAcrossHostsNeedsAnAddress) {
               HasSubstr("OMPI_COMM_WORLD_SIZE is not set"));
 }
 
+// Hydra's variables: MPICH and Intel MPI.
+TEST(EnvironmentTest, ReadsMpich) {
+  const auto found = detect(kMpich);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->method, LaunchMethod::kMpich);
+  EXPECT_STREQ(to_string(found->method), "MPICH");
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->world_size, 2);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 2);
+  EXPECT_EQ(found->master_addr, "localhost");
+  EXPECT_EQ(found->master_port, 12355);
+  const auto spread = detect(
+      with(with(with(kMpich, "MPI_LOCALNRANKS", "1"), "MASTER_ADDR", "a"), "MPI_LOCALRANKID", "0"));
+  ASSERT_TRUE(spread.ok()) << spread.status();
+  EXPECT_EQ(spread->master_addr, "a");
+  EXPECT_EQ(detect(with(kMpich, "MASTER_PORT", "4000"))->master_port, 4000);
+}
+
+TEST(EnvironmentTest, ReadsPals) {
+  const auto found = detect(kPals);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->method, LaunchMethod::kMpich);
+  EXPECT_EQ(found->rank, 3);
+  EXPECT_EQ(found->world_size, 4);
+  EXPECT_EQ(found->local_rank, 1);
+  EXPECT_EQ(found->local_world_size, 2);
+  EXPECT_EQ(found->node_rank, 1);
+  EXPECT_EQ(found->master_addr, "x1000");
+  EXPECT_NE(found->master_port, detect(with(kPals, "PALS_APID", "d"))->master_port);
+  EXPECT_EQ(found->identity, detect(with(kPals, "PALS_RANKID", "0"))->identity);
+}
+
+// Never silently a world of one.
+TEST(EnvironmentTest, EveryMissingVariableOfMpichIsNamed) {
+  EXPECT_THAT(
+      error(without(kMpich, "PMI_SIZE")),
+      AllOf(HasSubstr("PMI_SIZE is not set, though an MPICH launch"), HasSubstr("mpiexec")));
+  EXPECT_THAT(error(without(kMpich, "PMI_RANK")), HasSubstr("PMI_RANK is not set"));
+  EXPECT_THAT(error(without(kPals, "PMI_SIZE")), HasSubstr("PMI_SIZE is not set"));
+  EXPECT_THAT(error(without(kPals, "MASTER_ADDR")), HasSubstr("MASTER_ADDR is not set"));
+  // All ranks may be on this host, or not.
+  EXPECT_THAT(error(without(kMpich, "MPI_LOCALNRANKS")), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(error(with(kMpich, "PMI_RANK", "2")),
+              AllOf(HasSubstr("PMI_RANK=2"), HasSubstr("PMI_SIZE=2")));
+  for (const char* name : {"PMIX_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID"}) {
+    EXPECT_THAT(error({{name, "0"}}), HasSubstr("PMI_RANK is not set"));
+  }
+}
+
+// srun --mpi=pmi2 sets them as well; mpiexec and mpirun start their helpers with srun.
+TEST(EnvironmentTest, SlurmWinsUnlessAnotherLauncherNumbersTheRanksOtherwise) {
+  Variables both = kMpich;
+  both.insert(kSlurm.begin(), kSlurm.end());
+  EXPECT_EQ(detect(both)->method, LaunchMethod::kSlurm);
+  EXPECT_EQ(detect(with(both, "SLURM_NPROCS", "1"))->method, LaunchMethod::kMpich);
+  EXPECT_EQ(detect(with(both, "SLURM_PROCID", "0"))->method, LaunchMethod::kMpich);
+  Variables helpers = kOpenMpi;
+  helpers.insert(kSlurm.begin(), kSlurm.end());
+  EXPECT_EQ(detect(helpers)->method, LaunchMethod::kSlurm);
+  EXPECT_EQ(detect(with(helpers, "SLURM_PROCID", "0"))->method, LaunchMethod::kOpenMpi);
+}
+
 TEST(EnvironmentTest, TheFirstLauncherInTheOrderWins) {
-  Variables all = kOpenMpi;
+  Variables all = kMpich;
+  EXPECT_EQ(detect(all)->method, LaunchMethod::kMpich);
+  all.insert(kOpenMpi.begin(), kOpenMpi.end());
   EXPECT_EQ(detect(all)->method, LaunchMethod::kOpenMpi);
   all.insert(kSlurm.begin(), kSlurm.end());
   EXPECT_EQ(detect(all)->method, LaunchMethod::kSlurm);
@@ -251,7 +323,7 @@ TEST(EnvironmentTest, IdentitiesDifferByAddressAndWorld) {
 
 TEST(EnvironmentTest, JobsThatNobodyNumberedDifferByUserProgramAndDirectory) {
   const Variables slurm = without(kSlurm, "SLURM_JOB_ID");
-  for (const Variables& launch : {kEnv, slurm, kOpenMpi}) {
+  for (const Variables& launch : {kEnv, slurm, kOpenMpi, kMpich}) {
     const auto identity = [](const Variables& variables, const std::string& process) {
       return detect_environment(
                  [&](const std::string& name) -> std::optional<std::string> {

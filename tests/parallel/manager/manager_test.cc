@@ -183,6 +183,20 @@ TEST(ManagerTest, RanksMeetThroughOpenMpi) {
   expect_success(run_ranks("other_launcher", ranks));
 }
 
+TEST(ManagerTest, RanksMeetThroughMpich) {
+  const std::string port = std::to_string(free_port());
+  std::vector<Variables> ranks;
+  for (const char* rank : {"0", "1"}) {
+    ranks.push_back({{"PMI_RANK", rank},
+                     {"PMI_SIZE", "2"},
+                     {"MPI_LOCALRANKID", rank},
+                     {"MPI_LOCALNRANKS", "2"},
+                     {"MASTER_PORT", port},
+                     {"TEST_EXPECTED_METHOD", "MPICH"}});
+  }
+  expect_success(run_ranks("other_launcher", ranks));
+}
+
 TEST(ManagerTest, RankZeroIsAClientOfTorchrunsStore) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(free_port());

@@ -37,8 +37,8 @@ bool is_launcher_variable(std::string_view name) {
        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"}) {
     if (name == exact) return true;
   }
-  for (const char* prefix :
-       {"MASTER_", "MESHRUN_", "SLURM_", "OMPI_", "PMIX_", "TORCHELASTIC_", "PHYSICSNEMO_"}) {
+  for (const char* prefix : {"MASTER_", "MESHRUN_", "SLURM_", "OMPI_", "PMIX_", "PMI_", "PALS_",
+                             "MPI_LOCAL", "TORCHELASTIC_", "PHYSICSNEMO_"}) {
     if (name.rfind(prefix, 0) == 0) return true;
   }
   return false;
