@@ -16,6 +16,7 @@
 #include "client/cli/submission.h"
 #include "client/job_spec.h"
 #include "client/local_cluster.h"
+#include "client/run_directory.h"
 #include "core/env_entries.h"
 #include "core/exit_codes.h"
 #include "core/job_spec.h"
@@ -118,6 +119,14 @@ absl::Status CheckFilesHere(const v1::JobSpec& spec, const JobContext& context,
   return absl::OkStatus();
 }
 
+// What ranks write beside their logs goes with the run's own directory, and a line of the log that
+// names a flight record must stay true. `parent`: a directory on the hosts of the job.
+void KeepFlightRecords(const JobContext& context, const std::string& parent, v1::JobSpec* spec) {
+  constexpr char kVariable[] = "MESHRUN_FLIGHT_RECORD_DIR";
+  if (FindEnv(spec->env(), kVariable) != nullptr) return;
+  SetEnv(*spec->mutable_env(), kVariable, context.variable(kVariable).value_or(parent));
+}
+
 // A job of several hosts has one of these calls on each.
 bool IsAcrossHosts(const RunFlags& flags, const v1::JobSpec& spec) {
   const RendezvousFlags& f = flags.rendezvous;
@@ -214,6 +223,9 @@ int Run(const RunFlags& flags) {
   }
   if (const absl::Status status = (*cluster)->WaitForWorker(); !status.ok()) {
     return Fail(Annotate(status, "the local cluster did not start"));
+  }
+  if (output->log_dir.empty()) {
+    KeepFlightRecords(context, across_hosts ? "/tmp" : RunDirectory::DefaultParent(), &spec);
   }
   if (rendezvous == nullptr) {
     job = Submit(*client, spec, /*must_fit=*/true);

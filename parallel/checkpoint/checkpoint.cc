@@ -15,6 +15,7 @@
 #include "parallel/checkpoint/hand_on.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/optimizer_state.h"
 #include "parallel/nn/sharded_parameters.h"
@@ -113,6 +114,7 @@ bool CheckpointDirectory::holds_rank_0(const GroupArgument::Handle& shard_group,
 
 void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                                const TrainingProgress& progress) {
+  const CallScope scope("CheckpointDirectory::save");
   const GroupArgument::Handle group = options_.group.get();
   const bool writes = group->getRank() == 0;
   const Parts parts(module);
@@ -183,6 +185,7 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
 
 std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& module,
                                                           torch::optim::Optimizer& optimizer) {
+  const CallScope scope("CheckpointDirectory::load");
   const GroupArgument::Handle group = options_.group.get();
   const Parts parts(module);
   const c10::Device device = parts.device();

@@ -12,6 +12,7 @@
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
 #include "parallel/checkpoint/stored_tensor.h"
+#include "parallel/comm/interface/call_scope.h"
 
 namespace meshrun {
 namespace {
@@ -85,6 +86,7 @@ TrainingMemory remember(const torch::nn::Module& module, torch::optim::Optimizer
 int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root_rank,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const GroupArgument& group) {
+  const CallScope scope("spread_memory");
   const GroupArgument::Handle handle = group.get();
   const int root = root_rank.to_int();
   const detail::Parts parts(module);

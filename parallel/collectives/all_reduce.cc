@@ -45,7 +45,7 @@ c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
   c10d::Backend& backend = comparer.backend();
   if (call.agreed == 0) return backend.allreduce(tensors, options);
   backend.startCoalescing();
-  comparer->compare(call.details ? call.details() : "an all_reduce", call.agreed,
+  comparer->compare(call.details ? "an all_reduce" + call.details() : "an all_reduce", call.agreed,
                     VCall{.async = call.async});
   backend.allreduce(tensors, options);
   return backend.endCoalescing();

@@ -1,6 +1,7 @@
 #include "parallel/comm/process_group_factory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "parallel/base/spent_time.h"
 #include "parallel/comm/interface/reduction_order.h"
 #include "parallel/comm/ucx/backend.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
@@ -37,15 +39,15 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   gloo->devices.push_back(gloo_device(options.address));
   gloo->global_ranks_in_group.assign(options.world_ranks.begin(), options.world_ranks.end());
   c10::intrusive_ptr<c10d::ProcessGroupGloo> backend;
+  const auto began = std::chrono::steady_clock::now();
   try {
     backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size, std::move(gloo));
   } catch (const std::exception& error) {  // c10d's or Gloo's, by what failed first
-    throw RendezvousError(
-        fmt::format("rank {} of {} in the process group \"{}\" could not connect to its peers "
-                    "within {:g} s: {}",
-                    rank, size, options.name,
-                    static_cast<double>(options.connect_timeout.count()) / 1000, error.what()));
+    throw RendezvousError(fmt::format(
+        "rank {} of {} in the process group \"{}\" could not connect to its peers "
+        "in {}: {}",
+        rank, size, options.name, spent_of(began, options.connect_timeout), error.what()));
   }
   backend->setTimeout(options.timeout.value_or(kBackendDefaultTimeout));
   return backend;

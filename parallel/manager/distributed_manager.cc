@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -15,8 +16,10 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/base/process.h"
+#include "parallel/base/spent_time.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx_engine.h"
 #include "parallel/manager/device_choice.h"
@@ -37,6 +40,15 @@ constexpr milliseconds kReleaseGrace(5000);
 // How long rank 0 stays for ranks that are behind, and the key by which they count themselves out.
 constexpr milliseconds kLeaveTogether(3000);
 constexpr const char* kLeft = "left";
+
+// Only some errors mean that a peer is gone: ranks may also have called something else than cleanup.
+void warn_of_barrier(const std::exception& error) {
+  const auto* const ours = dynamic_cast<const c10::Error*>(&error);
+  const bool is_gone = dynamic_cast<const PeerLeftError*>(&error) != nullptr ||
+                       dynamic_cast<const PeerLostError*>(&error) != nullptr;
+  TORCH_WARN("cleanup(): the barrier failed", is_gone ? ", because a peer is gone: " : ": ",
+             ours == nullptr ? error.what() : ours->what_without_backtrace());
+}
 
 // The one instance. Never destroyed by the runtime: cleanup() at exit takes it out while LibTorch
 // is still whole.
@@ -196,13 +208,14 @@ struct DistributedManager::State {
     c10d::BarrierOptions options;
     options.timeout = world.rendezvous_timeout;
     options.device = c10::Device(c10::DeviceType::CPU);
+    const auto began = std::chrono::steady_clock::now();
     try {
       group.barrier(options)->wait();
     } catch (const c10::Error& error) {
-      throw RendezvousError(fmt::format(
-          "rank {} of {} did not meet the other ranks of the world within {:g} s: {}", world.rank,
-          world.world_size, static_cast<double>(world.rendezvous_timeout.count()) / 1000,
-          error.what_without_backtrace()));
+      throw RendezvousError(
+          fmt::format("rank {} of {} did not meet the other ranks of the world in {}: {}",
+                      world.rank, world.world_size, spent_of(began, world.rendezvous_timeout),
+                      error.what_without_backtrace()));
     }
   }
 
@@ -395,7 +408,7 @@ void DistributedManager::cleanup(BoolArgument barrier) {
     try {
       instance()->world()->barrier()->wait();
     } catch (const std::exception& error) {  // Gloo has exceptions of its own
-      TORCH_WARN("cleanup(): the barrier failed, so a peer is gone: ", error.what());
+      warn_of_barrier(error);
     }
   }
   instance().reset();

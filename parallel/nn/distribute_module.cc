@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/nn/module_agreement.h"
 #include "parallel/nn/shared_gradients.h"
@@ -121,6 +122,7 @@ std::string describe(const DistributeModuleOptions& options) {
 
 void distribute_module(torch::nn::Module& module, const std::optional<DeviceMesh>& on,
                        const DistributeModuleOptions& options) {
+  const CallScope scope("distribute_module");
   const ShardMesh::Ptr mesh = on ? ShardMesh::of(*on) : ShardMesh::global();
   NamedTensors parameters("parameter");
   std::vector<Tensor> plain;  // parameters and buffers

@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/bfloat16_gradients.h"
@@ -211,6 +212,7 @@ void let_backend_give_buckets(const c10d::ProcessGroup& group) {
 GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
                                            const DistributedDataParallelOptions& options)
     : options_(options) {
+  const CallScope scope("DistributedDataParallel()");
   if (!options_.process_group) options_.process_group = DistributedManager::get().group();
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();

@@ -259,6 +259,27 @@ TEST_F(CommandTest, FilesOfEachRankLieAsTorchrunsDo) {
   EXPECT_EQ(read("attempt_1/0/stderr.log"), "");
 }
 
+// The log of a rank names the file.
+TEST_F(CommandTest, FlightRecordsOutliveTheRunThatWroteThem) {
+  const std::string script =
+      "file=\"$(mktemp \"${MESHRUN_FLIGHT_RECORD_DIR-$(dirname \"$TORCHELASTIC_ERROR_FILE\")}\"/"
+      "meshrun-flight-record-test.XXXXXX)\"; echo kept > \"$file\"; printf \"$file\"";
+  Result result = Run({"run", "--", "sh", "-c", script});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(os::ReadFile(result.out).value_or("absent"), "kept\n") << result.out;
+  std::filesystem::remove(result.out);
+  // With logs that are kept it is beside them.
+  const std::string logs = directory_ + "/logs";
+  result = Run({"run", "--log-dir", logs, "--", "sh", "-c", script});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, ::testing::StartsWith(logs));
+  EXPECT_EQ(os::ReadFile(result.out).value_or("absent"), "kept\n") << result.out;
+  // Where the user says.
+  result =
+      Run({"run", "--env", "MESHRUN_FLIGHT_RECORD_DIR=" + directory_, "--", "sh", "-c", script});
+  EXPECT_THAT(result.out, ::testing::StartsWith(directory_ + "/meshrun-flight-record-test."));
+}
+
 TEST_F(CommandTest, OnlyChosenRanksAreShown) {
   const Result one =
       Run({"run", "--nproc", "3", "--local-ranks-filter", "1", "--", "sh", "-c", "echo $RANK"});

@@ -93,7 +93,7 @@ std::vector<uint8_t> AgentStore::get(const std::string& key) {
   const milliseconds timeout = deadline_for(timeout_);
   return to_bytes(value_of(
       is_unique_id_key(key) ? agent_->AwaitUniqueId(key, timeout) : agent_->Get(key, timeout),
-      fmt::format("get(\"{}\") within {} ms", key, timeout.count())));
+      fmt::format("get(\"{}\") (at most {} ms)", key, timeout.count())));
 }
 
 int64_t AgentStore::add(const std::string& key, int64_t value) {
@@ -118,7 +118,7 @@ void AgentStore::wait(const std::vector<std::string>& keys) { wait(keys, timeout
 void AgentStore::wait(const std::vector<std::string>& keys, const milliseconds& timeout) {
   const milliseconds bounded = deadline_for(timeout);
   check_status(agent_->Wait(keys, bounded),
-               fmt::format("wait for {} keys within {} ms", keys.size(), bounded.count()));
+               fmt::format("wait for {} keys (at most {} ms)", keys.size(), bounded.count()));
 }
 
 void AgentStore::append(const std::string& key, const std::vector<uint8_t>& value) {

@@ -15,6 +15,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/network.h"
 #include "parallel/base/process.h"
+#include "parallel/base/spent_time.h"
 #include "parallel/comm/store/connect_tcp_store.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
@@ -338,9 +339,10 @@ c10::intrusive_ptr<c10d::Store> join_tcp_store(const TcpStoreOptions& options,
             options.port, options.identity, error.what_without_backtrace()));
       }
     } catch (const c10::Error& error) {
-      throw RendezvousError(fmt::format("rank {} could not join \"{}\" at {}:{} within {}: {}",
-                                        options.rank, options.identity, options.host, options.port,
-                                        seconds(options.timeout), error.what_without_backtrace()));
+      throw RendezvousError(fmt::format(
+          "rank {} could not join \"{}\" at {}:{} in {}: {}", options.rank, options.identity,
+          options.host, options.port, spent_of(options.timeout - deadline.left(), options.timeout),
+          error.what_without_backtrace()));
     }
   }
 }

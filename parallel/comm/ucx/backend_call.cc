@@ -8,6 +8,7 @@
 #include "c10/core/GradMode.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "parallel/base/digest.h"
 #include "parallel/base/tensor_layout.h"
 
 namespace meshrun {
@@ -213,6 +214,7 @@ void UcxBackend::Call::append_agreed(Digest& digest) const {
       .add(dim)
       .add(output_dim)
       .add(static_cast<int64_t>(agreed));
+  if (scope != nullptr) digest.add(static_cast<int64_t>(digest_of(scope)));
   if (shape_agrees) digest.add(std::span<const int64_t>(shape.data(), shape.size()));
   if (sizes_agree) digest.add(std::span<const int64_t>(sizes.data(), sizes.size()));
 }
@@ -282,7 +284,7 @@ std::string UcxBackend::Call::words() const {
   if (root >= 0) text += fmt::format(", root {}", root);
   if (requires_grad) text += ", with gradient";
   if (details) text += details();
-  return text;
+  return scope == nullptr ? text : fmt::format("{} ({})", scope, text);
 }
 
 }  // namespace meshrun

@@ -16,6 +16,7 @@
 #include "ATen/core/DimVector.h"
 #include "absl/container/inlined_vector.h"
 #include "parallel/base/strided_span.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
 #include "parallel/comm/ucx/engine/protocol/header_check.h"
@@ -26,12 +27,17 @@ namespace meshrun {
 struct UcxBackend::Call {
   Call(c10d::OpType op_type, ucx::OperationKind operation, std::chrono::milliseconds call_timeout,
        bool is_async)
-      : type(op_type), kind(operation), timeout(call_timeout), async(is_async) {}
+      : type(op_type),
+        kind(operation),
+        timeout(call_timeout),
+        async(is_async),
+        scope(CallScope::current()) {}
 
   c10d::OpType type;
   ucx::OperationKind kind;
   std::chrono::milliseconds timeout;  // c10d's: 0 and less is the group's
   bool async;
+  const char* scope;  // the function that the program has called (call_scope.h); null: this call
 
   // The first one; empty: none.
   std::string problem;

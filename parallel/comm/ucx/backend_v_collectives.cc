@@ -248,7 +248,9 @@ UcxBackend::WorkPtr UcxBackend::compare(std::string what, uint64_t digest, VCall
     call.own_sizes.sent_slice = call.own_sizes.expected_slice = 1;
     call.own_sizes.call = row.call;
   }
-  call.details = [what = std::move(what)] { return " before " + what; };
+  if (!what.empty()) {
+    call.details = [what = std::move(what)] { return " before " + what; };
+  }
   return submit(std::move(call));
 }
 

@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "parallel/base/collective_errors.h"
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/checkpoint/training_memory.h"
@@ -288,6 +289,14 @@ const bool kFails = register_rank_function("fails", [] {
     checkpoints.save(*network, other, {4, {}});
   });
   EXPECT_THROW(CheckpointDirectory(path, {.keep = 0}), c10::ValueError);
+  // One rank alone saves: the error names what the program has called.
+  expect_error<CollectiveMismatchError>(world, "rank 2 called CheckpointDirectory::save (", [&] {
+    if (world.rank() == 2) {
+      checkpoints.save(*network, *optimizer, {4, {}});
+    } else {
+      world.group()->barrier()->wait();
+    }
+  });
 });
 
 const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {

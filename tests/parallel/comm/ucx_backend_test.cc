@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/shared_heap.h"
 #include "parallel/collectives/output_memory.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "tests/parallel/comm/ucx_world.h"
@@ -200,6 +202,31 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
         world.group->alltoall_base(output, input, even, is_odd ? wrong : even)->wait();
       },
       "input_split_sizes is [2, 3], 5 together; the tensor has 4 along that dimension");
+
+  // What a function calls on behalf of the program is told, and compared, under its name.
+  all_raise(
+      [&] {
+        const CallScope save(is_odd ? "CheckpointDirectory::save" : "CheckpointDirectory::load");
+        const CallScope within("something else");
+        world.group->broadcast(fine)->wait();
+      },
+      "rank 1 called CheckpointDirectory::save (broadcast of float32 [4], root 0)");
+  all_raise(
+      [&] {
+        std::optional<CallScope> save;
+        if (is_odd) save.emplace("CheckpointDirectory::save");
+        world.group->broadcast(fine)->wait();
+      },
+      "rank 0 called broadcast of float32 [4], root 0; rank 1 called CheckpointDirectory::save");
+  all_raise(
+      [&] {
+        if (is_odd) {
+          world.group->barrier()->wait();
+        } else {
+          world.backend().compare("", 0, {})->wait();
+        }
+      },
+      "rank 0 called comparison; rank 1 called barrier");
 
   EXPECT_THROW(world.group->send(fine, 9, 0)->wait(), CollectiveArgumentError);
   EXPECT_THROW(world.group->send(fine, 0, -1)->wait(), CollectiveArgumentError);

@@ -13,6 +13,7 @@
 #include "ATen/ops/full.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/manager/distributed_manager.h"
 #include "tests/parallel/support/fake_agent.h"
@@ -405,6 +406,21 @@ TEST(ManagerTest, CleanupReturnsWhenAPeerIsGone) {
   const std::vector<RankResult> results = run_ranks("peer_gone", env_ranks(3));
   expect_success(results);
   EXPECT_THAT(results[0].output, HasSubstr("a peer is gone"));
+}
+
+const bool kOtherCall = register_rank_function("other_call", [] {
+  DistributedManager::initialize();
+  if (manager().rank() == 1) {
+    EXPECT_THROW(sum(manager().world(), 1), CollectiveMismatchError);
+  }
+  DistributedManager::cleanup(manager().rank() != 1);
+});
+
+TEST(ManagerTest, CleanupSaysThatRanksCalledDifferentThings) {
+  const std::vector<RankResult> results = run_ranks("other_call", env_ranks(2));
+  expect_success(results);
+  EXPECT_THAT(results[0].output, HasSubstr("cleanup(): the barrier failed: Ranks disagree"));
+  EXPECT_THAT(results[0].output, Not(HasSubstr("a peer is gone")));
 }
 
 // For tests/acceptance, which starts it on two hosts.

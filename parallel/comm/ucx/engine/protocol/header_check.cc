@@ -276,7 +276,9 @@ Failure HeaderCheck::failure(std::string_view group_name) const {
     failure.ranks = {knowledge_.other};
     failure.message =
         fmt::format("{} number {} of group \"{}\" has wrong arguments on rank {}: {}",
-                    name_of(other_.kind), sequence, group_name, knowledge_.other, other_.text);
+                    // It tells of a problem, and of nothing that anybody has called.
+                    other_.kind == OperationKind::kCompare ? "operation" : name_of(other_.kind),
+                    sequence, group_name, knowledge_.other, other_.text);
   } else {
     failure.kind = FailureKind::kMismatch;
     failure.ranks = {knowledge_.reference, knowledge_.other};
