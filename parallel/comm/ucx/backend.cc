@@ -231,6 +231,8 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
 
 std::shared_ptr<ucx::Operation> UcxBackend::start_collective(const std::shared_ptr<Calls>& calls) {
   ucx::OperationSpec spec;
+  // In a child of fork() a lock of the cache may be held for ever: nothing is planned.
+  if (group_->is_forked()) return group_->submit(std::move(spec));
   fill_in(spec, *calls);
   spec.record.bytes = spec.signature.bytes;
   spec.sizes = sizes_of(*calls);

@@ -72,6 +72,16 @@ struct UcxWork::State {
 
 namespace {
 
+// Why one of the operations will never be done; absent: all will.
+std::optional<ucx::Failure> lost_one(const ucx::Group& group,
+                                     const UcxWork::Operations& operations) {
+  for (const OperationPtr& operation : operations) {
+    if (operation->is_done()) continue;
+    if (std::optional<ucx::Failure> failure = group.cannot_end(*operation)) return failure;
+  }
+  return std::nullopt;
+}
+
 // Calls `last` when all are done, perhaps now. From now on the progress thread drives them.
 void when_done(ucx::Group& group, const UcxWork::Operations& operations,
                std::function<void()> last) {
@@ -122,7 +132,8 @@ void UcxWork::start(Operations operations, Results results, std::function<void()
 bool UcxWork::isCompleted() {
   if (!state_->started()) return false;
   if (!state_->is_done()) group_->poll();
-  if (!state_->is_done()) return false;
+  // What never ends is over: wait() says why.
+  if (!state_->is_done()) return lost_one(*group_, state_->operations).has_value();
   state_->settle();
   return true;
 }
@@ -132,7 +143,10 @@ bool UcxWork::isSuccess() const {
 }
 
 std::exception_ptr UcxWork::exception() const {
-  return state_->started() && state_->is_done() ? state_->settle() : nullptr;
+  if (!state_->started()) return nullptr;
+  if (state_->is_done()) return state_->settle();
+  const std::optional<ucx::Failure> lost = lost_one(*group_, state_->operations);
+  return lost ? to_exception(*lost) : nullptr;
 }
 
 int UcxWork::sourceRank() const {
@@ -153,11 +167,17 @@ bool UcxWork::wait(std::chrono::milliseconds timeout) {
     wait_for(timeout);
   } else {
     for (const OperationPtr& operation : state_->operations) {
-      if (!operation->is_done()) group_->wait(*operation);
+      if (!operation->is_done() && !group_->wait(*operation)) throw_lost();
     }
   }
   if (const std::exception_ptr error = state_->settle()) std::rethrow_exception(error);
   return true;
+}
+
+void UcxWork::throw_lost() const {
+  if (const std::optional<ucx::Failure> lost = lost_one(*group_, state_->operations)) {
+    std::rethrow_exception(to_exception(*lost));
+  }
 }
 
 void UcxWork::wait_for(std::chrono::milliseconds timeout) {
@@ -166,6 +186,7 @@ void UcxWork::wait_for(std::chrono::milliseconds timeout) {
     const auto left = std::max<std::chrono::nanoseconds>(
         deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
     if (operation->is_done() || group_->wait(*operation, left)) continue;
+    throw_lost();
     throw CollectiveTimeoutError(fmt::format(
         "{} was not done within the {:g} s that wait() was given on rank {}; it goes on",
         operation->name(), static_cast<double>(timeout.count()) / 1000, group_->config().rank));
@@ -189,6 +210,10 @@ c10::intrusive_ptr<c10::ivalue::Future> UcxWork::getFuture() {
     future =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     state_->future = future;
+  }
+  if (const std::optional<ucx::Failure> lost = lost_one(*group_, state_->operations)) {
+    future->setError(to_exception(*lost));
+    return future;
   }
   // The State is kept by the callback, the future by both: it is gone when the callback has run.
   when_done(*group_, state_->operations,

@@ -7,6 +7,7 @@
 //
 // Threads: any. Errors: wait() and the future throw those of collective_errors.h; a wait with a
 // timeout of its own that passes throws CollectiveTimeoutError and leaves the operations under way.
+// In a child of fork() its parent's unfinished Work is complete, and wait() raises GroupAbortedError.
 #pragma once
 
 #include <exception>
@@ -53,6 +54,8 @@ class UcxWork : public c10d::Work {
  private:
   struct State;
   void wait_for(std::chrono::milliseconds timeout);
+  // Raises why one of the operations will never be done, if one will not.
+  void throw_lost() const;
 
   const std::shared_ptr<ucx::Group> group_;
   const std::shared_ptr<State> state_;  // outlives the Work where a callback is due

@@ -1,6 +1,8 @@
 // The ucx backend as c10d's: views, groups, wrong calls, waiting, memory. Real rank processes.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -358,6 +360,48 @@ MESHRUN_RANK_FUNCTION(ucx_gives_futures) {
 
 TEST(UcxBackendTest, FuturesEndThoughNobodyWaitsForTheWork) {
   expect_success(run_ranks("ucx_gives_futures", env_ranks(2)));
+}
+
+MESHRUN_RANK_FUNCTION(ucx_forks) {
+  const World world;
+  Tensors tensors = {at::full({1000}, world.rank + 1.0, at::kFloat)};
+  if (world.rank == 1) world.store->wait({"forked"});
+  const auto work = world.group->allreduce(tensors);
+  if (world.rank == 0) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      int status = 0;
+      const auto raises = [&](const std::function<void()>& call) {
+        try {
+          call();
+          status = 1;
+        } catch (const GroupAbortedError& error) {
+          if (std::string(error.what()).find("was forked from that of rank 0") ==
+              std::string::npos) {
+            status = 2;
+          }
+        }
+      };
+      raises([&] { work->wait(); });
+      raises([&] { work->wait(milliseconds(60000)); });
+      raises([&] { world.group->allreduce(tensors)->wait(); });
+      raises([&] { std::rethrow_exception(work->exception()); });
+      if (!work->isCompleted() || work->isSuccess() || !work->getFuture()->hasError()) status = 3;
+      if (world.backend().getError() == c10d::ErrorType::SUCCESS) status = 4;
+      _exit(status);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+    world.store->set("forked", "");
+  }
+  work->wait();
+  EXPECT_TRUE(at::equal(tensors[0], at::full({1000}, 3.0f)));
+}
+
+TEST(UcxBackendTest, AForkedChildHasNoResultsAndItsParentGoesOn) {
+  expect_success(run_ranks("ucx_forks", env_ranks(2), RankStart::kExec));
 }
 
 MESHRUN_RANK_FUNCTION(ucx_coalesces) {

@@ -792,6 +792,60 @@ TEST_F(EngineTest, AForkedChildGetsAnErrorAndTouchesNothing) {
   EXPECT_TRUE(group(0)->wait(*group(0)->submit(barrier(Drive::kCaller))));
 }
 
+// A fork during a call: the child's copy of the engine's lock is held for ever, so whatever touches
+// it hangs.
+TEST_F(EngineTest, AChildThatIsForkedDuringACallGetsErrorsAtOnceAndTheCallGoesOn) {
+  start(2);
+  std::atomic<bool> is_waiting{false};
+  std::atomic<pid_t> child{-1};
+  std::shared_ptr<Operation> operation;
+  const auto problem_in_child = [&]() -> int {
+    Group& rank_0 = *group(0);
+    if (operation->is_done()) return 1;
+    if (rank_0.wait(*operation) || rank_0.wait(*operation, kDeadline)) return 2;
+    const std::optional<Failure> why = rank_0.cannot_end(*operation);
+    if (!why || why->message.find("was forked from that of rank 0") == why->message.npos) return 3;
+    const auto later = rank_0.submit(barrier(Drive::kThread));
+    if (!later->is_done() || !later->failure() || !rank_0.wait(*later)) return 4;
+    rank_0.poll();
+    rank_0.hand_over(*operation);
+    rank_0.on_done(operation, [] { _exit(5); });
+    rank_0.abort("the child says so");
+    rank_0.leave("the child says so");
+    if (!rank_0.failure() || !rank_0.unfinished().empty() || !rank_0.is_forked()) return 6;
+    if (rank_0.sequence() != 0 || rank_0.flight_record() != "{}") return 7;
+    std::shared_ptr<Group> other;
+    if (!ranks_[0].engine->join(config_of("other", 0, 2), nullptr, &other)) return 8;
+    if (ranks_[0].engine->counters().operations != 0) return 9;
+    if (ranks_[0].engine->flight_records().empty()) return 10;
+    group(0) = nullptr;
+    ranks_[0].engine = nullptr;
+    return 0;
+  };
+  ranks_[0].counts.on_poll = [&] {
+    if (!is_waiting || child != -1) return;
+    const pid_t forked = fork();
+    if (forked != 0) {
+      child = forked;
+      return;
+    }
+    alarm(static_cast<unsigned>(kDeadline.count()));
+    _exit(problem_in_child());
+  };
+  operation = group(0)->submit(barrier(Drive::kCaller));
+  is_waiting = true;
+  std::thread waits([&] { EXPECT_TRUE(group(0)->wait(*operation)); });
+  while (child == -1) sched_yield();
+  EXPECT_TRUE(group(1)->wait(*group(1)->submit(barrier(Drive::kCaller))));
+  waits.join();
+  EXPECT_FALSE(operation->failure());
+  EXPECT_FALSE(group(0)->cannot_end(*operation));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+  EXPECT_FALSE(group(0)->failure().has_value());
+}
+
 // How many polls a wait takes at most between two events, where ranks share cores: 50 between each
 // of 10 yields. After a sleep it takes one more.
 constexpr int64_t kPollsPerEvent = 600;

@@ -147,6 +147,7 @@ void Engine::Impl::hand_over(Operation& operation) {
 
 void Engine::Impl::on_done(const std::shared_ptr<Operation>& operation, Callback callback) {
   if (!operation->is_done()) {
+    if (is_forked()) return;
     lock_beside();
     if (!operation->is_done()) {
       callbacks_[operation.get()].push_back(std::move(callback));
@@ -303,6 +304,12 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
     return fmt::format("group \"{}\" has {} ranks, and messages can name {}", config.name,
                        config.size, kMaxRanks);
   }
+  if (impl_->is_forked()) {
+    return fmt::format(
+        "process {} was forked from the rank's, and UCX does not survive that. Fork before the "
+        "first process group is made, or start a program in the child (exec)",
+        getpid());
+  }
   AddressRecord record;
   const uint32_t id = impl_->add_group(config, book.get(), &record);
   if (id == 0) {
@@ -318,9 +325,11 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
   return std::nullopt;
 }
 
-Counters Engine::counters() const { return impl_->counters(); }
+Counters Engine::counters() const { return impl_->is_forked() ? Counters() : impl_->counters(); }
 
-std::string Engine::flight_records() const { return impl_->flight_records(); }
+std::string Engine::flight_records() const {
+  return impl_->is_forked() ? R"({"now_ms":0,"groups":[]})" : impl_->flight_records();
+}
 
 // ---- Group
 
@@ -343,12 +352,24 @@ std::shared_ptr<Operation> Group::submit_any(Spec&& spec) {
   Engine::Impl& impl = *engine_->impl_;
   if (!impl.is_forked()) return impl.submit(id_, std::move(spec));
   std::string name = fmt::format("an operation of group \"{}\"", config_.name);
-  std::string message = fmt::format(
-      "{} was not started: process {} was forked from the rank's, and UCX does not survive that. "
-      "Fork before the first process group is made.",
-      name, getpid());
-  return std::make_shared<FailedOperation>(
-      std::move(name), Failure{FailureKind::kAborted, std::move(message), {config_.rank}});
+  Failure failure = forked(name + " was not started");
+  return std::make_shared<FailedOperation>(std::move(name), std::move(failure));
+}
+
+Failure Group::forked(const std::string& what) const {
+  return {FailureKind::kAborted,
+          fmt::format("{}: process {} was forked from that of rank {}, and UCX does not survive "
+                      "that. Fork before the first process group is made, or start a program in "
+                      "the child (exec).",
+                      what, getpid(), config_.rank),
+          {config_.rank}};
+}
+
+bool Group::is_forked() const { return engine_->impl_->is_forked(); }
+
+std::optional<Failure> Group::cannot_end(const Operation& operation) const {
+  if (!engine_->impl_->is_forked()) return std::nullopt;
+  return forked(operation.name() + " never ends here");
 }
 
 std::shared_ptr<Operation> Group::submit(OperationSpec&& spec) {
@@ -382,12 +403,15 @@ std::vector<std::shared_ptr<Operation>> Group::unfinished() const {
   return engine_->impl_->locked([&](const Executor& e) { return e.unfinished(id_); });
 }
 std::optional<Failure> Group::failure() const {
+  if (engine_->impl_->is_forked()) return forked("the group cannot be used");
   return engine_->impl_->locked([&](const Executor& e) { return e.group_failure(id_); });
 }
 uint64_t Group::sequence() const {
+  if (engine_->impl_->is_forked()) return 0;
   return engine_->impl_->locked([&](const Executor& e) { return e.sequence(id_); });
 }
 std::string Group::flight_record() const {
+  if (engine_->impl_->is_forked()) return "{}";
   return engine_->impl_->locked(
       [&](const Executor& e) { return e.flight_recorder(id_).to_json(); });
 }

@@ -31,8 +31,12 @@
 // to exist. A caller that waits for room moves operations forward, as in wait(). Where there is no
 // room before the operation's timeout is up, the operation fails. A callback, or a destructor of
 // the caller's memory, that submits does not wait: a full group takes the operation all the same.
-// wait() has the operation's deadline. After fork() a child gets failed operations; nothing of its
-// parent's engine is touched.
+// wait() has the operation's deadline.
+//
+// After fork() nothing of its parent's engine is touched in a child, not even its mutex, which
+// another thread of the parent may have held: operations that the child submits have failed, those
+// that its parent had under way never end there (cannot_end()), callbacks are not called, a group
+// cannot be joined.
 #pragma once
 
 #include <chrono>
@@ -77,14 +81,18 @@ class Group {
   std::shared_ptr<Operation> submit(PointToPointSpec&& spec);
 
   // Until it is done. The calling thread may move any operation forward meanwhile. With a timeout:
-  // false when that passes first; the operation goes on, driven by the progress thread.
+  // false when that passes first; the operation goes on, driven by the progress thread. False, too,
+  // where it cannot end.
   bool wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  // Why the operation, which is not done, will never be; absent: it will.
+  std::optional<Failure> cannot_end(const Operation& operation) const;
   // One round without sleeping, for callers that poll is_done().
   void poll();
   // From now on the progress thread drives the operation: for a caller that does not wait for it
   // after all.
   void hand_over(Operation& operation);
-  // Runs `callback` once when it is done, perhaps now. It must not throw. Hands over, too.
+  // Runs `callback` once when it is done, perhaps now; never where it cannot end. It must not throw.
+  // Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
@@ -99,6 +107,9 @@ class Group {
   uint64_t sequence() const;
   std::string flight_record() const;
 
+  // Whether this process is a child of the one that joined.
+  bool is_forked() const;
+
   const std::shared_ptr<Engine>& engine() const { return engine_; }
 
  private:
@@ -107,6 +118,8 @@ class Group {
         std::unique_ptr<AddressBook> book);
   template <typename Spec>
   std::shared_ptr<Operation> submit_any(Spec&& spec);
+  // In a child of the rank's process.
+  Failure forked(const std::string& what) const;
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t id_;
