@@ -42,7 +42,13 @@ struct UcxWork::State {
     MutexLock lock(mu);
     if (std::exchange(is_settled, true)) return error;
     for (const OperationPtr& operation : operations) {
-      if (error == nullptr && operation->failure()) error = to_exception(*operation->failure());
+      if (error != nullptr) break;
+      if (!operation->is_done()) {
+        // Callbacks run without an end only where the engine has broken down.
+        error = std::make_exception_ptr(TransportError(operation->name() + " never ends"));
+      } else if (operation->failure()) {
+        error = to_exception(*operation->failure());
+      }
     }
     const std::function<void()> copy_results = std::exchange(finish, nullptr);
     if (error != nullptr || !copy_results) return error;
@@ -66,6 +72,7 @@ struct UcxWork::State {
       }
     } catch (const std::exception& thrown) {
       log::Error("a callback of a collective's future has thrown", {{"error", thrown.what()}});
+      if (!to.completed()) to.setErrorIfNeeded(std::current_exception());
     }
   }
 };
@@ -113,7 +120,12 @@ UcxWork::~UcxWork() {
   }
   // Nobody waits for them any more.
   if (has_copies) {
-    when_done(*group_, state_->operations, [state = state_] { state->settle(); });
+    try {
+      when_done(*group_, state_->operations, [state = state_] { state->settle(); });
+    } catch (const std::exception& error) {
+      log::Error("results of a collective that nobody waits for were not copied",
+                 {{"error", error.what()}});
+    }
     return;
   }
   for (const OperationPtr& operation : state_->operations) group_->hand_over(*operation);

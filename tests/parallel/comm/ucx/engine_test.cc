@@ -792,6 +792,29 @@ TEST_F(EngineTest, AForkedChildGetsAnErrorAndTouchesNothing) {
   EXPECT_TRUE(group(0)->wait(*group(0)->submit(barrier(Drive::kCaller))));
 }
 
+// The watch asks how many threads might call; those that have ended cannot.
+TEST_F(EngineTest, ThreadsThatHaveEndedAreForgotten) {
+  start(1);
+  for (int i = 0; i < 1000; ++i) {
+    std::thread([&] { group(0)->wait(*group(0)->submit(barrier(Drive::kCaller))); }).join();
+  }
+  EXPECT_LE(ranks_[0].engine->counters().submitters, 65);
+  std::vector<std::thread> alive;
+  std::atomic<int> submitted{0};
+  std::atomic<bool> ends{false};
+  for (int i = 0; i < 70; ++i) {
+    alive.emplace_back([&] {
+      group(0)->wait(*group(0)->submit(barrier(Drive::kCaller)));
+      ++submitted;
+      while (!ends) sched_yield();
+    });
+  }
+  while (submitted < 70) sched_yield();
+  EXPECT_GE(ranks_[0].engine->counters().submitters, 70);
+  ends = true;
+  for (std::thread& thread : alive) thread.join();
+}
+
 // A fork during a call: the child's copy of the engine's lock is held for ever, so whatever touches
 // it hangs.
 TEST_F(EngineTest, AChildThatIsForkedDuringACallGetsErrorsAtOnceAndTheCallGoesOn) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "core/mutex.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/digest.h"
@@ -34,6 +35,19 @@ class FailedOperation final : public Operation {
  private:
   const std::string name_;
 };
+
+// An executor that has given up.
+void keep_for_ever(std::unique_ptr<Executor> executor) {
+  static Mutex& mu = *new Mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<Executor>>;
+  const MutexLock lock(mu);
+  try {
+    kept.emplace_back();
+    kept.back() = std::move(executor);
+  } catch (const std::exception&) {
+    static_cast<void>(executor.release());
+  }
+}
 
 }  // namespace
 
@@ -74,125 +88,144 @@ bool Engine::Impl::is_forked() const { return fork_count() != forks_; }
 
 void Engine::Impl::stop() {
   if (watch_ != nullptr) watch_->stop();
-  mu_.Lock();
-  stopping_ = true;
-  thread_cv_.NotifyOne();
-  if (thread_sleeps_) executor_->transport().wake();
-  mu_.Unlock();
+  {
+    const Lock lock(*this);
+    stopping_ = true;
+    thread_cv_.NotifyOne();
+    if (thread_sleeps_) executor_->transport().wake();
+  }
   if (std::this_thread::get_id() == thread_.get_id()) {
     thread_.detach();
   } else {
     thread_.join();
   }
-  mu_.Lock();
-  executor_->close("the engine ended");
-  Actions actions = collect();
-  // The progress thread may end later; the transport must not.
-  executor_ = nullptr;
-  mu_.Unlock();
+  Actions actions;
+  {
+    const Lock lock(*this);
+    changes([&]() MESHRUN_REQUIRES(mu_) {
+      executor_->close("the engine ended");
+      actions = collect();
+    });
+    if (is_broken_) {
+      run_what_is_left();
+      keep_for_ever(std::move(executor_));
+    } else {
+      // The progress thread may end later; the transport must not.
+      executor_ = nullptr;
+    }
+  }
   run(std::move(actions));
 }
 
 uint32_t Engine::Impl::add_group(const GroupConfig& config, AddressBook* book,
                                  AddressRecord* record) {
-  lock_beside();
+  const Lock lock(*this);
   const uint32_t group = executor_->add_group(config);
   if (group != 0) {
     groups_[group] = {book};
     *record = executor_->address_record(group);
   }
-  mu_.Unlock();
   return group;
 }
 
 void Engine::Impl::remove_group(uint32_t group) {
-  lock_beside();
-  executor_->remove_group(group);
-  while (groups_[group].look_ups > 0) look_ups_cv_.Wait(mu_);
-  groups_.erase(group);
-  Actions actions = collect();
-  notice();
-  mu_.Unlock();
+  Actions actions;
+  {
+    const Lock lock(*this);
+    changes([&]() MESHRUN_REQUIRES(mu_) { executor_->remove_group(group); });
+    while (groups_[group].look_ups > 0) look_ups_cv_.Wait(mu_);
+    groups_.erase(group);
+    actions = collect();
+    notice();
+  }
   run(std::move(actions));
 }
 
 template <typename Spec>
 std::shared_ptr<Operation> Engine::Impl::submit(uint32_t group, Spec&& spec) {
-  lock_beside();
-  note_submitter();
-  called();
-  std::shared_ptr<Operation> operation = executor_->try_submit(group, std::move(spec));
-  if (operation == nullptr) {
-    const SteadyNanos since = clock_.SteadyNow();
-    // What makes room may need the thread that a callback runs on, or a lock that it holds.
-    if (!is_running()) {
-      wait_for_room(group, std::is_same_v<Spec, PointToPointSpec>, since + spec.timeout);
-    }
-    operation = executor_->submit(group, std::move(spec), since);
+  std::shared_ptr<Operation> operation;
+  Actions actions;
+  {
+    const Lock lock(*this);
+    note_submitter();
+    called();
+    if (is_broken_) return nullptr;
+    changes([&]() MESHRUN_REQUIRES(mu_) {
+      operation = executor_->try_submit(group, std::move(spec));
+      if (operation != nullptr) return;
+      const SteadyNanos since = clock_.SteadyNow();
+      // What makes room may need the thread that a callback runs on, or a lock that it holds.
+      if (!is_running()) {
+        wait_for_room(group, std::is_same_v<Spec, PointToPointSpec>, since + spec.timeout);
+      }
+      if (!is_broken_) operation = executor_->submit(group, std::move(spec), since);
+    });
+    actions = collect();
+    if (operation != nullptr && !operation->is_done()) notice(Urgency::kSoon);
   }
-  Actions actions = collect();
-  if (!operation->is_done()) notice(Urgency::kSoon);
-  mu_.Unlock();
   run(std::move(actions));
   return operation;
 }
 
 void Engine::Impl::hand_over(Operation& operation) {
   if (operation.is_done() || is_forked()) return;
-  lock_beside();
+  const Lock lock(*this);
+  if (is_broken_) return;
   executor_->set_drive(operation, Drive::kThread);
   notice();
-  mu_.Unlock();
 }
 
 void Engine::Impl::on_done(const std::shared_ptr<Operation>& operation, Callback callback) {
   if (!operation->is_done()) {
     if (is_forked()) return;
-    lock_beside();
-    if (!operation->is_done()) {
+    const Lock lock(*this);
+    if (!operation->is_done() && !is_broken_) {
       callbacks_[operation.get()].push_back(std::move(callback));
       executor_->set_drive(*operation, Drive::kThread);
       notice();
-      mu_.Unlock();
       return;
     }
-    mu_.Unlock();
   }
   callback();
 }
 
 void Engine::Impl::abort(uint32_t group, const Failure& failure) {
-  lock_beside();
-  executor_->abort(group, failure);
-  Actions actions = collect();
-  notice();
-  mu_.Unlock();
+  Actions actions;
+  {
+    const Lock lock(*this);
+    changes([&]() MESHRUN_REQUIRES(mu_) { executor_->abort(group, failure); });
+    actions = collect();
+    notice();
+  }
   run(std::move(actions));
 }
 
 void Engine::Impl::leave(uint32_t group, const Failure& failure) {
-  lock_beside();
-  executor_->leave(group, failure);
-  Actions actions = collect();
-  notice();
-  mu_.Unlock();
+  Actions actions;
+  {
+    const Lock lock(*this);
+    changes([&]() MESHRUN_REQUIRES(mu_) { executor_->leave(group, failure); });
+    actions = collect();
+    notice();
+  }
   run(std::move(actions));
 }
 
 void Engine::Impl::found(uint32_t group, int rank, const std::optional<AddressRecord>& record,
                          const std::string& reason) {
-  lock_beside();
-  executor_->found(group, rank, record, reason);
-  local_ranks_ = executor_->local_ranks();
-  defer();
-  mu_.Unlock();
+  const Lock lock(*this);
+  changes([&]() MESHRUN_REQUIRES(mu_) {
+    executor_->found(group, rank, record, reason);
+    local_ranks_ = executor_->local_ranks();
+    defer();
+  });
 }
 
 Counters Engine::Impl::counters() {
-  lock_beside();
+  const Lock lock(*this);
   Counters counters = executor_->counters();
   counters.wake_ups = wake_ups_;
-  mu_.Unlock();
+  counters.submitters = static_cast<int64_t>(submitters_.size());
   return counters;
 }
 
@@ -208,11 +241,19 @@ std::string Engine::Impl::flight_records() {
 }
 
 void Engine::Impl::heard(const PeerNews& news) {
-  if (const auto* wanted = std::get_if<RecordWanted>(&news)) return wanted->tell(flight_records());
-  lock_beside();
-  executor_->heard(news);
-  defer();
-  mu_.Unlock();
+  if (const auto* wanted = std::get_if<RecordWanted>(&news)) {
+    try {
+      return wanted->tell(flight_records());
+    } catch (const std::exception& error) {
+      log::Warning("a flight record was not told", {{"error", error.what()}});
+      return;
+    }
+  }
+  const Lock lock(*this);
+  changes([&]() MESHRUN_REQUIRES(mu_) {
+    executor_->heard(news);
+    defer();
+  });
 }
 
 void Engine::Impl::defer() {
@@ -223,29 +264,58 @@ void Engine::Impl::defer() {
   notice();
 }
 
-bool Engine::Impl::has_actions() const { return has_deferred_ || executor_->has_actions(); }
+bool Engine::Impl::has_actions() const {
+  return !is_broken_ && (has_deferred_ || executor_->has_actions());
+}
 
 Actions Engine::Impl::collect() {
   if (!has_actions()) return {};
   Actions actions = executor_->take();
-  if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
-  if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());
-  if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
-  for (Actions::LookUp& look_up : std::exchange(actions.look_ups, {})) {
-    const auto group = groups_.find(look_up.group);
-    if (group == groups_.end()) continue;
-    ++group->second.look_ups;
-    look_up.book = group->second.book;
-    actions.look_ups.push_back(std::move(look_up));
+  const bool is_whole = changes([&]() MESHRUN_REQUIRES(mu_) {
+    if (!actions.finished.empty() && parked_callers_ > 0) callers_cv_.NotifyAll();
+    if (!actions.finished.empty() && watch_ != nullptr) watch_->under_way(executor_->under_way());
+    if (std::exchange(has_deferred_, false)) actions.append(deferred_.take());
+    for (Actions::LookUp& look_up : std::exchange(actions.look_ups, {})) {
+      const auto group = groups_.find(look_up.group);
+      if (group == groups_.end()) continue;
+      look_up.book = group->second.book;
+      actions.look_ups.push_back(std::move(look_up));
+      ++group->second.look_ups;
+    }
+    for (const std::shared_ptr<Operation>& operation : actions.finished) {
+      if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
+      const auto found = callbacks_.find(operation.get());
+      if (found == callbacks_.end()) continue;
+      std::ranges::move(found->second, std::back_inserter(actions.callbacks));
+      callbacks_.erase(found);
+    }
+  });
+  // Nothing of it may end here, under the lock.
+  if (!is_whole) lost_ = std::move(actions);
+  return is_whole ? std::move(actions) : Actions();
+}
+
+void Engine::Impl::break_down(const char* what) noexcept {
+  if (std::exchange(is_broken_, true)) return;
+  has_broken_.store(true, std::memory_order_relaxed);
+  try {
+    why_broken_ = fmt::format(
+        "{}: this process has ended all its operations on ucx, and cannot begin others", what);
+    executor_->give_up(why_broken_);
+    if (caller_sleeps_ || thread_sleeps_) executor_->transport().wake();
+  } catch (...) {
+    // Whoever waits looks at is_broken_.
   }
-  for (const std::shared_ptr<Operation>& operation : actions.finished) {
-    if (operation->failure()) sleeps_left_ = kSleepsAfterFailure;
-    const auto found = callbacks_.find(operation.get());
-    if (found == callbacks_.end()) continue;
-    std::ranges::move(found->second, std::back_inserter(actions.callbacks));
-    callbacks_.erase(found);
-  }
-  return actions;
+  thread_rest_ = Rest::kNone;
+  callers_cv_.NotifyAll();
+  thread_cv_.NotifyOne();
+}
+
+std::optional<std::string> Engine::Impl::why_broken() {
+  if (!has_broken_.load(std::memory_order_relaxed)) return std::nullopt;
+  const Lock lock(*this);
+  if (!is_broken_) return std::nullopt;
+  return why_broken_;
 }
 
 bool Engine::Impl::is_running() { return running > 0; }
@@ -254,28 +324,57 @@ void Engine::Impl::run(Actions actions) {
   if (actions.empty()) return;
   ++running;
   for (const Actions::LookUp& look_up : actions.look_ups) {
-    look_up.book->look_up(
-        look_up.ranks, [this, group = look_up.group](int rank, std::optional<AddressRecord> record,
-                                                     const std::string& reason) {
-          found(group, rank, record, reason);
-        });
-    lock_beside();
+    try {
+      look_up.book->look_up(look_up.ranks,
+                            [this, group = look_up.group](
+                                int rank, std::optional<AddressRecord> record,
+                                const std::string& reason) { found(group, rank, record, reason); });
+    } catch (const std::exception& error) {
+      const Lock lock(*this);
+      break_down(error.what());
+    }
+    const Lock lock(*this);
     --groups_[look_up.group].look_ups;
     look_ups_cv_.NotifyAll();
-    mu_.Unlock();
   }
-  for (const std::string& json : actions.dumps) {
+  for (const std::string& json : actions.dumps) write_dump(json);
+  actions.memory.clear();
+  // What an operation holds of its caller's may end with it.
+  actions.finished.clear();
+  for (Callback& callback : actions.callbacks) call(callback);
+  --running;
+}
+
+void Engine::Impl::run_what_is_left() {
+  Actions lost = lost_.take();
+  auto callbacks = std::exchange(callbacks_, {});
+  const Gap gap(*this);
+  run(std::move(lost));
+  ++running;
+  for (auto& [operation, of_it] : callbacks) {
+    for (Callback& callback : of_it) call(callback);
+  }
+  --running;
+}
+
+void Engine::Impl::write_dump(const std::string& json) {
+  try {
     if (dump_) {
       dump_(json);
     } else {
       log::Warning("flight record of a group that failed", {{"record", json}});
     }
+  } catch (const std::exception&) {
+    // It is of the past; memory for it there is none.
   }
-  actions.memory.clear();
-  // What an operation holds of its caller's may end with it.
-  actions.finished.clear();
-  for (Callback& callback : actions.callbacks) std::exchange(callback, nullptr)();
-  --running;
+}
+
+void Engine::Impl::call(Callback& callback) {
+  try {
+    std::exchange(callback, nullptr)();
+  } catch (const std::exception& error) {
+    log::Error("a callback of an operation has thrown", {{"error", error.what()}});
+  }
 }
 
 // ---- Engine
@@ -310,6 +409,7 @@ std::optional<std::string> Engine::join(const GroupConfig& config,
         "first process group is made, or start a program in the child (exec)",
         getpid());
   }
+  if (std::optional<std::string> why = impl_->why_broken()) return why;
   AddressRecord record;
   const uint32_t id = impl_->add_group(config, book.get(), &record);
   if (id == 0) {
@@ -350,9 +450,13 @@ Group::~Group() {
 template <typename Spec>
 std::shared_ptr<Operation> Group::submit_any(Spec&& spec) {
   Engine::Impl& impl = *engine_->impl_;
-  if (!impl.is_forked()) return impl.submit(id_, std::move(spec));
+  const bool is_forked = impl.is_forked();
+  if (!is_forked) {
+    if (auto operation = impl.submit(id_, std::move(spec))) return operation;
+  }
   std::string name = fmt::format("an operation of group \"{}\"", config_.name);
-  Failure failure = forked(name + " was not started");
+  Failure failure =
+      is_forked ? forked(name + " was not started") : broken(name + " was not started");
   return std::make_shared<FailedOperation>(std::move(name), std::move(failure));
 }
 
@@ -367,9 +471,17 @@ Failure Group::forked(const std::string& what) const {
 
 bool Group::is_forked() const { return engine_->impl_->is_forked(); }
 
+Failure Group::broken(const std::string& what) const {
+  return {FailureKind::kTransport,
+          fmt::format("{} on rank {}: {}", what, config_.rank,
+                      engine_->impl_->why_broken().value_or("")),
+          {config_.rank}};
+}
+
 std::optional<Failure> Group::cannot_end(const Operation& operation) const {
-  if (!engine_->impl_->is_forked()) return std::nullopt;
-  return forked(operation.name() + " never ends here");
+  if (engine_->impl_->is_forked()) return forked(operation.name() + " never ends here");
+  if (!engine_->impl_->why_broken() || operation.is_done()) return std::nullopt;
+  return broken(operation.name() + " never ends");
 }
 
 std::shared_ptr<Operation> Group::submit(OperationSpec&& spec) {

@@ -33,6 +33,10 @@
 // the caller's memory, that submits does not wait: a full group takes the operation all the same.
 // wait() has the operation's deadline.
 //
+// An exception in here, memory that runs out, is thrown to nobody: all operations of the process end
+// (kTransport), later ones too, and the lock is free. submit() itself may throw std::bad_alloc before
+// anything has begun.
+//
 // After fork() nothing of its parent's engine is touched in a child, not even its mutex, which
 // another thread of the parent may have held: operations that the child submits have failed, those
 // that its parent had under way never end there (cannot_end()), callbacks are not called, a group
@@ -120,6 +124,8 @@ class Group {
   std::shared_ptr<Operation> submit_any(Spec&& spec);
   // In a child of the rank's process.
   Failure forked(const std::string& what) const;
+  // After the engine has broken down.
+  Failure broken(const std::string& what) const;
 
   const std::shared_ptr<Engine> engine_;
   const uint32_t id_;

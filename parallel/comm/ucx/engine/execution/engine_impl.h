@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -54,13 +55,13 @@ class Engine::Impl {
   // `read` is given the executor.
   template <typename Read>
   auto locked(Read read) MESHRUN_EXCLUDES(mu_) {
-    lock_beside();
-    auto value = read(std::as_const(*executor_));
-    mu_.Unlock();
-    return value;
+    const Lock lock(*this);
+    return read(std::as_const(*executor_));
   }
   Counters counters() MESHRUN_EXCLUDES(mu_);
   bool is_forked() const;
+  // Why nothing ends here any more; absent: it does.
+  std::optional<std::string> why_broken() MESHRUN_EXCLUDES(mu_);
 
   // engine_progress.cc
   bool wait(Operation& operation, std::optional<std::chrono::nanoseconds> timeout)
@@ -68,6 +69,33 @@ class Engine::Impl {
   void poll() MESHRUN_EXCLUDES(mu_);
 
  private:
+  // Holds the lock, as lock_beside(), and gives it up on every way out.
+  class MESHRUN_TSA(scoped_lockable) Lock {
+   public:
+    explicit Lock(Impl& impl) MESHRUN_TSA(acquire_capability(impl.mu_)) : impl_(impl) {
+      impl_.lock_beside();
+    }
+    ~Lock() MESHRUN_TSA(release_capability()) { impl_.mu_.Unlock(); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+  // The other way round: within its scope the lock is free.
+  class MESHRUN_TSA(scoped_lockable) Gap {
+   public:
+    explicit Gap(Impl& impl) MESHRUN_TSA(release_capability(impl.mu_)) : impl_(impl) {
+      impl_.mu_.Unlock();
+    }
+    ~Gap() MESHRUN_TSA(release_capability()) { impl_.lock_beside(); }
+    Gap(const Gap&) = delete;
+    Gap& operator=(const Gap&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+
   // After a failure the progress thread goes on for so many sleeps: cancelled receives end, and
   // what tells the other members may still wait for a connection.
   static constexpr int kSleepsAfterFailure = 10;
@@ -79,6 +107,8 @@ class Engine::Impl {
   static constexpr SteadyNanos kNapping{1'000'000};
   // A waiting caller yields so often before it sleeps, while the progress thread ends its round.
   static constexpr int kYieldsForProgress = 20;
+  // Of more submitting threads it is asked from time to time which have ended.
+  static constexpr size_t kFewSubmitters = 64;
 
   enum class ProgressOwner : uint8_t { kNobody, kCaller, kThread };
   // Of the progress thread, on thread_cv_. kNone: it is awake, or on its way, and looks by itself.
@@ -105,15 +135,39 @@ class Engine::Impl {
   // unlocking that follows a call which moves the executor.
   Actions collect() MESHRUN_REQUIRES(mu_);
   bool has_actions() const MESHRUN_REQUIRES(mu_);
+  // An exception has left the executor: memory ran out, most often. What it was about to change is
+  // half changed, so all operations end (kTransport), later ones too, and the executor is kept for
+  // ever. The progress thread runs the callbacks.
+  void break_down(const char* what) noexcept MESHRUN_REQUIRES(mu_);
+  // Calls `change`; false: it threw, and the engine has broken down.
+  template <typename Change>
+  bool changes(Change change) MESHRUN_REQUIRES(mu_) {
+    if (is_broken_) return false;
+    try {
+      change();
+      return true;
+    } catch (const std::exception& error) {
+      break_down(error.what());
+    } catch (...) {
+      break_down("an unknown exception");
+    }
+    return false;
+  }
+  // What is left to be run of an engine that has broken down, on the progress thread.
+  void run_what_is_left() MESHRUN_REQUIRES(mu_);
   // On a thread of the book or of the watch: the actions are for others.
   void defer() MESHRUN_REQUIRES(mu_);
+  // Nothing that it calls throws out of it.
   void run(Actions actions) MESHRUN_EXCLUDES(mu_);
+  void write_dump(const std::string& json) MESHRUN_EXCLUDES(mu_);
+  static void call(Callback& callback);
   // Whether this thread is in run(): in a callback or a destructor of the caller's.
   static bool is_running();
 
   // engine_waiting.cc
   // A thread begins an operation, or waits, or stops waiting: this rank is not blocked as it was.
   void called() MESHRUN_REQUIRES(mu_);
+  // Forgets threads that have ended where there are many.
   void note_submitter() MESHRUN_REQUIRES(mu_);
   // The calling thread sleeps from now on, or does so no longer. Both may be called again.
   void begin_blocking(BlockedThread& thread) MESHRUN_REQUIRES(mu_);
@@ -170,6 +224,10 @@ class Engine::Impl {
   std::unordered_map<const Operation*, std::vector<Callback>> callbacks_ MESHRUN_GUARDED_BY(mu_);
   Actions deferred_ MESHRUN_GUARDED_BY(mu_);
   bool has_deferred_ MESHRUN_GUARDED_BY(mu_) = false;
+  bool is_broken_ MESHRUN_GUARDED_BY(mu_) = false;
+  std::atomic<bool> has_broken_{false};  // the same, for a look without the lock
+  std::string why_broken_ MESHRUN_GUARDED_BY(mu_);
+  Actions lost_ MESHRUN_GUARDED_BY(mu_);  // of the call in which it broke down
   int local_ranks_ MESHRUN_GUARDED_BY(mu_) = 1;
 
   ProgressOwner progress_owner_ MESHRUN_GUARDED_BY(mu_) = ProgressOwner::kNobody;
@@ -194,6 +252,7 @@ class Engine::Impl {
   SteadyNanos next_report_ MESHRUN_GUARDED_BY(mu_){0};
   std::optional<WaitReport> reported_ MESHRUN_GUARDED_BY(mu_);
   std::set<pid_t> submitters_ MESHRUN_GUARDED_BY(mu_);
+  size_t most_submitters_ MESHRUN_GUARDED_BY(mu_) = kFewSubmitters;
   pid_t last_submitter_ MESHRUN_GUARDED_BY(mu_) = -1;
   pid_t thread_id_ MESHRUN_GUARDED_BY(mu_) = -1;
   CondVar callers_cv_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "parallel/comm/ucx/engine/execution/engine_impl.h"
@@ -30,6 +31,7 @@ void Engine::Impl::lock_beside() {
 // A std::mutex is not fair: a thread that unlocks and locks again at once has it again.
 void Engine::Impl::give_way() {
   if (arriving_.load(std::memory_order_relaxed) == 0) return;
+  // Not a Gap: that would count as arriving.
   mu_.Unlock();
   for (int i = 0; i < kYieldsForTheLock && arriving_.load(std::memory_order_relaxed) > 0; ++i) {
     sched_yield();
@@ -44,14 +46,17 @@ bool Engine::Impl::wait(Operation& operation, std::optional<std::chrono::nanosec
   const auto is_over = [&] {
     return operation.is_done() || (timeout && clock_.SteadyNow() >= deadline);
   };
-  lock_beside();
-  called();
-  Actions actions = wait_until(deadline, timeout ? nullptr : &operation, is_over);
-  called();
-  const bool is_done = operation.is_done();
-  if (!is_done) executor_->set_drive(operation, Drive::kThread);
-  if (progress_owner_ == ProgressOwner::kNobody) hand_on();
-  mu_.Unlock();
+  bool is_done;
+  Actions actions;
+  {
+    const Lock lock(*this);
+    called();
+    actions = wait_until(deadline, timeout ? nullptr : &operation, is_over);
+    called();
+    is_done = operation.is_done();
+    if (!is_done && !is_broken_) executor_->set_drive(operation, Drive::kThread);
+    if (progress_owner_ == ProgressOwner::kNobody) hand_on();
+  }
   run(std::move(actions));
   return is_done;
 }
@@ -64,14 +69,13 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
   int yields_left = kYieldsForProgress;
   ++callers_;
   Actions actions;
-  while (!is_over()) {
+  while (!is_over() && !is_broken_) {
     const bool is_free = progress_owner_ == ProgressOwner::kNobody ||
                          (progress_owner_ == ProgressOwner::kThread && thread_sleeps_);
     // A wake-up by another core takes longer than the rest of the thread's round.
     if (progress_owner_ == ProgressOwner::kThread && !is_free && yields_left-- > 0) {
-      mu_.Unlock();
+      const Gap gap(*this);
       sched_yield();
-      lock_beside();
       continue;
     }
     if (!is_free) {
@@ -98,9 +102,10 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
       called();
       hand_on();
     }
-    mu_.Unlock();
-    run(actions.take());
-    lock_beside();
+    {
+      const Gap gap(*this);
+      run(actions.take());
+    }
     ++callers_;
   }
   --callers_;
@@ -110,7 +115,7 @@ Actions Engine::Impl::wait_until(SteadyNanos deadline, const Operation* operatio
 
 void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyNanos deadline) {
   const auto is_late = [&] { return clock_.SteadyNow() >= deadline; };
-  while (executor_->is_full(group, is_point_to_point) && !is_late()) {
+  while (!is_broken_ && executor_->is_full(group, is_point_to_point) && !is_late()) {
     // Collectives end only when all ranks have called them, so none behind the first one ends
     // before it is called: this rank is blocked in that. Of sends and receives, any one will do.
     std::shared_ptr<Operation> oldest;
@@ -121,10 +126,9 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
     });
     if (actions.empty()) continue;
     if (!actions.callbacks.empty() && progress_owner_ == ProgressOwner::kNobody) hand_on();
-    mu_.Unlock();
+    const Gap gap(*this);
     run(std::move(actions));
     oldest.reset();
-    lock_beside();
   }
   called();
   if (progress_owner_ == ProgressOwner::kNobody) hand_on();
@@ -132,10 +136,14 @@ void Engine::Impl::wait_for_room(uint32_t group, bool is_point_to_point, SteadyN
 
 void Engine::Impl::poll() {
   if (is_forked()) return;
-  lock_beside();
-  if (progress_owner_ == ProgressOwner::kNobody) executor_->progress();
-  Actions actions = collect();
-  mu_.Unlock();
+  Actions actions;
+  {
+    const Lock lock(*this);
+    if (progress_owner_ == ProgressOwner::kNobody) {
+      changes([&]() MESHRUN_REQUIRES(mu_) { executor_->progress(); });
+    }
+    actions = collect();
+  }
   run(std::move(actions));
 }
 
@@ -144,7 +152,8 @@ Actions Engine::Impl::drive(ProgressOwner self, BlockedThread* thread, SteadyNan
                             Stop must_stop) {
   WaitPolicy policy(cores_, local_ranks_, self == ProgressOwner::kThread);
   while (true) {
-    const bool moved = executor_->progress();
+    bool moved = false;
+    if (!changes([&]() MESHRUN_REQUIRES(mu_) { moved = executor_->progress(); })) return {};
     if (has_actions()) {
       Actions actions = collect();
       if (!actions.empty()) return actions;
@@ -159,13 +168,18 @@ Actions Engine::Impl::drive(ProgressOwner self, BlockedThread* thread, SteadyNan
           give_way();
           break;
         case WaitPolicy::Move::kYield:
+          // Not a Gap: that would count as arriving.
           mu_.Unlock();
           sched_yield();
           mu_.Lock();
           break;
         case WaitPolicy::Move::kSleep:
           if (thread != nullptr) begin_blocking(*thread);
-          tell_watch();
+          try {
+            tell_watch();
+          } catch (const std::exception&) {
+            // Told at the next look.
+          }
           sleep(self, policy, deadline);
           break;
       }
@@ -199,6 +213,7 @@ void Engine::Impl::sleep(ProgressOwner self, WaitPolicy& policy, SteadyNanos dea
 }
 
 bool Engine::Impl::needs_thread() const {
+  if (is_broken_) return false;
   return executor_->has_unfinished_for_thread() || sleeps_left_ > 0 || has_deferred_;
 }
 
@@ -261,6 +276,10 @@ void Engine::Impl::run_thread() {
            !needs_thread();
   };
   while (!stopping_) {
+    if (is_broken_ && !(lost_.empty() && callbacks_.empty())) {
+      run_what_is_left();
+      continue;
+    }
     if (progress_owner_ != ProgressOwner::kNobody || callers_ > 0 || !needs_thread()) {
       if (rest(naps_until)) naps_until = clock_.SteadyNow() + kNapping;
       continue;
@@ -280,6 +299,7 @@ void Engine::Impl::run_thread() {
     mu_.Lock();
     callbacks_running_ -= callbacks;
   }
+  if (is_broken_) run_what_is_left();
   mu_.Unlock();
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "parallel/comm/ucx/engine/execution/engine_impl.h"
 
@@ -19,14 +20,23 @@ bool is_alive(pid_t thread) {
 }  // namespace
 
 void Engine::Impl::called() {
-  if (reported_) withdraw();
+  if (!reported_) return;
+  try {
+    withdraw();
+  } catch (const std::exception&) {
+    // Withdrawn with the next call.
+  }
 }
 
 void Engine::Impl::note_submitter() {
   thread_local const pid_t self = gettid();
   if (last_submitter_ == self) return;
-  last_submitter_ = self;
   submitters_.insert(self);
+  last_submitter_ = self;
+  if (submitters_.size() <= most_submitters_) return;
+  // So a program that makes threads for ever keeps twice as many ids as it has threads.
+  std::erase_if(submitters_, [](pid_t thread) { return !is_alive(thread); });
+  most_submitters_ = std::max(kFewSubmitters, 2 * submitters_.size());
 }
 
 void Engine::Impl::begin_blocking(BlockedThread& thread) {

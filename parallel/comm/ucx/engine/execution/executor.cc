@@ -240,6 +240,17 @@ std::vector<std::pair<std::string, std::vector<FlightRecord>>> Executor::flight_
 
 // ---- The end
 
+void Executor::give_up(const std::string& reason) {
+  closed_ = true;
+  for (const auto& [number, g] : groups_) {
+    const Failure failure{FailureKind::kTransport, reason, {g->config->rank}};
+    if (!g->failure) g->failure = failure;
+    for (const OperationPtr& operation : g->unfinished()) {
+      if (!operation->is_done()) operation->end(failure, -1);
+    }
+  }
+}
+
 void Executor::close(const std::string& reason) {
   if (std::exchange(closed_, true)) return;
   for (const auto& [number, g] : groups_) {

@@ -140,6 +140,10 @@ class Executor : private StepScheduler::Listener {
   // peers may still write to or read, which is kept for ever. Only take() may follow, and what
   // reads.
   void close(const std::string& reason);
+  // After an exception has left another method: nothing here need be in order. Ends the handles of
+  // all operations (kTransport). The transport may still have their memory, so this object must be
+  // kept for ever. Only what reads may follow.
+  void give_up(const std::string& reason);
 
  private:
   // executor.cc

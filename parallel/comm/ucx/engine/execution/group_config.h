@@ -35,7 +35,8 @@ struct Counters {
   int64_t pushed_bytes = 0;  // of the sent ones: written into the receiver's memory
   int64_t lent_bytes = 0;    // of the sent ones: read by the receiver from the sender's memory
   int64_t reduced_bytes = 0;
-  int64_t wake_ups = 0;  // of the progress thread from its rest, each a system call of another
+  int64_t submitters = 0;  // threads that are remembered because they have begun operations
+  int64_t wake_ups = 0;    // of the progress thread from its rest, each a system call of another
 };
 
 }  // namespace meshrun::ucx

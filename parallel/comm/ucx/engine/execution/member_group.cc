@@ -32,10 +32,10 @@ OperationPtr MemberGroup::start_next() {
       (collectives.size() < kMaxActive &&
        queued.front()->sequence() - collectives.front()->sequence() < kSequences);
   if (!may_start) return nullptr;
-  OperationPtr operation = std::move(queued.front());
+  // Always in one of them, also where memory runs out.
+  collectives.push_back(queued.front());
   queued.pop_front();
-  collectives.push_back(operation);
-  return operation;
+  return collectives.back();
 }
 
 void MemberGroup::remove(const OperationPtr& operation) {
