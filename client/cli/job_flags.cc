@@ -259,9 +259,10 @@ JobContext RealJobContext() {
     context.variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
   }
   context.has_gpu = ::access("/dev/nvidia0", F_OK) == 0;
-  context.variable = [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  // As they were when the program began: 'meshrun run' takes its secret out of the environment.
+  context.variable = [all = context.variables](const std::string& name) {
+    const auto found = all.find(name);
+    return found == all.end() ? std::nullopt : std::optional<std::string>(found->second);
   };
   context.find_program = [directory = context.working_dir](const std::string& program) {
     const char* path = std::getenv("PATH");

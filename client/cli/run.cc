@@ -143,6 +143,8 @@ int Run(const RunFlags& flags) {
   // Before any thread starts: Ctrl-C must reach the follower, and not end this process.
   os::BlockTerminationSignals(/*user_signals=*/true);
   const JobContext context = RealJobContext();
+  // Nothing may change the environment beside a thread that reads it.
+  ForgetSecret();
   v1::JobSpec spec;
   if (const absl::Status status = ApplyJobFlags(flags.job, flags.command, context, &spec);
       !status.ok()) {
@@ -173,6 +175,9 @@ int Run(const RunFlags& flags) {
     return Fail(status);
   }
 
+  const uint32_t ranks = RanksHere(spec, cores, slots);
+  // Before any thread starts, too.
+  OfferColumns(ranks);
   std::unique_ptr<Rendezvous> rendezvous;
   int signal = 0;
   if (across_hosts) {
@@ -181,9 +186,6 @@ int Run(const RunFlags& flags) {
     if (!prepared.ok()) return Fail(prepared.status());
     rendezvous = *std::move(prepared);
   }
-  ForgetSecret();
-
-  const uint32_t ranks = RanksHere(spec, cores, slots);
   RunOutputFlags output_flags = flags.output;
   if (rendezvous != nullptr && !rendezvous->host()) output_flags.input = "none";
   auto output = RunOutput::Prepare(output_flags, ranks);
@@ -196,7 +198,6 @@ int Run(const RunFlags& flags) {
     }
     if (const absl::Status status = output->CountFrom(first); !status.ok()) return Fail(status);
   }
-  OfferColumns(ranks);
   LocalCluster::Options local;
   local.slots = slots;
   local.trace = Trace;

@@ -199,13 +199,10 @@ void with_names(const std::unordered_map<size_t, std::string>& names, const Call
 
 // LibTorch's reducer asks a backend for the memory of its buckets only where the environment says
 // so. ucx gives of its shared heap, NCCL registered memory where the device has multicast (NVLink
-// SHARP).
-void let_backend_give_buckets(const c10d::ProcessGroup& group) {
-  const bool is_ucx = group.getBackendType() == c10d::ProcessGroup::CUSTOM &&
-                      group.getDefaultBackend()->getBackendName() == "ucx";
-  const bool is_nccl = group.getBackendType() == c10d::ProcessGroup::NCCL;
-  if (is_ucx || is_nccl) ::setenv("DDP_DISABLE_COMM_MEM", "0", /*overwrite=*/0);
-}
+// SHARP); Gloo has none. It is said while the program is loaded: setenv() is a race with any thread
+// that reads the environment.
+[[maybe_unused]] const bool backends_give_buckets =
+    ::setenv("DDP_DISABLE_COMM_MEM", "0", /*overwrite=*/0) == 0;
 
 }  // namespace
 
@@ -234,7 +231,6 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
 GradientSynchronizer::~GradientSynchronizer() = default;
 
 void GradientSynchronizer::build_reducer(const torch::nn::Module& module) {
-  let_backend_give_buckets(*options_.process_group);
   TrainedParameters trained = trained_parameters(module);
   const auto cap = static_cast<int64_t>(options_.bucket_cap_mb * kMebibyte);
   const int64_t first_cap = std::min<int64_t>(cap, c10d::kDefaultFirstBucketBytes);
