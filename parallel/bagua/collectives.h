@@ -36,10 +36,11 @@
 // Errors: a wrong argument on any rank is a CollectiveArgumentError on all of them. Arguments that
 // do not go together are a CollectiveMismatchError, which names two ranks and both sides' values.
 // For CUDA tensors both need MESHRUN_CHECK_COLLECTIVES=1; on Gloo only the rank itself reports, and
-// it does not see every mismatch, save in alltoall, which is compared there too. In send and recv a wrong argument is an error of that rank alone,
-// before anything is sent; the receiver reports a message of another length. NotAMemberError: this
-// rank is not in the communicator. Otherwise as in collective_errors.h. The communicator stays
-// usable after CollectiveArgumentError and CollectiveMismatchError.
+// it does not see every mismatch, save in alltoall, which is compared there too. In send and recv a
+// wrong argument is an error of that rank alone, before anything is sent; the receiver reports a
+// message of another length. NotAMemberError: this rank is not in the communicator. Otherwise as in
+// collective_errors.h. The communicator stays usable after CollectiveArgumentError and
+// CollectiveMismatchError.
 //
 // Corresponds to the functions of bagua.torch_api.communication.
 #pragma once

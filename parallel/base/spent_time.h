@@ -1,5 +1,5 @@
-// How long a call took that waits for at most `limit` and has failed, which may be sooner: "0.5 s (at
-// most 300 s)". Pure; no errors.
+// How long a call took that waits for at most `limit` and has failed, which may be sooner: "0.5 s
+// (at most 300 s)". Pure; no errors.
 #pragma once
 
 #include <chrono>

@@ -41,7 +41,8 @@ constexpr milliseconds kReleaseGrace(5000);
 constexpr milliseconds kLeaveTogether(3000);
 constexpr const char* kLeft = "left";
 
-// Only some errors mean that a peer is gone: ranks may also have called something else than cleanup.
+// Only some errors mean that a peer is gone: ranks may also have called something else than
+// cleanup.
 void warn_of_barrier(const std::exception& error) {
   const auto* const ours = dynamic_cast<const c10::Error*>(&error);
   const bool is_gone = dynamic_cast<const PeerLeftError*>(&error) != nullptr ||

@@ -58,8 +58,8 @@ struct InitializeOptions {
   // "ucx", "gloo", "nccl", or one for each device: "cpu:gloo,cuda:nccl". Absent: MESHRUN_BACKEND,
   // else "nccl" where this process has a GPU and NCCL linked in, else "ucx".
   std::optional<std::string> backend;
-  // COORDINATOR, ENV, SLURM, OPENMPI or MPICH; absent: as the variables above say, else the first that the
-  // environment shows.
+  // COORDINATOR, ENV, SLURM, OPENMPI or MPICH; absent: as the variables above say, else the first
+  // that the environment shows.
   std::optional<std::string> method;
   // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own
   // (ucx and Gloo 30 minutes, NCCL 10).

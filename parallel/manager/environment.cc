@@ -243,8 +243,8 @@ absl::StatusOr<LaunchEnvironment> read_openmpi(const EnvironmentLookup& lookup,
   return finish(std::move(environment), reader, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
 }
 
-// Hydra (MPICH, Intel MPI) sets PMI_* and MPI_LOCAL*; Cray's PALS sets PALS_*, and PMI_* through its
-// PMI library or the launcher.
+// Hydra (MPICH, Intel MPI) sets PMI_* and MPI_LOCAL*; Cray's PALS sets PALS_*, and PMI_* through
+// its PMI library or the launcher.
 absl::StatusOr<LaunchEnvironment> read_mpich(const EnvironmentLookup& lookup,
                                              const std::string& process) {
   Reader reader(lookup, LaunchMethod::kMpich,

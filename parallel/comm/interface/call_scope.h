@@ -8,8 +8,8 @@
 // A backend that compares calls compares the name, too: a broadcast of one function does not match
 // one of another. So all ranks of a group have to make such a call in the same scope.
 //
-// Of scopes within each other the outermost counts. Threads: each has its own; a call takes the name
-// of the thread that makes it. No errors.
+// The outermost of nested scopes counts. Threads: each has its own; a call takes the
+// name of the thread that makes it. No errors.
 #pragma once
 
 namespace meshrun {

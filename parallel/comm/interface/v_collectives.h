@@ -31,8 +31,8 @@
 
 namespace meshrun {
 
-// The elements that a rank sends to each rank and that it expects from each, which are compared pair
-// by pair. Empty: the digest of a comparison says it all.
+// The elements that a rank sends to each rank and that it expects from each, which are compared
+// pair by pair. Empty: the digest of a comparison says it all.
 struct ComparedRow {
   const char* call = nullptr;  // "all_to_all_v"; static, and equal on all ranks
   std::vector<int64_t> sent, expected;

@@ -7,7 +7,8 @@
 //
 // Threads: any. Errors: wait() and the future throw those of collective_errors.h; a wait with a
 // timeout of its own that passes throws CollectiveTimeoutError and leaves the operations under way.
-// In a child of fork() its parent's unfinished Work is complete, and wait() raises GroupAbortedError.
+// In a child of fork() its parent's unfinished Work is complete, and wait() raises
+// GroupAbortedError.
 #pragma once
 
 #include <exception>

@@ -524,8 +524,8 @@ TEST(CommunicationTest, AWrongMessageIsAnErrorOfTheRankThatPassedIt) {
   expect_success(run_ranks("wrong_messages", env_ranks(2)));
 }
 
-// Gloo compares nothing: the rank that is wrong learns of it, before anything is sent. An alltoall is
-// compared all the same.
+// Gloo compares nothing: the rank that is wrong learns of it, before anything is sent. An alltoall
+// is compared all the same.
 MESHRUN_RANK_FUNCTION(wrong_on_gloo) {
   const Job job;
   expect_everywhere<CollectiveMismatchError>(

@@ -242,8 +242,8 @@ TEST(UcxBackendTest, AWrongCallOnOneRankIsAnErrorOnAllAndTheGroupGoesOn) {
   expect_success(run_ranks("ucx_finds_wrong_calls", env_ranks(2)));
 }
 
-// Every form of c10d's all-to-all: rank 1's splits contradict those of rank 0. Small pieces and long
-// ones, splits of 0 on one side alone, rows of another length, several calls in one operation.
+// Every form of c10d's all-to-all: rank 1's splits contradict those of rank 0. Small pieces and
+// long ones, splits of 0 on one side alone, rows of another length, several calls in one operation.
 MESHRUN_RANK_FUNCTION(ucx_compares_splits) {
   const World world;
   using Splits = std::vector<int64_t>;

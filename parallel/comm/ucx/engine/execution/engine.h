@@ -33,9 +33,9 @@
 // the caller's memory, that submits does not wait: a full group takes the operation all the same.
 // wait() has the operation's deadline.
 //
-// An exception in here, memory that runs out, is thrown to nobody: all operations of the process end
-// (kTransport), later ones too, and the lock is free. submit() itself may throw std::bad_alloc before
-// anything has begun.
+// An exception in here, memory that runs out, is thrown to nobody: all operations of the process
+// end (kTransport), later ones too, and the lock is free. submit() itself may throw std::bad_alloc
+// before anything has begun.
 //
 // After fork() nothing of its parent's engine is touched in a child, not even its mutex, which
 // another thread of the parent may have held: operations that the child submits have failed, those
@@ -95,8 +95,8 @@ class Group {
   // From now on the progress thread drives the operation: for a caller that does not wait for it
   // after all.
   void hand_over(Operation& operation);
-  // Runs `callback` once when it is done, perhaps now; never where it cannot end. It must not throw.
-  // Hands over, too.
+  // Runs `callback` once when it is done, perhaps now; never where it cannot end. It must not
+  // throw. Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
