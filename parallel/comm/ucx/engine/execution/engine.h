@@ -95,8 +95,8 @@ class Group {
   // From now on the progress thread drives the operation: for a caller that does not wait for it
   // after all.
   void hand_over(Operation& operation);
-  // Runs `callback` once when it is done, perhaps now; never where it cannot end. It must not
-  // throw. Hands over, too.
+  // Runs `callback` once when it is done or cannot end, perhaps now; in a child of fork() never. It
+  // must not throw. Hands over, too.
   void on_done(const std::shared_ptr<Operation>& operation, std::function<void()> callback);
 
   // Ends all operations here and on the other members, now and later (kAborted). `reason` is a full
