@@ -322,8 +322,10 @@ std::string Verdict(const v1::Job& job, bool can_ask_later, const Style& style) 
       job.has_started_at() ? " after " + FormatDuration(RunTime(job, FromProto(job.finished_at())))
                            : "";
   if (job.state() == v1::JOB_STATE_SUCCEEDED) {
-    return fmt::format("meshrun: {} {}{} ({})\n", id, Paint(style, Colour::kGreen, "succeeded"),
-                       after, Count(job.world_size(), "rank"));
+    // A rank that was killed after the work was finished may not have printed the result.
+    const std::string late = job.reason().empty() ? "" : "; " + EscapeControls(job.reason());
+    return fmt::format("meshrun: {} {}{} ({}){}\n", id, Paint(style, Colour::kGreen, "succeeded"),
+                       after, Count(job.world_size(), "rank"), late);
   }
   if (job.state() == v1::JOB_STATE_CANCELLED) {
     const std::string reason = EscapeControls(job.reason());

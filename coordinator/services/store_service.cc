@@ -134,4 +134,22 @@ grpc::ServerUnaryReactor* StoreService::GetCheckpoint(grpc::CallbackServerContex
       ->Begin(*context, std::move(event));
 }
 
+grpc::ServerUnaryReactor* StoreService::ReportFinished(grpc::CallbackServerContext* context,
+                                                       const v1::ReportFinishedRequest* request,
+                                                       v1::ReportFinishedResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_report_finished() = *request;
+  return (new UnaryCall<v1::ReportFinishedResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
+grpc::ServerUnaryReactor* StoreService::GetFinished(grpc::CallbackServerContext* context,
+                                                    const v1::GetFinishedRequest* request,
+                                                    v1::GetFinishedResponse* response) {
+  v1::StateEvent event;
+  *event.mutable_get_finished() = *request;
+  return (new UnaryCall<v1::GetFinishedResponse>(shell_, response))
+      ->Begin(*context, std::move(event));
+}
+
 }  // namespace meshrun::coordinator

@@ -47,6 +47,11 @@ class StoreService : public v1::StoreService::CallbackService {
   grpc::ServerUnaryReactor* GetCheckpoint(grpc::CallbackServerContext*,
                                           const v1::GetCheckpointRequest*,
                                           v1::GetCheckpointResponse*) override;
+  grpc::ServerUnaryReactor* ReportFinished(grpc::CallbackServerContext*,
+                                           const v1::ReportFinishedRequest*,
+                                           v1::ReportFinishedResponse*) override;
+  grpc::ServerUnaryReactor* GetFinished(grpc::CallbackServerContext*, const v1::GetFinishedRequest*,
+                                        v1::GetFinishedResponse*) override;
 
  private:
   Shell shell_;

@@ -134,12 +134,14 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
       SendPrepare(*job, *member);
       continue;
     }
-    const bool failing = MayFail(*job) && !AllExited(*job, *member);
+    const bool all_exited = AllExited(*job, *member);
     EndMember(*job, *member, End::kGone);
-    if (failing) {
-      Fail(*job, v1::FAILURE_CAUSE_NODE_LOST,
-           fmt::format("{} came back without its ranks of this job", node.record.name()), &node,
-           nullptr);
+    const std::string why =
+        fmt::format("{} came back without its ranks of this job", node.record.name());
+    if (job->finished() && !all_exited) {
+      NoteEndAfterFinish(*job, node, why);
+    } else if (MayFail(*job) && !all_exited) {
+      Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
     }
     if (job->survivors_wait) proceed_.insert(job->id());
     Conclude(*job);
@@ -148,7 +150,7 @@ void Generations::OnUnnamed(Node& node, const std::set<std::string>& carried) {
 
 // Whether what happens to a rank now would be the generation's first failure.
 bool Generations::MayFail(const Job& job) const {
-  if (job.failed()) return false;
+  if (job.failed() || job.finished()) return false;
   return job.view.state() == v1::JOB_STATE_RUNNING || job.survivors_wait ||
          (job.view.state() == v1::JOB_STATE_RENDEZVOUS && HasKept(job));
 }
@@ -173,9 +175,13 @@ void Generations::OnNodeLost(Node& node, const std::string& why, bool stopped) {
       }
       continue;
     }
-    const bool failing = MayFail(*job) && !AllExited(*job, *member);
+    const bool all_exited = AllExited(*job, *member);
     EndMember(*job, *member, stopped ? End::kGone : End::kLost);
-    if (failing) Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
+    if (job->finished() && !all_exited) {
+      NoteEndAfterFinish(*job, node, why);
+    } else if (MayFail(*job) && !all_exited) {
+      Fail(*job, v1::FAILURE_CAUSE_NODE_LOST, why, &node, nullptr);
+    }
     if (job->survivors_wait) proceed_.insert(job->id());
     Conclude(*job);
   }

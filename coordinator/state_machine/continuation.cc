@@ -23,7 +23,7 @@ bool Generations::HasKept(const Job& job) const {
 }
 
 bool Generations::TakesGenerations(const Job& job) const {
-  if (job.view.spec().recovery() == v1::RECOVERY_RESPAWN) return false;
+  if (job.view.spec().recovery() == v1::RECOVERY_RESPAWN || job.finished()) return false;
   bool any = false;
   for (const v1::RankStatus& rank : job.view.ranks()) {
     if (rank.state() == v1::RANK_STATE_RUNNING) {
@@ -97,7 +97,7 @@ std::pair<int, int> Generations::StillAndRunning(const Job& job) {
 void Generations::Proceed(Job& job) {
   const auto [still, running] = StillAndRunning(job);
   if (job.view.state() == v1::JOB_STATE_RUNNING && job.quiesce_asked && running > 0 &&
-      still == running) {
+      still == running && !job.finished()) {
     Fail(job, v1::FAILURE_CAUSE_MOVED,
          "a rank finished, and all others stand still for a generation that needs it", nullptr,
          nullptr);
@@ -253,6 +253,7 @@ void Generations::OnJoinDeadline(Job& job) {
 
 // All are started anew: nobody knows in which call a rank stands that hangs.
 void Generations::OnHung(Job& job, int rank, const std::string& message) {
+  if (job.finished()) return;
   const Node* node = rank < 0 ? nullptr : nodes_.Find(job.view.ranks(rank).assignment().node_id());
   RecordFailure(job, v1::FAILURE_CAUSE_HUNG, message, node, nullptr);
   job.view.mutable_failure()->set_rank(rank);

@@ -12,6 +12,8 @@
 //   QUIESCING, every member ended or lost:
 //     cancelled --> CANCELLED;  restarts left --> WAITING (placed anew);  else --> FAILED
 //
+// Once a rank has reported that the generation's work is finished, no generation follows it: a
+// death by signal or a lost host is an event, an exit code other than 0 ends the job as FAILED.
 // A generation with processes that live on (kept) fails in RENDEZVOUS as it would in RUNNING.
 // A worker that is stopping (DRAINING, Goodbye) takes its ranks with it on purpose: the restart is
 // not charged, and a Prepare that it refuses only places the job anew.
@@ -21,8 +23,8 @@
 // time, unless the job's writes are fenced.
 //
 // generations.cc has the start, recovery.cc failures and the end, restart_budget.cc what they cost,
-// continuation.cc the generations that go on in process, leaving.cc what leaves, adoption.cc
-// returning nodes and restarts.
+// continuation.cc the generations that go on in process, finished_ranks.cc those whose work is
+// finished, leaving.cc what leaves, adoption.cc returning nodes and restarts.
 #pragma once
 
 #include <map>
@@ -70,6 +72,9 @@ class Generations {
   void OnRanksQuiesced(Node& node, const v1::Fence& fence, const v1::RanksQuiesced& quiesced);
   void OnRankExit(Node& node, const v1::Fence& fence, const v1::RankExit& exit);
   void OnEnded(Node& node, const v1::Fence& fence);
+  // Calls of ranks.
+  void OnReportFinished(uint64_t call_id, const v1::ReportFinishedRequest& request);
+  void OnGetFinished(uint64_t call_id, const v1::GetFinishedRequest& request);
   // What has changed; absent where the report was ignored, or the job does not run.
   std::optional<StepChange> OnProgress(Node& node, const v1::Fence& fence,
                                        const v1::ProgressReport& report);
@@ -183,6 +188,13 @@ class Generations {
   // What Stop() was for: stops.cc. False when it was for nothing, or came too late.
   bool ConcludeStop(Job& job);
   void Finish(Job& job, v1::JobState state, std::string reason);
+
+  // finished_ranks.cc: what ends after the job's work was finished.
+  void TakeExitAfterFinish(Job& job, const Node& node, const v1::RankExit& exit);
+  // `what`: a sentence without its full stop.
+  void NoteEndAfterFinish(const Job& job, const Node& node, const std::string& what);
+  // Why a job that succeeded did not end cleanly; empty where it did.
+  std::string EndsAfterFinish(const Job& job) const;
 
   // restart_budget.cc
   bool MayRestart(const Job& job) const;

@@ -137,8 +137,9 @@ std::optional<Hangs::Verdict> Hangs::NextHung() {
   while (const auto job_id = deadlines_.PopDue(context_.now)) {
     Job* job = jobs_.Find(*job_id);
     const auto found = watches_.find(*job_id);
+    // Ranks whose work is finished take no more steps.
     if (job == nullptr || found == watches_.end() || job->view.state() != v1::JOB_STATE_RUNNING ||
-        found->second.generation != job->view.generation()) {
+        found->second.generation != job->view.generation() || job->finished()) {
       watches_.erase(*job_id);
       continue;
     }

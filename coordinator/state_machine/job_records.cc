@@ -70,6 +70,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       }
       job.save_asked = record.save_asked();
       job.may_grow = record.may_grow();
+      job.finished_generation = record.finished_generation();
       job.failures_of_nodes.insert(record.failures_of_nodes().begin(),
                                    record.failures_of_nodes().end());
       job.avoided_nodes.insert(record.avoided_nodes().begin(), record.avoided_nodes().end());
@@ -162,6 +163,7 @@ v1::JobRecord JobTable::RecordBeside(const Job& job) const {
   record.set_queue_note(job.queue_note);
   record.set_save_asked(job.save_asked);
   record.set_may_grow(job.may_grow);
+  record.set_finished_generation(job.finished_generation);
   record.mutable_failures_of_nodes()->insert(job.failures_of_nodes.begin(),
                                              job.failures_of_nodes.end());
   record.mutable_avoided_nodes()->Add(job.avoided_nodes.begin(), job.avoided_nodes.end());

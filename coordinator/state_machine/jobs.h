@@ -101,6 +101,8 @@ struct Job {
   uint32_t lost_in_rendezvous = 0;
   // When the generation started, as far as this term knows.
   SteadyNanos running_since{0};
+  // As in JobRecord; 0: none.
+  uint64_t finished_generation = 0;
   // The newest checkpoint, of any name, at the last failure.
   int64_t checkpoint_at_failure = -1;
   // Since a rank last reported a step beyond progress_step, the highest one of earlier generations.
@@ -140,6 +142,11 @@ struct Job {
   // Whether the current generation has failed.
   bool failed() const {
     return view.has_failure() && view.failure().generation() == view.generation();
+  }
+  // Whether all ranks of the current generation have done their part, as one of them has said: no
+  // other generation follows, however its ranks and hosts end.
+  bool finished() const {
+    return finished_generation != 0 && finished_generation == view.generation();
   }
   // Its user allows that it is started more than once.
   bool MayRunAgain() const { return view.spec().max_restarts() > 0; }

@@ -90,6 +90,10 @@ void Generations::TakeExit(Job& job, const Node& node, const v1::RankExit& exit)
   }
   // A rank that its worker stopped has not finished, however it ended.
   if (job.survivors_wait || job.quiesce_asked) proceed_.insert(job.id());
+  if (job.finished()) {
+    TakeExitAfterFinish(job, node, exit);
+    return;
+  }
   if (!MayFail(job)) return;
   if (ExitedCleanly(exit) && !exit.teardown()) {
     if (job.view.state() != v1::JOB_STATE_RENDEZVOUS) return;
@@ -215,6 +219,12 @@ void Generations::OnEnded(Node& node, const v1::Fence& fence) {
     const v1::RankStatus& status = job->view.ranks(member->first_rank + i);
     if (status.state() == v1::RANK_STATE_EXITED) continue;
     if (job->view.state() == v1::JOB_STATE_QUIESCING && !job->survivors_wait) break;
+    if (job->finished()) {
+      NoteEndAfterFinish(*job, node,
+                         fmt::format("{} says that its ranks have ended, but not how rank {} did",
+                                     node.record.name(), status.assignment().rank()));
+      break;
+    }
     Fail(*job, v1::FAILURE_CAUSE_NODE_LOST,
          fmt::format("{} says that its ranks have ended, but not how rank {} did",
                      node.record.name(), status.assignment().rank()),
@@ -259,7 +269,8 @@ void Generations::Conclude(Job& job) {
   const bool may_restart = MayRestart(job);
   if (job.failed() && (!job.cancel_requested || !may_restart)) {
     if (!may_restart) {
-      if (LacksProgress(job) && job.view.restarts_charged() < job.view.spec().max_restarts()) {
+      if (!job.finished() && LacksProgress(job) &&
+          job.view.restarts_charged() < job.view.spec().max_restarts()) {
         job.view.mutable_failure()->set_cause(v1::FAILURE_CAUSE_NO_PROGRESS);
         job.view.mutable_failure()->set_message(fmt::format(
             "{} generations in a row without a step of progress, the last one after: {}",
@@ -281,7 +292,7 @@ void Generations::Conclude(Job& job) {
     Finish(job, v1::JOB_STATE_CANCELLED, job.cancel_reason);
     return;
   }
-  Finish(job, v1::JOB_STATE_SUCCEEDED, "");
+  Finish(job, v1::JOB_STATE_SUCCEEDED, EndsAfterFinish(job));
 }
 
 void Generations::EndGeneration(Job& job, const std::string& why) {

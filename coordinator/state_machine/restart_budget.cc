@@ -54,7 +54,7 @@ bool Generations::LacksProgress(const Job& job) const {
 
 bool Generations::MayRestart(const Job& job) const {
   const v1::Failure& failure = job.view.failure();
-  if (DoNotRequeue(failure)) return false;
+  if (job.finished() || DoNotRequeue(failure)) return false;
   const uint32_t budget = job.view.spec().max_restarts();
   // A planned end costs no restart, but a job with max_restarts 0 fails: its user asked that it
   // never runs twice. What was to live on was stopped for the coordinator's own wish.

@@ -212,6 +212,12 @@ void StateMachine::Dispatch(const v1::StateEvent& event) {
     case v1::StateEvent::kGetCheckpoint:
       parts_->checkpoints.Get(call, event.get_checkpoint());
       break;
+    case v1::StateEvent::kReportFinished:
+      parts_->generations.OnReportFinished(call, event.report_finished());
+      break;
+    case v1::StateEvent::kGetFinished:
+      parts_->generations.OnGetFinished(call, event.get_finished());
+      break;
     case v1::StateEvent::kNotice:
       parts_->context.Record(event.notice().kind(), "", "", event.notice().message());
       break;

@@ -41,7 +41,9 @@ void Generations::Stop(Job& job, v1::StopIntent intent, std::string_view event,
 bool Generations::ConcludeStop(Job& job) {
   const v1::StopIntent intent = std::exchange(job.stop_intent, v1::STOP_INTENT_UNSPECIFIED);
   const std::string reason = std::exchange(job.stop_reason, "");
-  if (intent == v1::STOP_INTENT_UNSPECIFIED || HasFinished(job.view)) return false;
+  if (intent == v1::STOP_INTENT_UNSPECIFIED || job.finished() || HasFinished(job.view)) {
+    return false;
+  }
   if (intent == v1::STOP_INTENT_TIME_LIMIT) {
     FailJob(job, v1::FAILURE_CAUSE_TIME_LIMIT, reason, nullptr);
     return true;

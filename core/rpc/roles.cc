@@ -49,6 +49,8 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.StoreService/GetWorld", kWorkerRole | kRankRole, Scope::kOwnNode},
     {"/meshrun.v1.StoreService/CommitCheckpoint", kWorkerRole | kRankRole, Scope::kOwnNode},
     {"/meshrun.v1.StoreService/GetCheckpoint", kWorkerRole | kRankRole, Scope::kOwnNode},
+    {"/meshrun.v1.StoreService/ReportFinished", kWorkerRole | kRankRole, Scope::kOwnNode},
+    {"/meshrun.v1.StoreService/GetFinished", kWorkerRole | kRankRole, Scope::kOwnNode},
 
     // Served by daemons alone.
     {"/meshrun.v1.AgentService/RegisterRank", kRankRole},

@@ -129,6 +129,8 @@ std::vector<std::string> EventSeeds() {
   group.add_ranks(1);
   events.emplace_back().mutable_publish_unique_id()->set_group("g");
   events.emplace_back().mutable_get_world();
+  events.emplace_back().mutable_report_finished()->set_rank(1);
+  events.emplace_back().mutable_get_finished();
   *events.emplace_back().mutable_submit_job()->mutable_spec() = MakeSpec(1, 1);
   events.emplace_back().mutable_read_logs()->add_ranks(1);
   events.emplace_back().mutable_list_jobs()->set_page_token("2");

@@ -608,6 +608,23 @@ TEST_F(DaemonTest, AnswersRanksThatShowTheirToken) {
   EXPECT_EQ(get(token, &values), grpc::StatusCode::OK);
   EXPECT_THAT(values.values(), ElementsAre("value of k"));
   EXPECT_EQ(coordinator_->last_store_fence().incarnation(), 1u);
+  // A rank's word that it has finished is the coordinator's, too.
+  const auto finish = [&](const std::string& with_token) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(context, testing::kPatience);
+    context.AddMetadata("meshrun-token", with_token);
+    v1::ReportFinishedRequest report;
+    *report.mutable_fence() = request.fence();
+    v1::ReportFinishedResponse taken;
+    return store->ReportFinished(&context, report, &taken).error_code();
+  };
+  const int calls = coordinator_->store_calls();
+  EXPECT_EQ(finish("guessed"), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(coordinator_->store_calls(), calls);
+  EXPECT_EQ(finish(token), grpc::StatusCode::OK);
+  EXPECT_EQ(coordinator_->store_calls(), calls + 1);
+  EXPECT_EQ(coordinator_->last_store_fence().job_id(), kJob);
+  EXPECT_EQ(coordinator_->last_store_fence().incarnation(), 1u);
   // Cached after the first answer has been taken in.
   EXPECT_TRUE(Eventually([&] {
     grpc::ClientContext context;

@@ -193,6 +193,8 @@ MESHRUN_FORWARD(RegisterGroup)
 MESHRUN_FORWARD(GetWorld)
 MESHRUN_FORWARD(CommitCheckpoint)
 MESHRUN_FORWARD(GetCheckpoint)
+MESHRUN_FORWARD(ReportFinished)
+MESHRUN_FORWARD(GetFinished)
 #undef MESHRUN_FORWARD
 
 }  // namespace meshrun::worker

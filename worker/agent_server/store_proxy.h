@@ -55,6 +55,8 @@ class StoreProxy : public v1::StoreService::CallbackService {
   MESHRUN_FORWARDED(GetWorld);
   MESHRUN_FORWARDED(CommitCheckpoint);
   MESHRUN_FORWARDED(GetCheckpoint);
+  MESHRUN_FORWARDED(ReportFinished);
+  MESHRUN_FORWARDED(GetFinished);
 #undef MESHRUN_FORWARDED
 
   EventLoop& loop() { return loop_; }

@@ -16,6 +16,11 @@ std::string Text(const GenerationKey& key) {
 void Ledger::OnPrepare(const std::string& node_id, const v1::Fence& fence,
                        const v1::Prepare& prepare) {
   const GenerationKey key{fence.job_id(), fence.generation()};
+  const auto finished = finished_.find(key.first);
+  if (finished != finished_.end() && key.second > finished->second) {
+    Fail(fmt::format("{} is prepared, and the work of generation {} was finished", Text(key),
+                     finished->second));
+  }
   Membership& known = memberships_[key];
   if (known.digest.empty()) known.digest = prepare.world_digest();
   if (known.digest != prepare.world_digest()) {

@@ -68,6 +68,10 @@ class Ledger {
   // generations.
   void OnCheckpoint(const GenerationKey& writer, int64_t step);
 
+  // The coordinator has answered a rank's report that its generation's work is finished: no later
+  // generation is prepared.
+  void OnFinished(const GenerationKey& key) { finished_[key.first] = key.second; }
+
   uint64_t starts() const { return starts_; }
   uint64_t taken() const { return taken_; }
   uint64_t barriers() const { return barriers_; }
@@ -92,6 +96,7 @@ class Ledger {
   std::map<std::pair<std::string, std::string>, int> live_;
   std::map<std::pair<std::string, uint32_t>, uint64_t> gpus_;
   std::set<std::string> writes_fenced_;
+  std::map<std::string, uint64_t> finished_;
   std::map<std::pair<GenerationKey, std::string>, std::set<int>> entered_;
   std::map<GenerationKey, std::set<std::string>> adding_;
   std::map<GenerationKey, std::map<int64_t, std::string>> added_;

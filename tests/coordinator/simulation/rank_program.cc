@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <utility>
 
 #include "core/proto_time.h"
@@ -195,7 +196,7 @@ void RankProgram::Step() {
     return;
   }
   if (world_.timeline.now() >= begun_ + Work().span) {
-    Enter("end", 2, [this] { host_.Exit(process_, /*code=*/0, /*signal=*/0); });
+    Enter("end", 2, [this] { Finish(); });
     return;
   }
   host_.Report(*self(), ++step_);
@@ -205,6 +206,26 @@ void RankProgram::Step() {
   } else {
     After(span, [this] { Step(); });
   }
+}
+
+void RankProgram::Finish() {
+  // As programs that know nothing of it end.
+  if (!Work().reports_finish) {
+    host_.Exit(process_, /*code=*/0, /*signal=*/0);
+    return;
+  }
+  const GenerationKey key = self()->key();
+  Call(
+      [this] {
+        v1::StateEvent event;
+        *event.mutable_report_finished()->mutable_fence() = Fence();
+        event.mutable_report_finished()->set_rank(self()->rank);
+        return event;
+      },
+      [this, key](const MessagePtr&) {
+        world_.ledger.OnFinished(key);
+        host_.Exit(process_, /*code=*/0, world_.random.OneIn(6) ? SIGKILL : 0);
+      });
 }
 
 void RankProgram::Commit(int64_t step) {

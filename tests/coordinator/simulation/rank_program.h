@@ -1,8 +1,9 @@
 // What a simulated rank does in each of its generations: registers, enters a barrier with all
 // ranks, counts together with them, works, reports and (rank 0) commits checkpoints for a while,
-// enters a last barrier, exits with 0. Its calls go through its daemon to the coordinator; one that
-// was not answered is repeated with the same request id. Where its job can, it waits for another
-// generation when its peers are gone.
+// enters a last barrier, exits with 0; or reports in between that its work is finished, and may be
+// killed on its way out. Its calls go through its daemon to the coordinator; one that was not
+// answered is repeated with the same request id. Where its job can, it waits for another generation
+// when its peers are gone.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,8 @@ class RankProgram : public std::enable_shared_from_this<RankProgram> {
   void Add(int left);
   void Step();
   void Commit(int64_t step);
+  // Says that its work is finished, and ends.
+  void Finish();
 
   World& world_;
   Host& host_;

@@ -89,7 +89,8 @@ class Simulation {
       world_.works[spec.name()] = {.span = random.Between(nanoseconds(0), plan_.longest_work),
                                    .additions = static_cast<int>(random.Below(3)),
                                    .in_process = random.OneIn(2),
-                                   .checkpoints = random.OneIn(2)};
+                                   .checkpoints = random.OneIn(2),
+                                   .reports_finish = !random.OneIn(3)};
       Client& client = *clients_.emplace_back(std::make_unique<Client>(world_, spec));
       world_.timeline.After(DrawArrival(), [&client] { client.Submit(); });
     }

@@ -25,6 +25,8 @@ struct Work {
   bool in_process = false;
   // Rank 0 commits them through the coordinator.
   bool checkpoints = false;
+  // Its ranks report that their work is finished before they exit.
+  bool reports_finish = false;
 };
 
 struct World {

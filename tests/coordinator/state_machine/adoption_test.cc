@@ -241,6 +241,9 @@ TEST(ReplayTest, TheSameEventsGiveTheSameActions) {
   h.Connect(a);
   b.deaf = true;
   h.Connect(b);
+  v1::StateEvent finished;
+  *finished.mutable_report_finished()->mutable_fence() = h.fence(id);
+  h.Call(std::move(finished));
   h.Advance(seconds(12));
   h.Cancel(id);
   ASSERT_GT(h.outcome.size(), 20u);

@@ -23,6 +23,11 @@ class FakeCoordinator::Store : public v1::StoreService::Service {
     response->mutable_world()->add_addresses()->set_node_id("n");
     return grpc::Status::OK;
   }
+  grpc::Status ReportFinished(grpc::ServerContext*, const v1::ReportFinishedRequest* request,
+                              v1::ReportFinishedResponse*) override {
+    Count(request->fence());
+    return grpc::Status::OK;
+  }
   void Count(const v1::Fence& fence) {
     MutexLock lock(mu_);
     ++calls_;
