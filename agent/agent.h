@@ -195,6 +195,13 @@ class Agent {
   // follows for this process), DEADLINE_EXCEEDED (neither has happened yet: call it again),
   // FAILED_PRECONDITION (this process has no place any more).
   virtual absl::StatusOr<std::unique_ptr<Agent>> NextGeneration(Milliseconds timeout) = 0;
+  // Says that this rank has passed the last barrier of its work, so that every rank of the
+  // generation has done its part. Durable when it returns ok: from then on no end of a rank or of a
+  // host starts the job again; a rank that exits with another code than 0 still fails it. May be
+  // repeated. FAILED_PRECONDITION: the generation has failed before; another one may follow.
+  virtual absl::Status ReportFinished(Milliseconds timeout) = 0;
+  // Whether a rank of this generation has said so. FAILED_PRECONDITION: as ReportFinished.
+  virtual absl::StatusOr<bool> HasFinished(Milliseconds timeout) = 0;
   // This rank stands still after so many steps, as GenerationListener::on_quiesce asked.
   virtual absl::Status ReportQuiesced(int64_t step, Milliseconds timeout) = 0;
 

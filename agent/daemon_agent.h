@@ -60,6 +60,8 @@ class DaemonAgent : public Agent {
   absl::Status WithdrawWait(Milliseconds timeout) override;
   absl::Status SetInProcess(bool can, Milliseconds timeout) override;
   absl::StatusOr<std::unique_ptr<Agent>> NextGeneration(Milliseconds timeout) override;
+  absl::Status ReportFinished(Milliseconds timeout) override;
+  absl::StatusOr<bool> HasFinished(Milliseconds timeout) override;
   absl::Status ReportQuiesced(int64_t step, Milliseconds timeout) override;
   absl::Status CommitCheckpoint(std::string_view name, int64_t step, std::string_view digest,
                                 std::string_view temporary,

@@ -1,5 +1,5 @@
-// What a process says and hears when it lives on from one generation into the next, and of the
-// job's checkpoint right.
+// What a process says and hears when it lives on from one generation into the next or has finished
+// its work, and of the job's checkpoint right.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -61,6 +61,26 @@ absl::StatusOr<std::unique_ptr<Agent>> DaemonAgent::NextGeneration(Milliseconds 
     return absl::DeadlineExceededError(std::string(next.status().message()));
   }
   return next;
+}
+
+absl::Status DaemonAgent::ReportFinished(Milliseconds timeout) {
+  v1::ReportFinishedRequest request;
+  *request.mutable_fence() = Fence();
+  request.set_rank(environment_.rank);
+  v1::ReportFinishedResponse response;
+  return calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
+    return store_->ReportFinished(&context, request, &response);
+  });
+}
+
+absl::StatusOr<bool> DaemonAgent::HasFinished(Milliseconds timeout) {
+  v1::GetFinishedRequest request;
+  *request.mutable_fence() = Fence();
+  v1::GetFinishedResponse response;
+  MESHRUN_RETURN_IF_ERROR(calls_.Run(After(timeout), [&](grpc::ClientContext& context, auto) {
+    return store_->GetFinished(&context, request, &response);
+  }));
+  return response.finished();
 }
 
 absl::Status DaemonAgent::ReportQuiesced(int64_t step, Milliseconds timeout) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "agent/agent.h"
@@ -26,6 +27,8 @@ constexpr milliseconds kUnknownTrouble = std::chrono::seconds(30);
 // Between two looks at stop_requested.
 constexpr milliseconds kLook(500);
 constexpr milliseconds kSay = std::chrono::seconds(30);
+// Between two questions whether another rank has finished.
+constexpr milliseconds kAsk(100);
 
 // All ranks have left the world after the same step.
 struct StoodStill {};
@@ -83,11 +86,10 @@ void ElasticContext::run(const std::function<void()>& body) {
   while (true) {
     std::exception_ptr failure;
     std::optional<milliseconds> patience;
+    at_end_.clear();
     try {
       body();
-      // A rank that left alone would be missed by the others' last collectives.
-      if (is_announced_) DistributedManager::get().world()->barrier()->wait();
-      return;
+      finish();
     } catch (const StoodStill&) {
       patience = kKnownLoss;
     } catch (const CheckpointRefusedError& error) {
@@ -103,8 +105,46 @@ void ElasticContext::run(const std::function<void()>& body) {
       say(fmt::format("leaves generation {}: {}", generation_of(*DistributedManager::get().agent()),
                       error.what_without_backtrace()));
     }
+    if (!patience) break;
     rejoin(failure, *patience);
   }
+  // Their exceptions are the program's own.
+  for (const std::function<void()>& act : std::exchange(at_end_, {})) act();
+}
+
+void ElasticContext::at_end(std::function<void()> act) { at_end_.push_back(std::move(act)); }
+
+void ElasticContext::finish() {
+  if (!DistributedManager::is_initialized()) return;
+  DistributedManager& manager = DistributedManager::get();
+  agent::Agent* const agent = manager.agent();
+  if (agent == nullptr) return;
+  try {
+    // A rank that left alone would be missed by the others' last collectives.
+    if (manager.world_size() > 1) manager.world()->barrier()->wait();
+  } catch (const std::exception&) {  // Gloo has exceptions of its own
+    // A rank that had passed it may have ended, with messages that this one waits for.
+    if (!another_has_finished(*agent)) throw;
+  }
+  const absl::Status said = agent->ReportFinished(kSay);
+  if (absl::IsFailedPrecondition(said)) {
+    throw PeerLostError("this rank's work is finished, and the job goes on without its world: " +
+                        std::string(said.message()));
+  }
+  if (!said.ok()) say("cannot say that this rank has finished its work: " + said.ToString());
+}
+
+bool ElasticContext::another_has_finished(agent::Agent& agent) const {
+  const auto until = steady_clock::now() + kUnknownTrouble;
+  while (steady_clock::now() < until && !options_.stop_requested()) {
+    const absl::StatusOr<bool> finished = agent.HasFinished(kLook);
+    if (finished.ok() && *finished) return true;
+    // A loss was known before any rank had finished.
+    const absl::Status& status = finished.status();
+    if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) break;
+    std::this_thread::sleep_for(kAsk);
+  }
+  return false;
 }
 
 void ElasticContext::stand_still(IntArgument step) {

@@ -27,6 +27,11 @@
 // on each rank (ElasticState tells the coordinator so). All others behave as without this: the
 // job's ranks are started anew, and read a checkpoint.
 //
+// In meshrun run() ends with a barrier of all ranks, and each then reports to the coordinator that
+// the work is finished. From the first such report on, no end of a rank or of a host starts the job
+// again: one that is killed afterwards leaves it SUCCEEDED. What must not happen twice, such as
+// printing the result, belongs into at_end().
+//
 // Threads: one at a time.
 #pragma once
 
@@ -36,6 +41,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
@@ -70,6 +76,11 @@ class ElasticContext {
   // Raises what `body` raises, RendezvousError and ElasticStoppedError. When it returns, all ranks
   // have done their part.
   void run(const std::function<void()>& body);
+  // For the body. `act` is called once, after the last barrier and the report that the work is
+  // finished and before run() returns; never where the body is run again. It outlives the body, and
+  // calls no collectives: a peer may have ended. A rank that is killed between its report and `act`
+  // has no second chance. What `act` raises leaves run().
+  void at_end(std::function<void()> act);
 
   // The coordinator wants the ranks to stand still at the end of a step; ranks hear of it at
   // different times, and must agree on the step.
@@ -89,6 +100,11 @@ class ElasticContext {
   };
 
   void listen();
+  // After the body: the last barrier, and the report. Raises what the barrier raises, and
+  // PeerLostError where the coordinator knows of a loss before any rank had reported.
+  void finish();
+  // This rank's last barrier has failed: whether another rank has passed it.
+  bool another_has_finished(agent::Agent& agent) const;
   // Says to the coordinator that this process takes other generations, once in each.
   void announce();
   // Leaves this world and joins the next. `failure`: why; raised again where none follows within
@@ -102,6 +118,7 @@ class ElasticContext {
   const ElasticOptions options_;
   const std::shared_ptr<Signs> signs_ = std::make_shared<Signs>();
   bool is_announced_ = false;
+  std::vector<std::function<void()>> at_end_;
   // Of the last ElasticState that ended.
   std::optional<TrainingMemory> memory_;
 };

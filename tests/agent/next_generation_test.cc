@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -68,6 +69,27 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
     quiesced_ = request->step();
     return grpc::Status::OK;
   }
+  grpc::Status ReportFinished(grpc::ServerContext*, const v1::ReportFinishedRequest* request,
+                              v1::ReportFinishedResponse*) override {
+    std::lock_guard lock(mu_);
+    // A coordinator that is started again.
+    if (finish_calls_++ == 0) return {grpc::StatusCode::UNAVAILABLE, "not yet"};
+    if (request->fence().generation() < current_) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, "generation 2 has failed"};
+    }
+    finished_.insert(request->rank());
+    return grpc::Status::OK;
+  }
+  grpc::Status GetFinished(grpc::ServerContext*, const v1::GetFinishedRequest*,
+                           v1::GetFinishedResponse* response) override {
+    std::lock_guard lock(mu_);
+    response->set_finished(!finished_.empty());
+    return grpc::Status::OK;
+  }
+  std::set<int> finished() {
+    std::lock_guard lock(mu_);
+    return finished_;
+  }
   grpc::Status CommitCheckpoint(grpc::ServerContext*, const v1::CommitCheckpointRequest* request,
                                 v1::CommitCheckpointResponse*) override {
     if (request->has_expected_step() != commit_.has_value() ||
@@ -102,6 +124,8 @@ class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Se
   uint64_t current_ = 2;
   std::string stop_;
   std::map<uint64_t, bool> in_process_;
+  int finish_calls_ = 0;
+  std::set<int> finished_;
   std::optional<v1::CheckpointCommit> commit_;
 };
 
@@ -167,6 +191,18 @@ TEST_F(NextGenerationTest, AStopIsNoGeneration) {
 TEST_F(NextGenerationTest, SaysThatItStandsStill) {
   EXPECT_TRUE(agent_->ReportQuiesced(17, kLong).ok());
   EXPECT_EQ(daemon_.quiesced_, 17);
+}
+
+TEST_F(NextGenerationTest, ReportsThatItHasFinishedUntilTheReportIsTaken) {
+  EXPECT_EQ(*agent_->HasFinished(kLong), false);
+  // The first attempt reaches nobody.
+  EXPECT_TRUE(agent_->ReportFinished(kLong).ok());
+  EXPECT_EQ(daemon_.finished(), std::set<int>{3});
+  EXPECT_EQ(*agent_->HasFinished(kLong), true);
+  daemon_.Begin(3);
+  const absl::Status refused = agent_->ReportFinished(kLong);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("generation 2 has failed"));
 }
 
 TEST_F(NextGenerationTest, CommitsACheckpointOnTopOfTheNewest) {

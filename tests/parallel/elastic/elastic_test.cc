@@ -189,6 +189,126 @@ const bool kGrowing = register_rank_function("growing", [] {
 
 TEST(ElasticTest, TheWorldGrowsAtTheEndOfAStep) { expect_success(run("growing", {1, 1, 2})); }
 
+// A training of one step in each world. What the body gives at_end() is counted, and `at_last` is
+// called at the body's end.
+struct Ends {
+  int bodies = 0;
+  int acts = 0;
+};
+Ends train_one_step(const std::shared_ptr<GenerationAgent>& agent,
+                    const std::function<void()>& at_last) {
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  Ends ends;
+  elastic.run([&] {
+    DistributedManager& manager = DistributedManager::get();
+    Regression job;
+    ElasticState state(elastic, *job.network, *job.optimizer);
+    const int64_t first = state.restore().value_or(0);
+    // The loop's steps are not done again.
+    EXPECT_EQ(first, ends.bodies++ == 0 ? 0 : 1);
+    for (const int64_t step : state.steps(first, 1)) {
+      job.step(step, manager.rank(), manager.world_size(), [&](at::Tensor& gradient) {
+        std::vector<at::Tensor> gradients = {gradient};
+        manager.world()->allreduce(gradients)->wait();
+      });
+    }
+    elastic.at_end([&ends] {
+      EXPECT_GT(GenerationAgent::finish_reports, 0) << "the report comes first";
+      ++ends.acts;
+    });
+    at_last();
+  });
+  return ends;
+}
+
+const bool kFinishes = register_rank_function("finishes", [] {
+  const Ends ends = train_one_step(own_agent(2), [] {});
+  EXPECT_EQ(ends.bodies, 1);
+  EXPECT_EQ(ends.acts, 1);
+  EXPECT_EQ(GenerationAgent::finish_reports, 1);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticTest, EachRankReportsOnceThatItHasFinished) {
+  expect_success(run("finishes", {1, 1}));
+}
+
+// Rank 1 is killed after its loop, before any rank has reported: all others run the body again.
+const bool kLostAtTheEnd = register_rank_function("lost_at_the_end", [] {
+  const auto agent = own_agent(3);
+  const Ends ends = train_one_step(agent, [&] {
+    DistributedManager& manager = DistributedManager::get();
+    if (manager.world_size() < 3) return;
+    agent->set("done " + std::to_string(manager.rank()), "1");
+    if (manager.rank() != 1) return;
+    // Their last messages may still be on their way.
+    while (!agent->has("done 0") || !agent->has("done 2")) usleep(1000);
+    agent->set("failed", "1");
+    agent->set("next", "2 0 -1 1");
+    agent->set("lost", "1");
+    _exit(0);
+  });
+  EXPECT_EQ(ends.bodies, 2);
+  EXPECT_EQ(ends.acts, 1);
+  EXPECT_EQ(GenerationAgent::finish_reports, 1);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticTest, ALossBeforeAnyReportRunsTheBodyAgainAndItsEndOnce) {
+  for (const RankResult& result : run("lost_at_the_end", {1, 1, 1})) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+// Rank 1 has reported and is killed: what rank 0 waits for in the last barrier went with it.
+const bool kLostAfterIt = register_rank_function("lost_after_it", [] {
+  const auto agent = own_agent(2);
+  const Ends ends = train_one_step(agent, [&] {
+    if (DistributedManager::get().rank() != 1) {
+      agent->set("done 0", "1");
+      return;
+    }
+    while (!agent->has("done 0")) usleep(1000);
+    agent->set("finished", "1");
+    agent->set("lost", "1");
+    _exit(0);
+  });
+  EXPECT_EQ(ends.bodies, 1);
+  EXPECT_EQ(ends.acts, 1);
+  EXPECT_EQ(GenerationAgent::finish_reports, 1);
+  DistributedManager::cleanup();
+});
+
+TEST(ElasticTest, ALossAfterAReportDoesNotRunTheBodyAgain) {
+  for (const RankResult& result : run("lost_after_it", {1, 1})) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+// Outside meshrun: nothing is reported, and the end still comes once.
+const bool kAlone = register_rank_function("alone", [] {
+  DistributedManager::initialize();
+  ElasticContext elastic;
+  std::vector<std::string> order;
+  elastic.run([&] {
+    elastic.at_end([&order] { order.push_back("end"); });
+    order.push_back("body");
+  });
+  EXPECT_EQ(order, (std::vector<std::string>{"body", "end"}));
+  // Of this run alone.
+  elastic.run([&] { order.push_back("body"); });
+  EXPECT_EQ(order, (std::vector<std::string>{"body", "end", "body"}));
+  // The program's own error, which no other world mends.
+  EXPECT_THROW(elastic.run([&] {
+    elastic.at_end([] { throw std::invalid_argument("the program's own"); });
+  }),
+               std::invalid_argument);
+  DistributedManager::cleanup();
+});
+
+TEST(ElasticTest, OutsideMeshrunTheEndFollowsTheBody) { expect_success(run("alone", {1})); }
+
 const bool kOwnError = register_rank_function("own_error", [] {
   const auto agent = own_agent(1);
   DistributedManager::initialize({.agent = agent});

@@ -3,6 +3,8 @@
 //   "lost/<g>"      the rank that generation g has lost
 //   "quiesce/<g>"   the ranks of generation g are to stand still
 //   "next/<g>"      the world size of generation g + 1, then each rank's of g rank there, or -1
+//   "failed/<g>"    generation g failed before any rank had finished: it takes no reports
+//   "finished/<g>"  a rank of g has reported that it finished
 #pragma once
 
 #include <atomic>
@@ -78,6 +80,16 @@ class GenerationAgent : public FakeAgent {
     next.world_size = next.local_world_size = world_size;
     return std::make_unique<GenerationAgent>(next, store_);
   }
+  absl::Status ReportFinished(agent::Milliseconds) override {
+    if (has("failed")) return absl::FailedPreconditionError("rank 1 was lost before");
+    ++finish_reports;
+    set("finished", std::to_string(assignment().rank));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> HasFinished(agent::Milliseconds) override {
+    if (has("failed")) return absl::FailedPreconditionError("rank 1 was lost before");
+    return has("finished");
+  }
   absl::Status ReportQuiesced(int64_t step, agent::Milliseconds) override {
     quiesced_at = step;
     return absl::OkStatus();
@@ -98,6 +110,8 @@ class GenerationAgent : public FakeAgent {
   }
 
   static inline std::atomic<int64_t> quiesced_at = -1;
+  // That were taken, by all agents of this process.
+  static inline std::atomic<int> finish_reports = 0;
 
  private:
   std::string key(const std::string& what) const {

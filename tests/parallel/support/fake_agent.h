@@ -69,6 +69,8 @@ class FakeAgent : public agent::Agent {
   absl::StatusOr<std::unique_ptr<agent::Agent>> NextGeneration(agent::Milliseconds) override {
     return absl::AbortedError("there is one generation here");
   }
+  absl::Status ReportFinished(agent::Milliseconds) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> HasFinished(agent::Milliseconds) override { return false; }
   absl::Status ReportQuiesced(int64_t, agent::Milliseconds) override { return absl::OkStatus(); }
   absl::Status CommitCheckpoint(std::string_view name, int64_t step, std::string_view digest,
                                 std::string_view temporary,
