@@ -49,7 +49,7 @@ void run_in_world(ElasticContext& elastic, const Options& options) {
       }
     }
   }
-  finish(outcome, options, network, mesh);
+  finish(elastic, outcome, options, network, mesh);
 }
 
 void run(const Options& options) {

@@ -7,8 +7,8 @@ namespace meshrun::darcy {
 
 using jobs::format;
 
-void finish(const Outcome& outcome, const Options& options, const DarcyNetwork& network,
-            const jobs::RankMesh& mesh) {
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const DarcyNetwork& network, const jobs::RankMesh& mesh) {
   jobs::Ending ending;
   const auto& test = outcome.test;
   if (test) {
@@ -26,7 +26,7 @@ void finish(const Outcome& outcome, const Options& options, const DarcyNetwork& 
                     {"train_samples", options.train_samples},
                     {"test_samples", options.test_samples},
                     {"padding", options.padding}};
-  jobs::finish_operator(options, outcome.training, *network, mesh, ending);
+  jobs::finish_operator(elastic, options, outcome.training, *network, mesh, ending);
 }
 
 }  // namespace meshrun::darcy

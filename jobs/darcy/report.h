@@ -21,7 +21,7 @@ struct Outcome {
 };
 
 // On every rank, as jobs::finish().
-void finish(const Outcome& outcome, const Options& options, const DarcyNetwork& network,
-            const jobs::RankMesh& mesh);
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const DarcyNetwork& network, const jobs::RankMesh& mesh);
 
 }  // namespace meshrun::darcy

@@ -63,8 +63,12 @@ static void train(ElasticContext& elastic, int64_t steps) {
   const auto loss = reduce_loss(loss_of(steps).item<double>());  // of new samples; on rank 0
   if (!loss) return;
   const auto parameters = torch::nn::utils::parameters_to_vector(network->parameters());
-  std::printf("ddp_recipe: %ld steps on %d rank(s), loss %.4f, sum of squared parameters %.3f\n",
-              steps, dist.world_size(), *loss, parameters.square().sum().item<double>());
+  const double squares = parameters.square().sum().item<double>();
+  // Once, also where a rank is lost before all have come so far.
+  elastic.at_end([steps, ranks = dist.world_size(), loss = *loss, squares] {
+    std::printf("ddp_recipe: %ld steps on %d rank(s), loss %.4f, sum of squared parameters %.3f\n",
+                steps, ranks, loss, squares);
+  });
 }
 
 }  // namespace meshrun::jobs

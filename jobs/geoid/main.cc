@@ -51,7 +51,7 @@ void run_in_world(ElasticContext& elastic, const Field& field, const PointSplit&
       if (manager.rank() == 0) write_picture(prediction, outcome, options);
     }
   }
-  finish(outcome, options, network);
+  finish(elastic, outcome, options, network);
 }
 
 void run(const Options& options) {

@@ -11,7 +11,8 @@ using jobs::absolute;
 using jobs::format;
 using jobs::ranks;
 
-void finish(const Outcome& outcome, const Options& options, const GeoidNetwork& network) {
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const GeoidNetwork& network) {
   const double samples_per_second = outcome.training.samples_per_second(options.batch);
   jobs::Ending ending = {.ranks = ranks(DistributedManager::get().world_size()),
                          .rate = format("%.0f samples/s", samples_per_second)};
@@ -33,7 +34,7 @@ void finish(const Outcome& outcome, const Options& options, const GeoidNetwork& 
                     {"training_points", outcome.training_points},
                     {"held_out_points", outcome.held_out_points},
                     {"data", absolute(options.data)}};
-  jobs::finish(options, outcome.training, *network, ending);
+  jobs::finish(elastic, options, outcome.training, *network, ending);
 }
 
 void write_picture(const Prediction& prediction, const Outcome& outcome, const Options& options) {

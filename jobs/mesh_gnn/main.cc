@@ -54,7 +54,7 @@ void run_in_world(ElasticContext& elastic, const IcosahedralMesh& sphere, const 
       if (manager.rank() == 0) write_picture(maps, outcome, options);
     }
   }
-  finish(outcome, options, network);
+  finish(elastic, outcome, options, network);
 }
 
 void run(const Options& options) {

@@ -12,7 +12,8 @@ using jobs::absolute;
 using jobs::format;
 using jobs::ranks;
 
-void finish(const Outcome& outcome, const Options& options, const GraphNetwork& network) {
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const GraphNetwork& network) {
   jobs::Ending ending = {.ranks = ranks(DistributedManager::get().world_size()),
                          .rate = format("%.2f steps/s", outcome.training.steps_per_second())};
   const auto& errors = outcome.held_out;
@@ -41,7 +42,7 @@ void finish(const Outcome& outcome, const Options& options, const GraphNetwork& 
                     {"blocks", options.blocks},
                     {"held_out", options.held_out},
                     {"data", absolute(options.data)}};
-  jobs::finish(options, outcome.training, *network, ending);
+  jobs::finish(elastic, options, outcome.training, *network, ending);
 }
 
 void write_picture(const SlopeMaps& maps, const Outcome& outcome, const Options& options) {

@@ -22,7 +22,8 @@ struct Outcome {
 };
 
 // On every rank, as jobs::finish().
-void finish(const Outcome& outcome, const Options& options, const GraphNetwork& network);
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const GraphNetwork& network);
 
 // Writes the picture that the options name. Raises std::runtime_error, which names the path.
 // The outcome must have been evaluated.

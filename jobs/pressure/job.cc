@@ -140,8 +140,9 @@ darcy::Predict predictor(PressureModel& model, const Fields& fields) {
   };
 }
 
-void finish(const Options& options, const NetworkFlags& flags, const jobs::TrainingResult& training,
-            const PressureModel& model, const Samples& samples, const jobs::RankMesh& mesh,
+void finish(ElasticContext& elastic, const Options& options, const NetworkFlags& flags,
+            const jobs::TrainingResult& training, const PressureModel& model,
+            const Samples& samples, const jobs::RankMesh& mesh,
             const std::optional<darcy::TestErrors>& test) {
   using nlohmann::ordered_json;
   jobs::Ending ending;
@@ -170,7 +171,7 @@ void finish(const Options& options, const NetworkFlags& flags, const jobs::Train
                     {"weight_decay", options.weight_decay},
                     {"recompute", options.recompute},
                     {"network", flags}};
-  jobs::finish(options, training, *model, ending);
+  jobs::finish(elastic, options, training, *model, ending);
 }
 
 void run_in_world(ElasticContext& elastic, const Options& options, const NetworkFlags& flags,
@@ -205,7 +206,7 @@ void run_in_world(ElasticContext& elastic, const Options& options, const Network
       }
     }
   }
-  finish(options, flags, training, model, samples, mesh, test);
+  finish(elastic, options, flags, training, model, samples, mesh, test);
 }
 
 }  // namespace

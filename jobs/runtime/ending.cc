@@ -1,5 +1,7 @@
 #include "jobs/runtime/ending.h"
 
+#include <iostream>
+
 #include "jobs/runtime/progress.h"
 #include "jobs/runtime/words.h"
 #include "parallel/checkpoint/atomic_file.h"
@@ -57,14 +59,17 @@ std::string summary_of(const TrainingOptions& options, const TrainingResult& tra
 
 }  // namespace
 
-void finish(const TrainingOptions& options, const TrainingResult& training,
+void finish(ElasticContext& elastic, const TrainingOptions& options, const TrainingResult& training,
             const torch::nn::Module& network, const Ending& ending) {
-  if (!options.report.empty() && DistributedManager::get().rank() == 0) {
+  const bool is_first = DistributedManager::get().rank() == 0;
+  if (!options.report.empty() && is_first) {
     write_file_atomically(options.report,
                           report_of(options, training, network, ending).dump(2) + "\n");
   }
+  const std::string summary = summary_of(options, training, ending);
   Progress(options.job, options.steps, options.log_every)
-      .finish(training.steps, training.loss, ending.metrics, summary_of(options, training, ending));
+      .finished(training.steps, training.loss, ending.metrics, summary);
+  if (is_first) elastic.at_end([summary] { std::cout << summary << std::endl; });
 }
 
 }  // namespace meshrun::jobs

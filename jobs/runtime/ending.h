@@ -9,6 +9,7 @@
 
 #include "jobs/runtime/training.h"
 #include "jobs/runtime/training_options.h"
+#include "parallel/elastic/elastic_context.h"
 
 namespace meshrun::jobs {
 
@@ -25,11 +26,12 @@ struct Ending {
   nlohmann::ordered_json entries;
 };
 
-// The end of a job, on every rank. Rank 0 writes the report that the options name, and prints
+// The end of a job's body, on every rank. Rank 0 writes the report that the options name and prints
 //   darcy: relative L2 test error 3.10 % after 500 steps on 2 ranks, 43.1 s of training, 9 steps/s
 //   darcy: report /home/ada/darcy.json
-// Raises std::runtime_error, which names the path.
-void finish(const TrainingOptions& options, const TrainingResult& training,
+// when run() of `elastic` ends: a body that is run again writes the report again, and has printed
+// nothing. Raises std::runtime_error, which names the path.
+void finish(ElasticContext& elastic, const TrainingOptions& options, const TrainingResult& training,
             const torch::nn::Module& network, const Ending& ending);
 
 }  // namespace meshrun::jobs

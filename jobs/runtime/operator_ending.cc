@@ -4,8 +4,9 @@
 
 namespace meshrun::jobs {
 
-void finish_operator(const OperatorOptions& options, const TrainingResult& training,
-                     const torch::nn::Module& network, const RankMesh& mesh, Ending ending) {
+void finish_operator(ElasticContext& elastic, const OperatorOptions& options,
+                     const TrainingResult& training, const torch::nn::Module& network,
+                     const RankMesh& mesh, Ending ending) {
   const int data = mesh.data->getSize();
   const int spatial = mesh.spatial->getSize();
   const double samples_per_second = training.samples_per_second(options.batch);
@@ -18,7 +19,7 @@ void finish_operator(const OperatorOptions& options, const TrainingResult& train
                          {"width", options.width},
                          {"modes", options.modes},
                          {"layers", options.layers}});
-  finish(options, training, network, ending);
+  finish(elastic, options, training, network, ending);
 }
 
 }  // namespace meshrun::jobs

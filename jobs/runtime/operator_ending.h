@@ -8,7 +8,8 @@
 namespace meshrun::jobs {
 
 // finish(), which also tells the mesh and the OperatorOptions; it sets the ending's ranks and rate.
-void finish_operator(const OperatorOptions& options, const TrainingResult& training,
-                     const torch::nn::Module& network, const RankMesh& mesh, Ending ending);
+void finish_operator(ElasticContext& elastic, const OperatorOptions& options,
+                     const TrainingResult& training, const torch::nn::Module& network,
+                     const RankMesh& mesh, Ending ending);
 
 }  // namespace meshrun::jobs

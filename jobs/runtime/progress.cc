@@ -32,15 +32,14 @@ void Progress::report(int64_t step, double loss, const std::map<std::string, dou
   }
 }
 
-void Progress::finish(int64_t step, double loss, const std::map<std::string, double>& metrics,
-                      const std::string& summary) {
+void Progress::finished(int64_t step, double loss, const std::map<std::string, double>& metrics,
+                        const std::string& summary) {
   const bool first = DistributedManager::get().rank() == 0;
   report_reliably({.step = step,
                    .total_steps = total_steps_,
                    .loss = loss,
                    .metrics = metrics,
                    .note = first ? first_line(summary, kLongestNote) : ""});
-  if (first) std::cout << summary << std::endl;
 }
 
 void Progress::stopped(int64_t step, double loss, const std::map<std::string, double>& metrics) {

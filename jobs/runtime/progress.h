@@ -21,10 +21,10 @@ class Progress {
   // `step` steps are done; metrics have the same names each time. Never blocks on the daemon.
   void report(int64_t step, double loss, const std::map<std::string, double>& metrics);
 
-  // The end of the job, on every rank: what must arrive. Rank 0 also prints `summary`, whose first
-  // line is the daemon's note.
-  void finish(int64_t step, double loss, const std::map<std::string, double>& metrics,
-              const std::string& summary);
+  // The end of the job, on every rank: what must arrive. The first line of rank 0's `summary` is
+  // the daemon's note: it is known also where rank 0 ends before it has printed anything.
+  void finished(int64_t step, double loss, const std::map<std::string, double>& metrics,
+                const std::string& summary);
   // After stopping on request: the last step and its loss must arrive, too.
   void stopped(int64_t step, double loss, const std::map<std::string, double>& metrics);
 

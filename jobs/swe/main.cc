@@ -38,7 +38,7 @@ void run_in_world(ElasticContext& elastic, const Options& options) {
       if (manager.rank() == 0) write_picture(shown, outcome, options);
     }
   }
-  finish(outcome, options, network, mesh);
+  finish(elastic, outcome, options, network, mesh);
 }
 
 void run(const Options& options) {

@@ -12,8 +12,8 @@ namespace meshrun::swe {
 
 using jobs::format;
 
-void finish(const Outcome& outcome, const Options& options, const SweNetwork& network,
-            const jobs::RankMesh& mesh) {
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const SweNetwork& network, const jobs::RankMesh& mesh) {
   jobs::Ending ending;
   const auto& test = outcome.test;
   if (test) {
@@ -40,7 +40,7 @@ void finish(const Outcome& outcome, const Options& options, const SweNetwork& ne
                     {"intervals", options.intervals},
                     {"train_trajectories", options.train_trajectories},
                     {"test_trajectories", options.test_trajectories}};
-  jobs::finish_operator(options, outcome.training, *network, mesh, ending);
+  jobs::finish_operator(elastic, options, outcome.training, *network, mesh, ending);
 }
 
 void write_picture(const Shown& shown, const Outcome& outcome, const Options& options) {

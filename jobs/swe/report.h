@@ -18,8 +18,8 @@ struct Outcome {
 };
 
 // On every rank, as jobs::finish().
-void finish(const Outcome& outcome, const Options& options, const SweNetwork& network,
-            const jobs::RankMesh& mesh);
+void finish(ElasticContext& elastic, const Outcome& outcome, const Options& options,
+            const SweNetwork& network, const jobs::RankMesh& mesh);
 
 // Writes the picture that the options name. Raises std::runtime_error, which names the path. The
 // outcome must have been evaluated.
