@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/hash.h"
+#include "core/utf8.h"
 
 namespace meshrun {
 namespace {
@@ -12,19 +13,37 @@ using nlohmann::ordered_json;
 
 constexpr char kFormat[] = "meshrun-checkpoint";
 constexpr int kVersion = 1;
+// Before the hexadecimal form of a text that is not UTF-8: a flag's value may hold any bytes, JSON
+// may not. A text that begins so itself has that form too.
+constexpr char kBytes[] = "meshrun-bytes:";
 
 std::string from_hex(const std::string& text) {
   const auto digit = [](char c) -> int {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    throw std::invalid_argument("a random generator's state is not hexadecimal");
+    throw std::invalid_argument("bytes in it are not hexadecimal");
   };
-  if (text.size() % 2 != 0) throw std::invalid_argument("a random generator's state is cut short");
+  if (text.size() % 2 != 0) throw std::invalid_argument("bytes in it are cut short");
   std::string bytes;
   for (size_t i = 0; i < text.size(); i += 2) {
     bytes.push_back(static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1])));
   }
   return bytes;
+}
+
+std::string encode_text(const std::string& text) {
+  return IsUtf8(text) && !text.starts_with(kBytes) ? text : kBytes + HexEncode(text);
+}
+
+std::string decode_text(const std::string& text) {
+  return text.starts_with(kBytes) ? from_hex(text.substr(sizeof(kBytes) - 1)) : text;
+}
+
+std::map<std::string, std::string> each_text(std::string (*convert)(const std::string&),
+                                             const std::map<std::string, std::string>& texts) {
+  std::map<std::string, std::string> converted;
+  for (const auto& [key, value] : texts) converted[convert(key)] = convert(value);
+  return converted;
 }
 
 }  // namespace
@@ -42,12 +61,11 @@ std::string encode_manifest(const Manifest& manifest) {
                                 {"version", kVersion},
                                 {"sequence", manifest.sequence},
                                 {"step", manifest.step},
-                                {"identity", manifest.identity},
-                                {"sampler", manifest.sampler},
+                                {"identity", each_text(encode_text, manifest.identity)},
+                                {"sampler", each_text(encode_text, manifest.sampler)},
                                 {"random_generators", generators},
                                 {"optimizer", manifest.optimizer},
                                 {"files", files}};
-  // A flag's value may hold any bytes; JSON may not.
   return content.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -62,8 +80,9 @@ Manifest decode_manifest(const std::string& path, const std::string& content) tr
   Manifest manifest;
   parsed.at("sequence").get_to(manifest.sequence);
   parsed.at("step").get_to(manifest.step);
-  parsed.at("identity").get_to(manifest.identity);
-  parsed.at("sampler").get_to(manifest.sampler);
+  using Texts = std::map<std::string, std::string>;
+  manifest.identity = each_text(decode_text, parsed.at("identity").get<Texts>());
+  manifest.sampler = each_text(decode_text, parsed.at("sampler").get<Texts>());
   parsed.at("optimizer").get_to(manifest.optimizer);
   for (const auto& [device, state] : parsed.at("random_generators").items()) {
     manifest.random_generators[device] = from_hex(state.get<std::string>());

@@ -31,7 +31,8 @@ struct Manifest {
   int64_t sequence = 0;
   // Done when the checkpoint was taken.
   int64_t step = 0;
-  // What must be the same in two runs for the second to go on where the first stopped.
+  // What must be the same in two runs for the second to go on where the first stopped. Texts of any
+  // bytes, as the sampler's are; those that are not UTF-8 stand in hexadecimal in the file.
   std::map<std::string, std::string> identity;
   std::map<std::string, std::string> sampler;
   // States of LibTorch's default generators, by kind of device; bytes.

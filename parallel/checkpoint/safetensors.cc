@@ -1,8 +1,11 @@
 #include "parallel/checkpoint/safetensors.h"
 
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "core/utf8.h"
 #include "parallel/checkpoint/atomic_file.h"
 
 namespace meshrun {
@@ -17,8 +20,9 @@ constexpr uint64_t kAlignment = 8;
 
 const std::map<std::string, uint64_t>& dtype_sizes() {
   static const auto* sizes = new std::map<std::string, uint64_t>{
-      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"I16", 2}, {"I32", 4}, {"I64", 8},
-      {"F16", 2},  {"BF16", 2}, {"F32", 4}, {"F64", 8}, {"C64", 8}};
+      {"BOOL", 1}, {"U8", 1},      {"I8", 1},      {"U16", 2},     {"I16", 2}, {"U32", 4},
+      {"I32", 4},  {"U64", 8},     {"I64", 8},     {"F8_E4M3", 1}, {"F16", 2}, {"F32", 4},
+      {"F64", 8},  {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"BF16", 2},    {"C64", 8}};
   return *sizes;
 }
 
@@ -40,6 +44,29 @@ uint64_t byte_size(const std::string& path, const std::string& name, const std::
   return bytes;
 }
 
+constexpr char kDcp[] =
+    "is part of a checkpoint of torch.distributed.checkpoint, not a safetensors file: convert it in "
+    "Python with torch.distributed.checkpoint.format_utils.dcp_to_torch_save(DIRECTORY, "
+    "\"model.pt\"), then safetensors.torch.save_file(torch.load(\"model.pt\"), "
+    "\"model.safetensors\") for a flat dict of tensors";
+constexpr char kTorchSave[] =
+    "was written by torch.save() or torch::save(), and is not a safetensors file: convert it in "
+    "Python with safetensors.torch.save_file(torch.load(\"model.pt\"), \"model.safetensors\") for a "
+    "flat dict of tensors; in C++ load it with torch::load() and call meshrun::write_parameters()";
+
+// What a file is that does not begin as a safetensors file does; empty: not known.
+std::string other_format(std::string_view path, std::string_view content) {
+  const bool is_zip = content.starts_with("PK\x03\x04");
+  const bool is_pickle =
+      content.size() > 1 && content[0] == '\x80' && content[1] >= '\x02' && content[1] <= '\x05';
+  if (!is_zip && !is_pickle) return "";
+  return path.ends_with(".distcp") || path.ends_with(".metadata") ? kDcp : kTorchSave;
+}
+
+void check_text(const std::string& path, const std::string& what, const std::string& text) {
+  if (!IsUtf8(text)) fail(path, what + " is not UTF-8: '" + EscapeBytes(text) + "'");
+}
+
 json parse_header(const std::string& path, const std::string& content, uint64_t& data_begin) {
   uint64_t length = 0;
   if (content.size() < kLengthBytes) {
@@ -47,6 +74,8 @@ json parse_header(const std::string& path, const std::string& content, uint64_t&
   }
   std::memcpy(&length, content.data(), kLengthBytes);
   if (length > content.size() - kLengthBytes) {
+    const std::string known = other_format(path, content);
+    if (!known.empty()) fail(path, known);
     fail(path, "truncated: the header has " + std::to_string(length) + " bytes, the file " +
                    std::to_string(content.size()));
   }
@@ -62,9 +91,14 @@ json parse_header(const std::string& path, const std::string& content, uint64_t&
 
 std::string encode_safetensors(const std::string& path, const TensorFile& file) {
   json header = json::object();
+  for (const auto& [key, value] : file.metadata) {
+    check_text(path, "a key of the metadata", key);
+    check_text(path, "the metadata's value of '" + key + "'", value);
+  }
   if (!file.metadata.empty()) header[kMetadata] = file.metadata;
   std::string data;
   for (const auto& [name, tensor] : file.tensors) {
+    check_text(path, "a tensor's name", name);
     const uint64_t expected = byte_size(path, name, tensor.dtype, tensor.shape);
     if (expected != tensor.bytes.size()) {
       fail(path, name + " has " + std::to_string(tensor.bytes.size()) +
@@ -122,6 +156,10 @@ void write_safetensors(const std::string& path, const TensorFile& file) {
 }
 
 TensorFile read_safetensors(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    const bool is_dcp = std::filesystem::exists(std::filesystem::path(path) / ".metadata");
+    fail(path, is_dcp ? kDcp : "is a directory");
+  }
   return decode_safetensors(path, read_file(path));
 }
 

@@ -5,8 +5,9 @@
 // a little-endian u64, the header as JSON ({"name": {"dtype", "shape", "data_offsets"},
 // "__metadata__": {...}}), the bytes. https://github.com/huggingface/safetensors#format
 //
-// Errors: SafetensorsError names the file and what is wrong with it; std::runtime_error if reading
-// or writing fails.
+// Errors: SafetensorsError names the file and what is wrong with it, and says of files of
+// torch.save() and torch.distributed.checkpoint how they are converted; std::runtime_error if
+// reading or writing fails.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 namespace meshrun {
 
 struct StoredTensor {
-  // "BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64" or "C64".
+  // "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F8_E4M3", "F8_E5M2", "F8_E8M0",
+  // "F16", "BF16", "F32", "F64" or "C64". The format's dtypes of less than a byte are not read.
   std::string dtype;
   std::vector<int64_t> shape;
   std::string bytes;  // little-endian, contiguous

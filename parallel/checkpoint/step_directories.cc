@@ -90,16 +90,25 @@ void remove_leftovers(const std::string& directory, uint64_t generation) {
   }
 }
 
-// `to` has its old content or its new one at every moment, where the file system can exchange.
-void replace(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) == 0) return;
-  if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot rename " + from.string());
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(from);
-    return;
+// Gives `from` the name `to`, which has its old content or its new one at every moment, where the
+// file system can exchange. The old content goes when the new name is on the disk: a crash before
+// that may bring the old one back.
+void replace(const fs::path& from, const fs::path& to,
+             const std::function<absl::Status(const std::string&)>& flush) {
+  fs::path old;
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) fail("cannot rename " + from.string());
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      old = from;
+    } else {
+      old = hidden(to, kRemoved);
+      fs::remove_all(old);
+      fs::rename(to, old);
+      fs::rename(from, to);
+    }
   }
-  remove_hidden_first(to);
-  fs::rename(from, to);
+  check(flush(to.parent_path().string()), "cannot flush");
+  if (!old.empty()) fs::remove_all(old);
 }
 
 }  // namespace
@@ -147,8 +156,7 @@ void write_step_directory(const std::string& directory, Manifest manifest,
   const std::string text = encode_manifest(manifest);
   write_file_atomically((aside / kManifest).string(), text);
   writer.commit(manifest.step, Sha256(text), aside.filename());
-  replace(aside, path);
-  check(os::SyncDirectory(directory), "cannot flush");
+  replace(aside, path, writer.flush);
 
   const std::vector<StepDirectory> now = list(directory, /*tolerant=*/true);
   for (size_t i = 0; i + static_cast<size_t>(keep) < now.size(); ++i) {
@@ -163,8 +171,7 @@ void finish_step_directory(const std::string& directory, int64_t step, const std
   const fs::path path = fs::path(directory) / (kStepPrefix + std::to_string(step));
   const fs::path manifest = aside / kManifest;
   if (temporary.empty() || !fs::exists(manifest) || Sha256(read_file(manifest)) != digest) return;
-  replace(aside, path);
-  check(os::SyncDirectory(directory), "cannot flush");
+  replace(aside, path, os::SyncDirectory);
 }
 
 }  // namespace meshrun

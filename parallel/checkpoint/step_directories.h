@@ -22,6 +22,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "core/os/files.h"
 #include "parallel/checkpoint/manifest.h"
 
 namespace meshrun {
@@ -42,6 +44,8 @@ struct StepWriter {
   // committed: if its answer was lost with the coordinator, the second try is refused once its
   // generation is over.
   std::function<void(int64_t step, const std::string& digest, const std::string& temporary)> commit;
+  // Brings the names in a directory to the disk: os::SyncDirectory. Tests look at that moment.
+  std::function<absl::Status(const std::string& directory)> flush = os::SyncDirectory;
 };
 
 struct StepDirectory {
@@ -56,8 +60,9 @@ std::vector<StepDirectory> list_step_directories(const std::string& directory);
 // The content of a file that the manifest names, after a comparison of its size and hash.
 std::string read_verified(const StepDirectory& checkpoint, const std::string& name);
 
-// Writes aside, flushes, and renames to step-N, in the place of one of that step. Fills in the
-// manifest's sequence and files. Then removes the oldest until `keep` complete ones are left; one
+// Writes aside, flushes, and renames to step-N, in the place of one of that step, which is removed
+// only when the new one's name is on the disk. Fills in the manifest's sequence and files. Then
+// removes the oldest until `keep` complete ones are left; one
 // whose manifest cannot be read stays.
 void write_step_directory(const std::string& directory, Manifest manifest,
                           const std::map<std::string, std::string>& files, int64_t keep,

@@ -17,12 +17,24 @@ std::string dtype_name(at::ScalarType dtype) {
       return "U8";
     case at::kChar:
       return "I8";
+    case at::kUInt16:
+      return "U16";
     case at::kShort:
       return "I16";
+    case at::kUInt32:
+      return "U32";
     case at::kInt:
       return "I32";
+    case at::kUInt64:
+      return "U64";
     case at::kLong:
       return "I64";
+    case at::kFloat8_e4m3fn:
+      return "F8_E4M3";
+    case at::kFloat8_e5m2:
+      return "F8_E5M2";
+    case at::kFloat8_e8m0fnu:
+      return "F8_E8M0";
     case at::kHalf:
       return "F16";
     case at::kBFloat16:
@@ -38,6 +50,24 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
+// The same memory in a dtype that every copy of LibTorch knows.
+at::Tensor movable(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kUInt16:
+      return tensor.view(at::kShort);
+    case at::kUInt32:
+      return tensor.view(at::kInt);
+    case at::kUInt64:
+      return tensor.view(at::kLong);
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e8m0fnu:
+      return tensor.view(at::kByte);
+    default:
+      return tensor;
+  }
+}
+
 // A view of a dtype that the format has.
 at::Tensor storable(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
@@ -47,8 +77,9 @@ at::Tensor storable(const at::Tensor& tensor) {
 }  // namespace
 
 StoredTensor to_stored(const at::Tensor& tensor) {
-  const at::Tensor values = storable(tensor).cpu().contiguous();
-  return {dtype_name(values.scalar_type()), values.sizes().vec(),
+  const at::Tensor source = storable(tensor);
+  const at::Tensor values = movable(source).cpu().contiguous();
+  return {dtype_name(source.scalar_type()), values.sizes().vec(),
           std::string(static_cast<const char*>(values.const_data_ptr()), values.nbytes())};
 }
 
@@ -58,10 +89,11 @@ void copy_stored(const StoredTensor& stored, const std::string& name, const at::
       stored.dtype == dtype_name(target.scalar_type()) && target.sizes() == stored.shape, name,
       " is ", stored.dtype, " ", at::IntArrayRef(stored.shape), " in the file, but ",
       dtype_name(target.scalar_type()), " ", target.sizes(), " is asked for");
-  const at::Tensor values = at::empty(target.sizes(), target.options().device(at::kCPU));
+  const at::Tensor moved = movable(target);
+  const at::Tensor values = at::empty(moved.sizes(), moved.options().device(at::kCPU));
   std::memcpy(values.mutable_data_ptr(), stored.bytes.data(), stored.bytes.size());
   const at::NoGradGuard no_grad;
-  target.copy_(values);
+  moved.copy_(values);
 }
 
 }  // namespace meshrun

@@ -1,8 +1,9 @@
 // Tensors in a dtype that every c10d backend carries: `carried` for calls that only move them,
 // `summable` for sums.
 //
-// NCCL and Gloo know neither 16-bit integers nor unsigned ones of more than 8 bits, nor, in most
-// calls, complex numbers. A view of another dtype with elements of the same size has the same bits.
+// NCCL and Gloo know neither 16-bit integers nor unsigned ones of more than 8 bits, nor all numbers
+// of 8-bit floating point, nor, in most calls, complex numbers. A view of another dtype with
+// elements of the same size has the same bits.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -23,6 +24,12 @@ inline at::Tensor carried(const at::Tensor& tensor) {
       return tensor.view(at::kInt);
     case at::kUInt64:
       return tensor.view(at::kLong);
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e4m3fnuz:
+    case at::kFloat8_e5m2fnuz:
+    case at::kFloat8_e8m0fnu:
+      return tensor.view(at::kByte);
     default:
       return tensor.is_complex() && !tensor.is_conj() ? at::view_as_real(tensor) : tensor;
   }

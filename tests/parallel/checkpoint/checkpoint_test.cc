@@ -385,6 +385,83 @@ TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {
   EXPECT_TRUE(at::allclose(read, whole->named_parameters()["block.weights"], 1e-9, 1e-12));
 }
 
+// The bits of `tensor`, whatever its dtype.
+std::string bits(const Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+TEST(SafetensorsTest, EveryDtypeOfTheFormatComesBackBitForBit) {
+  const std::vector<std::pair<at::ScalarType, std::string>> dtypes = {
+      {at::kByte, "U8"},          {at::kChar, "I8"},
+      {at::kUInt16, "U16"},       {at::kShort, "I16"},
+      {at::kUInt32, "U32"},       {at::kInt, "I32"},
+      {at::kUInt64, "U64"},       {at::kLong, "I64"},
+      {at::kHalf, "F16"},         {at::kBFloat16, "BF16"},
+      {at::kFloat, "F32"},        {at::kDouble, "F64"},
+      {at::kComplexFloat, "C64"}, {at::kFloat8_e4m3fn, "F8_E4M3"},
+      {at::kFloat8_e5m2, "F8_E5M2"}, {at::kFloat8_e8m0fnu, "F8_E8M0"}};
+  TensorFile file;
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [dtype, name] : dtypes) {
+    // Every byte value, the largest unsigned numbers and the NaNs too.
+    tensors[name] = at::arange(256, at::kInt).to(at::kByte).flip(0).view(dtype).view({2, -1});
+    file.tensors[name] = to_stored(tensors[name]);
+    EXPECT_EQ(file.tensors[name].dtype, name);
+  }
+  const TensorFile read = decode_safetensors("file", encode_safetensors("file", file));
+  for (const auto& [dtype, name] : dtypes) {
+    EXPECT_THAT(read.tensors.at(name).shape, ElementsAre(2, tensors[name].size(1)));
+    const Tensor back = at::empty_like(tensors[name]);
+    copy_stored(read.tensors.at(name), name, back);
+    EXPECT_EQ(bits(back), bits(tensors[name])) << name;
+  }
+  EXPECT_THROW(to_stored(at::empty({1}, at::kComplexHalf)), c10::TypeError);
+}
+
+TEST(SafetensorsTest, AFileOfAnotherFormatIsNamedWithItsConversion) {
+  const auto message = [](const std::string& path, const std::string& content) -> std::string {
+    try {
+      decode_safetensors(path, content);
+    } catch (const SafetensorsError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string zip("PK\x03\x04\0\0\x08\x08 and so on", 18);
+  EXPECT_THAT(message("model.pt", zip), HasSubstr("written by torch.save()"));
+  EXPECT_THAT(message("model.pt", zip), HasSubstr("safetensors.torch.save_file"));
+  const std::string pickle("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", 10);
+  EXPECT_THAT(message("model.pt", pickle), HasSubstr("written by torch.save()"));
+  EXPECT_THAT(message("run/__0_0.distcp", zip), HasSubstr("dcp_to_torch_save"));
+  EXPECT_THAT(message("run/.metadata", pickle), HasSubstr("dcp_to_torch_save"));
+  EXPECT_THAT(message("model.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff"),
+              HasSubstr("truncated"));
+  EXPECT_THAT(message("model.safetensors", "PK"), HasSubstr("truncated: it has 2 bytes"));
+  // What Python writes of a float8 tensor.
+  const std::string header = R"({"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}})";
+  std::string content(8, '\0');
+  content[0] = static_cast<char>(header.size());
+  EXPECT_EQ(decode_safetensors("f8", content + header + "xy").tensors.at("a").bytes, "xy");
+
+  const fs::path dcp = testing::TempDir() + "dcp";
+  fs::create_directories(dcp);
+  std::ofstream(dcp / ".metadata") << "pickled";
+  EXPECT_THAT([&] { read_safetensors(dcp); },
+              ::testing::ThrowsMessage<SafetensorsError>(HasSubstr("dcp_to_torch_save")));
+}
+
+TEST(SafetensorsTest, NamesThatAreNotUtf8AreRefusedWithTheirBytes) {
+  TensorFile file;
+  file.metadata["--data"] = "caf\xe9";
+  EXPECT_THAT([&] { encode_safetensors("file", file); },
+              ::testing::ThrowsMessage<SafetensorsError>(
+                  HasSubstr(R"(the metadata's value of '--data' is not UTF-8: 'caf\xe9')")));
+  file.metadata.clear();
+  file.tensors["\xff"] = {"U8", {1}, "x"};
+  EXPECT_THAT([&] { encode_safetensors("file", file); },
+              ::testing::ThrowsMessage<SafetensorsError>(HasSubstr(R"('\xff')")));
+}
+
 TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) {
   expect_success(
       run_ranks("loses_an_answer", {{{"TEST_DIRECTORY", directory_}}}, RankStart::kExec));

@@ -59,6 +59,17 @@ TEST_F(StepDirectoriesTest, ComesBackAsItWasWritten) {
               ThrowsMessage<DamagedCheckpoint>(HasSubstr("does not name other")));
 }
 
+TEST_F(StepDirectoriesTest, TextsOfAnyBytesComeBackAsTheyWere) {
+  Manifest manifest;
+  manifest.identity = {{"--data", "/caf\xe9"}, {"--name", "caf\xc3\xa9"}, {"\xff", "plain"}};
+  manifest.sampler = {{"seed", "meshrun-bytes:00"}};
+  const std::string text = encode_manifest(manifest);
+  EXPECT_THAT(text, AllOf(HasSubstr("meshrun-bytes:2f636166e9"), HasSubstr("caf\xc3\xa9")));
+  const Manifest read = decode_manifest("manifest.json", text);
+  EXPECT_EQ(read.identity, manifest.identity);
+  EXPECT_EQ(read.sampler, manifest.sampler);
+}
+
 TEST_F(StepDirectoriesTest, TheNewestIsTheOneWrittenLastAndOlderOnesGo) {
   for (const int64_t step : {100, 900, 1000}) write(step);
   EXPECT_THAT(steps(), ElementsAre(900, 1000));
@@ -70,6 +81,32 @@ TEST_F(StepDirectoriesTest, TheNewestIsTheOneWrittenLastAndOlderOnesGo) {
   write(1100, 1);
   EXPECT_THAT(steps(), ElementsAre(1100));
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(StepDirectoriesTest, WhatIsReplacedStaysUntilTheNewNameIsOnTheDisk) {
+  write(5, 2, "old");
+  std::vector<std::string> seen;
+  writer_.flush = [&](const std::string& directory) {
+    EXPECT_EQ(fs::path(directory), fs::path(directory_));
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+      std::ifstream file(entry.path() / "model");
+      seen.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    }
+    return os::SyncDirectory(directory);
+  };
+  write(5, 2, "new");
+  EXPECT_THAT(seen, ::testing::UnorderedElementsAre("old", "new"));
+  EXPECT_EQ(read_verified(newest(), "model"), "new");
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+  // The disk refuses: both are still there, and the next writer goes on.
+  writer_.flush = [](const std::string&) { return absl::UnavailableError("the disk is away"); };
+  EXPECT_THROW(write(5, 2, "newer"), std::runtime_error);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 2);
+  EXPECT_EQ(read_verified(newest(), "model"), "newer");
+  writer_.flush = os::SyncDirectory;
+  write(6);
+  EXPECT_THAT(steps(), ElementsAre(5, 6));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 2);
 }
 
 TEST_F(StepDirectoriesTest, WhatACrashLeavesIsNotReadAndThenRemoved) {
