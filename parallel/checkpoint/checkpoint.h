@@ -104,7 +104,7 @@ class CheckpointDirectory {
 };
 
 // Writes the unsharded parameters to a file of this rank's own; for comparing ranks and runs.
-// Collective over the groups of sharded parameters.
+// Collective over the groups of sharded parameters. read_parameters.h reads it.
 void write_parameters(const std::string& path, const torch::nn::Module& module);
 
 }  // namespace meshrun

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/nn/optimizer_state.h"
@@ -14,16 +15,6 @@ namespace {
 
 std::string describe(const std::string& dtype, const std::vector<int64_t>& shape) {
   return c10::str(dtype, " ", at::IntArrayRef(shape));
-}
-
-// What `part` has in a file.
-StoredTensor expected(const Part& part) {
-  // Of no elements but with the dtype and the number of dimensions that storing gives.
-  StoredTensor stored = to_stored(at::empty({0}, part.tensor.options().device(at::kCPU)));
-  const bool is_pair = stored.shape.size() == 2;
-  stored.shape = part.global_shape();
-  if (is_pair) stored.shape.push_back(2);
-  return stored;
 }
 
 void check_tensor(const std::string& file, const TensorFile& tensors, const std::string& name,
@@ -103,7 +94,25 @@ void check_identity(const StepDirectory& checkpoint,
   }
 }
 
+// Its parts are on ranks that the parameter alone does not name.
+void refuse_sharded(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !is_sharded(tensor), name,
+      " is a ShardTensor, and checkpoints hold tensors that a rank has whole, or in the pieces of "
+      "a ShardedParameters module: give a module whose ",
+      name, " is the ShardTensor's full_tensor()");
+}
+
 }  // namespace
+
+StoredTensor expected(const Part& part) {
+  // Of no elements but with the dtype and the number of dimensions that storing gives.
+  StoredTensor stored = to_stored(at::empty({0}, part.tensor.options().device(at::kCPU)));
+  const bool is_pair = stored.shape.size() == 2;
+  stored.shape = part.global_shape();
+  if (is_pair) stored.shape.push_back(2);
+  return stored;
+}
 
 std::string moment_key(const std::string& moment, const std::string& parameter) {
   return moment + "." + parameter;
@@ -111,11 +120,15 @@ std::string moment_key(const std::string& moment, const std::string& parameter) 
 
 Parts::Parts(const torch::nn::Module& module) : shards(parameter_shards(module)) {
   for (const auto& item : module.named_parameters()) {
+    refuse_sharded(item.key(), item.value());
     const auto shard = shards.find(item.key());
     list.push_back({item.key(), item.value(), shard == shards.end() ? nullptr : &shard->second,
                     /*is_parameter=*/true});
   }
-  for (const auto& item : module.named_buffers()) list.push_back({item.key(), item.value()});
+  for (const auto& item : module.named_buffers()) {
+    refuse_sharded(item.key(), item.value());
+    list.push_back({item.key(), item.value()});
+  }
 }
 
 c10::Device Parts::device() const {

@@ -37,7 +37,10 @@ struct Part {
   }
 };
 
-// All of them.
+// What `part` has in a file: its dtype and its global shape, without bytes.
+StoredTensor expected(const Part& part);
+
+// All of them. Raises c10::NotImplementedError, the same on every rank, where one is a ShardTensor.
 struct Parts {
   std::map<std::string, ParameterShard> shards;
   std::vector<Part> list;  // parameters, then buffers

@@ -45,14 +45,15 @@ uint64_t byte_size(const std::string& path, const std::string& name, const std::
 }
 
 constexpr char kDcp[] =
-    "is part of a checkpoint of torch.distributed.checkpoint, not a safetensors file: convert it in "
-    "Python with torch.distributed.checkpoint.format_utils.dcp_to_torch_save(DIRECTORY, "
+    "is part of a checkpoint of torch.distributed.checkpoint, not a safetensors file: convert it "
+    "in Python with torch.distributed.checkpoint.format_utils.dcp_to_torch_save(DIRECTORY, "
     "\"model.pt\"), then safetensors.torch.save_file(torch.load(\"model.pt\"), "
     "\"model.safetensors\") for a flat dict of tensors";
 constexpr char kTorchSave[] =
     "was written by torch.save() or torch::save(), and is not a safetensors file: convert it in "
-    "Python with safetensors.torch.save_file(torch.load(\"model.pt\"), \"model.safetensors\") for a "
-    "flat dict of tensors; in C++ load it with torch::load() and call meshrun::write_parameters()";
+    "Python with safetensors.torch.save_file(torch.load(\"model.pt\"), \"model.safetensors\") for "
+    "a flat dict of tensors; in C++ load it with torch::load() and call "
+    "meshrun::write_parameters()";
 
 // What a file is that does not begin as a safetensors file does; empty: not known.
 std::string other_format(std::string_view path, std::string_view content) {

@@ -9,6 +9,7 @@
 
 #include "c10/util/Exception.h"
 #include "parallel/base/digest.h"
+#include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
 #include "parallel/checkpoint/stored_tensor.h"
@@ -59,6 +60,12 @@ int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& opt
 
 bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const ParameterStates*>(&optimizer) != nullptr) return false;
+  for (const at::Tensor& tensor : module.parameters()) {
+    if (is_sharded(tensor)) return false;
+  }
+  for (const at::Tensor& tensor : module.buffers()) {
+    if (is_sharded(tensor)) return false;
+  }
   const auto shards = parameter_shards(module);
   return std::all_of(shards.begin(), shards.end(),
                      [](const auto& shard) { return shard.second.group->getSize() == 1; });

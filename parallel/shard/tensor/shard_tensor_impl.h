@@ -67,7 +67,11 @@ class ShardTensorImpl : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
  protected:
-  const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }
+  // "Cannot access storage of ...": what torch::save() and LibTorch's own printing raise.
+  const char* tensorimpl_type_name() const override {
+    return "a ShardTensor, whose parts lie on several ranks: full_tensor() gives the whole tensor, "
+           "to_local() this rank's part";
+  }
 
  private:
   void wait() const;

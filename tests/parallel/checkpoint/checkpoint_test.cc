@@ -18,11 +18,13 @@
 #include <vector>
 
 #include "parallel/base/collective_errors.h"
+#include "parallel/checkpoint/read_parameters.h"
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/checkpoint/training_memory.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/sharded_parameters.h"
+#include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/support/fake_agent.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -299,6 +301,86 @@ const bool kFails = register_rank_function("fails", [] {
   });
 });
 
+// Rank 0 alone has the files.
+const bool kReadsParameters = register_rank_function("reads_parameters", [] {
+  const RankWorld world;
+  const std::string path = directory() + "/parameters";
+  Network trained(world.group());
+  const Optimizer optimizer = make_optimizer(trained);
+  train(trained, *optimizer, 0, kSavedAt);
+  write_parameters(path + "-" + std::to_string(world.rank()), *trained);
+  const std::string file = world.rank() == 0 ? path + "-0" : "nowhere";
+  // What `change` makes of the file.
+  const auto changed = [&](const std::function<void(TensorFile&)>& change) {
+    if (world.rank() == 0) {
+      TensorFile content = read_safetensors(file);
+      change(content);
+      write_safetensors(path, content);
+    }
+    return world.rank() == 0 ? path : file;
+  };
+  const auto expect = [&](Network& network, int64_t scale) {
+    const auto wanted = trained->named_parameters();
+    for (const auto& item : network->named_parameters()) {
+      EXPECT_TRUE(at::equal(item.value(), wanted[item.key()])) << item.key();
+    }
+    EXPECT_EQ(network->named_buffers()["scale"].item<int64_t>(), scale);
+  };
+
+  Network network(world.group());
+  network->named_buffers()["scale"].fill_(9);
+  read_parameters(file, *network);
+  expect(network, 9);  // the file has no buffer
+  read_parameters(changed([](TensorFile& content) {
+                    content.tensors["scale"] = to_stored(at::full({}, 5, at::kLong));
+                  }),
+                  *network);
+  expect(network, 5);
+
+  // All that is wrong in one sentence, and nothing changes.
+  const auto fails = [&](const std::string& from) { read_parameters(from, *network); };
+  const std::string wrong = changed([](TensorFile& content) {
+    content.tensors["block.few"] = to_stored(at::zeros({2}, at::kDouble));
+    content.tensors["extra"] = to_stored(at::zeros({1}));
+    content.tensors.erase("bias");
+  });
+  for (const char* const text :
+       {"it lacks bias", "it holds extra, which the module does not have",
+        "it holds block.few as F64 [2] instead of F32 [2]"}) {
+    expect_error<CheckpointMismatchError>(world, text, [&] { fails(wrong); });
+  }
+  if (world.rank() == 0) {
+    std::ofstream(path, std::ios::binary) << std::string("PK\x03\x04\0\0\x08\x08", 8) << "data";
+  }
+  expect_error<CheckpointDamagedError>(world, "written by torch.save()", [&] { fails(wrong); });
+  expect_error<CheckpointFileError>(world, "nowhere", [&] { fails("nowhere"); });
+  expect(network, 5);
+});
+
+struct CutModule : torch::nn::Module {
+  explicit CutModule(const Tensor& weight) { register_parameter("weight", weight); }
+};
+
+const bool kRefusesShardTensors = register_rank_function("refuses_shard_tensors", [] {
+  const RankWorld world;
+  const ShardMesh::Ptr mesh =
+      ShardMesh::of(DistributedManager::get().initialize_mesh({world.size()}, {"rows"}));
+  const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size()}, {Shard(0)}, {7, 3}));
+  CutModule module(ShardTensor(at::ones(spec->local_shape()), spec, true));
+  torch::optim::SGD optimizer(module.parameters(), torch::optim::SGDOptions(0.1));
+  CheckpointDirectory checkpoints(directory() + "/run", options());
+  const std::string text = "weight is a ShardTensor";
+  expect_error<c10::NotImplementedError>(world, text, [&] {
+    checkpoints.save(module, optimizer, {1, {}});
+  });
+  expect_error<c10::NotImplementedError>(world, text, [&] { checkpoints.load(module, optimizer); });
+  expect_error<c10::NotImplementedError>(world, text, [&] { write_parameters("file", module); });
+  expect_error<c10::NotImplementedError>(world, text, [&] { read_parameters("file", module); });
+  // Nobody else has a lost rank's part: the ranks are started anew after a loss.
+  EXPECT_FALSE(is_whole(module, optimizer));
+  EXPECT_FALSE(fs::exists(directory() + "/run"));
+});
+
 const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
   const auto agent = std::make_shared<FakeAgent>(
       agent::Assignment{.job_id = "job", .generation = 1, .world_size = 1, .local_world_size = 1},
@@ -470,6 +552,12 @@ TEST_F(CheckpointTest, ACommittedCheckpointIsFinishedBeforeTheNextOneIsWritten) 
 TEST_F(CheckpointTest, WhatIsForeignOrDamagedIsOneErrorOnEveryRankAndNothingChanges) {
   run("fails", 3);
 }
+
+TEST_F(CheckpointTest, ParametersAreReadFromAFileThatRankZeroHas) {
+  for (const int world_size : {1, 3}) run("reads_parameters", world_size);
+}
+
+TEST_F(CheckpointTest, ShardTensorsAreRefusedOnEveryRank) { run("refuses_shard_tensors", 2); }
 
 TEST(CheckpointCallsTest, NumbersTakeIntegersOnly) {
   using namespace given;
