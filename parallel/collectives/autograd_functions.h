@@ -1,6 +1,7 @@
 // The autograd functions of the collectives. Programs call the functions of the same names in
 // snake_case, which make a node only when a gradient is needed; these are public so that programs
-// can compose their own. apply() takes the arguments of the function, in its order.
+// can compose their own. apply() takes the arguments of the function, in its order and with its
+// defaults.
 //
 //   forward                backward
 //   AllGatherVAutograd     ReduceScatterVAutograd    and the reverse
@@ -18,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "parallel/base/arguments.h"
@@ -34,7 +36,8 @@ using torch::autograd::variable_list;
 
 struct AllGatherVAutograd : torch::autograd::Function<AllGatherVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            IntArgument dim, BoolArgument use_fp32, const GroupArgument& group);
+                            IntArgument dim = 0, BoolArgument use_fp32 = true,
+                            const GroupArgument& group = {});
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -42,7 +45,8 @@ struct AllGatherVAutograd : torch::autograd::Function<AllGatherVAutograd> {
 
 struct ReduceScatterVAutograd : torch::autograd::Function<ReduceScatterVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            IntArgument dim, BoolArgument use_fp32, const GroupArgument& group);
+                            IntArgument dim = 0, BoolArgument use_fp32 = true,
+                            const GroupArgument& group = {});
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -50,7 +54,8 @@ struct ReduceScatterVAutograd : torch::autograd::Function<ReduceScatterVAutograd
 
 struct GatherVAutograd : torch::autograd::Function<GatherVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            IntArgument dim, IntArgument dst, const GroupArgument& group);
+                            IntArgument dim = 0, IntArgument dst = 0,
+                            const GroupArgument& group = {});
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -58,7 +63,8 @@ struct GatherVAutograd : torch::autograd::Function<GatherVAutograd> {
 
 struct ScatterVAutograd : torch::autograd::Function<ScatterVAutograd> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const Sizes& sizes,
-                            IntArgument dim, IntArgument src, const GroupArgument& group);
+                            IntArgument dim = 0, IntArgument src = 0,
+                            const GroupArgument& group = {});
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const ExchangePtr& exchange, WorkPtr* work);
   static variable_list backward(AutogradContext* ctx, const variable_list& grads);
@@ -71,6 +77,11 @@ struct AllToAllVAutograd : torch::autograd::Function<AllToAllVAutograd> {
 };
 
 struct IndexedAllToAllVAutograd : torch::autograd::Function<IndexedAllToAllVAutograd> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
+                            const std::vector<at::Tensor>& indices,
+                            const std::vector<std::vector<int64_t>>& sizes,
+                            BoolArgument use_fp32 = true, IntArgument dim = 0,
+                            const GroupArgument& group = {});
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
                             const IndexedAllToAllPlan& plan, BoolArgument use_fp32, IntArgument dim,
                             WorkPtr* work = nullptr);

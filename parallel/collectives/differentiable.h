@@ -26,7 +26,7 @@ inline ExchangePtr saved_exchange(AutogradContext* ctx) {
 // One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
 // undefined beyond.
 inline variable_list only_first(at::Tensor gradient) {
-  variable_list gradients(5);
+  variable_list gradients(6);
   gradients[0] = std::move(gradient);
   return gradients;
 }

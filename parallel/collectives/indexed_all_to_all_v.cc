@@ -88,6 +88,14 @@ AsyncTensor indexed_all_to_all_v_async(const at::Tensor& tensor, const IndexedAl
 }
 
 at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
+                                             const std::vector<at::Tensor>& indices,
+                                             const std::vector<std::vector<int64_t>>& sizes,
+                                             BoolArgument use_fp32, IntArgument dim,
+                                             const GroupArgument& group) {
+  return forward(ctx, tensor, plan_for(tensor, indices, sizes, dim, group), use_fp32, dim);
+}
+
+at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Tensor& tensor,
                                              const IndexedAllToAllPlan& plan, BoolArgument use_fp32,
                                              IntArgument dim, WorkPtr* work) {
   save(ctx, plan, use_fp32, dim);

@@ -83,11 +83,18 @@ TEST_F(PrintedCallsTest, OfTheDifferentiableOnes) {
   EXPECT_TRUE(at::equal(gather_v(tensor, sizes, dim, 0, group), tensor));
   EXPECT_TRUE(at::equal(scatter_v(tensor, sizes, dim, 0, group), tensor));
   EXPECT_TRUE(at::equal(indexed_all_to_all_v(tensor, indices, table, use_fp32, dim, group), sent));
-  const Sizes given = sizes;
-  const GroupArgument argument = group;
-  EXPECT_TRUE(at::equal(AllGatherVAutograd::apply(tensor, given, dim, use_fp32, argument), tensor));
-  EXPECT_TRUE(at::equal(GatherVAutograd::apply(tensor, given, dim, 0, argument), tensor));
-  EXPECT_TRUE(at::equal(ScatterVAutograd::apply(tensor, given, dim, 0, argument), tensor));
+  EXPECT_TRUE(at::equal(AllGatherVAutograd::apply(tensor, sizes, dim, use_fp32, group), tensor));
+  EXPECT_TRUE(at::equal(GatherVAutograd::apply(tensor, sizes, dim, 0, group), tensor));
+  EXPECT_TRUE(at::equal(ScatterVAutograd::apply(tensor, sizes, dim, 0, group), tensor));
+  EXPECT_TRUE(at::equal(
+      IndexedAllToAllVAutograd::apply(tensor, indices, table, use_fp32, dim, group), sent));
+  // With the defaults.
+  const Tensor leaf = tensor.clone().requires_grad_();
+  EXPECT_TRUE(at::equal(AllGatherVAutograd::apply(leaf, sizes), tensor));
+  EXPECT_TRUE(at::equal(GatherVAutograd::apply(leaf, sizes), tensor));
+  EXPECT_TRUE(at::equal(ScatterVAutograd::apply(leaf, sizes), tensor));
+  IndexedAllToAllVAutograd::apply(leaf, indices, table).sum().backward();
+  EXPECT_TRUE(at::equal(leaf.grad(), at::tensor({1.f, 0.f, 1.f}).view({3, 1}).expand_as(leaf)));
   EXPECT_TRUE(at::equal(gather_from_parallel_region(tensor, dim, sizes, group), tensor));
   EXPECT_TRUE(at::equal(scatter_to_parallel_region(tensor, dim, group), tensor));
   EXPECT_TRUE(at::equal(copy_to_parallel_region(tensor, group), tensor));
