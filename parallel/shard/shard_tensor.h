@@ -111,13 +111,14 @@ class ShardTensor : public at::Tensor {
   template <typename Function>
   static void register_dispatch_handler(const std::string& op, Function&& handler) {
     register_operator({"registered by the program", op, HandlerLevel::kBelowAutograd, {}},
-                      torch::CppFunction(std::forward<Function>(handler)));
+                      below_autograd_kernel(op, std::forward<Function>(handler)));
   }
-  // Above autograd: `handler` makes its own graph (dispatch/local_map.h).
+  // Above autograd: `handler` makes its own graph (dispatch/local_map.h). Under autocast its
+  // operands become what LibTorch's policy of `op` makes of them; without one, its parts cast.
   template <typename Function>
   static void register_function_handler(const std::string& op, Function&& handler) {
     register_operator({"registered by the program", op, HandlerLevel::kAboveAutograd, {}},
-                      torch::CppFunction(std::forward<Function>(handler)));
+                      above_autograd_kernel(op, std::forward<Function>(handler)));
   }
   // The same for an operator that a library defined with TORCH_LIBRARY: "module::name.overload".
   template <typename Function>

@@ -17,7 +17,7 @@ namespace {
 
 struct Table {
   std::mutex mutex;
-  std::map<std::tuple<std::string, std::string>, OperatorRow> rows;
+  std::map<std::tuple<std::string, std::string, HandlerLevel>, OperatorRow> rows;
   // They unregister what they hold when they end: never.
   std::vector<std::unique_ptr<torch::Library>> libraries;
 };
@@ -53,7 +53,7 @@ void register_operator(OperatorRow row, torch::CppFunction kernel) {
   library->impl(name.c_str(), std::move(kernel));
   const std::lock_guard lock(table().mutex);
   table().libraries.push_back(std::move(library));
-  const auto key = std::make_tuple(row.family, row.name);
+  const auto key = std::make_tuple(row.family, row.name, row.level);
   table().rows.insert_or_assign(key, std::move(row));
 }
 

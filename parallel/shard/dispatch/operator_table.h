@@ -14,6 +14,8 @@
 //                    to_local(), operators on local tensors, and from_local() (local_map.h). For
 //                    composite operators, and where LibTorch's formula costs more than ours
 //
+// handler_entry.h says what happens before a typed handler runs: autocast, plain operands.
+//
 // Registration is at program start, or any time for a user's handlers; a later one wins. Threads:
 // any. Errors: c10::Error for an operator that LibTorch does not know.
 #pragma once
@@ -24,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/shard/dispatch/handler_entry.h"
 #include "torch/library.h"
 
 namespace meshrun {
@@ -60,13 +63,15 @@ class OperatorFamily {
 
   template <typename Function>
   OperatorFamily& below_autograd(const std::string& op, Function&& function, Movement movement) {
-    return add(op, HandlerLevel::kBelowAutograd, std::forward<Function>(function),
-               std::move(movement));
+    register_operator({name_, op, HandlerLevel::kBelowAutograd, std::move(movement)},
+                      below_autograd_kernel(op, std::forward<Function>(function)));
+    return *this;
   }
   template <typename Function>
   OperatorFamily& above_autograd(const std::string& op, Function&& function, Movement movement) {
-    return add(op, HandlerLevel::kAboveAutograd, std::forward<Function>(function),
-               std::move(movement));
+    register_operator({name_, op, HandlerLevel::kAboveAutograd, std::move(movement)},
+                      above_autograd_kernel(op, std::forward<Function>(function)));
+    return *this;
   }
   // Boxed kernels for all overloads of these operators ("aten::add"), in place and out= too:
   // `make_kernel` makes the kernel of one ("aten::add_.Tensor").
@@ -84,14 +89,6 @@ class OperatorFamily {
   bool registered() const { return true; }
 
  private:
-  template <typename Function>
-  OperatorFamily& add(const std::string& op, HandlerLevel level, Function&& function,
-                      Movement movement) {
-    register_operator({name_, op, level, std::move(movement)},
-                      torch::CppFunction(std::forward<Function>(function)));
-    return *this;
-  }
-
   std::string name_;
 };
 

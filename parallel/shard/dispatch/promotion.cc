@@ -46,6 +46,10 @@ void check_promotion(const at::Tensor& plain, const char* operation) {
     }
     make_gradient_plain(plain);
   }
+  check_mode(plain, operation);
+}
+
+void check_mode(const at::Tensor& plain, const char* operation) {
   if (plain.dim() == 0 || mode_of_thread == PromotionMode::kSilent) return;
   if (mode_of_thread == PromotionMode::kDisabled) {
     throw ShardTensorError(fmt::format(

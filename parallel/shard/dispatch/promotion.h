@@ -1,8 +1,9 @@
 // What a plain tensor means among sharded ones: the same values on every rank, Replicate. A tensor
 // without dimensions always counts so; PromotionMode decides on the others.
 //
-// A plain leaf that requires a gradient would get a sharded one. It is repaired where the leaf was
-// announced, else it is an error; function handlers (above autograd) take any plain tensor.
+// Below autograd, a plain leaf that requires a gradient would get a sharded one. It is repaired
+// where the leaf was announced, else it is an error. Function handlers (above autograd) give any
+// plain tensor a plain gradient. handler_entry.h and the kernels of many operators check this.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,8 @@ class PromotionModeGuard {
 
 // Raises ShardTensorError where `plain` must not meet a sharded tensor in `operation`.
 void check_promotion(const at::Tensor& plain, const char* operation);
+// The part of it that depends on PromotionMode: warns, or raises ShardTensorError.
+void check_mode(const at::Tensor& plain, const char* operation);
 
 // From now on the gradients of this plain leaf are made plain, and summed over what is Partial,
 // before they are accumulated.

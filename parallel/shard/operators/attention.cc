@@ -267,6 +267,21 @@ std::optional<AttentionDropout> dropout_of(double probability, const SpecPtr& re
   return dropout;
 }
 
+// As LibTorch checks, before anything moves.
+void check_dtypes(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask) {
+  const at::ScalarType dtype = query.scalar_type();
+  TORCH_CHECK(dtype == key.scalar_type() && dtype == value.scalar_type(),
+              "Expected query, key, and value to have the same dtype, but got query.dtype: ", dtype,
+              " key.dtype: ", key.scalar_type(), " and value.dtype: ", value.scalar_type(),
+              " instead.");
+  if (!mask.defined()) return;
+  TORCH_CHECK(mask.scalar_type() == at::kBool || mask.scalar_type() == at::kFloat ||
+                  mask.scalar_type() == dtype,
+              "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+              "attn_mask.dtype: ",
+              mask.scalar_type(), " and query.dtype: ", dtype, " instead.");
+}
+
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const std::optional<Tensor>& attn_mask, double dropout_p, bool is_causal,
                  std::optional<double> scale, bool enable_gqa) {
@@ -274,6 +289,7 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
   const Tensor& mask = attn_mask ? *attn_mask : *undefined;
   const ShardMesh::Ptr mesh =
       mesh_of({&query, &key, &value, &mask}, "scaled_dot_product_attention");
+  check_dtypes(query, key, value, mask);
   const bool whole_batches = dropout_p > 0 && query.dim() > 4;
   Operands operands = prepared(query, key, value, mesh, enable_gqa, whole_batches);
   Agreed agreed = agree(operands);

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ATen/ops/zeros.h"
 #include "fmt/format.h"
+#include "parallel/shard/dispatch/cast_policy.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/product.h"
 #include "parallel/shard/tensor/shard_tensor_spec.h"
@@ -91,6 +94,20 @@ Labels repeated(const std::vector<Labels>& terms) {
   return twice;
 }
 
+// The dtype of the whole result under autocast. LibTorch sums products by bmm, which autocast
+// casts, except along extents of 1; a rank's extent may be 1 where the whole one is not.
+at::ScalarType cast_dtype(const std::string& equation, at::TensorList tensors,
+                          at::OptionalIntArrayRef path) {
+  std::vector<at::Tensor> small;
+  for (const at::Tensor& tensor : tensors) {
+    std::vector<int64_t> shape = tensor.sizes().vec();
+    for (int64_t& extent : shape) extent = std::min<int64_t>(extent, 2);
+    small.push_back(
+        at::zeros(shape, at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device())));
+  }
+  return at::einsum(equation, small, path).scalar_type();
+}
+
 at::Tensor einsum(c10::string_view given, at::TensorList tensors, at::OptionalIntArrayRef path) {
   std::string equation(given);
   std::erase(equation, ' ');
@@ -129,8 +146,11 @@ at::Tensor einsum(c10::string_view given, at::TensorList tensors, at::OptionalIn
         });
     if (!is_known) refuse(equation, "has a result that no operand has");
   }
+  const std::optional<at::ScalarType> dtype =
+      any_autocast() ? std::optional(cast_dtype(equation, tensors, path)) : std::nullopt;
   return product_above_autograd(product, [&](const std::vector<at::Tensor>& locals, bool) {
-    return at::einsum(equation, locals, path);
+    const at::Tensor result = at::einsum(equation, locals, path);
+    return dtype ? result.to(*dtype) : result;
   });
 }
 

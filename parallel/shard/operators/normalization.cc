@@ -7,9 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/Dispatch.h"
 #include "ATen/Functions.h"
-#include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -91,15 +89,6 @@ at::Tensor over_channels(const at::Tensor& parameter, int64_t ndim) {
   return parameter.view(shape);
 }
 
-// Some devices normalise in float32 under autocast.
-void autocast_to_float(Input& input) {
-  const at::DeviceType device = input.local.device().type();
-  if (device == at::kCUDA && at::autocast::is_autocast_enabled(device) &&
-      at::isReducedFloatingType(input.local.scalar_type())) {
-    input.local = input.local.to(at::kFloat);
-  }
-}
-
 c10::intrusive_ptr<Normalization> averaging(const Input& input, Dims dims, double eps) {
   auto how = c10::make_intrusive<Normalization>();
   how->mesh = input.spec->mesh();
@@ -132,7 +121,7 @@ at::Tensor of_nothing(const Input& x, const at::Tensor& weight, const at::Tensor
 at::Tensor layer_norm(const at::Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
                       const OptionalTensor& bias, double eps, bool cudnn_enable) {
   const Dims dims = normalized_dims(input, shape, "layer_norm");
-  Input x = input_of(input, {&weight, &bias}, "layer_norm");
+  const Input x = input_of(input, {&weight, &bias}, "layer_norm");
   const at::Tensor w = part(weight, x, dims, "layer_norm");
   const at::Tensor b = part(bias, x, dims, "layer_norm");
   const auto how = averaging(x, dims, eps);
@@ -140,7 +129,6 @@ at::Tensor layer_norm(const at::Tensor& input, at::IntArrayRef shape, const Opti
     if (x.local.numel() == 0) return of_nothing(x, w, b, true);
     return from_local(at::layer_norm(x.local, shape, w, b, eps, cudnn_enable), x.spec);
   }
-  autocast_to_float(x);
   return from_local(normalize(x.local, w, b, how), x.spec);
 }
 
@@ -177,12 +165,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> native_layer_norm(const at::Tenso
 at::Tensor rms_norm(const at::Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
                     std::optional<double> eps) {
   const Dims dims = normalized_dims(input, shape, "rms_norm");
-  Input x = input_of(input, {&weight}, "rms_norm");
+  const Input x = input_of(input, {&weight}, "rms_norm");
   const at::Tensor w = part(weight, x, dims, "rms_norm");
-  double epsilon = 0;
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.local.scalar_type(), "rms_norm", [&] {
-    epsilon = eps.value_or(static_cast<double>(std::numeric_limits<scalar_t>::epsilon()));
-  });
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(x.local.scalar_type()),
+                              "rms_norm is not implemented for sharded tensors of ",
+                              x.local.scalar_type());
+  // LibTorch takes the default of the dtype that it computes in: float32 for 16-bit floats.
+  const double default_eps = x.local.scalar_type() == at::kDouble
+                                 ? std::numeric_limits<double>::epsilon()
+                                 : std::numeric_limits<float>::epsilon();
+  const double epsilon = eps.value_or(default_eps);
   const auto how = averaging(x, dims, epsilon);
   if (how->axes.empty()) {
     if (x.local.numel() == 0) return of_nothing(x, w, {}, false);
@@ -206,7 +198,7 @@ at::Tensor group_norm(const at::Tensor& input, int64_t num_groups, const Optiona
   TORCH_CHECK_VALUE(input.dim() >= 2 && num_groups > 0 && input.size(1) % num_groups == 0,
                     "group_norm takes [batch, channels, ...] and a divisor of the channels, not ",
                     input.sizes(), " and ", num_groups);
-  Input x = input_of(input, {&weight, &bias}, "group_norm");
+  const Input x = input_of(input, {&weight, &bias}, "group_norm");
   const at::Tensor w = part(weight, x, {1}, "group_norm");
   const at::Tensor b = part(bias, x, {1}, "group_norm");
   const int64_t per_group = std::max<int64_t>(input.size(1) / num_groups, 1);
@@ -220,7 +212,6 @@ at::Tensor group_norm(const at::Tensor& input, int64_t num_groups, const Optiona
     }
     return from_local(at::group_norm(x.local, groups, w, b, eps, cudnn_enabled), x.spec);
   }
-  autocast_to_float(x);
   how->groups = groups;
   how->group_of_channel = (at::arange(x.local.size(1), x.local.options().dtype(at::kLong)) +
                            (between ? 0 : x.spec->box().offsets[1]))

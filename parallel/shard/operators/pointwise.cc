@@ -182,9 +182,6 @@ const bool kRegistered =
                 "aten::softplus_backward", "aten::softshrink_backward", "aten::tanh_backward",
                 "aten::threshold_backward"},
                Linearity::kNone, kAny)
-        // A conversion between floating-point types is linear up to rounding; to integers it is
-        // not.
-        .named({"aten::_to_copy"}, Linearity::kNone, kAny)
         .registered();
 
 }  // namespace

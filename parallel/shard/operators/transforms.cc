@@ -92,6 +92,10 @@ SpecPtr transformed_spec(const SpecPtr& spec, const Dims& dims, const Dims& exte
 
 at::Tensor transform(Direction direction, const at::Tensor& self, GivenLengths s, Dims dims,
                      Norm norm) {
+  // As LibTorch says it, also on ranks without samples.
+  TORCH_CHECK(
+      self.scalar_type() != at::kBFloat16 && (self.scalar_type() != at::kHalf || self.is_cuda()),
+      "Unsupported dtype ", self.scalar_type());
   for (int64_t& dim : dims) dim = at::maybe_wrap_dim(dim, self.dim());
   if (s.has_value() && s->size() != dims.size()) {
     throw ShardTensorError(

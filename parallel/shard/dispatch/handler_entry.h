@@ -1,0 +1,189 @@
+// What happens before a handler of the table runs, in one place for all of them:
+//
+//   below autograd   a plain operand that requires a gradient is announced, or it is an error
+//   above autograd   operands become what autocast has them (cast_policy.h)
+//   both             PromotionMode decides on plain operands
+//
+// Written operands (in place and out=) are not looked at. Boxed kernels pass as they are and do the
+// same themselves. Internal to parallel/shard.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/IListRef.h"
+#include "ATen/core/List.h"
+#include "ATen/core/Tensor.h"
+#include "parallel/base/sharded_key.h"
+#include "parallel/shard/dispatch/cast_policy.h"
+#include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/dispatch/promotion.h"
+#include "torch/library.h"
+
+namespace meshrun {
+namespace detail {
+
+// R(Arguments...) of a function pointer or of an object with one operator().
+template <typename Function>
+struct SignatureOf {};
+template <typename Result, typename... Arguments>
+struct SignatureOf<Result (*)(Arguments...)> {
+  using type = Result(Arguments...);
+};
+template <typename Object, typename Result, typename... Arguments>
+struct SignatureOf<Result (Object::*)(Arguments...)> {
+  using type = Result(Arguments...);
+};
+template <typename Object, typename Result, typename... Arguments>
+struct SignatureOf<Result (Object::*)(Arguments...) const> {
+  using type = Result(Arguments...);
+};
+template <typename Object>
+requires requires { &Object::operator(); }
+struct SignatureOf<Object> : SignatureOf<decltype(&Object::operator())> {};
+
+template <typename Argument>
+constexpr bool kIsWritten =
+    std::is_lvalue_reference_v<Argument> && !std::is_const_v<std::remove_reference_t<Argument>>;
+
+// Calls `visit` with each tensor of an argument that is read.
+template <typename Argument, typename Visit>
+void for_tensors_of([[maybe_unused]] const std::remove_reference_t<Argument>& argument,
+                    [[maybe_unused]] const Visit& visit) {
+  using Value = std::remove_cvref_t<Argument>;
+  if constexpr (kIsWritten<Argument>) {
+    return;
+  } else if constexpr (std::is_same_v<Value, at::Tensor>) {
+    visit(argument);
+  } else if constexpr (std::is_same_v<Value, std::optional<at::Tensor>>) {
+    if (argument) visit(*argument);
+  } else if constexpr (std::is_same_v<Value, at::TensorList> ||
+                       std::is_same_v<Value, at::ITensorListRef>) {
+    for (const at::Tensor& tensor : argument) visit(tensor);
+  } else if constexpr (std::is_same_v<Value, c10::List<std::optional<at::Tensor>>>) {
+    for (size_t i = 0; i < argument.size(); ++i) {
+      const std::optional<at::Tensor> tensor = argument.get(i);
+      if (tensor) visit(*tensor);
+    }
+  }
+}
+
+// The argument with `map` of each tensor that autocast may cast; all else as it is.
+template <typename Argument, typename Map>
+decltype(auto) mapped(std::remove_reference_t<Argument>& argument,
+                      [[maybe_unused]] const Map& map) {
+  using Value = std::remove_cvref_t<Argument>;
+  if constexpr (kIsWritten<Argument>) {
+    return static_cast<Argument>(argument);
+  } else if constexpr (std::is_same_v<Value, at::Tensor>) {
+    return at::Tensor(map(argument));
+  } else if constexpr (std::is_same_v<Value, std::optional<at::Tensor>>) {
+    return argument ? std::optional<at::Tensor>(map(*argument)) : std::optional<at::Tensor>();
+  } else if constexpr (std::is_same_v<Value, at::TensorList>) {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& tensor : argument) tensors.push_back(map(tensor));
+    return tensors;
+  } else {
+    return static_cast<Argument&&>(argument);
+  }
+}
+
+template <typename Function, typename Signature>
+class BelowAutogradEntry;
+template <typename Function, typename Result, typename... Arguments>
+class BelowAutogradEntry<Function, Result(Arguments...)> {
+ public:
+  BelowAutogradEntry(std::string name, Function function)
+      : name_(std::move(name)), function_(std::move(function)) {}
+
+  Result operator()(Arguments... arguments) const {
+    const auto check = [this](const at::Tensor& operand) {
+      if (operand.defined() && !is_sharded(operand)) check_promotion(operand, name_.c_str());
+    };
+    (for_tensors_of<Arguments>(arguments, check), ...);
+    return function_(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  const std::string name_;
+  mutable Function function_;
+};
+
+template <typename Function, typename Signature>
+class AboveAutogradEntry;
+template <typename Function, typename Result, typename... Arguments>
+class AboveAutogradEntry<Function, Result(Arguments...)> {
+ public:
+  AboveAutogradEntry(const std::string& name, Function function)
+      : name_(name),
+        op_(operator_named(name)),
+        policies_(cast_policies_of(name)),
+        function_(std::move(function)) {}
+
+  Result operator()(Arguments... arguments) const {
+    if (promotion_mode() != PromotionMode::kSilent) {
+      const auto check = [this](const at::Tensor& operand) {
+        if (operand.defined() && !is_sharded(operand)) check_mode(operand, name_.c_str());
+      };
+      (for_tensors_of<Arguments>(arguments, check), ...);
+    }
+    if (!any_autocast()) return function_(std::forward<Arguments>(arguments)...);
+
+    AutocastCall call;
+    (for_tensors_of<Arguments>(arguments, [&](const at::Tensor& operand) { call.see(operand); }),
+     ...);
+    switch (call.policy(op_, policies_)) {
+      case CastPolicy::kParts:
+        break;
+      case CastPolicy::kLibTorchs: {
+        const auto place = [&](const at::Tensor& operand) { return call.placed(operand); };
+        return op_.typed<Result(Arguments...)>().redispatch(c10::DispatchKeySet(call.key()),
+                                                            mapped<Arguments>(arguments, place)...);
+      }
+      case CastPolicy::kFloat32: {
+        const auto cast = [&](const at::Tensor& operand) { return call.in_float32(operand); };
+        const c10::impl::ExcludeDispatchKeyGuard without_autocast(call.key());
+        return function_(mapped<Arguments>(arguments, cast)...);
+      }
+      case CastPolicy::kNone: {
+        const c10::impl::ExcludeDispatchKeyGuard without_autocast(call.key());
+        return function_(std::forward<Arguments>(arguments)...);
+      }
+    }
+    return function_(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  const std::string name_;
+  const c10::OperatorHandle op_;
+  const CastPolicies* const policies_;
+  mutable Function function_;
+};
+
+template <template <typename, typename> typename Entry, typename Function>
+torch::CppFunction entered(const std::string& name, Function&& function) {
+  using Handler = std::decay_t<Function>;
+  if constexpr (requires { typename SignatureOf<Handler>::type; }) {
+    return torch::CppFunction(Entry<Handler, typename SignatureOf<Handler>::type>(
+        name, std::forward<Function>(function)));
+  } else {
+    return torch::CppFunction(std::forward<Function>(function));
+  }
+}
+
+}  // namespace detail
+
+// The kernels to register for a handler: typed functions with what happens before them.
+template <typename Function>
+torch::CppFunction below_autograd_kernel(const std::string& name, Function&& function) {
+  return detail::entered<detail::BelowAutogradEntry>(name, std::forward<Function>(function));
+}
+template <typename Function>
+torch::CppFunction above_autograd_kernel(const std::string& name, Function&& function) {
+  return detail::entered<detail::AboveAutogradEntry>(name, std::forward<Function>(function));
+}
+
+}  // namespace meshrun
