@@ -91,6 +91,9 @@ SpecPtr summed_spec(const SpecPtr& spec, int64_t dim, int64_t outputs) {
 
 template <size_t dims>
 at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size) {
+  const at::ScalarType dtype = self.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(dtype),
+                              "adaptive average pooling is not implemented for ", dtype);
   const Arguments arguments(self, output_size, dims);
   const SpecPtr spec = windowed_spec(spec_of(self), {});
   std::vector<WindowedDim> windows;
@@ -115,6 +118,10 @@ at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size
     extents[static_cast<size_t>(cut.dim - arguments.first)] = pooled.size(cut.dim);
   }
   const bool has_elements = pooled.numel() > 0;
+  // Weights such as 1/3, and the sums, in float32; rounded once.
+  if (has_elements && !plan.cuts().empty() && at::isReducedFloatingType(dtype)) {
+    pooled = pooled.to(at::kFloat);
+  }
   if (has_elements && plan.cuts().size() < dims) {
     if constexpr (dims == 1) pooled = at::adaptive_avg_pool1d(pooled, extents);
     if constexpr (dims == 2) pooled = at::adaptive_avg_pool2d(pooled, extents);
@@ -133,7 +140,7 @@ at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size
         pooled, cut.dim,
         weights(outputs, cut.range, self.size(cut.dim), arguments.outputs[i], pooled.options()));
   }
-  return from_local(pooled, result);
+  return from_local(pooled.to(dtype), result);
 }
 
 template <size_t dims>

@@ -124,7 +124,7 @@ std::tuple<at::Tensor, at::Tensor> aminmax(const at::Tensor& self, std::optional
                                            bool keepdim) {
   const at::OptionalIntArrayRef dims =
       dim ? at::OptionalIntArrayRef(at::IntArrayRef(*dim)) : at::OptionalIntArrayRef();
-  return {extreme(self, dims, keepdim && dim, false), extreme(self, dims, keepdim && dim, true)};
+  return {extreme(self, dims, keepdim, false), extreme(self, dims, keepdim, true)};
 }
 
 // Values and global indices of all ranks with a part of `dims`: of equal values, the first.

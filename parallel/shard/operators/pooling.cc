@@ -11,6 +11,7 @@
 
 #include "ATen/ops/avg_pool2d.h"
 #include "ATen/ops/avg_pool3d.h"
+#include "ATen/ops/div.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/max_pool1d_with_indices.h"
 #include "ATen/ops/max_pool2d_with_indices.h"
@@ -191,7 +192,7 @@ at::Tensor max_pool(const at::Tensor& self, at::IntArrayRef kernel, at::IntArray
 
 // How many elements each of this rank's windows counts, by dimension.
 at::Tensor counts(const at::Tensor& self, const Pooling& pooling, const Gathered& input,
-                  bool count_include_pad) {
+                  bool count_include_pad, const at::TensorOptions& options) {
   at::Tensor product = at::ones({}, at::kDouble);
   for (size_t i = 0; i < pooling.dims(); ++i) {
     const int64_t dim = pooling.first + static_cast<int64_t>(i);
@@ -207,7 +208,20 @@ at::Tensor counts(const at::Tensor& self, const Pooling& pooling, const Gathered
     }
     product = product.unsqueeze(-1) * at::tensor(of_dim, at::kDouble);
   }
-  return product.to(input.tensor.options());
+  return product.to(options);
+}
+
+// Raises what LibTorch raises for such a dtype, also on a rank without windows.
+template <size_t dims>
+void check_averages(const at::Tensor& self) {
+  if (at::isFloatingType(self.scalar_type())) return;
+  const at::Tensor one =
+      at::ones({1, 1, 1, 1}, at::TensorOptions().dtype(self.scalar_type()).device(self.device()));
+  if constexpr (dims == 3) {
+    at::avg_pool3d(one, {1, 1, 1});
+  } else {
+    at::avg_pool2d(one, {1, 1});
+  }
 }
 
 template <size_t dims>
@@ -217,24 +231,32 @@ at::Tensor avg_pool(const at::Tensor& self, at::IntArrayRef kernel, at::IntArray
   const std::vector<int64_t> ones(dims, 1);
   const Pooling pooling(self, dims, kernel, stride, padding, ones, ceil_mode);
   if (divisor == 0) throw ShardTensorError("avg_pool: divisor_override is 0");
+  check_averages<dims>(self);
   const Gathered input(self, pooling, 0);
   const SpecPtr& result = input.plan.result();
   if (!input.plan.computes()) return from_local(input.plan.nothing(input.tensor, true), result);
+  // As LibTorch: 16-bit floats are added in float32 and rounded once, after the division.
+  const at::ScalarType dtype = self.scalar_type();
+  const at::Tensor elements =
+      at::isReducedFloatingType(dtype) ? input.tensor.to(at::kFloat) : input.tensor;
   at::Tensor sums;
   if constexpr (dims == 3) {
-    sums = at::avg_pool3d(input.tensor, pooling.kernel, pooling.stride, input.padding, ceil_mode,
-                          true, divisor.value_or(1));
+    sums = at::avg_pool3d(elements, pooling.kernel, pooling.stride, input.padding, ceil_mode, true,
+                          divisor.value_or(1));
   } else if constexpr (dims == 2) {
-    sums = at::avg_pool2d(input.tensor, pooling.kernel, pooling.stride, input.padding, ceil_mode,
-                          true, divisor.value_or(1));
+    sums = at::avg_pool2d(elements, pooling.kernel, pooling.stride, input.padding, ceil_mode, true,
+                          divisor.value_or(1));
   } else {
-    sums =
-        at::avg_pool2d(input.tensor.unsqueeze(-2), {1, pooling.kernel[0]}, {1, pooling.stride[0]},
-                       {0, input.padding[0]}, ceil_mode, true, divisor.value_or(1))
-            .squeeze(-2);
+    sums = at::avg_pool2d(elements.unsqueeze(-2), {1, pooling.kernel[0]}, {1, pooling.stride[0]},
+                          {0, input.padding[0]}, ceil_mode, true, divisor.value_or(1))
+               .squeeze(-2);
   }
-  if (!divisor) sums = sums / counts(self, pooling, input, count_include_pad);
-  return from_local(sums, result);
+  if (!divisor) {
+    const at::Tensor count = counts(self, pooling, input, count_include_pad, sums.options());
+    // Integers as in C++: towards 0.
+    sums = at::isFloatingType(dtype) ? sums / count : at::div(sums, count, "trunc");
+  }
+  return from_local(sums.to(dtype), result);
 }
 
 at::Tensor avg_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride,

@@ -11,6 +11,8 @@
 #include "ATen/ops/add.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
+#include "ATen/ops/leaky_relu.h"
+#include "ATen/ops/leaky_relu_backward.h"
 #include "ATen/ops/mul.h"
 #include "ATen/ops/ones_like.h"
 #include "fmt/format.h"
@@ -234,11 +236,16 @@ Tensor normal_means(const Tensor& mean, double std, Gen generator) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return at::add(mean, standard_normal(mean, generator), std);
 }
+void check_deviations(const Tensor& std) {
+  TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
+}
 Tensor normal_deviations(double mean, const Tensor& std, Gen generator) {
+  check_deviations(std);
   const at::AutoDispatchBelowADInplaceOrView guard;
   return at::add(at::mul(standard_normal(std, generator), std), mean);
 }
 Tensor normal_both(const Tensor& mean, const Tensor& std, Gen generator) {
+  check_deviations(std);
   const at::AutoDispatchBelowADInplaceOrView guard;
   // The sum has the shape that both broadcast to; its zeros carry the layout.
   const Tensor zeros = at::mul(at::add(mean, std), 0);
@@ -320,6 +327,39 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p,
   return {wrap(local * mask * (p < 1 ? 1 / (1 - p) : 0), spec), wrap(mask, spec)};
 }
 
+// A leaky ReLU. Where it trains, the slope of each element that is not positive is drawn, and
+// `noise` keeps the slopes for the gradient; else all have the mean of the bounds.
+Tensor rrelu(const Tensor& self, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
+             bool training, Gen generator) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const double low = lower.toDouble();
+  const double high = upper.toDouble();
+  const SpecPtr spec = gradient_spec(spec_of(self));
+  const Tensor local = redistribute_local(local_of(self), spec_of(self), spec);
+  if (!training) return wrap(at::leaky_relu(local, (low + high) / 2), spec);
+  const Tensor slopes = at::empty_like(local);
+  fill_uniform(slopes, box_of(spec), next_random_operation(generator), low, high);
+  slopes.masked_fill_(local > 0, 1);
+  assign(noise, wrap(slopes, spec));
+  return wrap(local * slopes, spec);
+}
+Tensor& rrelu_(Tensor& self, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
+               bool training, Gen generator) {
+  const Tensor result = rrelu(self, noise, lower, upper, training, std::move(generator));
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return assign(self, result);
+}
+// LibTorch's formula, on sharded tensors.
+Tensor rrelu_backward(const Tensor& gradient, const Tensor& self, const Tensor& noise,
+                      const at::Scalar& lower, const at::Scalar& upper, bool training,
+                      bool self_is_result) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const double low = lower.toDouble();
+  const double high = upper.toDouble();
+  if (training && high - low > 1e-6) return at::mul(gradient, noise);
+  return at::leaky_relu_backward(gradient, self, (low + high) / 2, self_is_result);
+}
+
 // Each rank would draw other numbers for what all of them hold.
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   throw MissingShardRuleError(fmt::format(
@@ -333,6 +373,7 @@ constexpr DropoutForm kAlpha = DropoutForm::kAlpha;
 
 const Movement kFill = {"any; Replicate where it was Partial", "nothing", ""};
 const Movement kPerElement = {"any", "parameters sharded otherwise move", "nothing"};
+const Movement kSlopes = {"any Shard, Replicate", "a Partial is reduced", "nothing"};
 const Movement kDropout = {"any, Partial(sum) too", "nothing", "nothing"};
 
 const bool kRegistered =
@@ -379,14 +420,16 @@ const bool kRegistered =
         .above_autograd("aten::feature_alpha_dropout", &dropout<true, kAlpha>, kDropout)
         .above_autograd("aten::feature_alpha_dropout_", &dropout_<true, kAlpha>, kDropout)
         .below_autograd("aten::native_dropout", &native_dropout, kDropout)
+        .below_autograd("aten::rrelu_with_noise", &meshrun::rrelu, kSlopes)
+        .below_autograd("aten::rrelu_with_noise_", &meshrun::rrelu_, kSlopes)
+        .below_autograd("aten::rrelu_with_noise_backward", &rrelu_backward, kSlopes)
         .boxed({"aten::native_dropout_backward"}, pointwise(Linearity::kFirst), kDropout)
         .registered();
 
 // operators whose numbers no rank could agree on
 const char* const kRefused[] = {"aten::poisson",           "aten::binomial",
                                 "aten::multinomial",       "aten::_standard_gamma",
-                                "aten::_sample_dirichlet", "aten::rrelu_with_noise",
-                                "aten::rrelu_with_noise_", "aten::_fused_dropout"};
+                                "aten::_sample_dirichlet", "aten::_fused_dropout"};
 
 const bool kRefusedAreRegistered = [] {
   for (const char* name : kRefused) {

@@ -5,11 +5,13 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include "ATen/Dispatch.h"
 #include "ATen/Dispatch_v2.h"
 #include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/view_as_real.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/shard/random/box_runs.h"
@@ -156,6 +158,22 @@ void fill_any(const Tensor& local, const RandomBox& box, const RandomOperation& 
   });
 }
 
+// The real and the imaginary parts of a complex tensor: a last dimension of 2.
+struct Parts {
+  Parts(const Tensor& local, const RandomBox& box)
+      : tensor(at::view_as_real(local)),
+        global_sizes(box.global_sizes.vec()),
+        offsets(box.offsets.vec()) {
+    global_sizes.push_back(2);
+    offsets.push_back(0);
+  }
+  RandomBox box() const { return {global_sizes, offsets}; }
+
+  const Tensor tensor;
+  std::vector<int64_t> global_sizes;
+  std::vector<int64_t> offsets;
+};
+
 bool is_probability(double value) { return value >= 0 && value <= 1; }
 
 }  // namespace
@@ -163,6 +181,11 @@ bool is_probability(double value) { return value >= 0 && value <= 1; }
 void fill_uniform(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                   double from, double to) {
   require(from <= to, fmt::format("uniform numbers from {} to {}", from, to));
+  if (local.is_complex()) {
+    const Parts parts(local, box);
+    fill_uniform(parts.tensor, parts.box(), operation, from, to);
+    return;
+  }
   fill_floating<Uniform>(local, box, operation, [=](auto u) {
     using Wide = decltype(u);
     return u * static_cast<Wide>(to - from) + static_cast<Wide>(from);
@@ -172,6 +195,11 @@ void fill_uniform(const Tensor& local, const RandomBox& box, const RandomOperati
 void fill_normal(const Tensor& local, const RandomBox& box, const RandomOperation& operation,
                  double mean, double std) {
   require(std >= 0, fmt::format("normal numbers with standard deviation {}", std));
+  if (local.is_complex()) {
+    const Parts parts(local, box);
+    fill_normal(parts.tensor, parts.box(), operation, mean, std / std::numbers::sqrt2);
+    return;
+  }
   fill_floating<Normal>(local, box, operation, [=](auto x) {
     using Wide = decltype(x);
     return x * static_cast<Wide>(std) + static_cast<Wide>(mean);

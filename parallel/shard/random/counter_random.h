@@ -16,6 +16,10 @@
 //   fill_log_normal   floating   exp of fill_normal's                              n = 2, f64: 4
 //   fill_geometric    any        trials until the first success, 1 or more         n = 2
 //
+// Complex tensors, uniform and normal alone: each element is its two parts, one after the other, as
+// a last dimension of 2. Both parts of uniform numbers are in [from, to); both of normal numbers
+// have the mean and half of the variance.
+//
 // float16 and bfloat16: computed in float32 and rounded. Not the numbers of LibTorch's generators.
 // Threads: at::parallel_for inside. Errors: c10::ValueError for parameters out of range and for a
 // box outside of the global tensor; c10::NotImplementedError for a dtype that is not listed.

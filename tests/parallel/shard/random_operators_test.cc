@@ -100,6 +100,16 @@ const std::map<std::string, Call>& calls() {
        [](const Tensor& x) { return at::feature_alpha_dropout(x, 0.4, true); }},
       {"native_dropout",
        [](const Tensor& x) { return std::get<0>(at::native_dropout(x, 0.4, true)); }},
+      // The imaginary parts.
+      {"randn_like, complex",
+       [](const Tensor& x) {
+         return at::view_as_real(at::randn_like(x, at::kComplexDouble)).select(-1, 1);
+       }},
+      {"rand_like, complex",
+       [](const Tensor& x) {
+         return at::view_as_real(at::rand_like(x, at::kComplexFloat)).select(-1, 1);
+       }},
+      {"rrelu", [](const Tensor& x) { return at::rrelu(x - 0.5, 0.1, 0.3, true); }},
       {"a generator of its own",
        [](const Tensor& x) { return x.clone().normal_(0, 1, at::detail::createCPUGenerator(3)); }},
   };
@@ -207,6 +217,39 @@ const bool kGradients = register_rank_function("dropout_gradients", [] {
   EXPECT_THROW(at::exponential_out(out, x), MissingShardRuleError);
   EXPECT_THROW(at::native_dropout_out(out, out, x, 0.5, true), MissingShardRuleError);
 });
+
+const bool kSlopes = register_rank_function("rrelu_slopes", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = ShardMesh::of(world.manager.initialize_mesh({world.size}, {"all"}));
+  const Tensor whole = whole_input() - 0.5;
+  for (const Placements& placements : {Placements{Replicate()}, Placements{Shard(1)}}) {
+    // Not in training: LibTorch's values and gradient.
+    const Tensor leaf = whole.clone().requires_grad_();
+    const Tensor expected = at::rrelu(leaf, 0.1, 0.5, false);
+    expected.sum().backward();
+    Tensor x = placed(whole, mesh, placements).requires_grad_();
+    Tensor y = at::rrelu(x, 0.1, 0.5, false);
+    y.sum().backward();
+    EXPECT_TRUE(at::equal(ShardTensor(y.detach()).full_tensor(), expected.detach()));
+    EXPECT_TRUE(at::equal(ShardTensor(x.grad()).full_tensor(), leaf.grad()));
+
+    // In training: each slope is its own, within the bounds, and is the gradient.
+    x = placed(whole, mesh, placements).requires_grad_();
+    y = at::rrelu(x, 0.1, 0.5, true);
+    y.sum().backward();
+    const Tensor slopes = ShardTensor(x.grad()).full_tensor();
+    EXPECT_TRUE(at::allclose(ShardTensor(y.detach()).full_tensor(), whole * slopes));
+    EXPECT_TRUE((slopes == 1).equal(whole > 0));
+    const Tensor drawn = slopes.masked_select(whole <= 0);
+    EXPECT_GE(drawn.min().item<double>(), 0.1);
+    EXPECT_LT(drawn.max().item<double>(), 0.5);
+    EXPECT_GT(drawn.std().item<double>(), 0.05);
+  }
+});
+
+TEST(RandomOperatorsTest, RandomizedLeakyReluDrawsInTrainingAlone) {
+  run_in_worlds("rrelu_slopes", {1, 2}, {"ucx"});
+}
 
 const bool kAttention = register_rank_function("attention_dropout", [] {
   const JoinedWorld world;

@@ -1,5 +1,5 @@
-// Operators with windows beyond what their cases in cases/ compare: derivatives of higher order,
-// wrong calls, memory formats.
+// Operators with windows and norms beyond what their cases in cases/ compare: derivatives of higher
+// order, wrong calls, memory formats, narrow dtypes.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -92,6 +92,66 @@ const bool kWeights = register_rank_function("window_weights", [] {
 });
 TEST(WindowOperatorsTest, APlainWeightGetsTheWholeGradient) {
   expect_success(run_ranks("window_weights", env_ranks(2)));
+}
+
+// Sums of 16-bit floats that these could not hold, and integers; LibTorch's values.
+const bool kNarrow = register_rank_function("window_dtypes", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  const SpecPtr spec = cut(mesh, {1, 2, 10, 6}, 2, {7, 3});
+  const auto compare = [&](const Tensor& whole, const std::function<Tensor(const Tensor&)>& call) {
+    const Tensor part =
+        whole.narrow(2, spec->box().offsets[2], spec->local_shape()[2]).contiguous();
+    const Tensor is = ShardTensor(call(ShardTensor(part, spec))).full_tensor();
+    const Tensor should = call(whole);
+    EXPECT_EQ(is.scalar_type(), should.scalar_type());
+    EXPECT_TRUE(at::equal(is, should)) << is << should;
+  };
+  const Tensor ramp = at::arange(120, at::kFloat).view({1, 2, 10, 6});
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const Tensor large = (ramp + 4000).to(dtype);
+    compare(large, [](const Tensor& x) { return at::avg_pool2d(x, {5, 5}, {2, 1}, {1, 1}); });
+    compare(large, [](const Tensor& x) {
+      return at::avg_pool2d(x, {5, 5}, {2, 1}, {1, 1}, false, false);
+    });
+    compare(large, [](const Tensor& x) {
+      return at::avg_pool2d(x, {5, 5}, {2, 1}, {1, 1}, false, true, 7);
+    });
+    compare(at::full_like(large, 3), [](const Tensor& x) {
+      return at::adaptive_avg_pool2d(x, {4, 6});
+    });
+  }
+  const Tensor integers = (ramp - 60).to(at::kLong);
+  compare(integers, [](const Tensor& x) { return at::avg_pool2d(x, {3, 2}, {2, 1}, {1, 0}); });
+  const ShardTensor x(at::ones(spec->local_shape(), at::kInt), spec);
+  expect_error_on_all_ranks([&] { at::avg_pool2d(x, {3, 2}); }, "not implemented for 'Int'");
+  expect_error_on_all_ranks([&] { at::adaptive_avg_pool2d(x, {3, 2}); }, "not implemented for Int");
+});
+TEST(WindowOperatorsTest, AveragesAreThoseOfLibTorchInNarrowDtypes) {
+  expect_success(run_ranks("window_dtypes", env_ranks(2)));
+}
+
+// The default eps is that of the dtype that LibTorch computes in.
+const bool kEps = register_rank_function("rms_norm_eps", [] {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = line_of(world);
+  const SpecPtr spec = cut(mesh, {3, 6}, 1, {4, 2});
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const Tensor whole = at::full({3, 6}, 0.01, at::kDouble).to(dtype);
+    const ShardTensor x(whole.narrow(1, spec->box().offsets[1], spec->local_shape()[1]).clone(),
+                        spec);
+    const Tensor is = ShardTensor(at::rms_norm(x, {6})).full_tensor();
+    const Tensor should = at::rms_norm(whole, {6});
+    EXPECT_EQ(is.scalar_type(), should.scalar_type());
+    EXPECT_TRUE(at::allclose(is.to(at::kDouble), should.to(at::kDouble), 1e-5, 1e-5))
+        << is << should;
+    EXPECT_NEAR(is[0][0].item<double>(), 1.0, 1e-2);
+  }
+});
+TEST(WindowOperatorsTest, RmsNormHasLibTorchsDefaultEps) {
+  expect_success(run_ranks("rms_norm_eps", env_ranks(2)));
 }
 
 const bool kWrong = register_rank_function("window_wrong", [] {

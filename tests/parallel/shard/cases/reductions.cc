@@ -75,9 +75,9 @@ OperatorCase extremes(Draw& draw, const at::Tensor& given, bool keepdim, const D
                                at::argmin(t[0].detach(), dim, keepdim),
                                at::argmax(t[0].detach(), dim, keepdim),
                                at::argmin(t[0].detach(), std::nullopt, keepdim)};
-            for (const auto& pair :
-                 {at::max(t[0], dim, keepdim), at::min(t[0], dim, keepdim),
-                  at::aminmax(t[0].detach(), dim, keepdim), at::aminmax(t[0].detach())}) {
+            for (const auto& pair : {at::max(t[0], dim, keepdim), at::min(t[0], dim, keepdim),
+                                     at::aminmax(t[0].detach(), dim, keepdim),
+                                     at::aminmax(t[0].detach(), std::nullopt, keepdim)}) {
               const Tensors two = both(pair);
               results.insert(results.end(), two.begin(), two.end());
             }

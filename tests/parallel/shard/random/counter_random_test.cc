@@ -160,6 +160,31 @@ TEST(CounterRandomTest, TakesTheWholeRangesOfIntegers) {
   EXPECT_TRUE((x == 3).all().item<bool>());
 }
 
+// As LibTorch's: a variance of 1 in all, a half in each part; uniform numbers in both parts.
+TEST(CounterRandomTest, ComplexNumbersHaveTwoParts) {
+  const std::vector<int64_t> sizes = {20'000};
+  const std::vector<int64_t> zeros = {0};
+  const Tensor x = at::empty(sizes, at::kComplexFloat);
+  fill_normal(x, {sizes, zeros}, kOperation);
+  const Tensor parts = at::view_as_real(x);
+  EXPECT_NEAR(x.abs().square().mean().item<double>(), 1, 5 / std::sqrt(2e4));
+  for (const int64_t part : {0, 1}) {
+    EXPECT_NEAR(parts.select(1, part).var().item<double>(), 0.5, 5 * std::sqrt(0.5 / 2e4));
+  }
+  EXPECT_NEAR((parts.select(1, 0) * parts.select(1, 1)).mean().item<double>(), 0,
+              5 * 0.5 / std::sqrt(2e4));
+  fill_uniform(x, {sizes, zeros}, kOperation, 1, 3);
+  EXPECT_GE(parts.min().item<double>(), 1);
+  EXPECT_LT(parts.max().item<double>(), 3);
+  EXPECT_NEAR(parts.mean().item<double>(), 2, 5 * std::sqrt(4.0 / 12 / 4e4));
+
+  // A part of it, of any place.
+  const Tensor own = at::empty({7}, at::kComplexFloat);
+  const std::vector<int64_t> offset = {11};
+  fill_uniform(own, {sizes, offset}, kOperation, 1, 3);
+  EXPECT_TRUE(at::equal(own, x.narrow(0, 11, 7)));
+}
+
 TEST(CounterRandomTest, ProbabilitiesMayDifferByElement) {
   const std::vector<int64_t> sizes = {3, 20'000};
   const std::vector<int64_t> zeros = {0, 0};
