@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/dispatch/promotion.h"
 #include "parallel/shard/dispatch/same_mesh.h"
 #include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/redistribute/redistribute.h"
@@ -123,6 +124,19 @@ ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const Stack& stack) {
   return mesh;
 }
 
+void check_plain_operands(const c10::OperatorHandle& op, const OperatorSignature& signature,
+                          const Stack& stack) {
+  const std::string& name = op.schema().name();
+  const auto check = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && !is_shard_tensor(tensor)) check_promotion(tensor, name.c_str());
+  };
+  const c10::IValue* values = stack.data() + (stack.size() - signature.num_arguments);
+  for (const OperatorSignature::TensorArgument& argument : signature.tensors) {
+    if (argument.is_written) continue;
+    for_each_tensor({values[argument.index]}, 1, check);
+  }
+}
+
 void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announce) {
   if (draws_random_numbers(op, *stack)) {
     throw MissingShardRuleError(
@@ -140,6 +154,7 @@ void run_replicated(const c10::OperatorHandle& op, Stack* stack, Announce announ
   }
   const ShardMesh::Ptr mesh = common_mesh(op, *stack);
   const size_t count = signature.num_arguments;
+  check_plain_operands(op, signature, *stack);
   int64_t bytes = 0;
   for_each_tensor(*stack, count, [&](const at::Tensor& tensor) {
     if (is_shard_tensor(tensor) && !spec_of(tensor)->is_replicated()) {

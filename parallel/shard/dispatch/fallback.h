@@ -13,6 +13,7 @@
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/stack.h"
+#include "parallel/shard/dispatch/operator_signature.h"
 #include "parallel/shard/tensor/shard_tensor_spec.h"
 
 namespace meshrun {
@@ -24,5 +25,9 @@ void run_replicated(const c10::OperatorHandle& op, torch::jit::Stack* stack, Ann
 
 // The mesh of all sharded tensors among the arguments; raises ShardTensorError for two meshes.
 ShardMesh::Ptr common_mesh(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+// check_promotion() of the plain operands that a boxed kernel reads.
+void check_plain_operands(const c10::OperatorHandle& op, const OperatorSignature& signature,
+                          const torch::jit::Stack& stack);
 
 }  // namespace meshrun

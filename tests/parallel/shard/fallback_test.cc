@@ -3,6 +3,7 @@
 // asked for.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -123,6 +124,52 @@ void warn_of_plain_tensors() {
   EXPECT_NE(warnings.texts[0].find("a plain tensor of [3] as Replicate"), std::string::npos);
 }
 
+// A plain leaf beside a sharded tensor, in operators of every kind: refused, and once announced its
+// gradient is plain and whole.
+void check_plain_leaves() {
+  const JoinedWorld world;
+  const CutRows rows(world);
+  const at::Tensor x = rows.tensor();
+  struct Call {
+    const char* name;
+    std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> call;
+  };
+  const Call calls[] = {
+      {"add", [](const auto& a, const auto& b) { return at::add(a, b.sum(0)) * b[0]; }},
+      {"mm", [](const auto& a, const auto& b) { return at::mm(a, b); }},
+      {"cat",
+       [](const auto& a, const auto& b) {
+         return at::cat({a, b}) * 3;
+       }},
+      {"cdist", [](const auto& a, const auto& b) { return at::cdist(a, b, 1.0); }},
+  };
+  for (const Call& call : calls) {
+    SCOPED_TRACE(call.name);
+    const at::Tensor whole = (at::arange(9, at::kDouble).view({3, 3}) / 7).requires_grad_();
+    call.call(rows.whole, whole).square().sum().backward();
+    at::Tensor leaf = whole.detach().clone().requires_grad_();
+    if (std::string(call.name) != "add") {
+      expect_error_on_all_ranks([&] { call.call(x, leaf); }, "announce the leaf");
+    }
+    // What was computed from a leaf has a gradient that becomes plain by itself.
+    call.call(x, leaf * 1).square().sum().backward();
+    EXPECT_FALSE(is_shard_tensor(leaf.grad()));
+    EXPECT_TRUE(at::allclose(leaf.grad(), whole.grad(), 1e-10, 1e-10));
+    leaf.mutable_grad() = at::Tensor();
+    announce_plain_leaf(leaf);
+    call.call(x, leaf).square().sum().backward();
+    ASSERT_FALSE(is_shard_tensor(leaf.grad()));
+    EXPECT_TRUE(at::allclose(leaf.grad(), whole.grad(), 1e-10, 1e-10));
+  }
+  // PromotionMode decides for all of them, function handlers too.
+  const PromotionModeGuard disabled(PromotionMode::kDisabled);
+  const at::Tensor plain = at::ones({3, 3}, at::kDouble);
+  for (const Call& call : calls) {
+    expect_error_on_all_ranks([&] { call.call(x, plain); }, "PromotionMode is disabled");
+  }
+  expect_error_on_all_ranks([&] { at::linear(x, plain); }, "PromotionMode is disabled");
+}
+
 // The manager's mesh where none is said.
 void take_the_managers_mesh() {
   const JoinedWorld world;
@@ -142,6 +189,7 @@ void take_the_managers_mesh() {
 const bool kRegistered = register_rank_function("fall back", fall_back) &&
                          register_rank_function("fall back strictly", fall_back_strictly) &&
                          register_rank_function("warn of plain tensors", warn_of_plain_tensors) &&
+                         register_rank_function("plain leaves", check_plain_leaves) &&
                          register_rank_function("take the manager's mesh", take_the_managers_mesh);
 
 TEST(FallbackTest, WithoutARuleArgumentsAreGatheredWithOneWarning) {
@@ -156,6 +204,10 @@ TEST(FallbackTest, StrictlyItIsAnErrorOnAllRanks) {
 
 TEST(FallbackTest, PlainTensorsAreWarnedOfWhereAskedFor) {
   run_in_worlds("warn of plain tensors", {2}, {"ucx"});
+}
+
+TEST(FallbackTest, APlainLeafIsAnnouncedOrAnErrorInEveryOperator) {
+  run_in_worlds("plain leaves", {1, 2, 3}, {"ucx"});
 }
 
 TEST(FallbackTest, AMeshThatIsNotSaidIsTheManagers) {
