@@ -110,7 +110,7 @@ ShardTensor::ShardTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {
 
 ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
                                     const std::optional<DeviceMesh>& mesh,
-                                    const std::optional<Placements>& placements,
+                                    const OptionalPlacements& placements,
                                     const ShardingShapes& sharding_shapes,
                                     const std::optional<std::vector<int64_t>>& global_shape) {
   const ShardMesh::Ptr on = mesh ? ShardMesh::of(*mesh) : ShardMesh::global();
@@ -149,7 +149,7 @@ ShardTensor ShardTensor::from_local(const at::Tensor& local_tensor,
   });
 }
 
-at::Tensor ShardTensor::to_local(const std::optional<Placements>& grad_placements) const {
+at::Tensor ShardTensor::to_local(const OptionalPlacements& grad_placements) const {
   SpecPtr gradient;
   if (grad_placements) {
     gradient = with_shard_errors([&] {
@@ -168,7 +168,7 @@ at::Tensor ShardTensor::to_local(const std::optional<Placements>& grad_placement
   return local;
 }
 
-at::Tensor ShardTensor::full_tensor(const std::optional<Placements>& grad_placements) const {
+at::Tensor ShardTensor::full_tensor(const OptionalPlacements& grad_placements) const {
   const SpecPtr whole = target_spec(spec(), Placements(placements().size()));
   const at::Tensor gathered = meshrun::redistribute(*this, whole);
   return ShardTensor(gathered).to_local(grad_placements);
@@ -192,7 +192,7 @@ int64_t ShardTensor::offsets(IntArgument mesh_dim) const {
 }
 
 ShardTensor ShardTensor::redistribute(const std::optional<DeviceMesh>& mesh,
-                                      const std::optional<Placements>& placements,
+                                      const OptionalPlacements& placements,
                                       BoolArgument async_op) const {
   if (!placements) throw ShardTensorError("redistribute needs placements");
   if (mesh && !(*mesh == spec()->mesh()->device_mesh())) {

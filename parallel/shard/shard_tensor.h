@@ -80,22 +80,22 @@ class ShardTensor : public at::Tensor {
   // gradient.
   static ShardTensor from_local(
       const at::Tensor& local_tensor, const std::optional<DeviceMesh>& mesh = std::nullopt,
-      const std::optional<Placements>& placements = std::nullopt,
+      const OptionalPlacements& placements = {},
       const ShardingShapes& sharding_shapes = ShardingShapes::infer(),
       const std::optional<std::vector<int64_t>>& global_shape = std::nullopt);
 
   // On all ranks, the whole tensor. `grad_placements`: the layout of the gradient that comes back.
-  at::Tensor full_tensor(const std::optional<Placements>& grad_placements = std::nullopt) const;
+  at::Tensor full_tensor(const OptionalPlacements& grad_placements = {}) const;
   // This rank's part, in the same memory, as a tensor of its own; a Partial stays one.
   // `grad_placements`: what the local gradients are together.
-  at::Tensor to_local(const std::optional<Placements>& grad_placements = std::nullopt) const;
+  at::Tensor to_local(const OptionalPlacements& grad_placements = {}) const;
   // Where this rank's shards begin, for every mesh dimension, and for one; 0 where not sharded.
   std::vector<int64_t> offsets() const;
   int64_t offsets(IntArgument mesh_dim) const;
   // To Shard and Replicate. Never shares memory with this one. `async_op`: the result's first use
   // waits.
   ShardTensor redistribute(const std::optional<DeviceMesh>& mesh,
-                           const std::optional<Placements>& placements,
+                           const OptionalPlacements& placements,
                            BoolArgument async_op = false) const;
 
   const SpecPtr& spec() const { return spec_of(*this); }

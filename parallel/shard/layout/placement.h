@@ -10,7 +10,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/base/arguments.h"
@@ -60,6 +63,29 @@ using Placements = std::vector<Placement>;
 inline Placement Shard(IntArgument dim) { return Placement::shard(dim); }
 inline Placement Replicate() { return {}; }
 inline Placement Partial(PartialOp op = PartialOp::kSum) { return Placement::partial(op); }
+
+// Placements that a call may leave out. A list stands for itself: from_local(x, mesh, {Shard(0)}).
+class OptionalPlacements {
+ public:
+  OptionalPlacements() = default;
+  OptionalPlacements(std::nullopt_t) {}  // NOLINT(google-explicit-constructor)
+  OptionalPlacements(std::initializer_list<Placement> placements)
+      : placements_(Placements(placements)) {}
+  OptionalPlacements(Placements placements)  // NOLINT(google-explicit-constructor)
+      : placements_(std::move(placements)) {}
+  OptionalPlacements(std::optional<Placements> placements)  // NOLINT(google-explicit-constructor)
+      : placements_(std::move(placements)) {}
+
+  explicit operator bool() const { return placements_.has_value(); }
+  // Where there are any.
+  const Placements& operator*() const { return *placements_; }
+  Placements value_or(Placements otherwise) const {
+    return placements_.value_or(std::move(otherwise));
+  }
+
+ private:
+  std::optional<Placements> placements_;
+};
 
 // "sum", "avg", "product", "min", "max".
 const char* to_string(PartialOp op);

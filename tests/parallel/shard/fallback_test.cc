@@ -184,6 +184,20 @@ void take_the_managers_mesh() {
                                                    Placements{Replicate(), Shard(0)});
   EXPECT_EQ(rows.spec()->layout(), spec->layout());
   EXPECT_TRUE(at::equal(rows.full_tensor(), whole));
+
+  // Lists of placements stand for themselves.
+  const ShardTensor listed =
+      ShardTensor::from_local(part_of(whole, *spec), mesh, {Replicate(), Shard(0)});
+  EXPECT_EQ(listed.spec()->layout(), spec->layout());
+  const ShardTensor columns = listed.redistribute(mesh, {Replicate(), Shard(1)});
+  EXPECT_EQ(columns.placements(), (Placements{Replicate(), Shard(1)}));
+  EXPECT_TRUE(at::equal(columns.full_tensor({Replicate(), Replicate()}), whole));
+  EXPECT_TRUE(at::equal(columns.to_local({Replicate(), Shard(1)}), local_of(columns)));
+  const ShardMesh::Ptr line = mesh_of_world({world.size});
+  const ShardTensor one =
+      ShardTensor::from_local(part_of(whole, *spec), line->device_mesh(), {Shard(0)});
+  EXPECT_EQ(one.placements(), Placements{Shard(0)});
+  EXPECT_TRUE(at::equal(one.full_tensor({}), whole));
 }
 
 const bool kRegistered = register_rank_function("fall back", fall_back) &&
