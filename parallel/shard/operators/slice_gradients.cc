@@ -1,16 +1,25 @@
 // The gradient of a row, or of a range, of a cut dimension: where the tensor lies, so that nobody
-// holds zeros for the rows of others. LibTorch's own formula knows the global shape alone.
+// holds zeros for the rows of others. Likewise of all pieces that a tensor is split into: an unused
+// one is zeros of this rank's part. LibTorch's own formulas know the global shape alone.
 //
 // Views as LibTorch makes them, with another node: writes through them are recorded as ever.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/select.h"
 #include "ATen/ops/select_backward.h"
 #include "ATen/ops/slice.h"
 #include "ATen/ops/slice_backward.h"
+#include "ATen/ops/split.h"
+#include "ATen/ops/split_with_sizes.h"
+#include "ATen/ops/stack.h"
+#include "ATen/ops/unbind.h"
+#include "ATen/ops/unsafe_split.h"
+#include "ATen/ops/unsafe_split_with_sizes.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
@@ -73,6 +82,50 @@ struct SliceOfCut : CutNode {
   }
 };
 
+// The pieces that follow each other along `dim`, or its single indices.
+struct SplitNode : CutNode {
+  std::vector<SliceRange> ranges;  // of each output; empty: output i is index i, without `dim`
+
+  std::string name() const override { return "SplitOfShardedBackward"; }
+  variable_list apply(variable_list&& gradients) override {
+    const bool drops = ranges.empty();
+    const auto d = static_cast<size_t>(dim);
+    const int64_t begin = spec->box().offsets[d];
+    const int64_t end = begin + spec->box().sizes[d];
+    variable_list parts(gradients.size());
+    at::Tensor any;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      const auto index = static_cast<int64_t>(i);
+      parts[i] = local_part(gradients[i], drops ? selected(spec->layout(), dim, index)
+                                                : sliced(spec->layout(), dim, ranges[i]));
+      any = parts[i];
+    }
+    if (!any.defined()) return {at::Tensor()};
+    variable_list own;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      if (drops && (index < begin || index >= end)) continue;
+      std::vector<int64_t> shape = spec->local_shape();
+      if (drops) {
+        shape.erase(shape.begin() + dim);
+      } else {
+        shape[d] = ranges[i].within(begin, end - begin).size();
+      }
+      own.push_back(parts[i].defined() ? parts[i] : any.new_zeros(shape));
+    }
+    at::Tensor whole = own.empty() ? any.new_zeros(spec->local_shape())
+                       : drops     ? at::stack(own, dim)
+                                   : at::cat(own, dim);
+    // Other ranks' indices: their gradients take part in a second derivative here, too.
+    for (size_t i = 0; drops && i < parts.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      if ((index < begin || index >= end) && parts[i].defined()) whole = tie(whole, parts[i]);
+    }
+    return {from_local(whole, spec)};
+  }
+};
+
 // The view that `call` makes, with `node` as its gradient.
 template <typename Call>
 at::Tensor with_node(const at::Tensor& self, const std::shared_ptr<CutNode>& node, int64_t dim,
@@ -86,6 +139,25 @@ at::Tensor with_node(const at::Tensor& self, const std::shared_ptr<CutNode>& nod
   });
   torch::autograd::set_history(view, node);
   return view;
+}
+
+// The same of all views at once.
+template <typename Call>
+std::vector<at::Tensor> with_one_node(const at::Tensor& self, const std::shared_ptr<CutNode>& node,
+                                      int64_t dim, const Call& call) {
+  node->spec = gradient_spec(spec_of(self));
+  node->dim = dim;
+  node->set_next_edges(torch::autograd::collect_next_edges(self));
+  std::vector<at::Tensor> views = plainly([&] {
+    const at::AutoDispatchBelowAutograd guard;
+    return call();
+  });
+  for (const at::Tensor& view : views) torch::autograd::set_history(view, node);
+  return views;
+}
+
+bool is_recorded(const at::Tensor& self) {
+  return c10::GradMode::is_enabled() && self.requires_grad() && self.dim() > 0;
 }
 
 bool is_recorded(const at::Tensor& self, int64_t dim) {
@@ -114,10 +186,62 @@ at::Tensor slice_recorded(const at::Tensor& self, int64_t dim, std::optional<int
   return with_node(self, node, along, call);
 }
 
-const bool kRegistered = OperatorFamily("views")
-                             .above_autograd("aten::select.int", &select_recorded, kSelectMovement)
-                             .above_autograd("aten::slice.Tensor", &slice_recorded, kSliceMovement)
-                             .registered();
+// As in slices.cc, so that the table has one row for both levels.
+const Movement kSplitMovement = {
+    "any", "nothing: each rank keeps what it has of the range, which may be uneven", "nothing"};
+const Movement kUnbindMovement = {"any", "nothing: one index of a cut dimension is Partial(sum)",
+                                  "nothing; a gradient along a cut dimension is whole"};
+
+// `call` makes the pieces, of which the shapes are known then.
+template <typename Call>
+std::vector<at::Tensor> split_recorded(const at::Tensor& self, int64_t dim, const Call& call) {
+  if (!is_recorded(self)) return plainly(call);
+  const int64_t along = at::maybe_wrap_dim(dim, self.dim());
+  const auto node = std::make_shared<SplitNode>();
+  std::vector<at::Tensor> pieces = with_one_node(self, node, along, call);
+  int64_t start = 0;
+  for (const at::Tensor& piece : pieces) {
+    node->ranges.push_back({start, start + piece.size(along)});
+    start += piece.size(along);
+  }
+  return pieces;
+}
+
+std::vector<at::Tensor> split(const at::Tensor& self, int64_t size, int64_t dim) {
+  return split_recorded(self, dim, [&] { return at::split(self, size, dim); });
+}
+std::vector<at::Tensor> split_with_sizes(const at::Tensor& self, at::IntArrayRef sizes,
+                                         int64_t dim) {
+  return split_recorded(self, dim, [&] { return at::split_with_sizes(self, sizes, dim); });
+}
+std::vector<at::Tensor> unsafe_split(const at::Tensor& self, int64_t size, int64_t dim) {
+  return split_recorded(self, dim, [&] { return at::unsafe_split(self, size, dim); });
+}
+std::vector<at::Tensor> unsafe_split_with_sizes(const at::Tensor& self, at::IntArrayRef sizes,
+                                                int64_t dim) {
+  return split_recorded(self, dim, [&] { return at::unsafe_split_with_sizes(self, sizes, dim); });
+}
+
+std::vector<at::Tensor> unbind(const at::Tensor& self, int64_t dim) {
+  const auto call = [&] { return at::unbind(self, dim); };
+  // Of no index there is no gradient.
+  if (!is_recorded(self)) return plainly(call);
+  const int64_t along = at::maybe_wrap_dim(dim, self.dim());
+  if (self.size(along) == 0) return plainly(call);
+  return with_one_node(self, std::make_shared<SplitNode>(), along, call);
+}
+
+const bool kRegistered =
+    OperatorFamily("views")
+        .above_autograd("aten::split.Tensor", &meshrun::split, kSplitMovement)
+        .above_autograd("aten::split_with_sizes", &meshrun::split_with_sizes, kSplitMovement)
+        .above_autograd("aten::unsafe_split.Tensor", &meshrun::unsafe_split, kSplitMovement)
+        .above_autograd("aten::unsafe_split_with_sizes", &meshrun::unsafe_split_with_sizes,
+                        kSplitMovement)
+        .above_autograd("aten::unbind.int", &meshrun::unbind, kUnbindMovement)
+        .above_autograd("aten::select.int", &select_recorded, kSelectMovement)
+        .above_autograd("aten::slice.Tensor", &slice_recorded, kSliceMovement)
+        .registered();
 
 }  // namespace
 }  // namespace meshrun

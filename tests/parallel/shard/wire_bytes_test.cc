@@ -1,7 +1,8 @@
-// What redistributions send, counted by a backend without wire: all ranks of a mesh in this
-// process.
+// What redistributions and gradients of views send, counted by a backend without wire: all ranks of a
+// mesh in this process.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,10 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/shard_tensor.h"
 #include "tests/parallel/shard/drawn_layouts.h"
 #include "tests/parallel/support/loopback_backend.h"
+#include "tests/parallel/support/memory_meter.h"
 
 namespace meshrun {
 namespace {
@@ -105,6 +108,36 @@ TEST(WireBytesTest, AMeshOfThreeAxesMovesAlongTheOnesThatChange) {
                      target_spec(from, {Shard(0), Replicate(), Replicate()}));
   EXPECT_EQ(LoopbackBackend::of(mesh->axis_group(1)).num_calls(), 1);
   EXPECT_EQ(calls(*mesh), 1);
+}
+
+// An unused piece of a tensor is zeros of this rank's part in the gradient, and nothing moves.
+TEST(WireBytesTest, UnusedPiecesOfASplitCostThisRanksPartAlone) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({16}, 3);
+  const SpecPtr spec = make_spec(mesh, ShardLayout::split({16}, {Shard(0)}, {16 * 256, 16}));
+  using Split = std::function<std::vector<at::Tensor>(const at::Tensor&)>;
+  const Split splits[] = {
+      [](const at::Tensor& x) { return x.split(1, 1); },
+      [](const at::Tensor& x) { return x.chunk(16, 1); },
+      [](const at::Tensor& x) {
+        return x.split_with_sizes({1, 9, 6}, 1);
+      },
+      [](const at::Tensor& x) { return at::unsafe_split(x, 1, 1); },
+      [](const at::Tensor& x) { return x.unbind(1); },
+  };
+  for (const Split& split : splits) {
+    const ShardTensor x(at::ones({256, 16}), spec, true);
+    const int64_t local_bytes = 256 * 16 * 4;
+    const MemoryMeter meter;
+    split(x)[0].square().sum().backward();
+    // The whole tensor has 16 times the bytes of a part.
+    EXPECT_LT(meter.peak_bytes(), 6 * local_bytes);
+    EXPECT_EQ(calls(*mesh), 0);
+    ASSERT_TRUE(is_shard_tensor(x.grad()));
+    EXPECT_EQ(spec_of(x.grad())->placements(), Placements{Shard(0)});
+    at::Tensor expected = at::zeros({256, 16});
+    expected.select(1, 0).fill_(2);
+    EXPECT_TRUE(at::equal(local_of(x.grad()), expected));
+  }
 }
 
 }  // namespace
