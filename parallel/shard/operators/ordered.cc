@@ -13,6 +13,8 @@
 #include "ATen/ops/cumsum.h"
 #include "ATen/ops/kthvalue.h"
 #include "ATen/ops/logcumsumexp.h"
+#include "ATen/ops/median.h"
+#include "ATen/ops/nanmedian.h"
 #include "ATen/ops/sort.h"
 #include "ATen/ops/topk.h"
 #include "parallel/shard/dispatch/local_map.h"
@@ -102,6 +104,16 @@ Pair kthvalue(const at::Tensor& self, int64_t k, int64_t dim, bool keepdim) {
                     [=](const at::Tensor& x) { return at::kthvalue(x, k, dim, keepdim); });
 }
 
+Pair median(const at::Tensor& self, int64_t dim, bool keepdim) {
+  return pair_along(self, dim, keepdim ? 1 : kGone,
+                    [=](const at::Tensor& x) { return at::median(x, dim, keepdim); });
+}
+
+Pair nanmedian(const at::Tensor& self, int64_t dim, bool keepdim) {
+  return pair_along(self, dim, keepdim ? 1 : kGone,
+                    [=](const at::Tensor& x) { return at::nanmedian(x, dim, keepdim); });
+}
+
 Pair cummax(const at::Tensor& self, int64_t dim) {
   return pair_along(self, dim, kAsIs, [=](const at::Tensor& x) { return at::cummax(x, dim); });
 }
@@ -166,6 +178,8 @@ const bool kRegistered = OperatorFamily("indexing")
                              .above_autograd("aten::sort.stable", &sort_stable, kOrdered)
                              .above_autograd("aten::topk", &topk, kOrdered)
                              .above_autograd("aten::kthvalue", &kthvalue, kOrdered)
+                             .above_autograd("aten::median.dim", &median, kOrdered)
+                             .above_autograd("aten::nanmedian.dim", &nanmedian, kOrdered)
                              .above_autograd("aten::cummax", &cummax, kOrdered)
                              .above_autograd("aten::cummin", &cummin, kOrdered)
                              .above_autograd("aten::cumprod", &cumprod, kOrdered)

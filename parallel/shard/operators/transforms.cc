@@ -1,4 +1,5 @@
-// Real Fourier transforms of a field whose transformed dimensions are cut: parallel/fft.
+// Real Fourier transforms of a field whose transformed dimensions are cut: parallel/fft. All other
+// transforms make these dimensions whole.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -6,10 +7,15 @@
 #include <vector>
 
 #include "ATen/WrapDimUtils.h"
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/ops/_fft_c2c.h"
+#include "ATen/ops/_fft_c2r.h"
+#include "ATen/ops/_fft_r2c.h"
 #include "ATen/ops/complex.h"
 #include "ATen/ops/fft_irfftn.h"
 #include "ATen/ops/fft_rfftn.h"
 #include "ATen/ops/real.h"
+#include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/collectives/split.h"
 #include "parallel/fft/distributed_fft.h"
@@ -153,6 +159,57 @@ at::Tensor volumes(const at::Tensor& self, GivenLengths s, at::OptionalIntArrayR
   return transform(direction, self, s, std::move(dims), norm);
 }
 
+// One operator of LibTorch on the dimensions `dims`, which become whole; the others stay cut.
+// `last_extent`: of dims.back() in the result.
+template <typename Call>
+at::Tensor along_whole_dims(const at::Tensor& self, at::IntArrayRef dims, int64_t last_extent,
+                            at::ScalarType dtype, const Call& call) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  Dims whole = dims.vec();
+  for (int64_t& dim : whole) dim = at::maybe_wrap_dim(dim, self.dim());
+  const SpecPtr start = with_whole_dims(spec_of(self), whole);
+  const at::Tensor local = redistribute_local(local_of(self), spec_of(self), start);
+  std::vector<DimCut> cuts = start->layout().cuts();
+  if (!whole.empty()) cuts[static_cast<size_t>(whole.back())] = {{}, {last_extent}};
+  const SpecPtr result = make_spec(
+      start->mesh(),
+      ShardLayout::with_cuts(start->mesh()->shape(), start->placements(), std::move(cuts)));
+  return wrap(local.numel() == 0 ? at::zeros(result->local_shape(), local.options().dtype(dtype))
+                                 : call(local),
+              result);
+}
+
+int64_t last_of(const at::Tensor& self, at::IntArrayRef dims) {
+  return dims.empty() ? 1 : self.size(dims.back());
+}
+
+at::Tensor real_to_complex(const at::Tensor& self, at::IntArrayRef dims, int64_t normalization,
+                           bool onesided) {
+  const int64_t extent = last_of(self, dims);
+  return along_whole_dims(
+      self, dims, onesided ? extent / 2 + 1 : extent, c10::toComplexType(self.scalar_type()),
+      [&](const at::Tensor& local) { return at::_fft_r2c(local, dims, normalization, onesided); });
+}
+
+at::Tensor complex_to_complex(const at::Tensor& self, at::IntArrayRef dims, int64_t normalization,
+                              bool forward) {
+  return along_whole_dims(
+      self, dims, last_of(self, dims), self.scalar_type(),
+      [&](const at::Tensor& local) { return at::_fft_c2c(local, dims, normalization, forward); });
+}
+
+at::Tensor complex_to_real(const at::Tensor& self, at::IntArrayRef dims, int64_t normalization,
+                           int64_t last_dim_size) {
+  return along_whole_dims(self, dims, last_dim_size, c10::toRealValueType(self.scalar_type()),
+                          [&](const at::Tensor& local) {
+                            return at::_fft_c2r(local, dims, normalization, last_dim_size);
+                          });
+}
+
+const Movement kWhole = {"any Shard of other dimensions",
+                         "a Partial is reduced; a cut transformed dimension is gathered",
+                         "the same operators"};
+
 const Movement kTransform = {
     "any Shard of other dimensions; one axis on a transformed one",
     "one transposition along the axis that cuts a transformed dimension (parallel/fft): dim[1] in "
@@ -166,6 +223,9 @@ const bool kRegistered =
         .above_autograd("aten::fft_irfft2", &planes<Direction::kInverse>, kTransform)
         .above_autograd("aten::fft_rfftn", &volumes<Direction::kForward>, kTransform)
         .above_autograd("aten::fft_irfftn", &volumes<Direction::kInverse>, kTransform)
+        .below_autograd("aten::_fft_r2c", &real_to_complex, kWhole)
+        .below_autograd("aten::_fft_c2c", &complex_to_complex, kWhole)
+        .below_autograd("aten::_fft_c2r", &complex_to_real, kWhole)
         .registered();
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Operators without a rule: gathered with one warning that names them and the bytes, or an error;
-// what they write goes back to where it lay. Plain tensors beside sharded ones: warned of where
-// asked for.
+// what they write goes back to where it lay. Operators on the matrices of a batch leave the batch
+// cut. Plain tensors beside sharded ones: warned of where asked for, and plain leaves refused.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -170,6 +170,64 @@ void check_plain_leaves() {
   expect_error_on_all_ranks([&] { at::linear(x, plain); }, "PromotionMode is disabled");
 }
 
+// Operators on the matrices of a batch: the batch stays cut, with LibTorch's values and gradients.
+void keep_batches_cut() {
+  const JoinedWorld world;
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  at::manual_seed(5);
+  const at::Tensor root = at::randn({4, 3, 3}, at::kDouble);
+  const at::Tensor whole = at::matmul(root, root.mT()) + 3 * at::eye(3, at::kDouble);
+  const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {4, 3, 3}));
+  const at::Tensor right = at::randn({3, 2}, at::kDouble);
+  struct Call {
+    const char* name;
+    std::function<at::Tensor(const at::Tensor&)> call;
+  };
+  const Call calls[] = {
+      {"inverse", [](const auto& a) { return at::linalg_inv(a); }},
+      {"cholesky", [](const auto& a) { return at::linalg_cholesky(a); }},
+      {"determinant", [](const auto& a) { return at::linalg_det(a); }},
+      {"determinant of transposes", [](const auto& a) { return at::linalg_det(a.mT() * 2); }},
+      {"eigenvalues", [](const auto& a) { return at::linalg_eigvalsh(a); }},
+      {"solve", [&](const auto& a) { return at::linalg_solve(a, right); }},
+      // Not vectors, though two ranks have batches of two.
+      {"solve for a small matrix",
+       [&](const auto& a) {
+         return at::linalg_solve(a.narrow(1, 0, 2).narrow(2, 0, 2), right.narrow(0, 0, 2));
+       }},
+      {"solve for vectors", [](const auto& a) { return at::linalg_solve(a, a.select(2, 0)); }},
+      {"distances", [&](const auto& a) { return at::cdist(a, right.t() * at::ones({3}), 1.0); }},
+      {"Fourier transform", [](const auto& a) { return at::view_as_real(at::fft_fft(a)); }},
+      {"median", [](const auto& a) { return std::get<0>(at::median(a, 2)); }},
+  };
+  for (const Call& call : calls) {
+    SCOPED_TRACE(call.name);
+    const at::Tensor leaf = whole.clone().requires_grad_();
+    const at::Tensor expected = call.call(leaf);
+    const ShardTensor x(part_of(whole, *spec), spec, true);
+    CapturedWarnings warnings;
+    at::Tensor got;
+    {
+      const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+      got = call.call(x);
+    }
+    EXPECT_TRUE(warnings.texts.empty()) << warnings.texts.front();
+    ASSERT_TRUE(is_shard_tensor(got));
+    EXPECT_EQ(spec_of(got)->placements(), Placements{Shard(0)});
+    EXPECT_TRUE(at::allclose(ShardTensor(got).full_tensor(), expected, 1e-10, 1e-10));
+    expected.square().sum().backward();
+    got.square().sum().backward();
+    ASSERT_TRUE(is_shard_tensor(x.grad()));
+    EXPECT_EQ(spec_of(x.grad())->placements(), Placements{Shard(0)});
+    EXPECT_TRUE(at::allclose(ShardTensor(x.grad()).full_tensor(), leaf.grad(), 1e-9, 1e-9));
+  }
+  // A singular matrix of one rank is an error on all.
+  const at::Tensor singular = whole.clone();
+  singular[0].zero_();
+  const ShardTensor y(part_of(singular, *spec), spec);
+  expect_error_on_all_ranks([&] { at::linalg_inv(y); }, "singular");
+}
+
 // The manager's mesh where none is said.
 void take_the_managers_mesh() {
   const JoinedWorld world;
@@ -204,6 +262,7 @@ const bool kRegistered = register_rank_function("fall back", fall_back) &&
                          register_rank_function("fall back strictly", fall_back_strictly) &&
                          register_rank_function("warn of plain tensors", warn_of_plain_tensors) &&
                          register_rank_function("plain leaves", check_plain_leaves) &&
+                         register_rank_function("batches stay cut", keep_batches_cut) &&
                          register_rank_function("take the manager's mesh", take_the_managers_mesh);
 
 TEST(FallbackTest, WithoutARuleArgumentsAreGatheredWithOneWarning) {
@@ -222,6 +281,10 @@ TEST(FallbackTest, PlainTensorsAreWarnedOfWhereAskedFor) {
 
 TEST(FallbackTest, APlainLeafIsAnnouncedOrAnErrorInEveryOperator) {
   run_in_worlds("plain leaves", {1, 2, 3}, {"ucx"});
+}
+
+TEST(FallbackTest, BatchesOfMatricesStayCut) {
+  run_in_worlds("batches stay cut", {1, 2, 3}, {"ucx"});
 }
 
 TEST(FallbackTest, AMeshThatIsNotSaidIsTheManagers) {

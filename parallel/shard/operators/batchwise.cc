@@ -1,0 +1,216 @@
+// Operators on each matrix or image of a batch: linear algebra, distances, sampling. The dimensions
+// that they work on are whole on every rank; batch dimensions stay cut, so a batch that is split
+// over ranks for data parallelism remains split.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "parallel/shard/dispatch/fallback.h"
+#include "parallel/shard/dispatch/operator_signature.h"
+#include "parallel/shard/dispatch/operator_table.h"
+#include "parallel/shard/layout/broadcast.h"
+#include "parallel/shard/redistribute/redistribute.h"
+#include "parallel/shard/tensor/shard_tensor_impl.h"
+
+namespace meshrun {
+namespace {
+
+using torch::jit::Stack;
+
+struct Result {
+  int64_t core = 0;       // last dimensions that are no batch
+  int64_t batch_of = -1;  // the operand whose batch it has; -1: all operands' broadcast one
+};
+
+struct Rule {
+  const char* name;
+  std::vector<int64_t> operands;  // last dimensions of each that are no batch
+  std::vector<Result> results;
+};
+
+// Batch dimensions of `layout`, without Partial.
+ShardLayout batch_layout(const ShardLayout& layout, int64_t core) {
+  const int64_t ndim = layout.ndim() - core;
+  Placements placements = layout.placements();
+  for (Placement& placement : placements) {
+    if (!placement.is_shard() || placement.dim() >= ndim) placement = Replicate();
+  }
+  std::vector<DimCut> cuts(layout.cuts().begin(), layout.cuts().begin() + ndim);
+  return ShardLayout::with_cuts(layout.mesh_shape(), std::move(placements), std::move(cuts));
+}
+
+// The batch of that layout, and the last dimensions of `shape`, whole.
+SpecPtr with_core(const ShardMesh::Ptr& mesh, const ShardLayout& batch, at::IntArrayRef shape) {
+  std::vector<DimCut> cuts = batch.cuts();
+  for (size_t dim = cuts.size(); dim < shape.size(); ++dim) cuts.push_back({{}, {shape[dim]}});
+  return make_spec(mesh,
+                   ShardLayout::with_cuts(mesh->shape(), batch.placements(), std::move(cuts)));
+}
+
+// _linalg_solve_ex takes a vector for each matrix, too, as LibTorch tells it from a matrix.
+bool are_vectors(const at::Tensor& matrices, const at::Tensor& other) {
+  return other.dim() == 1 ||
+         (matrices.dim() == other.dim() + 1 &&
+          matrices.sizes().slice(0, static_cast<size_t>(other.dim())) == other.sizes());
+}
+
+// LibTorch factors the transpose of contiguous matrices, and its derivative formulas ask the whole
+// tensor again which it was.
+at::Tensor ordered_as(const at::Tensor& whole, const at::Tensor& local) {
+  if (local.dim() < 2) return local;
+  return whole.is_contiguous() ? local.contiguous() : local.mT().contiguous().mT();
+}
+
+class BatchwiseKernel : public c10::OperatorKernel {
+ public:
+  explicit BatchwiseKernel(Rule rule)
+      : rule_(std::move(rule)),
+        signature_(OperatorSignature::of(rule_.name)),
+        solves_(std::string(rule_.name) == "aten::_linalg_solve_ex"),
+        keeps_order_(solves_ || std::string(rule_.name) == "aten::_linalg_det" ||
+                     std::string(rule_.name) == "aten::_linalg_slogdet") {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    check_plain_operands(op, signature_, *stack);
+    const ShardMesh::Ptr mesh = common_mesh(op, *stack);
+    c10::IValue* arguments = stack->data() + (stack->size() - signature_.num_arguments);
+    std::vector<at::Tensor> tensors;
+    for (const OperatorSignature::TensorArgument& argument : signature_.tensors) {
+      tensors.push_back(arguments[argument.index].toTensor());
+    }
+    const std::vector<int64_t> cores = cores_of(tensors);
+    std::vector<ShardLayout> batches;
+    batches.reserve(tensors.size());
+    std::vector<Operand> operands;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto batch =
+          tensors[i].sizes().slice(0, static_cast<size_t>(tensors[i].dim() - cores[i]));
+      const ShardTensorImpl* impl = shard_impl(tensors[i]);
+      if (impl != nullptr) batches.push_back(batch_layout(impl->spec()->layout(), cores[i]));
+      operands.push_back({impl == nullptr ? nullptr : &batches.back(), batch.vec()});
+    }
+    const BroadcastLayout common =
+        with_shard_errors([&] { return broadcast(mesh->shape(), operands, Linearity::kNone); });
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const ShardTensorImpl* impl = shard_impl(tensors[i]);
+      const SpecPtr from =
+          impl == nullptr ? replicated_spec(mesh, tensors[i].sizes()) : impl->spec();
+      arguments[signature_.tensors[i].index] =
+          redistribute_local(impl == nullptr ? tensors[i] : impl->local(), from,
+                             with_core(mesh, common.operands[i], tensors[i].sizes()));
+    }
+    if (keeps_order_) {
+      c10::IValue& first = arguments[signature_.tensors[0].index];
+      first = ordered_as(tensors[0], first.toTensor());
+    }
+    if (solves_ && cores[1] > 1) {
+      // A rank's batch may have the extent that would make vectors of them.
+      at::Tensor other = arguments[signature_.tensors[1].index].toTensor();
+      while (other.dim() < tensors[0].dim()) other = other.unsqueeze(0);
+      arguments[signature_.tensors[1].index] = other;
+    }
+    op.callBoxed(stack);
+    const size_t first = stack->size() - signature_.num_returns;
+    for (size_t i = 0; i < signature_.num_returns; ++i) {
+      c10::IValue& value = (*stack)[first + i];
+      if (!value.isTensor() || !value.toTensor().defined()) continue;
+      const Result& result = rule_.results[i];
+      const ShardLayout& batch = result.batch_of < 0
+                                     ? common.result
+                                     : common.operands[static_cast<size_t>(result.batch_of)];
+      const at::Tensor local = std::move(value).toTensor();
+      // What was not asked for (eigenvectors, say) comes without elements and without a batch.
+      const bool is_absent = local.dim() < batch.ndim() + std::min<int64_t>(result.core, 1) ||
+                             (local.dim() == 1 && local.numel() == 0 && result.core > 1);
+      value = wrap(local, is_absent ? replicated_spec(mesh, local.sizes())
+                                    : with_core(mesh, batch, local.sizes()));
+    }
+  }
+
+ private:
+  std::vector<int64_t> cores_of(const std::vector<at::Tensor>& tensors) const {
+    std::vector<int64_t> cores = rule_.operands;
+    if (solves_ && are_vectors(tensors[0], tensors[1])) cores[1] = 1;
+    // With too few dimensions LibTorch's own check raises.
+    for (size_t i = 0; i < cores.size(); ++i) cores[i] = std::min(cores[i], tensors[i].dim());
+    return cores;
+  }
+
+  const Rule rule_;
+  const OperatorSignature signature_;
+  const bool solves_;
+  const bool keeps_order_;
+};
+
+// Errors are those of all matrices, on every rank.
+void check_errors(const c10::OperatorHandle& op, Stack* stack) {
+  run_replicated(op, stack, Announce::kQuietly);
+}
+
+const std::vector<Rule>& rules() {
+  static const auto* rules = new std::vector<Rule>{
+      {"aten::_linalg_det", {2}, {{0}, {2}, {1}}},
+      {"aten::_linalg_eigh", {2}, {{1}, {2}}},
+      {"aten::_linalg_eigvals", {2}, {{1}}},
+      {"aten::_linalg_slogdet", {2}, {{0}, {0}, {2}, {1}}},
+      {"aten::_linalg_solve_ex", {2, 2}, {{1}, {2, 0}, {1, 0}, {0, 0}}},
+      {"aten::_linalg_svd", {2}, {{2}, {1}, {2}}},
+      {"aten::cholesky", {2}, {{2}}},
+      {"aten::cholesky_inverse", {2}, {{2}}},
+      {"aten::cholesky_solve", {2, 2}, {{2}}},
+      {"aten::geqrf", {2}, {{2}, {1}}},
+      {"aten::linalg_cholesky_ex", {2}, {{2}, {0}}},
+      {"aten::linalg_eig", {2}, {{1}, {2}}},
+      {"aten::linalg_householder_product", {2, 1}, {{2}}},
+      {"aten::linalg_inv_ex", {2}, {{2}, {0}}},
+      {"aten::linalg_ldl_factor_ex", {2}, {{2}, {1}, {0}}},
+      {"aten::linalg_ldl_solve", {2, 1, 2}, {{2}}},
+      {"aten::linalg_lu", {2}, {{2}, {2}, {2}}},
+      {"aten::linalg_lu_factor_ex", {2}, {{2}, {1}, {0}}},
+      {"aten::linalg_lu_solve", {2, 1, 2}, {{2}}},
+      {"aten::linalg_matrix_exp", {2}, {{2}}},
+      {"aten::linalg_qr", {2}, {{2}, {2}}},
+      {"aten::linalg_solve_triangular", {2, 2}, {{2}}},
+      {"aten::lu_unpack", {2, 1}, {{2}, {2}, {2}}},
+      {"aten::triangular_solve", {2, 2}, {{2}, {2}}},
+      {"aten::_cdist_forward", {2, 2}, {{2}}},
+      {"aten::_cdist_backward", {2, 2, 2, 2}, {{2}}},
+      {"aten::col2im", {2}, {{3}}},
+      {"aten::grid_sampler_2d", {3, 3}, {{3}}},
+      {"aten::grid_sampler_2d_backward", {3, 3, 3}, {{3}, {3}}},
+      {"aten::grid_sampler_3d", {4, 4}, {{4}}},
+      {"aten::grid_sampler_3d_backward", {4, 4, 4}, {{4}, {4}}},
+      {"aten::im2col", {3}, {{2}}},
+      {"aten::pixel_shuffle", {3}, {{3}}},
+      {"aten::pixel_unshuffle", {3}, {{3}}},
+  };
+  return *rules;
+}
+
+bool register_rules() {
+  const char* family = "batches of matrices and images";
+  const Movement batches = {
+      "any Shard of batch dimensions, equal on all operands; Replicate beside it is cut in place",
+      "a Partial is reduced; a cut dimension of the matrices or images is gathered",
+      "the same operators"};
+  for (const Rule& rule : rules()) {
+    register_operator(
+        {family, rule.name, HandlerLevel::kBelowAutograd, batches},
+        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchwiseKernel>(rule)));
+  }
+  register_operator({family,
+                     "aten::_linalg_check_errors",
+                     HandlerLevel::kBelowAutograd,
+                     {"Replicate", "one number a matrix is gathered, so that all ranks raise", ""}},
+                    torch::CppFunction::makeFromBoxedFunction<&check_errors>());
+  return true;
+}
+
+const bool kRegistered = register_rules();
+
+}  // namespace
+}  // namespace meshrun
