@@ -2,6 +2,9 @@
 
 #include <numeric>
 
+#include "ATen/ops/argsort.h"
+#include "ATen/ops/bincount.h"
+#include "ATen/ops/bucketize.h"
 #include "ATen/ops/index_select.h"
 #include "ATen/ops/tensor.h"
 #include "parallel/collectives/all_to_all_v.h"
@@ -98,6 +101,37 @@ at::Tensor exchange_rows(const at::Tensor& local, const ShardMesh::Ptr& mesh, in
   const at::Tensor arrived =
       all_to_all_v(packed, send_sizes, receive_sizes, dim, dim, GroupArgument(peers.group));
   return at::index_select(arrived, dim, indices(order));
+}
+
+RowRoute::RowRoute(const at::Tensor& rows, const ShardMesh::Ptr& mesh, const DimCut& to) {
+  const Peers peers = peers_of(mesh, to.axes);
+  group_ = peers.group;
+  Lengths ends(to.sizes.size());
+  std::partial_sum(to.sizes.begin(), to.sizes.end(), ends.begin());
+  const auto on_device = [&](const Lengths& values) {
+    return at::tensor(values, at::kLong).to(rows.device());
+  };
+  // The first piece that ends behind the row. A row beyond the last one was refused, or fails an
+  // assertion of its device.
+  const at::Tensor piece = at::bucketize(rows, on_device(ends), /*out_int32=*/false, /*right=*/true)
+                               .clamp_max(static_cast<int64_t>(ends.size()) - 1);
+  const at::Tensor rank = on_device(peers.ranks_of_piece).index_select(0, piece);
+  order_ = at::argsort(rank, /*stable=*/true, 0, /*descending=*/false);
+  const at::Tensor sent = at::bincount(rank, {}, peers.group_size);
+  const Lengths one_each(static_cast<size_t>(peers.group_size), 1);
+  const at::Tensor received = all_to_all_v(sent, one_each, one_each, 0, 0, GroupArgument(group_));
+  const auto lengths = [](const at::Tensor& counts) {
+    const at::Tensor on_host = counts.to(at::kCPU).contiguous();
+    const int64_t* const begin = on_host.const_data_ptr<int64_t>();
+    return Lengths(begin, begin + on_host.numel());
+  };
+  send_sizes_ = lengths(sent);
+  receive_sizes_ = lengths(received);
+}
+
+at::Tensor RowRoute::send(const at::Tensor& tensor, int64_t dim) const {
+  return all_to_all_v(at::index_select(tensor, dim, order_), send_sizes_, receive_sizes_, dim, dim,
+                      GroupArgument(group_));
 }
 
 }  // namespace meshrun

@@ -13,6 +13,7 @@
 #include "parallel/shard/layout/layout_draft.h"
 #include "parallel/shard/layout/view_layout.h"
 #include "parallel/shard/operators/lookup.h"
+#include "parallel/shard/operators/routed_adds.h"
 
 namespace meshrun {
 namespace {
@@ -106,6 +107,10 @@ at::Tensor scatter_value(const at::Tensor& self, int64_t dim, const at::Tensor& 
 
 at::Tensor scatter_add(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                        const at::Tensor& src) {
+  if (self.dim() > 0) {
+    const int64_t along = at::maybe_wrap_dim(dim, self.dim());
+    if (auto added = routed_scatter_add(self, along, index, src)) return *std::move(added);
+  }
   return scatter(self, dim, index, src, Kind::kAdds,
                  [=](const at::Tensor& to, const at::Tensor& places, const at::Tensor& values) {
                    return at::scatter_add(to, dim, places, values);
@@ -138,7 +143,9 @@ at::Tensor index_add(const at::Tensor& self, int64_t dim, const at::Tensor& inde
   const at::Tensor places = for_all_elements(self, dim, index, "index_add");
   TORCH_CHECK(source.sizes() == places.sizes(), "index_add(): source of ", source.sizes(),
               " for rows of ", places.sizes());
-  return meshrun::scatter_add(self, dim, places, alpha.equal(1) ? source : source * alpha);
+  const at::Tensor scaled = alpha.equal(1) ? source : source * alpha;
+  if (auto added = routed_index_add(self, dim, index, scaled)) return *std::move(added);
+  return meshrun::scatter_add(self, dim, places, scaled);
 }
 
 at::Tensor index_copy(const at::Tensor& self, int64_t dim, const at::Tensor& index,
@@ -179,10 +186,11 @@ const Movement kScatter = {
     "any with index and source cut alike, those of a cut dimension Replicate",
     "index and source move to the tensor's layout, or it is cut as they are where it is Replicate",
     "the source's gradient is Partial where the chosen dimension is cut"};
-const Movement kAdd = {
-    "as scatter; a source cut along the dimension where the tensor is Replicate",
-    "index and source move to the tensor's layout; what a cut source adds is reduced",
-    "the source's gradient is Partial where the chosen dimension is cut"};
+const Movement kAdd = {"as scatter; a source cut along the dimension where the tensor is Replicate",
+                       "tensor, index and source cut alike: each row once, to its owner; else "
+                       "index and source move to "
+                       "the tensor's layout; what a cut source adds is reduced",
+                       "the source's gradient is Partial where the chosen dimension is cut"};
 
 const bool kRegistered =
     OperatorFamily("indexing")

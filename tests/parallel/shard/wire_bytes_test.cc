@@ -1,5 +1,5 @@
-// What redistributions and gradients of views send, counted by a backend without wire: all ranks of a
-// mesh in this process.
+// What redistributions, gradients of views and additions send, counted by a backend without wire:
+// all ranks of a mesh in this process.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -138,6 +138,36 @@ TEST(WireBytesTest, UnusedPiecesOfASplitCostThisRanksPartAlone) {
     expected.select(1, 0).fill_(2);
     EXPECT_TRUE(at::equal(local_of(x.grad()), expected));
   }
+}
+
+// Nodes and edges on the same ranks: what an edge adds travels to the owner of its node, once.
+TEST(WireBytesTest, AddedRowsTravelToTheirOwnersAlone) {
+  const ShardMesh::Ptr mesh = mesh_without_wire({4}, 1);
+  const LoopbackBackend& wire = LoopbackBackend::of(mesh->axis_group(0));
+  const auto rows = [&](Lengths shape) {
+    return make_spec(mesh, ShardLayout::split({4}, {Shard(0)}, shape));
+  };
+  const ShardTensor nodes(at::ones({2, 3}), rows({8, 3}));  // this rank has rows 2 and 3
+  const at::Tensor values = at::arange(9, at::kFloat).view({3, 3});
+  const ShardTensor edges(values, rows({12, 3}));
+  // One for rank 0, one for this rank, one for rank 3.
+  const at::Tensor owners = at::tensor({0, 2, 7}, at::kLong);
+  at::Tensor expected = at::ones({2, 3});
+  expected[0].add_(values[1]);
+
+  const at::Tensor added = at::index_add(nodes, 0, ShardTensor(owners, rows({12})), edges);
+  EXPECT_EQ(spec_of(added)->placements(), Placements{Shard(0)});
+  EXPECT_TRUE(at::equal(local_of(added), expected));
+  // Three counts; two indices and two rows.
+  const int64_t counts = 3 * 8;
+  EXPECT_EQ(wire.bytes_sent(), counts + 2 * 8 + 2 * 3 * 4);
+  EXPECT_EQ(wire.bytes_received(), counts);
+
+  const int64_t before = wire.bytes_sent();
+  const ShardTensor each(owners.view({3, 1}).expand({3, 3}).clone(), rows({12, 3}));
+  EXPECT_TRUE(at::equal(local_of(at::scatter_add(nodes, 0, each, edges)), expected));
+  // Six elements, each with its row and column.
+  EXPECT_EQ(wire.bytes_sent() - before, counts + 6 * (4 + 8 + 8));
 }
 
 }  // namespace
