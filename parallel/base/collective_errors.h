@@ -44,6 +44,11 @@ class GroupAbortedError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;
 };
 
+// The call stands where none may be: see no_collectives.h. Raised before anything is sent.
+class CollectiveForbiddenError : public c10::Error {
+  using Error::Error;
+};
+
 // The network itself refused: no such device, out of memory, or a rank's address is unknown.
 class TransportError : public c10::DistBackendError {
   using DistBackendError::DistBackendError;

@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/carried.h"
@@ -55,6 +56,7 @@ c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
 
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
                             ReduceOp::RedOpType op, VCall call) {
+  check_collectives_allowed([] { return "all_reduce"; });
   const c10::DeviceType device = device_of(tensor, *group);
   const ComparingBackend own(group->getBackend(device));
   if (call.problem.empty() && is_sharded(tensor)) call.problem = kTakesLocalTensors;

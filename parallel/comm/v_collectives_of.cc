@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallel/base/errors.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
@@ -46,7 +47,9 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
                        c10::DeviceTypeName(device, /*lower_case=*/true) + " tensors");
   }
   collectives_ = found_in<VCollectives>(*backend_);
+  // The backend's own ask by themselves, and know the call.
   if (collectives_ != nullptr) return;
+  check_collectives_allowed([] { return "a collective on uneven pieces"; });
   PointToPointVCollectives::Compare compare;
   if (auto comparer = comparer_of(*group)) {
     compare = [comparer](std::string what, uint64_t digest, VCall call) {

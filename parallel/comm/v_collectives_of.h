@@ -21,7 +21,8 @@ namespace meshrun {
 // from c10d's. Holds the backend. Made per call: costs two look-ups.
 class VCollectivesOf {
  public:
-  // Raises BackendError where the group has no backend for the device.
+  // Raises BackendError where the group has no backend for the device, CollectiveForbiddenError
+  // (no_collectives.h).
   VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10::DeviceType device);
   ~VCollectivesOf();
   VCollectivesOf(VCollectivesOf&&) noexcept;

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/ucx/backend_call.h"
 #include "parallel/comm/ucx/engine/transport/ucx_transport.h"
 #include "parallel/comm/ucx/store_address_book.h"
@@ -150,6 +151,7 @@ UcxBackend::WorkPtr UcxBackend::submit(Calls&& calls, c10d::OpType type) {
 }
 
 UcxBackend::WorkPtr UcxBackend::submit(std::shared_ptr<Calls> calls, c10d::OpType type) {
+  check_collectives_allowed([&] { return words_of(*calls); });
   if (coalescing_threads_.load(std::memory_order_relaxed) > 0) {
     MutexLock lock(mu_);
     const auto open = coalescing_.find(std::this_thread::get_id());
@@ -294,6 +296,7 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_collective(const std::shared_p
 }
 
 void UcxBackend::startCoalescing() {
+  check_collectives_allowed([] { return "startCoalescing()"; });
   MutexLock lock(mu_);
   auto& coalescing = coalescing_[std::this_thread::get_id()];
   if (coalescing != nullptr) {

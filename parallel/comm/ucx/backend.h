@@ -15,7 +15,8 @@
 //
 // Threads: any; calls of one group are ordered by the caller, equally on all ranks, as c10d asks.
 // Constructing publishes an address and waits for nobody.
-// Errors: RendezvousError from the constructor; all else from the Work (collective_errors.h).
+// Errors: RendezvousError from the constructor; CollectiveForbiddenError from the call
+// (no_collectives.h); all else from the Work (collective_errors.h).
 #pragma once
 
 #include <atomic>
