@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -79,6 +80,32 @@ std::unique_ptr<State> build(const ParameterState& from) {
   return state;
 }
 
+// Calls visit(name, value) with a reference to each option of Adam or AdamW.
+template <typename Options, typename Visit>
+void visit_adams(Options& options, const Visit& visit) {
+  visit("lr", options.lr());
+  visit("beta1", std::get<0>(options.betas()));
+  visit("beta2", std::get<1>(options.betas()));
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+  visit("amsgrad", options.amsgrad());
+}
+
+template <typename Visit>
+void visit_options(torch::optim::OptimizerOptions& options, const Visit& visit) {
+  if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&options)) {
+    visit_adams(*adamw, visit);
+  } else if (auto* adam = dynamic_cast<torch::optim::AdamOptions*>(&options)) {
+    visit_adams(*adam, visit);
+  } else if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) {
+    visit("lr", sgd->lr());
+    visit("momentum", sgd->momentum());
+    visit("dampening", sgd->dampening());
+    visit("weight_decay", sgd->weight_decay());
+    visit("nesterov", sgd->nesterov());
+  }
+}
+
 }  // namespace
 
 std::string optimizer_kind(const Optimizer& optimizer) {
@@ -99,7 +126,7 @@ std::vector<std::string> moment_names(const Optimizer& optimizer) {
     const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options);
     return adamw != nullptr && adamw->amsgrad();
   };
-  const auto& groups = stepped(optimizer).param_groups();
+  const auto& groups = optimizer.param_groups();
   if (std::any_of(groups.begin(), groups.end(), with_amsgrad)) names.push_back(kLargestSquare);
   return names;
 }
@@ -134,6 +161,34 @@ void set_parameter_state(Optimizer& optimizer, const at::Tensor& parameter,
     optimizer.state()[parameter.unsafeGetTensorImpl()] =
         build<typename decltype(type)::type>(state);
   });
+}
+
+std::vector<GroupOptions> group_options(const Optimizer& optimizer) {
+  optimizer_kind(optimizer);  // raises for an unknown one
+  std::vector<GroupOptions> all;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    // A copy, so that reading and writing share one visitor.
+    const auto copy = group.options().clone();
+    GroupOptions& options = all.emplace_back();
+    visit_options(*copy, [&](const char* name, const auto& value) {
+      options[name] = static_cast<double>(value);
+    });
+  }
+  return all;
+}
+
+void set_group_options(Optimizer& optimizer, const std::vector<GroupOptions>& options) {
+  optimizer_kind(optimizer);
+  auto& groups = optimizer.param_groups();
+  TORCH_CHECK_VALUE(groups.size() == options.size(), "The optimizer has ", groups.size(),
+                    " groups of parameters, and options of ", options.size(), " are given");
+  for (size_t i = 0; i < groups.size(); ++i) {
+    visit_options(groups[i].options(), [&](const char* name, auto& value) {
+      const auto found = options[i].find(name);
+      if (found == options[i].end()) return;
+      value = static_cast<std::remove_reference_t<decltype(value)>>(found->second);
+    });
+  }
 }
 
 }  // namespace meshrun

@@ -1,10 +1,14 @@
-// The state that torch::optim's optimizers keep per parameter, by the names that PyTorch gives it.
+// The state that torch::optim's optimizers keep per parameter, and their options per group of
+// parameters, by the names that PyTorch gives them.
 //
-//   Adam, AdamW   step, exp_avg, exp_avg_sq, max_exp_avg_sq (with amsgrad)
-//   SGD           momentum_buffer (with momentum)
+//                 by parameter                             by group
+//   Adam, AdamW   step, exp_avg, exp_avg_sq,               lr, beta1, beta2, eps, weight_decay,
+//                 max_exp_avg_sq (with amsgrad)            amsgrad
+//   SGD           momentum_buffer (with momentum)          lr, momentum, dampening, weight_decay,
+//                                                          nesterov
 //
-// Options (learning rates, betas) are not part of it: they are the run's. An optimizer that keeps
-// its states elsewhere is a ParameterStates; the functions below ask it.
+// An optimizer that keeps its states elsewhere is a ParameterStates; the functions below ask it.
+// Its options are those of its own groups.
 //
 // Errors: c10::NotImplementedError for another optimizer.
 #pragma once
@@ -52,5 +56,15 @@ ParameterState parameter_state(torch::optim::Optimizer& optimizer, const at::Ten
 // An empty state forgets what was.
 void set_parameter_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                          const ParameterState& state);
+
+// A switch (amsgrad, nesterov) is 0 or 1.
+using GroupOptions = std::map<std::string, double>;
+
+// By group of parameters.
+std::vector<GroupOptions> group_options(const torch::optim::Optimizer& optimizer);
+// Sets what is named; the rest stays. Raises c10::ValueError where the optimizer has another number
+// of groups.
+void set_group_options(torch::optim::Optimizer& optimizer,
+                       const std::vector<GroupOptions>& options);
 
 }  // namespace meshrun
