@@ -54,7 +54,7 @@ static void train(ElasticContext& elastic, int64_t steps) {
     optimizer.zero_grad();
     const auto loss = loss_of(step);
     loss.backward();  // averages the gradients over the ranks while it runs
-    optimizer.step();
+    state.update([&] { optimizer.step(); });
     progress.report(step + 1, loss.item<double>(), {});
     if (step % 10 == 9 && stop.agreed()) throw Stopped();
   }

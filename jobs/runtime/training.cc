@@ -63,11 +63,12 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
 TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss_of,
                              const std::function<ShownLoss(double mean)>& show) {
   const ProcessGroupPtr world = DistributedManager::get().world();
+  // Perhaps from a checkpoint, of which the state knows nothing.
+  state_.commit(result_.steps);
   Progress progress(options_.job, options_.steps, options_.log_every);
   const auto start = std::chrono::steady_clock::now();
   while (result_.steps < options_.steps) {
     const at::Tensor loss = take_step(loss_of);
-    state_.commit(result_.steps);
     const bool last = result_.steps == options_.steps;
     if (last || result_.steps % options_.checkpoint_every == 0) save(last);
     if (!last && result_.steps % kAgreeEvery != 0) continue;
@@ -100,7 +101,7 @@ at::Tensor Training::take_step(const std::function<at::Tensor(int64_t step)>& lo
   optimizer_.zero_grad();
   const at::Tensor loss = loss_of(result_.steps);
   loss.backward();
-  optimizer_.step();
+  state_.update([&] { optimizer_.step(); });
   ++result_.steps;
   return loss;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -34,6 +35,35 @@ std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
   group.allreduce(first, options)->wait();
   const auto rank = first[0].item<int64_t>();
   return rank == none ? "" : broadcast_text(group, device, problem, static_cast<int>(rank));
+}
+
+std::vector<std::string> gather_texts(c10d::ProcessGroup& group, c10::Device device,
+                                      const std::string& text) {
+  const auto gathered = [&](const at::Tensor& own) {
+    std::vector<at::Tensor> inputs = {own.to(device)};
+    std::vector<std::vector<at::Tensor>> outputs(1);
+    for (int rank = 0; rank < group.getSize(); ++rank) {
+      outputs[0].push_back(at::empty_like(inputs[0]));
+    }
+    group.allgather(outputs, inputs)->wait();
+    for (at::Tensor& output : outputs[0]) output = output.cpu();
+    return outputs[0];
+  };
+  std::vector<int64_t> lengths;
+  for (const at::Tensor& length :
+       gathered(at::full({1}, static_cast<int64_t>(text.size()), at::kLong))) {
+    lengths.push_back(length.item<int64_t>());
+  }
+  // Of the longest text, and never empty.
+  const int64_t longest = std::max<int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
+  const at::Tensor own = at::zeros({longest}, at::kByte);
+  std::memcpy(own.mutable_data_ptr(), text.data(), text.size());
+  std::vector<std::string> texts;
+  for (const at::Tensor& bytes : gathered(own)) {
+    texts.emplace_back(static_cast<const char*>(bytes.const_data_ptr()),
+                       static_cast<size_t>(lengths[texts.size()]));
+  }
+  return texts;
 }
 
 }  // namespace meshrun

@@ -6,10 +6,11 @@
 
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
 
 namespace meshrun {
 
-// Both are collective over `group` and communicate from `device`.
+// All are collective over `group` and communicate from `device`.
 
 // The text of rank `root`.
 std::string broadcast_text(c10d::ProcessGroup& group, c10::Device device, const std::string& text,
@@ -19,5 +20,9 @@ std::string broadcast_text(c10d::ProcessGroup& group, c10::Device device, const 
 // rank's, empty for none. Costs one all-reduce of 8 bytes if there is none.
 std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
                            const std::string& problem);
+
+// The texts of all ranks, by rank, on every rank.
+std::vector<std::string> gather_texts(c10d::ProcessGroup& group, c10::Device device,
+                                      const std::string& text);
 
 }  // namespace meshrun

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/no_collectives.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
+#include "parallel/checkpoint/random_streams.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/comm/interface/call_scope.h"
@@ -24,6 +26,7 @@ namespace meshrun {
 namespace {
 
 using at::Tensor;
+using detail::kKeptFile;
 using detail::kModelFile;
 using detail::kOptimizerFile;
 using detail::kStepName;
@@ -90,6 +93,19 @@ void finish_committed(const std::string& path) {
   }
 }
 
+// As they were saved.
+void load_generators(c10::Device device, const Manifest& manifest,
+                     const c10d::ProcessGroup& group) {
+  const auto& by_rank = manifest.random_generators_by_rank;
+  if (by_rank.empty()) {
+    detail::set_generator_states(device, manifest.random_generators);
+  } else if (by_rank.size() == static_cast<size_t>(group.getSize())) {
+    detail::set_generator_states(device, by_rank[static_cast<size_t>(group.getRank())]);
+  } else {
+    detail::derive_generators(device, manifest.random_generators, group.getRank());
+  }
+}
+
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointOptions options)
@@ -113,20 +129,26 @@ bool CheckpointDirectory::holds_rank_0(const GroupArgument::Handle& shard_group,
 }
 
 void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                               const TrainingProgress& progress) {
+                               const TrainingProgress& progress, const KeptValues& kept) {
   const CallScope scope("CheckpointDirectory::save");
+  check_collectives_allowed([] { return "CheckpointDirectory::save()"; });
   const GroupArgument::Handle group = options_.group.get();
   const bool writes = group->getRank() == 0;
-  const Parts parts(module);
+  const Parts parts(module, kept);
   const c10::Device device = parts.device();
   Manifest manifest;
   manifest.optimizer = optimizer_kind(optimizer);
   manifest.step = progress.step;
   manifest.identity = options_.identity;
   manifest.sampler = progress.sampler;
+  manifest.optimizer_options = group_options(optimizer);
+  manifest.random_generators = detail::generator_states(device);
+  manifest.random_generators_by_rank =
+      detail::gather_states(*group, device, manifest.random_generators);
 
   TensorFile model_file;
   TensorFile optimizer_file;
+  TensorFile kept_file;
   Result result;
   // Only rank 0 can fail here, after which it still takes part in what is collective.
   const auto store = [&](TensorFile& file, const std::string& name, const Tensor& tensor) {
@@ -141,13 +163,17 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
                ? tensor
                : unsharded(tensor, *part.shard);
   };
+  const auto takes_part = [&](const Part& part) {
+    return part.shard == nullptr ? writes : holds_rank_0(part.shard->group, device);
+  };
+  for (const Part& part : parts.kept) {
+    if (takes_part(part)) store(kept_file, part.name, gathered(part.tensor, part));
+  }
   for (const Part& part : parts.list) {
     // On every rank: it may be collective (ParameterStates).
     ParameterState state;
     if (part.is_parameter) state = parameter_state(optimizer, part.tensor);
-    const bool takes_part =
-        part.shard == nullptr ? writes : holds_rank_0(part.shard->group, device);
-    if (!takes_part) continue;
+    if (!takes_part(part)) continue;
     store(model_file, part.name, gathered(part.tensor, part));
     if (!part.is_parameter) continue;
     for (const std::string& moment : moment_names(optimizer)) {
@@ -164,14 +190,16 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   }
   if (writes && result.outcome == Outcome::kDone) {
     result = guarded([&] {
-      manifest.random_generators = detail::generator_states(device);
+      manifest.kept_values = kept.saved();
       finish_committed(path_);
-      const std::string model_name = path_ + "/" + kModelFile;
-      const std::string optimizer_name = path_ + "/" + kOptimizerFile;
-      write_step_directory(path_, manifest,
-                           {{kModelFile, encode_safetensors(model_name, model_file)},
-                            {kOptimizerFile, encode_safetensors(optimizer_name, optimizer_file)}},
-                           options_.keep, writer_of(path_));
+      std::map<std::string, std::string> files;
+      const auto encode = [&](const char* name, const TensorFile& file) {
+        files[name] = encode_safetensors(path_ + "/" + name, file);
+      };
+      encode(kModelFile, model_file);
+      encode(kOptimizerFile, optimizer_file);
+      if (!kept_file.tensors.empty()) encode(kKeptFile, kept_file);
+      write_step_directory(path_, manifest, files, options_.keep, writer_of(path_));
       return Outcome::kDone;
     });
   }
@@ -184,10 +212,12 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
 }
 
 std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& module,
-                                                          torch::optim::Optimizer& optimizer) {
+                                                          torch::optim::Optimizer& optimizer,
+                                                          const KeptValues& kept) {
   const CallScope scope("CheckpointDirectory::load");
+  check_collectives_allowed([] { return "CheckpointDirectory::load()"; });
   const GroupArgument::Handle group = options_.group.get();
-  const Parts parts(module);
+  const Parts parts(module, kept);
   const c10::Device device = parts.device();
   optimizer_kind(optimizer);  // raises for an unknown one
 
@@ -196,8 +226,8 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   if (group->getRank() == 0) {
     const Result result = guarded([&] {
       finish_committed(path_);
-      loaded =
-          detail::read_newest(path_, options_.identity, options_.former_file, parts, optimizer);
+      loaded = detail::read_newest(path_, options_.identity, options_.former_file, parts, optimizer,
+                                   kept);
       return loaded ? Outcome::kDone : Outcome::kNothing;
     });
     header = {{"outcome", static_cast<int>(result.outcome)}, {"problem", result.problem}};
@@ -209,13 +239,21 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
   raise(outcome, header.at("problem").get<std::string>());
   if (outcome == Outcome::kNothing) return std::nullopt;
 
-  const Manifest manifest = detail::hand_on(group, 0, loaded, parts, optimizer);
+  Manifest manifest;
+  try {
+    manifest =
+        detail::hand_on(group, 0, loaded, "the checkpoint in " + path_, parts, optimizer, kept);
+  } catch (const Mismatch& error) {
+    throw CheckpointMismatchError(error.what());
+  }
+  load_generators(device, manifest, *group);
   return TrainingProgress{manifest.step, manifest.sampler};
 }
 
 void write_parameters(const std::string& path, const torch::nn::Module& module) {
   TensorFile file;
-  const Parts parts(module);
+  const KeptValues nothing;
+  const Parts parts(module, nothing);
   for (const Part& part : parts.list) {
     if (!part.is_parameter) continue;
     file.tensors[part.name] =

@@ -6,9 +6,10 @@
 //   checkpoints.save(*model, optimizer, progress);
 //
 // DIR/step-N holds model.safetensors (parameters and buffers by their names in the module),
-// optimizer.safetensors ("exp_avg.<name>", "step.<name>" and so on, see optimizer_state.h) and
-// manifest.json (the step, the run's identity, the sampler's state, sizes and hashes). The tensors
-// are the unsharded ones: pieces of a sharded parameter (nn/sharded_parameters.h), and the moments
+// optimizer.safetensors ("exp_avg.<name>", "step.<name>" and so on, see optimizer_state.h),
+// kept.safetensors where the program keeps tensors (kept_values.h), and manifest.json (the step, the
+// run's identity, the optimizer's options, the sampler's state, sizes and hashes). The tensors are
+// the unsharded ones: pieces of a sharded parameter (nn/sharded_parameters.h), and the moments
 // that are cut like it, are gathered within the shard group of rank 0. All other parameters and
 // buffers are equal on all ranks; rank 0's are written. Python's safetensors reads the files.
 //
@@ -18,17 +19,26 @@
 // that was committed and not renamed is finished by the next load(). The newest complete one is
 // read; older ones are removed.
 //
-// The state of LibTorch's default generator of the CPU, and of the model's kind of device, is rank
-// 0's; load() gives it to all ranks.
+// load() sets the optimizer's options as they were saved; what the program sets afterwards wins.
 //
-// Both calls are collective: all ranks of `group` call them, with the same module, optimizer and
-// progress. Errors are the same on every rank, name the file, and leave model, optimizer and
+// Random numbers: LibTorch's default generators of the CPU and of the model's device, and the
+// counter of random operations on sharded tensors. Where all ranks had the same state, load() gives
+// it to all. Else each rank gets its own back, if the world has the same size; in a world of
+// another size, each gets a stream that is derived from rank 0's state and its own rank.
+//
+// Both calls are collective: all ranks of `group` call them, with the same module, optimizer,
+// progress and kept values. Errors are the same on every rank, name the file, and leave model, optimizer and
 // directory as they were; no older checkpoint is read instead:
 //   CheckpointDamagedError    a file is truncated, damaged or missing, or of a later format
-//   CheckpointMismatchError   the checkpoint is of another run, model or optimizer: both sides
+//   CheckpointMismatchError   the checkpoint is of another run, model or optimizer, or keeps other
+//                             values: both sides
 //   CheckpointFileError       the system refuses to read or write
 //   CheckpointRefusedError    another generation of the job holds the right to write checkpoints
-//   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD
+//   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD; a parameter or a buffer is
+//                             a ShardTensor
+//   CollectiveForbiddenError  the call stands inside ElasticState::update()
+// What a kept value's `save` raises is a CheckpointFileError; what its `load` raises leaves on that
+// rank.
 // Threads: one at a time.
 #pragma once
 
@@ -43,6 +53,7 @@
 
 #include "c10/util/Exception.h"
 #include "parallel/base/arguments.h"
+#include "parallel/checkpoint/kept_values.h"
 #include "parallel/collectives/group_argument.h"
 
 namespace meshrun {
@@ -88,11 +99,12 @@ class CheckpointDirectory {
   CheckpointDirectory(std::string path, CheckpointOptions options);
 
   void save(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-            const TrainingProgress& progress);
+            const TrainingProgress& progress, const KeptValues& kept = {});
 
   // Absent where the directory has no complete checkpoint: nothing is changed.
   std::optional<TrainingProgress> load(torch::nn::Module& module,
-                                       torch::optim::Optimizer& optimizer);
+                                       torch::optim::Optimizer& optimizer,
+                                       const KeptValues& kept = {});
 
  private:
   bool holds_rank_0(const GroupArgument::Handle& shard_group, c10::Device device);

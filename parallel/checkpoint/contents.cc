@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -35,9 +36,10 @@ void check_no_more(const std::string& file, const TensorFile& tensors,
   }
 }
 
-void check_model(const std::string& file, const TensorFile& tensors, const Parts& parts) {
+void check_parts(const std::string& file, const TensorFile& tensors,
+                 const std::vector<Part>& parts) {
   std::set<std::string> known;
-  for (const Part& part : parts.list) {
+  for (const Part& part : parts) {
     check_tensor(file, tensors, part.name, expected(part));
     known.insert(part.name);
   }
@@ -118,7 +120,8 @@ std::string moment_key(const std::string& moment, const std::string& parameter) 
   return moment + "." + parameter;
 }
 
-Parts::Parts(const torch::nn::Module& module) : shards(parameter_shards(module)) {
+Parts::Parts(const torch::nn::Module& module, const KeptValues& kept_values)
+    : shards(parameter_shards(module)) {
   for (const auto& item : module.named_parameters()) {
     refuse_sharded(item.key(), item.value());
     const auto shard = shards.find(item.key());
@@ -126,8 +129,13 @@ Parts::Parts(const torch::nn::Module& module) : shards(parameter_shards(module))
                     /*is_parameter=*/true});
   }
   for (const auto& item : module.named_buffers()) {
+    // A norm without running statistics registers some that are undefined.
+    if (!item.value().defined()) continue;
     refuse_sharded(item.key(), item.value());
     list.push_back({item.key(), item.value()});
+  }
+  for (const auto& [name, value] : kept_values.tensors()) {
+    kept.push_back({name, value.tensor, value.shard ? &*value.shard : nullptr});
   }
 }
 
@@ -135,10 +143,19 @@ c10::Device Parts::device() const {
   return list.empty() ? c10::Device(c10::kCPU) : list.front().tensor.device();
 }
 
+std::vector<std::string> Loaded::kept_names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : kept.tensors) names.push_back(name);
+  for (const auto& [name, bytes] : manifest.kept_values) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::optional<Loaded> read_newest(const std::string& directory,
                                   const std::map<std::string, std::string>& identity,
                                   const std::string& former_file, const Parts& parts,
-                                  const torch::optim::Optimizer& optimizer) {
+                                  const torch::optim::Optimizer& optimizer,
+                                  const KeptValues& kept) {
   std::vector<StepDirectory> checkpoints = list_step_directories(directory);
   if (checkpoints.empty()) {
     const auto former = std::filesystem::path(directory) / former_file;
@@ -154,8 +171,13 @@ std::optional<Loaded> read_newest(const std::string& directory,
   const auto file = [&](const char* name) {
     return decode_safetensors(newest.path + "/" + name, read_verified(newest, name));
   };
-  Loaded loaded{newest.manifest, file(kModelFile), file(kOptimizerFile)};
-  check_model(newest.path + "/" + kModelFile, loaded.model, parts);
+  Loaded loaded{newest.manifest, file(kModelFile), file(kOptimizerFile), {}};
+  if (newest.manifest.files.contains(kKeptFile)) loaded.kept = file(kKeptFile);
+  const std::string difference =
+      difference_of_names("the checkpoint " + newest.path, loaded.kept_names(), kept.names());
+  if (!difference.empty()) throw Mismatch(difference);
+  check_parts(newest.path + "/" + kModelFile, loaded.model, parts.list);
+  check_parts(newest.path + "/" + kKeptFile, loaded.kept, parts.kept);
   check_optimizer(newest.path + "/" + kOptimizerFile, loaded.optimizer, parts, optimizer);
   return loaded;
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/checkpoint/kept_values.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/nn/sharded_parameters.h"
@@ -20,12 +21,13 @@ namespace meshrun::detail {
 
 inline constexpr char kModelFile[] = "model.safetensors";
 inline constexpr char kOptimizerFile[] = "optimizer.safetensors";
+inline constexpr char kKeptFile[] = "kept.safetensors";
 inline constexpr char kStepName[] = "step";
 
 // The name of a parameter's moment in the optimizer's file.
 std::string moment_key(const std::string& moment, const std::string& parameter);
 
-// A tensor of the model, and how this rank holds it.
+// A tensor of the training, and how this rank holds it.
 struct Part {
   std::string name;
   at::Tensor tensor;
@@ -40,12 +42,14 @@ struct Part {
 // What `part` has in a file: its dtype and its global shape, without bytes.
 StoredTensor expected(const Part& part);
 
-// All of them. Raises c10::NotImplementedError, the same on every rank, where one is a ShardTensor.
+// All of them. Raises c10::NotImplementedError, the same on every rank, where one is a ShardTensor. `kept` must
+// outlive this.
 struct Parts {
   std::map<std::string, ParameterShard> shards;
   std::vector<Part> list;  // parameters, then buffers
+  std::vector<Part> kept;  // KeptValues::tensors()
 
-  explicit Parts(const torch::nn::Module& module);
+  Parts(const torch::nn::Module& module, const KeptValues& kept);
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
   // The model's; the CPU for an empty one.
@@ -63,6 +67,10 @@ struct Loaded {
   Manifest manifest;
   TensorFile model;
   TensorFile optimizer;
+  TensorFile kept;
+
+  // Of the values that the program keeps, sorted.
+  std::vector<std::string> kept_names() const;
 };
 
 // The newest complete checkpoint in `directory`; absent: there is none. `former_file`: see
@@ -70,6 +78,6 @@ struct Loaded {
 std::optional<Loaded> read_newest(const std::string& directory,
                                   const std::map<std::string, std::string>& identity,
                                   const std::string& former_file, const Parts& parts,
-                                  const torch::optim::Optimizer& optimizer);
+                                  const torch::optim::Optimizer& optimizer, const KeptValues& kept);
 
 }  // namespace meshrun::detail

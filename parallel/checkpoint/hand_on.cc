@@ -2,9 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -24,11 +22,6 @@ using at::Tensor;
 using nlohmann::json;
 
 constexpr int64_t kBroadcastBytes = int64_t{64} * 1024 * 1024;
-
-std::vector<c10::Device> generator_devices(c10::Device device) {
-  if (device.is_cpu()) return {device};
-  return {c10::kCPU, device};
-}
 
 // Tensors from one rank to all, in buckets; each is handed on when it has arrived.
 class Broadcast {
@@ -75,9 +68,10 @@ const StoredTensor* find(const std::optional<Loaded>& loaded, TensorFile Loaded:
   return loaded ? &((*loaded).*file).tensors.at(name) : nullptr;
 }
 
-void receive_model(Broadcast& broadcast, const Parts& parts, const std::optional<Loaded>& loaded) {
-  for (const Part& part : parts.list) {
-    broadcast.add(part.name, find(loaded, &Loaded::model, part.name), part.global_shape(),
+void receive_parts(Broadcast& broadcast, const std::vector<Part>& parts,
+                   const std::optional<Loaded>& loaded, TensorFile Loaded::*file) {
+  for (const Part& part : parts) {
+    broadcast.add(part.name, find(loaded, file, part.name), part.global_shape(),
                   part.tensor.scalar_type(), [&part](const Tensor& whole) {
                     const at::NoGradGuard no_grad;
                     part.tensor.detach().copy_(own_part(whole, part));
@@ -115,48 +109,40 @@ void receive_optimizer(Broadcast& broadcast, const Parts& parts,
 
 }  // namespace
 
-std::map<std::string, std::string> generator_states(c10::Device device) {
-  std::map<std::string, std::string> states;
-  for (const c10::Device each : generator_devices(device)) {
-    at::Generator generator = at::globalContext().defaultGenerator(each);
-    const std::scoped_lock lock(generator.mutex());
-    const Tensor state = generator.get_state();
-    states[c10::DeviceTypeName(each.type(), /*lower_case=*/true)] =
-        std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-  }
-  return states;
-}
-
-void set_generator_states(c10::Device device, const std::map<std::string, std::string>& states) {
-  for (const c10::Device each : generator_devices(device)) {
-    const auto found = states.find(c10::DeviceTypeName(each.type(), /*lower_case=*/true));
-    if (found == states.end()) continue;
-    const Tensor state = at::empty({static_cast<int64_t>(found->second.size())}, at::kByte);
-    std::memcpy(state.mutable_data_ptr(), found->second.data(), found->second.size());
-    at::Generator generator = at::globalContext().defaultGenerator(each);
-    const std::scoped_lock lock(generator.mutex());
-    generator.set_state(state);
-  }
-}
-
 Manifest hand_on(const GroupArgument::Handle& group, int root, const std::optional<Loaded>& loaded,
-                 const Parts& parts, torch::optim::Optimizer& optimizer) {
+                 const std::string& source, const Parts& parts, torch::optim::Optimizer& optimizer,
+                 const KeptValues& kept) {
   const c10::Device device = parts.device();
   json header;
   if (loaded) {
     // The manifest's own form, in which binary states are text.
     header["manifest"] = encode_manifest(loaded->manifest);
+    header["kept"] = loaded->kept_names();
     for (const auto& [name, tensor] : loaded->optimizer.tensors) header["names"].push_back(name);
   }
   header = json::parse(broadcast_text(
       *group, device, header.dump(-1, ' ', false, json::error_handler_t::replace), root));
   const Manifest manifest = decode_manifest("the manifest of rank " + std::to_string(root),
                                             header.at("manifest").get<std::string>());
+  std::string problem =
+      difference_of_names(source, header.at("kept").get<std::vector<std::string>>(), kept.names());
+  // Absent in checkpoints of earlier versions: then the options stay the constructor's.
+  const size_t groups = manifest.optimizer_options.size();
+  if (problem.empty() && groups > 0 && groups != optimizer.param_groups().size()) {
+    problem = source + " has an optimizer with " + std::to_string(groups) +
+              " groups of parameters, but this run's has " +
+              std::to_string(optimizer.param_groups().size());
+  }
+  problem = common_problem(*group, device, problem);
+  if (!problem.empty()) throw Mismatch(problem);
+  // Before the moments, whose names depend on it.
+  if (groups > 0) set_group_options(optimizer, manifest.optimizer_options);
   Broadcast broadcast(group, root, device);
-  receive_model(broadcast, parts, loaded);
+  receive_parts(broadcast, parts.list, loaded, &Loaded::model);
+  receive_parts(broadcast, parts.kept, loaded, &Loaded::kept);
   receive_optimizer(broadcast, parts, loaded, header.value("names", std::set<std::string>()),
                     optimizer);
-  set_generator_states(device, manifest.random_generators);
+  kept.load(manifest.kept_values);
   return manifest;
 }
 

@@ -1,29 +1,27 @@
-// The state of a training run from one rank to all: the model, the optimizer, the random
-// generators.
+// The state of a training run from one rank to all: the model, the optimizer with its options, the
+// values that the program keeps.
 //
-// Collective over the group. Errors: those of its collectives; DamagedCheckpoint where two versions
-// of meshrun meet.
+// Collective over the group. Errors: those of its collectives; Mismatch, the same on every rank and
+// before anything is changed, where a rank's optimizer has another number of groups, or it keeps
+// other names; DamagedCheckpoint where two versions of meshrun meet.
 #pragma once
 
-#include <c10/core/Device.h>
 #include <torch/optim/optimizer.h>
 
-#include <map>
 #include <optional>
 #include <string>
 
 #include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/kept_values.h"
 #include "parallel/collectives/group_argument.h"
 
 namespace meshrun::detail {
 
-// Of LibTorch's default generators of the CPU and of `device`, by kind of device; bytes.
-std::map<std::string, std::string> generator_states(c10::Device device);
-void set_generator_states(c10::Device device, const std::map<std::string, std::string>& states);
-
-// `loaded` is what rank `root` has, absent elsewhere. Afterwards every rank has it, in `parts` and
-// in `optimizer`; the manifest is returned.
+// `loaded` is what rank `root` has, absent elsewhere; `source` is what errors call it, on every
+// rank. Afterwards every rank has it in `parts`, `optimizer` and `kept`; the manifest is returned.
+// Random generators are the caller's part.
 Manifest hand_on(const GroupArgument::Handle& group, int root, const std::optional<Loaded>& loaded,
-                 const Parts& parts, torch::optim::Optimizer& optimizer);
+                 const std::string& source, const Parts& parts, torch::optim::Optimizer& optimizer,
+                 const KeptValues& kept);
 
 }  // namespace meshrun::detail

@@ -1,5 +1,6 @@
 #include "parallel/checkpoint/manifest.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/hash.h"
@@ -17,13 +18,31 @@ constexpr int kVersion = 1;
 // may not. A text that begins so itself has that form too.
 constexpr char kBytes[] = "meshrun-bytes:";
 
-std::string from_hex(const std::string& text) {
+using Bytes = std::map<std::string, std::string>;
+
+ordered_json to_hex(const Bytes& values) {
+  ordered_json coded = ordered_json::object();
+  for (const auto& [name, bytes] : values) coded[name] = HexEncode(bytes);
+  return coded;
+}
+
+Bytes from_hex(const json& coded) {
+  Bytes values;
+  for (const auto& [name, text] : coded.items()) {
+    values[name] = bytes_from_hex(text.get<std::string>());
+  }
+  return values;
+}
+
+}  // namespace
+
+std::string bytes_from_hex(const std::string& text) {
   const auto digit = [](char c) -> int {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    throw std::invalid_argument("bytes in it are not hexadecimal");
+    throw std::invalid_argument("bytes are not hexadecimal");
   };
-  if (text.size() % 2 != 0) throw std::invalid_argument("bytes in it are cut short");
+  if (text.size() % 2 != 0) throw std::invalid_argument("hexadecimal bytes are cut short");
   std::string bytes;
   for (size_t i = 0; i < text.size(); i += 2) {
     bytes.push_back(static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1])));
@@ -31,12 +50,14 @@ std::string from_hex(const std::string& text) {
   return bytes;
 }
 
+namespace {
+
 std::string encode_text(const std::string& text) {
   return IsUtf8(text) && !text.starts_with(kBytes) ? text : kBytes + HexEncode(text);
 }
 
 std::string decode_text(const std::string& text) {
-  return text.starts_with(kBytes) ? from_hex(text.substr(sizeof(kBytes) - 1)) : text;
+  return text.starts_with(kBytes) ? bytes_from_hex(text.substr(sizeof(kBytes) - 1)) : text;
 }
 
 std::map<std::string, std::string> each_text(std::string (*convert)(const std::string&),
@@ -49,23 +70,24 @@ std::map<std::string, std::string> each_text(std::string (*convert)(const std::s
 }  // namespace
 
 std::string encode_manifest(const Manifest& manifest) {
-  ordered_json generators = ordered_json::object();
-  for (const auto& [device, state] : manifest.random_generators) {
-    generators[device] = HexEncode(state);
-  }
   ordered_json files = ordered_json::object();
   for (const auto& [name, file] : manifest.files) {
     files[name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   }
-  const ordered_json content = {{"format", kFormat},
-                                {"version", kVersion},
-                                {"sequence", manifest.sequence},
-                                {"step", manifest.step},
-                                {"identity", each_text(encode_text, manifest.identity)},
-                                {"sampler", each_text(encode_text, manifest.sampler)},
-                                {"random_generators", generators},
-                                {"optimizer", manifest.optimizer},
-                                {"files", files}};
+  ordered_json content = {{"format", kFormat},
+                          {"version", kVersion},
+                          {"sequence", manifest.sequence},
+                          {"step", manifest.step},
+                          {"identity", each_text(encode_text, manifest.identity)},
+                          {"sampler", each_text(encode_text, manifest.sampler)},
+                          {"random_generators", to_hex(manifest.random_generators)},
+                          {"optimizer", manifest.optimizer},
+                          {"optimizer_options", manifest.optimizer_options},
+                          {"files", files}};
+  if (!manifest.kept_values.empty()) content["kept_values"] = to_hex(manifest.kept_values);
+  for (const Bytes& states : manifest.random_generators_by_rank) {
+    content["random_generators_by_rank"].push_back(to_hex(states));
+  }
   return content.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -84,9 +106,20 @@ Manifest decode_manifest(const std::string& path, const std::string& content) tr
   manifest.identity = each_text(decode_text, parsed.at("identity").get<Texts>());
   manifest.sampler = each_text(decode_text, parsed.at("sampler").get<Texts>());
   parsed.at("optimizer").get_to(manifest.optimizer);
-  for (const auto& [device, state] : parsed.at("random_generators").items()) {
-    manifest.random_generators[device] = from_hex(state.get<std::string>());
+  manifest.random_generators = from_hex(parsed.at("random_generators"));
+  // What follows is absent in checkpoints of earlier versions.
+  for (const json& states : parsed.value("random_generators_by_rank", json::array())) {
+    manifest.random_generators_by_rank.push_back(from_hex(states));
   }
+  for (const json& group : parsed.value("optimizer_options", json::array())) {
+    auto& options = manifest.optimizer_options.emplace_back();
+    for (const auto& [name, value] : group.items()) {
+      // JSON has neither infinities nor NaN; they are written as null.
+      options[name] =
+          value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+    }
+  }
+  manifest.kept_values = from_hex(parsed.value("kept_values", json::object()));
   for (const auto& [name, file] : parsed.at("files").items()) {
     manifest.files[name] = {file.at("bytes").get<uint64_t>(), file.at("sha256").get<std::string>()};
   }

@@ -3,15 +3,15 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <string_view>
+#include <limits>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <utility>
 
 #include "c10/util/Exception.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
+#include "parallel/checkpoint/random_streams.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/comm/interface/call_scope.h"
 
@@ -23,8 +23,11 @@ detail::Loaded loaded_from(const TrainingMemory& memory, const torch::optim::Opt
   detail::Loaded loaded;
   loaded.manifest.step = memory.step;
   loaded.manifest.optimizer = optimizer_kind(optimizer);
+  loaded.manifest.optimizer_options = memory.options;
+  loaded.manifest.kept_values = memory.kept_values;
   loaded.manifest.random_generators = memory.generators;
   for (const auto& [name, tensor] : memory.tensors) loaded.model.tensors[name] = to_stored(tensor);
+  for (const auto& [name, tensor] : memory.kept) loaded.kept.tensors[name] = to_stored(tensor);
   for (const auto& [name, state] : memory.states) {
     for (const auto& [moment, tensor] : state.moments) {
       loaded.optimizer.tensors[detail::moment_key(moment, name)] = to_stored(tensor);
@@ -37,13 +40,7 @@ detail::Loaded loaded_from(const TrainingMemory& memory, const torch::optim::Opt
   return loaded;
 }
 
-int64_t digest_of_bits(const at::Tensor& tensor) {
-  const at::Tensor bits = tensor.detach().cpu().contiguous();
-  return static_cast<int64_t>(
-      digest_of(std::string_view(static_cast<const char*>(bits.const_data_ptr()), bits.nbytes())));
-}
-
-// Of everything that remember() keeps but the generators.
+// Of all tensors that a memory keeps.
 int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& optimizer) {
   Digest digest;
   for (const detail::Part& part : parts.list) {
@@ -53,67 +50,85 @@ int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& opt
     digest.add(state.step.value_or(-1));
     for (const auto& [moment, tensor] : state.moments) digest.add(digest_of_bits(tensor));
   }
+  for (const detail::Part& part : parts.kept) digest.add(digest_of_bits(part.tensor));
   return static_cast<int64_t>(digest.value());
+}
+
+// The least of the ranks' values, one by one.
+std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
+                           const std::vector<int64_t>& own) {
+  std::vector<at::Tensor> values = {at::tensor(own, at::kLong).to(device)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MIN;
+  group.allreduce(values, options)->wait();
+  const at::Tensor seen = values[0].cpu();
+  const auto* const begin = seen.const_data_ptr<int64_t>();
+  return {begin, begin + seen.numel()};
+}
+
+// Collective. `root_states`: of the rank whose memory of `step` was spread.
+void set_generators(c10d::ProcessGroup& group, c10::Device device,
+                    const std::optional<TrainingMemory>& memory, int64_t step,
+                    const detail::GeneratorStates& root_states) {
+  const int rank = group.getRank();
+  const bool remembers = memory && memory->step == step;
+  // The least and, inverted, the greatest digest and rank of those that remember the step.
+  std::vector<int64_t> own(4, std::numeric_limits<int64_t>::max());
+  if (remembers) {
+    const int64_t digest = detail::digest_of_states(memory->generators);
+    own = {digest, ~digest, rank, ~static_cast<int64_t>(rank)};
+  }
+  const std::vector<int64_t> all = least(group, device, own);
+  const bool are_several = all[2] != ~all[3];
+  if (are_several && all[0] == ~all[1]) {
+    detail::set_generator_states(device, root_states);
+  } else if (remembers && memory->rank == rank && memory->world_size == group.getSize()) {
+    detail::set_generator_states(device, memory->generators);
+  } else {
+    detail::derive_generators(device, root_states, rank);
+  }
 }
 
 }  // namespace
 
 bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const ParameterStates*>(&optimizer) != nullptr) return false;
-  for (const at::Tensor& tensor : module.parameters()) {
-    if (is_sharded(tensor)) return false;
-  }
-  for (const at::Tensor& tensor : module.buffers()) {
-    if (is_sharded(tensor)) return false;
-  }
+  const auto are_plain = [](const std::vector<at::Tensor>& tensors) {
+    return std::none_of(tensors.begin(), tensors.end(), is_sharded);
+  };
+  if (!are_plain(module.parameters()) || !are_plain(module.buffers())) return false;
   const auto shards = parameter_shards(module);
   return std::all_of(shards.begin(), shards.end(),
                      [](const auto& shard) { return shard.second.group->getSize() == 1; });
 }
 
-std::map<std::string, std::string> generators_now(const torch::nn::Module& module) {
-  const auto parameters = module.parameters();
-  return detail::generator_states(parameters.empty() ? c10::Device(c10::kCPU)
-                                                     : parameters.front().device());
-}
-
-TrainingMemory remember(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                        IntArgument step, std::map<std::string, std::string> generators) {
-  TrainingMemory memory;
-  memory.step = step;
-  memory.generators = std::move(generators);
-  const detail::Parts parts(module);
-  for (const detail::Part& part : parts.list) {
-    memory.tensors[part.name] = part.tensor.detach();
-    if (part.is_parameter) memory.states[part.name] = parameter_state(optimizer, part.tensor);
-  }
-  return memory;
-}
-
 int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root_rank,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                      const GroupArgument& group) {
+                      const GroupArgument& group, const KeptValues& kept) {
   const CallScope scope("spread_memory");
   const GroupArgument::Handle handle = group.get();
   const int root = root_rank.to_int();
-  const detail::Parts parts(module);
+  const detail::Parts parts(module, kept);
   std::optional<detail::Loaded> loaded;
   if (handle->getRank() == root) {
     TORCH_CHECK_VALUE(memory.has_value(), "rank ", root,
                       " has no memory of the training to spread");
     loaded = loaded_from(*memory, optimizer);
   }
-  const Manifest manifest = detail::hand_on(handle, root, loaded, parts, optimizer);
-  // The least and, negated, the greatest digest.
+  Manifest manifest;
+  try {
+    manifest = detail::hand_on(handle, root, loaded, "the memory of rank " + std::to_string(root),
+                               parts, optimizer, kept);
+  } catch (const detail::Mismatch& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+  set_generators(*handle, parts.device(), memory, manifest.step, manifest.random_generators);
+  // The least and, inverted, the greatest digest.
   const int64_t own = digest_of_state(parts, optimizer);
-  std::vector<at::Tensor> ends = {at::tensor({own, ~own}, at::kLong).to(parts.device())};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MIN;
-  handle->allreduce(ends, options)->wait();
-  const at::Tensor seen = ends[0].cpu();
-  TORCH_CHECK(seen[0].item<int64_t>() == ~seen[1].item<int64_t>(),
-              "the ranks' model and optimizer differ after step ", manifest.step,
-              " was copied from rank ", root, " to all: a rank runs another program");
+  const std::vector<int64_t> ends = least(*handle, parts.device(), {own, ~own});
+  TORCH_CHECK(ends[0] == ~ends[1], "the ranks' model and optimizer differ after step ",
+              manifest.step, " was copied from rank ", root,
+              " to all: a rank runs another program");
   return manifest.step;
 }
 

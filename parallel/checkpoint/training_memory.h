@@ -1,14 +1,18 @@
 // What a rank keeps in memory of a training run, beyond the life of the model and the optimizer
 // that it was taken from, and how one rank's memory becomes every rank's.
 //
-//   TrainingMemory memory = remember(*model, optimizer, step);
+//   StateRecorder recorder(*model, optimizer, kept);
+//   recorder.record(step);                              // after each step
+//   TrainingMemory memory = recorder.memory(rank, world_size);
 //   ... another world; the model and the optimizer are made anew ...
-//   const int64_t step = spread_memory(memory, root, *model, optimizer, world);
+//   const int64_t step = spread_memory(memory, root, *model, optimizer, world, kept);
 //
-// Tensors are kept, not copied: a memory is good for as long as nobody changes them.
+// Parameters, moments and kept tensors are kept, not copied: a memory is good for as long as nobody
+// writes them, which their version counters show (tensor_versions.h). Whatever else a training has
+// is copied when it is recorded.
 //
-// Threads: one at a time. Errors: those of the group's collectives; c10::ValueError for a model or
-// an optimizer of another kind than the root's.
+// Threads: one at a time. Errors: those of the group's collectives; c10::ValueError, the same on
+// all ranks, for an optimizer or kept values of another kind than the root's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +23,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "parallel/base/arguments.h"
+#include "parallel/checkpoint/kept_values.h"
+#include "parallel/checkpoint/tensor_versions.h"
 #include "parallel/collectives/group_argument.h"
 #include "parallel/nn/optimizer_state.h"
 
@@ -29,29 +36,82 @@ namespace meshrun {
 struct TrainingMemory {
   // Done.
   int64_t step = 0;
+  // This rank's place when they were.
+  int rank = 0;
+  int world_size = 1;
   // Parameters and buffers, by name.
   std::map<std::string, at::Tensor> tensors;
   // By parameter.
   std::map<std::string, ParameterState> states;
-  // Of the random generators, by kind of device, when `step` was done.
+  std::vector<GroupOptions> options;
+  // What the program keeps: tensors, and bytes.
+  std::map<std::string, at::Tensor> kept;
+  std::map<std::string, std::string> kept_values;
+  // Of the random generators (random_streams.h), when `step` was done.
   std::map<std::string, std::string> generators;
+  // Of the tensors that are not copied.
+  TensorVersions versions;
 };
 
-// Whether a rank holds all of it: no parameter and no moment lies in pieces on several ranks.
+// Whether a rank holds all of it: no parameter, buffer and moment lies in pieces on several ranks.
 bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer);
 
-// The present states of the random generators. Reading them at the end of a step costs a few us.
-std::map<std::string, std::string> generators_now(const torch::nn::Module& module);
+// The state of a training when it was recorded, and what has changed since. Module, optimizer and
+// kept values must outlive this, except that memory() calls no function of the kept values.
+class StateRecorder {
+ public:
+  // Requires is_whole.
+  StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                const KeptValues& kept);
 
-// `generators`: of the end of `step`. Requires is_whole.
-TrainingMemory remember(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                        IntArgument step, std::map<std::string, std::string> generators);
+  // `steps` are done. Copies buffers (those of more than 65536 elements only where they have been
+  // written), options, kept bytes and generators. Some us per parameter.
+  void record(IntArgument steps);
+
+  // The first parameter, moment or kept tensor that was written since; empty: none. Buffers are not
+  // asked: they change in the forward pass, and the copies count.
+  std::string written() const { return versions_.written(); }
+  // The first of the optimizer's options and kept bytes that differs from what was recorded; empty:
+  // none.
+  std::string changed() const;
+  // Of the bits of what written() asks; reads all of them.
+  int64_t digest() const { return versions_.digest(); }
+
+  // As recorded; parameters, moments and kept tensors as they are now.
+  TrainingMemory memory(IntArgument rank, IntArgument world_size) const;
+
+ private:
+  struct Buffer {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor copy = {};
+    int64_t version = 0;  // of the tensor, when it was copied
+  };
+  void list_tensors();
+  void copy_buffers();
+
+  const torch::nn::Module& module_;
+  torch::optim::Optimizer& optimizer_;
+  const KeptValues& kept_;
+  bool is_listed_ = false;
+  size_t listed_states_ = 0;  // of the optimizer, which makes them in its first step
+  TensorVersions versions_;
+  std::vector<Buffer> buffers_;
+  int64_t steps_ = 0;
+  std::vector<GroupOptions> options_;
+  std::map<std::string, std::string> kept_values_;
+  std::map<std::string, std::string> generators_;
+};
 
 // Collective over `group`: the memory of rank `root` becomes the state of every rank's module,
-// optimizer and random generators, and a comparison of digests shows that it arrived. Other ranks'
-// `memory` is not read. Returns the step.
+// optimizer and kept values, and a comparison of digests shows that it arrived. Returns the step.
+//
+// Random generators: if several ranks remember that step and had the same states, all ranks get
+// them. Else a rank that remembers it from the same rank of a world of the same size gets its own
+// back, and any other a stream derived from the root's state and its own rank. A generator's state
+// is all that other ranks' `memory` is read for.
 int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                      const GroupArgument& group);
+                      const GroupArgument& group, const KeptValues& kept = {});
 
 }  // namespace meshrun

@@ -9,14 +9,15 @@
 //     const int64_t first = state.restore().value_or(0);  // from the rank that is farthest
 //     DistributedDataParallel model(network);
 //     for (const int64_t step : state.steps(first, last)) {
-//       train(model, optimizer, batch_of(step));          // the global batch is the step's alone
+//       optimizer.zero_grad();
+//       loss_of(model, batch_of(step)).backward();        // the global batch is the step's alone
+//       state.update([&] { optimizer.step(); });          // state changes here alone
 //     }
 //   });
 //
 // run() calls its argument in each world: it must make there whatever holds a process group. A step
 // that was under way when a peer was lost is taken again; the ranks go on from the highest step
-// that one of them has done, so at most one step is done twice by any rank. Buffers that the
-// forward pass changes may then have seen its batch twice.
+// that one of them has done, so the state takes each step once.
 //
 // Only a loss of peers and the coordinator's wish to change the world lead to another generation:
 // the typed errors of parallel/base/collective_errors.h that say so, and calls of the world's store
@@ -121,6 +122,8 @@ class ElasticContext {
   std::vector<std::function<void()>> at_end_;
   // Of the last ElasticState that ended.
   std::optional<TrainingMemory> memory_;
+  // Why there is none, for the next restore() to say.
+  std::string refusal_;
 };
 
 }  // namespace meshrun

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/no_collectives.h"
+#include "parallel/checkpoint/random_streams.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun {
@@ -27,22 +29,63 @@ ElasticState::ElasticState(ElasticContext& context, torch::nn::Module& module,
     : context_(context),
       module_(module),
       optimizer_(optimizer),
-      is_whole_(meshrun::is_whole(module, optimizer)) {
+      is_whole_(meshrun::is_whole(module, optimizer)),
+      rank_(DistributedManager::get().rank()),
+      world_size_(DistributedManager::get().world_size()),
+      recorder_(module, optimizer, kept_) {
   if (is_whole_) context_.announce();
 }
 
 ElasticState::~ElasticState() {
   if (!is_whole_ || steps_ < 0) return;
   try {
-    context_.memory_ = remember(module_, optimizer_, steps_, std::move(generators_));
+    context_.memory_.reset();
+    const std::string reason = half_done();
+    if (reason.empty()) {
+      context_.memory_ = recorder_.memory(rank_, world_size_);
+    } else {
+      context_.refusal_ = "step " + std::to_string(steps_ + 1) +
+                          " was half done when its world ended: " + reason +
+                          "; change the state within ElasticState::update() alone";
+    }
   } catch (const std::exception& error) {
     TORCH_WARN("this rank does not remember its training: ", error.what());
   }
 }
 
+std::string ElasticState::half_done() const {
+  if (is_changing_) return "an update() had not returned";
+  const std::string written = recorder_.written();
+  if (written.empty()) return "";
+  // Perhaps with the same bits: DistributedDataParallel's construction does that.
+  if (restored_ && recorder_.digest() == *restored_) return "";
+  return written + " had been written";
+}
+
+void ElasticState::check_keep(const std::string& name) const {
+  TORCH_CHECK(!was_restored_, "ElasticState::keep(\"", name,
+              "\") comes after restore(), which would have restored it: call it before");
+}
+
+void ElasticState::check_kept(const std::string& name) const {
+  TORCH_CHECK_VALUE(!is_whole_ || kept_.is_whole(), "ElasticState::keep(\"", name,
+                    "\"): it lies in pieces on several ranks, and the module does not");
+}
+
 std::optional<int64_t> ElasticState::restore() {
+  was_restored_ = true;
   DistributedManager& manager = DistributedManager::get();
   if (manager.agent() == nullptr) return std::nullopt;
+  if (context_.memory_) {
+    const std::string written = context_.memory_->versions.written();
+    if (!written.empty()) {
+      context_.refusal_ = written + " was written after the world that it is of had ended";
+      context_.memory_.reset();
+    }
+  }
+  if (!context_.refusal_.empty()) {
+    context_.say("this rank's memory is not used: " + std::exchange(context_.refusal_, ""));
+  }
   // Of ranks that are equally far, the lowest.
   const int64_t ranks = manager.world_size();
   const bool has = is_whole_ && context_.memory_.has_value();
@@ -52,9 +95,10 @@ std::optional<int64_t> ElasticState::restore() {
   const int64_t step = best / ranks;
   const int root = static_cast<int>(ranks - 1 - best % ranks);
   const std::string own = has ? std::to_string(context_.memory_->step) : "none";
-  spread_memory(context_.memory_, root, module_, optimizer_, manager.world());
+  spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
   context_.memory_.reset();
   commit(step);
+  restored_ = recorder_.digest();
   place_ = "generation " + std::to_string(manager.agent()->assignment().generation) + ", rank " +
            std::to_string(manager.rank()) + " of " + std::to_string(ranks);
   context_.say(place_ + ": goes on after step " + std::to_string(step) +
@@ -62,19 +106,72 @@ std::optional<int64_t> ElasticState::restore() {
   return step;
 }
 
+void ElasticState::update(const std::function<void()>& change) {
+  TORCH_CHECK(!is_changing_,
+              "ElasticState::update() is called within itself, or after one that raised: say "
+              "commit(steps) where the state is whole again");
+  TORCH_CHECK(!step_ || steps_ <= *step_, "ElasticState::update() is called twice in step ",
+              step_.value_or(0), ": put both changes into one");
+  TORCH_CHECK(steps_ >= 0 || was_restored_,
+              "ElasticState::update() does not know how many steps are done: call restore() or "
+              "commit(steps) first");
+  is_changing_ = true;
+  {
+    std::optional<NoCollectives> none;
+    if (is_whole_) none.emplace("ElasticState::update()");
+    change();
+  }
+  // Where restore() found nothing, and nothing was committed, this was the first step.
+  commit(steps_ < 0 ? 1 : steps_ + 1);
+}
+
 void ElasticState::commit(IntArgument steps) {
   if (!place_.empty() && steps > steps_) {
     context_.say(std::exchange(place_, "") + ": has done step " + std::to_string(steps));
   }
   steps_ = steps;
-  generators_ = generators_now(module_);
+  is_changing_ = false;
+  restored_.reset();
+  if (is_whole_) recorder_.record(steps);
+}
+
+void ElasticState::seed_step(IntArgument step) const {
+  TORCH_CHECK(seed_, "ElasticState::seed_step() needs a seed: call seed_each_step(seed) first");
+  detail::seed_generators(detail::generator_device(module_),
+                          step_seed(*seed_, step, stream_.value_or(rank_)),
+                          step_seed(*seed_, step, stream_.value_or(0)));
+}
+
+void ElasticState::begin_step(int64_t step, int64_t first, int64_t last) {
+  if (step == first) commit(first);
+  step_.reset();
+  if (step >= last) return;
+  step_ = step;
+  if (seed_) seed_step(step);
+}
+
+void ElasticState::end_step(int64_t done) {
+  step_.reset();
+  TORCH_CHECK(!is_changing_, "ElasticState: the update() of step ", done - 1,
+              " raised, and the state is half changed: say commit(steps) where it is whole again");
+  if (steps_ < done) return commit(done);
+  if (!is_whole_) return;
+  std::string changed = recorder_.written();
+  if (changed.empty()) changed = recorder_.changed();
+  TORCH_CHECK(changed.empty(), "ElasticState: ", changed, " was changed in step ", done - 1,
+              " after its update(): ranks that lose another one in between would not agree on it. "
+              "Change it within update(), or say commit(",
+              done, ") once it is as before");
+  // Generators and buffers of what came after update().
+  recorder_.record(done);
 }
 
 ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgument agree_every) {
   TORCH_CHECK_VALUE(agree_every > 0, "ElasticState::steps: agree_every is ", int64_t{agree_every},
                     ", and must be at least 1");
-  return {first, last, [this, last, agree_every](int64_t done) {
-            commit(done);
+  return {first, last, [this, first, last](int64_t step) { begin_step(step, first, last); },
+          [this, last, agree_every](int64_t done) {
+            end_step(done);
             if (done >= last || done % agree_every != 0) return;
             if (greatest(context_.is_quiesce_wanted() ? 1 : 0) > 0) context_.stand_still(done);
           }};

@@ -1,27 +1,62 @@
-// What an elastic training hands from one world to the next: model, optimizer, random generators
-// and the number of steps done. See elastic_context.h.
+// What an elastic training hands from one world to the next: model, optimizer with its options,
+// random generators, what the program keeps beside them, and the number of steps done. See
+// elastic_context.h.
 //
-// Threads: one at a time. Errors: those of collectives, and of training_memory.h.
+//   ElasticState state(elastic, *network, optimizer);
+//   state.keep("scheduler", scheduler);                 // kept_values.h says what can be kept
+//   state.keep("ema", *ema);
+//   state.seed_each_step(17);
+//   const int64_t first = state.restore().value_or(0);
+//   for (const int64_t step : state.steps(first, last)) {
+//     optimizer.zero_grad();
+//     const at::Tensor loss = loss_of(model, step);
+//     loss.backward();                                  // averages the gradients over the ranks
+//     state.update([&] {                                // state changes here alone
+//       optimizer.step();
+//       scheduler.step();
+//       average(*ema, *network);
+//     });
+//     if (step % 100 == 99) checkpoints.save(*network, optimizer, {step + 1}, state.kept());
+//   }
+//
+// A rank that is lost anywhere in this loop leaves every other one with the state before update(),
+// or with the one after it. Ranks then go on from the highest count.
+//
+// In a loop without update() a rank may be lost while others wait between two statements that
+// change the state. Version counters of parameters, moments and kept tensors show that; such a
+// memory is refused, with one line, and never trained on. Buffers (running statistics) change in
+// the forward pass: they are copied when a step is done, so that a batch counts once.
+//
+// Random generators: with seed_each_step() every rank draws what an undisturbed run would have
+// drawn. Without it see spread_memory(): a rank that goes on from its own place has its own stream
+// as of the last update(), and a new one a stream that is derived from the root's.
+//
+// Threads: one at a time. Errors: those of collectives, and of training_memory.h; c10::Error for a
+// call that comes at the wrong moment, as said below.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "parallel/base/arguments.h"
+#include "parallel/checkpoint/kept_values.h"
+#include "parallel/checkpoint/training_memory.h"
 #include "parallel/elastic/elastic_context.h"
 #include "parallel/elastic/elastic_steps.h"
+#include "parallel/elastic/step_seed.h"
 
 namespace meshrun {
 
 class ElasticState {
  public:
   // Module and optimizer must outlive this. Says to the coordinator that this rank goes on in
-  // process, if it can.
+  // process, if it can: if each rank has all of the module and of the optimizer's moments.
   ElasticState(ElasticContext& context, torch::nn::Module& module,
                torch::optim::Optimizer& optimizer);
   // Leaves the state in the context, for the next world.
@@ -29,24 +64,85 @@ class ElasticState {
   ElasticState(const ElasticState&) = delete;
   ElasticState& operator=(const ElasticState&) = delete;
 
+  // Adds a value of the program's own to the state, as KeptValues::keep() takes it. Before
+  // restore(). Schedulers and functions are used in commit(), update() and the loop over steps().
+  template <typename... Value>
+  void keep(const std::string& name, Value&&... value) {
+    check_keep(name);
+    kept_.keep(name, std::forward<Value>(value)...);
+    check_kept(name);
+  }
+  // For a checkpoint, which then holds the same values.
+  const KeptValues& kept() const { return kept_; }
+
+  // From now on the default generators of the CPU and of the module's device are seeded at the
+  // beginning of each step of steps(): as torch::manual_seed(step_seed(seed, step, rank)) does,
+  // `rank` being this rank's in the world. Random operations on sharded tensors are seeded alike on
+  // all ranks, with step_seed(seed, step, 0). Where several ranks must draw alike give their common
+  // `stream` instead of the rank; sharded tensors then take that one's numbers, too.
+  template <SeedNumber Seed>
+  void seed_each_step(Seed seed) {
+    seed_ = static_cast<uint64_t>(seed);
+    stream_ = std::nullopt;
+  }
+  template <SeedNumber Seed>
+  void seed_each_step(Seed seed, IntArgument stream) {
+    seed_ = static_cast<uint64_t>(seed);
+    stream_ = stream;
+  }
+  // The same for one step, in a loop of the program's own. Raises without seed_each_step().
+  void seed_step(IntArgument step) const;
+
   // Collective over the world: all ranks take the state of the one that has done most steps.
-  // Returns that number; absent where no rank has a state: nothing is changed.
+  // Returns that number; absent where no rank has a state: nothing is changed. What the program
+  // sets afterwards (a learning rate) wins.
   std::optional<int64_t> restore();
-  // `steps` are done, and the optimizer has stepped.
+
+  // Calls `change`, which steps the optimizer and all that goes with it; when it returns, one more
+  // step is done. A collective inside it raises CollectiveForbiddenError, on every rank, with or
+  // without a launcher; only an optimizer whose moments lie on several ranks (ZeRO) communicates
+  // there: nothing of it is handed on in memory. What `change` raises leaves, and the state counts
+  // as half-done until commit().
+  // Raises where it is called twice in a step of steps(), or within itself; and before the first
+  // restore() or commit() of a loop of the program's own. Such a loop that begins at a checkpoint
+  // says commit(its step) first.
+  void update(const std::function<void()>& change);
+
+  // `steps` are done, and the state is whole as it is now.
   void commit(IntArgument steps);
 
-  // Steps first to last - 1, each committed at its end. After every `agree_every` steps (at least
-  // 1, else c10::ValueError) the ranks agree whether to stand still; a loop that wants checkpoints
-  // at that point uses commit() and ElasticContext::stand_still() itself.
+  // Steps first to last - 1. `first` are done when the loop begins. The end of a step raises where
+  // the state was changed after update(): a rank that is lost there would take that along on some
+  // ranks only. A step without update() is committed at its end. After every `agree_every` steps
+  // (at least 1, else c10::ValueError) the ranks agree whether to stand still; a loop that wants
+  // checkpoints at that point uses update() and ElasticContext::stand_still() itself.
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:
+  void check_keep(const std::string& name) const;
+  void check_kept(const std::string& name) const;
+  void begin_step(int64_t step, int64_t first, int64_t last);
+  void end_step(int64_t done);
+  // Why the state is not that of steps_; empty: it is.
+  std::string half_done() const;
+
   ElasticContext& context_;
   torch::nn::Module& module_;
   torch::optim::Optimizer& optimizer_;
   const bool is_whole_;
+  const int rank_;
+  const int world_size_;
+  KeptValues kept_;
+  StateRecorder recorder_;  // of a whole state
   int64_t steps_ = -1;
-  std::map<std::string, std::string> generators_;
+  // Under way, in a loop over steps().
+  std::optional<int64_t> step_;
+  bool is_changing_ = false;
+  bool was_restored_ = false;
+  // Digest of the state that restore() gave, until something is committed.
+  std::optional<int64_t> restored_;
+  std::optional<uint64_t> seed_;
+  std::optional<int64_t> stream_;
   // Of the first step after restore(), which is logged.
   std::string place_;
 };

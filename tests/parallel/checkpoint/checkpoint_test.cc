@@ -36,7 +36,7 @@ namespace meshrun {
 namespace given {
 extern torch::nn::Module& module;
 extern torch::optim::Optimizer& optimizer;
-extern const std::map<std::string, std::string> generators;
+extern StateRecorder& recorder;
 extern const std::optional<TrainingMemory> memory;
 extern const GroupArgument group;
 }  // namespace given
@@ -562,7 +562,9 @@ TEST_F(CheckpointTest, ShardTensorsAreRefusedOnEveryRank) { run("refuses_shard_t
 TEST(CheckpointCallsTest, NumbersTakeIntegersOnly) {
   using namespace given;
   EXPECT_TAKES_INTEGERS_ONLY(CheckpointOptions{.keep = value});
-  EXPECT_TAKES_INTEGERS_ONLY(remember(module, optimizer, value, generators));
+  EXPECT_TAKES_INTEGERS_ONLY(recorder.record(value));
+  EXPECT_TAKES_INTEGERS_ONLY(recorder.memory(value, 2));
+  EXPECT_TAKES_INTEGERS_ONLY(recorder.memory(1, value));
   EXPECT_TAKES_INTEGERS_ONLY(spread_memory(memory, value, module, optimizer, group));
 }
 

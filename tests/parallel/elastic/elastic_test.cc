@@ -26,6 +26,7 @@ namespace meshrun {
 namespace given {
 extern ElasticContext& context;
 extern ElasticState& state;
+extern const ElasticSteps::Begin begin;
 extern const ElasticSteps::End end;
 }  // namespace given
 
@@ -338,8 +339,14 @@ TEST(ElasticTest, NumbersOfStepsTakeIntegersOnly) {
   EXPECT_TAKES_INTEGERS_ONLY(state.steps(0, 10, value));
   EXPECT_TAKES_INTEGERS_ONLY(state.commit(value));
   EXPECT_TAKES_INTEGERS_ONLY(context.stand_still(value));
-  EXPECT_TAKES_INTEGERS_ONLY(ElasticSteps(value, 10, given::end));
-  EXPECT_TAKES_INTEGERS_ONLY(ElasticSteps(0, value, given::end));
+  EXPECT_TAKES_INTEGERS_ONLY(state.seed_each_step(value));
+  EXPECT_TAKES_INTEGERS_ONLY(state.seed_each_step(1, value));
+  EXPECT_TAKES_INTEGERS_ONLY(state.seed_step(value));
+  EXPECT_TAKES_INTEGERS_ONLY(step_seed(value, 0, 0));
+  EXPECT_TAKES_INTEGERS_ONLY(step_seed(1, value, 0));
+  EXPECT_TAKES_INTEGERS_ONLY(step_seed(1, 0, value));
+  EXPECT_TAKES_INTEGERS_ONLY(ElasticSteps(value, 10, given::begin, given::end));
+  EXPECT_TAKES_INTEGERS_ONLY(ElasticSteps(0, value, given::begin, given::end));
   EXPECT_TAKES_INTEGERS_ONLY(request_stop(value));
 }
 

@@ -1,0 +1,108 @@
+#include "parallel/checkpoint/kept_values.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "c10/util/Exception.h"
+#include "parallel/base/sharded_key.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace meshrun {
+namespace {
+
+// LibTorch's count is protected; a pointer to it may be formed in a derived class.
+struct StepCount : torch::optim::LRScheduler {
+  static unsigned& of(torch::optim::LRScheduler& scheduler) {
+    return scheduler.*(&StepCount::step_count_);
+  }
+};
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace
+
+void KeptValues::check_name(const std::string& name) const {
+  TORCH_CHECK_VALUE(!name.empty(), "keep(): a value needs a name");
+  TORCH_CHECK_VALUE(!tensors_.contains(name) && !functions_.contains(name), "keep(\"", name,
+                    "\"): the name is taken");
+}
+
+void KeptValues::add(const std::string& name, KeptTensor kept) {
+  check_name(name);
+  TORCH_CHECK_VALUE(kept.tensor.defined(), "keep(\"", name, "\"): the tensor is undefined");
+  TORCH_CHECK_VALUE(!is_sharded(kept.tensor), "keep(\"", name,
+                    "\"): the tensor is a ShardTensor, and is in pieces on several ranks");
+  tensors_.emplace(name, std::move(kept));
+}
+
+void KeptValues::keep(const std::string& name, const at::Tensor& tensor) {
+  add(name, {tensor, {}});
+}
+
+void KeptValues::keep(const std::string& name, torch::nn::Module& module) {
+  TORCH_CHECK_VALUE(!name.empty(), "keep(): a module needs a name");
+  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
+  for (const auto& item : module.named_parameters()) {
+    const auto shard = shards.find(item.key());
+    add(name + "." + item.key(),
+        {item.value(), shard == shards.end() ? std::nullopt : std::optional(shard->second)});
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) add(name + "." + item.key(), {item.value(), {}});
+  }
+}
+
+void KeptValues::keep(const std::string& name, torch::optim::LRScheduler& scheduler) {
+  keep(
+      name, [&scheduler] { return std::to_string(StepCount::of(scheduler)); },
+      [&scheduler](const std::string& bytes) {
+        StepCount::of(scheduler) =
+            static_cast<unsigned>(std::strtoul(bytes.c_str(), nullptr, /*base=*/10));
+      });
+}
+
+void KeptValues::keep(const std::string& name, Save save, Load load) {
+  check_name(name);
+  TORCH_CHECK_VALUE(save && load, "keep(\"", name, "\"): a function is missing");
+  functions_.emplace(name, Functions{std::move(save), std::move(load)});
+}
+
+std::map<std::string, std::string> KeptValues::saved() const {
+  std::map<std::string, std::string> saved;
+  for (const auto& [name, functions] : functions_) saved[name] = functions.save();
+  return saved;
+}
+
+void KeptValues::load(const std::map<std::string, std::string>& saved) const {
+  for (const auto& [name, functions] : functions_) {
+    const auto found = saved.find(name);
+    if (found != saved.end()) functions.load(found->second);
+  }
+}
+
+std::vector<std::string> KeptValues::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  for (const auto& [name, functions] : functions_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool KeptValues::is_whole() const {
+  return std::all_of(tensors_.begin(), tensors_.end(), [](const auto& kept) {
+    return !kept.second.shard || kept.second.shard->group->getSize() == 1;
+  });
+}
+
+std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,
+                                const std::vector<std::string>& ours) {
+  if (theirs == ours) return "";
+  return source + " keeps the values " + list_of(theirs) + ", but this run keeps " + list_of(ours);
+}
+
+}  // namespace meshrun

@@ -1,0 +1,82 @@
+// What a training has beside its model and its optimizer, by names of the program's own:
+// schedulers, an average of the parameters, a sampler, a loss scale.
+//
+//   KeptValues kept;
+//   kept.keep("scheduler", scheduler);   // a torch::optim::LRScheduler
+//   kept.keep("ema", *ema);              // a module: all its parameters and buffers
+//   kept.keep("best", best_loss);        // a tensor
+//   kept.keep("sampler", [&] { return sampler.to_string(); },
+//             [&](const std::string& bytes) { sampler = Sampler::from_string(bytes); });
+//   checkpoints.save(*model, optimizer, progress, kept);
+//
+// A checkpoint and a memory hold the values of one rank, and give them to all: what is kept is
+// equal on all ranks, except the pieces of a module's sharded parameters. Tensors and schedulers
+// must outlive this; restored tensors keep their memory (copy_).
+//
+// Of a scheduler its count of steps is kept. LibTorch's StepLR has no more, and the learning rate
+// goes along as an option of the optimizer. A scheduler with more of its own is kept by functions.
+// LibTorch's ReduceLROnPlateauScheduler hides its state, and keep() does not take it.
+//
+// Threads: one at a time. Errors, c10::ValueError: a name is taken or empty, a tensor is undefined,
+// or a ShardTensor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/nn/sharded_parameters.h"
+
+namespace meshrun {
+
+class KeptValues {
+ public:
+  using Save = std::function<std::string()>;
+  using Load = std::function<void(const std::string& bytes)>;
+  struct KeptTensor {
+    at::Tensor tensor;
+    std::optional<ParameterShard> shard;  // absent: every rank has all of it
+  };
+
+  void keep(const std::string& name, const at::Tensor& tensor);
+  // As "<name>.<name in the module>".
+  void keep(const std::string& name, torch::nn::Module& module);
+  void keep(const std::string& name, torch::optim::LRScheduler& scheduler);
+  // `save` gives any bytes; `load` gets those of a `save`, perhaps another process's. Neither calls
+  // a collective.
+  void keep(const std::string& name, Save save, Load load);
+
+  const std::map<std::string, KeptTensor>& tensors() const { return tensors_; }
+  // Calls each `save`.
+  std::map<std::string, std::string> saved() const;
+  // Calls each `load` whose name is in `saved`.
+  void load(const std::map<std::string, std::string>& saved) const;
+  // Of tensors and bytes, sorted.
+  std::vector<std::string> names() const;
+  // No tensor lies in pieces on several ranks.
+  bool is_whole() const;
+
+ private:
+  struct Functions {
+    Save save;
+    Load load;
+  };
+  void add(const std::string& name, KeptTensor tensor);
+  void check_name(const std::string& name) const;
+
+  std::map<std::string, KeptTensor> tensors_;
+  std::map<std::string, Functions> functions_;
+};
+
+// One sentence where the names differ, with both lists; else empty. `source`: what has `theirs`,
+// "the checkpoint DIR/step-3". Both are sorted.
+std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,
+                                const std::vector<std::string>& ours);
+
+}  // namespace meshrun

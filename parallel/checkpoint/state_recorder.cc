@@ -1,0 +1,99 @@
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "parallel/checkpoint/contents.h"
+#include "parallel/checkpoint/random_streams.h"
+#include "parallel/checkpoint/training_memory.h"
+
+namespace meshrun {
+namespace {
+
+// batch_norm writes its statistics without counting, so small buffers are copied in any case.
+constexpr int64_t kSmallBuffer = 65536;
+
+}  // namespace
+
+StateRecorder::StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                             const KeptValues& kept)
+    : module_(module), optimizer_(optimizer), kept_(kept) {}
+
+void StateRecorder::list_tensors() {
+  listed_states_ = optimizer_.state().size();
+  is_listed_ = true;
+  versions_.clear();
+  buffers_.clear();
+  const detail::Parts parts(module_, kept_);
+  for (const detail::Part& part : parts.list) {
+    if (!part.is_parameter) {
+      buffers_.push_back({part.name, part.tensor});
+      continue;
+    }
+    versions_.add(part.name, part.tensor);
+    for (const auto& [moment, tensor] : parameter_state(optimizer_, part.tensor).moments) {
+      versions_.add(detail::moment_key(moment, part.name), tensor);
+    }
+  }
+  for (const detail::Part& part : parts.kept) versions_.add(part.name, part.tensor);
+}
+
+void StateRecorder::copy_buffers() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> to;
+  std::vector<at::Tensor> from;
+  for (Buffer& buffer : buffers_) {
+    const int64_t version = version_of(buffer.tensor);
+    const bool fits = buffer.copy.defined() && buffer.copy.sizes() == buffer.tensor.sizes() &&
+                      buffer.copy.options().type_equal(buffer.tensor.options());
+    if (fits && version == buffer.version && buffer.tensor.numel() > kSmallBuffer) continue;
+    buffer.version = version;
+    if (!fits) {
+      buffer.copy = buffer.tensor.detach().clone();
+      continue;
+    }
+    to.push_back(buffer.copy);
+    from.push_back(buffer.tensor.detach());
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
+}
+
+void StateRecorder::record(IntArgument steps) {
+  steps_ = steps;
+  if (!is_listed_ || optimizer_.state().size() != listed_states_) list_tensors();
+  versions_.record();
+  copy_buffers();
+  options_ = group_options(optimizer_);
+  kept_values_ = kept_.saved();
+  generators_ = detail::generator_states(detail::generator_device(module_));
+}
+
+std::string StateRecorder::changed() const {
+  if (group_options(optimizer_) != options_) return "an option of the optimizer";
+  for (const auto& [name, bytes] : kept_.saved()) {
+    const auto found = kept_values_.find(name);
+    if (found == kept_values_.end() || found->second != bytes) return name;
+  }
+  return "";
+}
+
+TrainingMemory StateRecorder::memory(IntArgument rank, IntArgument world_size) const {
+  TrainingMemory memory;
+  memory.step = steps_;
+  memory.rank = rank.to_int();
+  memory.world_size = world_size.to_int();
+  memory.options = options_;
+  memory.kept_values = kept_values_;
+  memory.generators = generators_;
+  memory.versions = versions_;
+  memory.versions.record();
+  const detail::Parts parts(module_, kept_);
+  for (const detail::Part& part : parts.list) {
+    memory.tensors[part.name] = part.tensor.detach();
+    if (part.is_parameter) memory.states[part.name] = parameter_state(optimizer_, part.tensor);
+  }
+  for (const Buffer& buffer : buffers_) memory.tensors[buffer.name] = buffer.copy;
+  for (const detail::Part& part : parts.kept) memory.kept[part.name] = part.tensor.detach();
+  return memory;
+}
+
+}  // namespace meshrun
