@@ -67,20 +67,21 @@ std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
 }
 
 // Collective. `root_states`: of the rank whose memory of `step` was spread.
-void set_generators(c10d::ProcessGroup& group, c10::Device device,
+void set_generators(c10d::ProcessGroup& group, int root, c10::Device device,
                     const std::optional<TrainingMemory>& memory, int64_t step,
                     const detail::GeneratorStates& root_states) {
   const int rank = group.getRank();
   const bool remembers = memory && memory->step == step;
-  // The least and, inverted, the greatest digest and rank of those that remember the step.
-  std::vector<int64_t> own(4, std::numeric_limits<int64_t>::max());
+  // The least and, inverted, the greatest digest of those that remember the step; what the root
+  // says.
+  std::vector<int64_t> own(3, std::numeric_limits<int64_t>::max());
   if (remembers) {
-    const int64_t digest = detail::digest_of_states(memory->generators);
-    own = {digest, ~digest, rank, ~static_cast<int64_t>(rank)};
+    own[0] = detail::digest_of_states(memory->generators);
+    own[1] = ~own[0];
   }
+  if (rank == root) own[2] = memory->draws_alike ? 1 : 0;
   const std::vector<int64_t> all = least(group, device, own);
-  const bool are_several = all[2] != ~all[3];
-  if (are_several && all[0] == ~all[1]) {
+  if (all[2] == 1 && all[0] == ~all[1]) {
     detail::set_generator_states(device, root_states);
   } else if (remembers && memory->rank == rank && memory->world_size == group.getSize()) {
     detail::set_generator_states(device, memory->generators);
@@ -122,7 +123,7 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   } catch (const detail::Mismatch& error) {
     C10_THROW_ERROR(ValueError, error.what());
   }
-  set_generators(*handle, parts.device(), memory, manifest.step, manifest.random_generators);
+  set_generators(*handle, root, parts.device(), memory, manifest.step, manifest.random_generators);
   // The least and, inverted, the greatest digest.
   const int64_t own = digest_of_state(parts, optimizer);
   const std::vector<int64_t> ends = least(*handle, parts.device(), {own, ~own});

@@ -49,6 +49,8 @@ struct TrainingMemory {
   std::map<std::string, std::string> kept_values;
   // Of the random generators (random_streams.h), when `step` was done.
   std::map<std::string, std::string> generators;
+  // Several ranks had the same states when they were compared last, which is the caller's part.
+  bool draws_alike = false;
   // Of the tensors that are not copied.
   TensorVersions versions;
 };
@@ -106,10 +108,10 @@ class StateRecorder {
 // Collective over `group`: the memory of rank `root` becomes the state of every rank's module,
 // optimizer and kept values, and a comparison of digests shows that it arrived. Returns the step.
 //
-// Random generators: if several ranks remember that step and had the same states, all ranks get
-// them. Else a rank that remembers it from the same rank of a world of the same size gets its own
-// back, and any other a stream derived from the root's state and its own rank. A generator's state
-// is all that other ranks' `memory` is read for.
+// Random generators: if the root's memory says that the ranks drew alike, and so do the states of
+// the ranks that remember the same step, all ranks get these. Else a rank that remembers it from
+// the same rank of a world of the same size gets its own back, and any other a stream derived from
+// the root's state and its own rank. Other ranks' `memory` is read for nothing else.
 int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument root,
                       torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const GroupArgument& group, const KeptValues& kept = {});

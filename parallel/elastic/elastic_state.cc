@@ -12,14 +12,16 @@
 namespace meshrun {
 namespace {
 
-// The greatest of the ranks' values.
-int64_t greatest(int64_t own) {
+// The greatest of the ranks' values, one by one.
+std::vector<int64_t> greatest(const std::vector<int64_t>& own) {
   DistributedManager& manager = DistributedManager::get();
-  std::vector<at::Tensor> value = {at::full({1}, own, at::kLong).to(manager.device())};
+  std::vector<at::Tensor> values = {at::tensor(own, at::kLong).to(manager.device())};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
-  manager.world()->allreduce(value, options)->wait();
-  return value[0].item<int64_t>();
+  manager.world()->allreduce(values, options)->wait();
+  const at::Tensor seen = values[0].cpu();
+  const auto* const begin = seen.const_data_ptr<int64_t>();
+  return {begin, begin + seen.numel()};
 }
 
 }  // namespace
@@ -43,6 +45,7 @@ ElasticState::~ElasticState() {
     const std::string reason = half_done();
     if (reason.empty()) {
       context_.memory_ = recorder_.memory(rank_, world_size_);
+      context_.memory_->draws_alike = draws_alike_;
     } else {
       context_.refusal_ = "step " + std::to_string(steps_ + 1) +
                           " was half done when its world ended: " + reason +
@@ -89,14 +92,14 @@ std::optional<int64_t> ElasticState::restore() {
   // Of ranks that are equally far, the lowest.
   const int64_t ranks = manager.world_size();
   const bool has = is_whole_ && context_.memory_.has_value();
-  const int64_t best =
-      greatest(has ? (context_.memory_->step + 1) * ranks - 1 - manager.rank() : -1);
+  const int64_t best = agree(has ? (context_.memory_->step + 1) * ranks - 1 - manager.rank() : -1);
   if (best < 0) return std::nullopt;
   const int64_t step = best / ranks;
   const int root = static_cast<int>(ranks - 1 - best % ranks);
   const std::string own = has ? std::to_string(context_.memory_->step) : "none";
   spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
   context_.memory_.reset();
+  agree(0);
   commit(step);
   restored_ = recorder_.digest();
   place_ = "generation " + std::to_string(manager.agent()->assignment().generation) + ", rank " +
@@ -104,6 +107,14 @@ std::optional<int64_t> ElasticState::restore() {
   context_.say(place_ + ": goes on after step " + std::to_string(step) +
                ", as in the memory of rank " + std::to_string(root) + "; had done " + own);
   return step;
+}
+
+int64_t ElasticState::agree(int64_t own) {
+  const c10::Device device = detail::generator_device(module_);
+  const int64_t digest = detail::digest_of_states(detail::generator_states(device));
+  const std::vector<int64_t> all = greatest({own, digest, ~digest});
+  draws_alike_ = world_size_ > 1 && all[1] == ~all[2];
+  return all[0];
 }
 
 void ElasticState::update(const std::function<void()>& change) {
@@ -173,7 +184,7 @@ ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgumen
           [this, last, agree_every](int64_t done) {
             end_step(done);
             if (done >= last || done % agree_every != 0) return;
-            if (greatest(context_.is_quiesce_wanted() ? 1 : 0) > 0) context_.stand_still(done);
+            if (agree(context_.is_quiesce_wanted() ? 1 : 0) > 0) context_.stand_still(done);
           }};
 }
 

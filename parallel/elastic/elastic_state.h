@@ -28,8 +28,9 @@
 // the forward pass: they are copied when a step is done, so that a batch counts once.
 //
 // Random generators: with seed_each_step() every rank draws what an undisturbed run would have
-// drawn. Without it see spread_memory(): a rank that goes on from its own place has its own stream
-// as of the last update(), and a new one a stream that is derived from the root's.
+// drawn. Without it see spread_memory(): ranks that drew alike go on alike; else a rank that goes on
+// from its own place has its own stream as of the last update(), and a new one a stream that is
+// derived from the root's.
 //
 // Threads: one at a time. Errors: those of collectives, and of training_memory.h; c10::Error for a
 // call that comes at the wrong moment, as said below.
@@ -123,6 +124,8 @@ class ElasticState {
   void check_kept(const std::string& name) const;
   void begin_step(int64_t step, int64_t first, int64_t last);
   void end_step(int64_t done);
+  // The greatest of the ranks' values. Compares their generators on the way.
+  int64_t agree(int64_t own);
   // Why the state is not that of steps_; empty: it is.
   std::string half_done() const;
 
@@ -139,6 +142,8 @@ class ElasticState {
   std::optional<int64_t> step_;
   bool is_changing_ = false;
   bool was_restored_ = false;
+  // Several ranks, and their generators had the same state when they were compared last.
+  bool draws_alike_ = false;
   // Digest of the state that restore() gave, until something is committed.
   std::optional<int64_t> restored_;
   std::optional<uint64_t> seed_;
