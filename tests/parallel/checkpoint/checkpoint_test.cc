@@ -4,27 +4,37 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <tuple>
 #include <vector>
 
 #include "parallel/base/collective_errors.h"
 #include "parallel/checkpoint/read_parameters.h"
+#include "parallel/checkpoint/agreement.h"
+#include "parallel/checkpoint/kept_values.h"
 #include "parallel/checkpoint/safetensors.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/checkpoint/training_memory.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/nn/optimizer_state.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "parallel/shard/shard_tensor.h"
+#include "parallel/shard/random/random_operation.h"
 #include "tests/parallel/support/fake_agent.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -381,6 +391,168 @@ const bool kRefusesShardTensors = register_rank_function("refuses_shard_tensors"
   EXPECT_FALSE(fs::exists(directory() + "/run"));
 });
 
+// What a run has beside its network and the moments. `number` sets all of it.
+struct Surroundings {
+  explicit Surroundings(int number)
+      : network(3, 2),
+        optimizer(network->parameters(), torch::optim::AdamOptions(0.1 * number)
+                                             .betas(std::make_tuple(0.5, 0.25))
+                                             .weight_decay(number)),
+        scheduler(optimizer, 1000),
+        best(at::full({2}, number, at::kFloat)),
+        text("of run " + std::to_string(number)) {
+    const at::NoGradGuard no_grad;
+    for (Tensor& parameter : network->parameters()) parameter.fill_(number);
+    for (Tensor& parameter : average->parameters()) parameter.fill_(-number);
+    for (int i = 0; i < number; ++i) scheduler.step();
+    kept.keep("scheduler", scheduler);
+    kept.keep("best", best);
+    kept.keep("average", *average);
+    kept.keep(
+        "text", [this] { return text; }, [this](const std::string& bytes) { text = bytes; });
+  }
+  // Is what `number` has set.
+  void expect(int number) {
+    EXPECT_TRUE(at::equal(network->weight, at::full({2, 3}, number, at::kFloat)));
+    EXPECT_TRUE(at::equal(average->bias, at::full({2}, -number, at::kFloat)));
+    EXPECT_TRUE(at::equal(best, at::full({2}, number, at::kFloat)));
+    EXPECT_EQ(text, "of run " + std::to_string(number));
+    EXPECT_EQ(kept.saved().at("scheduler"), std::to_string(number));
+    // Exactly.
+    const GroupOptions options = group_options(optimizer).at(0);
+    EXPECT_EQ(options.at("lr"), 0.1 * number);
+    EXPECT_EQ(options.at("beta1"), 0.5);
+    EXPECT_EQ(options.at("beta2"), 0.25);
+    EXPECT_EQ(options.at("weight_decay"), number);
+  }
+  torch::nn::Linear network;
+  torch::nn::Linear average = torch::nn::Linear(3, 2);
+  torch::optim::Adam optimizer;
+  torch::optim::StepLR scheduler;
+  Tensor best;
+  std::string text;
+  KeptValues kept;
+};
+
+// The seed and the count of random operations of a rank that draws for itself.
+void draw_from(int number) {
+  reseed(100 + number);
+  set_random_state({static_cast<uint64_t>(100 + number), static_cast<uint64_t>(number)});
+}
+Tensor drawn_after(int number) {
+  return at::rand({4}, at::detail::createCPUGenerator(static_cast<uint64_t>(100 + number)));
+}
+
+// Of this rank's next numbers, by rank.
+std::vector<std::string> next_numbers(const RankWorld& world) {
+  const Tensor own = at::rand({4});
+  return gather_texts(*world.group(), c10::kCPU,
+                      std::string(static_cast<const char*>(own.const_data_ptr()), own.nbytes()));
+}
+
+size_t number_of_different(const std::vector<std::string>& texts) {
+  return std::set<std::string>(texts.begin(), texts.end()).size();
+}
+
+const bool kWritesAll = register_rank_function("writes_all", [] {
+  const RankWorld world;
+  Surroundings run(3);
+  draw_from(world.rank());
+  CheckpointDirectory(directory() + "/all", {}).save(*run.network, run.optimizer, {9}, run.kept);
+});
+
+const bool kReadsAll = register_rank_function("reads_all", [] {
+  const RankWorld world;
+  CheckpointDirectory checkpoints(directory() + "/all", {});
+  Surroundings run(5);
+  ASSERT_TRUE(checkpoints.load(*run.network, run.optimizer, run.kept));
+  run.expect(3);
+  if (variable("TEST_SAME_SIZE") == "1") {
+    EXPECT_EQ(random_state(), (RandomOperation{static_cast<uint64_t>(100 + world.rank()),
+                                               static_cast<uint64_t>(world.rank())}));
+    EXPECT_TRUE(at::equal(at::rand({4}), drawn_after(world.rank())));
+  } else {
+    // Agreed for sharded tensors, and a stream of its own otherwise.
+    EXPECT_EQ(random_state(), (RandomOperation{100, 0}));
+    EXPECT_EQ(number_of_different(next_numbers(world)), static_cast<size_t>(world.size()));
+  }
+
+  expect_error<CheckpointMismatchError>(
+      world,
+      "keeps the values average.bias, average.weight, best, scheduler, text, but this run "
+      "keeps nothing",
+      [&] { checkpoints.load(*run.network, run.optimizer); });
+  // On one rank only.
+  KeptValues fewer;
+  fewer.keep("best", run.best);
+  const bool is_last = world.rank() == world.size() - 1;
+  if (world.size() > 1) {
+    expect_error<CheckpointMismatchError>(world, "but this run keeps best", [&] {
+      checkpoints.load(*run.network, run.optimizer, is_last ? fewer : run.kept);
+    });
+  }
+  torch::optim::Adam two_groups(std::vector<torch::optim::OptimizerParamGroup>{
+      torch::optim::OptimizerParamGroup({run.network->weight}),
+      torch::optim::OptimizerParamGroup({run.network->bias})});
+  expect_error<CheckpointMismatchError>(
+      world, "has an optimizer with 1 groups of parameters, but this run's has 2",
+      [&] { checkpoints.load(*run.network, two_groups, run.kept); });
+  run.expect(3);
+});
+
+// Ranks 1 and 2 have done 8 steps, rank 0 has done 7: all take rank 1's state.
+const bool kSpreads = register_rank_function("spreads", [] {
+  const RankWorld world;
+  const int rank = world.rank();
+  const auto spread = [&](bool alike) {
+    std::optional<TrainingMemory> memory;
+    {
+      Surroundings before(rank + 1);
+      draw_from(alike ? 7 : rank);
+      StateRecorder recorder(*before.network, before.optimizer, before.kept);
+      recorder.record(rank == 0 ? 7 : 8);
+      memory = recorder.memory(rank, world.size());
+      memory->draws_alike = alike;
+    }
+    at::manual_seed(55);
+    Surroundings after(5);
+    EXPECT_EQ(spread_memory(memory, 1, *after.network, after.optimizer, world.group(), after.kept),
+              8);
+    after.expect(2);
+  };
+  spread(/*alike=*/true);
+  EXPECT_EQ(random_state(), (RandomOperation{107, 7}));
+  EXPECT_TRUE(at::equal(at::rand({4}), drawn_after(7)));
+
+  spread(/*alike=*/false);
+  if (rank == 0) {
+    EXPECT_EQ(random_state(), (RandomOperation{101, 1}));
+  } else {
+    EXPECT_EQ(random_state(),
+              (RandomOperation{static_cast<uint64_t>(100 + rank), static_cast<uint64_t>(rank)}));
+  }
+  const std::vector<std::string> next = next_numbers(world);
+  EXPECT_EQ(number_of_different(next), 3U);
+  const Tensor own = drawn_after(rank);
+  EXPECT_EQ(next[static_cast<size_t>(rank)] ==
+                std::string(static_cast<const char*>(own.const_data_ptr()), own.nbytes()),
+            rank != 0);
+
+  Surroundings root(1), other(2);
+  StateRecorder recorder(*root.network, root.optimizer, root.kept);
+  recorder.record(3);
+  KeptValues nothing;
+  expect_error<c10::ValueError>(
+      world,
+      "the memory of rank 0 keeps the values average.bias, average.weight, best, scheduler, "
+      "text, but this run keeps nothing",
+      [&] {
+        spread_memory(recorder.memory(rank, world.size()), 0, *other.network, other.optimizer,
+                      world.group(), rank == 2 ? nothing : other.kept);
+      });
+  other.expect(2);
+});
+
 const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
   const auto agent = std::make_shared<FakeAgent>(
       agent::Assignment{.job_id = "job", .generation = 1, .world_size = 1, .local_world_size = 1},
@@ -443,6 +615,79 @@ TEST_F(CheckpointTest, HoldsTheStateOfAdamWithAmsgradAndOfMomentum) {
     run("writes", 2, {{"TEST_OPTIMIZER", kind}});
     run("reads", 3, {{"TEST_OPTIMIZER", kind}});
   }
+}
+
+TEST_F(CheckpointTest, HoldsOptionsKeptValuesAndEachRanksRandomNumbers) {
+  run("writes_all", 3);
+  const TensorFile kept = read_safetensors(directory_ + "/all/step-9/kept.safetensors");
+  EXPECT_THAT(kept.tensors.at("average.weight").shape, ElementsAre(2, 3));
+  EXPECT_EQ(kept.tensors.size(), 3);
+  for (const int world_size : {1, 2, 3, 4}) {
+    run("reads_all", world_size, {{"TEST_SAME_SIZE", world_size == 3 ? "1" : "0"}});
+  }
+}
+
+TEST_F(CheckpointTest, AMemoryHoldsOptionsKeptValuesAndEachRanksRandomNumbers) {
+  run("spreads", 3);
+}
+
+TEST(StateRecorderTest, SeesWhatWasWrittenAndCopiesWhatTheForwardPassWrites) {
+  struct Normed : torch::nn::Module {
+    Normed() {
+      norm = register_module("norm", torch::nn::BatchNorm1d(3));
+      table = register_buffer("table", at::zeros({100000}));
+    }
+    torch::nn::BatchNorm1d norm = nullptr;
+    Tensor table;
+  } network;
+  torch::optim::SGD optimizer(network.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  Tensor best = at::zeros({1});
+  KeptValues kept;
+  kept.keep("best", best);
+  StateRecorder recorder(network, optimizer, kept);
+  recorder.record(0);
+  EXPECT_EQ(recorder.written(), "");
+  const Tensor x = at::arange(12, at::kFloat).view({4, 3});
+  network.norm(x).square().sum().backward();
+  EXPECT_EQ(recorder.written(), "") << "the forward pass";
+  const int64_t before = recorder.digest();
+  optimizer.step();
+  EXPECT_EQ(recorder.written(), "norm.weight");
+  EXPECT_NE(recorder.digest(), before);
+  network.table.add_(1);
+  recorder.record(1);
+  EXPECT_EQ(recorder.written(), "");
+
+  // The forward pass of a step that is then taken again.
+  const Tensor mean = network.norm->running_mean.clone();
+  network.norm(2 * x);
+  network.table.add_(1);
+  const TrainingMemory memory = recorder.memory(0, 1);
+  EXPECT_EQ(memory.step, 1);
+  EXPECT_EQ(memory.tensors.at("norm.num_batches_tracked").item<int64_t>(), 1);
+  EXPECT_TRUE(at::equal(memory.tensors.at("norm.running_mean"), mean));
+  EXPECT_FALSE(at::equal(network.norm->running_mean, mean));
+  EXPECT_EQ(memory.tensors.at("table").sum().item<double>(), 100000);
+  EXPECT_EQ(memory.versions.written(), "");
+
+  best.add_(1);
+  EXPECT_EQ(recorder.written(), "best");
+  EXPECT_EQ(memory.versions.written(), "best");
+  EXPECT_EQ(recorder.changed(), "");
+  optimizer.param_groups()[0].options().set_lr(0.2);
+  EXPECT_EQ(recorder.changed(), "an option of the optimizer");
+}
+
+TEST(KeptValuesTest, RefusesWhatItCannotKeep) {
+  KeptValues kept;
+  kept.keep("a", at::zeros({1}));
+  EXPECT_THROW(kept.keep("a", at::zeros({1})), c10::ValueError);
+  EXPECT_THROW(kept.keep(
+                   "a", [] { return ""; }, [](const std::string&) {}),
+               c10::ValueError);
+  EXPECT_THROW(kept.keep("", at::zeros({1})), c10::ValueError);
+  EXPECT_THROW(kept.keep("b", Tensor()), c10::ValueError);
+  EXPECT_THAT(kept.names(), ElementsAre("a"));
 }
 
 TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {

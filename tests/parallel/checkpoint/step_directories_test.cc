@@ -28,7 +28,10 @@ class StepDirectoriesTest : public testing::Test {
     manifest.identity = {{"--lr", "0.1"}};
     manifest.sampler = {{"seed", "7"}};
     manifest.random_generators = {{"cpu", std::string("\0\xff\x10", 3)}};
+    manifest.random_generators_by_rank = {{{"cpu", "a"}}, {{"cpu", "b"}}};
     manifest.optimizer = "Adam";
+    manifest.optimizer_options = {{{"lr", 0.1}, {"eps", 1e-300}}, {{"lr", 1.0 / 3}}};
+    manifest.kept_values = {{"sampler", std::string("\0\xff", 2)}};
     write_step_directory(directory_, manifest, {{"model", content}}, keep, writer_);
   }
   std::vector<int64_t> steps() const {
@@ -53,7 +56,13 @@ TEST_F(StepDirectoriesTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(manifest.identity.at("--lr"), "0.1");
   EXPECT_EQ(manifest.sampler.at("seed"), "7");
   EXPECT_EQ(manifest.random_generators.at("cpu"), std::string("\0\xff\x10", 3));
+  EXPECT_EQ(manifest.random_generators_by_rank.at(1).at("cpu"), "b");
   EXPECT_EQ(manifest.optimizer, "Adam");
+  // The same bits.
+  EXPECT_EQ(manifest.optimizer_options.at(0).at("lr"), 0.1);
+  EXPECT_EQ(manifest.optimizer_options.at(0).at("eps"), 1e-300);
+  EXPECT_EQ(manifest.optimizer_options.at(1).at("lr"), 1.0 / 3);
+  EXPECT_EQ(manifest.kept_values.at("sampler"), std::string("\0\xff", 2));
   EXPECT_EQ(read_verified(newest(), "model"), "tensors");
   EXPECT_THAT([&] { read_verified(newest(), "other"); },
               ThrowsMessage<DamagedCheckpoint>(HasSubstr("does not name other")));
@@ -68,6 +77,18 @@ TEST_F(StepDirectoriesTest, TextsOfAnyBytesComeBackAsTheyWere) {
   const Manifest read = decode_manifest("manifest.json", text);
   EXPECT_EQ(read.identity, manifest.identity);
   EXPECT_EQ(read.sampler, manifest.sampler);
+}
+
+TEST(ManifestTest, ReadsWhatEarlierVersionsWrote) {
+  const Manifest manifest = decode_manifest("path", R"({
+    "format": "meshrun-checkpoint", "version": 1, "sequence": 3, "step": 500,
+    "identity": {}, "sampler": {}, "random_generators": {"cpu": "00ff"},
+    "optimizer": "Adam", "files": {}})");
+  EXPECT_EQ(manifest.step, 500);
+  EXPECT_EQ(manifest.random_generators.at("cpu"), std::string("\0\xff", 2));
+  EXPECT_TRUE(manifest.random_generators_by_rank.empty());
+  EXPECT_TRUE(manifest.optimizer_options.empty());
+  EXPECT_TRUE(manifest.kept_values.empty());
 }
 
 TEST_F(StepDirectoriesTest, TheNewestIsTheOneWrittenLastAndOlderOnesGo) {

@@ -6,16 +6,15 @@
 #include <torch/optim/adam.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <functional>
 #include <string>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
 #include "parallel/collectives/split.h"
 #include "parallel/elastic/elastic_state.h"
 #include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"
+#include "tests/parallel/elastic/elastic_ranks.h"
 #include "tests/parallel/elastic/generation_agent.h"
 #include "tests/parallel/support/parameters.h"
 #include "tests/parallel/support/rank_processes.h"
@@ -39,30 +38,13 @@ constexpr int64_t kSteps = 40;
 constexpr int64_t kBatch = 12;
 constexpr int64_t kFails = 17;
 
-int number(const char* name) { return std::atoi(std::getenv(name)); }
-
-std::shared_ptr<GenerationAgent> own_agent(int world_size) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(number("TEST_PORT"));
-  return GenerationAgent::of(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options),
-                             static_cast<uint64_t>(number("TEST_GENERATION")), number("TEST_RANK"),
-                             world_size);
-}
-
 // `generations`: the first one of each process.
 std::vector<RankResult> run(const std::string& function, const std::vector<int>& generations) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(free_port());
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto coordinator = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  std::vector<Variables> ranks;
-  for (size_t rank = 0; rank < generations.size(); ++rank) {
-    ranks.push_back({{"TEST_RANK", std::to_string(rank)},
-                     {"TEST_PORT", std::to_string(options.port)},
-                     {"TEST_GENERATION", std::to_string(generations[rank])}});
+  std::vector<Begins> processes;
+  for (const int generation : generations) {
+    processes.push_back({static_cast<int>(processes.size()), generation});
   }
-  return run_ranks(function, ranks);
+  return run_generations(function, processes);
 }
 
 // The batch of a step is a function of the step, cut into as many pieces as there are ranks; the
@@ -154,18 +136,7 @@ TEST(ElasticTest, SurvivorsOfALossGoOnFromMemory) {
 const bool kGrowing = register_rank_function("growing", [] {
   auto agent = own_agent(number("TEST_GENERATION") == 1 ? 2 : 3);
   const bool is_new = agent->assignment().generation == 2;
-  if (is_new) {
-    const auto before = GenerationAgent::of(
-        c10::make_intrusive<c10d::TCPStore>("127.0.0.1",
-                                            [] {
-                                              c10d::TCPStoreOptions options;
-                                              options.port =
-                                                  static_cast<uint16_t>(number("TEST_PORT"));
-                                              return options;
-                                            }()),
-        1, 0, 2);
-    while (!before->has("next")) usleep(2000);
-  }
+  if (is_new) await_second_generation();
   DistributedManager::initialize({.agent = agent});
   ElasticContext elastic;
   std::vector<int64_t> starts;
