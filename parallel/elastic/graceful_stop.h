@@ -28,7 +28,7 @@ class GracefulStop {
   // This rank has been asked. Not collective.
   bool requested() const;
   // Some rank of `group` has been asked: the same answer on all of them. Collective; one message of
-  // one number. Errors: those of collectives.
+  // one number. Not inside ElasticState::update(). Errors: those of collectives.
   bool agreed(const GroupArgument& group = {});
   // 128 + the signal, SIGTERM's where another rank got it; 0 while nobody asked.
   int exit_code() const;
