@@ -114,7 +114,8 @@ void read_parameters(const std::string& path, torch::nn::Module& module,
                      const GroupArgument& group) {
   const GroupArgument::Handle handle = group.get();
   const bool reads = handle->getRank() == 0;
-  const Parts parts(module);
+  const KeptValues none;
+  const Parts parts(module, none);
   const c10::Device device = parts.device();
   TensorFile file;
   const std::string said =

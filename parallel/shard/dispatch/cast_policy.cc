@@ -14,9 +14,9 @@ struct Group {
   std::vector<const char*> operators;
 };
 
-using Table = std::map<std::string, CastPolicies>;
+using PolicyTable = std::map<std::string, CastPolicies>;
 
-const Table& table() {
+const PolicyTable& policy_table() {
   // Composite operators without a policy of their own, by their parts:
   //   cross_entropy_loss, CUDA   log_softmax and nll_loss, both float32
   //   nll_loss_nd                nll_loss or nll_loss2d, both float32
@@ -166,7 +166,7 @@ const Table& table() {
         "var_mean.correction"}},
   };
   static const auto* kTable = [] {
-    auto* by_name = new Table;
+    auto* by_name = new PolicyTable;
     for (const Group& group : *kGroups) {
       for (const char* op : group.operators) {
         by_name->emplace(std::string("aten::") + op, group.policies);
@@ -180,13 +180,13 @@ const Table& table() {
 }  // namespace
 
 const CastPolicies* cast_policies_of(const std::string& op) {
-  const auto found = table().find(op);
-  return found == table().end() ? nullptr : &found->second;
+  const auto found = policy_table().find(op);
+  return found == policy_table().end() ? nullptr : &found->second;
 }
 
 std::vector<std::string> operators_with_cast_policies() {
   std::vector<std::string> names;
-  for (const auto& [name, policies] : table()) names.push_back(name);
+  for (const auto& [name, policies] : policy_table()) names.push_back(name);
   return names;
 }
 

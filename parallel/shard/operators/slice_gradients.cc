@@ -35,7 +35,7 @@ using torch::autograd::variable_list;
 
 // Without the handlers here.
 template <typename Call>
-at::Tensor plainly(const Call& call) {
+auto plainly(const Call& call) {
   const c10::impl::ExcludeDispatchKeyGuard guard(kFunctionKey);
   return call();
 }
@@ -207,22 +207,22 @@ std::vector<at::Tensor> split_recorded(const at::Tensor& self, int64_t dim, cons
   return pieces;
 }
 
-std::vector<at::Tensor> split(const at::Tensor& self, int64_t size, int64_t dim) {
+std::vector<at::Tensor> split_of_one_node(const at::Tensor& self, int64_t size, int64_t dim) {
   return split_recorded(self, dim, [&] { return at::split(self, size, dim); });
 }
-std::vector<at::Tensor> split_with_sizes(const at::Tensor& self, at::IntArrayRef sizes,
+std::vector<at::Tensor> split_with_sizes_of_one_node(const at::Tensor& self, at::IntArrayRef sizes,
                                          int64_t dim) {
   return split_recorded(self, dim, [&] { return at::split_with_sizes(self, sizes, dim); });
 }
-std::vector<at::Tensor> unsafe_split(const at::Tensor& self, int64_t size, int64_t dim) {
+std::vector<at::Tensor> unsafe_split_of_one_node(const at::Tensor& self, int64_t size, int64_t dim) {
   return split_recorded(self, dim, [&] { return at::unsafe_split(self, size, dim); });
 }
-std::vector<at::Tensor> unsafe_split_with_sizes(const at::Tensor& self, at::IntArrayRef sizes,
+std::vector<at::Tensor> unsafe_split_with_sizes_of_one_node(const at::Tensor& self, at::IntArrayRef sizes,
                                                 int64_t dim) {
   return split_recorded(self, dim, [&] { return at::unsafe_split_with_sizes(self, sizes, dim); });
 }
 
-std::vector<at::Tensor> unbind(const at::Tensor& self, int64_t dim) {
+std::vector<at::Tensor> unbind_of_one_node(const at::Tensor& self, int64_t dim) {
   const auto call = [&] { return at::unbind(self, dim); };
   // Of no index there is no gradient.
   if (!is_recorded(self)) return plainly(call);
@@ -233,12 +233,12 @@ std::vector<at::Tensor> unbind(const at::Tensor& self, int64_t dim) {
 
 const bool kRegistered =
     OperatorFamily("views")
-        .above_autograd("aten::split.Tensor", &meshrun::split, kSplitMovement)
-        .above_autograd("aten::split_with_sizes", &meshrun::split_with_sizes, kSplitMovement)
-        .above_autograd("aten::unsafe_split.Tensor", &meshrun::unsafe_split, kSplitMovement)
-        .above_autograd("aten::unsafe_split_with_sizes", &meshrun::unsafe_split_with_sizes,
+        .above_autograd("aten::split.Tensor", &split_of_one_node, kSplitMovement)
+        .above_autograd("aten::split_with_sizes", &split_with_sizes_of_one_node, kSplitMovement)
+        .above_autograd("aten::unsafe_split.Tensor", &unsafe_split_of_one_node, kSplitMovement)
+        .above_autograd("aten::unsafe_split_with_sizes", &unsafe_split_with_sizes_of_one_node,
                         kSplitMovement)
-        .above_autograd("aten::unbind.int", &meshrun::unbind, kUnbindMovement)
+        .above_autograd("aten::unbind.int", &unbind_of_one_node, kUnbindMovement)
         .above_autograd("aten::select.int", &select_recorded, kSelectMovement)
         .above_autograd("aten::slice.Tensor", &slice_recorded, kSliceMovement)
         .registered();
