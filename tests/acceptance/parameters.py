@@ -1,9 +1,11 @@
-"""Compares dumped parameters (safetensors, f32) without any library."""
+"""Compares dumped parameters (safetensors, f32 or f64) without any library."""
 
 import array
 import json
 import math
 import pathlib
+
+TYPECODES = {"F32": "f", "F64": "d"}
 
 
 def tensors(path):
@@ -14,7 +16,7 @@ def tensors(path):
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            out[name] = array.array("f", data[8 + size + begin:8 + size + end])
+            out[name] = array.array(TYPECODES[entry["dtype"]], data[8 + size + begin:8 + size + end])
     return out
 
 
