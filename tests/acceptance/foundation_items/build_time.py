@@ -17,8 +17,8 @@ from harness import ROOT, check, passed, short, skip_soak
 
 TERMINAL_SECONDS = 10
 PIPED_SECONDS = 30
-COLD_MINUTES = 30
-WARM_MINUTES = 8
+COLD_MINUTES = 42
+WARM_MINUTES = 12
 QUIET_SECONDS = 34
 
 
