@@ -39,7 +39,8 @@ class NoCollectives {
 // `words`: a function that gives the call in words, asked for where it raises.
 template <typename Words>
 void check_collectives_allowed(const Words& words) {
-  if (detail::no_collectives_in == nullptr) [[likely]] return;
+  if (detail::no_collectives_in == nullptr) [[likely]]
+    return;
   throw CollectiveForbiddenError(std::string(words()) + " inside " + detail::no_collectives_in +
                                  ": move it before or after; state changes there alone, and a "
                                  "rank that waits there for a lost one would have half of a step");

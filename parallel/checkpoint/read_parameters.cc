@@ -125,8 +125,8 @@ void read_parameters(const std::string& path, torch::nn::Module& module,
   const at::NoGradGuard no_grad;
   for (const Part& part : parts.list) {
     if (!part.is_parameter && said[0] == kParameters) continue;
-    const Tensor whole = at::empty(
-        part.global_shape(), at::TensorOptions(part.tensor.scalar_type()).device(device));
+    const Tensor whole =
+        at::empty(part.global_shape(), at::TensorOptions(part.tensor.scalar_type()).device(device));
     if (reads) copy_stored(file.tensors.at(part.name), part.name, whole);
     if (handle->getSize() > 1 && whole.numel() > 0) {
       std::vector<Tensor> sent = {carried(whole)};

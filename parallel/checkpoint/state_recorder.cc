@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <torch/optim/sgd.h>
 
 #include <vector>
 
@@ -57,14 +58,24 @@ void StateRecorder::copy_buffers() {
   if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
-void StateRecorder::record(IntArgument steps) {
+void StateRecorder::record(IntArgument steps, BoolArgument is_watched) {
   steps_ = steps;
   if (!is_listed_ || optimizer_.state().size() != listed_states_) list_tensors();
   versions_.record();
+  bits_.reset();
+  if (is_watched && dynamic_cast<const torch::optim::SGD*>(&optimizer_) != nullptr) {
+    bits_ = versions_.digest();
+  }
   copy_buffers();
   options_ = group_options(optimizer_);
   kept_values_ = kept_.saved();
   generators_ = detail::generator_states(detail::generator_device(module_));
+}
+
+std::string StateRecorder::written() const {
+  std::string name = versions_.written();
+  if (name.empty() && bits_ && versions_.digest() != *bits_) name = "a parameter";
+  return name;
 }
 
 std::string StateRecorder::changed() const {

@@ -1,7 +1,7 @@
 // Tensors, and whether one of them has been written since a moment, by LibTorch's version counters.
 //
 // Not seen: what an operator writes without counting (batch_norm does so with its running
-// statistics), inference tensors, and writes through data_ptr().
+// statistics), inference tensors, and writes through data() or data_ptr(), as in LibTorch's SGD.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -67,12 +67,14 @@ class StateRecorder {
                 const KeptValues& kept);
 
   // `steps` are done. Copies buffers (those of more than 65536 elements only where they have been
-  // written), options, kept bytes and generators. Some us per parameter.
-  void record(IntArgument steps);
+  // written), options, kept bytes and generators. Some us per parameter. `is_watched`: written()
+  // will be asked of each write. LibTorch's SGD writes parameters without counting, so its bits are
+  // read then, which costs about a third of its step.
+  void record(IntArgument steps, BoolArgument is_watched = true);
 
   // The first parameter, moment or kept tensor that was written since; empty: none. Buffers are not
   // asked: they change in the forward pass, and the copies count.
-  std::string written() const { return versions_.written(); }
+  std::string written() const;
   // The first of the optimizer's options and kept bytes that differs from what was recorded; empty:
   // none.
   std::string changed() const;
@@ -98,6 +100,7 @@ class StateRecorder {
   bool is_listed_ = false;
   size_t listed_states_ = 0;  // of the optimizer, which makes them in its first step
   TensorVersions versions_;
+  std::optional<int64_t> bits_;  // their digest, where writes are not counted
   std::vector<Buffer> buffers_;
   int64_t steps_ = 0;
   std::vector<GroupOptions> options_;

@@ -133,17 +133,19 @@ void ElasticState::update(const std::function<void()>& change) {
     change();
   }
   // Where restore() found nothing, and nothing was committed, this was the first step.
-  commit(steps_ < 0 ? 1 : steps_ + 1);
+  commit(steps_ < 0 ? 1 : steps_ + 1, /*is_watched=*/false);
 }
 
-void ElasticState::commit(IntArgument steps) {
+void ElasticState::commit(IntArgument steps) { commit(steps, /*is_watched=*/true); }
+
+void ElasticState::commit(int64_t steps, bool is_watched) {
   if (!place_.empty() && steps > steps_) {
     context_.say(std::exchange(place_, "") + ": has done step " + std::to_string(steps));
   }
   steps_ = steps;
   is_changing_ = false;
   restored_.reset();
-  if (is_whole_) recorder_.record(steps);
+  if (is_whole_) recorder_.record(steps, is_watched);
 }
 
 void ElasticState::seed_step(IntArgument step) const {
@@ -174,7 +176,7 @@ void ElasticState::end_step(int64_t done) {
               "Change it within update(), or say commit(",
               done, ") once it is as before");
   // Generators and buffers of what came after update().
-  recorder_.record(done);
+  recorder_.record(done, /*is_watched=*/false);
 }
 
 ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgument agree_every) {

@@ -120,6 +120,8 @@ class ElasticState {
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:
+  // `is_watched`: see StateRecorder::record. What changes within update() alone need not be.
+  void commit(int64_t steps, bool is_watched);
   void check_keep(const std::string& name) const;
   void check_kept(const std::string& name) const;
   void begin_step(int64_t step, int64_t first, int64_t last);

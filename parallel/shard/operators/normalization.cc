@@ -1,5 +1,6 @@
 // Normalisation layers. Where no averaged dimension is cut the local operator runs; else means and
 // variances are merged between ranks (operators/normalize.h).
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -107,15 +108,15 @@ Dims normalized_dims(const at::Tensor& input, at::IntArrayRef shape, const char*
   return range(input.dim() - count, input.dim());
 }
 
-// What a layer that moves nothing makes of no elements. Its derivatives of any order reach the
-// operands that those of a layer with elements reach, so all ranks exchange their gradients.
-// `leads_to_bias`: LibTorch's second derivative does so, with zeros.
-at::Tensor of_nothing(const Input& x, const at::Tensor& weight, const at::Tensor& bias,
-                      bool leads_to_bias) {
-  at::Tensor y = x.local.square();
-  if (weight.defined()) y = y * weight;
-  if (bias.defined()) y = y + (leads_to_bias ? bias.square() : bias);
-  return from_local(y.to(x.local.scalar_type()), x.spec);
+// Whether a layer is LibTorch's own on each rank's part. Where nothing is averaged between ranks but
+// a rank has no element, it is not: LibTorch's graph of no elements is another one than that of
+// some, and ranks exchange gradients in the order of their graphs.
+bool is_local(const Input& x, const Normalization& how) {
+  if (!how.axes.empty()) return false;
+  const auto& cuts = x.spec->layout().cuts();
+  return std::none_of(cuts.begin(), cuts.end(), [](const DimCut& cut) {
+    return std::find(cut.sizes.begin(), cut.sizes.end(), 0) != cut.sizes.end();
+  });
 }
 
 at::Tensor layer_norm(const at::Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
@@ -125,8 +126,7 @@ at::Tensor layer_norm(const at::Tensor& input, at::IntArrayRef shape, const Opti
   const at::Tensor w = part(weight, x, dims, "layer_norm");
   const at::Tensor b = part(bias, x, dims, "layer_norm");
   const auto how = averaging(x, dims, eps);
-  if (how->axes.empty()) {
-    if (x.local.numel() == 0) return of_nothing(x, w, b, true);
+  if (is_local(x, *how)) {
     return from_local(at::layer_norm(x.local, shape, w, b, eps, cudnn_enable), x.spec);
   }
   return from_local(normalize(x.local, w, b, how), x.spec);
@@ -176,8 +176,7 @@ at::Tensor rms_norm(const at::Tensor& input, at::IntArrayRef shape, const Option
                                  : std::numeric_limits<float>::epsilon();
   const double epsilon = eps.value_or(default_eps);
   const auto how = averaging(x, dims, epsilon);
-  if (how->axes.empty()) {
-    if (x.local.numel() == 0) return of_nothing(x, w, {}, false);
+  if (is_local(x, *how)) {
     return from_local(
         at::rms_norm(x.local, shape, w.defined() ? OptionalTensor(w) : std::nullopt, eps), x.spec);
   }
@@ -206,10 +205,7 @@ at::Tensor group_norm(const at::Tensor& input, int64_t num_groups, const Optiona
   const int64_t groups = between ? x.local.size(1) / per_group : num_groups;
   const auto how = averaging(x, range(2, input.dim()), eps);
   if (!between) how->axes = axes_that_cut(*x.spec, range(1, input.dim()));
-  if (how->axes.empty()) {
-    if (x.local.numel() == 0) {
-      return of_nothing(x, over_channels(w, input.dim()), over_channels(b, input.dim()), false);
-    }
+  if (is_local(x, *how)) {
     return from_local(at::group_norm(x.local, groups, w, b, eps, cudnn_enabled), x.spec);
   }
   how->groups = groups;
@@ -243,10 +239,14 @@ at::Tensor with_given_moments(const Input& x, const OptionalTensor& weight,
   const at::Tensor b = part(bias, x, {1}, name);
   const at::Tensor m = part(mean, x, {1}, name);
   const at::Tensor v = part(variance, x, {1}, name);
-  if (x.local.numel() > 0) {
+  if (is_local(x, Normalization())) {
     return from_local(at::batch_norm(x.local, w, b, m, v, false, 0, eps, cudnn_enabled), x.spec);
   }
-  return of_nothing(x, over_channels(w, x.local.dim()), over_channels(b, x.local.dim()), true);
+  const int64_t ndim = x.local.dim();
+  at::Tensor y = (x.local - over_channels(m, ndim)) * at::rsqrt(over_channels(v, ndim) + eps);
+  if (w.defined()) y = y * over_channels(w, ndim);
+  if (b.defined()) y = y + over_channels(b, ndim);
+  return from_local(y.to(x.local.scalar_type()), x.spec);
 }
 
 at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight,
@@ -291,10 +291,7 @@ at::Tensor instance_norm(const at::Tensor& input, const OptionalTensor& weight,
   const at::Tensor b = part(bias, x, {1}, "instance_norm");
   const bool updates = is_defined(running_mean) || is_defined(running_var);
   const auto how = averaging(x, range(2, input.dim()), eps);
-  if (how->axes.empty() && !updates) {
-    if (x.local.numel() == 0) {
-      return of_nothing(x, over_channels(w, input.dim()), over_channels(b, input.dim()), true);
-    }
+  if (is_local(x, *how) && !updates) {
     return from_local(at::instance_norm(x.local, w, b, {}, {}, true, momentum, eps, cudnn_enabled),
                       x.spec);
   }

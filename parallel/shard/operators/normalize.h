@@ -5,8 +5,8 @@
 //
 // On local tensors, with an exact gradient: one small all-gather an axis forward, one all-reduce of
 // two sums an axis backward. Computed in float32 (float64 for float64) and rounded once. Gradients
-// of weight and bias are this rank's summands. Not differentiable twice. Internal to
-// parallel/shard; all ranks of the mesh call alike.
+// of weight and bias are this rank's summands. Differentiable again. Internal to parallel/shard;
+// all ranks of the mesh call alike.
 #pragma once
 
 #include <cstdint>

@@ -211,14 +211,15 @@ std::vector<at::Tensor> split_of_one_node(const at::Tensor& self, int64_t size, 
   return split_recorded(self, dim, [&] { return at::split(self, size, dim); });
 }
 std::vector<at::Tensor> split_with_sizes_of_one_node(const at::Tensor& self, at::IntArrayRef sizes,
-                                         int64_t dim) {
+                                                     int64_t dim) {
   return split_recorded(self, dim, [&] { return at::split_with_sizes(self, sizes, dim); });
 }
-std::vector<at::Tensor> unsafe_split_of_one_node(const at::Tensor& self, int64_t size, int64_t dim) {
+std::vector<at::Tensor> unsafe_split_of_one_node(const at::Tensor& self, int64_t size,
+                                                 int64_t dim) {
   return split_recorded(self, dim, [&] { return at::unsafe_split(self, size, dim); });
 }
-std::vector<at::Tensor> unsafe_split_with_sizes_of_one_node(const at::Tensor& self, at::IntArrayRef sizes,
-                                                int64_t dim) {
+std::vector<at::Tensor> unsafe_split_with_sizes_of_one_node(const at::Tensor& self,
+                                                            at::IntArrayRef sizes, int64_t dim) {
   return split_recorded(self, dim, [&] { return at::unsafe_split_with_sizes(self, sizes, dim); });
 }
 

@@ -291,7 +291,7 @@ MESHRUN_RANK_FUNCTION(ucx_compares_splits) {
       EXPECT_LT(std::chrono::steady_clock::now() - since, std::chrono::seconds(5));
       EXPECT_TRUE((output == -1).all().item<bool>()) << "nothing is written";
       // The group goes on.
-      form({1, 1}, {1, 1}, row)->wait();
+      form({1, 1}, {1, 1}, 3)->wait();
       EXPECT_TRUE((output.narrow(0, 0, 1) == 1).all().item<bool>());
       EXPECT_TRUE((output.narrow(0, 1, 1) == 2).all().item<bool>());
     };

@@ -202,9 +202,7 @@ const bool kFinishes = register_rank_function("finishes", [] {
   DistributedManager::cleanup(true);
 });
 
-TEST(ElasticTest, EachRankReportsOnceThatItHasFinished) {
-  expect_success(run("finishes", {1, 1}));
-}
+TEST(ElasticTest, EachRankReportsOnceThatItHasFinished) { expect_success(run("finishes", {1, 1})); }
 
 // Rank 1 is killed after its loop, before any rank has reported: all others run the body again.
 const bool kLostAtTheEnd = register_rank_function("lost_at_the_end", [] {

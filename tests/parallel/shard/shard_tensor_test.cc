@@ -707,15 +707,17 @@ void move_from_any_order(const JoinedWorld& world) {
       }
     }
   }
+}
+
 // Its reset() makes its sharded parameter, as LibTorch's own modules make theirs.
 struct CutModule : torch::nn::Cloneable<CutModule> {
-  explicit CutModule(const Rows& rows) : rows(rows) { reset(); }
+  explicit CutModule(const Rows& of) : rows(&of) { reset(); }
   void reset() override {
     weight = register_parameter(
-        "weight", ShardTensor(part_of(rows.whole, *rows.spec).clone(), rows.spec, true));
+        "weight", ShardTensor(part_of(rows->whole, *rows->spec).clone(), rows->spec, true));
   }
 
-  const Rows& rows;
+  const Rows* rows;
   at::Tensor weight;
 };
 
