@@ -132,6 +132,7 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
                                const TrainingProgress& progress, const KeptValues& kept) {
   const CallScope scope("CheckpointDirectory::save");
   check_collectives_allowed([] { return "CheckpointDirectory::save()"; });
+  check_parameters_of(optimizer, module);
   const GroupArgument::Handle group = options_.group.get();
   const bool writes = group->getRank() == 0;
   const Parts parts(module, kept);
@@ -216,6 +217,7 @@ std::optional<TrainingProgress> CheckpointDirectory::load(torch::nn::Module& mod
                                                           const KeptValues& kept) {
   const CallScope scope("CheckpointDirectory::load");
   check_collectives_allowed([] { return "CheckpointDirectory::load()"; });
+  check_parameters_of(optimizer, module);
   const GroupArgument::Handle group = options_.group.get();
   const Parts parts(module, kept);
   const c10::Device device = parts.device();

@@ -40,9 +40,7 @@ void KeptValues::add(const std::string& name, KeptTensor kept) {
   tensors_.emplace(name, std::move(kept));
 }
 
-void KeptValues::keep(const std::string& name, const at::Tensor& tensor) {
-  add(name, {tensor, {}});
-}
+void KeptValues::keep(const std::string& name, const at::Tensor& tensor) { add(name, {tensor}); }
 
 void KeptValues::keep(const std::string& name, torch::nn::Module& module) {
   TORCH_CHECK_VALUE(!name.empty(), "keep(): a module needs a name");
@@ -53,7 +51,7 @@ void KeptValues::keep(const std::string& name, torch::nn::Module& module) {
         {item.value(), shard == shards.end() ? std::nullopt : std::optional(shard->second)});
   }
   for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) add(name + "." + item.key(), {item.value(), {}});
+    if (item.value().defined()) add(name + "." + item.key(), {item.value(), {}, true});
   }
 }
 

@@ -41,7 +41,8 @@ class KeptValues {
   using Load = std::function<void(const std::string& bytes)>;
   struct KeptTensor {
     at::Tensor tensor;
-    std::optional<ParameterShard> shard;  // absent: every rank has all of it
+    std::optional<ParameterShard> shard = {};  // absent: every rank has all of it
+    bool is_buffer = false;                    // of a module: its forward pass may write it
   };
 
   void keep(const std::string& name, const at::Tensor& tensor);

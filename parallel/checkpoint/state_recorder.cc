@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "parallel/checkpoint/contents.h"
@@ -35,7 +36,13 @@ void StateRecorder::list_tensors() {
       versions_.add(detail::moment_key(moment, part.name), tensor);
     }
   }
-  for (const detail::Part& part : parts.kept) versions_.add(part.name, part.tensor);
+  for (const auto& [name, kept] : kept_.tensors()) {
+    if (kept.is_buffer) {
+      buffers_.push_back({name, kept.tensor, /*is_kept=*/true});
+    } else {
+      versions_.add(name, kept.tensor);
+    }
+  }
 }
 
 void StateRecorder::copy_buffers() {
@@ -78,8 +85,15 @@ std::string StateRecorder::written() const {
   return name;
 }
 
+bool StateRecorder::has_other_options() const { return group_options(optimizer_) != options_; }
+
+bool StateRecorder::has_gradients() const {
+  const auto parameters = module_.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+}
+
 std::string StateRecorder::changed() const {
-  if (group_options(optimizer_) != options_) return "an option of the optimizer";
   for (const auto& [name, bytes] : kept_.saved()) {
     const auto found = kept_values_.find(name);
     if (found == kept_values_.end() || found->second != bytes) return name;
@@ -102,8 +116,10 @@ TrainingMemory StateRecorder::memory(IntArgument rank, IntArgument world_size) c
     memory.tensors[part.name] = part.tensor.detach();
     if (part.is_parameter) memory.states[part.name] = parameter_state(optimizer_, part.tensor);
   }
-  for (const Buffer& buffer : buffers_) memory.tensors[buffer.name] = buffer.copy;
   for (const detail::Part& part : parts.kept) memory.kept[part.name] = part.tensor.detach();
+  for (const Buffer& buffer : buffers_) {
+    (buffer.is_kept ? memory.kept : memory.tensors)[buffer.name] = buffer.copy;
+  }
   return memory;
 }
 

@@ -62,22 +62,26 @@ bool is_whole(const torch::nn::Module& module, const torch::optim::Optimizer& op
 // kept values must outlive this, except that memory() calls no function of the kept values.
 class StateRecorder {
  public:
-  // Requires is_whole.
+  // Requires is_whole. Raises c10::ValueError for an optimizer that steps a parameter which is not
+  // the module's: its moments would not be handed on.
   StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                 const KeptValues& kept);
 
   // `steps` are done. Copies buffers (those of more than 65536 elements only where they have been
   // written), options, kept bytes and generators. Some us per parameter. `is_watched`: written()
-  // will be asked of each write. LibTorch's SGD writes parameters without counting, so its bits are
-  // read then, which costs about a third of its step.
+  // will be asked of each write. LibTorch's SGD writes parameters without counting, so their bits are
+  // read then; on a CPU that costs about a third of its step.
   void record(IntArgument steps, BoolArgument is_watched = true);
 
   // The first parameter, moment or kept tensor that was written since; empty: none. Buffers are not
   // asked: they change in the forward pass, and the copies count.
   std::string written() const;
-  // The first of the optimizer's options and kept bytes that differs from what was recorded; empty:
-  // none.
+  // Whether the optimizer has an option that differs from what was recorded.
+  bool has_other_options() const;
+  // The first of the kept bytes that differ; empty: none.
   std::string changed() const;
+  // Some parameter has a gradient.
+  bool has_gradients() const;
   // Of the bits of what written() asks; reads all of them.
   int64_t digest() const { return versions_.digest(); }
 
@@ -88,6 +92,7 @@ class StateRecorder {
   struct Buffer {
     std::string name;
     at::Tensor tensor;
+    bool is_kept = false;  // of a module that the program keeps
     at::Tensor copy = {};
     int64_t version = 0;  // of the tensor, when it was copied
   };

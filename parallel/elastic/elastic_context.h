@@ -119,6 +119,8 @@ class ElasticContext {
   const ElasticOptions options_;
   const std::shared_ptr<Signs> signs_ = std::make_shared<Signs>();
   bool is_announced_ = false;
+  // An ElasticState is alive.
+  bool has_state_ = false;
   std::vector<std::function<void()>> at_end_;
   // Of the last ElasticState that ended.
   std::optional<TrainingMemory> memory_;

@@ -2,12 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "parallel/base/no_collectives.h"
 #include "parallel/checkpoint/random_streams.h"
 #include "parallel/manager/distributed_manager.h"
+#include "parallel/nn/optimizer_state.h"
 
 namespace meshrun {
 namespace {
@@ -24,6 +26,12 @@ std::vector<int64_t> greatest(const std::vector<int64_t>& own) {
   return {begin, begin + seen.numel()};
 }
 
+uint64_t seed_now() {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+  const std::scoped_lock lock(generator.mutex());
+  return generator.current_seed();
+}
+
 }  // namespace
 
 ElasticState::ElasticState(ElasticContext& context, torch::nn::Module& module,
@@ -35,17 +43,23 @@ ElasticState::ElasticState(ElasticContext& context, torch::nn::Module& module,
       rank_(DistributedManager::get().rank()),
       world_size_(DistributedManager::get().world_size()),
       recorder_(module, optimizer, kept_) {
+  if (is_whole_) check_parameters_of(optimizer, module);
+  TORCH_CHECK(!context_.has_state_,
+              "a context has one ElasticState at a time, and another one is alive: put all modules "
+              "into one, or keep() what is beside it");
+  context_.has_state_ = true;
   if (is_whole_) context_.announce();
 }
 
 ElasticState::~ElasticState() {
+  context_.has_state_ = false;
   if (!is_whole_ || steps_ < 0) return;
   try {
     context_.memory_.reset();
     const std::string reason = half_done();
     if (reason.empty()) {
       context_.memory_ = recorder_.memory(rank_, world_size_);
-      context_.memory_->draws_alike = draws_alike_;
+      context_.memory_->draws_alike = alike_ && *alike_ == seed_now();
     } else {
       context_.refusal_ = "step " + std::to_string(steps_ + 1) +
                           " was half done when its world ended: " + reason +
@@ -92,14 +106,14 @@ std::optional<int64_t> ElasticState::restore() {
   // Of ranks that are equally far, the lowest.
   const int64_t ranks = manager.world_size();
   const bool has = is_whole_ && context_.memory_.has_value();
-  const int64_t best = agree(has ? (context_.memory_->step + 1) * ranks - 1 - manager.rank() : -1);
+  const int64_t best =
+      greatest({has ? (context_.memory_->step + 1) * ranks - 1 - manager.rank() : -1})[0];
   if (best < 0) return std::nullopt;
   const int64_t step = best / ranks;
   const int root = static_cast<int>(ranks - 1 - best % ranks);
   const std::string own = has ? std::to_string(context_.memory_->step) : "none";
   spread_memory(context_.memory_, root, module_, optimizer_, manager.world(), kept_);
   context_.memory_.reset();
-  agree(0);
   commit(step);
   restored_ = recorder_.digest();
   place_ = "generation " + std::to_string(manager.agent()->assignment().generation) + ", rank " +
@@ -113,8 +127,23 @@ int64_t ElasticState::agree(int64_t own) {
   const c10::Device device = detail::generator_device(module_);
   const int64_t digest = detail::digest_of_states(detail::generator_states(device));
   const std::vector<int64_t> all = greatest({own, digest, ~digest});
-  draws_alike_ = world_size_ > 1 && all[1] == ~all[2];
+  alike_.reset();
+  if (world_size_ > 1 && all[1] == ~all[2]) alike_ = seed_now();
   return all[0];
+}
+
+void ElasticState::check_unchanged(const char* since) const {
+  std::string changed = recorder_.written();
+  if (changed.empty()) changed = recorder_.changed();
+  // A loop of the program's own may set a learning rate before update().
+  if (changed.empty() && step_ && recorder_.has_other_options()) {
+    changed = "an option of the optimizer";
+  }
+  TORCH_CHECK(changed.empty(), "ElasticState: ", changed, " was changed ", since,
+              " update() of step ", steps_ - 1,
+              ": ranks that lose another one in between would not agree on it. Change "
+              "it within update(), or say commit(",
+              steps_, ") once it is as before");
 }
 
 void ElasticState::update(const std::function<void()>& change) {
@@ -123,17 +152,18 @@ void ElasticState::update(const std::function<void()>& change) {
               "commit(steps) where the state is whole again");
   TORCH_CHECK(!step_ || steps_ <= *step_, "ElasticState::update() is called twice in step ",
               step_.value_or(0), ": put both changes into one");
-  TORCH_CHECK(steps_ >= 0 || was_restored_,
-              "ElasticState::update() does not know how many steps are done: call restore() or "
-              "commit(steps) first");
+  TORCH_CHECK(steps_ >= 0,
+              "ElasticState::update() does not know how many steps are done: before a loop of the "
+              "program's own say commit(steps), 0 for a new training");
+  if (is_whole_ && is_updated_ && !step_) check_unchanged("since the");
   is_changing_ = true;
   {
     std::optional<NoCollectives> none;
     if (is_whole_) none.emplace("ElasticState::update()");
     change();
   }
-  // Where restore() found nothing, and nothing was committed, this was the first step.
-  commit(steps_ < 0 ? 1 : steps_ + 1, /*is_watched=*/false);
+  commit(step_.value_or(steps_) + 1, /*is_watched=*/false);
+  is_updated_ = true;
 }
 
 void ElasticState::commit(IntArgument steps) { commit(steps, /*is_watched=*/true); }
@@ -142,10 +172,12 @@ void ElasticState::commit(int64_t steps, bool is_watched) {
   if (!place_.empty() && steps > steps_) {
     context_.say(std::exchange(place_, "") + ": has done step " + std::to_string(steps));
   }
+  is_changing_ = true;
+  if (is_whole_) recorder_.record(steps, is_watched);
   steps_ = steps;
   is_changing_ = false;
+  is_updated_ = false;
   restored_.reset();
-  if (is_whole_) recorder_.record(steps, is_watched);
 }
 
 void ElasticState::seed_step(IntArgument step) const {
@@ -156,7 +188,11 @@ void ElasticState::seed_step(IntArgument step) const {
 }
 
 void ElasticState::begin_step(int64_t step, int64_t first, int64_t last) {
-  if (step == first) commit(first);
+  if (step == first) {
+    // The program has seeded by now.
+    if (is_whole_ && DistributedManager::get().agent() != nullptr) agree(0);
+    commit(first);
+  }
   step_.reset();
   if (step >= last) return;
   step_ = step;
@@ -164,19 +200,18 @@ void ElasticState::begin_step(int64_t step, int64_t first, int64_t last) {
 }
 
 void ElasticState::end_step(int64_t done) {
-  step_.reset();
   TORCH_CHECK(!is_changing_, "ElasticState: the update() of step ", done - 1,
               " raised, and the state is half changed: say commit(steps) where it is whole again");
-  if (steps_ < done) return commit(done);
-  if (!is_whole_) return;
-  std::string changed = recorder_.written();
-  if (changed.empty()) changed = recorder_.changed();
-  TORCH_CHECK(changed.empty(), "ElasticState: ", changed, " was changed in step ", done - 1,
-              " after its update(): ranks that lose another one in between would not agree on it. "
-              "Change it within update(), or say commit(",
-              done, ") once it is as before");
-  // Generators and buffers of what came after update().
-  recorder_.record(done, /*is_watched=*/false);
+  if (steps_ == done) {
+    if (is_whole_ && is_updated_) check_unchanged("after the");
+    step_.reset();
+    return;
+  }
+  // Gradients that a later step's update() takes are in no memory: that step begins with this one.
+  const bool accumulates = is_whole_ && recorder_.has_gradients() && recorder_.written().empty() &&
+                           recorder_.changed().empty() && !recorder_.has_other_options();
+  step_.reset();
+  if (!accumulates) commit(done);
 }
 
 ElasticSteps ElasticState::steps(IntArgument first, IntArgument last, IntArgument agree_every) {

@@ -104,9 +104,9 @@ class ElasticState {
   // without a launcher; only an optimizer whose moments lie on several ranks (ZeRO) communicates
   // there: nothing of it is handed on in memory. What `change` raises leaves, and the state counts
   // as half-done until commit().
-  // Raises where it is called twice in a step of steps(), or within itself; and before the first
-  // restore() or commit() of a loop of the program's own. Such a loop that begins at a checkpoint
-  // says commit(its step) first.
+  // Raises where it is called twice in a step of steps(), or within itself, and where the state was
+  // changed since the last update(). A loop of the program's own says commit(steps) before it
+  // begins: 0, or the steps of what restore() or a checkpoint gave.
   void update(const std::function<void()>& change);
 
   // `steps` are done, and the state is whole as it is now.
@@ -114,7 +114,9 @@ class ElasticState {
 
   // Steps first to last - 1. `first` are done when the loop begins. The end of a step raises where
   // the state was changed after update(): a rank that is lost there would take that along on some
-  // ranks only. A step without update() is committed at its end. After every `agree_every` steps
+  // ranks only. A step without update() is committed at its end, unless it leaves gradients to a later one:
+  // that one's update() takes the steps since the last update together, and a rank that is lost
+  // before it makes them be taken again. After every `agree_every` steps
   // (at least 1, else c10::ValueError) the ranks agree whether to stand still; a loop that wants
   // checkpoints at that point uses update() and ElasticContext::stand_still() itself.
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
@@ -124,6 +126,8 @@ class ElasticState {
   void commit(int64_t steps, bool is_watched);
   void check_keep(const std::string& name) const;
   void check_kept(const std::string& name) const;
+  // Raises where the state is not that of the last update(). `since`: "after the", "since the".
+  void check_unchanged(const char* since) const;
   void begin_step(int64_t step, int64_t first, int64_t last);
   void end_step(int64_t done);
   // The greatest of the ranks' values. Compares their generators on the way.
@@ -144,8 +148,10 @@ class ElasticState {
   std::optional<int64_t> step_;
   bool is_changing_ = false;
   bool was_restored_ = false;
-  // Several ranks, and their generators had the same state when they were compared last.
-  bool draws_alike_ = false;
+  // Whether update() made the state that is recorded.
+  bool is_updated_ = false;
+  // Seeds of the generators when they were compared last, if several ranks had the same states.
+  std::optional<uint64_t> alike_;
   // Digest of the state that restore() gave, until something is committed.
   std::optional<int64_t> restored_;
   std::optional<uint64_t> seed_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -134,6 +135,22 @@ std::vector<std::string> moment_names(const Optimizer& optimizer) {
 std::vector<std::string> required_moments(const Optimizer& optimizer) {
   if (optimizer_kind(optimizer) == "SGD") return {kMomentum};
   return {kMean, kSquare};
+}
+
+void check_parameters_of(const Optimizer& optimizer, const torch::nn::Module& module) {
+  std::set<const c10::TensorImpl*> known;
+  for (const at::Tensor& parameter : module.parameters()) {
+    known.insert(parameter.unsafeGetTensorImpl());
+  }
+  const auto& groups = optimizer.param_groups();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    for (const at::Tensor& parameter : groups[i].params()) {
+      TORCH_CHECK_VALUE(known.contains(parameter.unsafeGetTensorImpl()), "a parameter of ",
+                        parameter.sizes(), " in group ", i,
+                        " of the optimizer is not one of the module's, so its moments would be "
+                        "lost: give a module that holds all that the optimizer steps");
+    }
+  }
 }
 
 ParameterState parameter_state(Optimizer& optimizer, const at::Tensor& parameter) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -49,6 +50,10 @@ std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 std::vector<std::string> moment_names(const torch::optim::Optimizer& optimizer);
 // Of those, the ones that a parameter with state always has.
 std::vector<std::string> required_moments(const torch::optim::Optimizer& optimizer);
+
+// Raises c10::ValueError where the optimizer steps a parameter that is not one of the module's: what
+// is saved by the names of the module would lack its moments.
+void check_parameters_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module);
 
 // Empty where the optimizer has not stepped the parameter. The tensors are the optimizer's own, or
 // those of ParameterStates.

@@ -9,6 +9,7 @@
 #include "core/mutex.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/ucx/failure_exception.h"
 
 namespace meshrun {
@@ -170,6 +171,7 @@ std::vector<at::Tensor> UcxWork::result() {
 }
 
 bool UcxWork::wait(std::chrono::milliseconds timeout) {
+  check_collectives_allowed([] { return "wait() for a collective"; });
   if (!state_->started()) {
     throw CollectiveArgumentError(
         "wait() was called on an operation that is put off: call endCoalescing() first, and wait "

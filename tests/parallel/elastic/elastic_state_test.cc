@@ -8,6 +8,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -231,9 +232,13 @@ const bool kUpdates = register_rank_function("updates", [] {
   torch::optim::Adam optimizer(network->parameters());
   const auto world = DistributedManager::get().world();
   ElasticState state(elastic, *network, optimizer);
+  EXPECT_FALSE(state.restore());
   EXPECT_THAT(message_of<c10::Error>([&] { state.update([] {}); }),
               HasSubstr("does not know how many steps are done"));
-  EXPECT_FALSE(state.restore());
+  state.commit(0);
+  EXPECT_THAT(
+      message_of<c10::Error>([&] { const ElasticState other(elastic, *network, optimizer); }),
+      HasSubstr("another one is alive"));
   EXPECT_THAT(message_of<c10::Error>([&] { state.keep("late", at::ones({1})); }),
               HasSubstr("after restore()"));
 
@@ -252,6 +257,23 @@ const bool kUpdates = register_rank_function("updates", [] {
     state.commit(0);
   }
   world->barrier()->wait();  // the group stays usable
+  const auto under_way = world->barrier();
+  EXPECT_THAT(
+      message_of<CollectiveForbiddenError>([&] { state.update([&] { under_way->wait(); }); }),
+      HasSubstr("wait() for a collective inside"));
+  under_way->wait();
+
+  // A loop of the program's own.
+  state.commit(3);
+  state.update([&] { optimizer.step(); });
+  optimizer.param_groups()[0].options().set_lr(0.125);  // as a schedule does
+  state.update([&] { optimizer.step(); });
+  {
+    const at::NoGradGuard no_grad;
+    network->weight.add_(1);
+  }
+  EXPECT_THAT(message_of<c10::Error>([&] { state.update([] {}); }),
+              HasSubstr("weight was changed since the update() of step 4"));
 
   const auto loop = [&](const std::function<void()>& body) {
     return message_of<c10::Error>([&] {
@@ -269,12 +291,12 @@ const bool kUpdates = register_rank_function("updates", [] {
                 const at::NoGradGuard no_grad;
                 network->weight.add_(1);
               }),
-              HasSubstr("weight was changed in step 5 after its update()"));
+              HasSubstr("weight was changed after the update() of step 5"));
   EXPECT_THAT(loop([&] {
                 state.update([] {});
                 optimizer.param_groups()[0].options().set_lr(0.5);
               }),
-              HasSubstr("an option of the optimizer was changed in step 5"));
+              HasSubstr("an option of the optimizer was changed after the update() of step 5"));
   EXPECT_EQ(loop([&] { optimizer.param_groups()[0].options().set_lr(0.25); }), "nothing was raised")
       << "a loop without update()";
 
@@ -285,6 +307,52 @@ const bool kUpdates = register_rank_function("updates", [] {
   }
   DistributedManager::cleanup(true);
 });
+
+const bool kAccumulates = register_rank_function("accumulates", [] {
+  const auto agent = own_agent(1);
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext elastic;
+  torch::nn::Linear network(2, 1);
+  torch::nn::BatchNorm1d teacher(2);
+  torch::optim::SGD optimizer(network->parameters(), 0.1);
+  const auto remembered = [&](int64_t update_at, int64_t lost_in) {
+    optimizer.zero_grad();
+    {
+      ElasticState state(elastic, *network, optimizer);
+      state.keep("teacher", *teacher);
+      for (const int64_t step : state.steps(0, 10)) {
+        network(teacher(at::ones({4, 2}))).sum().backward();
+        if (step == lost_in) break;
+        if (step != update_at) continue;
+        state.update([&] { optimizer.step(); });
+        optimizer.zero_grad();
+      }
+    }
+    const int64_t statistics = teacher->num_batches_tracked.item<int64_t>();
+    ElasticState next(elastic, *network, optimizer);
+    next.keep("teacher", *teacher);
+    const auto steps = next.restore();
+    return std::pair(steps.value_or(-1), statistics - teacher->num_batches_tracked.item<int64_t>());
+  };
+  // Steps 4 and 5 are lost with their gradients, and with what their batches counted.
+  EXPECT_EQ(remembered(3, 6), std::pair(int64_t{4}, int64_t{3}));
+  EXPECT_EQ(remembered(0, 1), std::pair(int64_t{1}, int64_t{1}));
+
+  torch::nn::Linear head(1, 1);
+  std::vector<at::Tensor> both = network->parameters();
+  both.push_back(head->weight);
+  torch::optim::Adam wider(both);
+  EXPECT_THAT(message_of<c10::ValueError>([&] { ElasticState(elastic, *network, wider); }),
+              HasSubstr("a parameter of [1, 1] in group 0 of the optimizer is not one of the"));
+  EXPECT_THAT(message_of<c10::ValueError>(
+                  [&] { CheckpointDirectory("/nowhere", {}).save(*network, wider, {}); }),
+              HasSubstr("is not one of the module's"));
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticStateTest, AccumulatedGradientsBelongToTheStepThatTakesThem) {
+  expect_success(run_generations("accumulates", {{0, 1}}));
+}
 
 TEST(ElasticStateTest, StateChangesInUpdateAlone) {
   expect_success(run_generations("updates", {{0, 1}}));
