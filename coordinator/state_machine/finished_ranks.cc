@@ -2,6 +2,7 @@
 // them have entered. What ends afterwards ends without a restart.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <utility>
 
 #include "coordinator/state_machine/generations.h"
@@ -38,6 +39,23 @@ absl::Status Check(const Job& job, const v1::ReportFinishedRequest& request) {
   }
   if (job.failed() && !job.finished()) return FailedBefore(job);
   return absl::OkStatus();
+}
+
+// A fault of the program raises these signals, or the program itself does (abort). The others come
+// from outside.
+bool IsOwnCrash(int signal) {
+  switch (signal) {
+    case SIGABRT:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGSEGV:
+    case SIGSYS:
+    case SIGTRAP:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -92,12 +110,14 @@ void Generations::TakeExitAfterFinish(Job& job, const Node& node, const v1::Rank
   // Ranks that are told to end, end.
   if (ExitedCleanly(exit) || job.view.state() == v1::JOB_STATE_QUIESCING) return;
   const std::string text = RankEndSentence(exit, node.record.name());
-  if (exit.signal() != 0 || exit.teardown()) {
+  const bool is_ended_from_outside = exit.signal() != 0 && !IsOwnCrash(exit.signal());
+  if (is_ended_from_outside || exit.teardown()) {
     NoteEndAfterFinish(job, node, text);
     return;
   }
-  // The program itself says that it has failed.
-  Fail(job, v1::FAILURE_CAUSE_RANK_EXITED, fmt::format("{}, {}", text, kFinished), &node, &exit);
+  // The program itself says that it has failed, or has crashed.
+  Fail(job, exit.signal() != 0 ? v1::FAILURE_CAUSE_RANK_SIGNALED : v1::FAILURE_CAUSE_RANK_EXITED,
+       fmt::format("{}, {}", text, kFinished), &node, &exit);
 }
 
 void Generations::NoteEndAfterFinish(const Job& job, const Node& node, const std::string& what) {

@@ -13,7 +13,8 @@
 //     cancelled --> CANCELLED;  restarts left --> WAITING (placed anew);  else --> FAILED
 //
 // Once a rank has reported that the generation's work is finished, no generation follows it: a
-// death by signal or a lost host is an event, an exit code other than 0 ends the job as FAILED.
+// death by a signal from outside (SIGKILL, SIGTERM, ...) or a lost host is an event; an exit code
+// other than 0 and a crash of the program (SIGSEGV, SIGABRT, ...) end the job as FAILED.
 // A generation with processes that live on (kept) fails in RENDEZVOUS as it would in RUNNING.
 // A worker that is stopping (DRAINING, Goodbye) takes its ranks with it on purpose: the restart is
 // not charged, and a Prepare that it refuses only places the job anew.

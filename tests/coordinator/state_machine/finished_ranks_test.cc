@@ -167,6 +167,45 @@ TEST_F(FinishedRanksTest, AnExitCodeStillFailsTheJobAndDoesNotRestartIt) {
   EXPECT_THAT(h.job(id).failure().message(), HasSubstr("exit code 3"));
 }
 
+class FinishedRanksCrashTest : public FinishedRanksTest,
+                               public ::testing::WithParamInterface<int> {};
+
+TEST_P(FinishedRanksCrashTest, FailsTheJobAndDoesNotRestartIt) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  ASSERT_TRUE(Report(id, 0).ok());
+  h.Say(second, second.Exit(id, 1, 0, GetParam()));
+  EXPECT_EQ(Count(first, &v1::OpenSessionResponse::has_stop), 1);
+  EXPECT_EQ(h.state(id), v1::JOB_STATE_FAILED) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 1u);
+  EXPECT_EQ(h.job(id).restarts(), 0u);
+  EXPECT_EQ(h.job(id).failure().cause(), v1::FAILURE_CAUSE_RANK_SIGNALED);
+  EXPECT_EQ(h.job(id).failure().exit().signal(), GetParam());
+  EXPECT_THAT(h.job(id).failure().message(), HasSubstr("after all ranks had finished their work"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, FinishedRanksCrashTest,
+                         ::testing::Values(SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS,
+                                           SIGTRAP));
+
+class FinishedRanksSignalTest : public FinishedRanksTest,
+                                public ::testing::WithParamInterface<int> {};
+
+TEST_P(FinishedRanksSignalTest, FromOutsideLeavesTheJobSucceeded) {
+  FakeWorker& first = Add("node1");
+  FakeWorker& second = Add("node2");
+  const std::string id = Run(Elastic(2, 2));
+  ASSERT_TRUE(Report(id, 0).ok());
+  h.Say(second, second.Exit(id, 1, 0, GetParam()));
+  EXPECT_TRUE(h.HasEvent("EndedAfterFinish"));
+  h.Say(first, first.Exit(id, 0, 0));
+  ExpectSucceededOnce(id);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, FinishedRanksSignalTest,
+                         ::testing::Values(SIGKILL, SIGTERM, SIGINT, SIGHUP));
+
 TEST_F(FinishedRanksTest, AStopThatComesAfterItFindsTheJobSucceeded) {
   Add("node1");
   Add("node2");
