@@ -83,6 +83,7 @@ void ElasticContext::announce() {
 }
 
 void ElasticContext::run(const std::function<void()>& body) {
+  check_unfinished();
   while (true) {
     std::exception_ptr failure;
     std::optional<milliseconds> patience;
@@ -114,6 +115,19 @@ void ElasticContext::run(const std::function<void()>& body) {
 
 void ElasticContext::at_end(std::function<void()> act) { at_end_.push_back(std::move(act)); }
 
+void ElasticContext::check_unfinished() const {
+  if (!DistributedManager::is_initialized()) return;
+  agent::Agent* const agent = DistributedManager::get().agent();
+  if (agent == nullptr) return;
+  // The coordinator knows of another context's report too. Where it cannot be asked, work goes on.
+  const bool is_finished = reported_generation_ == agent->assignment().generation ||
+                           agent->HasFinished(kLook).value_or(false);
+  TORCH_CHECK(!is_finished, "ElasticContext::run() has reported that the work of generation ",
+              agent->assignment().generation,
+              " is finished, and a rank that is lost from then on is not replaced: put all work "
+              "into one run()");
+}
+
 void ElasticContext::finish() {
   if (!DistributedManager::is_initialized()) return;
   DistributedManager& manager = DistributedManager::get();
@@ -131,7 +145,11 @@ void ElasticContext::finish() {
     throw PeerLostError("this rank's work is finished, and the job goes on without its world: " +
                         std::string(said.message()));
   }
-  if (!said.ok()) say("cannot say that this rank has finished its work: " + said.ToString());
+  if (said.ok()) {
+    reported_generation_ = agent->assignment().generation;
+  } else {
+    say("cannot say that this rank has finished its work: " + said.ToString());
+  }
 }
 
 bool ElasticContext::another_has_finished(agent::Agent& agent) const {

@@ -31,7 +31,8 @@
 // In meshrun run() ends with a barrier of all ranks, and each then reports to the coordinator that
 // the work is finished. From the first such report on, no end of a rank or of a host starts the job
 // again: one that is killed afterwards leaves it SUCCEEDED. What must not happen twice, such as
-// printing the result, belongs into at_end().
+// printing the result, belongs into at_end(). Since the report is of all the work, run() is called
+// once in such a process: after its report another call raises c10::Error.
 //
 // Threads: one at a time.
 #pragma once
@@ -74,8 +75,9 @@ class ElasticContext {
   explicit ElasticContext(ElasticOptions options = {});
   ~ElasticContext();
 
-  // Raises what `body` raises, RendezvousError and ElasticStoppedError. When it returns, all ranks
-  // have done their part.
+  // Raises what `body` raises, RendezvousError and ElasticStoppedError; and c10::Error, before
+  // `body`, where a run() has reported that this generation's work is finished. When it returns,
+  // all ranks have done their part.
   void run(const std::function<void()>& body);
   // For the body. `act` is called once, after the last barrier and the report that the work is
   // finished and before run() returns; never where the body is run again. It outlives the body, and
@@ -101,6 +103,8 @@ class ElasticContext {
   };
 
   void listen();
+  // Raises where a run() in this world has reported.
+  void check_unfinished() const;
   // After the body: the last barrier, and the report. Raises what the barrier raises, and
   // PeerLostError where the coordinator knows of a loss before any rank had reported.
   void finish();
@@ -122,6 +126,8 @@ class ElasticContext {
   // An ElasticState is alive.
   bool has_state_ = false;
   std::vector<std::function<void()>> at_end_;
+  // In which this rank has reported that it finished.
+  std::optional<uint64_t> reported_generation_;
   // Of the last ElasticState that ended.
   std::optional<TrainingMemory> memory_;
   // Why there is none, for the next restore() to say.

@@ -204,6 +204,30 @@ const bool kFinishes = register_rank_function("finishes", [] {
 
 TEST(ElasticTest, EachRankReportsOnceThatItHasFinished) { expect_success(run("finishes", {1, 1})); }
 
+const bool kRunsTwice = register_rank_function("runs_twice", [] {
+  const auto agent = own_agent(2);
+  DistributedManager::initialize({.agent = agent});
+  ElasticContext first;
+  ElasticContext other;
+  int bodies = 0;
+  first.run([&] { ++bodies; });
+  for (ElasticContext* const context : {&first, &other}) {
+    try {
+      context->run([&] { ++bodies; });
+      ADD_FAILURE() << "work after the report that all of it is finished";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("put all work into one run()"));
+    }
+  }
+  EXPECT_EQ(bodies, 1);
+  EXPECT_EQ(GenerationAgent::finish_reports, 1);
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticTest, WorkAfterTheReportThatItIsFinishedIsRefused) {
+  expect_success(run("runs_twice", {1, 1}));
+}
+
 // Rank 1 is killed after its loop, before any rank has reported: all others run the body again.
 const bool kLostAtTheEnd = register_rank_function("lost_at_the_end", [] {
   const auto agent = own_agent(3);
