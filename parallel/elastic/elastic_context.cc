@@ -1,10 +1,14 @@
 #include "parallel/elastic/elastic_context.h"
 
+#include <ATen/ATen.h>
+
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
+#include <vector>
 
 #include "agent/agent.h"
 #include "fmt/format.h"
@@ -43,6 +47,17 @@ std::optional<milliseconds> patience_after(const c10::DistError& error) {
   if (dynamic_cast<const TransportError*>(&error) != nullptr) return kUnknownTrouble;
   if (dynamic_cast<const CollectiveTimeoutError*>(&error) != nullptr) return kUnknownTrouble;
   return std::nullopt;
+}
+
+// Returns when all ranks of the world have called it. A barrier whose result is read: NCCL's wait()
+// only lets the stream wait, and says nothing of an operation that was aborted.
+void meet_all(DistributedManager& manager) {
+  std::vector<at::Tensor> ranks = {
+      at::ones({1}, at::TensorOptions(at::kLong).device(manager.device()))};
+  manager.world()->allreduce(ranks)->wait();
+  const auto met = ranks[0].item<int64_t>();
+  TORCH_CHECK(met == manager.world_size(), "the last barrier of ElasticContext::run() has met ",
+              met, " of ", manager.world_size(), " ranks: it was aborted");
 }
 
 std::string generation_of(const agent::Agent& agent) {
@@ -135,7 +150,7 @@ void ElasticContext::finish() {
   if (agent == nullptr) return;
   try {
     // A rank that left alone would be missed by the others' last collectives.
-    if (manager.world_size() > 1) manager.world()->barrier()->wait();
+    if (manager.world_size() > 1) meet_all(manager);
   } catch (const std::exception&) {  // Gloo has exceptions of its own
     // A rank that had passed it may have ended, with messages that this one waits for.
     if (!another_has_finished(*agent)) throw;
