@@ -23,14 +23,16 @@ int64_t number_of_parameters(const torch::nn::Module& network) {
   return number;
 }
 
-nlohmann::ordered_json report_of(const TrainingOptions& options, const TrainingResult& training,
-                                 const torch::nn::Module& network, const Ending& ending) {
+using nlohmann::ordered_json;
+
+ordered_json report_of(const TrainingOptions& options, const TrainingResult& training,
+                       const torch::nn::Module& network, const Ending& ending) {
   const DistributedManager& manager = DistributedManager::get();
-  nlohmann::ordered_json report = {{"job", options.job}};
+  ordered_json report = {{"job", options.job}};
   report.update(ending.entries);
   report.update({{"steps", training.steps},
                  {"first_step", training.first_step},
-                 {"last_loss", training.loss},
+                 {"last_loss", training.loss ? ordered_json(*training.loss) : ordered_json()},
                  {"train_seconds", training.seconds},
                  {"steps_per_second", training.steps_per_second()},
                  {"world_size", manager.world_size()},

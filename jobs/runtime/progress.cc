@@ -32,8 +32,8 @@ void Progress::report(int64_t step, double loss, const std::map<std::string, dou
   }
 }
 
-void Progress::finished(int64_t step, double loss, const std::map<std::string, double>& metrics,
-                        const std::string& summary) {
+void Progress::finished(int64_t step, std::optional<double> loss,
+                        const std::map<std::string, double>& metrics, const std::string& summary) {
   const bool first = DistributedManager::get().rank() == 0;
   report_reliably({.step = step,
                    .total_steps = total_steps_,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace meshrun::agent {
@@ -23,8 +24,8 @@ class Progress {
 
   // The end of the job, on every rank: what must arrive. The first line of rank 0's `summary` is
   // the daemon's note: it is known also where rank 0 ends before it has printed anything.
-  void finished(int64_t step, double loss, const std::map<std::string, double>& metrics,
-                const std::string& summary);
+  void finished(int64_t step, std::optional<double> loss,
+                const std::map<std::string, double>& metrics, const std::string& summary);
   // After stopping on request: the last step and its loss must arrive, too.
   void stopped(int64_t step, double loss, const std::map<std::string, double>& metrics);
 

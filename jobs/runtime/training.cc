@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -30,6 +31,17 @@ std::string room_on_disk(const std::string& directory) {
                 static_cast<double>(space.capacity) / kMiB);
 }
 
+// Name of the last step's loss in its checkpoint, beside the sampler.
+constexpr char kLastLoss[] = "last_loss";
+
+// Exactly; empty for none.
+std::string text_of(const std::optional<double>& loss) { return loss ? format("%a", *loss) : ""; }
+
+std::optional<double> loss_in(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return std::strtod(text.c_str(), nullptr);
+}
+
 }  // namespace
 
 Training::Training(ElasticContext& elastic, const TrainingOptions& options,
@@ -50,12 +62,21 @@ Training::Training(ElasticContext& elastic, const TrainingOptions& options,
                                                                    .keep = options.keep_checkpoints,
                                                                    .former_file = former_file});
   }
+  state_.keep(
+      "last loss", [this] { return text_of(result_.loss); },
+      [this](const std::string& text) { result_.loss = loss_in(text); });
   const auto before = state_.restore();
+  is_from_memory_ = before.has_value();
   if (before) {
     result_.first_step = *before;
   } else if (checkpoints_ && options.resume) {
     const auto found = checkpoints_->load(network, optimizer);
-    if (found) result_.first_step = found->step;
+    if (found) {
+      result_.first_step = found->step;
+      const auto loss = found->sampler.find(kLastLoss);
+      // Absent in checkpoints of other steps, and of earlier versions.
+      if (loss != found->sampler.end()) result_.loss = loss_in(loss->second);
+    }
   }
   result_.steps = result_.first_step;
 }
@@ -67,17 +88,26 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
   state_.commit(result_.steps);
   Progress progress(options_.job, options_.steps, options_.log_every);
   const auto start = std::chrono::steady_clock::now();
+  // A rank was lost when this step was done: perhaps before its checkpoint was written.
+  if (is_from_memory_ && result_.steps > 0) save_if_due();
   while (result_.steps < options_.steps) {
-    const at::Tensor loss = take_step(loss_of);
-    const bool last = result_.steps == options_.steps;
-    if (last || result_.steps % options_.checkpoint_every == 0) save(last);
-    if (!last && result_.steps % kAgreeEvery != 0) continue;
+    const at::Tensor loss = gradients(loss_of);
+    if (result_.steps + 1 == options_.steps) {
+      // Before the update: each rank that has done the last step knows its loss, and hands it on.
+      const ShownLoss shown = show(agree(*world, loss, {}).loss);
+      result_.loss = shown.loss;
+      update();
+      save_if_due();
+      progress.report(result_.steps, shown.loss, shown.metrics);
+      break;
+    }
+    update();
+    save_if_due();
+    if (result_.steps % kAgreeEvery != 0) continue;
     const Agreement agreement = agree(
         *world, loss, {stop_requested(), elastic_.is_quiesce_wanted(), elastic_.is_save_wanted()});
     const ShownLoss shown = show(agreement.loss);
-    result_.loss = shown.loss;
     progress.report(result_.steps, shown.loss, shown.metrics);
-    if (last) continue;
     if (agreement.asked.stop) {
       stop_together();
       save(/*must=*/true);
@@ -95,25 +125,34 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
   return result_;
 }
 
-at::Tensor Training::take_step(const std::function<at::Tensor(int64_t step)>& loss_of) {
+at::Tensor Training::gradients(const std::function<at::Tensor(int64_t step)>& loss_of) {
   const double rate = one_cycle(options_.learning_rate, result_.steps, options_.steps);
   for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
   optimizer_.zero_grad();
   const at::Tensor loss = loss_of(result_.steps);
   loss.backward();
+  return loss;
+}
+
+void Training::update() {
   state_.update([&] { optimizer_.step(); });
   ++result_.steps;
-  return loss;
+}
+
+void Training::save_if_due() {
+  const bool is_last = result_.steps == options_.steps;
+  if (is_last || result_.steps % options_.checkpoint_every == 0) save(/*must=*/is_last);
 }
 
 void Training::save(bool must) {
   if (!checkpoints_) return;
   try {
     // The samples of a step are a function of these two.
-    checkpoints_->save(
-        network_, optimizer_,
-        {result_.steps,
-         {{"seed", std::to_string(options_.seed)}, {"next_step", std::to_string(result_.steps)}}});
+    TrainingProgress done{
+        result_.steps,
+        {{"seed", std::to_string(options_.seed)}, {"next_step", std::to_string(result_.steps)}}};
+    if (result_.loss) done.sampler[kLastLoss] = text_of(result_.loss);
+    checkpoints_->save(network_, optimizer_, done);
   } catch (const CheckpointFileError& error) {
     if (must) throw;
     if (!std::exchange(unsaved_, true)) {

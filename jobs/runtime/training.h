@@ -26,8 +26,10 @@ namespace meshrun::jobs {
 struct TrainingResult {
   int64_t first_step = 0;  // above 0 after --resume, and in a world that follows another one
   int64_t steps = 0;       // done in all
-  double loss = 0;         // that of the last step, as it was shown
-  double seconds = 0;      // of the steps from first_step on
+  // That of the last step, as it was shown. Also after a run that has taken no step, because a
+  // memory or a checkpoint of the last step tells it; absent in checkpoints of earlier versions.
+  std::optional<double> loss;
+  double seconds = 0;  // of the steps from first_step on
 
   double steps_per_second() const {
     return seconds > 0 ? static_cast<double>(steps - first_step) / seconds : 0;
@@ -62,7 +64,9 @@ class Training {
   // signal to any rank all of them save at the same step and raise Stopped; likewise they leave the
   // world where the coordinator wants another one. A checkpoint that the file system refuses is a
   // warning, except the one at the end and the one of a stop: those raise CheckpointFileError. At
-  // the end each rank writes its parameters, if --dump-parameters asks for it.
+  // the end each rank writes its parameters, if --dump-parameters asks for it. In a world that
+  // follows another one, the checkpoint of the step that was done last there is written again if it
+  // was due: the rank that was lost may have been lost before it was written.
   TrainingResult run(
       const std::function<at::Tensor(int64_t step)>& loss_of,
       const std::function<ShownLoss(double mean)>& show = [](double mean) {
@@ -70,7 +74,12 @@ class Training {
       });
 
  private:
-  at::Tensor take_step(const std::function<at::Tensor(int64_t step)>& loss_of);
+  // Computes the gradients of the next step, and sets its learning rate. Returns this rank's loss.
+  at::Tensor gradients(const std::function<at::Tensor(int64_t step)>& loss_of);
+  // Ends the step.
+  void update();
+  // Every --checkpoint-every steps, and at the end, where it must be written.
+  void save_if_due();
   // A checkpoint that cannot be written is said once, until one is written again; where it must be
   // written it is the job's failure.
   void save(bool must);
@@ -85,6 +94,7 @@ class Training {
   std::optional<CheckpointDirectory> checkpoints_;
   TrainingResult result_;
   bool unsaved_ = false;
+  bool is_from_memory_ = false;
   // Last, so that it ends first: it keeps the others' state for the next world.
   ElasticState state_;
 };

@@ -1,0 +1,130 @@
+// The shipped jobs' training and report (jobs/runtime) when a rank is lost after its last update.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "jobs/runtime/ending.h"
+#include "jobs/runtime/training.h"
+#include "parallel/manager/distributed_manager.h"
+#include "tests/parallel/elastic/elastic_ranks.h"
+#include "tests/parallel/support/rank_processes.h"
+
+namespace meshrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kToySteps = 13;
+
+// Rank 1 of the first generation dies in its last update, when rank 0 has done its own: rank 0 then
+// waits for it in the last checkpoint.
+class DyingAdam : public torch::optim::Adam {
+ public:
+  DyingAdam(std::vector<at::Tensor> parameters, GenerationAgent& agent)
+      : Adam(std::move(parameters), torch::optim::AdamOptions(0.05)), agent_(agent) {}
+
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss = Adam::step(std::move(closure));
+    if (++steps_ == kToySteps && std::getenv("TEST_DIES") != nullptr) die_on_rank_1();
+    return loss;
+  }
+
+ private:
+  void die_on_rank_1() {
+    if (agent_.assignment().rank == 0) {
+      agent_.set("updated", "1");
+      return;
+    }
+    while (!agent_.has("updated")) usleep(1000);
+    agent_.set("next", "2 0 -1");
+    agent_.set("lost", "1");
+    _exit(0);
+  }
+
+  GenerationAgent& agent_;
+  int64_t steps_ = 0;
+};
+
+const bool kToyJob = register_rank_function("toy_job", [] {
+  if (number("TEST_GENERATION") == 2) await_second_generation();
+  const auto agent = own_agent(2);
+  DistributedManager::initialize({.agent = agent});
+  const std::string directory = std::getenv("TEST_DIRECTORY");
+  jobs::TrainingOptions options("toy");
+  options.steps = kToySteps;
+  options.checkpoint_dir = directory + "/checkpoints";
+  options.report = directory + "/report.json";
+  options.resume = std::getenv("TEST_RESUMES") != nullptr;
+  options.no_evaluation = true;
+  ElasticContext elastic;
+  elastic.run([&] {
+    at::manual_seed(3);
+    torch::nn::Linear network(4, 2);
+    DyingAdam optimizer(network->parameters(), *agent);
+    jobs::Training training(elastic, options, {}, *network, optimizer);
+    const jobs::TrainingResult result = training.run([&](int64_t step) {
+      at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
+      const at::Tensor x = at::randn({5, 4}, generator);
+      // The same gradients on all ranks, and another loss on each.
+      return (network(x) - x.slice(1, 0, 2)).square().mean() + DistributedManager::get().rank();
+    });
+    jobs::Ending ending;
+    ending.ranks = "2 ranks";
+    ending.rate = "all steps";
+    jobs::finish(elastic, options, result, *network, ending);
+  });
+  DistributedManager::cleanup(true);
+});
+
+class ShippedJobTest : public testing::Test {
+ protected:
+  // Returns the report.
+  nlohmann::json run(const std::string& name, const std::vector<Begins>& processes,
+                     Variables more) {
+    const std::string directory = directory_ + "/" + name;
+    fs::create_directories(directory);
+    more["TEST_DIRECTORY"] = directory;
+    for (const RankResult& result : run_generations("toy_job", processes, more)) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+    }
+    return nlohmann::json::parse(std::ifstream(directory + "/report.json"));
+  }
+  std::string manifest_in(const std::string& name) const {
+    return directory_ + "/" + name + "/checkpoints/step-" + std::to_string(kToySteps) +
+           "/manifest.json";
+  }
+  void SetUp() override { fs::remove_all(directory_); }
+
+  const std::string directory_ = testing::TempDir() + "shipped_job";
+};
+
+TEST_F(ShippedJobTest, ALossBeforeTheLastCheckpointLeavesItsLossAndTheCheckpoint) {
+  const nlohmann::json whole = run("whole", {{0, 1}, {1, 1}}, {});
+  EXPECT_EQ(whole.at("first_step"), 0);
+  EXPECT_GT(whole.at("last_loss").get<double>(), 0.5) << "the mean of the ranks' losses";
+  ASSERT_TRUE(fs::exists(manifest_in("whole")));
+
+  const nlohmann::json after = run("after", {{0, 1}, {1, 1}, {1, 2}}, {{"TEST_DIES", "1"}});
+  EXPECT_EQ(after.at("first_step"), kToySteps) << "the loss came after the last update";
+  EXPECT_EQ(after.at("last_loss"), whole.at("last_loss"));
+  ASSERT_TRUE(fs::exists(manifest_in("after")));
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(manifest_in("after"))).at("step"), kToySteps);
+
+  // A run that goes on where nothing is left to do.
+  const nlohmann::json resumed = run("after", {{0, 1}, {1, 1}}, {{"TEST_RESUMES", "1"}});
+  EXPECT_EQ(resumed.at("first_step"), kToySteps);
+  EXPECT_EQ(resumed.at("last_loss"), whole.at("last_loss"));
+}
+
+}  // namespace
+}  // namespace meshrun
