@@ -1,5 +1,6 @@
 #include "parallel/checkpoint/manifest.h"
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,31 @@ ordered_json to_hex(const Bytes& values) {
   ordered_json coded = ordered_json::object();
   for (const auto& [name, bytes] : values) coded[name] = HexEncode(bytes);
   return coded;
+}
+
+// JSON has neither infinities nor NaN: they are words.
+ordered_json encode_options(const std::map<std::string, double>& options) {
+  ordered_json coded = ordered_json::object();
+  for (const auto& [name, value] : options) {
+    if (std::isfinite(value)) {
+      coded[name] = value;
+    } else if (std::isnan(value)) {
+      coded[name] = "nan";
+    } else {
+      coded[name] = value > 0 ? "inf" : "-inf";
+    }
+  }
+  return coded;
+}
+
+// Raises std::invalid_argument.
+double decode_option(const json& value) {
+  // Earlier versions wrote null for all three.
+  if (value.is_null() || value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "inf") return std::numeric_limits<double>::infinity();
+  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  if (value.is_string()) throw std::invalid_argument(value.dump() + " is not a number");
+  return value.get<double>();
 }
 
 Bytes from_hex(const json& coded) {
@@ -82,8 +108,11 @@ std::string encode_manifest(const Manifest& manifest) {
                           {"sampler", each_text(encode_text, manifest.sampler)},
                           {"random_generators", to_hex(manifest.random_generators)},
                           {"optimizer", manifest.optimizer},
-                          {"optimizer_options", manifest.optimizer_options},
+                          {"optimizer_options", ordered_json::array()},
                           {"files", files}};
+  for (const auto& options : manifest.optimizer_options) {
+    content["optimizer_options"].push_back(encode_options(options));
+  }
   if (!manifest.kept_values.empty()) content["kept_values"] = to_hex(manifest.kept_values);
   for (const Bytes& states : manifest.random_generators_by_rank) {
     content["random_generators_by_rank"].push_back(to_hex(states));
@@ -113,11 +142,7 @@ Manifest decode_manifest(const std::string& path, const std::string& content) tr
   }
   for (const json& group : parsed.value("optimizer_options", json::array())) {
     auto& options = manifest.optimizer_options.emplace_back();
-    for (const auto& [name, value] : group.items()) {
-      // JSON has neither infinities nor NaN; they are written as null.
-      options[name] =
-          value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
-    }
+    for (const auto& [name, value] : group.items()) options[name] = decode_option(value);
   }
   manifest.kept_values = from_hex(parsed.value("kept_values", json::object()));
   for (const auto& [name, file] : parsed.at("files").items()) {

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -77,6 +79,23 @@ TEST_F(StepDirectoriesTest, TextsOfAnyBytesComeBackAsTheyWere) {
   const Manifest read = decode_manifest("manifest.json", text);
   EXPECT_EQ(read.identity, manifest.identity);
   EXPECT_EQ(read.sampler, manifest.sampler);
+}
+
+TEST(ManifestTest, InfiniteOptionsComeBack) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Manifest manifest;
+  manifest.optimizer_options.emplace_back() = {
+      {"lr", kInfinity}, {"eps", -kInfinity}, {"momentum", std::nan("")}};
+  const std::string text = encode_manifest(manifest);
+  const auto options = decode_manifest("manifest.json", text).optimizer_options.at(0);
+  EXPECT_EQ(options.at("lr"), kInfinity);
+  EXPECT_EQ(options.at("eps"), -kInfinity);
+  EXPECT_TRUE(std::isnan(options.at("momentum")));
+  std::string other = text;
+  other.replace(other.find("\"-inf\""), 6, "\"few\"");
+  EXPECT_THAT([&] { decode_manifest("manifest.json", other); },
+              ThrowsMessage<DamagedCheckpoint>(
+                  HasSubstr("manifest.json is damaged: \"few\" is not a number")));
 }
 
 TEST(ManifestTest, ReadsWhatEarlierVersionsWrote) {
