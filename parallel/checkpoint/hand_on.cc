@@ -2,9 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <exception>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
@@ -59,6 +60,139 @@ class Broadcast {
   int64_t bytes_ = 0;
 };
 
+// Names, dtypes and shapes, without bytes.
+json outline_of(const TensorFile& file) {
+  json outline = json::object();
+  for (const auto& [name, tensor] : file.tensors) {
+    outline[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}};
+  }
+  return outline;
+}
+
+using Outline = std::map<std::string, StoredTensor>;
+
+Outline outline_in(const json& outline) {
+  Outline tensors;
+  for (const auto& [name, tensor] : outline.items()) {
+    tensors[name] = {tensor.at("dtype").get<std::string>(),
+                     tensor.at("shape").get<std::vector<int64_t>>(), ""};
+  }
+  return tensors;
+}
+
+Outline outline_of(const std::vector<Part>& parts) {
+  Outline tensors;
+  for (const Part& part : parts) tensors[part.name] = expected(part);
+  return tensors;
+}
+
+// All that the optimizer may have.
+Outline outline_of_states(const Parts& parts, const torch::optim::Optimizer& optimizer) {
+  std::vector<std::string> moments = moment_names(optimizer);
+  // The root's options, which are taken over with its state, may turn amsgrad on.
+  if (optimizer_kind(optimizer) != "SGD") moments.emplace_back("max_exp_avg_sq");
+  Outline tensors;
+  for (const Part& part : parts.list) {
+    if (!part.is_parameter) continue;
+    for (const std::string& moment : moments) {
+      tensors[moment_key(moment, part.name)] = expected(part);
+    }
+    tensors[moment_key(kStepName, part.name)] = {"I64", {}, ""};
+  }
+  return tensors;
+}
+
+// Why the root's tensors are not those of this run, with both sides; empty: they are.
+// `may_lack`: the root need not have all of them.
+std::string difference_of_tensors(const std::string& source, const Outline& theirs,
+                                  const Outline& ours, bool may_lack = false) {
+  const auto describe = [](const StoredTensor& tensor) {
+    return c10::str(tensor.dtype, " ", at::IntArrayRef(tensor.shape));
+  };
+  for (const auto& [name, wanted] : ours) {
+    const auto found = theirs.find(name);
+    if (found == theirs.end()) {
+      if (!may_lack) return source + " lacks " + name + ", which this run has when it restores";
+      continue;
+    }
+    if (found->second.dtype == wanted.dtype && found->second.shape == wanted.shape) continue;
+    return source + " holds " + name + " as " + describe(found->second) + ", but this run's is " +
+           describe(wanted);
+  }
+  for (const auto& [name, tensor] : theirs) {
+    if (!ours.contains(name)) {
+      return source + " holds " + name + ", which this run lacks when it restores";
+    }
+  }
+  return "";
+}
+
+// What `work` raises, as text; empty: nothing.
+template <typename Work>
+std::string raised_by(const Work& work) {
+  std::string text;
+  try {
+    work();
+    return "";
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {  // a program's own functions are called
+  }
+  return text.empty() ? "an exception without a text" : text;
+}
+
+std::string difference_of_optimizers(const std::string& source, const Manifest& manifest,
+                                     const torch::optim::Optimizer& optimizer) {
+  const std::string kind = optimizer_kind(optimizer);
+  if (manifest.optimizer != kind) {
+    return source + " has the optimizer " + manifest.optimizer + ", but this run has " + kind;
+  }
+  // Absent in checkpoints of earlier versions: then the options stay the constructor's.
+  const size_t groups = manifest.optimizer_options.size();
+  if (groups == 0 || groups == optimizer.param_groups().size()) return "";
+  return source + " has an optimizer with " + std::to_string(groups) +
+         " groups of parameters, but this run's has " +
+         std::to_string(optimizer.param_groups().size());
+}
+
+// Between what the root has, which `header` outlines, and this run; empty: none.
+std::string difference_of(const std::string& source, const json& header, const Manifest& manifest,
+                          const Parts& parts, const torch::optim::Optimizer& optimizer,
+                          const KeptValues& kept) {
+  std::string problem = difference_of_names(
+      source, header.at("kept_names").get<std::vector<std::string>>(), kept.names());
+  if (problem.empty()) problem = difference_of_optimizers(source, manifest, optimizer);
+  if (problem.empty()) {
+    problem = difference_of_tensors(source, outline_in(header.at("model")), outline_of(parts.list));
+  }
+  if (problem.empty()) {
+    problem = difference_of_tensors(source, outline_in(header.at("kept")), outline_of(parts.kept));
+  }
+  if (problem.empty()) {
+    problem = difference_of_tensors(source, outline_in(header.at("optimizer")),
+                                    outline_of_states(parts, optimizer), /*may_lack=*/true);
+  }
+  return problem;
+}
+
+// Collective. Raises Mismatch on every rank where a `load` of the program's raises on one.
+void load_kept(c10d::ProcessGroup& group, c10::Device device, const KeptValues& kept,
+               const std::map<std::string, std::string>& saved) {
+  if (saved.empty()) return;
+  std::string problem;
+  for (const auto& [name, bytes] : saved) {
+    const std::string raised = raised_by([&] { kept.load({{name, bytes}}); });
+    if (raised.empty()) continue;
+    problem = "the load function of the kept value \"" + name + "\" raised on rank " +
+              std::to_string(group.getRank()) + ": " + raised;
+    break;
+  }
+  problem = common_problem(group, device, problem);
+  if (!problem.empty()) throw Mismatch(problem);
+}
+
 Tensor own_part(const Tensor& whole, const Part& part) {
   return part.shard == nullptr ? whole : shard_of(whole, *part.shard);
 }
@@ -80,9 +214,9 @@ void receive_parts(Broadcast& broadcast, const std::vector<Part>& parts,
   broadcast.flush();
 }
 
-// `names`: of the root's tensors.
+// `names`: those of the root's tensors.
 void receive_optimizer(Broadcast& broadcast, const Parts& parts,
-                       const std::optional<Loaded>& loaded, const std::set<std::string>& names,
+                       const std::optional<Loaded>& loaded, const Outline& names,
                        torch::optim::Optimizer& optimizer) {
   std::map<std::string, ParameterState> states;
   for (const Part& part : parts.list) {
@@ -117,32 +251,29 @@ Manifest hand_on(const GroupArgument::Handle& group, int root, const std::option
   if (loaded) {
     // The manifest's own form, in which binary states are text.
     header["manifest"] = encode_manifest(loaded->manifest);
-    header["kept"] = loaded->kept_names();
-    for (const auto& [name, tensor] : loaded->optimizer.tensors) header["names"].push_back(name);
+    header["kept_names"] = loaded->kept_names();
+    header["model"] = outline_of(loaded->model);
+    header["optimizer"] = outline_of(loaded->optimizer);
+    header["kept"] = outline_of(loaded->kept);
   }
   header = json::parse(broadcast_text(
       *group, device, header.dump(-1, ' ', false, json::error_handler_t::replace), root));
   const Manifest manifest = decode_manifest("the manifest of rank " + std::to_string(root),
                                             header.at("manifest").get<std::string>());
-  std::string problem =
-      difference_of_names(source, header.at("kept").get<std::vector<std::string>>(), kept.names());
-  // Absent in checkpoints of earlier versions: then the options stay the constructor's.
-  const size_t groups = manifest.optimizer_options.size();
-  if (problem.empty() && groups > 0 && groups != optimizer.param_groups().size()) {
-    problem = source + " has an optimizer with " + std::to_string(groups) +
-              " groups of parameters, but this run's has " +
-              std::to_string(optimizer.param_groups().size());
-  }
-  problem = common_problem(*group, device, problem);
+  std::string problem;
+  const std::string raised =
+      raised_by([&] { problem = difference_of(source, header, manifest, parts, optimizer, kept); });
+  problem = common_problem(*group, device, raised.empty() ? problem : raised);
   if (!problem.empty()) throw Mismatch(problem);
   // Before the moments, whose names depend on it.
-  if (groups > 0) set_group_options(optimizer, manifest.optimizer_options);
+  if (!manifest.optimizer_options.empty()) {
+    set_group_options(optimizer, manifest.optimizer_options);
+  }
   Broadcast broadcast(group, root, device);
   receive_parts(broadcast, parts.list, loaded, &Loaded::model);
   receive_parts(broadcast, parts.kept, loaded, &Loaded::kept);
-  receive_optimizer(broadcast, parts, loaded, header.value("names", std::set<std::string>()),
-                    optimizer);
-  kept.load(manifest.kept_values);
+  receive_optimizer(broadcast, parts, loaded, outline_in(header.at("optimizer")), optimizer);
+  load_kept(*group, device, kept, manifest.kept_values);
   return manifest;
 }
 

@@ -1,9 +1,11 @@
 // The state of a training run from one rank to all: the model, the optimizer with its options, the
 // values that the program keeps.
 //
-// Collective over the group. Errors: those of its collectives; Mismatch, the same on every rank and
-// before anything is changed, where a rank's optimizer has another number of groups, or it keeps
-// other names; DamagedCheckpoint where two versions of meshrun meet.
+// Collective over the group. Errors: those of its collectives; DamagedCheckpoint where two versions
+// of meshrun meet; Mismatch, the same on every rank,
+//   before anything is changed, where a rank's optimizer is another one or has another number of
+//   groups, it keeps other names, or a tensor's name, dtype or shape differs;
+//   at the end, where a `load` function of a kept value raises on a rank.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -45,8 +45,8 @@ struct Manifest {
   std::vector<std::map<std::string, std::string>> random_generators_by_rank;
   // The optimizer's class.
   std::string optimizer;
-  // By group of parameters (optimizer_state.h); empty in checkpoints of earlier versions. In the file
-  // an infinity is "inf" or "-inf", and NaN "nan".
+  // By group of parameters (optimizer_state.h); empty in checkpoints of earlier versions. In the
+  // file an infinity is "inf" or "-inf", and NaN "nan".
   std::vector<std::map<std::string, double>> optimizer_options;
   // What the program keeps as bytes (kept_values.h).
   std::map<std::string, std::string> kept_values;

@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "c10/util/Exception.h"
 #include "parallel/base/digest.h"
 #include "parallel/base/sharded_key.h"
+#include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
 #include "parallel/checkpoint/random_streams.h"
@@ -18,7 +21,8 @@
 namespace meshrun {
 namespace {
 
-// As read_newest would have it from a checkpoint.
+// As read_newest would have it from a checkpoint. Raises for a dtype or an optimizer that
+// checkpoints cannot hold.
 detail::Loaded loaded_from(const TrainingMemory& memory, const torch::optim::Optimizer& optimizer) {
   detail::Loaded loaded;
   loaded.manifest.step = memory.step;
@@ -110,12 +114,23 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   const GroupArgument::Handle handle = group.get();
   const int root = root_rank.to_int();
   const detail::Parts parts(module, kept);
+  const c10::Device device = parts.device();
   std::optional<detail::Loaded> loaded;
+  std::string problem;
   if (handle->getRank() == root) {
-    TORCH_CHECK_VALUE(memory.has_value(), "rank ", root,
-                      " has no memory of the training to spread");
-    loaded = loaded_from(*memory, optimizer);
+    // The others wait.
+    try {
+      TORCH_CHECK_VALUE(memory.has_value(), "rank ", root,
+                        " has no memory of the training to spread");
+      loaded = loaded_from(*memory, optimizer);
+    } catch (const c10::Error& error) {
+      problem = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
   }
+  problem = common_problem(*handle, device, problem);
+  TORCH_CHECK_VALUE(problem.empty(), problem);
   Manifest manifest;
   try {
     manifest = detail::hand_on(handle, root, loaded, "the memory of rank " + std::to_string(root),
@@ -123,10 +138,10 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   } catch (const detail::Mismatch& error) {
     C10_THROW_ERROR(ValueError, error.what());
   }
-  set_generators(*handle, root, parts.device(), memory, manifest.step, manifest.random_generators);
+  set_generators(*handle, root, device, memory, manifest.step, manifest.random_generators);
   // The least and, inverted, the greatest digest.
   const int64_t own = digest_of_state(parts, optimizer);
-  const std::vector<int64_t> ends = least(*handle, parts.device(), {own, ~own});
+  const std::vector<int64_t> ends = least(*handle, device, {own, ~own});
   TORCH_CHECK(ends[0] == ~ends[1], "the ranks' model and optimizer differ after step ",
               manifest.step, " was copied from rank ", root,
               " to all: a rank runs another program");

@@ -12,7 +12,10 @@
 // is copied when it is recorded.
 //
 // Threads: one at a time. Errors: those of the group's collectives; c10::ValueError, the same on
-// all ranks, for an optimizer or kept values of another kind than the root's.
+// all ranks: before anything is changed, where a rank's optimizer is of another kind than the
+// root's memory, it keeps other names, or a tensor's name, dtype or shape differs (a buffer that
+// only the forward pass defines is missing in a new module); later, where a `load` function of a
+// kept value raises on a rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>

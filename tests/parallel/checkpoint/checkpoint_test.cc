@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -552,6 +553,76 @@ const bool kSpreads = register_rank_function("spreads", [] {
   other.expect(2);
 });
 
+// A buffer that the forward pass defines, or whose size is that of the world.
+struct Changing : torch::nn::Module {
+  explicit Changing(const Tensor& seen, double value = 1) {
+    weight = register_parameter("weight", at::full({2}, value));
+    register_buffer("seen", seen);
+  }
+  Tensor weight;
+};
+
+// Ranks 0 to 2; the memory is rank 1's.
+const bool kSpreadsMisfits = register_rank_function("spreads_misfits", [] {
+  const RankWorld world;
+  const int rank = world.rank();
+  const auto memory_of = [&](Changing& module, torch::optim::Optimizer& optimizer,
+                             const KeptValues& kept) {
+    StateRecorder recorder(module, optimizer, kept);
+    recorder.record(4);
+    return std::optional(recorder.memory(rank, world.size()));
+  };
+  const KeptValues nothing;
+  const auto fails = [&](const std::string& text, const Tensor& before, const Tensor& after) {
+    SCOPED_TRACE(text);
+    Changing old(before, 7);
+    torch::optim::Adam its(old.parameters(), 0.5);
+    const auto memory = memory_of(old, its, nothing);
+    Changing module(after);
+    torch::optim::Adam optimizer(module.parameters(), 0.25);
+    expect_error<c10::ValueError>(world, "the memory of rank 1 " + text, [&] {
+      spread_memory(memory, 1, module, optimizer, world.group());
+    });
+    EXPECT_TRUE(at::equal(module.weight, at::ones({2})));
+    EXPECT_EQ(group_options(optimizer).at(0).at("lr"), 0.25);
+  };
+  const Tensor undefined = Tensor();
+  fails("holds seen, which this run lacks when it restores", at::ones({3}), undefined);
+  fails("lacks seen, which this run has when it restores", undefined, at::ones({3}));
+  fails("holds seen as F32 [3], but this run's is F32 [5]", at::ones({3}), at::ones({5}));
+  fails("holds seen as F32 [3], but this run's is I64 [3]", at::ones({3}),
+        at::ones({3}, at::kLong));
+  // On one rank alone, which is not the root.
+  fails("holds seen as F32 [3], but this run's is F32 [4]", at::ones({3}),
+        at::ones({rank == 2 ? 4 : 3}));
+
+  Changing module(at::ones({3}));
+  torch::optim::Adam optimizer(module.parameters());
+  expect_error<c10::ValueError>(world, "rank 1 has no memory of the training to spread", [&] {
+    spread_memory(std::nullopt, 1, module, optimizer, world.group());
+  });
+  torch::optim::SGD sgd(module.parameters(), torch::optim::SGDOptions(0.1));
+  torch::optim::Optimizer& own = rank == 2 ? static_cast<torch::optim::Optimizer&>(sgd) : optimizer;
+  const auto of_adam = memory_of(module, optimizer, nothing);
+  expect_error<c10::ValueError>(world,
+                                "the memory of rank 1 has the optimizer Adam, but this run has SGD",
+                                [&] { spread_memory(of_adam, 1, module, own, world.group()); });
+
+  KeptValues fragile;
+  std::string loaded;
+  fragile.keep(
+      "count", [] { return "3"; },
+      [&](const std::string& bytes) {
+        if (rank == 2) throw std::invalid_argument("no room for " + bytes);
+        loaded = bytes;
+      });
+  const auto with_count = memory_of(module, optimizer, fragile);
+  expect_error<c10::ValueError>(
+      world, "the load function of the kept value \"count\" raised on rank 2: no room for 3",
+      [&] { spread_memory(with_count, 1, module, optimizer, world.group(), fragile); });
+  EXPECT_EQ(loaded, rank == 2 ? "" : "3");
+});
+
 const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
   const auto agent = std::make_shared<FakeAgent>(
       agent::Assignment{.job_id = "job", .generation = 1, .world_size = 1, .local_world_size = 1},
@@ -628,6 +699,10 @@ TEST_F(CheckpointTest, HoldsOptionsKeptValuesAndEachRanksRandomNumbers) {
 
 TEST_F(CheckpointTest, AMemoryHoldsOptionsKeptValuesAndEachRanksRandomNumbers) {
   run("spreads", 3);
+}
+
+TEST_F(CheckpointTest, AMemoryThatDoesNotFitIsOneErrorOnEveryRankAndNothingChanges) {
+  run("spreads_misfits", 3);
 }
 
 TEST(StateRecorderTest, SeesWhatWasWrittenAndCopiesWhatTheForwardPassWrites) {
