@@ -37,6 +37,22 @@ std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
   return rank == none ? "" : broadcast_text(group, device, problem, static_cast<int>(rank));
 }
 
+std::vector<bool> are_equal(c10d::ProcessGroup& group, c10::Device device,
+                            const std::vector<int64_t>& own) {
+  // The least and, inverted, the greatest.
+  std::vector<int64_t> both = own;
+  for (const int64_t number : own) both.push_back(~number);
+  std::vector<at::Tensor> ends = {at::tensor(both, at::kLong).to(device)};
+  c10d::AllreduceOptions minimum;
+  minimum.reduceOp = c10d::ReduceOp::MIN;
+  group.allreduce(ends, minimum)->wait();
+  const at::Tensor seen = ends[0].cpu();
+  const auto* const numbers = seen.const_data_ptr<int64_t>();
+  std::vector<bool> equal;
+  for (size_t i = 0; i < own.size(); ++i) equal.push_back(numbers[i] == ~numbers[own.size() + i]);
+  return equal;
+}
+
 std::vector<std::string> gather_texts(c10d::ProcessGroup& group, c10::Device device,
                                       const std::string& text) {
   const auto gathered = [&](const at::Tensor& own) {

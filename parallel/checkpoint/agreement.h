@@ -4,6 +4,7 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
@@ -20,6 +21,10 @@ std::string broadcast_text(c10d::ProcessGroup& group, c10::Device device, const 
 // rank's, empty for none. Costs one all-reduce of 8 bytes if there is none.
 std::string common_problem(c10d::ProcessGroup& group, c10::Device device,
                            const std::string& problem);
+
+// Which of these numbers are equal on all ranks, one by one. One all-reduce.
+std::vector<bool> are_equal(c10d::ProcessGroup& group, c10::Device device,
+                            const std::vector<int64_t>& own);
 
 // The texts of all ranks, by rank, on every rank.
 std::vector<std::string> gather_texts(c10d::ProcessGroup& group, c10::Device device,

@@ -9,11 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/digest.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/commit.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
+#include "parallel/checkpoint/kept_agreement.h"
+#include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/random_streams.h"
 #include "parallel/checkpoint/step_directories.h"
 #include "parallel/checkpoint/stored_tensor.h"
@@ -93,6 +96,17 @@ void finish_committed(const std::string& path) {
   }
 }
 
+// Collective, where ranks keep other bytes, or a rank cannot save them. `unsaved`: why this one
+// cannot.
+[[noreturn]] void refuse_kept(c10d::ProcessGroup& group, c10::Device device,
+                              const std::string& unsaved,
+                              const std::map<std::string, std::string>& own) {
+  const std::string problem = common_problem(group, device, unsaved);
+  if (!problem.empty()) throw CheckpointFileError(problem);
+  const std::string difference = detail::difference_of_kept(group, device, &own);
+  C10_THROW_ERROR(ValueError, difference + "; keep() takes values that are equal on all ranks");
+}
+
 // As they were saved.
 void load_generators(c10::Device device, const Manifest& manifest,
                      const c10d::ProcessGroup& group) {
@@ -144,8 +158,19 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   manifest.sampler = progress.sampler;
   manifest.optimizer_options = group_options(optimizer);
   manifest.random_generators = detail::generator_states(device);
-  manifest.random_generators_by_rank =
-      detail::gather_states(*group, device, manifest.random_generators);
+  // On every rank, since all must keep the same.
+  std::string unsaved = detail::raised_by([&] { manifest.kept_values = kept.saved(); });
+  if (!unsaved.empty()) unsaved = "the save function of a kept value raised: " + unsaved;
+  const int64_t kept_digest = unsaved.empty() ? detail::digest_of_states(manifest.kept_values)
+                                              : static_cast<int64_t>(digest_of(unsaved));
+  const std::vector<bool> equal = are_equal(
+      *group, device, {detail::digest_of_states(manifest.random_generators), kept_digest});
+  // Where all are equal, all ranks have the same problem, or none.
+  if (!equal[1] || !unsaved.empty()) refuse_kept(*group, device, unsaved, manifest.kept_values);
+  if (!equal[0]) {
+    manifest.random_generators_by_rank =
+        detail::gather_states(*group, device, manifest.random_generators);
+  }
 
   TensorFile model_file;
   TensorFile optimizer_file;
@@ -191,7 +216,6 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   }
   if (writes && result.outcome == Outcome::kDone) {
     result = guarded([&] {
-      manifest.kept_values = kept.saved();
       finish_committed(path_);
       std::map<std::string, std::string> files;
       const auto encode = [&](const char* name, const TensorFile& file) {

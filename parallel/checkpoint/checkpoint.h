@@ -37,8 +37,9 @@
 //   c10::NotImplementedError  the optimizer is none of Adam, AdamW, SGD; a parameter or a buffer is
 //                             a ShardTensor
 //   CollectiveForbiddenError  the call stands inside ElasticState::update()
-// What a kept value's `save` raises is a CheckpointFileError; what its `load` raises leaves on that
-// rank.
+//   c10::ValueError           kept bytes differ between ranks
+// What a kept value's `save` raises on a rank is a CheckpointFileError on all; what its `load`
+// raises a CheckpointMismatchError, after the other values were loaded.
 // Threads: one at a time.
 #pragma once
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <exception>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "parallel/checkpoint/agreement.h"
+#include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/nn/optimizer_state.h"
@@ -125,22 +125,6 @@ std::string difference_of_tensors(const std::string& source, const Outline& thei
     }
   }
   return "";
-}
-
-// What `work` raises, as text; empty: nothing.
-template <typename Work>
-std::string raised_by(const Work& work) {
-  std::string text;
-  try {
-    work();
-    return "";
-  } catch (const c10::Error& error) {
-    text = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    text = error.what();
-  } catch (...) {  // a program's own functions are called
-  }
-  return text.empty() ? "an exception without a text" : text;
 }
 
 std::string difference_of_optimizers(const std::string& source, const Manifest& manifest,

@@ -42,7 +42,7 @@ void seed_generators(c10::Device device, uint64_t own, uint64_t agreed);
 
 int64_t digest_of_states(const GeneratorStates& states);
 
-// The states of all ranks, by rank, on every rank; empty where they are equal on all ranks.
+// The states of all ranks, by rank, on every rank.
 std::vector<GeneratorStates> gather_states(c10d::ProcessGroup& group, c10::Device device,
                                            const GeneratorStates& own);
 

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -14,6 +13,8 @@
 #include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/contents.h"
 #include "parallel/checkpoint/hand_on.h"
+#include "parallel/checkpoint/kept_agreement.h"
+#include "parallel/checkpoint/raised_by.h"
 #include "parallel/checkpoint/random_streams.h"
 #include "parallel/checkpoint/stored_tensor.h"
 #include "parallel/comm/interface/call_scope.h"
@@ -70,6 +71,26 @@ std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
   return {begin, begin + seen.numel()};
 }
 
+// Collective. Raises c10::ValueError on every rank where those that remember the root's step keep
+// different bytes: the root's would replace the others'.
+void check_kept_alike(c10d::ProcessGroup& group, int root, c10::Device device,
+                      const std::optional<TrainingMemory>& memory) {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const int64_t step = least(group, device, {group.getRank() == root ? memory->step : kNone})[0];
+  const bool remembers = memory && memory->step == step;
+  std::vector<int64_t> ends = {kNone, kNone};
+  if (remembers) {
+    const int64_t digest = detail::digest_of_states(memory->kept_values);
+    ends = {digest, ~digest};
+  }
+  ends = least(group, device, ends);
+  if (ends[0] == ~ends[1]) return;
+  const std::string difference =
+      detail::difference_of_kept(group, device, remembers ? &memory->kept_values : nullptr);
+  C10_THROW_ERROR(ValueError, difference + ", which remember step " + std::to_string(step) +
+                                  "; keep() takes values that are equal on all ranks");
+}
+
 // Collective. `root_states`: of the rank whose memory of `step` was spread.
 void set_generators(c10d::ProcessGroup& group, int root, c10::Device device,
                     const std::optional<TrainingMemory>& memory, int64_t step,
@@ -118,19 +139,15 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   std::optional<detail::Loaded> loaded;
   std::string problem;
   if (handle->getRank() == root) {
-    // The others wait.
-    try {
+    problem = detail::raised_by([&] {
       TORCH_CHECK_VALUE(memory.has_value(), "rank ", root,
                         " has no memory of the training to spread");
       loaded = loaded_from(*memory, optimizer);
-    } catch (const c10::Error& error) {
-      problem = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
+    });
   }
   problem = common_problem(*handle, device, problem);
   TORCH_CHECK_VALUE(problem.empty(), problem);
+  check_kept_alike(*handle, root, device, memory);
   Manifest manifest;
   try {
     manifest = detail::hand_on(handle, root, loaded, "the memory of rank " + std::to_string(root),

@@ -12,10 +12,12 @@
 // is copied when it is recorded.
 //
 // Threads: one at a time. Errors: those of the group's collectives; c10::ValueError, the same on
-// all ranks: before anything is changed, where a rank's optimizer is of another kind than the
-// root's memory, it keeps other names, or a tensor's name, dtype or shape differs (a buffer that
-// only the forward pass defines is missing in a new module); later, where a `load` function of a
-// kept value raises on a rank.
+// all ranks:
+//   before anything is changed, where the root has no memory, a rank's optimizer is of another kind
+//   than the root's memory, it keeps other names, a tensor's name, dtype or shape differs (a buffer
+//   that only the forward pass defines is missing in a new module), or ranks that remember the
+//   root's step keep different bytes;
+//   at the end, where a `load` function of a kept value raises on a rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>

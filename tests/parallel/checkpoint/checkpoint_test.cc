@@ -507,7 +507,8 @@ const bool kSpreads = register_rank_function("spreads", [] {
   const auto spread = [&](bool alike) {
     std::optional<TrainingMemory> memory;
     {
-      Surroundings before(rank + 1);
+      // Equal where the same step is remembered.
+      Surroundings before(rank == 0 ? 1 : 2);
       draw_from(alike ? 7 : rank);
       StateRecorder recorder(*before.network, before.optimizer, before.kept);
       recorder.record(rank == 0 ? 7 : 8);
@@ -623,6 +624,46 @@ const bool kSpreadsMisfits = register_rank_function("spreads_misfits", [] {
   EXPECT_EQ(loaded, rank == 2 ? "" : "3");
 });
 
+const bool kKeepsApart = register_rank_function("keeps_apart", [] {
+  const RankWorld world;
+  Changing module(at::ones({3}));
+  torch::optim::Adam optimizer(module.parameters());
+  // Equal on ranks 0 and 1.
+  KeptValues apart;
+  apart.keep(
+      "sampler", [&] { return world.rank() == 2 ? "at 5" : "at 4"; }, [](const std::string&) {});
+  StateRecorder recorder(module, optimizer, apart);
+  const auto spread = [&](int64_t steps) {
+    recorder.record(steps);
+    return spread_memory(recorder.memory(world.rank(), world.size()), 0, module, optimizer,
+                         world.group(), apart);
+  };
+  const std::string text = "the kept value \"sampler\" differs between ranks 0 and 2";
+  const std::string remedy = "; keep() takes values that are equal on all ranks";
+  expect_error<c10::ValueError>(world, text + ", which remember step 4" + remedy,
+                                [&] { spread(4); });
+  // Rank 2 is a step behind.
+  EXPECT_EQ(spread(world.rank() == 2 ? 4 : 5), 5);
+
+  CheckpointDirectory checkpoints(directory() + "/apart", {});
+  expect_error<c10::ValueError>(world, text + remedy, [&] {
+    checkpoints.save(module, optimizer, {5, {}}, apart);
+  });
+  KeptValues fragile;
+  fragile.keep(
+      "count",
+      [&]() -> std::string {
+        if (world.rank() == 2) throw std::invalid_argument("no count");
+        return "3";
+      },
+      [](const std::string&) {});
+  expect_error<CheckpointFileError>(world, "the save function of a kept value raised: no count",
+                                    [&] {
+                                      checkpoints.save(module, optimizer, {5, {}}, fragile);
+                                    });
+  EXPECT_FALSE(fs::exists(directory() + "/apart"));
+});
+
 const bool kLosesAnAnswer = register_rank_function("loses_an_answer", [] {
   const auto agent = std::make_shared<FakeAgent>(
       agent::Assignment{.job_id = "job", .generation = 1, .world_size = 1, .local_world_size = 1},
@@ -704,6 +745,8 @@ TEST_F(CheckpointTest, AMemoryHoldsOptionsKeptValuesAndEachRanksRandomNumbers) {
 TEST_F(CheckpointTest, AMemoryThatDoesNotFitIsOneErrorOnEveryRankAndNothingChanges) {
   run("spreads_misfits", 3);
 }
+
+TEST_F(CheckpointTest, KeptBytesThatDifferBetweenRanksAreRefused) { run("keeps_apart", 3); }
 
 TEST(StateRecorderTest, SeesWhatWasWrittenAndCopiesWhatTheForwardPassWrites) {
   struct Normed : torch::nn::Module {
