@@ -95,13 +95,12 @@ TrainingResult Training::run(const std::function<at::Tensor(int64_t step)>& loss
     if (result_.steps + 1 == options_.steps) {
       // Before the update: each rank that has done the last step knows its loss, and hands it on.
       const ShownLoss shown = show(agree(*world, loss, {}).loss);
-      result_.loss = shown.loss;
-      update();
+      update([&] { result_.loss = shown.loss; });
       save_if_due();
       progress.report(result_.steps, shown.loss, shown.metrics);
       break;
     }
-    update();
+    update([] {});
     save_if_due();
     if (result_.steps % kAgreeEvery != 0) continue;
     const Agreement agreement = agree(
@@ -134,8 +133,11 @@ at::Tensor Training::gradients(const std::function<at::Tensor(int64_t step)>& lo
   return loss;
 }
 
-void Training::update() {
-  state_.update([&] { optimizer_.step(); });
+void Training::update(const std::function<void()>& more) {
+  state_.update([&] {
+    optimizer_.step();
+    more();
+  });
   ++result_.steps;
 }
 

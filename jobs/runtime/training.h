@@ -77,7 +77,7 @@ class Training {
   // Computes the gradients of the next step, and sets its learning rate. Returns this rank's loss.
   at::Tensor gradients(const std::function<at::Tensor(int64_t step)>& loss_of);
   // Ends the step.
-  void update();
+  void update(const std::function<void()>& more);
   // Every --checkpoint-every steps, and at the end, where it must be written.
   void save_if_due();
   // A checkpoint that cannot be written is said once, until one is written again; where it must be

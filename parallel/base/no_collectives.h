@@ -25,7 +25,7 @@ inline constinit thread_local const char* no_collectives_in = nullptr;
 
 class NoCollectives {
  public:
-  // `where`: as errors name it; must outlive this.
+  // `where`: as errors name it; must outlive this. Null: collectives are allowed again.
   explicit NoCollectives(const char* where)
       : before_(std::exchange(detail::no_collectives_in, where)) {}
   ~NoCollectives() { detail::no_collectives_in = before_; }

@@ -289,13 +289,14 @@ absl::StatusOr<LaunchEnvironment> read_coordinator(const EnvironmentLookup& look
   return LaunchEnvironment{.method = LaunchMethod::kCoordinator};
 }
 
-// Whether these two variables number the ranks otherwise than Slurm does.
+// Whether mpirun or mpiexec has started the ranks within a Slurm step: their number is not that of
+// the step's tasks. A batch script is a step of one task, whatever SLURM_NTASKS says of the job.
+// Never by rank, since all ranks must choose alike. A size of 1 shows nothing: srun exports what an
+// outer launcher of one process has left.
 bool contradicts_slurm(const EnvironmentLookup& lookup, const char* rank, const char* size) {
-  const std::optional<std::string> its_rank = lookup(rank), its_size = lookup(size);
-  if (!its_rank || !its_size) return false;
-  std::optional<std::string> tasks = lookup("SLURM_NPROCS");
-  if (!tasks) tasks = lookup("SLURM_NTASKS");
-  return its_rank != lookup("SLURM_PROCID") || (tasks && its_size != tasks);
+  const std::optional<std::string> its_size = lookup(size);
+  if (!lookup(rank) || !its_size || *its_size == "1") return false;
+  return *its_size != lookup("SLURM_STEP_NUM_TASKS").value_or("1");
 }
 
 absl::StatusOr<LaunchMethod> choose_method(const EnvironmentLookup& lookup,

@@ -18,8 +18,9 @@
 // OMPI_COMM_WORLD_RANK; PMI_RANK, PMI_SIZE or PALS_RANKID. If none is set, the remains of a launch
 // decide: OMPI_COMM_WORLD_SIZE; LOCAL_RANK or LOCAL_WORLD_SIZE; PMIX_RANK, MPI_LOCALRANKID or
 // PALS_LOCAL_RANKID. srun sets PMI_RANK and PMI_SIZE too (--mpi=pmi2), to its own numbers. If these
-// or Open MPI's contradict SLURM's, mpirun or mpiexec runs inside a Slurm step, whose numbers are
-// those of its helpers: then SLURM is not taken. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
+// or Open MPI's are of another size than the step (SLURM_STEP_NUM_TASKS; a batch script has one
+// task), and not of size 1, mpirun or mpiexec runs inside the step, whose numbers are those of its
+// helpers: then SLURM is not taken. MESHRUN_DISTRIBUTED_INITIALIZATION_METHOD, then
 // PHYSICSNEMO_DISTRIBUTED_INITIALIZATION_METHOD, forces a method. SLURM's address is MASTER_ADDR,
 // else this host if the step has one node, else the first node of SLURM_STEP_NODELIST, else
 // SLURM_LAUNCH_NODE_IPADDR, else the first node of SLURM_JOB_NODELIST (plain sbatch).

@@ -1,5 +1,7 @@
 #include "parallel/comm/interface/call_scope.h"
 
+#include <utility>
+
 namespace meshrun {
 namespace {
 
@@ -16,5 +18,8 @@ CallScope::~CallScope() {
 }
 
 const char* CallScope::current() { return outermost; }
+
+CallScope::Suspended::Suspended() : before_(std::exchange(outermost, nullptr)) {}
+CallScope::Suspended::~Suspended() { outermost = before_; }
 
 }  // namespace meshrun

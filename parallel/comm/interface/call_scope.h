@@ -25,6 +25,18 @@ class CallScope {
   // Null: none.
   static const char* current();
 
+  // No scope, for what this thread does on behalf of others.
+  class Suspended {
+   public:
+    Suspended();
+    ~Suspended();
+    Suspended(const Suspended&) = delete;
+    Suspended& operator=(const Suspended&) = delete;
+
+   private:
+    const char* const before_;
+  };
+
  private:
   const bool is_outermost_;
 };

@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/ucx/failure_exception.h"
 
 namespace meshrun {
@@ -42,14 +43,19 @@ struct UcxWork::State {
   std::exception_ptr settle() MESHRUN_EXCLUDES(mu) {
     MutexLock lock(mu);
     if (std::exchange(is_settled, true)) return error;
-    for (const OperationPtr& operation : operations) {
-      if (error != nullptr) break;
-      if (!operation->is_done()) {
-        // Callbacks run without an end only where the engine has broken down.
-        error = std::make_exception_ptr(TransportError(operation->name() + " never ends"));
-      } else if (operation->failure()) {
-        error = to_exception(*operation->failure());
+    try {
+      for (const OperationPtr& operation : operations) {
+        if (error != nullptr) break;
+        if (!operation->is_done()) {
+          // Callbacks run without an end only where the engine has broken down.
+          error = std::make_exception_ptr(TransportError(operation->name() + " never ends"));
+        } else if (operation->failure()) {
+          error = to_exception(*operation->failure());
+        }
       }
+    } catch (...) {
+      // Without memory for the error: a failure all the same.
+      error = std::current_exception();
     }
     const std::function<void()> copy_results = std::exchange(finish, nullptr);
     if (error != nullptr || !copy_results) return error;
@@ -65,6 +71,9 @@ struct UcxWork::State {
   // The engine's threads let no exception through, and neither do the future's own callbacks
   // (then()); only what was added by addCallback() can throw here.
   void complete_future(c10::ivalue::Future& to) {
+    // What continues may call anything, in the name of nobody who waits here by chance.
+    const CallScope::Suspended outside;
+    const NoCollectives allowed(nullptr);
     try {
       if (const std::exception_ptr failed = settle()) {
         to.setError(failed);

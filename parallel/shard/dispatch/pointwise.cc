@@ -23,7 +23,8 @@ c10::IValue* arguments_of(Stack& stack, const OperatorSignature& signature) {
   return stack.data() + (stack.size() - signature.num_arguments);
 }
 
-// How results lie: a view of `first`, or as that lies, or as the caller asks.
+// How results lie: a view of `first`, or as that lies, or as the caller asks. A plain operand does
+// not count: it may lie otherwise on each rank.
 struct Order {
   at::Tensor first;
   at::MemoryFormat format = at::MemoryFormat::Preserve;
@@ -35,7 +36,7 @@ Order order_of(const Stack& stack, const OperatorSignature& signature) {
   Order order;
   for (const OperatorSignature::TensorArgument& argument : signature.tensors) {
     const c10::IValue& value = arguments[argument.index];
-    if (argument.is_out || !value.isTensor() || !value.toTensor().defined()) continue;
+    if (argument.is_out || !value.isTensor() || !is_shard_tensor(value.toTensor())) continue;
     order.first = value.toTensor();
     break;
   }

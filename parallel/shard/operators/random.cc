@@ -19,6 +19,7 @@
 #include "parallel/shard/dispatch/local_map.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/dispatch/pointwise.h"
+#include "parallel/shard/dispatch/write_back.h"
 #include "parallel/shard/operators/assign.h"
 #include "parallel/shard/random/counter_random.h"
 
@@ -35,9 +36,14 @@ template <typename Fill>
 Tensor& fill_in_place(Tensor& self, const Gen& generator, const Fill& fill) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const SpecPtr spec = gradient_spec(spec_of(self));
-  const Tensor local = local_of(self);
-  fill(local, box_of(spec), next_random_operation(generator));
-  if (!same(spec, spec_of(self))) shard_impl(self)->replace(local, spec);
+  if (same(spec, spec_of(self))) {
+    fill(local_of(self), box_of(spec), next_random_operation(generator));
+    return self;
+  }
+  // A Partial stays one, since views of it share its memory: one rank takes the values.
+  const Tensor values = at::empty_like(local_of(self), at::MemoryFormat::Contiguous);
+  fill(values, box_of(spec), next_random_operation(generator));
+  write_back(self, values, spec);
   return self;
 }
 
@@ -371,7 +377,7 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
 constexpr DropoutForm kPlain = DropoutForm::kPlain;
 constexpr DropoutForm kAlpha = DropoutForm::kAlpha;
 
-const Movement kFill = {"any; Replicate where it was Partial", "nothing", ""};
+const Movement kFill = {"any; Replicate where it was Partial, which stays in place", "nothing", ""};
 const Movement kPerElement = {"any", "parameters sharded otherwise move", "nothing"};
 const Movement kSlopes = {"any Shard, Replicate", "a Partial is reduced", "nothing"};
 const Movement kDropout = {"any, Partial(sum) too", "nothing", "nothing"};

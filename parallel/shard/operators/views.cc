@@ -280,7 +280,10 @@ at::Tensor view_as_complex(const at::Tensor& self) {
   c10::DimVector strides(self.strides());
   strides.pop_back();
   for (int64_t& stride : strides) stride /= 2;
-  return wrap_view(at::view_as_complex(local_of(self)),
+  // Expanded memory, which nobody writes, says that it is contiguous.
+  const at::Tensor& own = local_of(self);
+  const at::Tensor local = self.is_contiguous() ? own.contiguous() : own;
+  return wrap_view(at::view_as_complex(local),
                    make_spec(spec->mesh(), selected(spec->layout(), self.dim() - 1, 0)), strides);
 }
 

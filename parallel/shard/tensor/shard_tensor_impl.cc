@@ -147,7 +147,12 @@ void ShardTensorImpl::wait() const { pending_->wait(); }
 
 void ShardTensorImpl::hook_leaf() const {
   if (!is_leaf_that_requires_grad(*this)) return;
-  if (!has_leaf_hook_.exchange(true)) add_leaf_hook(*this);
+  // A thread that comes second waits, so that it cannot go backward without the hook.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (has_leaf_hook_) return;
+  add_leaf_hook(*this);
+  has_leaf_hook_ = true;
 }
 
 void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
@@ -250,8 +255,8 @@ at::Tensor wrap_like(at::Tensor local, SpecPtr spec, const at::Tensor& like,
     return wrap_in_order(std::move(local), std::move(spec), strides);
   }
   if (format == at::MemoryFormat::Contiguous) return wrap(std::move(local), std::move(spec));
-  const bool has_order =
-      !like.is_contiguous() && like.is_non_overlapping_and_dense() && like.sizes() == sizes;
+  const bool has_order = like.defined() && !like.is_contiguous() &&
+                         like.is_non_overlapping_and_dense() && like.sizes() == sizes;
   return has_order ? wrap_in_order(std::move(local), std::move(spec), like.strides())
                    : wrap(std::move(local), std::move(spec));
 }

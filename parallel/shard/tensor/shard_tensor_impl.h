@@ -49,7 +49,7 @@ class ShardTensorImpl : public c10::TensorImpl {
   // the leaf gets the hook that leaf_gradient.h tells of, however it became one.
   const at::Tensor& local() const {
     if (pending_) wait();
-    if (autograd_meta() != nullptr && !has_leaf_hook_.load(std::memory_order_relaxed)) hook_leaf();
+    if (autograd_meta() != nullptr && !has_leaf_hook_.load(std::memory_order_acquire)) hook_leaf();
     return local_;
   }
   const SpecPtr& spec() const { return spec_; }

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,6 +47,7 @@ const Variables kEnv = {
     {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "host-a"}, {"MASTER_PORT", "29500"}};
 const Variables kSlurm = {{"SLURM_PROCID", "1"},
                           {"SLURM_NPROCS", "2"},
+                          {"SLURM_STEP_NUM_TASKS", "2"},
                           {"SLURM_LOCALID", "1"},
                           {"SLURM_LAUNCH_NODE_IPADDR", "10.0.0.7"}};
 const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
@@ -273,16 +275,24 @@ TEST(EnvironmentTest, EveryMissingVariableOfMpichIsNamed) {
 }
 
 // srun --mpi=pmi2 sets them as well; mpiexec and mpirun start their helpers with srun.
-TEST(EnvironmentTest, SlurmWinsUnlessAnotherLauncherNumbersTheRanksOtherwise) {
-  Variables both = kMpich;
-  both.insert(kSlurm.begin(), kSlurm.end());
-  EXPECT_EQ(detect(both)->method, LaunchMethod::kSlurm);
-  EXPECT_EQ(detect(with(both, "SLURM_NPROCS", "1"))->method, LaunchMethod::kMpich);
-  EXPECT_EQ(detect(with(both, "SLURM_PROCID", "0"))->method, LaunchMethod::kMpich);
-  Variables helpers = kOpenMpi;
-  helpers.insert(kSlurm.begin(), kSlurm.end());
-  EXPECT_EQ(detect(helpers)->method, LaunchMethod::kSlurm);
-  EXPECT_EQ(detect(with(helpers, "SLURM_PROCID", "0"))->method, LaunchMethod::kOpenMpi);
+TEST(EnvironmentTest, SlurmWinsUnlessAnotherLauncherStartedOtherRanksWithinItsStep) {
+  for (const auto& [launcher, size, method] :
+       {std::tuple(kMpich, "PMI_SIZE", LaunchMethod::kMpich),
+        std::tuple(kOpenMpi, "OMPI_COMM_WORLD_SIZE", LaunchMethod::kOpenMpi)}) {
+    Variables both = launcher;
+    both.insert(kSlurm.begin(), kSlurm.end());
+    EXPECT_EQ(detect(both)->method, LaunchMethod::kSlurm);
+    // mpirun -n 2 in a batch script of a job with as many tasks: all ranks choose alike.
+    for (const char* const rank : {"0", "1"}) {
+      Variables batch = with(without(both, "SLURM_STEP_NUM_TASKS"), "SLURM_PROCID", "0");
+      batch[launcher.contains("PMI_RANK") ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK"] = rank;
+      EXPECT_EQ(detect(batch)->method, method) << rank;
+      EXPECT_EQ(detect(without(batch, "SLURM_NPROCS"))->method, method) << rank;
+    }
+    // srun of two tasks by a process that an outer launcher started alone.
+    EXPECT_EQ(detect(with(with(both, size, "1"), "SLURM_PROCID", "1"))->method,
+              LaunchMethod::kSlurm);
+  }
 }
 
 TEST(EnvironmentTest, TheFirstLauncherInTheOrderWins) {

@@ -648,6 +648,71 @@ void reduce_the_gradients_of_any_leaf(const JoinedWorld& world) {
   }
 }
 
+// Initialised in place, then with a hook of the program's own, and used in two passes.
+void keep_the_leaf_hook_beside_others(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({world.size}, {Shard(0)}, {6, 3}));
+  const at::Tensor whole = numbered({6, 3});
+  const ShardTensor x(part_of(whole, *cut), cut);
+  const ShardTensor leaf(at::zeros({3}, at::kDouble), replicated_spec(mesh, {3}), true);
+  {
+    const at::NoGradGuard no_grad;
+    at::Tensor(leaf).fill_(1);
+  }
+  int calls = 0;
+  const auto handle = leaf.register_hook([&](const at::Tensor& gradient) {
+    ++calls;
+    EXPECT_FALSE(spec_of(gradient)->has_partial()) << "ours comes first";
+    return gradient * 2;
+  });
+  for (int pass = 1; pass <= 2; ++pass) {
+    at::mul(x, leaf).sum().backward();
+    EXPECT_FALSE(spec_of(leaf.grad())->has_partial());
+    expect_whole(leaf.grad(), whole.sum(0) * 2 * pass);
+  }
+  EXPECT_EQ(calls, 2);
+  leaf.remove_hook(handle);
+  at::mul(x, leaf).sum().backward();
+  expect_whole(leaf.grad(), whole.sum(0) * 5);
+}
+
+// Two operands of one local sum get one gradient: each keeps memory of its own.
+void accumulate_in_memory_of_their_own(const JoinedWorld& world) {
+  const Rows rows(world);
+  const ShardTensor a = rows.tensor(true);
+  const ShardTensor b = rows.tensor(true);
+  const ShardTensor c = rows.tensor(true);
+  const ShardTensor d = rows.tensor(true);
+  for (int pass = 1; pass <= 3; ++pass) {
+    const at::Tensor sum = from_local(a.to_local() + b.to_local(), rows.spec);
+    const at::Tensor moved =
+        c.redistribute({}, Placements{Replicate()}) + d.redistribute({}, Placements{Replicate()});
+    ((sum + moved) * ShardTensor(part_of(rows.whole, *rows.spec), rows.spec)).sum().backward();
+    for (const ShardTensor& leaf : {a, b, c, d}) expect_whole(leaf.grad(), rows.whole * pass);
+  }
+  const ShardTensor z(at::complex(local_of(a).detach(), local_of(b).detach()), rows.spec, true);
+  at::view_as_real(z).sum().backward();
+  EXPECT_TRUE(at::equal(local_of(z.grad()),
+                        at::complex(at::ones_like(local_of(a)), at::ones_like(local_of(a)))));
+}
+
+// A write through a view of a Partial, or into a Partial that has views.
+void fill_a_partial(const JoinedWorld& world) {
+  const Rows rows(world);
+  at::Tensor sum = rows.tensor().sum(0);
+  ASSERT_TRUE(spec_of(sum)->has_partial());
+  const at::Tensor view = sum.slice(0, 1, 3);
+  at::manual_seed(7);
+  sum.uniform_(2, 3);
+  const at::Tensor filled = ShardTensor(sum).full_tensor();
+  EXPECT_TRUE(filled.ge(2).logical_and(filled.le(3)).all().item<bool>());
+  expect_whole(view, filled.slice(0, 1, 3));
+  sum.select(0, 0).uniform_(4, 5);
+  const at::Tensor first = ShardTensor(sum).full_tensor();
+  EXPECT_TRUE(first[0].item<double>() >= 4 && first[0].item<double>() <= 5);
+  EXPECT_TRUE(at::equal(first.slice(0, 1, 3), filled.slice(0, 1, 3)));
+}
+
 void give_a_partial_strides_that_all_ranks_have(const JoinedWorld& world) {
   const ShardMesh::Ptr mesh = mesh_of_world({world.size});
   const at::Tensor whole = numbered({4, 5, 6});
@@ -678,6 +743,10 @@ void give_a_partial_strides_that_all_ranks_have(const JoinedWorld& world) {
               partial.permute({2, 0, 1}).view({24, 5});
             }).find("view size"),
             std::string::npos);
+  // A plain operand lies as it will on each rank.
+  at::Tensor plain = at::ones({4, 5, 6}, at::kDouble);
+  if (world.rank % 2 == 1) plain = plain.transpose(0, 2).contiguous().transpose(0, 2);
+  EXPECT_TRUE((plain * ShardTensor(part_of(whole, *cut), cut)).is_contiguous());
   // Views share memory: a write through one is seen in the tensor.
   at::Tensor written = x.clone();
   written.select(1, 3).t().mul_(2);
@@ -750,6 +819,9 @@ void use_tensors() {
   promote_plain_tensors(world);
   make_from_local(world);
   reduce_the_gradients_of_any_leaf(world);
+  keep_the_leaf_hook_beside_others(world);
+  accumulate_in_memory_of_their_own(world);
+  fill_a_partial(world);
   give_a_partial_strides_that_all_ranks_have(world);
   move_from_any_order(world);
   clone_a_module(world);

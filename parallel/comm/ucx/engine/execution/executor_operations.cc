@@ -133,7 +133,6 @@ void Executor::end_operation(RunningOperation& operation, std::optional<Failure>
                              int source) {
   const OperationPtr self = operation.shared_from_this();
   MemberGroup& g = *operation.group;
-  g.remove(self);
   if (failure) requests_.cancel_receives(operation);
   enter(operation, failure ? OperationState::kFailed : OperationState::kDone);
   operation.group = nullptr;
@@ -145,6 +144,8 @@ void Executor::end_operation(RunningOperation& operation, std::optional<Failure>
     if (g.members[rank].touches_no_more) operation.give_back(static_cast<int>(rank));
   }
   zombies_.add(self);
+  // From here on nothing that keeps its memory needs memory: it is always in one of the two lists.
+  g.remove(self);
   operation.end(std::move(failure), source);
   actions_.finished.push_back(self);
   if (!g.failure) start_queued(g);
