@@ -173,7 +173,8 @@ absl::Status Daemon::Init() {
               [this](const v1::Welcome& welcome) {
                 return state_dir_->CheckCluster(welcome.cluster_id());
               },
-          .on_welcome = [this](const v1::Welcome& welcome) { OnWelcome(welcome); },
+          .on_welcome = [this](const v1::Welcome& welcome,
+                               const v1::Hello& hello) { OnWelcome(welcome, hello); },
           .on_message = [this](const v1::OpenSessionResponse& message) { OnMessage(message); },
           .on_refused = [this](const absl::Status& status) { return OnRefused(status); }});
   agent_server_ = std::make_unique<AgentServer>(loop_, *generations_, channels[2], node_id(),
@@ -260,7 +261,7 @@ absl::Status Daemon::Run() {
   return outcome_;
 }
 
-void Daemon::OnWelcome(const v1::Welcome& welcome) {
+void Daemon::OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello) {
   const auto lease = FromProto(welcome.lease());
   ping_interval_ =
       std::min<std::chrono::nanoseconds>(FromProto(welcome.heartbeat_interval()), lease / 3);
@@ -269,7 +270,7 @@ void Daemon::OnWelcome(const v1::Welcome& welcome) {
   if (const absl::Status joined = state_dir_->JoinCluster(welcome.cluster_id()); !joined.ok()) {
     log::Warning("cannot write which cluster this node belongs to", {{"error", joined}});
   }
-  generations_->OnSession(lease);
+  generations_->OnSession(lease, hello);
   if (options_.ready_fd) {
     const std::string line =
         nlohmann::json({{"node_id", node_id()}, {"name", options_.name}}).dump() + "\n";

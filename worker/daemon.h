@@ -108,7 +108,7 @@ class Daemon {
   void WatchLifeline();
   // It stops its ranks, for `stopping_because_`.
   bool IsEnding();
-  void OnWelcome(const v1::Welcome& welcome);
+  void OnWelcome(const v1::Welcome& welcome, const v1::Hello& hello);
   void OnMessage(const v1::OpenSessionResponse& message);
   bool OnRefused(const absl::Status& status);
   void OnTick();

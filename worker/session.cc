@@ -51,6 +51,10 @@ class SessionStream
     queue_.push_back(std::move(message));
     Pump();
   }
+  void SayHello(v1::OpenSessionRequest message) {
+    hello_ = message.hello();
+    Write(std::move(message));
+  }
   void Cancel() {
     is_cancelled_ = true;
     context_.TryCancel();
@@ -71,6 +75,7 @@ class SessionStream
   const v1::SessionService::Stub* stub() const { return stub_.get(); }
   uint32_t attempt() const { return attempt_; }
   std::chrono::steady_clock::time_point began() const { return began_; }
+  const v1::Hello& hello() const { return hello_; }
   // CLOCK_BOOTTIME.
   std::chrono::nanoseconds hello_sent() const { return hello_sent_; }
   void HalfClose() {
@@ -124,6 +129,7 @@ class SessionStream
   const std::chrono::nanoseconds hello_sent_ = os::BootTimeNow();
   grpc::ClientContext context_;
   v1::OpenSessionResponse incoming_;
+  v1::Hello hello_;
   std::deque<v1::OpenSessionRequest> queue_;
   bool writing_ = false;
   bool reading_ended_ = false;
@@ -176,7 +182,7 @@ void Session::Connect() {
   message.mutable_hello()->set_attempt(attempt_);
   message.mutable_fence()->set_term(term_);
   message.mutable_fence()->set_incarnation(incarnation_);
-  stream.Write(std::move(message));
+  stream.SayHello(std::move(message));
   beside_ = loop_.After(std::max<std::chrono::nanoseconds>(kLeastBeside, lease_ / 5),
                         [this] { ConnectBeside(); });
 }
@@ -258,7 +264,7 @@ void Session::OnWelcome(SessionStream& stream, const v1::OpenSessionResponse& me
   backoff_ = std::chrono::nanoseconds(0);
   last_error_.clear();
   log::Info("joined the coordinator", {{"term", term_}});
-  handler_.on_welcome(welcome);
+  handler_.on_welcome(welcome, stream.hello());
   // At the new interval, beginning now.
   loop_.Cancel(tick_);
   OnTick();

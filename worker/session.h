@@ -44,7 +44,9 @@ class Session {
     // Whether this coordinator may command us; asked before anything of it counts, its Welcome
     // included.
     std::function<absl::Status(const v1::Welcome&)> check_welcome;
-    std::function<void(const v1::Welcome&)> on_welcome;
+    // With the Hello that was sent over this stream. It may be out of date: ranks may have ended
+    // since, or another stream was the session meanwhile.
+    std::function<void(const v1::Welcome&, const v1::Hello&)> on_welcome;
     // Commands: everything but Welcome and HeartbeatReply.
     std::function<void(const v1::OpenSessionResponse&)> on_message;
     // The coordinator refuses this daemon as it is (FAILED_PRECONDITION, INVALID_ARGUMENT,

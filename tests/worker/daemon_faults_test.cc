@@ -48,6 +48,27 @@ class DaemonFaultsTest : public DaemonTest {
     message.mutable_start()->set_master_addr("127.0.0.1");
     coordinator_->Send(message, kJob, 1);
   }
+  static v1::OpenSessionResponse Forgetting() {
+    v1::OpenSessionResponse message;
+    message.mutable_forget();
+    return message;
+  }
+  // Until the daemon has handled what was sent before. Returns true if it has sent another
+  // GenerationEnded meanwhile, or one that the test has not awaited.
+  bool AwaitHandled() {
+    constexpr char kOther[] = "never-here";
+    v1::OpenSessionResponse stop;
+    stop.mutable_stop();
+    coordinator_->Send(stop, kOther, 1);
+    bool has_ended = false;
+    EXPECT_TRUE(coordinator_->Await([&](const Request& message) {
+      if (!message.has_generation_ended()) return false;
+      const bool is_answer = message.fence().job_id() == kOther;
+      has_ended |= !is_answer;
+      return is_answer;
+    }));
+    return has_ended;
+  }
   void ExpectToEnd() {
     EXPECT_EQ(testing::AwaitExit(daemon_), 0);
     daemon_ = -1;
@@ -103,6 +124,31 @@ TEST_F(DaemonFaultsTest, WhatEndsBetweenHelloAndWelcomeIsTold) {
   EXPECT_TRUE(coordinator_->AwaitKind(Request::kGenerationEnded));
 }
 
+// The coordinator believes the Hello and waits for the end.
+TEST_F(DaemonFaultsTest, WhatIsForgottenAndEndsBetweenHelloAndWelcomeIsTold) {
+  RunOnDaemon(kStubborn);
+  const pid_t supervisor = AwaitPid(directory_ / "supervisor");
+  // Stopped, it does not kill its rank yet.
+  ::kill(supervisor, SIGSTOP);
+  coordinator_->Send(Forgetting(), kJob, 1);
+  EXPECT_FALSE(AwaitHandled());
+  const std::string address = coordinator_->address();
+  coordinator_->Shutdown();
+  coordinator_ = std::make_unique<FakeCoordinator>(
+      FakeCoordinator::Options{.term = 2, .address = address, .before_welcome = [supervisor] {
+                                 ::kill(supervisor, SIGCONT);
+                                 EXPECT_TRUE(AwaitGone(supervisor));
+                               }});
+  const Request hello = AwaitHello();
+  ASSERT_EQ(hello.hello().running_size(), 1);
+  EXPECT_FALSE(hello.hello().running(0).ended());
+  coordinator_->Send(Forgetting(), kJob, 1);
+  const auto ended = coordinator_->AwaitKind(Request::kGenerationEnded);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->fence().job_id(), kJob);
+  EXPECT_EQ(ended->fence().generation(), 1u);
+}
+
 // As over a connection that a bad network holds up: the next one may pass.
 TEST_F(DaemonFaultsTest, ASilentSessionBeginsAnewWithinItsLease) {
   StartDaemon();
@@ -150,6 +196,39 @@ TEST_F(DaemonFaultsTest, OfTwoHellosTheLaterOneIsTheSessionAlsoWhereBothAreWelco
   EXPECT_TRUE(Prepare(PrepareFor("exit 0")).ok());
   ExpectHeartbeats();
   EXPECT_EQ(hellos(), 3);
+}
+
+// The later Hello says that a generation runs. Its end was told and acknowledged in the session of
+// the earlier Hello, but a coordinator that has got the later one by then ignores that session.
+TEST_F(DaemonFaultsTest, OfTwoHellosTheLaterOneIsCorrectedWhereItIsOutOfDate) {
+  FakeCoordinator& coordinator = HoldHellos({2, 3});
+  AwaitHello();
+  EXPECT_TRUE(
+      Prepare(PrepareFor("echo $PPID > supervisor; while [ ! -e go ]; do sleep 0.01; done")).ok());
+  Start();
+  const pid_t supervisor = AwaitPid(directory_ / "supervisor");
+  coordinator.FallSilent();
+  EXPECT_TRUE(Eventually([&] { return hellos() == 3; }));
+  EXPECT_TRUE(os::WriteFileAtomically(directory_ / "go", "").ok());
+  EXPECT_TRUE(AwaitGone(supervisor));
+  Release(2);
+  EXPECT_EQ(AwaitHello().hello().attempt(), 1u);
+  EXPECT_TRUE(coordinator.AwaitKind(Request::kGenerationEnded));
+  coordinator.Send(Forgetting(), kJob, 1);
+  EXPECT_FALSE(AwaitHandled());
+  Release(3);
+  const v1::Hello later = AwaitHello().hello();
+  EXPECT_EQ(later.attempt(), 2u);
+  ASSERT_EQ(later.running_size(), 1);
+  EXPECT_FALSE(later.running(0).ended());
+  coordinator.Send(Forgetting(), kJob, 1);
+  const auto ended = coordinator.AwaitKind(Request::kGenerationEnded);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->fence().job_id(), kJob);
+  EXPECT_EQ(ended->fence().generation(), 1u);
+  // The coordinator answers with Forget. An answer to that would begin an endless exchange.
+  coordinator.Send(Forgetting(), kJob, 1);
+  EXPECT_FALSE(AwaitHandled());
 }
 
 TEST_F(DaemonFaultsTest, AStoppingWorkerSaysSoAtOnceAndTakesNothingNew) {

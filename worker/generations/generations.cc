@@ -81,8 +81,13 @@ std::optional<std::chrono::nanoseconds> Generations::InheritedContact() const {
   return earliest;
 }
 
-void Generations::OnSession(std::chrono::nanoseconds lease) {
+void Generations::OnSession(std::chrono::nanoseconds lease, const v1::Hello& hello) {
   lease_ = lease;
+  named_and_gone_.clear();
+  for (const v1::RunningGeneration& running : hello.running()) {
+    const Key key = {running.job_id(), running.generation()};
+    if (!running.ended() && Find(key) == nullptr) named_and_gone_.insert(key);
+  }
   for (auto& [key, entry] : entries_) {
     // Hello does not carry pids and progress.
     if (entry.generation->started() && !entry.generation->ended()) SendStarted(key);
@@ -111,8 +116,10 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   if (message.has_forget() || message.has_stop()) GiveUp(key);
   Entry* const entry = Find(key);
   if (entry == nullptr) {
-    // The coordinator must know that nothing runs here.
-    if (message.has_start() || message.has_stop()) {
+    // The coordinator must know that nothing runs here. It answers GenerationEnded with Forget. So
+    // Forget is answered only if Hello said that the generation runs, and only once.
+    const bool is_awaited = message.has_forget() && named_and_gone_.erase(key) > 0;
+    if (message.has_start() || message.has_stop() || is_awaited) {
       log::Warning("a command for a generation that is not here",
                    {{"job", key.first}, {"generation", key.second}});
       SendEnded(key);

@@ -84,8 +84,8 @@ class Generations {
   // (CLOCK_BOOTTIME), as the supervisors that run know it; absent: nothing was taken over.
   std::optional<std::chrono::nanoseconds> InheritedContact() const;
 
-  // A session has begun: repeats what the coordinator may have missed.
-  void OnSession(std::chrono::nanoseconds lease);
+  // A session has begun, with this Hello: repeats what the coordinator may have missed.
+  void OnSession(std::chrono::nanoseconds lease, const v1::Hello& hello);
   // Prepare, Start, Stop, Forget, PeerNews, CollectFlightRecords, Quiesce.
   void Handle(const v1::OpenSessionResponse& message);
   std::vector<v1::RunningGeneration> Running() const;
@@ -239,6 +239,9 @@ class Generations {
   Host host_;
   Handler handler_;
   std::map<Key, Entry> entries_;
+  // The session's Hello named them as running, and they were not here any more at its Welcome. So
+  // the coordinator waits for their end.
+  std::set<Key> named_and_gone_;
   std::map<Key, Preparing> preparing_;
   // By job: they wait until older processes of the job are gone.
   std::map<std::string, Deferred> deferred_;

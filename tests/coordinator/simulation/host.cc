@@ -164,6 +164,9 @@ void Host::Connect() {
   hello.mutable_hello()->set_attempt(attempt.number);
   hello.mutable_fence()->set_term(term_);
   hello.mutable_fence()->set_incarnation(incarnation_);
+  for (const v1::RunningGeneration& running : hello.hello().running()) {
+    if (!running.ended()) attempt.named.insert({running.job_id(), running.generation()});
+  }
   attempt.stream->up.Put(std::move(hello));
   attempts_.push_back(std::move(attempt));
   Later(std::max<nanoseconds>(kLeastBeside, world_.coordinator.lease / 5), [this, n = beside_] {
@@ -252,6 +255,8 @@ void Host::OnWelcome(const v1::OpenSessionResponse& message) {
   ++reconnect_;
   sent_.clear();
   backoff_ = nanoseconds(0);
+  named_and_gone_ = FindAttempt(open_)->named;
+  for (const auto& [key, run] : runs_) named_and_gone_.erase(key);
   for (const auto& [key, run] : runs_) {
     if (run.started && !run.ended) SendStarted(key);
     if (run.ended) SendEnded({key.first, std::max(key.second, run.ends_as)});

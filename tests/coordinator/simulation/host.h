@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,8 @@ class Host {
     bool started = false;
     bool stopping = false;
     bool ended = false;
+    // It is not kept once it has ended.
+    bool forgotten = false;
     // Its end ends this generation too.
     uint64_t ends_as = 0;
   };
@@ -124,6 +127,8 @@ class Host {
     uint32_t number = 0;  // Hello.attempt
     SteadyNanos began{0};
     std::shared_ptr<Stream> stream;
+    // Those that its Hello names as running.
+    std::set<GenerationKey> named;
   };
 
   SteadyNanos Now() const;
@@ -195,6 +200,8 @@ class Host {
   uint64_t last_stream_ = 0;
   // The id of the attempt that is the session; 0: none is.
   uint64_t open_ = 0;
+  // Those that the session's Hello named as running, and that were not here at its Welcome.
+  std::set<GenerationKey> named_and_gone_;
   uint64_t session_number_ = 0;
   uint32_t last_attempt_ = 0;
   bool number_is_welcomed_ = false;

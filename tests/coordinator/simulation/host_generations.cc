@@ -168,16 +168,18 @@ void Host::Start(const GenerationKey& key, Run& run) {
 }
 
 void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
+  // Nobody waits for the end of what is forgotten, unless this session's Hello has named it.
+  const bool awaited = !forget || named_and_gone_.erase(key) > 0;
   const auto newest = Newest(key.first);
   if (newest == runs_.end()) {
-    if (!forget && !HasProcesses(key)) SendEnded(key);
+    if (awaited && !HasProcesses(key)) SendEnded(key);
     return;
   }
   const bool lower = key.second < newest->first.second;
   if (lower && (newest->second.started || newest->second.kept)) {
     const auto run = runs_.find(key);
     if (forget && run != runs_.end() && run->second.ended) runs_.erase(run);
-    if (!forget) SendEnded(key);
+    if (awaited) SendEnded(key);
     return;
   }
   bool left = false;
@@ -188,6 +190,7 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
     }
     Run& run = it->second;
     run.stopping = true;
+    run.forgotten |= forget;
     run.ends_as = std::max(run.ends_as, key.second);
     if (run.ended && forget) {
       it = runs_.erase(it);
@@ -198,7 +201,7 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
   }
   if (!left) {
     // Nothing of it runs. A run that ended before is not the end of one that lives.
-    if (!forget && !HasProcesses(key)) SendEnded(key);
+    if (awaited && !HasProcesses(key)) SendEnded(key);
     ForgetGone(key.first);
     return;
   }

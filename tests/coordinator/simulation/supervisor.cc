@@ -96,12 +96,13 @@ void Host::OnGone(uint64_t process) {
 // A generation has ended here when it was started or told to stop, and nothing of it or of earlier
 // ones is left.
 void Host::CheckEnded(const std::string& job_id) {
-  for (auto it = runs_.lower_bound({job_id, 0}); it != runs_.end() && it->first.first == job_id;
-       ++it) {
-    Run& run = it->second;
-    if (run.ended || (!run.started && !run.stopping) || HasProcesses(it->first)) continue;
+  for (auto it = runs_.lower_bound({job_id, 0}); it != runs_.end() && it->first.first == job_id;) {
+    const auto at = it++;
+    Run& run = at->second;
+    if (run.ended || (!run.started && !run.stopping) || HasProcesses(at->first)) continue;
     run.ended = true;
-    SendEnded({job_id, std::max(it->first.second, run.ends_as)});
+    SendEnded({job_id, std::max(at->first.second, run.ends_as)});
+    if (run.forgotten) runs_.erase(at);
   }
   ForgetGone(job_id);
   WhenAwake([this] { EndWhenQuiet(); });
