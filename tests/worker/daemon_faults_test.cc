@@ -142,11 +142,14 @@ TEST_F(DaemonFaultsTest, WhatIsForgottenAndEndsBetweenHelloAndWelcomeIsTold) {
   const Request hello = AwaitHello();
   ASSERT_EQ(hello.hello().running_size(), 1);
   EXPECT_FALSE(hello.hello().running(0).ended());
+  // The node was part of generation 2 when it was lost, and has not heard of it.
+  coordinator_->Send(Forgetting(), kJob, 2);
   coordinator_->Send(Forgetting(), kJob, 1);
   const auto ended = coordinator_->AwaitKind(Request::kGenerationEnded);
   ASSERT_TRUE(ended);
   EXPECT_EQ(ended->fence().job_id(), kJob);
-  EXPECT_EQ(ended->fence().generation(), 1u);
+  EXPECT_EQ(ended->fence().generation(), 2u);
+  EXPECT_FALSE(AwaitHandled());
 }
 
 // As over a connection that a bad network holds up: the next one may pass.

@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <sstream>
 
@@ -73,6 +74,11 @@ class DaemonGenerationsTest : public DaemonTest {
     prepare.mutable_ranks(0)->set_process_generation(2);
     prepare.mutable_ranks(0)->set_process_rank(0);
     return prepare;
+  }
+  static std::function<bool(const Request&)> EndOf(uint64_t generation) {
+    return [generation](const Request& message) {
+      return message.has_generation_ended() && message.fence().generation() == generation;
+    };
   }
   void SendStart(uint64_t generation) {
     v1::OpenSessionResponse message;
@@ -291,6 +297,34 @@ TEST_F(DaemonGenerationsTest, ARestartedDaemonKnowsWhatLivesOnAndWhatIsPrepared)
   EXPECT_THAT(hello.hello().running(0).running_ranks(), ElementsAre(0, 1));
   grpc::ClientContext late;
   EXPECT_EQ(AwaitPlace(*WatchAs(&late, 1, 0)).assignment().rank(), 1);
+}
+
+// The coordinator frees the slots of a generation that has ended, so what it was to follow must be
+// gone.
+TEST_F(DaemonGenerationsTest, AStopOfARefusedGenerationEndsWhatItWasToFollow) {
+  RunTwo();
+  End("go0.1");
+  EXPECT_EQ(AwaitRankExit().rank(), 0);
+  EXPECT_FALSE(Prepare(PrepareSwapped(), 2).ok());
+  v1::OpenSessionResponse stop;
+  *stop.mutable_stop()->mutable_grace() = ToProtoDuration(kForever);
+  stop.mutable_stop()->set_reason("here: rank 0 has ended");
+  coordinator_->Send(stop, kJob, 2);
+  EXPECT_TRUE(coordinator_->Await(EndOf(2)));
+  EXPECT_NE(::kill(static_cast<pid_t>(pids_.at(1)), 0), 0);
+  const v1::RankExit exit = AwaitRankExit();
+  EXPECT_EQ(exit.rank(), 1);
+  EXPECT_TRUE(exit.teardown());
+}
+
+// As of a node that was lost before it heard of generation 2.
+TEST_F(DaemonGenerationsTest, AForgetOfALaterGenerationEndsWhatRunsHere) {
+  RunTwo();
+  v1::OpenSessionResponse forget;
+  forget.mutable_forget();
+  coordinator_->Send(forget, kJob, 2);
+  EXPECT_TRUE(coordinator_->Await(EndOf(2)));
+  for (const auto& [rank, pid] : pids_) EXPECT_NE(::kill(static_cast<pid_t>(pid), 0), 0) << rank;
 }
 
 TEST_F(DaemonGenerationsTest, AProcessWithoutAPlaceIsStopped) {

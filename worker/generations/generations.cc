@@ -83,10 +83,9 @@ std::optional<std::chrono::nanoseconds> Generations::InheritedContact() const {
 
 void Generations::OnSession(std::chrono::nanoseconds lease, const v1::Hello& hello) {
   lease_ = lease;
-  named_and_gone_.clear();
+  named_.clear();
   for (const v1::RunningGeneration& running : hello.running()) {
-    const Key key = {running.job_id(), running.generation()};
-    if (!running.ended() && Find(key) == nullptr) named_and_gone_.insert(key);
+    if (!running.ended()) named_.insert({running.job_id(), running.generation()});
   }
   for (auto& [key, entry] : entries_) {
     // Hello does not carry pids and progress.
@@ -116,14 +115,7 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   if (message.has_forget() || message.has_stop()) GiveUp(key);
   Entry* const entry = Find(key);
   if (entry == nullptr) {
-    // The coordinator must know that nothing runs here. It answers GenerationEnded with Forget. So
-    // Forget is answered only if Hello said that the generation runs, and only once.
-    const bool is_awaited = message.has_forget() && named_and_gone_.erase(key) > 0;
-    if (message.has_start() || message.has_stop() || is_awaited) {
-      log::Warning("a command for a generation that is not here",
-                   {{"job", key.first}, {"generation", key.second}});
-      SendEnded(key);
-    }
+    HandleAbsent(key, message);
     return;
   }
   Generation& generation = *entry->generation;
@@ -150,6 +142,41 @@ void Generations::Handle(const v1::OpenSessionResponse& message) {
   }
 }
 
+void Generations::HandleAbsent(const Key& key, const v1::OpenSessionResponse& message) {
+  const bool is_forget = message.has_forget();
+  if (!message.has_start() && !message.has_stop() && !is_forget) return;
+  // The coordinator answers GenerationEnded with Forget. So Forget is answered only if Hello said
+  // that this generation or an earlier one runs, and only once.
+  const size_t named =
+      is_forget ? std::erase_if(named_,
+                                [&](const Key& other) {
+                                  return other.first == key.first && other.second <= key.second;
+                                })
+                : 0;
+  const auto older = key.second > HighestOf(key.first) ? LiveProcesses(key.first) : nullptr;
+  if (older == nullptr) {
+    // The coordinator must know that nothing runs here.
+    if (is_forget && named == 0) return;
+    log::Warning("a command for a generation that is not here",
+                 {{"job", key.first}, {"generation", key.second}});
+    SendEnded(key);
+    return;
+  }
+  log::Info("stopping what a generation that is not here was to follow",
+            {{"job", key.first}, {"generation", key.second}});
+  uint64_t& ends_as = ends_as_[key.first];
+  ends_as = std::max(ends_as, key.second);
+  if (message.has_stop()) {
+    StopProcesses(*older, FromProto(message.stop().grace()), message.stop().reason());
+  } else if (message.has_start()) {
+    StopProcesses(*older, Find(KeysOf(*older).back())->generation->kill_grace(),
+                  fmt::format("generation {}, which follows, is not here", key.second));
+  } else if (!older->stopping()) {
+    // What was told to end keeps its grace.
+    StopProcesses(*older, std::chrono::nanoseconds(0), "the coordinator does not know this job");
+  }
+}
+
 void Generations::SignalRanks(Generation& generation, const v1::SignalRanks& command) {
   const uint64_t number = generation.fence().generation();
   log::Info(
@@ -169,6 +196,7 @@ void Generations::Forget(const Key& key) {
   Entry& entry = *Find(key);
   const std::shared_ptr<RankProcesses> processes = entry.generation->processes();
   entry.forgotten = true;
+  named_.erase(key);
   if (processes->ended()) {
     Drop(key);
     return;

@@ -202,6 +202,8 @@ class Generations {
   void SendStarted(const Key& key);
   void SendExit(const Key& key, const v1::RankExit& exit);
   void SendEnded(const Key& key);
+  // No process of the job is left here.
+  void SendEndsAs(const std::string& job_id);
   void SendWaiting(const Key& key, const v1::WaitReport& report);
   void SaveJoined(const Key& key, std::function<void()> answer);
   // Calls the answers up to this number. False: there were none.
@@ -216,6 +218,8 @@ class Generations {
   void Dump(Generation& generation, const std::string& reason);
 
   // generations.cc
+  // A command for a generation that is not here. It ends what runs of earlier ones.
+  void HandleAbsent(const Key& key, const v1::OpenSessionResponse& message);
   void SignalRanks(Generation& generation, const v1::SignalRanks& command);
   void Forget(const Key& key);
   void StopProcesses(RankProcesses& processes, std::chrono::nanoseconds grace,
@@ -239,9 +243,11 @@ class Generations {
   Host host_;
   Handler handler_;
   std::map<Key, Entry> entries_;
-  // The session's Hello named them as running, and they were not here any more at its Welcome. So
-  // the coordinator waits for their end.
-  std::set<Key> named_and_gone_;
+  // The session's Hello named them as running, so the coordinator waits for their end. They may be
+  // gone since.
+  std::set<Key> named_;
+  // By job: a generation that is not here, and ends when the processes of earlier ones do.
+  std::map<std::string, uint64_t> ends_as_;
   std::map<Key, Preparing> preparing_;
   // By job: they wait until older processes of the job are gone.
   std::map<std::string, Deferred> deferred_;

@@ -84,6 +84,8 @@ class RankProcesses {
   const std::string& directory() const { return directory_; }
   bool ready() const { return ready_; }
   bool ended() const { return ended_; }
+  // All its processes were told to end.
+  bool stopping() const { return stopping_; }
   // It has a process that no exit is known of.
   bool Runs(const ProcessName& name) const;
   // nullptr: it has not ended.

@@ -52,6 +52,7 @@ void Generations::OnUnready(RankProcesses& processes, const v1::ProgramFound& wh
     // Not from within the processes' own call.
     host_.loop.Post([this, key] { Drop(key); });
   }
+  SendEndsAs(processes.job_id());
   if (on_adopted_) host_.loop.Post([this] { FinishAdoption(); });
 }
 
@@ -125,6 +126,7 @@ void Generations::OnEnded(RankProcesses& processes) {
     }
     if (entry.forgotten) forgotten.push_back(key);
   }
+  SendEndsAs(job_id);
   ReleaseLogs(processes);
   handler_.on_generation_ended(job_id, newest);
   // Not from within the processes' own call.
@@ -145,6 +147,10 @@ void Generations::SendEnded(const Key& key) {
   v1::OpenSessionRequest message;
   message.mutable_generation_ended();
   Send(key, std::move(message));
+}
+
+void Generations::SendEndsAs(const std::string& job_id) {
+  if (const auto ends_as = ends_as_.extract(job_id)) SendEnded({job_id, ends_as.mapped()});
 }
 
 void Generations::SendWaiting(const Key& key, const v1::WaitReport& report) {

@@ -255,8 +255,7 @@ void Host::OnWelcome(const v1::OpenSessionResponse& message) {
   ++reconnect_;
   sent_.clear();
   backoff_ = nanoseconds(0);
-  named_and_gone_ = FindAttempt(open_)->named;
-  for (const auto& [key, run] : runs_) named_and_gone_.erase(key);
+  named_ = FindAttempt(open_)->named;
   for (const auto& [key, run] : runs_) {
     if (run.started && !run.ended) SendStarted(key);
     if (run.ended) SendEnded({key.first, std::max(key.second, run.ends_as)});

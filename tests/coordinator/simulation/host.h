@@ -200,8 +200,8 @@ class Host {
   uint64_t last_stream_ = 0;
   // The id of the attempt that is the session; 0: none is.
   uint64_t open_ = 0;
-  // Those that the session's Hello named as running, and that were not here at its Welcome.
-  std::set<GenerationKey> named_and_gone_;
+  // Those that the session's Hello named as running; they may be gone since.
+  std::set<GenerationKey> named_;
   uint64_t session_number_ = 0;
   uint32_t last_attempt_ = 0;
   bool number_is_welcomed_ = false;

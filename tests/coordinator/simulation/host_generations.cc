@@ -33,7 +33,10 @@ void Host::Handle(const v1::OpenSessionResponse& message) {
   if (message.has_prepare()) {
     Prepare(message);
   } else if (message.has_start()) {
-    if (run == runs_.end() || run->second.ended || run->second.stopping) {
+    const auto newest = Newest(key.first);
+    if (run == runs_.end() && newest != runs_.end() && HasProcesses(key)) {
+      Stop(key, newest->second.kill_grace, /*forget=*/false);
+    } else if (run == runs_.end() || run->second.ended || run->second.stopping) {
       if (!HasProcesses(key)) SendEnded(key);
     } else {
       Start(key, run->second);
@@ -168,8 +171,17 @@ void Host::Start(const GenerationKey& key, Run& run) {
 }
 
 void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
-  // Nobody waits for the end of what is forgotten, unless this session's Hello has named it.
-  const bool awaited = !forget || named_and_gone_.erase(key) > 0;
+  // Nobody waits for the end of what is forgotten, unless it is not here and this session's Hello
+  // has named it, or an earlier one.
+  const bool here = runs_.contains(key);
+  bool awaited = !forget;
+  if (forget && here) {
+    named_.erase(key);
+  } else if (forget) {
+    awaited = std::erase_if(named_, [&](const GenerationKey& named) {
+                return named.first == key.first && named.second <= key.second;
+              }) > 0;
+  }
   const auto newest = Newest(key.first);
   if (newest == runs_.end()) {
     if (awaited && !HasProcesses(key)) SendEnded(key);
@@ -183,12 +195,14 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
     return;
   }
   bool left = false;
+  bool told = true;
   for (auto it = runs_.begin(); it != runs_.end();) {
     if (it->first.first != key.first || it->first.second > key.second) {
       ++it;
       continue;
     }
     Run& run = it->second;
+    told &= run.ended || run.stopping;
     run.stopping = true;
     run.forgotten |= forget;
     run.ends_as = std::max(run.ends_as, key.second);
@@ -205,6 +219,8 @@ void Host::Stop(const GenerationKey& key, nanoseconds grace, bool forget) {
     ForgetGone(key.first);
     return;
   }
+  // What was told to end keeps its grace.
+  if (forget && !here && told) return;
   for (auto& [number, process] : processes_) {
     if (process.job_id == key.first && process.generation <= key.second) {
       StopProcess(process, grace);
