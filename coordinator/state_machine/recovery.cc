@@ -186,6 +186,8 @@ void Generations::Quiesce(Job& job, std::chrono::nanoseconds grace, std::string 
   job.survivors_wait = false;
   job.quiesce_asked = false;
   jobs_.SetState(job, v1::JOB_STATE_QUIESCING, std::move(reason));
+  // Survivors that waited may be stopped for the same reason.
+  jobs_.Changed(job);
   jobs_.SetStopDeadline(job);
   blocked_.Tell(job);
   for (const Member& member : job.members) SendStop(job, member, grace);

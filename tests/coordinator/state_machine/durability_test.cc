@@ -52,6 +52,27 @@ TEST_F(DurabilityTest, RanksThatWereAskedToStandStillHaveTheirWholeTimeAfterARes
   EXPECT_EQ(Count(worker, &v1::OpenSessionResponse::has_stop), 1);
 }
 
+// The survivors wait for the fence of the lost node, and the node that was to take its place goes.
+TEST_F(DurabilityTest, RanksThatWereToldToEndDoNotGoOnAfterARestart) {
+  FakeWorker& stays = Add("node1");
+  FakeWorker& lost = Add("node2");
+  FakeWorker& spare = Add("node3");
+  const std::string id = Run(Elastic(2, 2));
+  stays.stubborn = true;
+  Lose(lost);
+  h.Advance(seconds(10));
+  ASSERT_THAT(h.job(id).reason(), HasSubstr("may still compute on node2"));
+  h.Say(spare, {spare.Goodbye()});
+  h.Advance(seconds(15));
+  ASSERT_EQ(h.state(id), v1::JOB_STATE_QUIESCING);
+  ASSERT_EQ(Count(stays, &v1::OpenSessionResponse::has_stop), 1);
+  FakeWorker& late = Add("node4");
+  stays.received.clear();
+  Restart({&late, &stays});
+  EXPECT_EQ(Count(stays, &v1::OpenSessionResponse::has_stop), 1) << h.job(id).reason();
+  EXPECT_EQ(h.job(id).generation(), 1u);
+}
+
 TEST_F(DurabilityTest, ANodeThatHasFailedTheJobTwiceIsAvoidedAfterARestart) {
   FakeWorker& bad = Add("node1");
   v1::JobSpec spec = Elastic(1, 1);
