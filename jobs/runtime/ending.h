@@ -23,7 +23,7 @@ struct Ending {
   // What the evaluation found, for the daemon.
   std::map<std::string, double> metrics;
   // Of the report, before those that all jobs have.
-  nlohmann::ordered_json entries;
+  nlohmann::ordered_json entries = nlohmann::ordered_json::object();
 };
 
 // The end of a job's body, on every rank. Rank 0 writes the report that the options name and prints
