@@ -696,6 +696,19 @@ void accumulate_in_memory_of_their_own(const JoinedWorld& world) {
                         at::complex(at::ones_like(local_of(a)), at::ones_like(local_of(a)))));
 }
 
+// Queries, keys and values whose rows are no runs of memory: views keep the order of their base.
+void attend_to_views(const JoinedWorld& world) {
+  const ShardMesh::Ptr mesh = mesh_of_world({world.size});
+  Draw draw(5);
+  const at::Tensor whole = draw.normal({1, 2, 6, 8});
+  const SpecPtr cut = make_spec(mesh, ShardLayout::split({world.size}, {Shard(3)}, {1, 2, 6, 8}));
+  const at::Tensor view = ShardTensor(part_of(whole, *cut), cut).transpose(2, 3);
+  const at::Tensor plain = whole.transpose(2, 3).contiguous();
+  const at::Tensor is = at::scaled_dot_product_attention(view, view, view);
+  EXPECT_TRUE(at::allclose(ShardTensor(is).full_tensor(),
+                           at::scaled_dot_product_attention(plain, plain, plain), 0, 1e-12));
+}
+
 // A write through a view of a Partial, or into a Partial that has views.
 void fill_a_partial(const JoinedWorld& world) {
   const Rows rows(world);
@@ -822,6 +835,7 @@ void use_tensors() {
   keep_the_leaf_hook_beside_others(world);
   accumulate_in_memory_of_their_own(world);
   fill_a_partial(world);
+  attend_to_views(world);
   give_a_partial_strides_that_all_ranks_have(world);
   move_from_any_order(world);
   clone_a_module(world);
