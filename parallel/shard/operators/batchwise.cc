@@ -191,26 +191,35 @@ const std::vector<Rule>& rules() {
   return *rules;
 }
 
-bool register_rules() {
-  const char* family = "batches of matrices and images";
-  const Movement batches = {
-      "any Shard of batch dimensions, equal on all operands; Replicate beside it is cut in place",
-      "a Partial is reduced; a cut dimension of the matrices or images is gathered",
-      "the same operators"};
-  for (const Rule& rule : rules()) {
-    register_operator(
-        {family, rule.name, HandlerLevel::kBelowAutograd, batches},
-        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchwiseKernel>(rule)));
-  }
-  register_operator({family,
-                     "aten::_linalg_check_errors",
-                     HandlerLevel::kBelowAutograd,
-                     {"Replicate", "one number a matrix is gathered, so that all ranks raise", ""}},
-                    torch::CppFunction::makeFromBoxedFunction<&check_errors>());
-  return true;
-}
+// Registers the table.
+class BatchwiseFamily {
+ public:
+  explicit BatchwiseFamily(const char* name) : name_(name) {}
 
-const bool kRegistered = register_rules();
+  bool registered() const {
+    const Movement batches = {
+        "any Shard of batch dimensions, equal on all operands; Replicate beside it is cut in place",
+        "a Partial is reduced; a cut dimension of the matrices or images is gathered",
+        "the same operators"};
+    for (const Rule& rule : rules()) {
+      register_operator(
+          {name_, rule.name, HandlerLevel::kBelowAutograd, batches},
+          torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchwiseKernel>(rule)));
+    }
+    register_operator(
+        {name_,
+         "aten::_linalg_check_errors",
+         HandlerLevel::kBelowAutograd,
+         {"Replicate", "one number a matrix is gathered, so that all ranks raise", ""}},
+        torch::CppFunction::makeFromBoxedFunction<&check_errors>());
+    return true;
+  }
+
+ private:
+  const char* const name_;
+};
+
+const bool kRegistered = BatchwiseFamily("batches of matrices and images").registered();
 
 }  // namespace
 }  // namespace meshrun
