@@ -29,6 +29,8 @@ struct Rule {
   const char* name;
   std::vector<int64_t> operands;  // last dimensions of each that are no batch
   std::vector<Result> results;
+  bool solves = false;       // the second operand may be a vector for each matrix
+  bool keeps_order = false;  // derivative formulas ask for the order of the factors
 };
 
 // Batch dimensions of `layout`, without Partial.
@@ -69,9 +71,8 @@ class BatchwiseKernel : public c10::OperatorKernel {
   explicit BatchwiseKernel(Rule rule)
       : rule_(std::move(rule)),
         signature_(OperatorSignature::of(rule_.name)),
-        solves_(std::string(rule_.name) == "aten::_linalg_solve_ex"),
-        keeps_order_(solves_ || std::string(rule_.name) == "aten::_linalg_det" ||
-                     std::string(rule_.name) == "aten::_linalg_slogdet") {}
+        solves_(rule_.solves),
+        keeps_order_(rule_.keeps_order) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     const at::AutoDispatchBelowADInplaceOrView guard;
@@ -153,11 +154,11 @@ void check_errors(const c10::OperatorHandle& op, Stack* stack) {
 
 const std::vector<Rule>& rules() {
   static const auto* rules = new std::vector<Rule>{
-      {"aten::_linalg_det", {2}, {{0}, {2}, {1}}},
+      {"aten::_linalg_det", {2}, {{0}, {2}, {1}}, false, true},
       {"aten::_linalg_eigh", {2}, {{1}, {2}}},
       {"aten::_linalg_eigvals", {2}, {{1}}},
-      {"aten::_linalg_slogdet", {2}, {{0}, {0}, {2}, {1}}},
-      {"aten::_linalg_solve_ex", {2, 2}, {{1}, {2, 0}, {1, 0}, {0, 0}}},
+      {"aten::_linalg_slogdet", {2}, {{0}, {0}, {2}, {1}}, false, true},
+      {"aten::_linalg_solve_ex", {2, 2}, {{1}, {2, 0}, {1, 0}, {0, 0}}, true, true},
       {"aten::_linalg_svd", {2}, {{2}, {1}, {2}}},
       {"aten::cholesky", {2}, {{2}}},
       {"aten::cholesky_inverse", {2}, {{2}}},
