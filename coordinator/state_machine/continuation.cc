@@ -178,9 +178,9 @@ bool Generations::GoOn(Job& job) {
     }
   }
   if (living == 0) return false;
-  const bool newcomers = std::any_of(
-      result.placement->nodes.begin(), result.placement->nodes.end(),
-      [&](const PlacedNode& placed) { return job.FindMember(placed.node_id) == nullptr; });
+  const bool newcomers =
+      std::any_of(result.placement->nodes.begin(), result.placement->nodes.end(),
+                  [&](const PlacedNode& placed) { return !job.HasRunOn(placed.node_id); });
   if (newcomers && !job.writes_are_fenced()) {
     // Ranks that are told to end compute until they do: no other node takes their place before.
     bool told = false;

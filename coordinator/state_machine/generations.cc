@@ -5,6 +5,8 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "core/hash.h"
 #include "core/mesh_messages.h"
@@ -53,6 +55,10 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   view.clear_stragglers();
   view.clear_master_addr();
   view.clear_master_port();
+  std::set<std::string> has_run;
+  for (const Member& member : job.members) {
+    if (!kept.empty() && !member.newcomer) has_run.insert(member.node_id);
+  }
   job.members.clear();
   job.member_by_node.clear();
   job.members_alive = placement.nodes.size();
@@ -65,6 +71,7 @@ void Generations::Begin(Job& job, const Placement& placement, const Kept& kept) 
   for (const PlacedNode& placed : placement.nodes) {
     const auto found = kept.find(placed.node_id);
     AddMember(job, placed, found == kept.end() ? nullptr : &found->second, world.get());
+    job.members.back().newcomer = !kept.empty() && !has_run.contains(placed.node_id);
   }
   AddMeshGroups(view, placement.mesh);
   job.world_digest = WorldDigest(*world);
@@ -256,6 +263,9 @@ void Generations::Commit(Job& job) {
   if (!job.view.has_started_at()) *job.view.mutable_started_at() = ToProtoTimestamp(context_.wall);
   job.ForgiveNodes();
   jobs_.Changed(job);
+  for (Member& member : job.members) {
+    if (std::exchange(member.newcomer, false)) jobs_.Changed(job, member);
+  }
   job.lost_in_rendezvous = 0;
   job.running_since = context_.now;
   jobs_.SetState(job, v1::JOB_STATE_RUNNING, "");

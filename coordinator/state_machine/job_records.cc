@@ -126,6 +126,7 @@ void JobTable::Restore(const std::vector<v1::StateRow>& rows) {
       member.memory_bytes = record.memory_bytes();
       member.prepared = true;
       member.ended = record.ended();
+      member.newcomer = record.newcomer();
       for (v1::RankStatus& rank : *record.mutable_ranks()) {
         for (const uint32_t gpu : rank.assignment().gpus()) member.gpus.push_back(gpu);
         *job->view.add_ranks() = std::move(rank);
@@ -203,6 +204,7 @@ void JobTable::WriteMember(const Job& job, size_t index) {
   v1::MemberRecord record;
   record.set_node_id(member.node_id);
   record.set_ended(member.ended);
+  record.set_newcomer(member.newcomer);
   record.set_slots(member.slots);
   record.set_memory_bytes(member.memory_bytes);
   for (int i = 0; i < member.rank_count; ++i) {

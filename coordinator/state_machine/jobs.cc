@@ -23,6 +23,11 @@ Member* Job::FindMember(const std::string& node_id) {
   return it == member_by_node.end() ? nullptr : &members[it->second];
 }
 
+bool Job::HasRunOn(const std::string& node_id) const {
+  const auto it = member_by_node.find(node_id);
+  return it != member_by_node.end() && !members[it->second].newcomer;
+}
+
 void Job::ForgiveNodes() {
   failed_prepares = 0;
   std::erase_if(avoided_nodes, [&](const std::string& node) {

@@ -41,6 +41,9 @@ struct Member {
   uint32_t master_port = 0;
   // Nothing of the generation runs there any more, as far as the coordinator can know.
   bool ended = false;
+  // It came with this generation, whose other ranks live on from earlier ones, and which has not
+  // started: no rank of the job runs there yet.
+  bool newcomer = false;
 };
 
 // One host of an earlier generation whose processes may not be gone: the host is lost, or they do
@@ -157,6 +160,8 @@ struct Job {
     return cancel_now ? std::chrono::nanoseconds(0) : kill_grace();
   }
   Member* FindMember(const std::string& node_id);
+  // Whether ranks of the current generation, or of those from which it goes on, have run there.
+  bool HasRunOn(const std::string& node_id) const;
   // Nodes that could not prepare once may have the job again.
   void ForgiveNodes();
   // Ranks of other generations on hosts that are lost do no harm: the job says so, or commits its

@@ -195,8 +195,7 @@ std::vector<const v1::Node*> Generations::Candidates(const Job& job, std::string
                       : "which is told to end them");
   }
   if (waits->empty()) return healthy;
-  std::erase_if(
-      healthy, [&](const v1::Node* node) { return !job.member_by_node.contains(node->node_id()); });
+  std::erase_if(healthy, [&](const v1::Node* node) { return !job.HasRunOn(node->node_id()); });
   return healthy;
 }
 

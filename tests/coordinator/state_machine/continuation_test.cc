@@ -157,6 +157,40 @@ TEST_F(ContinuationTest, ASpareTakesTheLostNodesPlaceOnlyAfterItsFenceTime) {
   EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
 }
 
+// It is a member already, of a generation that never started.
+TEST_F(ContinuationTest, ANodeOnWhichNoRankHasRunTakesNobodysPlaceBeforeTheFenceTime) {
+  for (const bool restarts : {false, true}) {
+    FakeWorker& stays = Add(fmt::format("node1-{}", restarts));
+    FakeWorker& lost = Add(fmt::format("node2-{}", restarts));
+    FakeWorker& leaves = Add(fmt::format("node3-{}", restarts));
+    const std::string id = Run(Elastic(2, 3));
+    ASSERT_EQ(h.job(id).world_size(), 3u);
+    FakeWorker& newcomer = Add(fmt::format("node4-{}", restarts));
+    newcomer.deaf = true;
+    h.Say(leaves, {leaves.Goodbye()});
+    ASSERT_EQ(h.state(id), v1::JOB_STATE_RENDEZVOUS) << h.job(id).reason();
+    ASSERT_EQ(h.job(id).world_size(), 3u);
+    newcomer.deaf = false;
+    Lose(lost);
+    if (restarts) {
+      newcomer.deaf = true;
+      h.StartCoordinator();
+      h.Connect(stays);
+      h.Connect(newcomer);
+      newcomer.deaf = false;
+    }
+    h.Advance(seconds(10));
+    EXPECT_EQ(h.state(id), v1::JOB_STATE_QUIESCING) << h.job(id).reason();
+    EXPECT_THAT(h.job(id).reason(), HasSubstr("may still compute on node2"));
+    EXPECT_TRUE(newcomer.Running(id).empty());
+    h.Advance(seconds(15));
+    EXPECT_EQ(h.state(id), v1::JOB_STATE_RUNNING) << h.job(id).reason();
+    EXPECT_EQ(newcomer.Running(id).size(), 1u);
+    EXPECT_EQ(h.job(id).ranks(0).assignment().process_generation(), 1u);
+    for (FakeWorker* const worker : {&stays, &newcomer}) h.Say(*worker, {worker->Goodbye()});
+  }
+}
+
 TEST_F(ContinuationTest, AJobWithFencedWritesDoesNotWait) {
   Add("node1");
   FakeWorker& lost = Add("node2");
