@@ -9,12 +9,6 @@
 #include "parallel/checkpoint/training_memory.h"
 
 namespace meshrun {
-namespace {
-
-// batch_norm writes its statistics without counting, so small buffers are copied in any case.
-constexpr int64_t kSmallBuffer = 65536;
-
-}  // namespace
 
 StateRecorder::StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                              const KeptValues& kept)
@@ -45,16 +39,14 @@ void StateRecorder::list_tensors() {
   }
 }
 
+// All of them each time: batch_norm and collectives write without counting versions.
 void StateRecorder::copy_buffers() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> to;
   std::vector<at::Tensor> from;
   for (Buffer& buffer : buffers_) {
-    const int64_t version = version_of(buffer.tensor);
     const bool fits = buffer.copy.defined() && buffer.copy.sizes() == buffer.tensor.sizes() &&
                       buffer.copy.options().type_equal(buffer.tensor.options());
-    if (fits && version == buffer.version && buffer.tensor.numel() > kSmallBuffer) continue;
-    buffer.version = version;
     if (!fits) {
       buffer.copy = buffer.tensor.detach().clone();
       continue;

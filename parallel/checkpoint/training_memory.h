@@ -72,10 +72,10 @@ class StateRecorder {
   StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                 const KeptValues& kept);
 
-  // `steps` are done. Copies buffers (those of more than 65536 elements only where they have been
-  // written), options, kept bytes and generators. Some us per parameter. `is_watched`: written()
-  // will be asked of each write. LibTorch's SGD writes parameters without counting, so their bits are
-  // read then; on a CPU that costs about a third of its step.
+  // `steps` are done. Copies buffers, options, kept bytes and generators. Some us per parameter, and
+  // the time to copy the buffers. `is_watched`: written() will be asked of each write. LibTorch's
+  // SGD writes parameters without counting, so their bits are read then; on a CPU that costs about a
+  // third of its step.
   void record(IntArgument steps, BoolArgument is_watched = true);
 
   // The first parameter, moment or kept tensor that was written since; empty: none. Buffers are not
@@ -99,7 +99,6 @@ class StateRecorder {
     at::Tensor tensor;
     bool is_kept = false;  // of a module that the program keeps
     at::Tensor copy = {};
-    int64_t version = 0;  // of the tensor, when it was copied
   };
   void list_tensors();
   void copy_buffers();
