@@ -11,6 +11,7 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/comm/point_to_point/gathered_comparison.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -53,6 +54,7 @@ class StreamScope {
 CommunicatorCall::CommunicatorCall(const Communicator& comm, const char* name)
     : comm_(comm.resolved()), name_(name), rank_(comm_.rank()), size_(comm_.nranks()) {
   static_cast<void>(comm_.group());  // raises NotAMemberError
+  check_collectives_allowed([&] { return name_; });
   if (comm_.is_aborted()) {
     throw GroupAbortedError(
         fmt::format("{}: abort() was called on the communicator \"{}\" on this rank, {}", name_,

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ATen/ops/full.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
 #include "parallel/manager/distributed_manager.h"
@@ -25,6 +26,7 @@ c10::Device device_for(c10d::ProcessGroup& group) {
 std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgument mean,
                                   const GroupArgument& group_argument) {
   DistributedManager::get();  // raises
+  check_collectives_allowed([] { return "reduce_loss"; });
   const detail::ProcessGroupPtr group = group_argument.get();
   const int size = group->getSize();
   const c10::Device device = device_for(*group);

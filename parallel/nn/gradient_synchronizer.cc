@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/manager/distributed_manager.h"
@@ -271,6 +272,9 @@ void GradientSynchronizer::broadcast_from_rank_0(const std::vector<Tensor>& tens
 
 void GradientSynchronizer::before_forward(const torch::nn::Module& module) {
   if (at::GradMode::is_enabled()) {
+    if (synchronise_backward_) {
+      check_collectives_allowed([] { return "forward() of a DistributedDataParallel"; });
+    }
     with_names(names_, [&] {
       if (synchronise_backward_) reducer_->prepare_for_forward();
       reducer_->rebuild_buckets();

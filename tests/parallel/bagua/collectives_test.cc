@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/no_collectives.h"
 #include "tests/parallel/bagua/support.h"
 
 namespace meshrun::bagua {
@@ -543,6 +544,11 @@ MESHRUN_RANK_FUNCTION(wrong_on_gloo) {
   EXPECT_TRUE(at::equal(tensor, at::tensor({job.rank, 10 + job.rank}, at::kLong)));
   expect_contains(text_of<CollectiveArgumentError>([] { allgather(at::ones({2}), at::ones({3})); }),
                   "recv_tensor has 3 elements and must have 4");
+  {
+    const NoCollectives none("update()");
+    expect_contains(text_of<CollectiveForbiddenError>([] { barrier(); }),
+                    "barrier inside update()");
+  }
   barrier();
 }
 
