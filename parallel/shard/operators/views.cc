@@ -269,6 +269,24 @@ at::Tensor view_as_real(const at::Tensor& self) {
                    make_spec(spec->mesh(), with_dim(spec->layout(), self.dim(), 2)), strides);
 }
 
+// LibTorch's own ask the tensor whether it is a conjugate view; the local tensor knows. They are
+// views of the memory, so writes through them arrive.
+bool is_conjugate_view(const at::Tensor& self) {
+  return self.is_complex() && local_of(self).is_conj();
+}
+
+at::Tensor real(const at::Tensor& self) {
+  if (!self.is_complex()) return self;
+  const at::Tensor values = is_conjugate_view(self) ? at::_conj(self) : self;
+  return at::select(at::view_as_real(values), self.dim(), 0);
+}
+
+at::Tensor imag(const at::Tensor& self) {
+  TORCH_CHECK(self.is_complex(), "imag is not implemented for tensors with non-complex dtypes.");
+  if (!is_conjugate_view(self)) return at::select(at::view_as_real(self), self.dim(), 1);
+  return at::_neg_view(at::select(at::view_as_real(at::_conj(self)), self.dim(), 1));
+}
+
 at::Tensor view_as_complex(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   check_linear(self, "view_as_complex");
@@ -351,6 +369,8 @@ const bool kRegistered =
         .below_autograd("aten::_conj", &conjugate, kView)
         .below_autograd("aten::_neg_view", &negative, kLinearView)
         .below_autograd("aten::view_as_real", &view_as_real, kLinearView)
+        .above_autograd("aten::real", &real, kLinearView)
+        .above_autograd("aten::imag", &imag, kLinearView)
         .below_autograd("aten::view_as_complex", &view_as_complex,
                         {"any Shard, Replicate, Partial(sum), Partial(avg) with a whole last "
                          "dimension; else an error",

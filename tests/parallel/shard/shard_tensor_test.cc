@@ -247,6 +247,13 @@ void view_partial(const JoinedWorld& world) {
     expect_error_on_all_ranks([&] { at::view_as_complex(partial(own, op)); }, unreduced);
     expect_error_on_all_ranks([&] { at::view_as_real(partial(own_complex, op)); }, unreduced);
   }
+  // Writes arrive through the parts of a conjugate view.
+  const at::Tensor written =
+      ShardTensor::from_local(own_complex.clone(), mesh->device_mesh(), Placements{Shard(0)});
+  at::real(written.conj()).mul_(2);
+  at::imag(written.conj()).add_(1);
+  EXPECT_TRUE(at::equal(at::view_as_real(ShardTensor(written).to_local()),
+                        own * at::tensor({2, 1}, at::kDouble) - at::tensor({0, 1}, at::kDouble)));
   // The conjugate of a product is the product of conjugates.
   const at::Tensor product = partial(own_complex, PartialOp::kProduct);
   at::Tensor expected = at::ones({5}, at::kComplexDouble);

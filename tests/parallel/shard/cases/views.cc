@@ -172,12 +172,12 @@ OperatorCase diagonal(Draw& draw) {
 
 OperatorCase complex(Draw& draw) {
   const Lengths shape = shape_of(draw, 2);
-  return {
-      "complex", {draw.normal(shape)}, [](const Tensors& x) {
-        const at::Tensor pair = at::arange(1, 3, x[0].options());
-        const at::Tensor z = at::view_as_complex(x[0].unsqueeze(-1) * pair);
-        return Tensors{at::view_as_real(z * z), at::real(z) + at::imag(z), at::real(z * z.conj())};
-      }};
+  return {"complex", {draw.normal(shape)}, [](const Tensors& x) {
+            const at::Tensor pair = at::arange(1, 3, x[0].options());
+            const at::Tensor z = at::view_as_complex(x[0].unsqueeze(-1) * pair);
+            return Tensors{at::view_as_real(z * z), at::real(z) + at::imag(z),
+                           at::real(z * z.conj()), at::imag(z.conj())};
+          }};
 }
 
 // Writes through views are seen by the tensor that they are views of.
