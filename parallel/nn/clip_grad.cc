@@ -1,10 +1,12 @@
 #include "parallel/nn/clip_grad.h"
 
+#include <ATen/ops/ones.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -86,12 +88,20 @@ std::vector<NormPart> parts_of(torch::optim::Optimizer& optimizer) {
   return parts;
 }
 
+// How many have a gradient: one that is missing on some ranks of its groups counts on all of them.
+double count_gradients(const std::vector<NormPart>& parts) {
+  double count = 0;
+  for (const NormPart& part : parts) {
+    const Tensor one = part.values.defined() ? at::ones({1}) : Tensor();
+    count += detail::total_norm({{.values = one, .groups = part.groups}},
+                                std::numeric_limits<double>::infinity());
+  }
+  return count;
+}
+
 double norm_of_parts(const std::vector<NormPart>& parts, double norm_type,
                      bool error_if_nonfinite) {
-  if (norm_type == 0) {
-    return static_cast<double>(std::count_if(
-        parts.begin(), parts.end(), [](const NormPart& part) { return part.values.defined(); }));
-  }
+  if (norm_type == 0) return count_gradients(parts);
   const double norm = detail::total_norm(parts, norm_type);
   TORCH_CHECK(!error_if_nonfinite || std::isfinite(norm), "The total norm of order ", norm_type,
               " for gradients from `parameters` is non-finite (", std::isnan(norm) ? "nan" : "inf",

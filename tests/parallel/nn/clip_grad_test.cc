@@ -102,6 +102,8 @@ const bool kPieces = register_rank_function("clip_pieces", [] {
     if (!is_first && announced_shard(parameter)) parameter.mutable_grad().reset();
   }
   expect_same_bits_on_all_ranks(get_total_norm(network->parameters()));
+  const std::vector<Tensor> parameters = network->parameters();
+  EXPECT_EQ(get_total_norm(parameters, 0), static_cast<double>(parameters.size()));
   // What is not a number on one rank is none on all.
   const Tensor piece = network->named_parameters()["spectral.0.weight"];
   piece.mutable_grad() = at::full_like(piece, is_first ? std::nan("") : 1.0);
