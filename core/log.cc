@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "core/line_queue.h"
@@ -97,8 +98,12 @@ class QueueSink : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 void Write(spdlog::level::level_enum level, std::string_view message, Fields fields) {
-  Sink& sink = TheSink();
-  if (sink.logger->should_log(level)) sink.logger->log(level, Render(message, fields));
+  try {
+    Sink& sink = TheSink();
+    if (sink.logger->should_log(level)) sink.logger->log(level, Render(message, fields));
+  } catch (const std::bad_alloc&) {
+    // Who logs that memory is short must not fail for it.
+  }
 }
 
 }  // namespace

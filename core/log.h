@@ -4,7 +4,8 @@
 //
 // Thread-safe. Lines go to stderr. Nothing is logged per training step at info. After Configure no
 // caller waits for stderr: a thread writes, and lines that it has no room for (1 MiB) are lost and
-// counted, which the next line says.
+// counted, which the next line says. A line that there is no memory for is lost too: logging raises
+// nothing.
 #pragma once
 
 #include <concepts>

@@ -254,6 +254,13 @@ absl::StatusOr<LaunchEnvironment> read_mpich(const EnvironmentLookup& lookup,
   LaunchEnvironment environment{.method = LaunchMethod::kMpich};
   const char* rank_name =
       !reader.text("PMI_RANK") && reader.text("PALS_RANKID") ? "PALS_RANKID" : "PMI_RANK";
+  if (reader.text("PMIX_RANK") && !reader.text(rank_name) && !reader.text("PMI_SIZE")) {
+    reader.fail(
+        "PMIX_RANK is set, by a launcher with PMIx alone such as prun, which tells the world's "
+        "size "
+        "in no variable: set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or start the program "
+        "with mpirun, srun or meshrun run");
+  }
   environment.rank = reader.required_integer(rank_name);
   environment.world_size = reader.required_integer("PMI_SIZE", 1);
   environment.local_rank =

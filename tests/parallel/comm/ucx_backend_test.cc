@@ -242,6 +242,29 @@ TEST(UcxBackendTest, AWrongCallOnOneRankIsAnErrorOnAllAndTheGroupGoesOn) {
   expect_success(run_ranks("ucx_finds_wrong_calls", env_ranks(2)));
 }
 
+// What continues an operation may run on a thread that waits in a function's name; it is not of that
+// function.
+MESHRUN_RANK_FUNCTION(ucx_continues_outside_of_scopes) {
+  const World world;
+  for (int round = 0; round < 200; ++round) {
+    Tensors sum = {at::ones({4})};
+    const auto future = world.group->allreduce(sum)->getFuture();
+    const auto followed = future->then(
+        [&](c10::ivalue::Future&) -> c10::IValue { return CallScope::current() == nullptr; },
+        c10::BoolType::get());
+    {
+      const CallScope save("CheckpointDirectory::save");
+      world.group->barrier()->wait();
+    }
+    followed->wait();
+    ASSERT_TRUE(followed->value().toBool()) << round;
+  }
+}
+
+TEST(UcxBackendTest, WhatContinuesAnOperationIsNotOfTheFunctionThatWaits) {
+  expect_success(run_ranks("ucx_continues_outside_of_scopes", env_ranks(2)));
+}
+
 // Every form of c10d's all-to-all: rank 1's splits contradict those of rank 0. Small pieces and
 // long ones, splits of 0 on one side alone, rows of another length, several calls in one operation.
 MESHRUN_RANK_FUNCTION(ucx_compares_splits) {

@@ -269,9 +269,10 @@ TEST(EnvironmentTest, EveryMissingVariableOfMpichIsNamed) {
   EXPECT_THAT(error(without(kMpich, "MPI_LOCALNRANKS")), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(error(with(kMpich, "PMI_RANK", "2")),
               AllOf(HasSubstr("PMI_RANK=2"), HasSubstr("PMI_SIZE=2")));
-  for (const char* name : {"PMIX_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID"}) {
+  for (const char* name : {"MPI_LOCALRANKID", "PALS_LOCAL_RANKID"}) {
     EXPECT_THAT(error({{name, "0"}}), HasSubstr("PMI_RANK is not set"));
   }
+  EXPECT_THAT(error({{"PMIX_RANK", "0"}}), HasSubstr("PMIX_RANK is set, by a launcher"));
 }
 
 // srun --mpi=pmi2 sets them as well; mpiexec and mpirun start their helpers with srun.
