@@ -96,15 +96,14 @@ void finish_committed(const std::string& path) {
   }
 }
 
-// Collective, where ranks keep other bytes, or a rank cannot save them. `unsaved`: why this one
-// cannot.
-[[noreturn]] void refuse_kept(c10d::ProcessGroup& group, c10::Device device,
-                              const std::string& unsaved,
-                              const std::map<std::string, std::string>& own) {
+// Collective, where ranks save other values, or a rank has none to save. `unsaved`: why this one
+// has none.
+[[noreturn]] void refuse(c10d::ProcessGroup& group, c10::Device device, const std::string& unsaved,
+                         const detail::Digests& own) {
   const std::string problem = common_problem(group, device, unsaved);
   if (!problem.empty()) throw CheckpointFileError(problem);
-  const std::string difference = detail::difference_of_kept(group, device, &own);
-  C10_THROW_ERROR(ValueError, difference + "; keep() takes values that are equal on all ranks");
+  C10_THROW_ERROR(ValueError, detail::difference_between_ranks(group, device, &own) +
+                                  "; rank 0's values are saved, so all ranks must have the same");
 }
 
 // As they were saved.
@@ -161,12 +160,14 @@ void CheckpointDirectory::save(const torch::nn::Module& module, torch::optim::Op
   // On every rank, since all must keep the same.
   std::string unsaved = detail::raised_by([&] { manifest.kept_values = kept.saved(); });
   if (!unsaved.empty()) unsaved = "the save function of a kept value raised: " + unsaved;
-  const int64_t kept_digest = unsaved.empty() ? detail::digest_of_states(manifest.kept_values)
-                                              : static_cast<int64_t>(digest_of(unsaved));
+  detail::Digests alike = detail::digests_of_kept(manifest.kept_values);
+  alike["the number of steps"] = static_cast<uint64_t>(progress.step);
+  if (!unsaved.empty()) alike[unsaved] = 0;
   const std::vector<bool> equal = are_equal(
-      *group, device, {detail::digest_of_states(manifest.random_generators), kept_digest});
+      *group, device,
+      {detail::digest_of_states(manifest.random_generators), detail::digest_of_all(alike)});
   // Where all are equal, all ranks have the same problem, or none.
-  if (!equal[1] || !unsaved.empty()) refuse_kept(*group, device, unsaved, manifest.kept_values);
+  if (!equal[1] || !unsaved.empty()) refuse(*group, device, unsaved, alike);
   if (!equal[0]) {
     manifest.random_generators_by_rank =
         detail::gather_states(*group, device, manifest.random_generators);

@@ -1,6 +1,5 @@
 #include "parallel/checkpoint/kept_agreement.h"
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -10,10 +9,8 @@
 namespace meshrun::detail {
 namespace {
 
-// Digests by name. A name that one side lacks differs too.
-using KeptDigests = std::map<std::string, uint64_t>;
-
-std::string first_different(const KeptDigests& some, const KeptDigests& others) {
+// A name that one side lacks differs too.
+std::string first_different(const Digests& some, const Digests& others) {
   for (const auto& [name, digest] : some) {
     const auto found = others.find(name);
     if (found == others.end() || found->second != digest) return name;
@@ -26,29 +23,43 @@ std::string first_different(const KeptDigests& some, const KeptDigests& others) 
 
 }  // namespace
 
-std::string difference_of_kept(c10d::ProcessGroup& group, c10::Device device,
-                               const std::map<std::string, std::string>* own) {
+Digests digests_of_kept(const std::map<std::string, std::string>& saved) {
+  Digests digests;
+  for (const auto& [name, bytes] : saved) {
+    digests["the kept value \"" + name + "\""] = meshrun::digest_of(bytes);
+  }
+  return digests;
+}
+
+int64_t digest_of_all(const Digests& digests) {
+  Digest all;
+  for (const auto& [name, digest] : digests) {
+    all.add(static_cast<int64_t>(meshrun::digest_of(name))).add(static_cast<int64_t>(digest));
+  }
+  return static_cast<int64_t>(all.value());
+}
+
+std::string difference_between_ranks(c10d::ProcessGroup& group, c10::Device device,
+                                     const Digests* own) {
   std::string text;
   if (own != nullptr) {
-    nlohmann::json digests = nlohmann::json::object();
-    for (const auto& [name, bytes] : *own) digests[name] = digest_of(bytes);
-    text = digests.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    text = nlohmann::json(*own).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
   const std::vector<std::string> texts = gather_texts(group, device, text);
   size_t first = texts.size();
-  KeptDigests of_first;
+  Digests of_first;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (texts[rank].empty()) continue;
-    const auto digests = nlohmann::json::parse(texts[rank]).get<KeptDigests>();
+    const auto digests = nlohmann::json::parse(texts[rank]).get<Digests>();
     if (first == texts.size()) {
       first = rank;
       of_first = digests;
     } else if (const std::string name = first_different(of_first, digests); !name.empty()) {
-      return "the kept value \"" + name + "\" differs between ranks " + std::to_string(first) +
-             " and " + std::to_string(rank);
+      return name + " differs between ranks " + std::to_string(first) + " and " +
+             std::to_string(rank);
     }
   }
-  return "kept values differ between ranks";
+  return "values differ between ranks";
 }
 
 }  // namespace meshrun::detail

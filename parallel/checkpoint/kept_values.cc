@@ -1,11 +1,15 @@
 #include "parallel/checkpoint/kept_values.h"
 
+#include <ATen/ops/zeros_like.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "c10/util/Exception.h"
 #include "parallel/base/sharded_key.h"
+#include "parallel/nn/optimizer_state.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun {
@@ -17,6 +21,56 @@ struct StepCount : torch::optim::LRScheduler {
     return scheduler.*(&StepCount::step_count_);
   }
 };
+
+using torch::optim::Optimizer;
+
+// Calls visit(parameter, "<group>.<place>").
+template <typename Visit>
+void for_parameters(const Optimizer& optimizer, const Visit& visit) {
+  const auto& groups = optimizer.param_groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<at::Tensor>& parameters = groups[group].params();
+    for (size_t place = 0; place < parameters.size(); ++place) {
+      visit(parameters[place], std::to_string(group) + "." + std::to_string(place));
+    }
+  }
+}
+
+// What an optimizer has beside its moments.
+std::string counts_and_options(Optimizer& optimizer) {
+  std::vector<int64_t> counts;
+  for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string&) {
+    counts.push_back(parameter_state(optimizer, parameter).step.value_or(0));
+  });
+  return nlohmann::json({{"counts", counts}, {"options", group_options(optimizer)}}).dump();
+}
+
+void set_counts_and_options(Optimizer& optimizer, const std::string& bytes) {
+  const auto saved = nlohmann::json::parse(bytes);
+  set_group_options(optimizer, saved.at("options").get<std::vector<GroupOptions>>());
+  const auto counts = saved.at("counts").get<std::vector<int64_t>>();
+  size_t next = 0;
+  for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string&) {
+    ParameterState state = parameter_state(optimizer, parameter);
+    TORCH_CHECK(next < counts.size(), "an optimizer of ", counts.size(),
+                " parameters was kept, and this one has more");
+    if (state.step) state.step = counts[next];
+    set_parameter_state(optimizer, parameter, state);
+    ++next;
+  });
+}
+
+// The moments of a parameter that the optimizer has not stepped yet, with which its first step is
+// the same as without.
+ParameterState fresh_state(const Optimizer& optimizer, const at::Tensor& parameter) {
+  ParameterState state;
+  const bool is_sgd = optimizer_kind(optimizer) == "SGD";
+  if (!is_sgd) state.step = 0;
+  for (const std::string& moment : moment_names(optimizer)) {
+    state.moments[moment] = at::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
+  }
+  return state;
+}
 
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
@@ -64,6 +118,37 @@ void KeptValues::keep(const std::string& name, torch::optim::LRScheduler& schedu
       });
 }
 
+void KeptValues::keep(const std::string& name, Optimizer& optimizer) {
+  TORCH_CHECK_VALUE(dynamic_cast<const ParameterStates*>(&optimizer) == nullptr, "keep(\"", name,
+                    "\"): ranks hold the moments of the optimizer in pieces");
+  bool has_moments = true;
+  for (const GroupOptions& options : group_options(optimizer)) {
+    const auto momentum = options.find("momentum");
+    if (momentum == options.end()) continue;
+    has_moments = momentum->second != 0;
+    TORCH_CHECK_VALUE(
+        options.at("dampening") == 0, "keep(\"", name,
+        "\"): the first step of an SGD with dampening is not that of moments of zeros");
+  }
+  check_name(name);
+  for_parameters(optimizer, [&](const at::Tensor& parameter, const std::string& place) {
+    stepped_.insert(parameter.unsafeGetTensorImpl());
+    if (!has_moments) return;
+    TORCH_CHECK_VALUE(
+        !is_sharded(parameter), "keep(\"", name,
+        "\"): the optimizer steps a ShardTensor, which is in pieces on several ranks");
+    if (parameter_state(optimizer, parameter).moments.empty()) {
+      set_parameter_state(optimizer, parameter, fresh_state(optimizer, parameter));
+    }
+    for (const auto& [moment, tensor] : parameter_state(optimizer, parameter).moments) {
+      add(name + "." + moment + "." + place, {tensor});
+    }
+  });
+  keep(
+      name, [&optimizer] { return counts_and_options(optimizer); },
+      [&optimizer](const std::string& bytes) { set_counts_and_options(optimizer, bytes); });
+}
+
 void KeptValues::keep(const std::string& name, Save save, Load load) {
   check_name(name);
   TORCH_CHECK_VALUE(save && load, "keep(\"", name, "\"): a function is missing");
@@ -95,6 +180,10 @@ bool KeptValues::is_whole() const {
   return std::all_of(tensors_.begin(), tensors_.end(), [](const auto& kept) {
     return !kept.second.shard || kept.second.shard->group->getSize() == 1;
   });
+}
+
+bool KeptValues::is_stepped(const at::Tensor& parameter) const {
+  return stepped_.contains(parameter.unsafeGetTensorImpl());
 }
 
 std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,

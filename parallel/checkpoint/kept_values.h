@@ -5,6 +5,7 @@
 //   kept.keep("scheduler", scheduler);   // a torch::optim::LRScheduler
 //   kept.keep("ema", *ema);              // a module: all its parameters and buffers
 //   kept.keep("best", best_loss);        // a tensor
+//   kept.keep("critic", critic_adam);    // another optimizer: Adam, AdamW or SGD
 //   kept.keep("sampler", [&] { return sampler.to_string(); },
 //             [&](const std::string& bytes) { sampler = Sampler::from_string(bytes); });
 //   checkpoints.save(*model, optimizer, progress, kept);
@@ -13,21 +14,28 @@
 // equal on all ranks, except the pieces of a module's sharded parameters. Tensors and schedulers
 // must outlive this; restored tensors keep their memory (copy_).
 //
+// Of an optimizer its moments are kept, as "<name>.<moment>.<group>.<place>", its counts of steps and
+// its options; keep() makes moments of zeros where it has not stepped yet. The parameters that it
+// steps belong to the module or are kept themselves.
+//
 // Of a scheduler its count of steps is kept. LibTorch's StepLR has no more, and the learning rate
 // goes along as an option of the optimizer. A scheduler with more of its own is kept by functions.
 // LibTorch's ReduceLROnPlateauScheduler hides its state, and keep() does not take it.
 //
 // Threads: one at a time. Errors, c10::ValueError: a name is taken or empty, a tensor is undefined,
-// or a ShardTensor.
+// or a ShardTensor; an optimizer has the option dampening, or its ranks hold the moments in pieces.
+// c10::NotImplementedError: an optimizer of another kind.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +57,7 @@ class KeptValues {
   // As "<name>.<name in the module>".
   void keep(const std::string& name, torch::nn::Module& module);
   void keep(const std::string& name, torch::optim::LRScheduler& scheduler);
+  void keep(const std::string& name, torch::optim::Optimizer& optimizer);
   // `save` gives any bytes; `load` gets those of a `save`, perhaps another process's. Neither calls
   // a collective.
   void keep(const std::string& name, Save save, Load load);
@@ -62,6 +71,8 @@ class KeptValues {
   std::vector<std::string> names() const;
   // No tensor lies in pieces on several ranks.
   bool is_whole() const;
+  // Whether a kept optimizer steps it.
+  bool is_stepped(const at::Tensor& parameter) const;
 
  private:
   struct Functions {
@@ -73,6 +84,7 @@ class KeptValues {
 
   std::map<std::string, KeptTensor> tensors_;
   std::map<std::string, Functions> functions_;
+  std::set<const c10::TensorImpl*> stepped_;
 };
 
 // One sentence where the names differ, with both lists; else empty. `source`: what has `theirs`,

@@ -71,24 +71,47 @@ std::vector<int64_t> least(c10d::ProcessGroup& group, c10::Device device,
   return {begin, begin + seen.numel()};
 }
 
-// Collective. Raises c10::ValueError on every rank where those that remember the root's step keep
-// different bytes: the root's would replace the others'.
-void check_kept_alike(c10d::ProcessGroup& group, int root, c10::Device device,
-                      const std::optional<TrainingMemory>& memory) {
+// What a memory says must be equal on all ranks. Buffers are not: running statistics of a plain
+// batch norm are each rank's own.
+detail::Digests digests_of(const TrainingMemory& memory, const KeptValues& kept) {
+  detail::Digests digests = detail::digests_of_kept(memory.kept_values);
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    digests[name] = static_cast<uint64_t>(digest_of_bits(tensor));
+  };
+  for (const auto& [name, state] : memory.states) {
+    add("the parameter \"" + name + "\"", memory.tensors.at(name));
+    for (const auto& [moment, tensor] : state.moments) {
+      add(moment + " of the parameter \"" + name + "\"", tensor);
+    }
+  }
+  for (const auto& [name, tensor] : memory.kept) {
+    const auto known = kept.tensors().find(name);
+    const bool is_buffer = known != kept.tensors().end() && known->second.is_buffer;
+    if (!is_buffer) add("the kept value \"" + name + "\"", tensor);
+  }
+  return digests;
+}
+
+// Collective. Raises c10::ValueError on every rank where those that remember the root's step have
+// different values: the root's would replace the others'.
+void check_alike(c10d::ProcessGroup& group, int root, c10::Device device,
+                 const std::optional<TrainingMemory>& memory, const KeptValues& kept) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const int64_t step = least(group, device, {group.getRank() == root ? memory->step : kNone})[0];
-  const bool remembers = memory && memory->step == step;
+  std::optional<detail::Digests> own;
+  if (memory && memory->step == step) own = digests_of(*memory, kept);
   std::vector<int64_t> ends = {kNone, kNone};
-  if (remembers) {
-    const int64_t digest = detail::digest_of_states(memory->kept_values);
+  if (own) {
+    const int64_t digest = detail::digest_of_all(*own);
     ends = {digest, ~digest};
   }
   ends = least(group, device, ends);
   if (ends[0] == ~ends[1]) return;
   const std::string difference =
-      detail::difference_of_kept(group, device, remembers ? &memory->kept_values : nullptr);
+      detail::difference_between_ranks(group, device, own ? &*own : nullptr);
   C10_THROW_ERROR(ValueError, difference + ", which remember step " + std::to_string(step) +
-                                  "; keep() takes values that are equal on all ranks");
+                                  "; one rank's values are handed on, so all ranks must have the "
+                                  "same");
 }
 
 // Collective. `root_states`: of the rank whose memory of `step` was spread.
@@ -147,7 +170,7 @@ int64_t spread_memory(const std::optional<TrainingMemory>& memory, IntArgument r
   }
   problem = common_problem(*handle, device, problem);
   TORCH_CHECK_VALUE(problem.empty(), problem);
-  check_kept_alike(*handle, root, device, memory);
+  check_alike(*handle, root, device, memory, kept);
   Manifest manifest;
   try {
     manifest = detail::hand_on(handle, root, loaded, "the memory of rank " + std::to_string(root),

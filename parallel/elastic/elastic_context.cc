@@ -15,6 +15,7 @@
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 
 namespace meshrun {
@@ -49,9 +50,25 @@ std::optional<milliseconds> patience_after(const c10::DistError& error) {
   return std::nullopt;
 }
 
+// Whether a body is under way in this process.
+std::atomic<bool> is_running = false;
+
+class Running {
+ public:
+  Running() {
+    TORCH_CHECK(!is_running.exchange(true),
+                "ElasticContext::run() is called within the body of another run(), whose ranks "
+                "would not go on after its report: put all work into one body");
+  }
+  ~Running() { is_running = false; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+};
+
 // Returns when all ranks of the world have called it. A barrier whose result is read: NCCL's wait()
 // only lets the stream wait, and says nothing of an operation that was aborted.
 void meet_all(DistributedManager& manager) {
+  const CallScope scope("the last barrier of ElasticContext::run()");
   std::vector<at::Tensor> ranks = {
       at::ones({1}, at::TensorOptions(at::kLong).device(manager.device()))};
   manager.world()->allreduce(ranks)->wait();
@@ -73,6 +90,7 @@ void ElasticContext::listen() {
   signs_->quiesce = false;
   signs_->save = false;
   is_announced_ = false;
+  ended_after_.reset();
   agent::Agent* const agent = DistributedManager::get().agent();
   if (agent == nullptr) return;
   agent::GenerationListener listener;
@@ -99,6 +117,9 @@ void ElasticContext::announce() {
 
 void ElasticContext::run(const std::function<void()>& body) {
   check_unfinished();
+  std::optional<Running> running(std::in_place);
+  memory_.reset();
+  ended_after_.reset();
   while (true) {
     std::exception_ptr failure;
     std::optional<milliseconds> patience;
@@ -124,6 +145,7 @@ void ElasticContext::run(const std::function<void()>& body) {
     if (!patience) break;
     rejoin(failure, *patience);
   }
+  running.reset();
   // Their exceptions are the program's own.
   for (const std::function<void()>& act : std::exchange(at_end_, {})) act();
 }
@@ -151,6 +173,8 @@ void ElasticContext::finish() {
   try {
     // A rank that left alone would be missed by the others' last collectives.
     if (manager.world_size() > 1) meet_all(manager);
+  } catch (const CollectiveMismatchError&) {
+    throw;                           // another rank is not at its end
   } catch (const std::exception&) {  // Gloo has exceptions of its own
     // A rank that had passed it may have ended, with messages that this one waits for.
     if (!another_has_finished(*agent)) throw;

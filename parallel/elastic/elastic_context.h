@@ -32,7 +32,10 @@
 // the work is finished. From the first such report on, no end of a rank or of a host starts the job
 // again: one that is killed afterwards leaves it SUCCEEDED. What must not happen twice, such as
 // printing the result, belongs into at_end(). Since the report is of all the work, run() is called
-// once in such a process: after its report another call raises c10::Error.
+// once in such a process: after its report another call raises c10::Error. So does a call within
+// the body of another one.
+//
+// A body has one ElasticState: phases of a training share it, in one loop.
 //
 // Threads: one at a time.
 #pragma once
@@ -125,6 +128,8 @@ class ElasticContext {
   bool is_announced_ = false;
   // An ElasticState is alive.
   bool has_state_ = false;
+  // The steps of the ElasticState of this world that has ended.
+  std::optional<int64_t> ended_after_;
   std::vector<std::function<void()>> at_end_;
   // In which this rank has reported that it finished.
   std::optional<uint64_t> reported_generation_;

@@ -2,12 +2,20 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <mutex>
+#include <set>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "parallel/base/digest.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/checkpoint/agreement.h"
 #include "parallel/checkpoint/random_streams.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/optimizer_state.h"
 
@@ -47,13 +55,20 @@ ElasticState::ElasticState(ElasticContext& context, torch::nn::Module& module,
   TORCH_CHECK(!context_.has_state_,
               "a context has one ElasticState at a time, and another one is alive: put all modules "
               "into one, or keep() what is beside it");
+  TORCH_CHECK(!context_.ended_after_,
+              "a world has one ElasticState, and this one's has ended after ",
+              context_.ended_after_.value_or(0),
+              " steps: ranks that go on could not tell whose memory they have. Take all phases of "
+              "the training in one loop over one state");
   context_.has_state_ = true;
   if (is_whole_) context_.announce();
 }
 
 ElasticState::~ElasticState() {
   context_.has_state_ = false;
-  if (!is_whole_ || steps_ < 0) return;
+  if (steps_ < 0) return;
+  context_.ended_after_ = steps_;
+  if (!is_whole_) return;
   try {
     context_.memory_.reset();
     const std::string reason = half_done();
@@ -89,10 +104,25 @@ void ElasticState::check_kept(const std::string& name) const {
                     "\"): it lies in pieces on several ranks, and the module does not");
 }
 
+void ElasticState::check_names_alike() const {
+  DistributedManager& manager = DistributedManager::get();
+  c10d::ProcessGroup& world = *manager.world();
+  const std::string names = fmt::format("{}", fmt::join(kept_.names(), ", "));
+  if (are_equal(world, manager.device(), {static_cast<int64_t>(digest_of(names))})[0]) return;
+  const std::vector<std::string> all = gather_texts(world, manager.device(), names);
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const std::string& each) { return each != all[0]; });
+  C10_THROW_ERROR(ValueError, "ElasticState::restore(): rank 0 keeps [" + all[0] + "], but rank " +
+                                  std::to_string(other - all.begin()) + " keeps [" + *other +
+                                  "]: all ranks keep() the same names");
+}
+
 std::optional<int64_t> ElasticState::restore() {
   was_restored_ = true;
   DistributedManager& manager = DistributedManager::get();
   if (manager.agent() == nullptr) return std::nullopt;
+  const CallScope scope("ElasticState::restore()");
+  check_names_alike();
   if (context_.memory_) {
     const std::string written = context_.memory_->versions.written();
     if (!written.empty()) {
@@ -124,6 +154,7 @@ std::optional<int64_t> ElasticState::restore() {
 }
 
 int64_t ElasticState::agree(int64_t own) {
+  const CallScope scope("the agreement of ElasticState::steps()");
   const c10::Device device = detail::generator_device(module_);
   const int64_t digest = detail::digest_of_states(detail::generator_states(device));
   const std::vector<int64_t> all = greatest({own, digest, ~digest});
@@ -132,11 +163,50 @@ int64_t ElasticState::agree(int64_t own) {
   return all[0];
 }
 
+void ElasticState::check_restored() const {
+  TORCH_CHECK(was_restored_,
+              "ElasticState::restore() was not called, so that a rank which joins or goes on would "
+              "begin anew: call it before the first step, in a new training too");
+}
+
+// Once.
+void ElasticState::tell_of_other_optimizers() {
+  if (!are_others_listed_) {
+    are_others_listed_ = true;
+    std::set<const c10::TensorImpl*> stepped;
+    for (const auto& group : optimizer_.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        stepped.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+    for (const auto& item : module_.named_parameters()) {
+      const at::Tensor& parameter = item.value();
+      if (!parameter.requires_grad() || kept_.is_stepped(parameter) ||
+          stepped.contains(parameter.unsafeGetTensorImpl())) {
+        continue;
+      }
+      others_.add(item.key(), parameter);
+    }
+    others_.record();
+    return;
+  }
+  const std::string written = others_.written();
+  if (written.empty()) return;
+  others_.clear();
+  if (context_.is_announced_ && rank_ == 0) {
+    context_.say(written +
+                 " is changed in update(), and is not the ElasticState's optimizer's: if another "
+                 "optimizer steps it, keep() that one, else its moments are lost with a rank");
+  }
+}
+
+// `since` an update(), or "after" it, where nothing may have changed. Before the next one a loop may
+// set a learning rate; kept bytes are handed on as the update() left them.
 void ElasticState::check_unchanged(const char* since) const {
+  const bool is_after = step_ && steps_ > *step_;
   std::string changed = recorder_.written();
-  if (changed.empty()) changed = recorder_.changed();
-  // A loop of the program's own may set a learning rate before update().
-  if (changed.empty() && step_ && recorder_.has_other_options()) {
+  if (changed.empty() && (is_after || !step_)) changed = recorder_.changed();
+  if (changed.empty() && is_after && recorder_.has_other_options()) {
     changed = "an option of the optimizer";
   }
   TORCH_CHECK(changed.empty(), "ElasticState: ", changed, " was changed ", since,
@@ -155,13 +225,15 @@ void ElasticState::update(const std::function<void()>& change) {
   TORCH_CHECK(steps_ >= 0,
               "ElasticState::update() does not know how many steps are done: before a loop of the "
               "program's own say commit(steps), 0 for a new training");
-  if (is_whole_ && is_updated_ && !step_) check_unchanged("since the");
+  check_restored();
+  if (is_whole_ && is_updated_) check_unchanged("since the");
   is_changing_ = true;
   {
     std::optional<NoCollectives> none;
     if (is_whole_) none.emplace("ElasticState::update()");
     change();
   }
+  if (is_whole_) tell_of_other_optimizers();
   commit(step_.value_or(steps_) + 1, /*is_watched=*/false);
   is_updated_ = true;
 }
@@ -189,6 +261,7 @@ void ElasticState::seed_step(IntArgument step) const {
 
 void ElasticState::begin_step(int64_t step, int64_t first, int64_t last) {
   if (step == first) {
+    check_restored();
     // The program has seeded by now.
     if (is_whole_ && DistributedManager::get().agent() != nullptr) agree(0);
     commit(first);

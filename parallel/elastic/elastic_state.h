@@ -20,7 +20,10 @@
 //   }
 //
 // A rank that is lost anywhere in this loop leaves every other one with the state before update(),
-// or with the one after it. Ranks then go on from the highest count.
+// or with the one after it. Ranks then go on from the highest count. They must have the same
+// parameters, moments and kept values; buffers are those of the rank whose state is taken.
+//
+// A world has one ElasticState. A second optimizer is kept: state.keep("critic", critic_adam).
 //
 // In a loop without update() a rank may be lost while others wait between two statements that
 // change the state. Version counters of parameters, moments and kept tensors show that; such a
@@ -96,7 +99,9 @@ class ElasticState {
 
   // Collective over the world: all ranks take the state of the one that has done most steps.
   // Returns that number; absent where no rank has a state: nothing is changed. What the program
-  // sets afterwards (a learning rate) wins.
+  // sets afterwards (a learning rate) wins. Comes before the first step, else that raises. Raises
+  // c10::ValueError on all ranks where one keeps other names, and where ranks that have done the
+  // same steps have other values.
   std::optional<int64_t> restore();
 
   // Calls `change`, which steps the optimizer and all that goes with it; when it returns, one more
@@ -128,6 +133,11 @@ class ElasticState {
   void check_kept(const std::string& name) const;
   // Raises where the state is not that of the last update(). `since`: "after the", "since the".
   void check_unchanged(const char* since) const;
+  void check_restored() const;
+  // Collective. Raises c10::ValueError on all ranks where one keeps other names.
+  void check_names_alike() const;
+  // Says that update() has changed parameters which no optimizer that is known here steps.
+  void tell_of_other_optimizers();
   void begin_step(int64_t step, int64_t first, int64_t last);
   void end_step(int64_t done);
   // The greatest of the ranks' values. Compares their generators on the way.
@@ -150,6 +160,9 @@ class ElasticState {
   bool was_restored_ = false;
   // Whether update() made the state that is recorded.
   bool is_updated_ = false;
+  // Parameters that no optimizer known here steps.
+  TensorVersions others_;
+  bool are_others_listed_ = false;
   // Seeds of the generators when they were compared last, if several ranks had the same states.
   std::optional<uint64_t> alike_;
   // Digest of the state that restore() gave, until something is committed.

@@ -58,6 +58,7 @@ namespace fs = std::filesystem;
 using at::Tensor;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Group = RankWorld::Group;
 
 // By name: the unsharded values at the start.
@@ -142,7 +143,9 @@ void expect_equal(Network& actual, Network& whole) {
 
 using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
 Optimizer make_optimizer(Network& network, const std::string& kind = "AdamW") {
-  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
+  using torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamW,
+      torch::optim::AdamWOptions, torch::optim::RMSprop, torch::optim::SGD,
+      torch::optim::SGDOptions;
   const std::vector<Tensor> parameters = network->parameters();
   if (kind == "SGD") {
     return std::make_unique<SGD>(parameters, SGDOptions(0.01).momentum(0.9).dampening(0.5));
@@ -639,9 +642,10 @@ const bool kKeepsApart = register_rank_function("keeps_apart", [] {
                          world.group(), apart);
   };
   const std::string text = "the kept value \"sampler\" differs between ranks 0 and 2";
-  const std::string remedy = "; keep() takes values that are equal on all ranks";
-  expect_error<c10::ValueError>(world, text + ", which remember step 4" + remedy,
-                                [&] { spread(4); });
+  const std::string spread_remedy =
+      ", which remember step 4; one rank's values are handed on, so all ranks must have the same";
+  const std::string remedy = "; rank 0's values are saved, so all ranks must have the same";
+  expect_error<c10::ValueError>(world, text + spread_remedy, [&] { spread(4); });
   // Rank 2 is a step behind.
   EXPECT_EQ(spread(world.rank() == 2 ? 4 : 5), 5);
 
@@ -649,6 +653,30 @@ const bool kKeepsApart = register_rank_function("keeps_apart", [] {
   expect_error<c10::ValueError>(world, text + remedy, [&] {
     checkpoints.save(module, optimizer, {5, {}}, apart);
   });
+  expect_error<c10::ValueError>(
+      world, "the number of steps differs between ranks 0 and 1" + remedy, [&] {
+        checkpoints.save(module, optimizer, {world.rank() == 1 ? 6 : 5, {}});
+      });
+
+  // Tensors, which are compared where a memory is spread.
+  const auto spread_tensors = [&](const Tensor& tensor, Changing& network) {
+    KeptValues kept;
+    kept.keep("best", tensor);
+    torch::optim::Adam adam(network.parameters());
+    StateRecorder states(network, adam, kept);
+    states.record(4);
+    spread_memory(states.memory(world.rank(), world.size()), 0, network, adam, world.group(), kept);
+  };
+  expect_error<c10::ValueError>(
+      world, "the kept value \"best\" differs between ranks 0 and 1" + spread_remedy,
+      [&] { spread_tensors(at::full({1}, world.rank()), module); });
+  Changing parted(at::ones({3}), world.rank() == 2 ? 1.5 : 1);
+  expect_error<c10::ValueError>(
+      world, "the parameter \"weight\" differs between ranks 0 and 2" + spread_remedy,
+      [&] { spread_tensors(at::ones({1}), parted); });
+  Changing buffered(at::full({3}, world.rank()));
+  spread_tensors(at::ones({1}), buffered);
+  EXPECT_EQ(buffered.named_buffers()["seen"].sum().item<double>(), 0) << "rank 0's";
   KeptValues fragile;
   fragile.keep(
       "count",
@@ -806,6 +834,68 @@ TEST(KeptValuesTest, RefusesWhatItCannotKeep) {
   EXPECT_THROW(kept.keep("", at::zeros({1})), c10::ValueError);
   EXPECT_THROW(kept.keep("b", Tensor()), c10::ValueError);
   EXPECT_THAT(kept.names(), ElementsAre("a"));
+}
+
+// Two copies of a network, of which one's optimizer is kept from the beginning on; the other's state
+// is then replaced by the first one's.
+void hand_on_optimizer(const std::function<Optimizer(const torch::nn::Module&)>& make) {
+  at::manual_seed(1);
+  Changing first(at::ones({1})), second(at::ones({1})), third(at::ones({1}));
+  const Optimizer kept_one = make(first), plain = make(second), next = make(third);
+  const auto step = [](Changing& network, torch::optim::Optimizer& optimizer, double factor) {
+    optimizer.zero_grad();
+    (network.weight * at::tensor({1.0f, -2.0f}) * factor).square().sum().backward();
+    optimizer.step();
+  };
+  KeptValues kept, taken;
+  kept.keep("critic", *kept_one);
+  taken.keep("critic", *next);
+  EXPECT_TRUE(kept.is_stepped(first.weight));
+  EXPECT_FALSE(kept.is_stepped(second.weight));
+  for (int i = 1; i < 4; ++i) {
+    step(first, *kept_one, i);
+    step(second, *plain, i);
+  }
+  EXPECT_TRUE(at::equal(first.weight, second.weight)) << "as without keep()";
+  kept_one->param_groups()[0].options().set_lr(0.0625);
+  ASSERT_EQ(taken.names(), kept.names());
+  {
+    const at::NoGradGuard no_grad;
+    third.weight.copy_(first.weight);
+    for (const auto& [name, tensor] : taken.tensors()) {
+      tensor.tensor.copy_(kept.tensors().at(name).tensor);
+    }
+  }
+  taken.load(kept.saved());
+  for (int i = 4; i < 7; ++i) {
+    step(first, *kept_one, i);
+    step(third, *next, i);
+  }
+  EXPECT_TRUE(at::equal(first.weight, third.weight));
+}
+
+TEST(KeptValuesTest, AnOptimizerThatIsKeptGoesOnElsewhere) {
+  using torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamW,
+      torch::optim::AdamWOptions, torch::optim::RMSprop, torch::optim::SGD,
+      torch::optim::SGDOptions;
+  hand_on_optimizer([](const auto& network) {
+    return std::make_unique<Adam>(network.parameters(), AdamOptions(0.1).amsgrad(true));
+  });
+  hand_on_optimizer([](const auto& network) {
+    return std::make_unique<AdamW>(network.parameters(), AdamWOptions(0.1));
+  });
+  hand_on_optimizer([](const auto& network) {
+    return std::make_unique<SGD>(network.parameters(), SGDOptions(0.01).momentum(0.9));
+  });
+  hand_on_optimizer(
+      [](const auto& network) { return std::make_unique<SGD>(network.parameters(), 0.01); });
+  Changing network(at::ones({1}));
+  SGD damped(network.parameters(), SGDOptions(0.1).momentum(0.9).dampening(0.5));
+  RMSprop other(network.parameters());
+  KeptValues kept;
+  EXPECT_THROW(kept.keep("damped", damped), c10::ValueError);
+  EXPECT_THROW(kept.keep("other", other), c10::NotImplementedError);
+  EXPECT_THAT(kept.names(), IsEmpty());
 }
 
 TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {

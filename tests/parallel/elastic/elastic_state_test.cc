@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -14,8 +15,10 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 #include "parallel/base/collective_errors.h"
@@ -42,6 +45,7 @@ struct RecipeNetImpl : torch::nn::Module {
     first = register_module("first", torch::nn::Linear(6, 8));
     norm = register_module("norm", torch::nn::BatchNorm1d(8));
     last = register_module("last", torch::nn::Linear(8, 3));
+    critic = register_module("critic", torch::nn::Linear(3, 1));
   }
   at::Tensor forward(const at::Tensor& x) {
     return last(at::dropout(norm(first(x)), 0.25, /*train=*/true));
@@ -49,8 +53,17 @@ struct RecipeNetImpl : torch::nn::Module {
   torch::nn::Linear first = nullptr;
   torch::nn::BatchNorm1d norm = nullptr;
   torch::nn::Linear last = nullptr;
+  torch::nn::Linear critic = nullptr;  // has an optimizer of its own
 };
 TORCH_MODULE(RecipeNet);
+
+std::vector<at::Tensor> all_but_critic(const RecipeNetImpl& network) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& item : network.named_parameters()) {
+    if (!item.key().starts_with("critic")) parameters.push_back(item.value());
+  }
+  return parameters;
+}
 
 void sum_over_ranks(const at::Tensor& tensor) {
   std::vector<at::Tensor> tensors = {tensor};
@@ -65,6 +78,7 @@ class Recipe {
       : agent_(agent),
         scheduler_(optimizer_, /*step_size=*/4, /*gamma=*/0.5),
         state_(elastic, *network_, optimizer_) {
+    state_.keep("critic", critic_optimizer_);
     state_.keep("scheduler", scheduler_);
     state_.keep("ema", *ema_);
     state_.keep("best", best_);
@@ -108,12 +122,15 @@ class Recipe {
     };
     point("start");
     optimizer_.zero_grad();
+    critic_optimizer_.zero_grad();
     at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
     const at::Tensor batch = at::randn({12, 6}, generator);
     const DistributedManager& manager = DistributedManager::get();
     const SplitRange own = split_range(12, manager.world_size(), manager.rank());
     const at::Tensor x = batch.slice(0, own.begin, own.end);
-    const at::Tensor loss = (network_(x) - x.slice(1, 0, 3)).square().sum();
+    const at::Tensor y = network_(x);
+    const at::Tensor loss =
+        (y - x.slice(1, 0, 3)).square().sum() + (network_->critic(y) - 1).square().sum();
     point("forward");
     loss.backward();
     point("backward");
@@ -125,6 +142,7 @@ class Recipe {
     const auto change = [&] {
       optimizer_.step();
       point("optimizer");
+      critic_optimizer_.step();
       scheduler_.step();
       point("scheduler");
       const at::NoGradGuard no_grad;
@@ -149,7 +167,9 @@ class Recipe {
   RecipeNet network_, ema_;
   at::Tensor best_ = at::full({}, 1e9);
   int64_t batches_ = 0;
-  torch::optim::Adam optimizer_{network_->parameters(), torch::optim::AdamOptions(0.05)};
+  torch::optim::Adam optimizer_{all_but_critic(*network_), torch::optim::AdamOptions(0.05)};
+  torch::optim::Adam critic_optimizer_{network_->critic->parameters(),
+                                       torch::optim::AdamOptions(0.02)};
   torch::optim::StepLR scheduler_;
   ElasticState state_;
 };
@@ -231,11 +251,16 @@ const bool kUpdates = register_rank_function("updates", [] {
   torch::nn::Linear network(2, 1);
   torch::optim::Adam optimizer(network->parameters());
   const auto world = DistributedManager::get().world();
-  ElasticState state(elastic, *network, optimizer);
-  EXPECT_FALSE(state.restore());
+  std::optional<ElasticState> first(std::in_place, elastic, *network, optimizer);
+  ElasticState& state = *first;
   EXPECT_THAT(message_of<c10::Error>([&] { state.update([] {}); }),
               HasSubstr("does not know how many steps are done"));
   state.commit(0);
+  EXPECT_THAT(message_of<c10::Error>([&] { state.update([] {}); }),
+              HasSubstr("restore() was not called"));
+  EXPECT_THAT(message_of<c10::Error>([&] { state.steps(0, 2).begin(); }),
+              HasSubstr("restore() was not called"));
+  EXPECT_FALSE(state.restore());
   EXPECT_THAT(
       message_of<c10::Error>([&] { const ElasticState other(elastic, *network, optimizer); }),
       HasSubstr("another one is alive"));
@@ -293,6 +318,15 @@ const bool kUpdates = register_rank_function("updates", [] {
               }),
               HasSubstr("weight was changed after the update() of step 5"));
   EXPECT_THAT(loop([&] {
+                {
+                  const at::NoGradGuard no_grad;
+                  network->weight.add_(1);
+                }
+                state.update([] {});
+              }),
+              HasSubstr("weight was changed since the update() of step 5"));
+  state.commit(5);
+  EXPECT_THAT(loop([&] {
                 state.update([] {});
                 optimizer.param_groups()[0].options().set_lr(0.5);
               }),
@@ -305,21 +339,39 @@ const bool kUpdates = register_rank_function("updates", [] {
     at::Generator same = at::detail::createCPUGenerator(step_seed(3, step, 0));
     EXPECT_TRUE(at::equal(at::rand({4}), at::rand({4}, same)));
   }
+
+  const std::string nested =
+      message_of<c10::Error>([&] { elastic.run([&] { elastic.run([] {}); }); });
+  EXPECT_THAT(nested, HasSubstr("within the body of another run()"));
+  first.reset();
+  EXPECT_THAT(
+      message_of<c10::Error>([&] { const ElasticState second(elastic, *network, optimizer); }),
+      HasSubstr("this one's has ended after 7 steps"));
   DistributedManager::cleanup(true);
 });
 
 const bool kAccumulates = register_rank_function("accumulates", [] {
   const auto agent = own_agent(1);
   DistributedManager::initialize({.agent = agent});
-  ElasticContext elastic;
   torch::nn::Linear network(2, 1);
   torch::nn::BatchNorm1d teacher(2);
   torch::optim::SGD optimizer(network->parameters(), 0.1);
+  // Trains until a loss in this world; returns the steps of the memory, and how many batches its
+  // teacher lacks.
   const auto remembered = [&](int64_t update_at, int64_t lost_in) {
-    optimizer.zero_grad();
-    {
+    std::optional<std::pair<int64_t, int64_t>> result;
+    int64_t statistics = -1;
+    ElasticContext elastic;
+    elastic.run([&] {
+      optimizer.zero_grad();
       ElasticState state(elastic, *network, optimizer);
       state.keep("teacher", *teacher);
+      const auto steps = state.restore();
+      if (statistics >= 0) {
+        result.emplace(steps.value_or(-1),
+                       statistics - teacher->num_batches_tracked.item<int64_t>());
+        return;
+      }
       for (const int64_t step : state.steps(0, 10)) {
         network(teacher(at::ones({4, 2}))).sum().backward();
         if (step == lost_in) break;
@@ -327,17 +379,21 @@ const bool kAccumulates = register_rank_function("accumulates", [] {
         state.update([&] { optimizer.step(); });
         optimizer.zero_grad();
       }
-    }
-    const int64_t statistics = teacher->num_batches_tracked.item<int64_t>();
-    ElasticState next(elastic, *network, optimizer);
-    next.keep("teacher", *teacher);
-    const auto steps = next.restore();
-    return std::pair(steps.value_or(-1), statistics - teacher->num_batches_tracked.item<int64_t>());
+      statistics = teacher->num_batches_tracked.item<int64_t>();
+      dynamic_cast<GenerationAgent&>(*DistributedManager::get().agent()).set("next", "1 0");
+      throw PeerLostError("as if a rank were lost");
+    });
+    return result.value();
   };
+  const std::string scenario = std::getenv("TEST_SCENARIO");
   // Steps 4 and 5 are lost with their gradients, and with what their batches counted.
-  EXPECT_EQ(remembered(3, 6), std::pair(int64_t{4}, int64_t{3}));
-  EXPECT_EQ(remembered(0, 1), std::pair(int64_t{1}, int64_t{1}));
+  if (scenario == "late") {
+    EXPECT_EQ(remembered(3, 6), std::pair(int64_t{4}, int64_t{3}));
+  } else {
+    EXPECT_EQ(remembered(0, 1), std::pair(int64_t{1}, int64_t{1}));
+  }
 
+  ElasticContext elastic;
   torch::nn::Linear head(1, 1);
   std::vector<at::Tensor> both = network->parameters();
   both.push_back(head->weight);
@@ -350,8 +406,77 @@ const bool kAccumulates = register_rank_function("accumulates", [] {
   DistributedManager::cleanup(true);
 });
 
+const bool kApart = register_rank_function("names_apart", [] {
+  const auto agent = own_agent(2);
+  DistributedManager::initialize({.agent = agent});
+  std::vector<std::string> lines;
+  ElasticContext elastic({.log = [&](const std::string& line) { lines.push_back(line); }});
+  torch::nn::Sequential pair(torch::nn::Linear(2, 1), torch::nn::Linear(1, 1));
+  torch::optim::Adam optimizer(pair[0]->as<torch::nn::Linear>()->parameters());
+  torch::optim::Adam other(pair[1]->as<torch::nn::Linear>()->parameters());
+  const auto names = [&](bool is_told) {
+    return message_of<c10::ValueError>([&] {
+      ElasticState state(elastic, *pair, optimizer);
+      if (is_told) {
+        state.keep("other", other);
+      } else if (DistributedManager::get().rank() == 1) {
+        state.keep("late", at::ones({1}));
+      }
+      state.restore();
+      for ([[maybe_unused]] const int64_t step : state.steps(0, 3)) {
+        optimizer.zero_grad();
+        other.zero_grad();
+        pair->forward(at::ones({3, 2})).sum().backward();
+        state.update([&] {
+          optimizer.step();
+          other.step();
+        });
+      }
+    });
+  };
+  EXPECT_EQ(names(false),
+            "ElasticState::restore(): rank 0 keeps [], but rank 1 keeps [late]: all ranks keep() "
+            "the same names");
+  EXPECT_EQ(names(true), "nothing was raised");
+  EXPECT_EQ(lines.size(), 0) << lines[0];
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticStateTest, NamesThatOneRankAloneKeepsAreAnErrorBeforeTheFirstStep) {
+  expect_success(run_generations("names_apart", {{0, 1}, {1, 1}}));
+}
+
+const bool kTells = register_rank_function("tells_of_others", [] {
+  const auto agent = own_agent(1);
+  DistributedManager::initialize({.agent = agent});
+  std::vector<std::string> lines;
+  ElasticContext elastic({.log = [&](const std::string& line) { lines.push_back(line); }});
+  torch::nn::Sequential pair(torch::nn::Linear(2, 1), torch::nn::Linear(1, 1));
+  torch::optim::Adam optimizer(pair[0]->as<torch::nn::Linear>()->parameters());
+  torch::optim::Adam other(pair[1]->as<torch::nn::Linear>()->parameters());
+  ElasticState state(elastic, *pair, optimizer);
+  state.restore();
+  for ([[maybe_unused]] const int64_t step : state.steps(0, 4)) {
+    pair->forward(at::ones({3, 2})).sum().backward();
+    state.update([&] {
+      optimizer.step();
+      other.step();
+    });
+  }
+  ASSERT_EQ(lines.size(), 1);
+  EXPECT_THAT(lines[0], HasSubstr("1.weight is changed in update(), and is not the ElasticState's "
+                                  "optimizer's: if another optimizer steps it, keep() that one"));
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticStateTest, AnotherOptimizerThatNobodyKeepsIsToldOnce) {
+  expect_success(run_generations("tells_of_others", {{0, 1}}));
+}
+
 TEST(ElasticStateTest, AccumulatedGradientsBelongToTheStepThatTakesThem) {
-  expect_success(run_generations("accumulates", {{0, 1}}));
+  for (const char* scenario : {"late", "early"}) {
+    expect_success(run_generations("accumulates", {{0, 1}}, {{"TEST_SCENARIO", scenario}}));
+  }
 }
 
 TEST(ElasticStateTest, StateChangesInUpdateAlone) {
