@@ -11,7 +11,8 @@
 //
 // A checkpoint and a memory hold the values of one rank, and give them to all: what is kept is
 // equal on all ranks, except the pieces of a module's sharded parameters. Tensors and schedulers
-// must outlive this; restored tensors keep their memory (copy_).
+// must outlive this; restored tensors keep their memory (copy_). The program writes a kept tensor
+// in place (best_loss.fill_(x)): `best_loss = x` makes another tensor, which is not kept.
 //
 // Of a scheduler its count of steps is kept. LibTorch's StepLR has no more, and the learning rate
 // goes along as an option of the optimizer. A scheduler with more of its own is kept by functions.

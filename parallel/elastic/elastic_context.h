@@ -32,7 +32,9 @@
 // the work is finished. From the first such report on, no end of a rank or of a host starts the job
 // again: one that is killed afterwards leaves it SUCCEEDED. What must not happen twice, such as
 // printing the result, belongs into at_end(). Since the report is of all the work, run() is called
-// once in such a process: after its report another call raises c10::Error.
+// once in such a process: after its report another call raises c10::Error. Outside meshrun run()
+// calls the body once, then the functions of at_end(), without a barrier and without a report. It
+// can be called again, and the error of a lost peer leaves it.
 //
 // Threads: one at a time.
 #pragma once
