@@ -122,10 +122,10 @@ class ElasticState {
   // Steps first to last - 1. `first` are done when the loop begins. The end of a step raises where
   // the state was changed after update(): a rank that is lost there would take that along on some
   // ranks only. A step without update() is committed at its end, unless it leaves gradients to a
-  // later one: that one's update() takes the steps since the last update together, and a rank that is lost
-  // before it makes them be taken again. After every `agree_every` steps
-  // (at least 1, else c10::ValueError) the ranks agree whether to stand still; a loop that wants
-  // checkpoints at that point uses update() and ElasticContext::stand_still() itself.
+  // later one: that one's update() takes the steps since the last update together, and a rank that
+  // is lost before it makes them be taken again. After every `agree_every` steps (at least 1, else
+  // c10::ValueError) the ranks agree whether to stand still; a loop that wants checkpoints at that
+  // point uses update() and ElasticContext::stand_still() itself.
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:
