@@ -12,7 +12,8 @@
 //
 // A checkpoint and a memory hold the values of one rank, and give them to all: what is kept is
 // equal on all ranks, except the pieces of a module's sharded parameters. Tensors and schedulers
-// must outlive this; restored tensors keep their memory (copy_).
+// must outlive this; restored tensors keep their memory (copy_). The program writes a kept tensor
+// in place (best_loss.fill_(x)): `best_loss = x` makes another tensor, which is not kept.
 //
 // Of an optimizer its moments are kept, as "<name>.<moment>.<group>.<place>", its counts of steps and
 // its options; keep() makes moments of zeros where it has not stepped yet. The parameters that it

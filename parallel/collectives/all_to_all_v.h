@@ -10,10 +10,13 @@
 //
 // Backward: the same call with the two sides exchanged. Differentiable again.
 //
-// Sizes may differ between ranks, but both ends of a message must give the same size. ucx compares
-// the whole table in its header, so a wrong size is the same error on all ranks before data moves.
-// Other backends compare only the number of sizes. All else (what must agree, threads, errors) is
-// as for all_gather_v.
+// Sizes may differ between ranks, but both ends of a message must give the same size. Where the
+// ranks compare them, a wrong size is the same error on all ranks before data moves:
+//   ucx    in the call's header
+//   Gloo   by an all-gather before the call, which also waits in the asynchronous form
+//   NCCL   only with MESHRUN_CHECK_COLLECTIVES=1, in a group that has ucx for CPU tensors
+// With MESHRUN_CHECK_COLLECTIVES=0 no backend compares. All else (what must agree, threads, errors)
+// is as for all_gather_v.
 #pragma once
 
 #include <cstdint>

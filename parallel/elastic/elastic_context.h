@@ -33,7 +33,9 @@
 // again: one that is killed afterwards leaves it SUCCEEDED. What must not happen twice, such as
 // printing the result, belongs into at_end(). Since the report is of all the work, run() is called
 // once in such a process: after its report another call raises c10::Error. So does a call within
-// the body of another one.
+// the body of another one. Outside meshrun run() calls the body once, then the functions of
+// at_end(), without a barrier and without a report. It can be called again, and the error of a lost
+// peer leaves it.
 //
 // A body has one ElasticState: phases of a training share it, in one loop.
 //

@@ -6,7 +6,12 @@
 //   state.keep("scheduler", scheduler);                 // kept_values.h says what can be kept
 //   state.keep("ema", *ema);
 //   state.seed_each_step(17);
-//   const int64_t first = state.restore().value_or(0);
+//   int64_t first = 0;
+//   if (const auto done = state.restore()) {            // from memory
+//     first = *done;
+//   } else if (const auto saved = checkpoints.load(*network, optimizer, state.kept())) {
+//     first = saved->step;
+//   }
 //   for (const int64_t step : state.steps(first, last)) {
 //     optimizer.zero_grad();
 //     const at::Tensor loss = loss_of(model, step);
@@ -68,8 +73,9 @@ class ElasticState {
   ElasticState(const ElasticState&) = delete;
   ElasticState& operator=(const ElasticState&) = delete;
 
-  // Adds a value of the program's own to the state, as KeptValues::keep() takes it. Before
-  // restore(). Schedulers and functions are used in commit(), update() and the loop over steps().
+  // Adds a value of the program's own to the state, as KeptValues::keep() takes it; write a tensor
+  // in place. Before restore(). Schedulers and functions are used in commit(), update() and the
+  // loop over steps().
   template <typename... Value>
   void keep(const std::string& name, Value&&... value) {
     check_keep(name);
@@ -106,8 +112,9 @@ class ElasticState {
 
   // Calls `change`, which steps the optimizer and all that goes with it; when it returns, one more
   // step is done. A collective inside it raises CollectiveForbiddenError, on every rank, with or
-  // without a launcher; only an optimizer whose moments lie on several ranks (ZeRO) communicates
-  // there: nothing of it is handed on in memory. What `change` raises leaves, and the state counts
+  // without a launcher, if each rank has all of the module and of the optimizer's moments. If they
+  // lie in pieces on several ranks (FNO over a group, ShardTensors, ZeRO), nothing is handed on in
+  // memory, and nothing is forbidden. What `change` raises leaves, and the state counts
   // as half-done until commit().
   // Raises where it is called twice in a step of steps(), or within itself, and where the state was
   // changed since the last update(). A loop of the program's own says commit(steps) before it
@@ -119,11 +126,11 @@ class ElasticState {
 
   // Steps first to last - 1. `first` are done when the loop begins. The end of a step raises where
   // the state was changed after update(): a rank that is lost there would take that along on some
-  // ranks only. A step without update() is committed at its end, unless it leaves gradients to a later one:
-  // that one's update() takes the steps since the last update together, and a rank that is lost
-  // before it makes them be taken again. After every `agree_every` steps
-  // (at least 1, else c10::ValueError) the ranks agree whether to stand still; a loop that wants
-  // checkpoints at that point uses update() and ElasticContext::stand_still() itself.
+  // ranks only. A step without update() is committed at its end, unless it leaves gradients to a
+  // later one: that one's update() takes the steps since the last update together, and a rank that
+  // is lost before it makes them be taken again. After every `agree_every` steps (at least 1, else
+  // c10::ValueError) the ranks agree whether to stand still; a loop that wants checkpoints at that
+  // point uses update() and ElasticContext::stand_still() itself.
   ElasticSteps steps(IntArgument first, IntArgument last, IntArgument agree_every = 10);
 
  private:

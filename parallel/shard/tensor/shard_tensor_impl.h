@@ -67,7 +67,8 @@ class ShardTensorImpl : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) override;
 
  protected:
-  // "Cannot access storage of ...": what torch::save() and LibTorch's own printing raise.
+  // "Cannot access storage of ...": what torch::save() raises. data_ptr(), accessors and LibTorch's
+  // own printing ask for the address instead, and LibTorch's error for that has a text of its own.
   const char* tensorimpl_type_name() const override {
     return "a ShardTensor, whose parts lie on several ranks: full_tensor() gives the whole tensor, "
            "to_local() this rank's part";

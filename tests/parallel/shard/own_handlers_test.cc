@@ -31,6 +31,7 @@ const bool kBucketize = [] {
 }();
 // [/operator handler]
 
+// [library]
 // An operator of one's own: the mean over latitude (dimension -2), weighted by area.
 at::Tensor area_mean(const at::Tensor& field, const at::Tensor& weights) {
   return (field * weights.unsqueeze(-1)).sum(-2) / weights.sum();
@@ -40,6 +41,7 @@ TORCH_LIBRARY(weather, m) {
   m.def("area_mean(Tensor field, Tensor weights) -> Tensor");
   m.impl("area_mean", torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, &area_mean));
 }
+// [/library]
 
 // [function handler]
 // On a field whose latitudes are cut: each rank adds up its own, and the result is Partial along
@@ -72,6 +74,15 @@ const bool kAreaMean = [] {
 }();
 // [/function handler]
 
+// [call]
+at::Tensor call_area_mean(const at::Tensor& field, const at::Tensor& weights) {
+  static auto area_mean_operator = c10::Dispatcher::singleton()
+                                       .findSchemaOrThrow("weather::area_mean", "")
+                                       .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  return area_mean_operator.call(field, weights);
+}
+// [/call]
+
 ShardTensor sharded(const at::Tensor& whole, const ShardMesh::Ptr& mesh,
                     const Placements& placements, bool requires_grad = false) {
   const SpecPtr from = replicated_spec(mesh, whole.sizes());
@@ -87,9 +98,6 @@ void run() {
   const at::Tensor values = at::randn({3, 7, 5}, at::kDouble);
   const at::Tensor boundaries = at::tensor({-1.0, 0.0, 0.5}, at::kDouble);
   const at::Tensor weights = at::rand({7}, at::kDouble);
-  static auto area_mean_operator = c10::Dispatcher::singleton()
-                                       .findSchemaOrThrow("weather::area_mean", "")
-                                       .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
   for (const Placements& placements :
        {Placements{Shard(1)}, {Shard(0)}, {Shard(2)}, {Replicate()}}) {
     const ShardTensor x = sharded(values, mesh, placements, true);
@@ -98,8 +106,8 @@ void run() {
         << to_string(placements);
 
     const at::Tensor whole = values.clone().requires_grad_();
-    const at::Tensor expected = area_mean_operator.call(whole, weights);
-    const at::Tensor mean = area_mean_operator.call(x, weights);
+    const at::Tensor expected = call_area_mean(whole, weights);
+    const at::Tensor mean = call_area_mean(x, weights);
     EXPECT_TRUE(at::allclose(ShardTensor(mean).full_tensor(), expected, 1e-12))
         << to_string(placements);
     expected.sum().backward();
