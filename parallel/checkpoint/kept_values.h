@@ -28,6 +28,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -79,5 +80,9 @@ class KeptValues {
 // "the checkpoint DIR/step-3". Both are sorted.
 std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,
                                 const std::vector<std::string>& ours);
+// Of equal names: one sentence where a value is a tensor on one side and bytes on the other; else
+// empty.
+std::string difference_of_kinds(const std::string& source,
+                                const std::set<std::string>& their_tensors, const KeptValues& ours);
 
 }  // namespace meshrun
