@@ -861,6 +861,20 @@ TEST(KeptValuesTest, RefusesWhatItCannotKeep) {
   EXPECT_THAT(kept.names(), ElementsAre("a"));
 }
 
+TEST(KeptValuesTest, TakesTensorsModulesAndSchedulersAlone) {
+  EXPECT_TRUE(detail::KeptAlone<Tensor>);
+  EXPECT_TRUE(detail::KeptAlone<const Tensor&>);
+  EXPECT_TRUE(detail::KeptAlone<torch::nn::LinearImpl&>);
+  EXPECT_TRUE(detail::KeptAlone<torch::optim::StepLR&>);
+  // These have a sentence of the compiler's. A temporary module would end before it is saved.
+  EXPECT_FALSE(detail::KeptAlone<double>);
+  EXPECT_FALSE(detail::KeptAlone<std::string&>);
+  EXPECT_FALSE(detail::KeptAlone<torch::nn::Linear&>);
+  EXPECT_FALSE(detail::KeptAlone<torch::nn::LinearImpl>);
+  EXPECT_FALSE(detail::KeptAlone<const torch::nn::LinearImpl&>);
+  EXPECT_FALSE(detail::KeptAlone<KeptValues::Save>);
+}
+
 TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {
   run("writes", 3);
   const std::string path = directory_ + "/by3/step-3/";
