@@ -207,8 +207,8 @@ std::optional<Loaded> read_newest(const std::string& directory,
   const std::string difference =
       difference_of_names("the checkpoint " + newest.path, loaded.kept_names(), kept.names());
   if (!difference.empty()) throw Mismatch(difference);
-  const std::string kinds = difference_of_kinds("the checkpoint " + newest.path,
-                                                names_of(loaded.kept.tensors), kept);
+  const std::string kinds =
+      difference_of_kinds("the checkpoint " + newest.path, names_of(loaded.kept.tensors), kept);
   if (!kinds.empty()) throw Mismatch(kinds);
   check_parts(newest.path + "/" + kModelFile, loaded.model, parts.list);
   check_parts(newest.path + "/" + kKeptFile, loaded.kept, parts.kept);

@@ -42,8 +42,8 @@ namespace detail {
 // What keep() takes after a name, without functions.
 template <typename Value>
 concept KeptAlone = std::is_convertible_v<Value, const at::Tensor&> ||
-                    std::is_convertible_v<Value, torch::nn::Module&> ||
-                    std::is_convertible_v<Value, torch::optim::LRScheduler&>;
+    std::is_convertible_v<Value, torch::nn::Module&> ||
+    std::is_convertible_v<Value, torch::optim::LRScheduler&>;
 
 // For assertions in what must not be called.
 template <typename...>
@@ -70,16 +70,17 @@ class KeptValues {
   void keep(const std::string& name, Save save, Load load);
   // Anything else does not compile, with one sentence.
   template <typename Value>
-    requires(!detail::KeptAlone<Value>)
-  void keep(const std::string&, Value&&) {
-    static_assert(detail::kIsTaken<Value>,
-                  "keep(name, value) takes an at::Tensor, a torch::nn::Module (of a holder *holder) "
-                  "or a torch::optim::LRScheduler; a number is kept as a tensor of it, at::full({}, "
-                  "x), and anything else by two functions: keep(name, save, load)");
+  requires(!detail::KeptAlone<Value>) void keep(const std::string&, Value&&) {
+    static_assert(
+        detail::kIsTaken<Value>,
+        "keep(name, value) takes an at::Tensor, a torch::nn::Module (of a holder *holder) "
+        "or a torch::optim::LRScheduler; a number is kept as a tensor of it, at::full({}, "
+        "x), and anything else by two functions: keep(name, save, load)");
   }
   template <typename Saving, typename Loading>
-    requires(!std::is_convertible_v<Saving, Save> || !std::is_convertible_v<Loading, Load>)
-  void keep(const std::string&, Saving&&, Loading&&) {
+  requires(!std::is_convertible_v<Saving, Save> ||
+           !std::is_convertible_v<Loading, Load>) void keep(const std::string&, Saving&&,
+                                                            Loading&&) {
     static_assert(detail::kIsTaken<Saving, Loading>,
                   "keep(name, save, load) takes two functions: std::string save() and void "
                   "load(const std::string& bytes)");

@@ -51,7 +51,8 @@ NamedTensors trained(const NamedTensors& parameters, const c10d::ProcessGroup& g
 
 std::string already_marked(const std::string& name, const c10d::ProcessGroup& by,
                            const c10d::ProcessGroup& group) {
-  const std::string marked = c10::str("parameter \"", name, "\" is marked as shared already, over ");
+  const std::string marked =
+      c10::str("parameter \"", name, "\" is marked as shared already, over ");
   if (detail::have_same_ranks(by, group)) {
     return c10::str(marked,
                     "the ranks of this group: its gradients are summed there without a second "

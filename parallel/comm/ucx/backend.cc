@@ -76,8 +76,9 @@ std::string UcxBackend::words_of(const Calls& calls) {
   }
   if (calls.size() == 1) return calls.front().words();
   const char* const scope = scope_of(calls);
-  std::string text = fmt::format("{}{} operations at once: ",
-                                 scope == nullptr ? "" : fmt::format("{} (", scope), calls.size());
+  std::string text =
+      fmt::format("{}{} operations at once: ", scope == nullptr ? "" : fmt::format("{} (", scope),
+                  calls.size());
   for (size_t i = 0; i < calls.size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
     text += (i > 0 ? "; " : "") + (scope == nullptr ? calls[i].words() : calls[i].own_words());
   }

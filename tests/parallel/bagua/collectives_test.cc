@@ -569,9 +569,8 @@ MESHRUN_RANK_FUNCTION(wrong_on_gloo) {
     const NoCollectives none("update()");
     expect_contains(text_of<CollectiveForbiddenError>([] { barrier(); }),
                     "barrier inside update()");
-    expect_contains(
-        text_of<CollectiveForbiddenError>([] { broadcast_object(c10::IValue(1)); }),
-        "broadcast_object inside update()");
+    expect_contains(text_of<CollectiveForbiddenError>([] { broadcast_object(c10::IValue(1)); }),
+                    "broadcast_object inside update()");
     expect_contains(text_of<CollectiveForbiddenError>([] { new_group(); }),
                     "new_group inside update()");
   }

@@ -168,9 +168,10 @@ const bool kWrong = register_rank_function("fused_wrong", [] {
          "average");
   expect([&] { fused_all_reduce(odd ? c10::IValue(1) : c10::IValue(own)); }, "tensors, lists");
   // Calls that differ between the ranks in one respect, under the name that the program knows.
-  expect([&] { fused_all_reduce(odd ? own : at::ones({3})); },
-         "rank 1 called fused_all_reduce (2 operations at once: comparison before an all_reduce (of "
-         "Float [2]); all_reduce of float32 [2], sum)");
+  expect(
+      [&] { fused_all_reduce(odd ? own : at::ones({3})); },
+      "rank 1 called fused_all_reduce (2 operations at once: comparison before an all_reduce (of "
+      "Float [2]); all_reduce of float32 [2], sum)");
   expect([&] { fused_all_reduce_async(odd ? own : at::ones({3})).wait(); },
          "rank 1 called fused_all_reduce (");
   expect([&] { fused_all_reduce(TensorMap{{odd ? "a" : "b", own}}); }, "disagree");
@@ -226,10 +227,11 @@ TEST(FusedAllReduceTest, IsForbiddenWhereStateChangesAlsoInOneProcess) {
   auto under_way = fused_all_reduce_async(own);
   {
     const NoCollectives none("update()");
-    for (const std::string& text :
-         {error_of([&] { fused_all_reduce(own); }), error_of([&] { fused_all_reduce_async(own); }),
-          error_of([&] { fused_all_reduce(TensorMap{{"a", own}}); }),
-          error_of([&] { fused_all_reduce(c10::IValue(own)); })}) {
+    for (const std::string& text : {error_of([&] { fused_all_reduce(own); }),
+                                    error_of([&] { fused_all_reduce_async(own); }), error_of([&] {
+                                      fused_all_reduce(TensorMap{{"a", own}});
+                                    }),
+                                    error_of([&] { fused_all_reduce(c10::IValue(own)); })}) {
       EXPECT_NE(text.find("fused_all_reduce inside update()"), std::string::npos) << text;
     }
     EXPECT_NE(error_of([&] { under_way.wait(); }).find("inside update()"), std::string::npos);

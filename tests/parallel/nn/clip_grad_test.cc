@@ -104,8 +104,9 @@ const bool kPieces = register_rank_function("clip_pieces", [] {
           error_of([&] { clip_grad_norm_(network->parameters(), 1.0, norm_type); });
       EXPECT_NE(text.find("clip_grad_norm_ inside update()"), std::string::npos) << text;
     }
-    EXPECT_NE(error_of([&] { get_total_norm(network->parameters()); })
-                  .find("get_total_norm inside update()"),
+    EXPECT_NE(error_of([&] {
+                get_total_norm(network->parameters());
+              }).find("get_total_norm inside update()"),
               std::string::npos);
     EXPECT_EQ(get_total_norm(at::ones({1})), 0) << "nothing is sent";
   }
