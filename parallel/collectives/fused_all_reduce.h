@@ -18,8 +18,8 @@
 // The ranks agree on op, buffer dtype, whether there is a weight, and on every leaf's key, dtype
 // and shape.
 //
-// A group of one rank, or no DistributedManager: copies of the leaves, without communication. Inside
-// ElasticState::update() the call raises there as well.
+// A group of one rank, or no DistributedManager: copies of the leaves, without communication. The
+// call raises inside ElasticState::update() there as well.
 //
 // Threads: any; all ranks of a group make its calls in the same order. Errors: what is wrong on one
 // rank or differs between ranks is raised on every rank that called; the asynchronous form raises
