@@ -8,6 +8,8 @@
 #include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/bagua/collectives.h"
+#include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "torch/csrc/jit/serialization/pickle.h"
 
 namespace meshrun::bagua {
@@ -35,7 +37,9 @@ Packet packet_of(const c10::IValue& obj) {
 }  // namespace
 
 c10::IValue broadcast_object(const c10::IValue& obj, IntArgument src, const Communicator& comm) {
+  check_collectives_allowed([] { return "broadcast_object"; });
   const bool is_src = comm.rank() == src;
+  const CallScope scope("broadcast_object");
   Packet packet;
   if (is_src) packet = packet_of(obj);
 

@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/comm/point_to_point/gathered_comparison.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -202,6 +203,8 @@ void CommunicatorCall::run(const std::function<WorkPtr(c10d::Backend&)>& start) 
   }
   const c10::NoGradGuard no_grad;
   const StreamScope scope(comm_.stream(), device_);
+  // Its name is told and not compared: one rank may call the form in place, another one not.
+  const CallScope name(name_, CallScope::Comparison::kNone);
   if (const WorkPtr work = start(*backend)) work->wait();
   // The latest first: it may be a copy of a copy.
   for (auto it = to_copy_.rbegin(); it != to_copy_.rend(); ++it) {

@@ -19,6 +19,8 @@
 #include "parallel/bagua/collectives.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -336,7 +338,11 @@ BaguaProcessGroup new_group(const std::optional<std::vector<int>>& ranks,
   const std::vector<int> members =
       ranks ? sorted(*ranks)
             : all_ranks(default_process_group().get_global_communicator().nranks());
-  agree_on(members, problem_of(members, manager().world_size()));
+  check_collectives_allowed([] { return "new_group"; });
+  {
+    const CallScope scope("new_group");
+    agree_on(members, problem_of(members, manager().world_size()));
+  }
   const std::string number = groups.next_number();
   return groups.make(members, stream, number, "bagua/" + number);
 }
@@ -344,6 +350,7 @@ BaguaProcessGroup new_group(const std::optional<std::vector<int>>& ranks,
 BaguaProcessGroup from_torch_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                    std::optional<c10::Stream> stream) {
   if (!group) throw GroupError("from_torch_group() got no process group");
+  check_collectives_allowed([] { return "from_torch_group"; });
   ProcessGroups& groups = ProcessGroups::get();
   groups.default_group();
   const std::vector<c10::Device> devices = group->getDeviceTypes();
@@ -351,6 +358,7 @@ BaguaProcessGroup from_torch_group(const c10::intrusive_ptr<c10d::ProcessGroup>&
                                    [](const c10::Device& device) { return device.is_cpu(); });
   // A handle knows how many ranks it has, not which of the job they are.
   const Communicator itself("bagua/torch", all_ranks(group->getSize()), group, stream);
+  const CallScope scope("from_torch_group");
   const std::vector<int> ranks = numbers_of_ranks(
       manager().rank(), itself, has_cpu ? c10::Device(c10::kCPU) : manager().device());
   const std::string name = groups.number_of(fmt::format("{}", fmt::join(ranks, ",")));

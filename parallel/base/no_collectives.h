@@ -5,8 +5,9 @@
 //
 // It does not depend on the environment: ranks that run one program all raise, and so does one
 // process alone. Where calls start they ask check_collectives_allowed(): ucx's backend for all
-// that it carries, parallel/collectives and parallel/checkpoint for every other backend. Threads:
-// of the calling thread alone; the backward pass on a GPU runs in threads of its own.
+// that it carries, parallel/collectives and parallel/checkpoint for every other backend. What sends
+// nothing in a group of one rank asks before it returns early. Threads: of the calling thread
+// alone; the backward pass on a GPU runs in threads of its own.
 #pragma once
 
 #include <string>

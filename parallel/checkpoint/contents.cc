@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string_view>
 
 #include "parallel/base/sharded_key.h"
 #include "parallel/checkpoint/step_directories.h"
@@ -39,9 +40,13 @@ void check_no_more(const std::string& file, const TensorFile& tensors,
 void check_parts(const std::string& file, const TensorFile& tensors,
                  const std::vector<Part>& parts) {
   std::set<std::string> known;
+  for (const Part& part : parts) known.insert(part.name);
+  const std::string hint = hint_on_wrapper(names_of(tensors.tensors), known);
   for (const Part& part : parts) {
+    if (!hint.empty() && !tensors.tensors.contains(part.name)) {
+      throw Mismatch(file + " lacks " + part.name + hint);
+    }
     check_tensor(file, tensors, part.name, expected(part));
-    known.insert(part.name);
   }
   check_no_more(file, tensors, known);
 }
@@ -106,6 +111,32 @@ void refuse_sharded(const std::string& name, const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::string hint_on_wrapper(const std::set<std::string>& theirs,
+                            const std::set<std::string>& ours) {
+  constexpr std::string_view kPrefix = "module.";
+  // Whether all that `some` have beyond `others` has the prefix, and is theirs without it. Buffers
+  // may be missing altogether.
+  const auto are_wrapped = [&](const std::set<std::string>& some,
+                               const std::set<std::string>& others) {
+    bool is_any = false;
+    for (const std::string& name : some) {
+      if (others.contains(name)) continue;
+      if (!name.starts_with(kPrefix)) return false;
+      is_any = is_any || others.contains(name.substr(kPrefix.size()));
+    }
+    return is_any;
+  };
+  if (are_wrapped(ours, theirs)) {
+    return "; this module's names begin with \"module.\", as a DistributedDataParallel's do: pass "
+           "the wrapped module";
+  }
+  if (are_wrapped(theirs, ours)) {
+    return "; its names begin with \"module.\", as a DistributedDataParallel's do: write the "
+           "wrapped module, or pass the wrapper here";
+  }
+  return "";
+}
 
 StoredTensor expected(const Part& part) {
   // Of no elements but with the dtype and the number of dimensions that storing gives.
@@ -176,6 +207,9 @@ std::optional<Loaded> read_newest(const std::string& directory,
   const std::string difference =
       difference_of_names("the checkpoint " + newest.path, loaded.kept_names(), kept.names());
   if (!difference.empty()) throw Mismatch(difference);
+  const std::string kinds =
+      difference_of_kinds("the checkpoint " + newest.path, names_of(loaded.kept.tensors), kept);
+  if (!kinds.empty()) throw Mismatch(kinds);
   check_parts(newest.path + "/" + kModelFile, loaded.model, parts.list);
   check_parts(newest.path + "/" + kKeptFile, loaded.kept, parts.kept);
   check_optimizer(newest.path + "/" + kOptimizerFile, loaded.optimizer, parts, optimizer);

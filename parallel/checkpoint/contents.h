@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -38,6 +39,18 @@ struct Part {
     return shard == nullptr ? tensor.sizes().vec() : shard->global_shape;
   }
 };
+
+// What to do where one side's names begin with "module.", as a DistributedDataParallel's do, and
+// the other side's are the same without it: "; ..."; else empty. `theirs`: names of the file or of
+// the memory.
+std::string hint_on_wrapper(const std::set<std::string>& theirs, const std::set<std::string>& ours);
+
+template <typename Value>
+std::set<std::string> names_of(const std::map<std::string, Value>& map) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : map) names.insert(name);
+  return names;
+}
 
 // What `part` has in a file: its dtype and its global shape, without bytes.
 StoredTensor expected(const Part& part);

@@ -109,11 +109,13 @@ std::string difference_of_tensors(const std::string& source, const Outline& thei
   const auto describe = [](const StoredTensor& tensor) {
     return c10::str(tensor.dtype, " ", at::IntArrayRef(tensor.shape));
   };
+  const std::string hint =
+      may_lack ? std::string() : hint_on_wrapper(names_of(theirs), names_of(ours));
   for (const auto& [name, wanted] : ours) {
     const auto found = theirs.find(name);
     if (found == theirs.end()) {
-      if (!may_lack) return source + " lacks " + name + ", which this run has when it restores";
-      continue;
+      if (may_lack) continue;
+      return source + " lacks " + name + ", which this run has when it restores" + hint;
     }
     if (found->second.dtype == wanted.dtype && found->second.shape == wanted.shape) continue;
     return source + " holds " + name + " as " + describe(found->second) + ", but this run's is " +
@@ -147,6 +149,9 @@ std::string difference_of(const std::string& source, const json& header, const M
                           const KeptValues& kept) {
   std::string problem = difference_of_names(
       source, header.at("kept_names").get<std::vector<std::string>>(), kept.names());
+  if (problem.empty()) {
+    problem = difference_of_kinds(source, names_of(outline_in(header.at("kept"))), kept);
+  }
   if (problem.empty()) problem = difference_of_optimizers(source, manifest, optimizer);
   if (problem.empty()) {
     problem = difference_of_tensors(source, outline_in(header.at("model")), outline_of(parts.list));

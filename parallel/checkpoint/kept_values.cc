@@ -192,4 +192,19 @@ std::string difference_of_names(const std::string& source, const std::vector<std
   return source + " keeps the values " + list_of(theirs) + ", but this run keeps " + list_of(ours);
 }
 
+std::string difference_of_kinds(const std::string& source,
+                                const std::set<std::string>& their_tensors,
+                                const KeptValues& ours) {
+  const auto kind = [](bool is_tensor) {
+    return is_tensor ? "as a tensor" : "as bytes (of a scheduler or of functions)";
+  };
+  for (const std::string& name : ours.names()) {
+    const bool is_theirs = their_tensors.contains(name), is_ours = ours.tensors().contains(name);
+    if (is_theirs == is_ours) continue;
+    return source + " keeps " + name + " " + kind(is_theirs) + ", but this run keeps it " +
+           kind(is_ours);
+  }
+  return "";
+}
+
 }  // namespace meshrun

@@ -38,11 +38,27 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "parallel/nn/sharded_parameters.h"
 
 namespace meshrun {
+
+namespace detail {
+
+// What keep() takes after a name, without functions.
+template <typename Value>
+concept KeptAlone = std::is_convertible_v<Value, const at::Tensor&> ||
+    std::is_convertible_v<Value, torch::nn::Module&> ||
+    std::is_convertible_v<Value, torch::optim::LRScheduler&> ||
+    std::is_convertible_v<Value, torch::optim::Optimizer&>;
+
+// For assertions in what must not be called.
+template <typename...>
+inline constexpr bool kIsTaken = false;
+
+}  // namespace detail
 
 class KeptValues {
  public:
@@ -62,6 +78,23 @@ class KeptValues {
   // `save` gives any bytes; `load` gets those of a `save`, perhaps another process's. Neither calls
   // a collective.
   void keep(const std::string& name, Save save, Load load);
+  // Anything else does not compile, with one sentence.
+  template <typename Value>
+  requires(!detail::KeptAlone<Value>) void keep(const std::string&, Value&&) {
+    static_assert(
+        detail::kIsTaken<Value>,
+        "keep(name, value) takes an at::Tensor, a torch::nn::Module (of a holder *holder), a "
+        "torch::optim::LRScheduler or a torch::optim::Optimizer; a number is kept as a tensor of "
+        "it, at::full({}, x), and anything else by two functions: keep(name, save, load)");
+  }
+  template <typename Saving, typename Loading>
+  requires(!std::is_convertible_v<Saving, Save> ||
+           !std::is_convertible_v<Loading, Load>) void keep(const std::string&, Saving&&,
+                                                            Loading&&) {
+    static_assert(detail::kIsTaken<Saving, Loading>,
+                  "keep(name, save, load) takes two functions: std::string save() and void "
+                  "load(const std::string& bytes)");
+  }
 
   const std::map<std::string, KeptTensor>& tensors() const { return tensors_; }
   // Calls each `save`.
@@ -92,5 +125,9 @@ class KeptValues {
 // "the checkpoint DIR/step-3". Both are sorted.
 std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,
                                 const std::vector<std::string>& ours);
+// Of equal names: one sentence where a value is a tensor on one side and bytes on the other; else
+// empty.
+std::string difference_of_kinds(const std::string& source,
+                                const std::set<std::string>& their_tensors, const KeptValues& ours);
 
 }  // namespace meshrun

@@ -82,7 +82,8 @@ std::string misfit(const std::string& path, const TensorFile& file, const Parts&
   }
   if (!different.empty()) problems.push_back("it holds " + some_of(different));
   if (problems.empty()) return "";
-  return fmt::format("{} is not of this module: {}", path, fmt::join(problems, "; "));
+  return fmt::format("{} is not of this module: {}{}", path, fmt::join(problems, "; "),
+                     detail::hint_on_wrapper(detail::names_of(file.tensors), known));
 }
 
 // Rank 0's part: what all ranks are told. Nothing escapes, since they wait.

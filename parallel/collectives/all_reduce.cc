@@ -11,6 +11,7 @@
 #include "parallel/base/no_collectives.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -56,7 +57,10 @@ c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
 
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
                             ReduceOp::RedOpType op, VCall call) {
-  check_collectives_allowed([] { return "all_reduce"; });
+  check_collectives_allowed([] {
+    const char* const scope = CallScope::current();
+    return scope == nullptr ? "all_reduce" : scope;
+  });
   const c10::DeviceType device = device_of(tensor, *group);
   const ComparingBackend own(group->getBackend(device));
   if (call.problem.empty() && is_sharded(tensor)) call.problem = kTakesLocalTensors;

@@ -11,8 +11,10 @@
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
 #include "parallel/base/errors.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/base/sharded_key.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -179,10 +181,10 @@ std::vector<Tensor> FusedReduction::State::unpack() {
     const Tensor& source = leaf.tensor;
     const Tensor piece = buffer.narrow(0, begin, source.numel()).view(source.sizes());
     begin += source.numel();
-    // One leaf alone may have the buffer.
+    // One leaf alone may have the buffer; detached it is no view, which a gradient must not be.
     const bool copy = leaves.size() > 1 || weighted;
     results.push_back(
-        piece.to(source.device(), source.scalar_type(), /*non_blocking=*/false, copy));
+        piece.to(source.device(), source.scalar_type(), /*non_blocking=*/false, copy).detach());
   }
   return results;
 }
@@ -190,6 +192,9 @@ std::vector<Tensor> FusedReduction::State::unpack() {
 FusedReduction::FusedReduction(std::vector<FusedLeaf> leaves, std::string problem,
                                const FusedAllReduceOptions& options, bool async)
     : state_(std::make_unique<State>()) {
+  const CallScope scope("fused_all_reduce");
+  // Also where nothing will be sent: one process alone raises what several do.
+  check_collectives_allowed([] { return "fused_all_reduce"; });
   const at::NoGradGuard no_grad;
   const ProcessGroupPtr group = group_of(options.group);
   at::ScalarType type = at::kFloat;
@@ -232,6 +237,7 @@ bool FusedReduction::is_completed() const {
 }
 
 std::vector<Tensor> FusedReduction::wait() {
+  check_collectives_allowed([] { return "wait() for a fused_all_reduce"; });
   const at::NoGradGuard no_grad;
   if (state_->is_alone) {
     std::vector<Tensor> results;

@@ -5,8 +5,9 @@
 //
 // The leaves are packed into one buffer, in order; those of maps and dictionaries in the order of
 // their keys, whatever the order of insertion. Results have the input's structure, shapes, dtypes
-// and devices; they are contiguous, share no memory with it, and have no gradient. Leaves may have
-// any shape, empty ones too, and different dtypes:
+// and devices; they are contiguous, share no memory with it or with each other, are no views (so
+// they may become gradients), and have no gradient. Leaves may have any shape, empty ones too, and
+// different dtypes:
 //
 //   all floating point or complex    reduced in their common type, at least float32
 //   all integer                      reduced in their common type, exactly; overflow wraps
@@ -17,7 +18,8 @@
 // The ranks agree on op, buffer dtype, whether there is a weight, and on every leaf's key, dtype
 // and shape.
 //
-// A group of one rank, or no DistributedManager: copies of the leaves, without communication.
+// A group of one rank, or no DistributedManager: copies of the leaves, without communication. The
+// call raises inside ElasticState::update() there as well.
 //
 // Threads: any; all ranks of a group make its calls in the same order. Errors: what is wrong on one
 // rank or differs between ranks is raised on every rank that called; the asynchronous form raises

@@ -6,6 +6,7 @@
 #include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/collectives/pieces.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/manager/distributed_manager.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -25,6 +26,7 @@ c10::Device device_for(c10d::ProcessGroup& group) {
 
 std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgument mean,
                                   const GroupArgument& group_argument) {
+  const CallScope scope("reduce_loss");
   DistributedManager::get();  // raises
   check_collectives_allowed([] { return "reduce_loss"; });
   const detail::ProcessGroupPtr group = group_argument.get();

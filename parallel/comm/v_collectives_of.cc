@@ -8,6 +8,7 @@
 #include "parallel/base/errors.h"
 #include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_comparer.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -49,7 +50,10 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
   collectives_ = found_in<VCollectives>(*backend_);
   // The backend's own ask by themselves, and know the call.
   if (collectives_ != nullptr) return;
-  check_collectives_allowed([] { return "a collective on uneven pieces"; });
+  check_collectives_allowed([] {
+    const char* const scope = CallScope::current();
+    return scope == nullptr ? "a collective on uneven pieces" : scope;
+  });
   PointToPointVCollectives::Compare compare;
   if (auto comparer = comparer_of(*group)) {
     compare = [comparer](std::string what, uint64_t digest, VCall call) {

@@ -7,7 +7,9 @@
 
 #include "agent/agent.h"
 #include "core/exit_codes.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/elastic/stop_signal.h"
 #include "parallel/manager/distributed_manager.h"
 
@@ -35,6 +37,8 @@ GracefulStop::GracefulStop() {
 bool GracefulStop::requested() const { return stop_requested(); }
 
 bool GracefulStop::agreed(const GroupArgument& group) {
+  const CallScope scope("GracefulStop::agreed");
+  check_collectives_allowed([] { return "GracefulStop::agreed()"; });
   const GroupArgument::Handle ranks = group.get();
   const at::Tensor asked =
       at::full({1}, stop_requested() ? 1 : 0, at::TensorOptions(device_of(*ranks)).dtype(at::kInt));

@@ -12,6 +12,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/nn/sharded_parameters.h"
 #include "parallel/nn/total_norm.h"
 #include "parallel/nn/zero_redundancy_optimizer.h"
@@ -144,6 +145,7 @@ double get_total_norm(torch::optim::Optimizer& optimizer, double norm_type,
 
 double clip_grad_norm_(const Tensors& parameters, double max_norm, double norm_type,
                        BoolArgument error_if_nonfinite) {
+  const CallScope scope("clip_grad_norm_", CallScope::Comparison::kNone);
   const double norm = get_total_norm(parameters, norm_type, error_if_nonfinite);
   scale_gradients(parameters, max_norm, norm);
   return norm;
@@ -161,6 +163,7 @@ double clip_grad_norm_(const Tensor& parameter, double max_norm, double norm_typ
 
 double clip_grad_norm_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type,
                        BoolArgument error_if_nonfinite) {
+  const CallScope scope("clip_grad_norm_", CallScope::Comparison::kNone);
   const double norm = get_total_norm(optimizer, norm_type, error_if_nonfinite);
   scale_gradients(parameters_of(optimizer), max_norm, norm);
   return norm;

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
+#include "parallel/base/no_collectives.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/interface/carried.h"
 #include "parallel/nn/module_agreement.h"
@@ -123,6 +124,7 @@ std::string describe(const DistributeModuleOptions& options) {
 void distribute_module(torch::nn::Module& module, const std::optional<DeviceMesh>& on,
                        const DistributeModuleOptions& options) {
   const CallScope scope("distribute_module");
+  check_collectives_allowed([] { return "distribute_module"; });
   const ShardMesh::Ptr mesh = on ? ShardMesh::of(*on) : ShardMesh::global();
   NamedTensors parameters("parameter");
   std::vector<Tensor> plain;  // parameters and buffers

@@ -211,6 +211,7 @@ GradientSynchronizer::GradientSynchronizer(const torch::nn::Module& module,
                                            const DistributedDataParallelOptions& options)
     : options_(options) {
   const CallScope scope("DistributedDataParallel()");
+  check_collectives_allowed([] { return "DistributedDataParallel()"; });
   if (!options_.process_group) options_.process_group = DistributedManager::get().group();
   const auto state = state_of(module);
   if (!state.is_empty()) device_ = state.front().value().device();
@@ -266,7 +267,9 @@ void GradientSynchronizer::broadcast_from_rank_0(const std::vector<Tensor>& tens
   const at::NoGradGuard no_grad;
   std::vector<Tensor> values;
   for (const Tensor& tensor : tensors) values.push_back(carried(tensor.detach()));
-  if (values.empty() || options_.process_group->getSize() == 1) return;
+  if (values.empty()) return;
+  check_collectives_allowed([] { return "forward() of a DistributedDataParallel with buffers"; });
+  if (options_.process_group->getSize() == 1) return;
   c10d::broadcast_coalesced(options_.process_group, values, kBroadcastBytes, /*rank=*/0);
 }
 

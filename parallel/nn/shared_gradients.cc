@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "parallel/base/digest.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/nn/shared_module_error.h"
 
@@ -200,6 +202,10 @@ void Pass::finish() {
     MutexLock lock(mu_);
     reached.swap(reached_);
   }
+  if (reached.empty()) return put_back();
+  const char* const name = "backward() of a shared module";
+  const CallScope scope(name);
+  check_collectives_allowed([&] { return name; });
   std::sort(reached.begin(), reached.end(),
             [](const auto& a, const auto& b) { return a->order() < b->order(); });
   std::vector<SharedGradients::Bucket> buckets;

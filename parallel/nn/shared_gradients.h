@@ -57,6 +57,7 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
   void put_back();
   // Counts the objects of this process in the order in which they were made.
   uint64_t order() const { return order_; }
+  const c10d::ProcessGroup& group() const { return *group_; }
 
  private:
   struct Slot {

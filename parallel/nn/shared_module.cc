@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/base/no_collectives.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "parallel/nn/module_agreement.h"
 #include "parallel/nn/shard_conflict.h"
 #include "parallel/nn/sharded_parameters.h"
@@ -37,19 +39,32 @@ NamedTensors parameters_of(const torch::nn::Module& module, bool recurse) {
 }
 
 // All but the pieces that the ranks of this group hold: of those each rank has all of the gradient.
-NamedTensors trained(const std::map<std::string, ParameterShard>& shards,
-                     const NamedTensors& parameters, const c10d::ProcessGroup& group) {
+NamedTensors trained(const NamedTensors& parameters, const c10d::ProcessGroup& group) {
   NamedTensors chosen("parameter");
   for (const auto& item : parameters) {
-    const auto shard = shards.find(item.key());
-    if (shard != shards.end() && detail::have_same_ranks(*shard->second.group, group)) continue;
+    const auto shard = announced_shard(item.value());
+    if (shard && detail::have_same_ranks(*shard->group, group)) continue;
     if (item.value().requires_grad()) chosen.insert(item.key(), item.value());
   }
   return chosen;
 }
 
+std::string already_marked(const std::string& name, const c10d::ProcessGroup& by,
+                           const c10d::ProcessGroup& group) {
+  const std::string marked =
+      c10::str("parameter \"", name, "\" is marked as shared already, over ");
+  if (detail::have_same_ranks(by, group)) {
+    return c10::str(marked,
+                    "the ranks of this group: its gradients are summed there without a second "
+                    "mark. An FNO and a DistributedAFNO mark themselves");
+  }
+  return c10::str(marked, "another group, of ", by.getSize(),
+                  " ranks; unmark_module_as_shared() comes first");
+}
+
 // What this rank alone can tell to be wrong; empty if nothing.
-std::string find_problem(const NamedTensors& parameters, const SharedModuleOptions& options) {
+std::string find_problem(const NamedTensors& parameters, const SharedModuleOptions& options,
+                         const c10d::ProcessGroup& group) {
   if (parameters.is_empty()) {
     return "the module has no parameter that requires a gradient, so there is nothing to share";
   }
@@ -58,9 +73,8 @@ std::string find_problem(const NamedTensors& parameters, const SharedModuleOptio
   }
   const c10::Device device = parameters.front().value().device();
   for (const auto& item : parameters) {
-    if (mark_of(item.value()) != nullptr) {
-      return c10::str("parameter \"", item.key(),
-                      "\" is marked as shared already; unmark_module_as_shared() comes first");
+    if (const auto* mark = mark_of(item.value())) {
+      return already_marked(item.key(), mark->gradients->group(), group);
     }
     if (has_other_hook(item.value())) {
       return c10::str("parameter \"", item.key(), "\" has a post-accumulate hook of its own");
@@ -83,11 +97,13 @@ std::string describe(const SharedModuleOptions& options) {
 }  // namespace
 
 void mark_module_as_shared(torch::nn::Module& module, const SharedModuleOptions& options) {
+  check_collectives_allowed([] { return "mark_module_as_shared"; });
+  const CallScope scope("mark_module_as_shared");
   const auto group = options.process_group.get();
-  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
-  const NamedTensors parameters = trained(shards, parameters_of(module, options.recurse), *group);
+  const std::map<std::string, ParameterShard> shards = parameter_shards(module);  // announces them
+  const NamedTensors parameters = trained(parameters_of(module, options.recurse), *group);
   std::string problem = detail::find_shard_conflict(shards, parameters, group);
-  if (problem.empty()) problem = find_problem(parameters, options);
+  if (problem.empty()) problem = find_problem(parameters, options, *group);
   const c10::Device device =
       parameters.is_empty() ? c10::Device(c10::kCPU) : parameters.front().value().device();
   const std::string difference = detail::find_difference(*group, device, describe(options),
@@ -114,12 +130,12 @@ void mark_module_as_shared(torch::nn::Module& module,
 
 void unmark_module_as_shared(torch::nn::Module& module, BoolArgument recurse) {
   const NamedTensors parameters = parameters_of(module, recurse);
-  const std::map<std::string, ParameterShard> shards = parameter_shards(module);
+  parameter_shards(module);  // announces them
   std::vector<Tensor> marked;
   for (const auto& item : parameters) {
     if (mark_of(item.value()) != nullptr) {
       marked.push_back(item.value());
-    } else if (item.value().requires_grad() && shards.count(item.key()) == 0) {
+    } else if (item.value().requires_grad() && !announced_shard(item.value())) {
       throw SharedModuleError("unmark_module_as_shared: parameter \"" + item.key() +
                               "\" is not marked as shared; see mark_module_as_shared()");
     }

@@ -16,7 +16,8 @@
 //
 // Parameters that the ranks of this group hold in pieces (sharded_parameters.h) are left out: each
 // rank has all of its piece's gradient. Pieces of other groups fit if this group has one rank of
-// each set of pieces; if it has several, marking raises.
+// each set of pieces; if it has several, marking raises. An FNO and a DistributedAFNO mark
+// themselves over their spatial group: a second mark raises.
 //
 // A marked module may be moved or converted with to(), on all ranks between the same two backward
 // passes. Gradients travel in the parameters' dtype at the end of each pass.

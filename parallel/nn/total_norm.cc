@@ -14,7 +14,9 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_reduce.h"
+#include "parallel/comm/interface/call_scope.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace meshrun::detail {
@@ -124,6 +126,12 @@ void reduce(const ProcessGroupPtr& group, const Combination& combine, std::vecto
 }  // namespace
 
 double total_norm(const std::vector<NormPart>& parts, double norm_type) {
+  // One rank may clip by what another one only asks for.
+  const CallScope scope("get_total_norm", CallScope::Comparison::kNone);
+  if (std::any_of(parts.begin(), parts.end(),
+                  [](const NormPart& part) { return !part.groups.empty(); })) {
+    check_collectives_allowed([] { return CallScope::current(); });
+  }
   const at::NoGradGuard no_grad;
   const Combination combine(norm_type);
   Groups groups;

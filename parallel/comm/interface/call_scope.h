@@ -6,7 +6,9 @@
 //     group.broadcast(...)      // ucx says "CheckpointDirectory::save (broadcast of int64 [1])"
 //
 // A backend that compares calls compares the name, too: a broadcast of one function does not match
-// one of another. So all ranks of a group have to make such a call in the same scope.
+// one of another. So all ranks of a group have to make such a call in the same scope. Where several
+// functions of a library may meet in one call (a reduce in place on one rank alone), their names
+// are told and not compared: Comparison::kNone.
 //
 // The outermost of nested scopes counts. Threads: each has its own; a call takes the
 // name of the thread that makes it. No errors.
@@ -16,14 +18,21 @@ namespace meshrun {
 
 class CallScope {
  public:
+  enum class Comparison { kByName, kNone };
+  struct Name {
+    const char* text = nullptr;  // null: none
+    bool is_compared = false;
+  };
+
   // `name` is static.
-  explicit CallScope(const char* name);
+  explicit CallScope(const char* name, Comparison comparison = Comparison::kByName);
   ~CallScope();
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
   // Null: none.
   static const char* current();
+  static Name current_name();
 
   // No scope, for what this thread does on behalf of others.
   class Suspended {
@@ -34,7 +43,7 @@ class CallScope {
     Suspended& operator=(const Suspended&) = delete;
 
    private:
-    const char* const before_;
+    const Name before_;
   };
 
  private:

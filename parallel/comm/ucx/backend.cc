@@ -58,17 +58,31 @@ ucx::Failure problem_of(const ucx::GroupConfig& config, std::string_view what,
           true};
 }
 
+// The function whose calls all of these are; null: none.
+template <typename Calls>
+const char* scope_of(const Calls& calls) {
+  if (calls.empty()) return nullptr;
+  const char* const scope = calls.front().scope.text;
+  const bool is_one = std::all_of(calls.begin(), calls.end(),
+                                  [&](const auto& call) { return call.scope.text == scope; });
+  return is_one ? scope : nullptr;
+}
+
 }  // namespace
 
 std::string UcxBackend::words_of(const Calls& calls) {
   for (const Call& call : calls) {
     if (call.is_wrong()) return call.problem;
   }
-  std::string text = calls.size() == 1 ? "" : fmt::format("{} operations at once: ", calls.size());
+  if (calls.size() == 1) return calls.front().words();
+  const char* const scope = scope_of(calls);
+  std::string text =
+      fmt::format("{}{} operations at once: ", scope == nullptr ? "" : fmt::format("{} (", scope),
+                  calls.size());
   for (size_t i = 0; i < calls.size() && text.size() < ucx::HeaderCheck::kMaxText; ++i) {
-    text += (i > 0 ? "; " : "") + calls[i].words();
+    text += (i > 0 ? "; " : "") + (scope == nullptr ? calls[i].words() : calls[i].own_words());
   }
-  return text;
+  return scope == nullptr ? text : text + ")";
 }
 
 ucx::PieceSizes UcxBackend::sizes_of(const Calls& calls) {
@@ -220,6 +234,7 @@ void UcxBackend::fill_in(ucx::OperationSpec& spec, const Calls& calls) {
   signature.digest = digest.value();
   signature.kind = calls.size() == 1 ? first.kind : ucx::OperationKind::kCoalesced;
   signature.dtype = first.dtype.value_or(DType::kUInt8);
+  spec.record.scope = scope_of(calls);
   if (calls.size() > 1) return;
   signature.ndim = first.shape_agrees ? static_cast<uint8_t>(first.shape.size()) : 0;
   signature.root = first.root;

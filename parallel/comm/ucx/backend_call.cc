@@ -214,7 +214,7 @@ void UcxBackend::Call::append_agreed(Digest& digest) const {
       .add(dim)
       .add(output_dim)
       .add(static_cast<int64_t>(agreed));
-  if (scope != nullptr) digest.add(static_cast<int64_t>(digest_of(scope)));
+  if (scope.is_compared) digest.add(static_cast<int64_t>(digest_of(scope.text)));
   if (shape_agrees) digest.add(std::span<const int64_t>(shape.data(), shape.size()));
   if (sizes_agree) digest.add(std::span<const int64_t>(sizes.data(), sizes.size()));
 }
@@ -263,7 +263,7 @@ ucx::Schedule UcxBackend::Call::schedule(const ucx::Place& place) const {
   }
 }
 
-std::string UcxBackend::Call::words() const {
+std::string UcxBackend::Call::own_words() const {
   std::string text = ucx::name_of(kind);
   if (dtype) text += fmt::format(" of {}", name_of(*dtype));
   if (dtype && (sizes.empty() || shape_agrees)) {
@@ -284,7 +284,14 @@ std::string UcxBackend::Call::words() const {
   if (root >= 0) text += fmt::format(", root {}", root);
   if (requires_grad) text += ", with gradient";
   if (details) text += details();
-  return scope == nullptr ? text : fmt::format("{} ({})", scope, text);
+  return text;
+}
+
+std::string UcxBackend::Call::words() const {
+  // Bagua's functions have some of the operations' names.
+  const bool is_named_alike =
+      scope.text == nullptr || std::string_view(scope.text) == ucx::name_of(kind);
+  return is_named_alike ? own_words() : fmt::format("{} ({})", scope.text, own_words());
 }
 
 }  // namespace meshrun

@@ -31,13 +31,13 @@ struct UcxBackend::Call {
         kind(operation),
         timeout(call_timeout),
         async(is_async),
-        scope(CallScope::current()) {}
+        scope(CallScope::current_name()) {}
 
   c10d::OpType type;
   ucx::OperationKind kind;
   std::chrono::milliseconds timeout;  // c10d's: 0 and less is the group's
   bool async;
-  const char* scope;  // the function that the program has called (call_scope.h); null: this call
+  CallScope::Name scope;  // of the function that the program has called; none: of this call
 
   // The first one; empty: none.
   std::string problem;
@@ -129,6 +129,8 @@ struct UcxBackend::Call {
   // Of a gather or a scatter: bytes of the ranks' pieces.
   std::vector<int64_t> piece_bytes(int size) const;
   // "all_reduce of float32 [3, 4], sum"
+  std::string own_words() const;
+  // With the scope: "reduce_loss (reduce of float64 [1], sum, root 0)".
   std::string words() const;
 };
 

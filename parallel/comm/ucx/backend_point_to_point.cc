@@ -76,6 +76,7 @@ std::shared_ptr<ucx::Operation> UcxBackend::start_point_to_point(Call&& given) {
     spec.memory = call->outputs[0];
   }
   ucx::FlightRecord& record = spec.record;
+  record.scope = call->scope.text;
   record.dtype = *call->dtype;
   record.ndim = static_cast<uint8_t>(std::min<size_t>(call->shape.size(), record.kSizes));
   std::copy_n(call->shape.begin(), record.ndim, record.shape.begin());

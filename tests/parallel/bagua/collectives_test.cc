@@ -468,7 +468,28 @@ MESHRUN_RANK_FUNCTION(wrong_calls) {
     alltoall_v(floats(n), ones, displs, floats(2 * n), is_wrong ? twos : ones, displs);
   });
 
-  differ("rank 1", [&](bool is_wrong) { allreduce_inplace(floats(is_wrong ? 6 : 5)); });
+  differ("rank 1 called allreduce_inplace (all_reduce of float32 [6], sum)",
+         [&](bool is_wrong) { allreduce_inplace(floats(is_wrong ? 6 : 5)); });
+  // Names of the operation's own are not repeated.
+  differ("rank 1 called broadcast of float32 [6], root 0",
+         [&](bool is_wrong) { broadcast(floats(is_wrong ? 6 : 5)); });
+  differ("rank 1 called broadcast_object (broadcast of int64 [2], root 0)", [&](bool is_wrong) {
+    if (is_wrong) {
+      broadcast_object(c10::IValue(1));
+    } else {
+      broadcast(floats(2));
+    }
+  });
+  {
+    // One rank's call may be the form in place.
+    const Tensor sum = floats(5);
+    if (job.rank == 1) {
+      allreduce_inplace(sum);
+    } else {
+      allreduce(floats(5), sum);
+    }
+    EXPECT_TRUE(at::equal(sum, at::full({5}, static_cast<double>(n))));
+  }
   differ("float64", [&](bool is_wrong) {
     allreduce_inplace(at::ones({5}, is_wrong ? at::kDouble : at::kFloat));
   });
@@ -548,6 +569,10 @@ MESHRUN_RANK_FUNCTION(wrong_on_gloo) {
     const NoCollectives none("update()");
     expect_contains(text_of<CollectiveForbiddenError>([] { barrier(); }),
                     "barrier inside update()");
+    expect_contains(text_of<CollectiveForbiddenError>([] { broadcast_object(c10::IValue(1)); }),
+                    "broadcast_object inside update()");
+    expect_contains(text_of<CollectiveForbiddenError>([] { new_group(); }),
+                    "new_group inside update()");
   }
   barrier();
 }

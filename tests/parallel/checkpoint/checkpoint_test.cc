@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -362,6 +363,19 @@ const bool kReadsParameters = register_rank_function("reads_parameters", [] {
                                  "it holds block.few as F64 [2] instead of F32 [2]"}) {
     expect_error<CheckpointMismatchError>(world, text, [&] { fails(wrong); });
   }
+  // A wrapper's names, in the module and in the file. The file has no buffer.
+  torch::nn::Module wrapper;
+  wrapper.register_module("module", network);
+  expect_error<CheckpointMismatchError>(world, "do: pass the wrapped module",
+                                        [&] { read_parameters(file, wrapper); });
+  const std::string wrapped = changed([](TensorFile& content) {
+    std::map<std::string, StoredTensor> renamed;
+    for (const auto& [name, tensor] : content.tensors) renamed["module." + name] = tensor;
+    content.tensors = renamed;
+  });
+  expect_error<CheckpointMismatchError>(world, "do: write the wrapped module",
+                                        [&] { fails(wrapped); });
+  expect(network, 5);
   if (world.rank() == 0) {
     std::ofstream(path, std::ios::binary) << std::string("PK\x03\x04\0\0\x08\x08", 8) << "data";
   }
@@ -494,6 +508,39 @@ const bool kReadsAll = register_rank_function("reads_all", [] {
       checkpoints.load(*run.network, run.optimizer, is_last ? fewer : run.kept);
     });
   }
+  // Equal names of other kinds: on all ranks, and on the last one alone.
+  const auto functions = [](KeptValues& kept, const char* name) {
+    kept.keep(
+        name, [] { return ""; }, [](const std::string&) {});
+  };
+  KeptValues bytes, tensors;
+  for (KeptValues* const kept : {&bytes, &tensors}) {
+    kept->keep("average", *run.average);
+    kept->keep("scheduler", run.scheduler);
+  }
+  functions(bytes, "best");
+  functions(bytes, "text");
+  tensors.keep("best", run.best);
+  tensors.keep("text", at::zeros({1}));
+  for (const bool everywhere : {true, false}) {
+    expect_error<CheckpointMismatchError>(
+        world,
+        "keeps best as a tensor, but this run keeps it as bytes (of a scheduler or of functions)",
+        [&] {
+          checkpoints.load(*run.network, run.optimizer, everywhere || is_last ? bytes : run.kept);
+        });
+    expect_error<CheckpointMismatchError>(
+        world,
+        "keeps text as bytes (of a scheduler or of functions), but this run keeps it as a tensor",
+        [&] {
+          checkpoints.load(*run.network, run.optimizer, everywhere || is_last ? tensors : run.kept);
+        });
+  }
+  torch::nn::Module wrapper;
+  wrapper.register_module("module", run.network);
+  expect_error<CheckpointMismatchError>(
+      world, "model.safetensors lacks module.weight; this module's names begin with \"module.\"",
+      [&] { checkpoints.load(wrapper, run.optimizer, run.kept); });
   torch::optim::Adam two_groups(std::vector<torch::optim::OptimizerParamGroup>{
       torch::optim::OptimizerParamGroup({run.network->weight}),
       torch::optim::OptimizerParamGroup({run.network->bias})});
@@ -554,6 +601,12 @@ const bool kSpreads = register_rank_function("spreads", [] {
         spread_memory(recorder.memory(rank, world.size()), 0, *other.network, other.optimizer,
                       world.group(), rank == 2 ? nothing : other.kept);
       });
+  torch::nn::Module wrapper;
+  wrapper.register_module("module", other.network);
+  expect_error<c10::ValueError>(world, "do: pass the wrapped module", [&] {
+    spread_memory(recorder.memory(rank, world.size()), 0, wrapper, other.optimizer, world.group(),
+                  other.kept);
+  });
   other.expect(2);
 });
 
@@ -896,6 +949,21 @@ TEST(KeptValuesTest, AnOptimizerThatIsKeptGoesOnElsewhere) {
   EXPECT_THROW(kept.keep("damped", damped), c10::ValueError);
   EXPECT_THROW(kept.keep("other", other), c10::NotImplementedError);
   EXPECT_THAT(kept.names(), IsEmpty());
+}
+
+TEST(KeptValuesTest, TakesTensorsModulesAndSchedulersAlone) {
+  EXPECT_TRUE(detail::KeptAlone<Tensor>);
+  EXPECT_TRUE(detail::KeptAlone<const Tensor&>);
+  EXPECT_TRUE(detail::KeptAlone<torch::nn::LinearImpl&>);
+  EXPECT_TRUE(detail::KeptAlone<torch::optim::StepLR&>);
+  EXPECT_TRUE(detail::KeptAlone<torch::optim::Adam&>);
+  // These have a sentence of the compiler's. A temporary module would end before it is saved.
+  EXPECT_FALSE(detail::KeptAlone<double>);
+  EXPECT_FALSE(detail::KeptAlone<std::string&>);
+  EXPECT_FALSE(detail::KeptAlone<torch::nn::Linear&>);
+  EXPECT_FALSE(detail::KeptAlone<torch::nn::LinearImpl>);
+  EXPECT_FALSE(detail::KeptAlone<const torch::nn::LinearImpl&>);
+  EXPECT_FALSE(detail::KeptAlone<KeptValues::Save>);
 }
 
 TEST_F(CheckpointTest, HoldsTheUnshardedTensorsByTheirNames) {

@@ -10,6 +10,7 @@
 
 #include "ATen/ATen.h"
 #include "parallel/base/collective_errors.h"
+#include "parallel/base/no_collectives.h"
 #include "tests/parallel/collectives/worlds.h"
 #include "tests/parallel/support/rank_processes.h"
 
@@ -166,8 +167,13 @@ const bool kWrong = register_rank_function("fused_wrong", [] {
   expect([&] { fused_all_reduce_async(odd ? whole : own, {.op = ReduceOp::AVG}).wait(); },
          "average");
   expect([&] { fused_all_reduce(odd ? c10::IValue(1) : c10::IValue(own)); }, "tensors, lists");
-  // Calls that differ between the ranks in one respect.
-  expect([&] { fused_all_reduce(odd ? own : at::ones({3})); }, "disagree");
+  // Calls that differ between the ranks in one respect, under the name that the program knows.
+  expect(
+      [&] { fused_all_reduce(odd ? own : at::ones({3})); },
+      "rank 1 called fused_all_reduce (2 operations at once: comparison before an all_reduce (of "
+      "Float [2]); all_reduce of float32 [2], sum)");
+  expect([&] { fused_all_reduce_async(odd ? own : at::ones({3})).wait(); },
+         "rank 1 called fused_all_reduce (");
   expect([&] { fused_all_reduce(TensorMap{{odd ? "a" : "b", own}}); }, "disagree");
   expect([&] { fused_all_reduce(odd ? own : own.to(at::kDouble)); }, "disagree");
   expect([&] { fused_all_reduce(Tensors(odd ? 0 : 1, own)); }, "disagree");
@@ -185,6 +191,52 @@ const bool kWrong = register_rank_function("fused_wrong", [] {
 
 TEST(FusedAllReduceTest, AWrongCallIsAnErrorOnAllRanks) {
   run_in_worlds("fused_wrong", {2, 3}, {"ucx"});
+}
+
+// Views could not be gradients: zero_grad(/*set_to_none=*/false) detaches those in place.
+const bool kAsGradients = register_rank_function("fused_as_gradients", [] {
+  const JoinedWorld world;
+  const Tensor own = at::full({2, 3}, world.rank + 1.0);
+  const double sum = world.size * (world.size + 1) / 2.0;
+  Tensors results = {fused_all_reduce(own), fused_all_reduce_async(own).wait(),
+                     fused_all_reduce(own.to(at::kHalf)),
+                     fused_all_reduce(own, {.op = ReduceOp::AVG, .weight = 1.0})};
+  for (const Tensor& each : fused_all_reduce(Tensors{own, own})) results.push_back(each);
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_FALSE(results[i].is_view()) << i;
+    EXPECT_TRUE(results[i].is_contiguous()) << i;
+    Tensor parameter = at::ones({2, 3}, results[i].options()).requires_grad_();
+    parameter.mutable_grad() = results[i];
+    parameter.mutable_grad().detach_().zero_();  // as zero_grad(false) does
+    EXPECT_TRUE(at::equal(parameter.grad(), at::zeros_like(results[i]))) << i;
+  }
+  // A write into one result changes no other one, nor its version.
+  const Tensors pair = fused_all_reduce(Tensors{own, own});
+  const auto version = pair[1]._version();
+  pair[0].zero_();
+  EXPECT_EQ(pair[1]._version(), version);
+  EXPECT_TRUE(at::equal(pair[1], at::full({2, 3}, sum)));
+});
+
+TEST(FusedAllReduceTest, ResultsAreNoViewsAndCanBeGradients) {
+  run_in_worlds("fused_as_gradients", {1, 2});
+}
+
+TEST(FusedAllReduceTest, IsForbiddenWhereStateChangesAlsoInOneProcess) {
+  const Tensor own = at::ones({2});
+  auto under_way = fused_all_reduce_async(own);
+  {
+    const NoCollectives none("update()");
+    for (const std::string& text : {error_of([&] { fused_all_reduce(own); }),
+                                    error_of([&] { fused_all_reduce_async(own); }), error_of([&] {
+                                      fused_all_reduce(TensorMap{{"a", own}});
+                                    }),
+                                    error_of([&] { fused_all_reduce(c10::IValue(own)); })}) {
+      EXPECT_NE(text.find("fused_all_reduce inside update()"), std::string::npos) << text;
+    }
+    EXPECT_NE(error_of([&] { under_way.wait(); }).find("inside update()"), std::string::npos);
+  }
+  EXPECT_TRUE(at::equal(under_way.wait(), own));
 }
 
 TEST(FusedAllReduceTest, WithoutTheManagerResultsAreCopies) {

@@ -230,6 +230,32 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
       },
       "rank 0 called comparison; rank 1 called barrier");
 
+  // Names that are told and not compared.
+  {
+    const CallScope own(is_odd ? "reduce_inplace" : "reduce", CallScope::Comparison::kNone);
+    Tensors sum = {at::ones({4})};
+    world.group->allreduce(sum)->wait();
+    EXPECT_TRUE(at::equal(sum[0], at::full({4}, 2.0)));
+    all_raise(
+        [&] {
+          Tensors different = {at::ones({is_odd ? 3 : 4})};
+          world.group->allreduce(different)->wait();
+        },
+        "rank 1 called reduce_inplace (all_reduce of float32 [3], sum)");
+  }
+  // Several at once have one name.
+  all_raise(
+      [&] {
+        const CallScope own("fused_all_reduce");
+        Tensors different = {at::ones({is_odd ? 3 : 4})};
+        world.backend().startCoalescing();
+        world.backend().compare("it", 1, {});
+        world.backend().allreduce(different, {});
+        world.backend().endCoalescing()->wait();
+      },
+      "rank 1 called fused_all_reduce (2 operations at once: comparison before it; all_reduce of "
+      "float32 [3], sum)");
+
   EXPECT_THROW(world.group->send(fine, 9, 0)->wait(), CollectiveArgumentError);
   EXPECT_THROW(world.group->send(fine, 0, -1)->wait(), CollectiveArgumentError);
   EXPECT_THROW(reduce_with(is_odd ? at::ones({4}, at::kDouble) : floats, c10d::ReduceOp::SUM),

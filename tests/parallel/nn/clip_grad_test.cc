@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/no_collectives.h"
 #include "parallel/collectives/all_gather_v.h"
 #include "parallel/nn/fno.h"
 #include "parallel/nn/sharded_parameters.h"
@@ -94,6 +95,20 @@ const bool kPieces = register_rank_function("clip_pieces", [] {
       if (shard != shards.end()) gradient = unsharded(gradient, shard->second);
       EXPECT_LE(difference(gradient, wanted[item.key()].grad()), 1e-6) << item.key();
     }
+  }
+  {
+    // Also where one rank has all of the pieces.
+    const NoCollectives none("update()");
+    for (const double norm_type : kNormTypes) {
+      const std::string text =
+          error_of([&] { clip_grad_norm_(network->parameters(), 1.0, norm_type); });
+      EXPECT_NE(text.find("clip_grad_norm_ inside update()"), std::string::npos) << text;
+    }
+    EXPECT_NE(error_of([&] {
+                get_total_norm(network->parameters());
+              }).find("get_total_norm inside update()"),
+              std::string::npos);
+    EXPECT_EQ(get_total_norm(at::ones({1})), 0) << "nothing is sent";
   }
   // A rank whose piece has no gradient still takes part.
   set_gradients(network, 2);

@@ -186,8 +186,29 @@ const bool kPieces = register_rank_function("fno_pieces", [] {
   };
   refuses([&] { DistributedDataParallel model(network); });
   refuses([&] { ZeroRedundancyOptimizer(network->parameters(), torch::optim::AdamOptions(1e-3)); });
+  // Over the holders of the pieces themselves the network is marked already. Pieces are left out
+  // there, so a mark anew gives the same gradients.
+  const auto gradients_of = [](FNO& model) {
+    const Tensor x = at::arange(4 * 2 * 9 * 6, at::kDouble).view({4, 2, 9, 6}) / 100;
+    model->forward(x).square().sum().backward();
+    std::vector<Tensor> gradients;
+    for (const Tensor& parameter : model->parameters()) gradients.push_back(parameter.grad());
+    return gradients;
+  };
+  at::manual_seed(3);
+  FNO untouched(small_options(false).group(GroupArgument(spatial)));
+  untouched->to(at::kDouble);
+  expect_error_on_all_ranks([&] { mark_module_as_shared(*network, spatial); },
+                            "is marked as shared already, over the ranks of this group");
+  unmark_module_as_shared(*network);
+  mark_module_as_shared(*network, spatial);
+  const std::vector<Tensor> wanted = gradients_of(untouched), actual = gradients_of(network);
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(at::equal(actual[i], wanted[i])) << i;
   if (world.size == 4) {
+    refuses([&] { mark_module_as_shared(*network, "world"); });  // before "marked already"
     refuses([&] { mark_module_as_shared(*network->named_modules()["spectral"], "world"); });
+    expect_error_on_all_ranks([&] { mark_module_as_shared(*network, "dp"); },
+                              "is marked as shared already, over another group, of 2 ranks");
     expect_error_on_all_ranks([&] { DistributedDataParallel model(network); }, "[0, 1, 2, 3]");
     // One rank of each set of pieces.
     ZeroRedundancyOptimizer(network->parameters(), torch::optim::AdamOptions(1e-3),

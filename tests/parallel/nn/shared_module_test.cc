@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/base/no_collectives.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "tests/parallel/collectives/worlds.h"
@@ -384,6 +385,33 @@ const bool kSparse = register_rank_function("shared_sparse", [] {
 
 TEST(SharedModuleTest, SparseGradientsAreSummedToo) {
   run_in_worlds("shared_sparse", {3}, {"ucx"});
+}
+
+const bool kForbidden = register_rank_function("shared_forbidden", [] {
+  const JoinedWorld world;
+  Network network, other;
+  mark_module_as_shared(*network);
+  network->forward(data(world.rank, 0)).backward();
+  const auto expect = [](const std::function<void()>& call, const char* part) {
+    const std::string text = error_of(call);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  {
+    const NoCollectives none("update()");
+    expect([&] { mark_module_as_shared(*other); }, "mark_module_as_shared inside update()");
+    expect([&] { network->forward(data(world.rank, 1)).backward(); },
+           "backward() of a shared module inside update()");
+    expect([&] { DistributedDataParallel model(other); },
+           "DistributedDataParallel() inside update()");
+  }
+  // Gradients are as they were, and the module can still be used.
+  expect_equal(gradients_of(network), expected(world.size, {0}));
+  network->forward(data(world.rank, 2)).backward();
+  expect_equal(gradients_of(network), expected(world.size, {0, 2}));
+});
+
+TEST(SharedModuleTest, IsForbiddenWhereStateChangesInAnyWorld) {
+  run_in_worlds("shared_forbidden", {1, 2});
 }
 
 const bool kWrong = register_rank_function("shared_wrong", [] {

@@ -56,6 +56,19 @@ TEST(FlightRecorderTest, ItsJsonSaysWhatARankWasDoing) {
   EXPECT_FALSE(operation.contains("finished_ms"));
 }
 
+TEST(FlightRecorderTest, NamesTheFunctionThatTheProgramHasCalled) {
+  FlightRecord r = record(1);
+  EXPECT_EQ(called(r), "all_gather");
+  r.scope = "new_group";
+  EXPECT_EQ(called(r), "new_group (all_gather)");
+  r.scope = "all_gather";
+  EXPECT_EQ(called(r), "all_gather");
+  r.scope = "fused_all_reduce";
+  r.kind = OperationKind::kCoalesced;
+  EXPECT_EQ(nlohmann::json::parse(to_json("world", {r}))["operations"][0]["operation"],
+            "fused_all_reduce (coalesced operations)");
+}
+
 TEST(FlightRecorderTest, DescribesAnOperationInWords) {
   EXPECT_EQ(describe(record(1)), "float32 [3, 4], sizes [3, 2, 3], 48 bytes");
   FlightRecord many = record(1);

@@ -27,7 +27,7 @@ double milliseconds(SteadyNanos time) { return static_cast<double>(time.count())
 nlohmann::ordered_json json_of(const FlightRecord& record) {
   nlohmann::ordered_json json;
   json["sequence"] = record.sequence;
-  json["operation"] = name_of(record.kind);
+  json["operation"] = called(record);
   json["state"] = name_of(record.state);
   json["dtype"] = name_of(record.dtype);
   json["shape"] = shape_of(record);
@@ -98,6 +98,12 @@ std::string to_json(const std::string& group_name, const std::vector<FlightRecor
   }
   // A group may be called anything; what is not UTF-8 becomes U+FFFD.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string called(const FlightRecord& record) {
+  const std::string name = name_of(record.kind);
+  const bool is_named_alike = record.scope == nullptr || name == record.scope;
+  return is_named_alike ? name : fmt::format("{} ({})", record.scope, name);
 }
 
 std::string describe(const FlightRecord& record) {

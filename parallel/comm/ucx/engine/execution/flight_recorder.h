@@ -32,6 +32,8 @@ struct FlightRecord {
 
   uint64_t sequence = 0;
   OperationKind kind = OperationKind::kBarrier;
+  // The function that the program has called (call_scope.h), static; null: this operation.
+  const char* scope = nullptr;
   DType dtype = DType::kUInt8;
   OperationState state = OperationState::kQueued;
   uint8_t ndim = 0;
@@ -70,6 +72,9 @@ class FlightRecorder {
 
 // As FlightRecorder::to_json.
 std::string to_json(const std::string& group_name, const std::vector<FlightRecord>& records);
+
+// "all_reduce"; where a function has called it, "reduce_loss (reduce)".
+std::string called(const FlightRecord& record);
 
 // "float32 [3, 4], sizes [3, 2, 3], 48 bytes"
 std::string describe(const FlightRecord& record);

@@ -61,7 +61,7 @@ std::string RunningOperation::name() const {
   const std::string what = record.kind == OperationKind::kBarrier
                                ? std::string()
                                : fmt::format(" ({})", describe(record));
-  return fmt::format("{} number {}{} of group \"{}\"{}", name_of(record.kind), sequence(), peer,
+  return fmt::format("{} number {}{} of group \"{}\"{}", called(record), sequence(), peer,
                      config->name, what);
 }
 
