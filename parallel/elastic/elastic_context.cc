@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -35,6 +36,10 @@ constexpr milliseconds kSay = std::chrono::seconds(30);
 // Between two questions whether another rank has finished.
 constexpr milliseconds kAsk(100);
 
+// In place of steps in the last barrier: no ElasticState has ended; the rank was not heard of.
+constexpr int64_t kNoState = -1;
+constexpr int64_t kUnheard = -2;
+
 // All ranks have left the world after the same step.
 struct StoodStill {};
 
@@ -65,16 +70,30 @@ class Running {
   Running& operator=(const Running&) = delete;
 };
 
-// Returns when all ranks of the world have called it. A barrier whose result is read: NCCL's wait()
-// only lets the stream wait, and says nothing of an operation that was aborted.
-void meet_all(DistributedManager& manager) {
+// Returns when all ranks of the world have called it: their steps. A barrier whose result is read:
+// NCCL's wait() only lets the stream wait, and says nothing of an operation that was aborted.
+std::vector<int64_t> meet_all(DistributedManager& manager, int64_t steps) {
   const CallScope scope("the last barrier of ElasticContext::run()");
-  std::vector<at::Tensor> ranks = {
-      at::ones({1}, at::TensorOptions(at::kLong).device(manager.device()))};
-  manager.world()->allreduce(ranks)->wait();
-  const auto met = ranks[0].item<int64_t>();
-  TORCH_CHECK(met == manager.world_size(), "the last barrier of ElasticContext::run() has met ",
-              met, " of ", manager.world_size(), " ranks: it was aborted");
+  const at::TensorOptions options = at::TensorOptions(at::kLong).device(manager.device());
+  at::Tensor own = at::full({1}, steps, options);
+  at::Tensor all = at::full({manager.world_size()}, kUnheard, options);
+  manager.world()->_allgather_base(all, own)->wait();
+  const at::Tensor heard = all.cpu();
+  const auto* const begin = heard.const_data_ptr<int64_t>();
+  std::vector<int64_t> by_rank(begin, begin + heard.numel());
+  const auto met = std::ranges::count_if(by_rank, [](int64_t each) { return each != kUnheard; });
+  TORCH_CHECK(met == heard.numel(), "the last barrier of ElasticContext::run() has met ", met,
+              " of ", heard.numel(), " ranks: it was aborted");
+  return by_rank;
+}
+
+// Loops without collectives may have ended after different steps.
+void check_equal(const std::vector<int64_t>& steps) {
+  const auto other =
+      std::ranges::find_if(steps, [&](int64_t each) { return each != steps.front(); });
+  TORCH_CHECK(other == steps.end(), "the work of ElasticContext::run() has ended after ",
+              steps.front(), " steps of an ElasticState on rank 0, and after ", *other, " on rank ",
+              other - steps.begin(), ": all ranks take the same steps");
 }
 
 std::string generation_of(const agent::Agent& agent) {
@@ -170,15 +189,17 @@ void ElasticContext::finish() {
   DistributedManager& manager = DistributedManager::get();
   agent::Agent* const agent = manager.agent();
   if (agent == nullptr) return;
+  std::vector<int64_t> steps;
   try {
     // A rank that left alone would be missed by the others' last collectives.
-    if (manager.world_size() > 1) meet_all(manager);
+    if (manager.world_size() > 1) steps = meet_all(manager, ended_after_.value_or(kNoState));
   } catch (const CollectiveMismatchError&) {
     throw;                           // another rank is not at its end
   } catch (const std::exception&) {  // Gloo has exceptions of its own
     // A rank that had passed it may have ended, with messages that this one waits for.
     if (!another_has_finished(*agent)) throw;
   }
+  if (!steps.empty()) check_equal(steps);
   const absl::Status said = agent->ReportFinished(kSay);
   if (absl::IsFailedPrecondition(said)) {
     throw PeerLostError("this rank's work is finished, and the job goes on without its world: " +

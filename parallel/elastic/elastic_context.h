@@ -37,7 +37,8 @@
 // at_end(), without a barrier and without a report. It can be called again, and the error of a lost
 // peer leaves it.
 //
-// A body has one ElasticState: phases of a training share it, in one loop.
+// A body has one ElasticState: phases of a training share it, in one loop. All ranks end it after
+// the same steps, else run() raises c10::Error on all of them.
 //
 // Threads: one at a time.
 #pragma once

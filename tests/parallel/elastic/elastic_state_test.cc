@@ -446,6 +446,31 @@ TEST(ElasticStateTest, NamesThatOneRankAloneKeepsAreAnErrorBeforeTheFirstStep) {
   expect_success(run_generations("names_apart", {{0, 1}, {1, 1}}));
 }
 
+const bool kUnequal = register_rank_function("unequal_steps", [] {
+  const auto agent = own_agent(2);
+  DistributedManager::initialize({.agent = agent});
+  torch::nn::Linear network(2, 1);
+  torch::optim::Adam optimizer(network->parameters());
+  ElasticContext elastic;
+  EXPECT_EQ(message_of<c10::Error>([&] {
+              elastic.run([&] {
+                ElasticState state(elastic, *network, optimizer);
+                state.restore();
+                const int64_t last = 3 + DistributedManager::get().rank();
+                for ([[maybe_unused]] const int64_t step : state.steps(0, last)) {
+                  state.update([&] { optimizer.step(); });
+                }
+              });
+            }),
+            "the work of ElasticContext::run() has ended after 3 steps of an ElasticState on rank "
+            "0, and after 4 on rank 1: all ranks take the same steps");
+  DistributedManager::cleanup(true);
+});
+
+TEST(ElasticStateTest, RanksThatEndAfterOtherStepsAreAnErrorOnAll) {
+  expect_success(run_generations("unequal_steps", {{0, 1}, {1, 1}}));
+}
+
 const bool kTells = register_rank_function("tells_of_others", [] {
   const auto agent = own_agent(1);
   DistributedManager::initialize({.agent = agent});
