@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/zeros.h"
 #include "fmt/format.h"
 #include "parallel/shard/dispatch/cast_policy.h"
 #include "parallel/shard/dispatch/operator_table.h"
@@ -94,17 +93,11 @@ Labels repeated(const std::vector<Labels>& terms) {
   return twice;
 }
 
-// The dtype of the whole result under autocast. LibTorch sums products by bmm, which autocast
-// casts, except along extents of 1; a rank's extent may be 1 where the whole one is not.
+// The dtype of the whole result under autocast.
 at::ScalarType cast_dtype(const std::string& equation, at::TensorList tensors,
                           at::OptionalIntArrayRef path) {
   std::vector<at::Tensor> small;
-  for (const at::Tensor& tensor : tensors) {
-    std::vector<int64_t> shape = tensor.sizes().vec();
-    for (int64_t& extent : shape) extent = std::min<int64_t>(extent, 2);
-    small.push_back(
-        at::zeros(shape, at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device())));
-  }
+  for (const at::Tensor& tensor : tensors) small.push_back(small_stand_in(tensor));
   return at::einsum(equation, small, path).scalar_type();
 }
 

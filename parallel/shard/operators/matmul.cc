@@ -1,5 +1,6 @@
 // Matrix products and linear layers: rows that are cut stay where they are, and where the
 // contracted dimension is cut in both operands each rank has a summand of the result.
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "ATen/Functions.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "parallel/shard/dispatch/cast_policy.h"
 #include "parallel/shard/dispatch/operator_table.h"
 #include "parallel/shard/operators/assign.h"
 #include "parallel/shard/operators/product.h"
@@ -200,7 +202,9 @@ at::Tensor bilinear(const at::Tensor& input1, const at::Tensor& input2, const at
   }
   return product_above_autograd(product, [&](const Locals& local, bool adds) {
     // Not at::bilinear, which flattens: that is ambiguous without elements.
-    const at::Tensor result = at::einsum("...a,...b,oab->...o", {local[0], local[1], local[2]});
+    // As the first operand, also where autocast makes products of some ranks' extents bfloat16.
+    const at::Tensor result = at::einsum("...a,...b,oab->...o", {local[0], local[1], local[2]})
+                                  .to(local[0].scalar_type());
     return has_bias ? result + masked_bias(local[3], adds) : result;
   });
 }
@@ -287,10 +291,17 @@ at::Tensor tensordot(const at::Tensor& self, const at::Tensor& other, at::IntArr
   for (size_t d = 0; d < of_other.size(); ++d) {
     if (!gone_other[d]) result.push_back(of_other[d]);
   }
-  return product_above_autograd({"tensordot", {self, other}, {of_self, of_other}, result},
-                                [&](const Locals& local, bool) {
-                                  return at::tensordot(local[0], local[1], dims_self, dims_other);
-                                });
+  // Under autocast by the whole result: LibTorch's sum for one element is not cast.
+  std::optional<at::ScalarType> dtype;
+  if (any_autocast()) {
+    dtype = at::tensordot(small_stand_in(self), small_stand_in(other), dims_self, dims_other)
+                .scalar_type();
+  }
+  return product_above_autograd(
+      {"tensordot", {self, other}, {of_self, of_other}, result}, [&](const Locals& local, bool) {
+        const at::Tensor own = at::tensordot(local[0], local[1], dims_self, dims_other);
+        return dtype ? own.to(*dtype) : own;
+      });
 }
 
 const Movement kProduct = {

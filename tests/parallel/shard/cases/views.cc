@@ -244,7 +244,9 @@ OperatorCase same_memory(Draw& draw) {
         at::Tensor y = t[0] * 1;
         y.unsqueeze_(1).transpose_(0, 2).squeeze_(1);
         const at::Tensor values = t[0].detach().abs() + 1;
-        return Tensors{y * 2, values.view(at::kLong), y.t_() + 0};
+        // Integers of the same size: any cut bears them.
+        const at::ScalarType bits = values.element_size() == 8 ? at::kLong : at::kInt;
+        return Tensors{y * 2, values.view(bits), y.t_() + 0};
       }};
 }
 
