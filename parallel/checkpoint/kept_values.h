@@ -15,7 +15,7 @@
 // must outlive this; restored tensors keep their memory (copy_). The program writes a kept tensor
 // in place (best_loss.fill_(x)): `best_loss = x` makes another tensor, which is not kept.
 //
-// Of an optimizer its moments are kept, as "<name>.<moment>.<group>.<place>", its counts of steps and
+// A kept optimizer gives its moments, as "<name>.<moment>.<group>.<place>", its counts of steps and
 // its options; keep() makes moments of zeros where it has not stepped yet. The parameters that it
 // steps belong to the module or are kept themselves.
 //
@@ -125,8 +125,8 @@ class KeptValues {
 // "the checkpoint DIR/step-3". Both are sorted.
 std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,
                                 const std::vector<std::string>& ours);
-// Of equal names: one sentence where a value is a tensor on one side and bytes on the other; else
-// empty.
+// One sentence where a value of one name is a tensor on one side and bytes on the other; else empty.
+// Both sides have the same names.
 std::string difference_of_kinds(const std::string& source,
                                 const std::set<std::string>& their_tensors, const KeptValues& ours);
 

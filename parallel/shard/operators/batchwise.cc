@@ -69,10 +69,7 @@ at::Tensor ordered_as(const at::Tensor& whole, const at::Tensor& local) {
 class BatchwiseKernel : public c10::OperatorKernel {
  public:
   explicit BatchwiseKernel(Rule rule)
-      : rule_(std::move(rule)),
-        signature_(OperatorSignature::of(rule_.name)),
-        solves_(rule_.solves),
-        keeps_order_(rule_.keeps_order) {}
+      : rule_(std::move(rule)), signature_(OperatorSignature::of(rule_.name)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     const at::AutoDispatchBelowADInplaceOrView guard;
@@ -104,11 +101,11 @@ class BatchwiseKernel : public c10::OperatorKernel {
           redistribute_local(impl == nullptr ? tensors[i] : impl->local(), from,
                              with_core(mesh, common.operands[i], tensors[i].sizes()));
     }
-    if (keeps_order_) {
+    if (rule_.keeps_order) {
       c10::IValue& first = arguments[signature_.tensors[0].index];
       first = ordered_as(tensors[0], first.toTensor());
     }
-    if (solves_ && cores[1] > 1) {
+    if (rule_.solves && cores[1] > 1) {
       // A rank's batch may have the extent that would make vectors of them.
       at::Tensor other = arguments[signature_.tensors[1].index].toTensor();
       while (other.dim() < tensors[0].dim()) other = other.unsqueeze(0);
@@ -135,7 +132,7 @@ class BatchwiseKernel : public c10::OperatorKernel {
  private:
   std::vector<int64_t> cores_of(const std::vector<at::Tensor>& tensors) const {
     std::vector<int64_t> cores = rule_.operands;
-    if (solves_ && are_vectors(tensors[0], tensors[1])) cores[1] = 1;
+    if (rule_.solves && are_vectors(tensors[0], tensors[1])) cores[1] = 1;
     // With too few dimensions LibTorch's own check raises.
     for (size_t i = 0; i < cores.size(); ++i) cores[i] = std::min(cores[i], tensors[i].dim());
     return cores;
@@ -143,8 +140,6 @@ class BatchwiseKernel : public c10::OperatorKernel {
 
   const Rule rule_;
   const OperatorSignature signature_;
-  const bool solves_;
-  const bool keeps_order_;
 };
 
 // Errors are those of all matrices, on every rank.

@@ -48,8 +48,7 @@ at::Tensor in_float32(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor.to(at::kFloat) : tensor;
 }
 
-// Within roundings to bfloat16, relative to the size of the whole or to 1. A bilinear sum of 20
-// products of three factors, whose terms cancel, is off by 0.043 in one of 20,000 draws.
+// Within a few roundings to bfloat16, relative to the size of the whole or to 1.
 void expect_near(const at::Tensor& is, const at::Tensor& should, const std::string& what) {
   ASSERT_EQ(is.sizes(), should.sizes()) << what;
   EXPECT_EQ(is.scalar_type(), should.scalar_type()) << what;
@@ -65,7 +64,7 @@ void expect_near(const at::Tensor& is, const at::Tensor& should, const std::stri
   const at::Tensor largest = at::maximum(a.abs(), b.abs()) > 1e300;
   const double apart = (a - b).masked_fill(largest, 0).norm().item<double>();
   const double size = b.masked_fill(largest, 0).norm().item<double>();
-  EXPECT_LE(apart, 1e-1 * std::max(size, 1.0)) << what;
+  EXPECT_LE(apart, 4e-2 * std::max(size, 1.0)) << what;
 }
 
 // Steps of optimizers multiply roundings.

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "ATen/ATen.h"
 #include "tests/parallel/shard/operator_cases.h"
 
@@ -69,7 +72,9 @@ OperatorCase layers(Draw& draw) {
     const std::vector<int64_t> other = input.size() == 1   ? std::vector<int64_t>{b}
                                        : input.size() == 2 ? std::vector<int64_t>{m, b}
                                                            : std::vector<int64_t>{b, m, b};
-    drawn.inputs = {draw.normal(input), draw.normal(other), draw.normal({n, k, b}),
+    // Weights as a layer has them: results whose terms cancel are then not small beside the terms.
+    const double scale = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(k * b, 1)));
+    drawn.inputs = {draw.normal(input), draw.normal(other), draw.normal({n, k, b}) * scale,
                     draw.normal({n})};
     drawn.call = [](const Tensors& x) { return Tensors{at::bilinear(x[0], x[1], x[2], x[3])}; };
   } else if (draw.chance(0.3)) {
