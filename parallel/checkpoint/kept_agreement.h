@@ -13,7 +13,7 @@ namespace meshrun::detail {
 // A digest of each thing, by what errors call it: the kept value "sampler", the parameter "weight".
 using Digests = std::map<std::string, uint64_t>;
 
-// Of kept bytes (kept_values.h).
+// Digests of kept bytes (kept_values.h).
 Digests digests_of_kept(const std::map<std::string, std::string>& saved);
 int64_t digest_of_all(const Digests& digests);
 
