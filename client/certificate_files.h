@@ -33,11 +33,11 @@ absl::StatusOr<WrittenCertificate> InitAuthority(const std::string& directory,
 struct CertificateRequest {
   // "worker", "submit", ...; at least one.
   std::vector<std::string> roles;
-  // Of a person; empty: this user, or the node, or "coordinator".
+  // Name of a person; empty: this user, or the node, or "coordinator".
   std::string user;
-  // Of a worker.
+  // Nodes of a worker.
   std::vector<std::string> nodes;
-  // Of a coordinator; localhost and this host's name are added.
+  // Names and addresses of a coordinator; localhost and this host's name are added.
   std::vector<std::string> hosts;
   uint32_t days = 365;
 };

@@ -18,7 +18,7 @@ using EnvEntries = google::protobuf::RepeatedPtrField<v1::EnvEntry>;
 void SetEnv(EnvEntries& env, std::string_view name, std::string_view value);
 // Value of the last entry with the name; null: there is none.
 const std::string* FindEnv(const EnvEntries& env, std::string_view name);
-// Of entries with one name the last one.
+// All entries as a map. If several entries have one name, the last one counts.
 std::map<std::string, std::string> EnvMap(const EnvEntries& env);
 
 }  // namespace meshrun

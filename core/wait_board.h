@@ -42,7 +42,8 @@ struct WaitCall {
   std::string group;  // disjoint groups may share a name
   GroupMembers members;
   uint64_t sequence = 0;
-  // Point to point: the ranks it waits for, of several any one will do. Empty for a collective.
+  // Point to point: the ranks that it waits for; any one of several is enough. Empty for a
+  // collective.
   std::vector<int> peers;
   std::string operation;  // in words: "all_reduce number 17 of group "world" (float32 [1024])"
   // Members may have finished the operation: it is past its header check, or has none.
@@ -131,7 +132,7 @@ class WaitBoard {
   void DecideAt(SteadyNanos time);
 
   std::map<int, Entry> waiting_;
-  // Of the groups that were ever named: reports share them.
+  // Members of every group that was ever named: reports share them.
   std::set<GroupMembers> members_;
   std::map<int, SteadyNanos> left_;
   std::optional<SteadyNanos> next_;

@@ -9,7 +9,7 @@
 namespace meshrun {
 namespace {
 
-// Of a group that comes from outside.
+// Most members of a group in a received message.
 constexpr size_t kMostMembers = 1 << 20;
 
 struct Row {

@@ -40,7 +40,7 @@ namespace {
 constexpr char kRole[] = "meshrun-worker";
 constexpr std::chrono::seconds kFarewell(1);
 constexpr std::chrono::milliseconds kBeat(500);
-// Of looks for logs that have become too old.
+// Longest time between two looks for logs that have become too old.
 constexpr std::chrono::minutes kPruneInterval(10);
 // The longest wait for processes that were killed at once.
 constexpr std::chrono::seconds kKillTime(2);

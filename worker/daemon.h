@@ -74,7 +74,7 @@ struct DaemonOptions {
   int stdin_rank = 0;
   // One FIFO for each rank to read from, by its number. Empty: none.
   std::string stdin_directory;
-  // Of logs of ended generations; root and newest are the daemon's to say.
+  // Limits for the logs of ended generations; the daemon itself sets `root` and `newest`.
   LogRetention keep_logs;
   // When this daemon is gone, supervisors kill their ranks at once, without waiting for the lease.
   bool kill_at_once = false;
@@ -88,7 +88,7 @@ struct DaemonOptions {
 
 class Daemon {
  public:
-  // Errors: of the state directory and of TLS, and a name or address that cannot be determined.
+  // Errors: from the state directory and from TLS, and a name or address that cannot be determined.
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(DaemonOptions options);
   ~Daemon();
 

@@ -20,12 +20,13 @@ absl::StatusOr<std::string> AddressFacing(const std::string& coordinator);
 // interfaces'. Where the coordinator is on this host: 127.0.0.1 alone.
 absl::StatusOr<std::vector<std::string>> OwnAddresses(const std::string& coordinator);
 
-// Of --address, whose values may be lists with commas: each once, in their order. INVALID_ARGUMENT:
-// one is empty, has a blank, or is not UTF-8; or there are more than os::kMostAddresses.
+// Addresses in the values of --address, which may be lists with commas: each once, in their order.
+// INVALID_ARGUMENT: one is empty, has a blank, or is not UTF-8; or there are more than
+// os::kMostAddresses.
 absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::vector<std::string>& values);
 
-// Of this machine, the same for all its daemons; empty where it has none, as containers do. Not the
-// id itself: systemd asks that it stays on its host.
+// Id of this machine, the same for all its daemons; empty if the machine has none, as in
+// containers. It is a hash of the id in `path`: systemd asks that the id itself stays on its host.
 std::string MachineId(const std::string& path = "/etc/machine-id");
 
 }  // namespace meshrun::worker

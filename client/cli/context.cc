@@ -39,7 +39,7 @@ bool LocaleIsUtf8() {
   return false;
 }
 
-// Of the first failed write to standard output.
+// errno of the first failed write to standard output; 0: none.
 int& OutputError() {
   static int error = 0;
   return error;

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectTo(const CoordinatorFlags& flags)
 
 void AddOutputFlag(FlagSet& flags, std::string* output);
 
-// Of standard output (fd 1) or error (fd 2), as they are now.
+// Style of standard output (fd 1) or error (fd 2), as it is now.
 Style StyleOf(int fd);
 std::chrono::nanoseconds WallNow();
 

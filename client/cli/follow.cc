@@ -80,7 +80,7 @@ class Follower {
 
  private:
   struct Reader {
-    // Of its generation's ranks.
+    // Output of the ranks of the reader's generation.
     std::unique_ptr<OutputView> view;
     std::unique_ptr<OutputPipe> pipe;
     std::jthread thread;
@@ -96,7 +96,7 @@ class Follower {
   void Handle(const SignalAnswered& event);
   void OnSignal(int signal);
   void StartReader();
-  // By rank, of the ranks whose output is shown here: the local rank.
+  // Local rank of each rank whose output is shown here, by rank.
   std::map<int, int> RanksHere() const;
   void Cancel(bool now, const std::string& reason);
   // The other nodes of a job of several hosts hear where it was.

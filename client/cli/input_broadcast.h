@@ -17,7 +17,7 @@ namespace meshrun::client {
 
 class InputBroadcast {
  public:
-  // Errors: of the file system.
+  // Errors: from the file system.
   static absl::StatusOr<std::unique_ptr<InputBroadcast>> Start(uint32_t ranks);
   // Reads no further, and removes the directory.
   ~InputBroadcast();

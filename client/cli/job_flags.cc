@@ -143,7 +143,8 @@ absl::Status SetCommand(const JobFlags& flags, const std::vector<std::string>& c
   return absl::OkStatus();
 }
 
-// Of the flag, else of the file, else here; a relative one begins here.
+// Working directory: flag, else job file, else the current one. A relative path begins at the
+// current one.
 absl::Status SetWorkingDir(const JobFlags& flags, const JobContext& context, v1::JobSpec* spec) {
   namespace fs = std::filesystem;
   const fs::path wanted = flags.working_dir.empty() ? spec->working_dir() : flags.working_dir;

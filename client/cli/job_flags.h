@@ -22,7 +22,7 @@ struct JobFlags {
   std::string memory;
   std::string mesh;
   std::vector<std::string> env;
-  // Of `submit` alone: what of the submitter's environment goes with the job.
+  // Part of the submitter's environment that goes with the job; a flag of `submit` alone.
   std::string exported;
   std::string role, event_log_handler, handled_signals;
   std::string name;

@@ -67,8 +67,8 @@ class OutputPipe {
   uint64_t lost_ = 0;
   uint64_t lost_unsaid_ = 0;
   bool prompted_ = false;
-  // Of one rank, where both streams are on the terminal: the stream whose line is open there, and
-  // what waits of the other.
+  // Where both streams of one rank are on the terminal: the stream whose line is open there, and
+  // the bytes of the other stream that wait.
   std::optional<bool> open_is_stderr_;
   std::string held_;
   bool held_is_stderr_ = false;

@@ -20,7 +20,7 @@ class OutputStream {
 
   // The reader of a pipe has left: nothing can be written any more.
   bool reader_gone() const { return reader_gone_; }
-  // Of the first failed write; 0: none.
+  // errno of the first failed write; 0: none.
   int error() const { return error_; }
   // Bytes that were not written because of errors.
   uint64_t lost() const { return lost_; }

@@ -318,7 +318,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Prepare(const Rendezvous
   out->timeout_ = conf.timeout;
   out->local_addr_ = flags.local_addr;
   if (dynamic) {
-    // Of two on one host, as torchrun has it, the second one joins.
+    // If two start on one host, the second one joins, as in torchrun.
     out->host_ = conf.is_host.value_or(IsHere(out->endpoint_)) && !PortIsTaken(out->endpoint_);
   } else {
     out->host_ = *out->node_rank_ == 0;

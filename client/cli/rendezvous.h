@@ -98,7 +98,7 @@ class Rendezvous {
   std::string local_addr_;
   std::chrono::milliseconds timeout_{0};
   rpc::TlsFiles tls_;
-  // Of the certificate; none where certificates were given.
+  // Directory of the certificate that is made here; none if certificates were given.
   RunDirectory directory_;
   std::optional<RendezvousSecret> secret_;
   // Not known before: to be printed.

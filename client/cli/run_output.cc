@@ -23,7 +23,7 @@
 namespace meshrun::client {
 namespace {
 
-// Of one stream in the spool.
+// Least and most bytes of one stream in the spool.
 constexpr uint64_t kLeastOfStream = uint64_t{1} << 20;
 constexpr uint64_t kMostOfStream = uint64_t{1} << 30;
 

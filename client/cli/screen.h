@@ -58,7 +58,7 @@ class Screen {
   // Output that could not be written.
   uint64_t lost() const { return out_.lost() + error_.lost(); }
   const Style& error_style() const { return error_style_; }
-  // Of the rows.
+  // Style of the rows.
   Style row_style() const;
   bool draws_bar() const { return live_ == &error_; }
   // Rows may change with time.

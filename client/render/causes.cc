@@ -15,7 +15,7 @@ using std::chrono::nanoseconds;
 // A cause of the job's own, and what came of it.
 struct Incident {
   const v1::ClusterEvent* cause = nullptr;
-  // What led to it: of a node.
+  // Event of a node that led to the cause.
   const v1::ClusterEvent* before = nullptr;
   std::vector<const v1::ClusterEvent*> consequences;
   std::vector<const v1::ClusterEvent*> actions;

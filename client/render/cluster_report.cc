@@ -25,7 +25,7 @@ std::string LabelsText(const v1::Node& node) {
   return out;
 }
 
-// Of the drain, else of the node itself.
+// Reason of the drain; of a node that is not drained, its own reason.
 std::string DrainText(const v1::Node& node) {
   return node.drained() ? node.drained_because() : node.drain_reason();
 }

@@ -10,8 +10,8 @@
 
 namespace meshrun::client {
 
-// "HEALTHY"; of a drained node "DRAINING" while something is in use there, then "DRAINED"; of one
-// that the coordinator has drained "QUARANTINED".
+// "HEALTHY"; for a drained node "DRAINING" while something is in use there, then "DRAINED"; for a
+// node that the coordinator has drained "QUARANTINED".
 std::string NodeStateText(const v1::Node& node);
 
 // In natural order of names.

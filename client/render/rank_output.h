@@ -38,7 +38,7 @@ class LineAssembler {
   static constexpr size_t kMostLine = size_t{64} << 20;
   static constexpr size_t kMostOpen = size_t{256} << 20;
 
-  // `redraws`: of stdout and of stderr.
+  // `redraws`: for stdout and for stderr.
   LineAssembler(std::array<Redraws, 2> redraws, LineSink sink)
       : redraws_(redraws), sink_(std::move(sink)) {}
   void Append(int rank, bool is_stderr, std::string_view data, std::chrono::nanoseconds now);
@@ -58,10 +58,10 @@ class LineAssembler {
     // It has redrawn itself: no prompt does.
     bool redrawn;
   };
-  // Of streams whose last form counts; by rank, stdout first. Valid until the next call of another
-  // method.
+  // Open lines of streams whose last form counts; by rank, stdout first. Valid until the next call
+  // of another method.
   std::vector<OpenLine> OpenLines() const;
-  // Of all lines without an end.
+  // Bytes of all lines without an end.
   size_t open_bytes() const { return open_bytes_; }
 
  private:
@@ -86,7 +86,7 @@ class LineMerger {
  public:
   static constexpr size_t kMaxPending = 256;
 
-  // `windows`: of stdout and of stderr.
+  // `windows`: for stdout and for stderr.
   LineMerger(int world_size, std::array<std::chrono::nanoseconds, 2> windows, LineSink sink)
       : world_size_(world_size), windows_(windows), sink_(std::move(sink)) {}
 

@@ -52,9 +52,9 @@ std::string Visible(std::string_view text);
 // Makes text of ranks and people fit for a table or the last line of a terminal: the first line,
 // without control characters, shortened.
 std::string OneLine(std::string_view text, size_t width);
-// Of an event's message.
+// Most columns of an event's message.
 inline constexpr size_t kEventWidth = 300;
-// Of a progress note.
+// Most columns of a progress note.
 inline constexpr size_t kNoteWidth = 60;
 
 }  // namespace meshrun::client

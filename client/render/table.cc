@@ -10,7 +10,7 @@
 namespace meshrun::client {
 namespace {
 
-// Of a text that is shortened, and of one that is wrapped.
+// Least width of a shortened text, and of a wrapped one.
 constexpr size_t kLeastText = 12;
 constexpr size_t kLeastWrapped = 16;
 

@@ -89,7 +89,7 @@ class EventLoop {
   // queue is full: there are at most as many of them as calls and sessions.
   void PostEnd(v1::StateEvent event);
 
-  // Of a call or session; unique in this process.
+  // Id for a call or session; unique in this process.
   uint64_t NewId() { return next_id_.fetch_add(1); }
   uint64_t term() const { return term_; }
   // Empty while all is well.
@@ -165,7 +165,7 @@ class EventLoop {
   std::shared_ptr<Outcome> outcome_;
   std::ofstream record_;
   std::string unrecorded_;
-  // Of the batch whose commit is under way.
+  // Actions and events of the batch whose commit is under way.
   std::vector<Action> unreleased_;
   Batch uncommitted_;
 
@@ -191,7 +191,7 @@ class EventLoop {
   };
   std::deque<Queued> queue_ MESHRUN_GUARDED_BY(mu_);
   size_t queue_bytes_ MESHRUN_GUARDED_BY(mu_) = 0;
-  // Of sessions that wait for room.
+  // Resume functions of sessions that wait for room.
   std::vector<std::function<void()>> paused_ MESHRUN_GUARDED_BY(mu_);
   // How many of the queue's events AnswerBeside has seen.
   size_t seen_ MESHRUN_GUARDED_BY(mu_) = 0;

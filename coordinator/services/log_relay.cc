@@ -165,7 +165,8 @@ class LogReader
     });
   }
 
-  // Of this session alone, or (0) of all.
+  // Fails the files whose upload has not begun: those of this session alone, or (0) of all
+  // sessions.
   void FailSilentSources(uint64_t session_id = 0) {
     std::vector<std::string> silent;
     {
@@ -274,7 +275,7 @@ class LogReader
 
   // Files that have not ended.
   std::map<std::string, LogSource> sources_ MESHRUN_GUARDED_BY(mu_);
-  // Of those that have begun, until UploadEnded.
+  // Uploads that have begun, until UploadEnded.
   std::map<std::string, LogUpload*> uploads_ MESHRUN_GUARDED_BY(mu_);
   std::vector<LogUpload*> paused_ MESHRUN_GUARDED_BY(mu_);
   size_t bytes_ MESHRUN_GUARDED_BY(mu_) = 0;

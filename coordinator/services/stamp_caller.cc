@@ -18,7 +18,7 @@ std::string MethodOf(const v1::StateEvent& event) {
   return name;
 }
 
-// Of a method that the coordinator serves; daemons serve AgentService.
+// Scope of a method that the coordinator serves; daemons serve AgentService.
 rpc::Scope ScopeOf(std::string_view method, const rpc::Identity& identity) {
   const auto rules = rpc::MethodRules();
   const auto rule = std::find_if(rules.begin(), rules.end(), [method](const auto& candidate) {

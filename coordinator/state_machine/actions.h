@@ -78,7 +78,8 @@ struct Actions {
   std::vector<Action> list;
   // What must be durable before any of the list is released. Filled at the end of a batch.
   std::vector<v1::StateRow> rows;
-  // Of a restore: DATA_LOSS names a row that cannot be read. What came of it must not be used.
+  // Error of a restore: DATA_LOSS names a row that cannot be read. The restored state must then not
+  // be used.
   absl::Status damage;
 };
 

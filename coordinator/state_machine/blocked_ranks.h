@@ -75,7 +75,7 @@ class BlockedRanks {
     SteadyNanos told{0};
   };
 
-  // Of the current generation.
+  // Board of the job's current generation.
   Board& BoardOf(const Job& job);
   void Send(const Job& job, const Node& node, const v1::PeerNews& news);
   // When the job's untold news may be told.
@@ -87,7 +87,7 @@ class BlockedRanks {
   std::map<std::string, Board> boards_;
   // Jobs with unsent peer news.
   std::set<std::string> untold_;
-  // Of this term: the lower half of a verdict's number.
+  // Number of verdicts in this term: the lower half of a verdict's number.
   uint32_t verdicts_ = 0;
 };
 

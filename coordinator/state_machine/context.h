@@ -22,11 +22,11 @@ namespace meshrun::coordinator {
 
 class Context {
  public:
-  // Of the event being stepped.
+  // Times and random number of the event that is being stepped.
   SteadyNanos now{0};
   WallNanos wall{0};
   uint64_t random = 0;
-  // Of its caller; empty where nobody is named.
+  // User who made the call; empty if none.
   std::string user;
 
   uint64_t term = 0;
@@ -58,7 +58,7 @@ class Context {
   void Record(std::string_view kind, std::string_view job_id, std::string_view node_id,
               std::string message);
   const std::deque<v1::ClusterEvent>& events() const { return events_; }
-  // Of one job, oldest first.
+  // Events of one job, oldest first.
   std::vector<const v1::ClusterEvent*> EventsOf(const std::string& job_id) const;
   // Null when it is no longer kept.
   const v1::ClusterEvent* FindEvent(uint64_t sequence) const;
@@ -91,7 +91,7 @@ class Context {
 std::string KeyNumber(uint64_t number);
 // "job_id/generation".
 std::string GenerationKey(std::string_view job_id, uint64_t generation);
-// Of a key that begins so.
+// Parts of a key that begins with "job_id/generation".
 struct GenerationKeyParts {
   std::string job_id;
   uint64_t generation = 0;

@@ -262,7 +262,7 @@ void Generations::OnHung(Job& job, int rank, const std::string& message) {
 }
 
 void Generations::GrowAll() {
-  // Of thousands of nodes, which is why it is made for a job that could grow.
+  // The list may have thousands of nodes, so it is only made once a job could grow.
   std::optional<std::vector<const v1::Node*>> roomy;
   const std::set<std::string> jobs = jobs_.elastic();
   for (const std::string& job_id : jobs) {

@@ -31,7 +31,7 @@ constexpr Named kJobEvents[] = {
     {"JobFailed", Kind::kEnd},           {"JobCancelled", Kind::kEnd},
 };
 
-// Of a node alone: kFailure opens, kEnd closes.
+// Events of a node alone: kFailure opens a cause, kEnd closes it.
 constexpr Named kNodeEvents[] = {
     {"NodeSuspect", Kind::kFailure},  {"NodeLost", Kind::kFailure},    {"NodeLeft", Kind::kFailure},
     {"NodeDraining", Kind::kFailure}, {"NodeDrained", Kind::kFailure}, {"NodeReturned", Kind::kEnd},

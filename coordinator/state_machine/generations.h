@@ -206,7 +206,7 @@ class Generations {
 
   // leaving.cc
   void Leave(Job& job, Member& member, End how);
-  // Of the grace of one that was told to end.
+  // Rest of the grace of a member that was told to end.
   std::chrono::nanoseconds GraceLeft(const Job& job, const LeavingMember& leaving) const;
   // The host runs a generation that it was told to end: tells it again, since the first Stop may be
   // lost. False where it was told nothing.

@@ -67,7 +67,7 @@ struct Job {
   EnvEntries env;
   uint64_t submit_sequence = 0;
   std::string request_id;
-  // By node rank. Of the current generation, or the last one.
+  // Members of the current generation, or of the last one, by node rank.
   std::vector<Member> members;
   // Index in members.
   std::unordered_map<std::string, size_t> member_by_node;
@@ -117,7 +117,7 @@ struct Job {
   std::chrono::nanoseconds longest_step{0};
   // Stays in the queue until it is released.
   bool held = false;
-  // In the queue and not held since then; of jobs with a queue timeout.
+  // Since when the job is in the queue and not held; set for jobs with a queue timeout.
   std::optional<SteadyNanos> queued_since;
   // As in JobRecord.
   v1::StopIntent stop_intent = v1::STOP_INTENT_UNSPECIFIED;
@@ -173,7 +173,7 @@ struct Job {
 
 // The values of the environment, which stay out of what people see.
 EnvEntries TakeEnvironment(v1::JobSpec& spec);
-// Of a member's row.
+// Key of a member's row in the durable state.
 std::string MemberKey(const Job& job, uint64_t generation, size_t node_rank);
 
 // Whether the rank's process was started for this generation.
@@ -226,7 +226,7 @@ class JobTable {
   void SetHeld(Job& job, bool held);
   void SetPriority(Job& job, int32_t priority);
   RunClock& run_clock() { return run_clock_; }
-  // Of its state, if it has one.
+  // Deadline of the job's state, if it has one.
   std::optional<SteadyNanos> Deadline(const Job& job) const { return deadlines_.Of(job.id()); }
   // A stop that is under way has only so much longer.
   void ShortenStop(Job& job, std::chrono::nanoseconds grace);

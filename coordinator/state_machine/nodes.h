@@ -141,7 +141,7 @@ class NodeTable {
   std::set<std::string> lost_;
   std::map<uint64_t, std::string> sessions_;
   DeadlineIndex<std::string> leases_;
-  // Of LOST nodes.
+  // Fence times of LOST nodes.
   DeadlineIndex<std::string> fences_;
   std::set<std::string> recovering_;
   SteadyNanos last_joined_ = SteadyNanos::min() / 2;

@@ -42,7 +42,7 @@ const Resource* ReleasedOn(const PlacementRequest& request, const v1::Node& node
   return it == request.released->end() ? nullptr : &it->second;
 }
 
-// `released`: of what is in use; null for nothing.
+// `released`: the part of what is in use that counts as free; null: nothing.
 Offer MakeOffer(const v1::JobSpec& spec, const v1::Node& node, bool ignore_usage,
                 const Resource* released) {
   Offer offer{

@@ -13,7 +13,8 @@
 namespace meshrun::coordinator {
 namespace {
 
-// Of all files of a reader together, and of one message: LogRelay buffers as much again.
+// Most bytes for all files of a reader together, and for one message: LogRelay buffers as much
+// again.
 constexpr size_t kMostLogBytes = 1 << 20;
 constexpr size_t kMostChunk = 1 << 16;
 constexpr size_t kLeastChunk = 1 << 10;

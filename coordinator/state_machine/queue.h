@@ -75,15 +75,15 @@ class Queue {
   void PlaceAll();
   // Jobs behind `after` that nobody has looked at.
   void PlaceNew(const QueuePlace& after);
-  // Of a job before the head: starts it, or makes it the head, or notes why it cannot run.
+  // Handles a job before the head: starts it, makes it the head, or notes why it cannot run.
   bool StartOrWait(const QueueIndex::Entry& entry);
   // Whether the job is not to start now, although it could: notes why, and until when.
   bool IsDelayed(const QueueIndex::Entry& entry, const Job& job, const Placement* placement);
-  // Of a job behind the head.
+  // Starts a job behind the head, if it does not delay the head.
   bool Backfill(const QueueIndex::Entry& entry);
   void MakeRoom(const PlacementRequest& request, const Job& job);
   const Reservation& HeadsReservation();
-  // `*waits`: as of Generations::Candidates.
+  // `*waits`: as in Generations::Candidates.
   PlacementRequest RequestOf(const Job& job, std::string* waits) const;
   PlacementResult TryPlace(const PlacementRequest& request);
   std::vector<Holder> Holders() const;

@@ -80,7 +80,7 @@ class RendezvousStore {
     uint64_t number = 0;
     std::map<std::string, std::string> values;
     std::map<std::string, std::string> unique_ids;
-    // Of values and unique ids, with their keys.
+    // Size of values and unique ids, with their keys.
     size_t bytes = 0;
     // By "method/request_id".
     std::map<std::string, KeptAnswer> answers;

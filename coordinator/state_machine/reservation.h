@@ -37,8 +37,8 @@ struct Reservation {
   size_t placements = 0;
 };
 
-// Of a job that cannot start now, and could if nothing else ran. The reservation stays true while
-// nothing is placed on its nodes that ends after its time.
+// Reservation for a job that cannot start now, but could if nothing else ran. It stays true while
+// nothing that ends after its time is placed on its nodes.
 Reservation Reserve(const PlacementRequest& request, const std::vector<Holder>& holders);
 
 // The holders that must be stopped so that the job can start: lowest priority first, then the

@@ -23,7 +23,7 @@ void RunClock::OnState(v1::Job& job) {
     return;
   }
   if (since_.contains(id) || (state != v1::JOB_STATE_RUNNING && !job.has_running_since())) return;
-  // Of an earlier term, whose steady clock is gone.
+  // Time that the job has run since an earlier term, whose steady clock is gone.
   nanoseconds before(0);
   if (job.has_running_since()) {
     before = std::max(context_.wall - FromProto(job.running_since()), nanoseconds(0));

@@ -14,7 +14,8 @@ namespace {
 // An event names so many ranks one by one.
 constexpr size_t kNamed = 8;
 
-// Of two in the middle the lower one: with two ranks the faster one is the measure.
+// If two values are in the middle, the lower one counts: with two ranks the faster one is the
+// measure.
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());

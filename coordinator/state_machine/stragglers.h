@@ -32,8 +32,8 @@ class Stragglers {
   static constexpr int64_t kSteps = 5;
   static constexpr std::chrono::seconds kLeast{1};
   static constexpr int kWindows = 3;
-  // By how much a slow rank exceeds the median: of the median, of the median deviation, of the
-  // step.
+  // By how much a slow rank exceeds the median, as factors of the median, of the median deviation
+  // and of the step.
   static constexpr double kOfMedian = 0.5;
   static constexpr double kOfDeviation = 6 * 1.4826;
   static constexpr double kOfStep = 0.2;
@@ -51,7 +51,7 @@ class Stragglers {
     std::optional<double> waited;
   };
   struct Rank {
-    // Of the window; absent: it has not reported.
+    // First sample of the window; absent: the rank has not reported.
     std::optional<Sample> first;
     Sample last;
     int slow = 0;

@@ -11,7 +11,7 @@ namespace meshrun::coordinator {
 namespace {
 
 constexpr char kStaged[] = "staged";
-// Of a key, beside the value of its row.
+// Bytes that are reserved for a row's key, beside its value.
 constexpr size_t kLongestKey = 4096;
 
 size_t Bytes(const v1::StateRow& row) { return row.key().size() + row.value().size(); }
@@ -42,10 +42,10 @@ std::string PieceKey(const v1::StateRow& row, size_t number) {
 struct BatchedStateStore::Contents {
   std::map<Key, std::string> rows;
   std::map<Key, size_t> pieces;
-  // Of a batch that is whole.
+  // Rows of a staged batch, if it is whole.
   Rows staged;
   size_t parts = 0;
-  // Above the number of every part that is there, of a whole batch or not.
+  // Above the number of every part that is there, whether its batch is whole or not.
   size_t all_parts = 0;
 };
 

@@ -37,7 +37,7 @@ class StateStore {
   virtual absl::StatusOr<std::vector<v1::StateRow>> Load() = 0;
 
   // One transaction: all changes or none; durable when it returns OK. Later rows of one key win.
-  // `term` 0: of a store in which no term has begun. After an error only Load tells what is on
+  // `term` is 0 for a store in which no term has begun. After an error only Load tells what is on
   // disk. Errors: FAILED_PRECONDITION (the store's term is another: nothing was written),
   // INVALID_ARGUMENT (beyond the limits), INTERNAL, RESOURCE_EXHAUSTED (disk full).
   virtual absl::Status Commit(uint64_t term, const std::vector<v1::StateRow>& rows) = 0;

@@ -34,8 +34,8 @@ absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const Validity& v
 absl::StatusOr<KeyPair> DeriveAuthority(std::string_view seed, const std::string& name,
                                         const Validity& validity);
 
-// SHA-256 of the public key of a certificate, 32 bytes; of DeriveAuthority's it depends on the seed
-// alone. INVALID_ARGUMENT: not a certificate.
+// SHA-256 of the public key of a certificate, 32 bytes. For DeriveAuthority's certificates it
+// depends on the seed alone. INVALID_ARGUMENT: not a certificate.
 absl::StatusOr<std::string> KeyFingerprint(std::string_view cert_pem);
 
 struct Subject {

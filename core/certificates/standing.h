@@ -41,7 +41,7 @@ class Standing {
     // Empty: nobody is denied.
     std::string deny_file;
     const Clock* clock = &Clock::Real();
-    // Of the thread; 0: there is none, and the owner calls Look.
+    // Time between two looks of the thread. 0: there is no thread, and the owner calls Look.
     std::chrono::milliseconds interval{1000};
     // The deny list cannot be read any more; the last one that could holds.
     std::function<void(const std::string&)> on_problem = [](const std::string&) {};
@@ -51,7 +51,7 @@ class Standing {
   static absl::StatusOr<std::unique_ptr<Standing>> Start(Options options);
   ~Standing();
 
-  // Of a certificate in PEM's form. UNAUTHENTICATED: it has ended, is denied, or is damaged.
+  // Checks a certificate in PEM form. UNAUTHENTICATED: it has ended, is denied, or is damaged.
   absl::Status Check(std::string_view pem);
   // Calls `end` once, on the thread of this object, when Check would fail; maybe while Forget is
   // being called, so it must refer to nothing that ends with the watch.

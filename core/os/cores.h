@@ -21,7 +21,7 @@ struct CpuQuota {
 CpuQuota FindCpuQuota(const std::string& membership = "/proc/self/cgroup",
                       const std::string& root = "/sys/fs/cgroup");
 
-// Of the calling thread; at least one, without regard to a quota.
+// Number of cores in the calling thread's affinity; at least one, without regard to a quota.
 int CoresOfAffinity();
 
 // The lesser of both.

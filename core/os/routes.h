@@ -7,9 +7,9 @@
 
 namespace meshrun::os {
 
-// Of this host's interfaces that run, without loopback and link-local addresses, IPv4 first; at
-// most kMostAddresses. Those of interfaces that end on this host (internal_interfaces.h) are left
-// out if there are others.
+// Addresses of this host's running interfaces, IPv4 first, without loopback and link-local
+// addresses; at most kMostAddresses. Addresses of interfaces that end on this host
+// (internal_interfaces.h) are left out if there are others.
 inline constexpr size_t kMostAddresses = 16;
 std::vector<std::string> InterfaceAddresses();
 

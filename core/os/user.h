@@ -25,7 +25,7 @@ absl::StatusOr<User> FindUser(const std::string& name);
 // Supplementary groups, the user's own among them. As FindUser.
 std::vector<gid_t> GroupsOf(const User& user);
 
-// Of this process; its number where it has no name.
+// Name of this process's user; the user's number if it has no name.
 std::string UserName();
 
 }  // namespace meshrun::os

@@ -22,7 +22,7 @@ namespace meshrun::rpc {
 
 class RenewedChannel : public std::enable_shared_from_this<RenewedChannel> {
  public:
-  // Of two attempts.
+  // Shortest time between two attempts to make a new channel.
   static constexpr std::chrono::seconds kLeastDistance{1};
 
   // Reads certificates.

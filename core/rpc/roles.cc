@@ -33,7 +33,8 @@ constexpr MethodRule kRules[] = {
     {"/meshrun.v1.SessionService/UploadLog", kWorkerRole, Scope::kOwnNode},
     {"/meshrun.v1.SessionService/UploadFlightRecord", kWorkerRole, Scope::kOwnNode},
 
-    // Of a rank, its daemon checks the token and passes the call on as its own.
+    // If a rank makes the call, its daemon checks the token and passes the call on as the daemon's
+    // own.
     {"/meshrun.v1.StoreService/SetValues", kWorkerRole | kRankRole, Scope::kOwnNode},
     {"/meshrun.v1.StoreService/GetValues", kWorkerRole | kRankRole, Scope::kOwnNode},
     {"/meshrun.v1.StoreService/WaitKeys", kWorkerRole | kRankRole, Scope::kOwnNode},

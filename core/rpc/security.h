@@ -37,7 +37,7 @@ struct Security {
   bool insecure_loopback = false;
   // How often the files are read again: new connections show the certificates that lie there then.
   std::chrono::seconds reread{10};
-  // Of a server: the deny list of core/certificates/standing.h. Empty: there is none.
+  // Path of a server's deny list (core/certificates/standing.h). Empty: there is none.
   std::string deny_file;
 };
 

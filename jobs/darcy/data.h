@@ -29,7 +29,7 @@ struct Samples {
   // This rank's columns of all samples, the training's first; float32 on the CPU.
   at::Tensor permeability;  // [samples, rows, own columns]
   at::Tensor pressure;
-  // Of whole samples: the Euclidean norm of the pressure, [samples] float32.
+  // Euclidean norm of the pressure of each whole sample, [samples] float32.
   at::Tensor pressure_norm;
   // Over the training's samples.
   double log_permeability_mean = 0;

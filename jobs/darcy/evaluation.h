@@ -24,7 +24,7 @@ struct TestErrors {
   double relative_l2 = 0;  // the mean over samples
   double worst = 0;
 };
-// Of samples [first, first + count).
+// Errors on samples [first, first + count).
 TestErrors evaluate(const Predict& predict, const Samples& samples, int64_t first, int64_t count,
                     const jobs::RankMesh& mesh, c10::Device device);
 

@@ -5,7 +5,7 @@ namespace {
 
 using at::Tensor;
 
-// Of cells [range.begin, range.end) of `cells`.
+// Centres of cells [range.begin, range.end) out of `cells` cells on [0, 1].
 Tensor centres(const SplitRange& range, int64_t cells) {
   return (at::arange(range.begin, range.end, at::kFloat) + 0.5) / static_cast<double>(cells);
 }

@@ -16,7 +16,7 @@ constexpr int kMaxRestarts = 3;
 
 Tensor harmonic_mean(const Tensor& a, const Tensor& b) { return 2 * a * b / (a + b); }
 
-// Of each sample.
+// Inner product of each sample.
 Tensor inner_products(const Tensor& a, const Tensor& b) { return (a * b).sum({kRows, kColumns}); }
 
 Tensor per_cell(const Tensor& per_sample) { return per_sample.view({-1, 1, 1}); }

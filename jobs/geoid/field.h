@@ -16,7 +16,7 @@ class Field {
   explicit Field(GtxGrid grid);
 
   const GtxGrid& grid() const { return grid_; }
-  // Of all points, weighted by the area that they stand for, in metres.
+  // Mean and standard deviation of all points, weighted by the area that they stand for, in metres.
   double mean_m() const { return mean_m_; }
   double standard_deviation_m() const { return standard_deviation_m_; }
 

@@ -17,9 +17,9 @@ struct Options : jobs::TrainingOptions {
     checkpoint_every = 500;
   }
 
-  // Of this program, by find_egm96.
+  // Path of the file with the geoid; by default the one that find_egm96 finds for this program.
   std::string data;
-  // Of all ranks together.
+  // Batch of all ranks together.
   int64_t batch = 2048;
   int64_t hidden = 256;
   int64_t features = 128;

@@ -15,7 +15,7 @@
 
 namespace meshrun::mesh_gnn {
 
-// Of one orientation; all of this rank's part.
+// Features and targets for one orientation. All tensors are of this rank's part of the graph.
 struct MeshSample {
   at::Tensor node_features;  // [nodes, 1] f32: the height over its standard deviation
   // [edges, 4] f32: the way from the destination to the source, east, north and straight, in mean

@@ -16,9 +16,9 @@ struct Options : jobs::TrainingOptions {
     checkpoint_every = 100;
   }
 
-  // Of this program, by find_egm96.
+  // Path of the file with the geoid; by default the one that find_egm96 finds for this program.
   std::string data;
-  // Of the icosahedral mesh.
+  // Level of the icosahedral mesh.
   int64_t level = 4;
   // "metis", "nodewise" or "boxes".
   std::string partition = "metis";

@@ -14,7 +14,7 @@ namespace meshrun::pressure {
 struct Options : jobs::TrainingOptions, darcy::DataOptions {
   explicit Options(const std::string& job) : TrainingOptions(job) { steps = 500; }
 
-  // Of all ranks together.
+  // Batch of all ranks together.
   int64_t batch = 16;
   double weight_decay = 1e-4;
   // Ranks that share a sample, where the launcher gave no mesh.

@@ -11,7 +11,7 @@
 namespace meshrun::jobs {
 namespace {
 
-// Of the unsharded network.
+// Number of parameters of the unsharded network.
 int64_t number_of_parameters(const torch::nn::Module& network) {
   const auto shards = parameter_shards(network);
   int64_t number = 0;

@@ -22,7 +22,7 @@ struct Ending {
   std::string rate;
   // What the evaluation found, for the daemon.
   std::map<std::string, double> metrics;
-  // Of the report, before those that all jobs have.
+  // The job's own entries of the report, before those that all jobs have.
   nlohmann::ordered_json entries = nlohmann::ordered_json::object();
 };
 

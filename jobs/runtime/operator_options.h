@@ -12,7 +12,7 @@ namespace meshrun::jobs {
 struct OperatorOptions : TrainingOptions {
   using TrainingOptions::TrainingOptions;
 
-  // Of all ranks together.
+  // Batch of all ranks together.
   int64_t batch = 16;
   double weight_decay = 1e-4;
   int64_t width = 16;

@@ -17,7 +17,8 @@
 namespace meshrun::jobs {
 namespace {
 
-// Of the directory, which may not exist yet.
+// Free space of the disk that has the directory, which may not exist yet, as the end of a message.
+// Empty: unknown.
 std::string room_on_disk(const std::string& directory) {
   constexpr double kMiB = 1 << 20;
   std::filesystem::path place = absolute(directory);

@@ -34,7 +34,7 @@ struct TrainingResult {
   double steps_per_second() const {
     return seconds > 0 ? static_cast<double>(steps - first_step) / seconds : 0;
   }
-  // Of all ranks; `batch` is theirs together.
+  // Samples per second of all ranks; `batch` is the batch of all ranks together.
   double samples_per_second(int64_t batch) const {
     return static_cast<double>(batch) * steps_per_second();
   }
@@ -83,7 +83,7 @@ class Training {
   // A checkpoint that cannot be written is said once, until one is written again; where it must be
   // written it is the job's failure.
   void save(bool must);
-  // Of this step's checkpoint, by rank 0.
+  // Prints on rank 0 what happened to this step's checkpoint.
   void say(const std::string& what) const;
   void dump_parameters() const;
 

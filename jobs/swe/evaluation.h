@@ -22,7 +22,7 @@ struct TestErrors {
   std::vector<double> rollout;
   std::vector<double> rollout_persistence;
 };
-// Of trajectories [first, first + count).
+// Errors on trajectories [first, first + count).
 TestErrors evaluate(SweNetwork& network, const Trajectories& trajectories, int64_t first,
                     int64_t count, const jobs::RankMesh& mesh, c10::Device device);
 

@@ -40,7 +40,7 @@ cpu_set_t cores_of_list(const std::string& list) {
   return cores;
 }
 
-// Of the nodes that have some, in the order of their numbers.
+// Cores of each node that has some, in the order of the nodes' numbers.
 std::map<int, cpu_set_t> cores_of_nodes(const std::string& nodes) {
   constexpr std::string_view kPrefix = "node";
   std::map<int, cpu_set_t> found;

@@ -11,8 +11,8 @@
 
 namespace meshrun {
 
-// Of the nodes that have cores, ascending. Numbers may have gaps: a board can have nodes 0 and 8.
-// `nodes`: where Linux lists them.
+// Numbers of the nodes that have cores, ascending. They may have gaps: a board can have nodes 0 and
+// 8. `nodes`: where Linux lists them.
 std::vector<int> numa_nodes(const std::string& nodes = "/sys/devices/system/node");
 
 // The node that has all of `cores`. Absent where they lie on several: the process moves between
@@ -20,7 +20,8 @@ std::vector<int> numa_nodes(const std::string& nodes = "/sys/devices/system/node
 std::optional<int> numa_node_of(const cpu_set_t& cores,
                                 const std::string& nodes = "/sys/devices/system/node");
 
-// Of the calling thread. Absent also where its memory has a policy already (numactl), which holds.
+// Node of the calling thread's cores, as numa_node_of() gives it. Absent also if a memory policy is
+// set already (numactl): that policy holds.
 std::optional<int> own_numa_node();
 
 // Pages of [begin, begin + bytes), a mapping, lie on this node if it has room, whichever process

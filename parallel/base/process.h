@@ -11,7 +11,7 @@ namespace meshrun {
 // than its parent, so an object made under another number belongs to the parent. Costs one load.
 int fork_count();
 
-// Of the running kernel; empty if /proc does not have it.
+// Boot id of the running kernel; empty if /proc does not have it.
 std::string boot_id();
 
 std::string host_name();

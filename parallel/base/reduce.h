@@ -38,10 +38,10 @@ const char* name_of(ReductionOp op);
 
 enum class Accumulate : uint8_t { kWide = 0, kNative = 1, kWideInLevels = 2 };
 
-// Of a reduction in two levels: a part of the sources is reduced to a partial, and all partials to
-// the result. What is computed in f32 stays in f32 between the two and is rounded once (kWide), or
-// is rounded between them to half the bytes (kWideInLevels); an average is divided once, in the
-// second.
+// Level of a reduction in two levels: the first level reduces a part of the sources to a partial,
+// the second one all partials to the result. What is computed in f32 stays in f32 between the
+// levels and is rounded once (kWide), or is rounded between them to half the bytes (kWideInLevels).
+// An average is divided once, in the second level.
 enum class Level : uint8_t { kOnly = 0, kFirst = 1, kSecond = 2 };
 
 struct Reduction {

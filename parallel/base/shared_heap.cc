@@ -198,7 +198,8 @@ std::unique_ptr<PeerHeap> PeerHeap::open(const HeapAddress& address) {
   const os::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd) return nullptr;
   const auto bytes = static_cast<size_t>(address.bytes);
-  // Of another process of ours, perhaps: look before mapping what may be too short.
+  // The memfd may belong to another process of ours and may be too short: check its token and its
+  // length before mapping it.
   uint64_t token = 0;
   const bool is_its = pread(fd.get(), &token, sizeof(token), 0) == sizeof(token) &&
                       token == address.token && lseek(fd.get(), 0, SEEK_END) == address.bytes;

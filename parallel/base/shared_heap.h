@@ -48,8 +48,9 @@ class SharedHeap {
 
   // Null: the kernel has no memfd, or too little address space.
   static std::unique_ptr<SharedHeap> create(size_t bytes);
-  // Of MESHRUN_SHARED_MEMORY_MIB (1024), made by the first call. Null if that is 0, if it cannot be
-  // made, or if UCX_TLS names no transport over shared memory. Never destroyed.
+  // Heap of this process, of MESHRUN_SHARED_MEMORY_MIB (1024) MiB, made by the first call. Null if
+  // that size is 0, if the heap cannot be made, or if UCX_TLS names no transport over shared
+  // memory. Never destroyed.
   static SharedHeap* of_process();
   ~SharedHeap();
 
@@ -70,10 +71,10 @@ class SharedHeap {
   // Where [data, data + bytes) is, if it is in here.
   std::optional<uint64_t> offset_of(const void* data, size_t bytes) const;
   size_t used_bytes() const MESHRUN_EXCLUDES(mu_);
-  // Of used and unused blocks together.
+  // Bytes of used and unused blocks together.
   size_t size() const { return bytes_ - kGranule; }
 
-  // Around fork(): of the process's heap.
+  // Lock and unlock the process's heap around fork().
   static void lock_for_fork();
   static void unlock_after_fork();
 

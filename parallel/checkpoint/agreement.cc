@@ -70,7 +70,7 @@ std::vector<std::string> gather_texts(c10d::ProcessGroup& group, c10::Device dev
        gathered(at::full({1}, static_cast<int64_t>(text.size()), at::kLong))) {
     lengths.push_back(length.item<int64_t>());
   }
-  // Of the longest text, and never empty.
+  // Length of the longest text, but at least 1.
   const int64_t longest = std::max<int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
   const at::Tensor own = at::zeros({longest}, at::kByte);
   std::memcpy(own.mutable_data_ptr(), text.data(), text.size());

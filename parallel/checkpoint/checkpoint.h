@@ -7,9 +7,9 @@
 //
 // DIR/step-N holds model.safetensors (parameters and buffers by their names in the module),
 // optimizer.safetensors ("exp_avg.<name>", "step.<name>" and so on, see optimizer_state.h),
-// kept.safetensors where the program keeps tensors (kept_values.h), and manifest.json (the step, the
-// run's identity, the optimizer's options, the sampler's state, sizes and hashes). The tensors are
-// the unsharded ones: pieces of a sharded parameter (nn/sharded_parameters.h), and the moments
+// kept.safetensors where the program keeps tensors (kept_values.h), and manifest.json (the step,
+// the run's identity, the optimizer's options, the sampler's state, sizes and hashes). The tensors
+// are the unsharded ones: pieces of a sharded parameter (nn/sharded_parameters.h), and the moments
 // that are cut like it, are gathered within the shard group of rank 0. All other parameters and
 // buffers are equal on all ranks; rank 0's are written. Python's safetensors reads the files.
 //
@@ -27,8 +27,8 @@
 // another size, each gets a stream that is derived from rank 0's state and its own rank.
 //
 // Both calls are collective: all ranks of `group` call them, with the same module, optimizer,
-// progress and kept values. Errors are the same on every rank, name the file, and leave model, optimizer and
-// directory as they were; no older checkpoint is read instead:
+// progress and kept values. Errors are the same on every rank, name the file, and leave model,
+// optimizer and directory as they were; no older checkpoint is read instead:
 //   CheckpointDamagedError    a file is truncated, damaged or missing, or of a later format
 //   CheckpointMismatchError   the checkpoint is of another run, model or optimizer, or keeps other
 //                             values: both sides

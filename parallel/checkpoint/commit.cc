@@ -10,7 +10,7 @@
 namespace meshrun {
 namespace {
 
-// Of a commit's name, as the coordinator takes it.
+// Length of the longest commit name that the coordinator accepts.
 constexpr size_t kLongestName = 200;
 
 std::string name_of(const std::string& directory) {

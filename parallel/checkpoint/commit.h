@@ -16,10 +16,10 @@ namespace meshrun {
 
 class CommitRight {
  public:
-  // Of the directory's checkpoints. `agent` may be null: outside meshrun.
+  // Right to commit the checkpoints of `directory`. `agent` is null outside meshrun.
   CommitRight(agent::Agent* agent, const std::string& directory);
 
-  // What is to distinguish this writer's temporary names from all others': its host and generation.
+  // Host and generation of this writer, which make its temporary names unique.
   const std::string& writer() const { return writer_; }
   uint64_t generation() const { return generation_; }
   // The newest commit; absent: there is none, or nobody keeps them.

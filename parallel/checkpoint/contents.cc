@@ -139,7 +139,7 @@ std::string hint_on_wrapper(const std::set<std::string>& theirs,
 }
 
 StoredTensor expected(const Part& part) {
-  // Of no elements but with the dtype and the number of dimensions that storing gives.
+  // Tensor without elements, but with the dtype and the number of dimensions that storing gives.
   StoredTensor stored = to_stored(at::empty({0}, part.tensor.options().device(at::kCPU)));
   const bool is_pair = stored.shape.size() == 2;
   stored.shape = part.global_shape();

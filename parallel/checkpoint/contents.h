@@ -55,8 +55,8 @@ std::set<std::string> names_of(const std::map<std::string, Value>& map) {
 // What `part` has in a file: its dtype and its global shape, without bytes.
 StoredTensor expected(const Part& part);
 
-// All of them. Raises c10::NotImplementedError, the same on every rank, where one is a ShardTensor. `kept` must
-// outlive this.
+// All parts. Raises c10::NotImplementedError, the same on every rank, if one is a ShardTensor.
+// `kept` must outlive this.
 struct Parts {
   std::map<std::string, ParameterShard> shards;
   std::vector<Part> list;  // parameters, then buffers
@@ -82,7 +82,7 @@ struct Loaded {
   TensorFile optimizer;
   TensorFile kept;
 
-  // Of the values that the program keeps, sorted.
+  // Names of the values that the program keeps, sorted.
   std::vector<std::string> kept_names() const;
 };
 

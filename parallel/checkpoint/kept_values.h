@@ -15,12 +15,12 @@
 // must outlive this; restored tensors keep their memory (copy_). The program writes a kept tensor
 // in place (best_loss.fill_(x)): `best_loss = x` makes another tensor, which is not kept.
 //
-// A kept optimizer gives its moments, as "<name>.<moment>.<group>.<place>", its counts of steps and
-// its options; keep() makes moments of zeros where it has not stepped yet. The parameters that it
-// steps belong to the module or are kept themselves.
+// An optimizer's moments are kept, as "<name>.<moment>.<group>.<place>", with its counts of steps
+// and its options; keep() makes moments of zeros if the optimizer has not stepped yet. The
+// parameters that it steps belong to the module or are kept themselves.
 //
-// Of a scheduler its count of steps is kept. LibTorch's StepLR has no more, and the learning rate
-// goes along as an option of the optimizer. A scheduler with more of its own is kept by functions.
+// A scheduler's count of steps is kept. LibTorch's StepLR has no more state, and the learning rate
+// goes along as an option of the optimizer. A scheduler with more state is kept by functions.
 // LibTorch's ReduceLROnPlateauScheduler hides its state, and keep() does not take it.
 //
 // Threads: one at a time. Errors, c10::ValueError: a name is taken or empty, a tensor is undefined,
@@ -101,7 +101,7 @@ class KeptValues {
   std::map<std::string, std::string> saved() const;
   // Calls each `load` whose name is in `saved`.
   void load(const std::map<std::string, std::string>& saved) const;
-  // Of tensors and bytes, sorted.
+  // Names of the kept tensors and bytes, sorted.
   std::vector<std::string> names() const;
   // No tensor lies in pieces on several ranks.
   bool is_whole() const;
@@ -125,8 +125,8 @@ class KeptValues {
 // "the checkpoint DIR/step-3". Both are sorted.
 std::string difference_of_names(const std::string& source, const std::vector<std::string>& theirs,
                                 const std::vector<std::string>& ours);
-// One sentence where a value of one name is a tensor on one side and bytes on the other; else empty.
-// Both sides have the same names.
+// For equal names: one sentence if a value is a tensor on one side and bytes on the other; else
+// empty.
 std::string difference_of_kinds(const std::string& source,
                                 const std::set<std::string>& their_tensors, const KeptValues& ours);
 

@@ -28,7 +28,7 @@ using GeneratorStates = std::map<std::string, std::string>;
 // Where the module draws from, beside the CPU: the device of its first parameter.
 c10::Device generator_device(const torch::nn::Module& module);
 
-// Of the CPU and of `device`. Reading them costs a few us.
+// States of the generators of the CPU and of `device`. Reading them costs a few us.
 GeneratorStates generator_states(c10::Device device);
 // Sets what is named; the rest stays.
 void set_generator_states(c10::Device device, const GeneratorStates& states);

@@ -24,7 +24,7 @@ using at::Tensor;
 using detail::Part;
 using detail::Parts;
 
-// Of each kind, so many are named.
+// Most names that an error lists of each kind; it counts the others.
 constexpr size_t kNamed = 8;
 
 // First character of what rank 0 says: what is wrong, or which tensors follow.

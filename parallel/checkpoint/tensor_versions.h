@@ -35,7 +35,7 @@ class TensorVersions {
     }
     return "";
   }
-  // Of the bits of all; reads all of them.
+  // Digest of the bits of all tensors; reads all of them.
   int64_t digest() const;
 
  private:
@@ -47,7 +47,7 @@ class TensorVersions {
   std::vector<Entry> entries_;
 };
 
-// Of a tensor's bits, on any device.
+// Digest of a tensor's bits, on any device.
 int64_t digest_of_bits(const at::Tensor& tensor);
 
 }  // namespace meshrun

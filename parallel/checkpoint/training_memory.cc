@@ -45,7 +45,7 @@ detail::Loaded loaded_from(const TrainingMemory& memory, const torch::optim::Opt
   return loaded;
 }
 
-// Of all tensors that a memory keeps.
+// Digest of all tensors that a memory keeps.
 int64_t digest_of_state(const detail::Parts& parts, torch::optim::Optimizer& optimizer) {
   Digest digest;
   for (const detail::Part& part : parts.list) {

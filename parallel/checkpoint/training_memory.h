@@ -39,9 +39,9 @@
 namespace meshrun {
 
 struct TrainingMemory {
-  // Done.
+  // Number of steps that were done.
   int64_t step = 0;
-  // This rank's place when they were.
+  // This rank's place when they were done.
   int rank = 0;
   int world_size = 1;
   // Parameters and buffers, by name.
@@ -52,11 +52,11 @@ struct TrainingMemory {
   // What the program keeps: tensors, and bytes.
   std::map<std::string, at::Tensor> kept;
   std::map<std::string, std::string> kept_values;
-  // Of the random generators (random_streams.h), when `step` was done.
+  // States of the random generators (random_streams.h) when `step` was done.
   std::map<std::string, std::string> generators;
   // Several ranks had the same states when they were compared last, which is the caller's part.
   bool draws_alike = false;
-  // Of the tensors that are not copied.
+  // Versions of the tensors that are not copied.
   TensorVersions versions;
 };
 
@@ -72,10 +72,10 @@ class StateRecorder {
   StateRecorder(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                 const KeptValues& kept);
 
-  // `steps` are done. Copies buffers, options, kept bytes and generators. Some us per parameter, and
-  // the time to copy the buffers. `is_watched`: written() will be asked of each write. LibTorch's
-  // SGD writes parameters without counting, so their bits are read then; on a CPU that costs about a
-  // third of its step.
+  // `steps` are done. Copies buffers, options, kept bytes and generators. Takes some us per
+  // parameter, and the time to copy the buffers. `is_watched`: written() must notice each write.
+  // LibTorch's SGD writes parameters without counting, so their bits are read then; on a CPU that
+  // costs about a third of its step.
   void record(IntArgument steps, BoolArgument is_watched = true);
 
   // The first parameter, moment or kept tensor that was written since; empty: none. Buffers are not
@@ -87,7 +87,7 @@ class StateRecorder {
   std::string changed() const;
   // Some parameter has a gradient.
   bool has_gradients() const;
-  // Of the bits of what written() asks; reads all of them.
+  // Digest of the bits of the tensors that written() checks; reads all of them.
   int64_t digest() const { return versions_.digest(); }
 
   // As recorded; parameters, moments and kept tensors as they are now.

@@ -134,11 +134,11 @@ class ElasticContext {
   // The steps of the ElasticState of this world that has ended.
   std::optional<int64_t> ended_after_;
   std::vector<std::function<void()>> at_end_;
-  // In which this rank has reported that it finished.
+  // Generation in which this rank reported that it finished.
   std::optional<uint64_t> reported_generation_;
-  // Of the last ElasticState that ended.
+  // Memory of the last ElasticState that ended.
   std::optional<TrainingMemory> memory_;
-  // Why there is none, for the next restore() to say.
+  // Reason why there is no memory, which the next restore() prints.
   std::string refusal_;
 };
 

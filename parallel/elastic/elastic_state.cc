@@ -133,7 +133,7 @@ std::optional<int64_t> ElasticState::restore() {
   if (!context_.refusal_.empty()) {
     context_.say("this rank's memory is not used: " + std::exchange(context_.refusal_, ""));
   }
-  // Of ranks that are equally far, the lowest.
+  // The lowest rank wins among ranks that have done equally many steps.
   const int64_t ranks = manager.world_size();
   const bool has = is_whole_ && context_.memory_.has_value();
   const int64_t best =
@@ -200,8 +200,8 @@ void ElasticState::tell_of_other_optimizers() {
   }
 }
 
-// `since` an update(), or "after" it, where nothing may have changed. Before the next one a loop may
-// set a learning rate; kept bytes are handed on as the update() left them.
+// `since` an update(), or "after" it, where nothing may have changed. Before the next one a loop
+// may set a learning rate; kept bytes are handed on as the update() left them.
 void ElasticState::check_unchanged(const char* since) const {
   const bool is_after = step_ && steps_ > *step_;
   std::string changed = recorder_.written();

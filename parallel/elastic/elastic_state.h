@@ -36,8 +36,8 @@
 // the forward pass: they are copied when a step is done, so that a batch counts once.
 //
 // Random generators: with seed_each_step() every rank draws what an undisturbed run would have
-// drawn. Without it see spread_memory(): ranks that drew alike go on alike; else a rank that goes on
-// from its own place has its own stream as of the last update(), and a new one a stream that is
+// drawn. Without it see spread_memory(): ranks that drew alike go on alike; else a rank that goes
+// on from its own place has its own stream as of the last update(), and a new one a stream that is
 // derived from the root's.
 //
 // Threads: one at a time. Errors: those of collectives, and of training_memory.h; c10::Error for a
@@ -176,7 +176,7 @@ class ElasticState {
   std::optional<int64_t> restored_;
   std::optional<uint64_t> seed_;
   std::optional<int64_t> stream_;
-  // Of the first step after restore(), which is logged.
+  // Generation and rank, as logs name them; cleared once the first step after restore() is logged.
   std::string place_;
 };
 

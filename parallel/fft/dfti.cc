@@ -6,8 +6,8 @@
 
 #include "c10/util/Exception.h"
 
-// Of mkl_dfti.h, whose numbers are part of MKL's binary interface; the header is not part of
-// LibTorch. Weak: absent where LibTorch is built without MKL.
+// Functions that mkl_dfti.h declares; that header is not part of LibTorch, and its numbers are part
+// of MKL's binary interface. Weak: absent if LibTorch is built without MKL.
 extern "C" {
 long DftiCreateDescriptor_s_1d(void**, int domain, long length) __attribute__((weak));
 long DftiCreateDescriptor_d_1d(void**, int domain, long length) __attribute__((weak));

@@ -72,9 +72,9 @@ struct FftOptions {
   FftLayout layout = FftLayout::kCanonical;
   // Two numbers or none; only with layout kPaired. The inverse then needs s.
   ListArgument<IntArgument> modes = {};
-  // Of the canonical layout on two ranks. True: exactly as many bytes as rows need, and twice the
-  // transforms along d1; false: 0.1 % more bytes. Absent: true where the group spans hosts, as far
-  // as DistributedManager knows the group.
+  // Choice for the canonical layout on two ranks. True: exactly as many bytes as the rows need, and
+  // twice the transforms along d1; false: 0.1 % more bytes. Absent: true if the group spans hosts,
+  // as far as DistributedManager knows the group.
   std::optional<BoolArgument> fewest_bytes = std::nullopt;
   // By rank: the pieces of what comes in. Absent: the ranks ask.
   std::optional<std::vector<int64_t>> input_sizes = std::nullopt;
@@ -104,7 +104,7 @@ class PlannedTransform {
   std::shared_ptr<const FftPlan> plan_;
   int64_t planes_ = 0;
   int64_t element_size_ = 0;
-  // Of an input whose elements do not lie in the order of the transform.
+  // Bytes copied of an input whose elements do not lie in the order of the transform.
   int64_t input_bytes_copied_ = 0;
 };
 

@@ -54,7 +54,7 @@ at::Tensor complex_inverse(const at::Tensor& x, int64_t dim, int64_t n, const st
   return along(x, dim, n, x.scalar_type(), [&] { return at::fft_ifft(x, n, dim, norm); });
 }
 
-// Of [N, d0, d1, d2], d1 in pieces.
+// Transforms a field [N, d0, d1, d2] whose d1 is in pieces.
 at::Tensor forward(const at::Tensor& field, const Slabs& slabs, const TransposePlan& plan) {
   const int64_t own =
       fft::sizes_within(slabs.columns, slabs.s[1])[static_cast<size_t>(plan.rank())];

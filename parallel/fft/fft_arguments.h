@@ -28,7 +28,7 @@ Arguments read_arguments(const at::Tensor& input, const FftOptions& options, Dir
 class Planes {
  public:
   Planes(const at::Tensor& input, const std::vector<IntArgument>& dims);
-  // Of the transformed planes, which may have other extents along the dims.
+  // Transformed planes, in the shape of the call's tensor; their extents along the dims may differ.
   at::Tensor restored(const at::Tensor& transformed) const;
 
   at::Tensor tensor;
@@ -45,7 +45,7 @@ class Planes {
 std::string check_call(const at::Tensor& input, const FftOptions& options, Direction direction,
                        size_t dims);
 std::string check_input_sizes(const std::vector<int64_t>& sizes, int64_t own, int rank, int world);
-// Of LibTorch's name of a norm; nullopt: there is none of that name.
+// Scale for LibTorch's name of a norm; nullopt: no norm has that name.
 std::optional<Scale> scale_of(const std::string& norm, Direction direction);
 // How an extent is split at the end that goes out; where the options do not fit, by the rule and
 // with a problem.

@@ -5,10 +5,10 @@
 // height - h is the mirrored conjugate of row h. A half row is computed by one rank.
 //
 //   paired     rank r computes a block of half rows, and holds what it has computed
-//   canonical  rank r holds a block of all rows. Of the two ranks that hold rows h and height - h
-//              one computes half row h and sends the other its row; neighbouring half rows are
-//              dealt to both evenly. `shared`, two ranks: both compute all half rows that they hold
-//              a row of, which sends a little less and computes more
+//   canonical  rank r holds a block of all rows. Two ranks hold rows h and height - h: one computes
+//              half row h and sends the other its row; neighbouring half rows are dealt to both
+//              evenly. `shared`, two ranks: both compute all half rows that they hold a row of,
+//              which sends a little less and computes more
 //
 // Threads: values. Errors: none; callers check extents.
 #pragma once

@@ -33,14 +33,14 @@
 namespace meshrun::fft {
 
 struct FftShape {
-  // Of the field: its rows, and the columns of each rank.
+  // Rows of the field, and the columns of each rank.
   IntArgument field_height = 0;
   std::vector<int64_t> field_columns;
   // Lengths of the transforms; the field is cut or padded with zeros at its ends.
   IntArgument height = 0;
   IntArgument width = 0;
   Layout layout = Layout::kCanonical;
-  // Of the spectrum: the rows of each rank (half rows where paired), and its columns.
+  // Rows of the spectrum on each rank (half rows if paired), and the columns of the spectrum.
   std::vector<int64_t> spectrum_rows;
   IntArgument spectrum_columns = 0;
   // Paired: the columns are the wave numbers 0 .. c/2 - 1 and -c/2 .. -1, not 0 .. c - 1.
@@ -53,15 +53,14 @@ struct FftShape {
 
 enum class Direction { kForward, kInverse };
 
-// Of one call, on this rank.
+// Cost of one call on this rank.
 struct FftCost {
   double flops = 0;
-  // That this rank sends to others: in the transposition, and between rows and mirrors.
+  // Bytes that this rank sends to others: in the transposition, and between rows and mirrors.
   int64_t transpose_bytes = 0;
   int64_t mirror_bytes = 0;
-  // What is copied on this rank between the transforms and the sends; complete for CPU tensors
-  // where LibTorch has MKL. Elsewhere LibTorch's real transforms copy too, and mirrors are copied
-  // twice.
+  // Copies on this rank between the transforms and the sends; complete for CPU tensors if LibTorch
+  // has MKL. Elsewhere LibTorch's real transforms copy too, and mirrors are copied twice.
   struct Copy {
     std::string what;
     int64_t bytes = 0;
@@ -89,7 +88,7 @@ class FftPlan : public std::enable_shared_from_this<FftPlan> {
   // In place of a call that this rank cannot make: raises `problem` on every rank.
   [[noreturn]] void refuse(const std::string& problem) const { transpose_.refuse(problem); }
 
-  // Of a forward() or inverse() of `planes` planes whose real elements have `element_size` bytes.
+  // Cost of a forward() or inverse() of `planes` planes with real elements of `element_size` bytes.
   FftCost cost(IntArgument planes, IntArgument element_size, Direction direction) const;
   std::string describe(IntArgument planes, IntArgument element_size, Direction direction) const;
 

@@ -76,9 +76,9 @@ void sum_short(std::byte* output, const Slices& first, const Slices& second,
   }
 }
 
-// Of slices of single elements: the first terms of all segments, then the second ones, and so on,
-// so that the processor need not guess how long each segment is. That list serves all rows; from
-// so many on it pays, and where no segment has more than kMostTurns.
+// Slices of single elements are added in turns: the first terms of all segments, then the second
+// ones, and so on, so that the processor need not guess how long each segment is. One list of turns
+// serves all rows; it pays from kLeastRows rows on, if no segment has more than kMostTurns terms.
 constexpr int64_t kLeastRows = 8, kMostTurns = 64;
 
 template <typename Element>

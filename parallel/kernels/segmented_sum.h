@@ -35,8 +35,8 @@ void gather_slices(std::byte* output, int64_t output_pitch, const Slices& input,
                    std::span<const int64_t> index, const SliceShape& shape, int64_t begin,
                    int64_t end);
 
-// Of what gather_slices() makes of all of `index`: packed bytes [offset, offset + bytes) to those
-// at `to_offset` of `to`.
+// Copies packed bytes [offset, offset + bytes) of what gather_slices() makes of all of `index` to
+// the bytes at `to_offset` of `to`.
 void gather_bytes(StridedSpan to, int64_t to_offset, int64_t bytes, const Slices& input,
                   std::span<const int64_t> index, const SliceShape& shape, int64_t offset);
 

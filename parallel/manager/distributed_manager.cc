@@ -118,7 +118,7 @@ struct DistributedManager::State {
   std::atomic<bool> broadcast_buffers{false};
   std::atomic<bool> find_unused_parameters{false};
   std::unique_ptr<GroupTable> groups;
-  // Of all groups that have CPU tensors on ucx; made with the first.
+  // Engine of all groups with CPU tensors on ucx; made with the first such group.
   mutable std::once_flag engine_once;
   mutable std::shared_ptr<ucx::Engine> engine;
 
@@ -161,8 +161,8 @@ struct DistributedManager::State {
                              bool together = false) const {
     const auto mine = std::find(ranks.begin(), ranks.end(), world.rank);
     const int group_rank = static_cast<int>(mine - ranks.begin());
-    // Of the same length for any number of ranks: each key of the group's store begins with it, and
-    // one call names several.
+    // Prefix of each key of the group's store. It has the same length for any number of ranks,
+    // since one call names several keys.
     const std::string key = fmt::format("group/{}/{}-{:016x}", name, ranks.size(),
                                         Fingerprint(fmt::format("{}", fmt::join(ranks, ","))));
     ProcessGroupOptions options;
@@ -260,7 +260,7 @@ struct DistributedManager::State {
     groups->declare(name, std::move(partition));
   }
 
-  // Of MODEL_PARALLEL_SIZE, unless an axis of the mesh is that group.
+  // Makes groups of MODEL_PARALLEL_SIZE ranks, unless an axis of the mesh has that name.
   void make_model_parallel_group() {
     const std::string name = kModelParallel;
     if (!world.model_parallel_size || groups->contains(name)) return;

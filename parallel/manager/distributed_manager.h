@@ -61,8 +61,8 @@ struct InitializeOptions {
   // COORDINATOR, ENV, SLURM, OPENMPI or MPICH; absent: as the variables above say, else the first
   // that the environment shows.
   std::optional<std::string> method;
-  // Of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes and c10d's own
-  // (ucx and Gloo 30 minutes, NCCL 10).
+  // Timeout of rendezvous and collectives; absent: MESHRUN_TIMEOUT_SECONDS, else 5 minutes for
+  // rendezvous and c10d's own for collectives (ucx and Gloo 30 minutes, NCCL 10).
   std::optional<std::chrono::milliseconds> timeout;
   // For COORDINATOR: an existing connection to the daemon; absent: one is made.
   std::shared_ptr<agent::Agent> agent;
@@ -104,7 +104,7 @@ class DistributedManager {
   const std::string& backend() const;
   // "COORDINATOR", "ENV", "SLURM", "OPENMPI", "MPICH", "SINGLE", or what setup() was given.
   const std::string& initialization_method() const;
-  // Of collectives; absent: c10d's own.
+  // Timeout of collectives; absent: c10d's own.
   std::optional<std::chrono::milliseconds> timeout() const;
 
   // The options to build DistributedDataParallel with.

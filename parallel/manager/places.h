@@ -33,7 +33,7 @@ struct NodeLayout {
   // the nodes' first ranks.
   std::vector<int> nodes;
   int count = 0;
-  // Of `rank`: its place among the ranks of its node, and their number.
+  // Place of `rank` among the ranks of its node, and the number of these ranks.
   int local_rank = 0;
   int local_world_size = 1;
 };

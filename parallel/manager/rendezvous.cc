@@ -39,7 +39,7 @@ void check_model_parallel_group(const World& world) {
       check_model_parallel_size(world.model_parallel_size, world.world_size, axis));
 }
 
-// Of this process.
+// Place of this process.
 RankPlace own_place(const World& world) {
   const auto address = local_address_towards(world.master_addr);
   const bool is_elsewhere = address.ok() && !is_loopback(*address);

@@ -25,7 +25,7 @@ struct World {
   int rank = 0;
   int world_size = 1;
   std::chrono::milliseconds rendezvous_timeout = c10d::Store::kDefaultTimeout;
-  // Of collectives; absent: the backend's own.
+  // Timeout of collectives; absent: the backend's own.
   std::optional<std::chrono::milliseconds> timeout;
   // MESHRUN_DEADLOCK_SECONDS.
   std::optional<std::chrono::milliseconds> deadlock_after;

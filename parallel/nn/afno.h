@@ -38,15 +38,16 @@ struct AFNOOptions {
   TORCH_ARG(std::vector<int64_t>, patch_size) = {16, 16};
   TORCH_ARG(IntArgument, embed_dim) = 256;
   TORCH_ARG(IntArgument, depth) = 4;
-  // Hidden features of a block's perceptron, of embed_dim.
+  // Hidden features of a block's perceptron, as a multiple of embed_dim.
   TORCH_ARG(double, mlp_ratio) = 4.0;
   TORCH_ARG(double, drop_rate) = 0.0;
-  // Of the block-diagonal product in Fourier space; divides embed_dim.
+  // Number of blocks of the block-diagonal product in Fourier space; divides embed_dim.
   TORCH_ARG(IntArgument, num_blocks) = 16;
-  // softshrink's, of the modes' real and imaginary parts.
+  // Threshold of softshrink, which acts on the modes' real and imaginary parts.
   TORCH_ARG(double, sparsity_threshold) = 0.01;
-  // Of the modes, 0 to 1. As PhysicsNeMo's: height / 2 + 1 columns of modes at 1, also where the
-  // field is wider than high, and the rows of high wave numbers below 1.
+  // Fraction of the modes that is kept, 0 to 1. As in PhysicsNeMo, 1 keeps height / 2 + 1 columns
+  // of modes, even if the field is wider than high; a smaller fraction keeps the rows of high wave
+  // numbers.
   TORCH_ARG(double, hard_thresholding_fraction) = 1.0;
 };
 

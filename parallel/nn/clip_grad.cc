@@ -27,7 +27,8 @@ using at::Tensor;
 using detail::NormPart;
 using Tensors = std::vector<Tensor>;
 
-// Of the gradient where there is one, else of its parameter.
+// Part of the norm from a sharded gradient. Without a gradient `tensor` is the parameter, and
+// `has_values` is false: the part then has groups but no values.
 NormPart sharded_part(const Tensor& tensor, bool has_values) {
   SpecPtr spec = spec_of(tensor);
   NormPart part;

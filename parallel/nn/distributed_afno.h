@@ -57,7 +57,7 @@ struct DistributedAFNONetOptions {
   TORCH_ARG(double, mlp_ratio) = 4.0;
   // Ranks seeded alike drop what AFNO drops.
   TORCH_ARG(double, drop_rate) = 0.0;
-  // Of the last block; the first one has 0, those between are spaced evenly.
+  // Rate of the last block; the first block has 0, and the rates between are spaced evenly.
   TORCH_ARG(double, drop_path_rate) = 0.0;
   // The number of ranks divides it; divides embed_dim.
   TORCH_ARG(IntArgument, num_blocks) = 16;

@@ -69,7 +69,7 @@ struct FNOOptions {
   TORCH_ARG(BoolArgument, coordinates) = true;
   // A name of get_activation() (fully_connected.h).
   TORCH_ARG(std::string, activation_fn) = "gelu";
-  // Of the ranks that hold pieces of a field.
+  // Group of the ranks that hold pieces of a field.
   TORCH_ARG(std::optional<GroupArgument>, group) = std::nullopt;
 };
 

@@ -33,7 +33,7 @@ Activation get_activation(const std::string& name);
 
 struct FullyConnectedOptions {
   TORCH_ARG(IntArgument, in_features) = 512;
-  // Of every hidden layer.
+  // Features of every hidden layer.
   TORCH_ARG(IntArgument, layer_size) = 512;
   TORCH_ARG(IntArgument, out_features) = 512;
   // Hidden layers; one linear layer without activation follows them.

@@ -128,7 +128,7 @@ std::string describe(const DistributedDataParallelOptions& options) {
   return line.str();
 }
 
-// Of the parameters that are trained, in another type than float32; empty if there is none.
+// Name of the first trained parameter whose dtype is not float32; empty if there is none.
 std::string first_of_other_dtype(const torch::OrderedDict<std::string, Tensor>& state) {
   for (const auto& item : state) {
     const Tensor& tensor = item.value();

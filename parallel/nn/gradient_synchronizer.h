@@ -92,7 +92,7 @@ class GradientSynchronizer {
   c10::Device device_ = c10::kCPU;
   std::shared_ptr<StepTrace> trace_;  // null: nobody asks for one
   std::shared_ptr<c10d::Reducer> reducer_;
-  // Of the parameters, in the reducer's order.
+  // Names of the parameters, by index in the reducer's order.
   std::unordered_map<size_t, std::string> names_;
   // False within no_sync().
   bool synchronise_backward_ = true;

@@ -50,7 +50,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Of texts that hold a line of options, then one per tensor.
+// First difference between the ranks' texts. Each text has one line of options, then one line per
+// tensor.
 std::string first_difference(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty() && texts[rank][0] == kProblem) {

@@ -48,11 +48,11 @@ class ParameterStates {
 std::string optimizer_kind(const torch::optim::Optimizer& optimizer);
 // All names of moments that a parameter may have, in order.
 std::vector<std::string> moment_names(const torch::optim::Optimizer& optimizer);
-// Of those, the ones that a parameter with state always has.
+// Names of the moments that every parameter with state has.
 std::vector<std::string> required_moments(const torch::optim::Optimizer& optimizer);
 
-// Raises c10::ValueError where the optimizer steps a parameter that is not one of the module's: what
-// is saved by the names of the module would lack its moments.
+// Raises c10::ValueError if the optimizer steps a parameter that is not one of the module's: a file
+// with the module's names would lack the moments of that parameter.
 void check_parameters_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module);
 
 // Empty where the optimizer has not stepped the parameter. The tensors are the optimizer's own, or

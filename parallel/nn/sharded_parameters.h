@@ -40,7 +40,7 @@ class Module;
 namespace meshrun {
 
 struct ParameterShard {
-  // Of the unsharded parameter.
+  // Shape of the unsharded parameter.
   std::vector<int64_t> global_shape;
   // The dimension that is cut.
   int64_t dim = 0;
@@ -53,11 +53,12 @@ struct ParameterShard {
 class ShardedParameters {
  public:
   virtual ~ShardedParameters() = default;
-  // Of its own parameters, not those of its submodules; by name.
+  // Shards of the module's own parameters, by name, without those of its submodules.
   virtual std::map<std::string, ParameterShard> own_parameter_shards() const = 0;
 };
 
-// Of the module and all its submodules, by the names of named_parameters().
+// Shards of the parameters of the module and all its submodules, by the names of
+// named_parameters().
 std::map<std::string, ParameterShard> parameter_shards(const torch::nn::Module& module);
 
 // Notes on the tensor that it is this rank's piece of a parameter. A later call replaces it.

@@ -335,7 +335,7 @@ void SharedGradients::compare_values() {
 void SharedGradients::start(std::vector<Bucket>& buckets) {
   const size_t first = buckets.size();
   c10::Device device(device_of(Tensor(), *group_));
-  // Of each dtype, the bucket that is being filled.
+  // Bucket that is being filled, for each dtype.
   std::unordered_map<at::ScalarType, size_t> open;
   for (Contribution& contribution : take()) {
     if (contribution.parameter.defined()) device = contribution.parameter.device();

@@ -32,8 +32,8 @@ class SharedGradients : public std::enable_shared_from_this<SharedGradients> {
     bool mean = false;
     bool use_fp32 = true;
     int64_t bucket_bytes = 25 * 1024 * 1024;
-    // Of the parameters, to compare the ranks' values by at the first reduction; empty: they are
-    // known to be equal.
+    // Names of the parameters, for the comparison of the ranks' values at the first reduction;
+    // empty: the values are known to be equal.
     std::vector<std::string> names = {};
   };
   // Holds no reference to the parameters; they hold one to it.

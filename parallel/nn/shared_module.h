@@ -66,7 +66,7 @@ struct SharedModuleOptions {
   BoolArgument use_fp32_reduction = true;
   // The ranks' mean instead of their sum.
   BoolArgument mean = false;
-  // Of a bucket, in MiB; parameters fill them in the order of registration.
+  // Size of a bucket in MiB; parameters fill the buckets in the order of registration.
   double bucket_cap_mb = 25;
 };
 

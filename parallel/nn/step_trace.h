@@ -77,7 +77,7 @@ class StepTrace : public std::enable_shared_from_this<StepTrace> {
   const std::unique_ptr<TraceFile> file_;
   const TracedSteps steps_;
   const c10::Device device_;
-  // Of the wall clock, from the steady one.
+  // Wall-clock time minus steady-clock time.
   const std::chrono::nanoseconds to_epoch_;
   int64_t number_ = 0;
   bool is_broken_ = false;

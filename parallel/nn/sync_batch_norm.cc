@@ -42,11 +42,11 @@ Tensor widened(const Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-// Of all ranks' elements, by channel, in float64.
+// Statistics of all ranks' elements, by channel, in float64.
 struct Statistics {
   Tensor count;    // [1]
   Tensor mean;     // [channels]
-  Tensor squares;  // [channels], of the deviations
+  Tensor squares;  // [channels], sums of squared deviations
 };
 
 // Differentiable where `x` is.

@@ -34,11 +34,11 @@ struct UNetOptions {
 
   TORCH_ARG(IntArgument, in_channels);
   TORCH_ARG(IntArgument, out_channels);
-  // Of the finest level.
+  // Channels of the finest level.
   TORCH_ARG(IntArgument, base_channels) = 16;
   // How many times the grid is halved.
   TORCH_ARG(IntArgument, depth) = 3;
-  // Of the group norms; divides base_channels.
+  // Number of groups in each group norm; divides base_channels.
   TORCH_ARG(IntArgument, num_groups) = 4;
   // What a stage computes within is computed again in the backward pass (activation_checkpoint.h).
   TORCH_ARG(BoolArgument, checkpoint_stages) = false;

@@ -102,7 +102,7 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public Parameter
   std::vector<ReducedGradient> reduced_gradients();
   const GroupArgument::Handle& group() const { return group_; }
 
-  // Of this rank: its moments.
+  // Bytes of this rank's moments.
   int64_t state_bytes();
 
   void save(torch::serialize::OutputArchive& archive) const override;

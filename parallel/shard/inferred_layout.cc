@@ -102,7 +102,7 @@ Part from_numbers(const int64_t*& numbers) {
   return part;
 }
 
-// Of all ranks of the mesh, row-major.
+// Parts of all ranks of the mesh, in row-major order.
 std::vector<Part> gather_parts(const Part& own, const at::Tensor& local, const ShardMesh& mesh) {
   const GroupArgument group(mesh.group());
   // No device of its own where the tensor is wrong: that of the other ranks, most likely.

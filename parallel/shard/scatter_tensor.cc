@@ -25,7 +25,7 @@ struct Metadata {
   at::ScalarType dtype = at::kFloat;
 };
 
-// Of this call; `source`: the rank's number in the mesh's group.
+// State of one call; `source`: number of the source rank in the mesh's group.
 struct Call {
   ShardMesh::Ptr mesh;
   int source = 0;

@@ -110,7 +110,7 @@ class Cluster:
         return self.describe(job_id)["job"]
 
     def events(self, job_id="", kind=""):
-        """Of a job; without one, of the cluster."""
+        """Events of a job; without one, of the cluster."""
         said = self.describe(job_id) if job_id else json.loads(self.ask("describe", "--events", 1000, "-o", "json"))
         return [event for event in said.get("events", []) if not kind or event["kind"] == kind]
 

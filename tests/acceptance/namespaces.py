@@ -11,7 +11,7 @@ import sys
 
 from harness import ROOT, binary, check, meshrun, wait_until
 
-# Of no network that a machine is likely to be in.
+# Subnets that no machine is likely to be in.
 SUBNET = "10.213.117"
 SECOND_SUBNET = "10.213.118"
 
@@ -128,7 +128,7 @@ class Namespaces:
         return self.run(["submit", "--follow", *words], timeout=timeout)
 
     def state(self, host):
-        """Of the host's end of the pair: up, down, unknown."""
+        """State of the host's end of the pair: up, down, unknown."""
         return self._interface(host, "operstate")
 
     def bytes_between(self):

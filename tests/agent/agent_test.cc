@@ -41,7 +41,7 @@ grpc::Status Unauthenticated() { return {grpc::StatusCode::UNAUTHENTICATED, "wro
 // A generation of four ranks; a store of one map. Its next answers may be replaced by errors.
 class FakeDaemon : public v1::AgentService::Service, public v1::StoreService::Service {
  public:
-  // Of each node with two ranks; set before a rank connects.
+  // Addresses of each node, which has two ranks; set before a rank connects.
   std::map<std::string, std::vector<std::string>> addresses;
   // What the next calls of the store get instead of an answer, after they were carried out.
   void FailNext(int calls) { failures_ = calls; }

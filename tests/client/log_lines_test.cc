@@ -27,7 +27,7 @@ class LogLinesTest : public ::testing::Test {
   void Add(uint64_t generation, int rank, const std::string& data) {
     lines_.Append(Chunk(generation, rank, v1::LOG_STREAM_STDOUT, data), kReadAt);
   }
-  // Of what came since the last call.
+  // Texts of the lines that came since the last call.
   std::vector<std::string> Texts() {
     std::vector<std::string> out;
     for (const json& line : std::exchange(seen_, {})) out.push_back(line.at("text"));

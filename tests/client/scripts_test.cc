@@ -98,7 +98,8 @@ TEST_F(ScriptsTest, SubmitPrintsTheIdAloneAndWaitAndLogsEndAsTheJobDoes) {
 }
 
 TEST_F(ScriptsTest, EveryCommandThatTellsSomethingHasJson) {
-  // Of each list of commands in a help text: lines of two blanks and a word of small letters.
+  // Names in the lists of commands of a help text: a list's lines begin with two blanks and a word
+  // of small letters.
   const auto commands = [&](std::vector<std::string> call) {
     call.emplace_back("--help");
     std::vector<std::string> names;

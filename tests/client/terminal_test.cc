@@ -120,7 +120,7 @@ TEST_F(TerminalTest, LinesWithoutEndOfSeveralRanksAreRows) {
   for (const std::string& gate : last_gates) Open(gate);
   EXPECT_EQ(terminal.AwaitEnd(), 0);
   const std::string text = terminal.screen().Text();
-  // Of one or of several ranks: how many are merged is a matter of time.
+  // The line belongs to one or to several ranks: how many are merged depends on timing.
   EXPECT_THAT(text, HasSubstr(": 100%|\n"));
   EXPECT_THAT(text, Not(HasSubstr("10%|#")));
   EXPECT_THAT(text, Not(HasSubstr("20%|#")));

@@ -91,7 +91,7 @@ TEST_F(TlsTest, RefusesACertificateWithoutTheRole) {
 }
 
 TEST_F(TlsTest, RereadsItsFilesOnBothSides) {
-  // Of a client that goes on: new connections show what lies there then.
+  // Files of a client that goes on: new connections show what lies there then.
   const TlsFiles own = other_.Trusting(other_.Sign("client"), ours_);
   const auto channel = MakeChannel("test", address_, {.tls = own, .reread = kReread});
   ASSERT_TRUE(channel.ok()) << channel.status();
@@ -102,7 +102,7 @@ TEST_F(TlsTest, RereadsItsFilesOnBothSides) {
   }
   EXPECT_TRUE(testing::Eventually([&] { return Call(*channel) == grpc::StatusCode::OK; }));
 
-  // Of the server: it moves to another authority.
+  // Files of the server, which moves to another authority.
   const TlsFiles moved = other_.Sign("moved");
   for (const auto& [from, to] :
        {std::pair(moved.key, files_.key), std::pair(moved.cert, files_.cert),

@@ -1,4 +1,4 @@
-// Every parser that bytes from outside reach: of clients, workers, ranks, files that a rank or a
+// Every parser that bytes from outside reach: from clients, workers, ranks, files that a rank or a
 // person writes, certificates. Each takes any bytes, and may refuse them; none may crash, hang or
 // grow.
 #pragma once

@@ -93,7 +93,8 @@ bool MayNameUcx(std::string_view path) {
           !path.starts_with("parallel/comm/point_to_point/"));
 }
 
-// Of a folder that this repository does not know: a project of somebody's own in a clone.
+// Rooms that a folder may use which this repository does not know: somebody's own project in a
+// clone.
 const std::set<std::string>& RoomsForProjects() {
   static const auto* const rooms = new std::set<std::string>{"agent", "core", "parallel"};
   return *rooms;

@@ -363,7 +363,7 @@ TEST_F(DaemonTest, AStrangersCoordinatorEndsNothingHere) {
   };
   restart("ours", 1);
   RunOnDaemon("sleep 600");
-  // Of a higher term, as of a state directory that is older.
+  // The stranger has a higher term, as if its state directory were older.
   restart("theirs", 5);
   for (int i = 0; i < 2; ++i) {
     const Request hello = AwaitHello();

@@ -1,5 +1,5 @@
-"""A library with the headers of its interface alone. Of cc_library's deps every header comes along, and each is part of the key
-under which a dependent's object is cached: a change of one recompiles all of them, although none includes it."""
+"""A library with the headers of its interface alone. With cc_library every header of the deps comes along, and each is part of
+the key under which a dependent's object is cached: a change of one recompiles all dependents, although none includes it."""
 
 def _sealed_cc_library_impl(ctx):
     return [

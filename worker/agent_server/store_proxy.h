@@ -73,8 +73,8 @@ class StoreProxy : public v1::StoreService::CallbackService {
   void EndWorld(const v1::Fence& fence);
 
  private:
-  // Of a call to the coordinator: UNAUTHENTICATED is about this daemon's certificate, not about the
-  // rank, which retries.
+  // Wraps the `done` of a call to the coordinator. UNAUTHENTICATED is about this daemon's
+  // certificate and not about the rank, so the rank gets UNAVAILABLE and retries.
   std::function<void(grpc::Status)> Heeding(std::function<void(grpc::Status)> done);
 
   EventLoop& loop_;

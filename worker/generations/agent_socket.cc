@@ -37,7 +37,7 @@ absl::StatusOr<os::UniqueFd> AgentSocket::Bind(const std::string& path, const v1
   struct stat before = {};
   v1::RankUser kept;
   if (user == nullptr && ::lstat(path.c_str(), &before) == 0 && before.st_uid != ::geteuid()) {
-    // Of an earlier incarnation of this daemon.
+    // Owner of the socket that an earlier incarnation of this daemon left.
     kept.set_uid(before.st_uid);
     kept.set_gid(before.st_gid);
     user = &kept;

@@ -42,7 +42,7 @@ class AgentSocket {
 
   EventLoop& loop_;
   const std::string path_;
-  // Of the ranks.
+  // User of the ranks.
   const uid_t user_;
   const os::UniqueFd listener_;
   const OnConnection on_connection_;

@@ -74,7 +74,7 @@ class Generation {
   bool moves_in_process() const;
   const v1::RankAssignment* FindRank(int rank) const;
   std::optional<int> RankOf(const ProcessName& name) const;
-  // By rank, of the processes that have been started.
+  // Process ids of the processes that have been started, by rank.
   std::map<int, int64_t> Pids() const;
   // By rank, with this generation's ranks.
   std::map<int, v1::RankExit> Exits() const;

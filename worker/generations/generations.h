@@ -163,9 +163,9 @@ class Generations {
 
   // preparing.cc
   void Prepare(const v1::Fence& fence, const v1::Prepare& prepare);
-  // Of a generation without processes here: its own supervisor is started.
+  // Prepares a generation without processes here: starts a supervisor for it.
   absl::Status Create(const v1::Fence& fence, const v1::Prepare& prepare);
-  // Of a generation into which processes live on.
+  // Prepares a generation into which processes live on.
   absl::Status Continue(const v1::Fence& fence, const v1::Prepare& prepare);
   absl::StatusOr<std::shared_ptr<RankProcesses>> FindKept(const v1::Fence& fence,
                                                           const v1::Prepare& prepare) const;

@@ -16,7 +16,7 @@ namespace meshrun::worker {
 
 // How supervisors are started on this host.
 struct SupervisorProgram {
-  // Of the running program: supervisors are the same program.
+  // Path of the running program: supervisors are the same program.
   std::string path;
   // Read end of the daemon's own lifeline, -1 when it has none: handed down.
   int lifeline_fd = -1;
@@ -51,7 +51,7 @@ class Preparation {
   const Plan& plan() const { return plan_; }
   // The one that is prepared.
   const v1::GenerationRecord& generation() const { return plan_.record.generations(0); }
-  // Errors: of the file system, of the start of the supervisor; CANCELLED after GiveUp.
+  // Errors: from the file system and from the start of the supervisor; CANCELLED after GiveUp.
   absl::Status status;
   // To the supervisor, which is pid.
   os::UniqueFd connection;

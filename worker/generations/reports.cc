@@ -79,7 +79,7 @@ void Generations::OnExit(RankProcesses& processes, const ProcessName& name,
                                  {"teardown", exit.teardown()}});
   // Its last progress is sent before its end.
   SendProgress();
-  // Of the generation that runs, and of the one that was to follow.
+  // The end counts for the running generation, and for the one that was to follow.
   for (const Key& key : KeysOf(processes)) {
     Generation& generation = *Find(key)->generation;
     const auto rank = generation.RankOf(name);
@@ -256,7 +256,7 @@ void Generations::SendProgress() {
 
 void Generations::Send(const Key& key, v1::OpenSessionRequest message) {
   const Entry* const entry = Find(key);
-  // Of one that it has forgotten the coordinator asks only whether it is gone.
+  // The coordinator asks only whether a generation that it has forgotten is gone.
   if (entry != nullptr && entry->forgotten && !message.has_generation_ended()) return;
   message.mutable_fence()->set_job_id(key.first);
   message.mutable_fence()->set_generation(key.second);

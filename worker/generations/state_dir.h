@@ -33,9 +33,9 @@ class StateDir {
   // `join_cluster`: leaves the cluster that the directory belongs to for this one; empty: stays.
   static absl::StatusOr<StateDir> Open(const std::string& path, IdSource& ids,
                                        const std::string& join_cluster = "");
-  // Ranks run as other users: jobs' directories lie from now on where those reach them, below
-  // /run/meshrun-ranks. They are root's, and nobody can list or write them; what a rank may use in
-  // its job's is its user's. Errors: of the file system.
+  // Ranks run as other users: from now on jobs' directories lie where those users reach them, below
+  // /run/meshrun-ranks. The directories are root's, and nobody can list or write them; what a rank
+  // may use in its job's directory belongs to the rank's user. Errors: from the file system.
   absl::Status OpenToRanks();
   bool open_to_ranks() const { return !ranks_dir_.empty(); }
 

@@ -21,8 +21,9 @@ struct GenerationPaths {
   std::string ranks = "";
 };
 
-// Of the ranks whose processes are started for this generation; processes that live on into it have
-// theirs. Pure. `program`: the first word of each rank's argv, found by `search` before they start.
+// Launches of the ranks whose processes are started for this generation; processes that live on
+// into it have theirs already. Pure. `program`: the first word of each rank's argv, found by
+// `search` before they start.
 v1::SupervisorLaunch MakeLaunch(const v1::GenerationRecord& record, const std::string& program,
                                 const std::string& working_dir, const Environment& inherited,
                                 const HostFacts& host, const GenerationPaths& paths,

@@ -25,7 +25,7 @@ struct HostFacts {
   std::string agent_address;
   uint32_t cores = 1;
   bool has_gpus = false;
-  // Of each output file of a rank; 0: none.
+  // Limit of each output file of a rank; 0: none.
   uint64_t log_limit_bytes = 0;
   LogLayout log_layout = {};
 };

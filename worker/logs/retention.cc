@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 struct Logs {
   std::string path;
   uint64_t bytes = 0;
-  // Of the file that was written last.
+  // Time of the file that was written last.
   fs::file_time_type written;
 };
 

@@ -18,7 +18,7 @@ namespace meshrun::worker {
 namespace {
 
 constexpr size_t kPiece = size_t{64} << 10;
-// Of one stream before the others have their turn.
+// Pieces of one stream that are copied before the others have their turn.
 constexpr int kPiecesPerTurn = 16;
 constexpr uint32_t kStopped = UINT32_MAX;
 

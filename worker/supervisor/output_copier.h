@@ -37,7 +37,7 @@ class OutputCopier {
   static constexpr std::chrono::seconds kPatience{2};
 
   // Copies to `file` from its end on. Beyond `limit` bytes on the disk the oldest half goes; 0: all
-  // stays. `number`: of the stream, in events. Returns the end that a rank writes to.
+  // stays. `number`: the stream's number in events. Returns the end that a rank writes to.
   absl::StatusOr<os::UniqueFd> Add(uint32_t number, os::UniqueFd file, uint64_t limit);
   // Answered by an event.
   void Drain(uint32_t number);

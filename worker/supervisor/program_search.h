@@ -19,7 +19,7 @@ class ProgramSearch {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Errors: of fork and pipe.
+  // Errors: from fork and pipe.
   static absl::StatusOr<ProgramSearch> Begin(const v1::ProgramSearch& search);
 
   // Readable when Read has something to do.

@@ -60,7 +60,7 @@ struct SupervisorOptions {
 // One per process: it owns the signal mask, the child subreaper and waitpid(-1).
 class Supervisor {
  public:
-  // Binds the sockets. Errors: of the sockets' paths.
+  // Binds the sockets. Errors: from the sockets' paths.
   static absl::StatusOr<std::unique_ptr<Supervisor>> Create(SupervisorOptions options);
 
   // Returns when nothing is left to supervise and the daemon has released it, or is gone.

@@ -51,7 +51,8 @@ std::optional<Strided> strided_of(const at::Tensor& tensor, int64_t dim) {
   return strided;
 }
 
-// Of a tensor that is read: itself, or a copy that `kept` holds until the launch is queued.
+// Strided form of a tensor that is read: the tensor itself, or a copy that `kept` holds until the
+// launch is queued.
 Strided readable(const at::Tensor& tensor, int64_t dim, at::Tensor& kept) {
   if (const auto strided = strided_of(tensor, dim)) return *strided;
   kept = tensor.resolve_conj().resolve_neg().contiguous();

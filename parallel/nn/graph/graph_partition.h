@@ -57,12 +57,12 @@ struct GraphInput {
   NodeSplit dst_split;
 };
 
-// Of one rank. Names are those of physicsnemo's GraphPartition.
+// One rank's part of a graph. Members are named as in physicsnemo's GraphPartition.
 struct GraphPartition {
   int partition_rank = 0;
   int partition_size = 1;
   bool is_bipartite = false;
-  // Of the whole graph.
+  // Sizes of the whole graph.
   int64_t num_src_nodes = 0;
   int64_t num_dst_nodes = 0;
   int64_t num_edges = 0;

@@ -19,13 +19,13 @@ Routes routes_to(std::span<const int64_t> ranks, int world);
 
 class NodeDirectory {
  public:
-  // Collective. `blocks`: where each rank's block begins, and the end of the last one. `owners`: of
-  // this rank's block.
+  // Collective. `blocks`: where each rank's block begins, and the end of the last one. `owners`:
+  // the owner of each node of this rank's block.
   NodeDirectory(std::vector<int64_t> blocks, std::vector<int64_t> owners, ListExchange& exchange);
 
   // The rank whose block has the node.
   int64_t block_of(int64_t node) const;
-  // Of a node of this rank's block: its owner, and its place among the owner's nodes.
+  // Owner of a node of this rank's block, and the node's place among the owner's nodes.
   int64_t owner(int64_t node) const { return owners_[at(node)]; }
   int64_t place(int64_t node) const { return places_[at(node)]; }
 

@@ -23,8 +23,8 @@ namespace meshrun {
 struct AttentionDropout {
   double probability = 0;
   RandomOperation operation;
-  // Of the scores (batch, heads, queries, keys) of all ranks, and where this rank's batches, heads
-  // and queries begin there.
+  // Sizes of all ranks' scores (batch, heads, queries, keys), and the offsets in them at which this
+  // rank's batches, heads and queries begin.
   std::array<int64_t, 4> global_sizes = {};
   std::array<int64_t, 3> offsets = {};
 };

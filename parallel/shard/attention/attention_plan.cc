@@ -23,8 +23,8 @@ std::vector<AttentionTile> cut_attention(int64_t query_offset, int64_t query_siz
   // Keys before the first query are seen by all queries.
   const int64_t before = std::clamp<int64_t>(query_offset - key_offset, 0, key_size);
   if (before > 0) tiles.push_back({0, query_size, 0, before, false});
-  // Of the rest, a query sees the keys up to its own position: a triangle from the first query that
-  // has one of them there.
+  // A query sees the remaining keys up to its own position: a triangle that begins at the first
+  // query that sees any of them.
   const int64_t first = std::max<int64_t>(key_offset - query_offset, 0);
   if (before < key_size && first < query_size) {
     const int64_t queries = query_size - first;

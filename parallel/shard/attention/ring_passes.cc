@@ -68,7 +68,7 @@ class KeyRing {
   size_t index_ = 0;
 };
 
-// Of the block that `rank` holds at `step`, in the accumulating dtype.
+// Operands for the block that this rank holds at `step`, in the accumulating dtype.
 BlockOperands operands_of(const Ring& ring, int step, const Tensor& query,
                           const KeysAndValues& held, const std::optional<Tensor>& mask) {
   const int block = ring.plan.block_at(ring.rank, step);

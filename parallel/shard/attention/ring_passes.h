@@ -44,7 +44,7 @@ struct Ring : torch::CustomClassHolder {
     for (int b = 0; b < block; ++b) begin += plan.key_size(b);
     return begin;
   }
-  // Of any rank's block: the shape of `own` with the number of keys of that block.
+  // Shape of any rank's block: that of `own`, with the number of keys of that block.
   std::vector<int64_t> block_shape(const at::Tensor& own, int block) const {
     std::vector<int64_t> shape = own.sizes().vec();
     shape[2] = plan.key_size(block);

@@ -14,7 +14,7 @@ namespace meshrun {
 
 enum class PromotionMode : uint8_t { kDisabled, kWarn, kSilent };
 
-// Of this thread; kSilent at first.
+// Mode of this thread; kSilent at first.
 PromotionMode promotion_mode();
 
 class PromotionModeGuard {

@@ -85,7 +85,8 @@ constexpr c10::TypeKind kKind =
     std::is_same_v<std::decay_t<Argument>, at::Tensor> ? c10::TypeKind::TensorType
                                                        : c10::TypeKind::NumberType;
 
-// Of the schema: these kinds of arguments, of which the first is written or none is.
+// Whether the schema has arguments of these kinds and one tensor as its result. `in_place`: it
+// writes the first argument and returns it; else it writes and aliases none.
 bool has_form(const c10::FunctionSchema& schema, std::initializer_list<c10::TypeKind> kinds,
               bool in_place) {
   const auto is_written = [](const c10::Argument& argument) {

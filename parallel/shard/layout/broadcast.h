@@ -27,13 +27,13 @@ struct Operand {
 
 struct BroadcastLayout {
   ShardLayout result;
-  // Where each operand must lie; of a plain one, the part that it must be cut to.
+  // Layout that each operand must have; a plain operand must be cut to its part of that layout.
   std::vector<ShardLayout> operands;
 };
 
-// `fixed`: the operand that is written in place, whose cuts the result has; -1: none. Of the
-// others, the largest decides how a dimension is cut, ties by their order. Raises ShardLayoutError
-// where shapes do not broadcast.
+// `fixed`: the operand that is written in place, whose cuts the result has. -1: none; the largest
+// operand then decides how a dimension is cut, and the first one among equals. Raises
+// ShardLayoutError if the shapes do not broadcast.
 BroadcastLayout broadcast(const std::vector<int64_t>& mesh_shape,
                           const std::vector<Operand>& operands, Linearity linearity,
                           int fixed = -1);

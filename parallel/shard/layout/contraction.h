@@ -29,8 +29,8 @@ struct Factor {
 
 struct ContractionLayout {
   std::vector<ShardLayout> factors;
-  // Of the gradients that ranks have of their factors: Partial(sum) where a factor was whole and
-  // the computation was not.
+  // Layouts of the gradients that the ranks compute for their factors: Partial(sum) where a factor
+  // was whole and the computation was not.
   std::vector<ShardLayout> gradients;
   ShardLayout result;
 };

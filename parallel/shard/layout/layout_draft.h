@@ -38,7 +38,7 @@ class LayoutDraft {
   std::vector<DimCut> cuts_;
 };
 
-// Of `extent` by the split rule, on these axes.
+// Cut of a dimension of `extent` along these axes, by the split rule.
 DimCut even_cut(const std::vector<int64_t>& mesh_shape, const std::vector<int64_t>& axes,
                 int64_t extent);
 

@@ -40,11 +40,11 @@ class Placement {
   constexpr bool is_shard() const { return kind_ == Kind::kShard; }
   constexpr bool is_shard(IntArgument dim) const { return is_shard() && dim_ == dim; }
   constexpr bool is_partial() const { return kind_ == Kind::kPartial; }
-  // Of a Shard.
+  // Dimension that a Shard cuts.
   constexpr int64_t dim() const { return dim_; }
-  // Of a Partial.
+  // Operation that reduces a Partial.
   constexpr PartialOp op() const { return op_; }
-  // Of a Partial: the coordinate of held_by(); -1: any rank may have a summand.
+  // Coordinate that held_by() gave a Partial; -1: any rank may have a summand.
   constexpr int64_t holder() const { return dim_ - 1; }
 
   constexpr bool operator==(const Placement&) const = default;

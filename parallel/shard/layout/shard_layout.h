@@ -38,7 +38,8 @@ int64_t numel(const Box& box);
 struct DimCut {
   // The axes that cut it, slowest first; none: it is whole.
   std::vector<int64_t> axes;
-  // Of all pieces, row-major over the coordinates on `axes`; where whole, its one extent.
+  // Sizes of all pieces, row-major over the coordinates on `axes`; the one extent of the dimension
+  // if it is whole.
   std::vector<int64_t> sizes;
 
   bool operator==(const DimCut&) const = default;

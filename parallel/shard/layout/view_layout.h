@@ -41,8 +41,8 @@ ShardLayout unsliced(const ShardLayout& layout, int64_t dim, const SliceRange& r
 // result. Raises ShardLayoutError where both are cut.
 ShardLayout diagonal(const ShardLayout& layout, int64_t offset, int64_t dim1, int64_t dim2);
 
-// Of the same elements in another shape; absent where a rank's part would not be one box. A cut
-// survives where it falls between whole rows of the new leading dimension.
+// Layout of the same elements in another shape; absent if a rank's part would not be one box. A cut
+// survives if it falls between whole rows of the new leading dimension.
 std::optional<ShardLayout> reshaped(const ShardLayout& layout, const std::vector<int64_t>& shape);
 // The layout to redistribute to before reshaped() to that shape, chosen to move little: an axis
 // whose cut does not survive cuts the first of the dimensions that are split or merged, and becomes

@@ -128,7 +128,7 @@ at::Tensor adaptive_avg_pool(const at::Tensor& self, at::IntArrayRef output_size
     if constexpr (dims == 3) pooled = at::adaptive_avg_pool3d(pooled, extents);
   }
   if (!has_elements) {
-    // Of sums, too: this rank adds nothing.
+    // Zeros are right for sums too: this rank adds nothing.
     const at::Tensor zeros = at::zeros(result->local_shape(), pooled.options());
     if (!pooled.requires_grad()) return from_local(zeros, result);
     return from_local(tie(zeros, plan.cuts().size() < dims ? pooled.square() : pooled), result);

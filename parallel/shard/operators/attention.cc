@@ -47,8 +47,9 @@ struct Operands {
   Tensor value;
 };
 
-// Of as many dims each. Reduces Partial, and makes the last dims whole; the batch dims, too, where
-// the tensors' are not the same ones (they broadcast).
+// Operands with equal numbers of dims. Reduces Partial, and makes the last dim of each operand
+// whole. Makes the batch dims whole too, if they differ between the operands (they broadcast) or
+// if `whole_batches`.
 Operands prepared(const Tensor& query, const Tensor& key, const Tensor& value,
                   const ShardMesh::Ptr& mesh, bool enable_gqa, bool whole_batches) {
   Operands operands{promote(query, mesh), promote(key, mesh), promote(value, mesh)};
@@ -101,7 +102,8 @@ Agreed agree(const Operands& operands) {
   return agreed;
 }
 
-// Of the cut of a batch dim: each piece `factor` times as large.
+// Cut of a batch dim with each piece times / divisor as large; absent if that is not a whole number
+// for some piece.
 std::optional<DimCut> scaled(DimCut cut, int64_t times, int64_t divisor) {
   for (int64_t& size : cut.sizes) {
     if (size * times % divisor != 0) return std::nullopt;
@@ -152,7 +154,7 @@ Course choose(const Operands& operands, Agreed& agreed) {
   if (query_axes.empty()) {
     course = {kind, key_axes.back()};
   } else if (contains(key_axes, query_axes.back())) {
-    // Of several axes the last one has consecutive pieces.
+    // The last one of several axes has consecutive pieces.
     course = {kind, query_axes.back()};
   } else {
     for (const int64_t axis : key_axes) {

@@ -77,7 +77,8 @@ ClassOperands read(const char* name, const Tensor& self, const Tensor& target,
   return operands;
 }
 
-// Of all ranks, the weights of the targets that are not ignored: what LibTorch divides by.
+// Sum, over all ranks, of the weights of the targets that are not ignored; without weights, the
+// number of these targets. LibTorch divides by it.
 Tensor count(const ClassOperands& operands, int64_t ignore_index) {
   const c10::NoGradGuard no_grad;
   const Tensor kept = operands.target.ne(ignore_index);

@@ -57,7 +57,8 @@ struct ConvolutionPlan : torch::CustomClassHolder {
                              AsyncTensor& halo) const;
   SplitRange inner_outputs(const WindowPlan::Cut& cut) const;
   bool computes_around(const at::Tensor& weight) const;
-  // Of the result that convolve() computes before it takes a part: from that of the part.
+  // Gradient of the result that convolve() computes before it takes a part, from the gradient of
+  // that part.
   at::Tensor whole_gradient(const at::Tensor& gradient) const;
   std::array<at::Tensor, 3> gradients(const at::Tensor& gradient, const at::Tensor& input,
                                       const at::Tensor& weight, bool has_bias,
@@ -65,9 +66,9 @@ struct ConvolutionPlan : torch::CustomClassHolder {
 
   WindowPlan windows;
   ConvolutionArguments local;
-  // Of the local result, by dimension; empty: all of it.
+  // Part of the computed result that is kept, by dimension; empty: all of it.
   std::vector<SplitRange> taken;
-  std::vector<int64_t> computed;  // extents before
+  std::vector<int64_t> computed;  // extents before the part is taken
 };
 
 using PlanPtr = c10::intrusive_ptr<ConvolutionPlan>;

@@ -40,7 +40,7 @@ at::Tensor full_like(const at::Tensor& self, const at::Scalar& value, Dtype dtyp
       gradient_spec(spec_of(self)), self, format.value_or(at::MemoryFormat::Preserve));
 }
 
-// Of the same shape: of the same layout; else Replicate.
+// Spec of a new tensor: the layout of `self` if the shape is the same, else Replicate.
 SpecPtr new_spec(const at::Tensor& self, at::IntArrayRef size) {
   const SpecPtr spec = gradient_spec(spec_of(self));
   return size == self.sizes() ? spec : replicated_spec(spec->mesh(), size);

@@ -50,7 +50,8 @@ Dims kept_shape(at::IntArrayRef shape, const Dims& dims) {
   return kept;
 }
 
-// Of this rank's part; of none: the worst value. Dimensions stay.
+// Extreme of this rank's part along `dims`, or the worst value if the part has no elements. The
+// dimensions stay, with extent 1.
 at::Tensor own_extreme(const at::Tensor& local, const Dims& dims, bool is_max) {
   if (dims.empty()) return local;
   if (reduced_count(local.sizes(), dims) == 0) {
@@ -208,7 +209,8 @@ std::tuple<at::Tensor, at::Tensor> extreme_with_indices(const at::Tensor& self, 
           from_local(dropped(found.indices, dims, keepdim), result)};
 }
 
-// Of the flattened tensor: the box's own index, then its place in the whole.
+// Extreme of the flattened tensor, with its index: first the index in this rank's box, then the
+// index in the whole tensor.
 Found find_in_all(const at::Tensor& local, const SpecPtr& spec, bool is_max) {
   const Dims dims = reduced_dims({}, local.dim());
   Found own;

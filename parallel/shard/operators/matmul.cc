@@ -149,7 +149,7 @@ at::Tensor masked_bias(const at::Tensor& bias, bool adds) {
   return adds ? bias : at::masked_fill(bias, at::ones({}, bias.options().dtype(at::kBool)), 0);
 }
 
-// Of the leading dimensions of a layer's input.
+// Labels of the leading dimensions of a layer's input.
 Labels leading_labels(const at::Tensor& input) {
   Labels labels;
   for (int64_t d = 0; d + 1 < input.dim(); ++d) labels.push_back(kBatch + static_cast<int>(d));

@@ -2,8 +2,8 @@
 // Golub and LeVeque do (1983): a mean far from zero costs no digits, as it does in a sum of
 // squares.
 //
-// Of float32 and float64 tensors without history, which may be empty. Internal to
-// parallel/shard. merged(): all ranks of the mesh call alike; one all-gather an axis.
+// Tensors are float32 or float64, without history, and may be empty. Internal to parallel/shard.
+// merged(): all ranks of the mesh call alike; one all-gather per axis.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace meshrun {
 
-// All of one shape. Where `count` is 0 the others are.
+// Tensors of one shape. Where `count` is 0, `mean` and `squares` are 0 too.
 struct Moments {
   at::Tensor count;
   at::Tensor mean;
-  at::Tensor squares;  // of the deviations from `mean`
+  at::Tensor squares;  // sums of squared deviations from `mean`
 };
 
-// Of the elements along `dims`, which stay as extents of 1. Not `centered`: the mean is taken as 0.
-// `deviations`: where the elements less their mean are left, in new memory.
+// Moments of the elements along `dims`, which stay as extents of 1. Not `centered`: the mean is
+// taken as 0. `deviations`: receives the elements minus their mean, in new memory.
 Moments moments_of(const at::Tensor& elements, at::IntArrayRef dims, bool centered = true,
                    at::Tensor* deviations = nullptr);
 
-// Of the elements of all ranks along these axes.
+// Moments of the elements of all ranks along these axes.
 Moments merged(const Moments& own, const ShardMesh& mesh, const std::vector<int64_t>& axes);
 
 // Combines the moments of channels, [n, channel, 1, ...], into those of groups, [n, group].

@@ -29,9 +29,9 @@ struct Pads {
   Pads(const at::Tensor& self, at::IntArrayRef pad, Mode mode);
 
   std::vector<int64_t> low, high, outputs;
-  // Of `pad`, with zeros where a dimension is cut.
+  // `pad` with zeros for the dimensions that are cut.
   std::vector<int64_t> uncut(const WindowPlan& plan) const;
-  size_t count = 0;  // of dimensions that `pad` names
+  size_t count = 0;  // dimensions that `pad` names
 };
 
 Pads::Pads(const at::Tensor& self, at::IntArrayRef pad, Mode mode)

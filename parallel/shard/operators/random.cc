@@ -260,8 +260,8 @@ Tensor normal_both(const Tensor& mean, const Tensor& std, Gen generator) {
 
 // Dropout.
 
-// 1 with probability `kept`, else 0, and of the input's layout. Of features (dimensions 0 and 1):
-// one number for all that follows.
+// 1 with probability `kept`, else 0, in the layout of the input. `of_features`: one number for each
+// feature (dimensions 0 and 1), shared by all later dimensions.
 Tensor noise_for(const Tensor& input, double kept, bool of_features) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   SpecPtr spec = gradient_spec(spec_of(input));

@@ -19,7 +19,7 @@ namespace meshrun {
 namespace {
 
 using Lengths = std::vector<int64_t>;
-// Of local tensors: what is written, the index, what is read (undefined for a number).
+// Scatter call on local tensors: the one written, the index, the one read (undefined for a number).
 using LocalScatter =
     std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>;
 

@@ -225,9 +225,9 @@ std::vector<at::Tensor> unsafe_split_with_sizes_of_one_node(const at::Tensor& se
 
 std::vector<at::Tensor> unbind_of_one_node(const at::Tensor& self, int64_t dim) {
   const auto call = [&] { return at::unbind(self, dim); };
-  // Of no index there is no gradient.
   if (!is_recorded(self)) return plainly(call);
   const int64_t along = at::maybe_wrap_dim(dim, self.dim());
+  // A dimension without elements gives no views, so there is no gradient to record.
   if (self.size(along) == 0) return plainly(call);
   return with_one_node(self, std::make_shared<SplitNode>(), along, call);
 }

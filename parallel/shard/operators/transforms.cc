@@ -53,7 +53,7 @@ at::Tensor distributed_transform(Direction direction, const at::Tensor& x,
   return planes ? distributed_irfft2(x, options) : distributed_irfftn(x, options);
 }
 
-// Of the real field, along dims.
+// Lengths of the real field along dims.
 Dims field_lengths(Direction direction, const at::Tensor& x, GivenLengths s, const Dims& dims) {
   Dims lengths;
   for (size_t i = 0; i < dims.size(); ++i) {

@@ -21,7 +21,7 @@ class DeferredWork : public c10d::Work {
   DeferredWork(WorkPtr transfer, std::function<void()> rest)
       : transfer_(std::move(transfer)), rest_(std::move(rest)) {}
 
-  // Of the transfer: the rest is done by wait().
+  // State of the transfer alone: wait() does the rest.
   bool isCompleted() override { return transfer_->isCompleted(); }
   bool isSuccess() const override { return transfer_->isSuccess(); }
   std::exception_ptr exception() const override { return transfer_->exception(); }

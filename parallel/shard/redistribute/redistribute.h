@@ -57,8 +57,8 @@ SpecPtr target_spec(const SpecPtr& from, const Placements& placements);
 // The steps from one layout to the other, as this rank takes them.
 RedistributionPlan redistribution_plan(const SpecPtr& from, const SpecPtr& to);
 
-// Of a gradient of such a tensor: a Partial is Replicate there, since every summand has the
-// gradient of the sum.
+// Spec of the gradient of a tensor with `spec`: a Partial becomes Replicate, since every summand
+// has the gradient of the sum.
 SpecPtr gradient_spec(const SpecPtr& spec);
 
 }  // namespace meshrun

@@ -60,7 +60,7 @@ class Planner {
   size_t num_axes() const { return coordinate_.size(); }
   int64_t extent(size_t axis) const { return to_.mesh_shape()[axis]; }
 
-  // Of the ranks along the axis, in its group's order.
+  // Coordinates of the ranks along the axis, in the order of the axis's group.
   std::vector<Lengths> ranks_along(int64_t axis) const {
     if (axis == Step::kWholeMesh) return all_;
     std::vector<Lengths> ranks(static_cast<size_t>(extent(static_cast<size_t>(axis))), coordinate_);

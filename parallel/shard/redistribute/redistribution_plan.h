@@ -50,7 +50,7 @@ struct RedistributionStep {
   Box own_from;
   Box own_to;
 
-  // Of the local result.
+  // Shape of the local result.
   std::vector<int64_t> shape;
   // Elements that this rank gets from others. An all-reduce counts as a reduce-scatter and an
   // all-gather of equal pieces, rounded up.
@@ -66,8 +66,8 @@ struct RedistributionPlan {
   int64_t received_elements() const;
 };
 
-// Of the rank at `coordinate`. The layouts are of one mesh shape and one global shape; where `to`
-// is Partial `from` is the same Partial.
+// Plan of the rank at `coordinate`. Both layouts have the same mesh shape and global shape; where
+// `to` is Partial, `from` is the same Partial.
 RedistributionPlan plan_redistribution(const ShardLayout& from, const ShardLayout& to,
                                        const std::vector<int64_t>& coordinate);
 

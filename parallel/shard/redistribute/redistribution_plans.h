@@ -21,11 +21,11 @@ namespace meshrun {
 
 struct PreparedStep {
   RedistributionStep step;
-  // Of an all-reduce.
+  // Group of an all-reduce, and what its ranks compare, as a number and in words.
   ShardMesh::Group group;
   uint64_t agreed = 0;
   std::string words;
-  // Of all others on the wire.
+  // Collective of any other step on the wire.
   std::optional<PlannedCollective> collective;
 };
 
@@ -33,7 +33,8 @@ using PreparedStepPtr = std::shared_ptr<const PreparedStep>;
 
 struct RedistributionPlans::Prepared {
   std::vector<PreparedStepPtr> steps;
-  // The last one on the wire, where none after it reads what arrives; else their number.
+  // Index of the last step on the wire, if no later step reads what arrives; else the number of
+  // steps.
   size_t may_go_on = 0;
 };
 

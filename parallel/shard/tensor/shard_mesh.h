@@ -22,13 +22,13 @@ class ShardMesh : public c10::intrusive_ptr_target {
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
   using Ptr = c10::intrusive_ptr<ShardMesh>;
 
-  // The one of that mesh.
+  // ShardMesh of `mesh`.
   static Ptr of(const DeviceMesh& mesh);
-  // Of the manager's global mesh.
+  // ShardMesh of the manager's global mesh.
   static Ptr global();
 
-  // `axes`: the group of this rank along each axis, in axis order. `whole`: of all ranks of the
-  // mesh, in row-major order of their coordinates.
+  // `axes`: the group of this rank along each axis, in axis order. `whole`: the group of all ranks
+  // of the mesh, in row-major order of their coordinates.
   ShardMesh(DeviceMesh mesh, std::vector<Group> axes, Group whole);
 
   const DeviceMesh& device_mesh() const { return mesh_; }

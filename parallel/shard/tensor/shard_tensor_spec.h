@@ -67,7 +67,7 @@ class ShardTensorSpec : public torch::CustomClassHolder {
   // "Shard(1) of [8, 9] on dp=2 ..., this rank has [8, 4] at [0, 5]".
   std::string to_string() const;
 
-  // Of redistributions that start here; `make` makes them at first use.
+  // Plans of redistributions that start at this spec; `make` makes them at first use.
   SpecPlans& plans(std::unique_ptr<SpecPlans> (*make)()) const;
 
   // c10 calls it when the last strong pointer goes; weak pointers may remain.

@@ -13,7 +13,7 @@ BODIES = ("//tests/parallel:on_nccl_test", "//tests/parallel:point_to_point_v_co
           "//tests/parallel/kernels:cuda_bodies_test")
 # An NCCL that lets ranks of one host share a GPU; LibTorch brings along an older one. 200 MB, fetched where there is a GPU.
 LATER_NCCL = pathlib.Path(__file__).with_name("nccl-requirements.txt")
-# Percent of the measured copy rate; where rows lie at random places, of what the memory then gives.
+# Percent of the measured copy rate; where rows lie at random places, percent of what the memory then gives.
 KERNEL_SHARE = 85
 HOST_TIME_US = 12  # of a collective on uneven pieces
 
@@ -47,7 +47,7 @@ def host_times_of(log):
 
 
 def own_host_times_of(log):
-    """Of NCCL's functions, as host_times_of."""
+    """Microseconds of NCCL's functions, from the same log as host_times_of."""
     return [float(time) for time in re.findall(r"^host time of nccl\w+ on .*?: ([\d.]+) us$", log, re.MULTILINE)]
 
 

@@ -7,7 +7,8 @@ import subprocess
 from harness import ROOT, check, passed, skip_soak, skipped, slow
 from programs import last_line
 
-# Of tests/bench/collectives: a small call beside Open MPI's, an asynchronous one that is waited for beside the synchronous.
+# Targets of tests/bench/collectives: a small call beside Open MPI's, an asynchronous one that is waited for beside the
+# synchronous.
 GATES = ("small", "asynchronous")
 
 

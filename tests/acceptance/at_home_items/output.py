@@ -45,7 +45,7 @@ def at_the_end(line):
 
 
 def ranks_of(line):
-    """Of a line's prefix: "0,2: " and "0-2: "."""
+    """Ranks in a line's prefix, which is "0,2: " or "0-2: "."""
     for part in line.split(":")[0].split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -31,7 +31,7 @@ METHODS = [f"/meshrun.v1.{name}" for name in (
     "NoService/NoMethod")]
 # Beyond what allocators keep and threads take at the first calls.
 MOST_GROWTH = 48 << 20
-# Of each parser, in seconds.
+# Time for each parser, in seconds.
 FUZZED = 60
 
 

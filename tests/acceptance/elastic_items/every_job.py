@@ -14,7 +14,7 @@ from clusters import Cluster, kill
 from elastic_items.headline import job, processes_of, step_of, words
 from harness import Short, Site, binary, check, item, main, passed, wait_until
 
-# Of 12 x 12 fields.
+# Flags for fields of 12 x 12.
 FIELDS = ["--size", 12, "--train-samples", 12, "--test-samples", 3, "--batch", 4]
 OPERATOR = ["--width", 6, "--modes", 4, "--layers", 2]
 # A few seconds of steps on two ranks: both blows come before the last one. vit and unet on a mesh with domain=1: data parallel.

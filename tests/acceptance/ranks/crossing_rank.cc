@@ -30,7 +30,7 @@ namespace {
 
 constexpr int64_t kElements = 24 * 174763;  // of float32: 16 MiB; divisible by 4 and by 6
 
-// Of each case.
+// Rounds of each case.
 int rounds_asked_for() {
   const char* const text = std::getenv("MESHRUN_TEST_ROUNDS");
   return text == nullptr ? 4 : std::max(1, std::atoi(text));

@@ -28,7 +28,7 @@ struct Options {
   int64_t commit_every = 0;
   // Where they lie; empty: with the journals.
   std::string checkpoints;
-  // Of one.
+  // Size of one checkpoint.
   size_t checkpoint_bytes = 2;
   bool in_process = false;
   bool ignore_term = false;

@@ -45,7 +45,7 @@ namespace {
 
 using torch::Tensor;
 
-// Of a micro-batch; worlds of 1, 2, 3 and 6 ranks divide them.
+// Rows of a micro-batch; worlds of 1, 2, 3 and 6 ranks divide them.
 constexpr int64_t kRows = 6;
 constexpr int64_t kMicroBatches = 2;
 constexpr int64_t kInputs = 5, kHidden = 16;

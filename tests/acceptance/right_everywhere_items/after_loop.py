@@ -10,7 +10,8 @@ from right_everywhere_items.loop import await_success, cluster_of, said, submit
 BEFORE = ("loop", "evaluated", "written", "told")
 # "barrier": past the last barrier, before the own report; "cleanup": within it.
 AFTER = ("barrier", "finished", "printing", "printed", "left", "cleanup", "cleaned", "exit")
-# Of rank 0, which prints: the job is finished by then, and no other rank prints in its place (docs/elastic.md).
+# Kills after which rank 0, which prints, may have printed nothing: the job is finished by then, and no other rank prints in its
+# place (docs/elastic.md).
 UNSURE = ("barrier", "finished", "printing")
 RANKS = 2
 STEPS = 4

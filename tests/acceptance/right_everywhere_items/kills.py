@@ -10,14 +10,14 @@ from elastic_items.report import whole
 from harness import check, passed, skip_soak, wait_until
 from right_everywhere_items.loop import CLOSE, await_success, check_same_bits, cluster_of, distance, places, said, submit
 
-# Of a step, in their order; those after "update" and up to "average" stand within it.
+# Statements of a step, in their order; those after "update" and up to "average" stand within the update.
 STATEMENTS = ("begin", "zeroed", "forward", "accumulated", "second-forward", "backward", "update", "optimizer", "scheduler", "average",
               "updated", "metric", "reported", "saved")
 QUICK = ("zeroed", "backward", "optimizer", "average", "metric", "saved")
 KILLS = 60
 RANKS = 3
 FLAGS = ["--nodes", RANKS, "--procs-per-node", 1]
-# Of the run whose world shrinks.
+# Steps of the run whose world shrinks, and the step of the blow.
 STEPS, BLOW = 20, 9
 WITHOUT_DROPOUT = ["--steps", STEPS, "--dropout", 0, "--sharded-dropout", 0]
 

@@ -19,7 +19,7 @@ struct Contender {
   std::function<at::Tensor()> call;
   // Before each call, not timed; may be absent.
   std::function<void()> prepare;
-  // Memory that `call` writes its result to, of those that do not allocate it.
+  // Memory that `call` writes its result to, for contenders that do not allocate it.
   std::vector<at::Tensor> kept;
   // Brings a result that lies in pieces, one after the other, into the Problem's order. Not timed.
   std::function<at::Tensor(const at::Tensor&)> ordered;

@@ -28,13 +28,13 @@ bool is_shared(const at::Tensor& result) {
   return heap != nullptr && heap->offset_of(result.const_data_ptr(), result.nbytes()).has_value();
 }
 
-// Of values in any order.
+// Value at this share of the sorted values, which may come in any order.
 double at_share(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// The lowest rank's that has one.
+// Problem of the lowest rank that has one.
 std::string shared_problem(const Problem& problem, const std::string& mine) {
   int rank = mine.empty() ? problem.size : problem.rank;
   int lowest = 0;

@@ -24,7 +24,7 @@ struct Measured {
   // In one call, the most of any rank.
   int64_t allocations = 0;
   int64_t peak_bytes = 0;
-  // Of rank 0 and of the rank that copied most.
+  // Bytes copied by the rank that copied most.
   int64_t copied_bytes = 0;
   std::string problem;  // empty: the result was what it must be
   // Every rank's result lies where the other ranks may write to it.

@@ -1,8 +1,8 @@
 // One case of the benchmark: what each rank has, what it must get, how it is cut in pieces.
 //
 // Data is random and seeded, so each rank knows every other's and computes what it must get.
-// bytes: of the largest tensor of the call (nccl-tests' convention): the whole of an all_gather_v,
-// reduce_scatter_v, gather_v, scatter_v; a rank's tensor elsewhere.
+// bytes: size of the largest tensor of the call (nccl-tests' convention): the whole of an
+// all_gather_v, reduce_scatter_v, gather_v, scatter_v; a rank's tensor elsewhere.
 #pragma once
 
 #include <cstdint>

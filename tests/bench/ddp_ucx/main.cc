@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of the geoid job, in which two ranks share a batch of 2,048.
+// Sizes of the geoid job, in which two ranks share a batch of 2,048.
 constexpr int64_t kFeatures = 128;
 constexpr double kFeatureScale = 4;
 constexpr int64_t kHidden = 256;

@@ -27,7 +27,7 @@ inline constexpr std::chrono::seconds kHeartbeat(1);
 // On a state directory that goes with it.
 class Coordinator {
  public:
-  // `program`: of meshrun-coordinator.
+  // `program`: path of meshrun-coordinator.
   absl::Status Start(const std::string& program, std::chrono::seconds heartbeat = kHeartbeat);
   ~Coordinator();
   const std::string& address() const { return address_; }
@@ -79,7 +79,7 @@ class Fleet {
   std::chrono::steady_clock::time_point last_start_ MESHRUN_GUARDED_BY(mu_);
 };
 
-// Of a job that takes `hosts` hosts with `ranks` ranks each.
+// Spec of a job that takes `hosts` hosts with `ranks` ranks each.
 v1::JobSpec BenchSpec(size_t hosts, uint32_t ranks);
 // Waits for the end of the job, which is to be in that state.
 absl::Status AwaitEnd(v1::JobService::Stub& jobs, const std::string& id, v1::JobState wanted);

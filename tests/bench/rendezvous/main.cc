@@ -23,10 +23,10 @@ constexpr size_t kTargetHosts = 1000;
 constexpr double kTargetSeconds = 1.0;
 constexpr size_t kMoreHosts = 10'000;
 constexpr double kMoreSeconds = 5.0;
-// Of clusters of more hosts than that target has: ten thousand beats a second are a load of their
-// own.
+// Heartbeat interval of clusters of more hosts than kTargetHosts: ten thousand beats a second are a
+// load of their own.
 constexpr std::chrono::seconds kHeartbeatOfMany(5);
-// Of the median per host, where the hosts become ten times as many; 1 is linear.
+// Most growth of the median per host, where the hosts become ten times as many; 1 is linear.
 constexpr double kTargetGrowth = 1.5;
 // "Flat" for bytes: a rank's number takes two bytes where it took one, and comes 20 times.
 constexpr uint64_t kFlatPercent = 125;

@@ -33,7 +33,7 @@ class TerminalScreen {
   size_t row_ = 0;
   size_t column_ = 0;
   bool wraps_ = true;
-  // Of a sequence or a character whose rest has not come.
+  // Bytes of a sequence or a character whose rest has not come.
   std::string unfinished_;
 };
 

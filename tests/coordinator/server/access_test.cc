@@ -106,7 +106,7 @@ class AccessTest : public ::testing::Test {
     }
     return request;
   }
-  // Of a session that begins with this message.
+  // Status with which a session that begins with this message ends.
   grpc::Status EndOfSession(const std::shared_ptr<grpc::Channel>& channel,
                             const v1::OpenSessionRequest& first) {
     grpc::ClientContext context;

@@ -648,7 +648,8 @@ TEST_F(LogRelayTest, AReaderThatDoesNotReadHoldsTheUploadBack) {
   auto holder = std::make_unique<LogHolder>(channel_, content);
   GrpcWorker worker(channel_, {.name = "node1"}, Both(*holder));
   const std::string id = Run(worker, 1);
-  // Of its own channel: the flow control of one connection would hold back the worker, too.
+  // The reader has its own channel: the flow control of one connection would hold back the worker,
+  // too.
   grpc::ChannelArguments arguments;
   arguments.SetInt("reader", 1);
   const auto own =

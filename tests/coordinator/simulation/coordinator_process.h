@@ -73,7 +73,7 @@ class CoordinatorProcess {
   // The caller goes away; the answer, if one comes, says so.
   void CancelCall(uint64_t call_id);
 
-  // Of its own steady clock.
+  // Time on its own steady clock.
   SteadyNanos Now() const { return clock.Steady(timeline_.now()); }
   // Null while no process runs.
   const StateMachine* machine() const { return machine_.get(); }
@@ -114,7 +114,7 @@ class CoordinatorProcess {
   StateStore& store_;
   std::unique_ptr<StateMachine> machine_;
   uint64_t term_ = 0;
-  // Of this process: what was planned for an earlier one does not happen.
+  // Number of this process: what was planned for an earlier one does not happen.
   uint64_t life_ = 0;
   uint64_t next_id_ = 1;
   std::vector<v1::StateEvent> inbox_;

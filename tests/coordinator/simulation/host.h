@@ -71,7 +71,7 @@ class Host {
   std::string node_id() const { return "id-" + options_.name; }
   uint64_t incarnation() const { return incarnation_; }
   bool daemon_up() const { return daemon_up_; }
-  // Of generations that are here, or whose end is not acknowledged.
+  // Number of generations that are here, or whose end is not acknowledged.
   size_t generation_count() const { return runs_.size(); }
   std::vector<const RankProcess*> LiveRanks() const;
   Link link;
@@ -163,8 +163,8 @@ class Host {
   void AnswerWhenReady(const GenerationKey& key);
   void AnswerPrepare(const GenerationKey& key);
   void Start(const GenerationKey& key, Run& run);
-  // Of all the job's generations up to this one. `forget`: at once, and they are not kept once they
-  // have ended.
+  // Stops all the job's generations up to this one. `forget`: at once, and they are not kept once
+  // they have ended.
   void Stop(const GenerationKey& key, nanoseconds grace, bool forget);
   void Quiesce(const GenerationKey& key);
   void Tell(const GenerationKey& key, const v1::PeerNews& news);
@@ -175,7 +175,7 @@ class Host {
   void StopAll();
   void EndWhenQuiet();
   Runs::iterator Newest(const std::string& job_id);
-  // Whether a process of the job is left, of this generation or an earlier one.
+  // Whether a process of the job is left, from this generation or an earlier one.
   bool HasProcesses(const GenerationKey& upto, bool only_exited = false) const;
 
   // --- supervisors ---
@@ -207,7 +207,7 @@ class Host {
   bool number_is_welcomed_ = false;
   // After a silence: when the lease is over.
   SteadyNanos hurry_until_{0};
-  // Of the timers that connect, the valid ones.
+  // Numbers of the connecting timers that are valid; those with other numbers do nothing.
   uint64_t reconnect_ = 0;
   uint64_t beside_ = 0;
   uint64_t term_ = 0;

@@ -13,7 +13,7 @@ namespace meshrun::coordinator::simulation {
 namespace {
 
 constexpr seconds kBarrierTimeout(90);
-// Of a rank that hangs somebody takes care, where the coordinator may not.
+// Time after which somebody ends a rank that hangs, where the coordinator may not.
 constexpr seconds kHangs(240);
 // As core/wait_board.h has it.
 constexpr seconds kBlocked(2);

@@ -64,7 +64,7 @@ class RankProgram : public std::enable_shared_from_this<RankProgram> {
   uint64_t epoch_ = 0;
   int64_t step_ = 0;
   SteadyNanos begun_{0};
-  // Of the newest checkpoint that is known; -1: none.
+  // Step of the newest checkpoint that is known; -1: none.
   int64_t committed_ = -1;
   bool hung_ = false;
   bool quiesce_ = false;

@@ -19,7 +19,7 @@ struct Plan {
   int most_nodes = 4;
   nanoseconds chaos = seconds(40);
   int faults = 12;
-  // Of the coordinator, as in CoordinatorProcess.
+  // Crashes of the coordinator, as in CoordinatorProcess.
   uint64_t crash_chance = 0;
   uint64_t crash_at_write = 0;
   bool crash_after_commit = false;
@@ -33,12 +33,12 @@ struct Plan {
   uint32_t quarantine_after = 0;
   // At most so long after an event the coordinator takes its batch.
   nanoseconds turn = milliseconds(1);
-  // Of the coordinator.
+  // Lease and heartbeat interval of the coordinator.
   nanoseconds lease = seconds(5);
   nanoseconds heartbeat = seconds(1);
   // Jobs come in the first so long of each hour; 0: at any time.
   nanoseconds rush{0};
-  // Of a job's work.
+  // Longest work of a job.
   nanoseconds longest_work = seconds(20);
 };
 
@@ -49,7 +49,7 @@ Plan PlanOf(uint64_t seed);
 struct Outcome {
   // The first rule that was broken; empty: none.
   std::string violation;
-  // Of the state machine.
+  // Counts of the coordinator's state machine.
   uint64_t steps = 0;
   uint64_t writes = 0;
   uint64_t crashes = 0;
@@ -63,7 +63,7 @@ struct Outcome {
   int succeeded = 0;
   int failed = 0;
   int cancelled = 0;
-  // Of those that had ended, by the coordinator's rule.
+  // Jobs that had ended and were forgotten by the coordinator's rule.
   uint64_t forgotten = 0;
   nanoseconds simulated{0};
   // The last events, where they were kept.

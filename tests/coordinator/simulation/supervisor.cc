@@ -108,7 +108,7 @@ void Host::CheckEnded(const std::string& job_id) {
   WhenAwake([this] { EndWhenQuiet(); });
 }
 
-// Of generations that are not here any more nobody asks.
+// Forgets the processes of generations that are not here any more: nobody asks about them.
 void Host::ForgetGone(const std::string& job_id) {
   if (Newest(job_id) != runs_.end()) return;
   std::erase_if(processes_, [&](const auto& entry) {

@@ -47,9 +47,9 @@ class FakeWorker {
   bool joins = true;
   // Ranks stand still when they are asked to.
   bool quiesces = true;
-  // Of each job's ranks: told by Hello.
+  // Steps of each job's ranks, by rank: told by Hello.
   std::map<int, int64_t> steps;
-  // Of its next Hello.
+  // Ids in its next Hello.
   std::string machine_id;
   std::string cluster_id;
 
@@ -95,7 +95,8 @@ class FakeWorker {
   Requests Prepare(const Key& key, const v1::Prepare& prepare);
   Requests Start(const Key& key);
   Requests Stop(const Key& key, const v1::Stop& stop);
-  // Of this process of the job, as the newest generation that was started has it; -1: it has ended.
+  // Rank of this process of the job in the newest generation that was started; -1: the process has
+  // ended.
   int RunningRank(const std::string& job_id, const std::pair<uint64_t, int>& process) const;
   Requests End(const Key& key, Generation& generation, int rank, int code, int signal,
                bool teardown);

@@ -57,13 +57,13 @@ class Harness {
   std::map<std::string, absl::Status> closed;
   // Workers say nothing of themselves while this is false: no heartbeats in Advance.
   bool heartbeats = true;
-  // Of the coordinator from its next start on.
+  // Cluster id of the coordinator from its next start on.
   std::string cluster_id;
 
   // In steps of the machine's own deadlines and of heartbeats.
   void Advance(std::chrono::nanoseconds by);
   FakeClock clock;
-  // Of the coordinators that are started from now on.
+  // Settings of the coordinators that are started from now on.
   v1::Retention retention;
   v1::Quarantine quarantine;
 

@@ -300,7 +300,7 @@ MESHRUN_RANK_FUNCTION(every_reduction) {
     allreduce(own, result, op);
     return result;
   };
-  // Of 1 and 2, 6 and 7, 12 and 13.
+  // Operands: 1 and 2, 6 and 7, 12 and 13.
   EXPECT_TRUE(at::equal(reduced(ReduceOp::SUM), at::tensor({3, 13, 25}, at::kInt)));
   EXPECT_TRUE(at::equal(reduced(ReduceOp::PRODUCT), at::tensor({2, 42, 156}, at::kInt)));
   EXPECT_TRUE(at::equal(reduced(ReduceOp::MIN), at::tensor({1, 6, 12}, at::kInt)));

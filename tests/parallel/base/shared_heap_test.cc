@@ -135,7 +135,7 @@ TEST(SharedHeapTest, AThreadForksWhileAnotherAllocates) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(30);
-      // Of both heaps.
+      // Both heaps are right.
       const bool is_right = heap->used_bytes() <= 2 * kPage &&
                             SharedHeap::of_process()->allocate(1) != nullptr &&
                             SharedHeap::of_process()->used_bytes() == kPage;
@@ -227,7 +227,7 @@ TEST(PeerHeapTest, AnOwnerWhoseFirstThreadIsGoneMayStillWrite) {
     std::thread([] {
       while (true) pause();
     }).detach();
-    // Of this thread alone; pthread_exit() is an exception, which GoogleTest would catch.
+    // Ends this thread alone; pthread_exit() is an exception, which GoogleTest would catch.
     syscall(SYS_exit, 0);
   });
   // While /proc shows the first thread's descriptors.

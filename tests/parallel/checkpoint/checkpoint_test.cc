@@ -460,7 +460,7 @@ Tensor drawn_after(int number) {
   return at::rand({4}, at::detail::createCPUGenerator(static_cast<uint64_t>(100 + number)));
 }
 
-// Of this rank's next numbers, by rank.
+// Next random numbers of every rank, as bytes, by rank.
 std::vector<std::string> next_numbers(const RankWorld& world) {
   const Tensor own = at::rand({4});
   return gather_texts(*world.group(), c10::kCPU,

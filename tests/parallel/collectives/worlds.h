@@ -16,7 +16,7 @@ namespace meshrun {
 void run_in_worlds(const std::string& function, const std::vector<int>& sizes = {1, 2, 3, 4},
                    const std::vector<std::string>& backends = {"ucx", "gloo"});
 
-// Of this rank, for the length of a test: a DistributedManager. All ranks leave together.
+// DistributedManager of this rank for the length of a test. All ranks leave together.
 class JoinedWorld {
  public:
   JoinedWorld();
@@ -30,7 +30,8 @@ class JoinedWorld {
 // Expects `call` to throw a c10::Error that says `part`, in the same words on all ranks of the
 // world.
 void expect_error_on_all_ranks(const std::function<void()>& call, const std::string& part);
-// Of whatever it throws; fails where it throws nothing.
+// Message of the c10::Error that `call` throws; the test fails if it throws nothing or something
+// else.
 std::string error_of(const std::function<void()>& call);
 
 }  // namespace meshrun

@@ -17,7 +17,7 @@ TEST(GatherRouteTest, EqualPiecesAreOneAllGather) {
 
 TEST(GatherRouteTest, NearlyEqualOnesAreSent) {
   EXPECT_EQ(route({4, 4, 3}), GatherRoute::kSends);
-  // Of two ranks each sends its piece once, whatever it is.
+  // With two ranks each sends its piece once, whatever its size.
   EXPECT_EQ(route({1, 1000}), GatherRoute::kSends);
   EXPECT_EQ(route({0, 5}), GatherRoute::kSends);
 }

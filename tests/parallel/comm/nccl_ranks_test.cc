@@ -312,7 +312,7 @@ MESHRUN_RANK_FUNCTION(no_host_waits) {
 }
 
 // Printed: how long the host takes to queue a call, beside NCCL's function and c10d's for as many
-// bytes. Of a machine that does nothing else. kCalls fit into a GPU's queue, so that none waits for
+// bytes. The machine is to do nothing else. kCalls fit into a GPU's queue, so that none waits for
 // room in it.
 MESHRUN_RANK_FUNCTION(host_time) {
   struct Row {

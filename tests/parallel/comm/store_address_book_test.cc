@@ -43,7 +43,7 @@ TEST(StoreAddressBookTest, FindsARecordThatIsPublishedLaterAndSaysWhichIsMissing
   EXPECT_NE(reason.get_future().get().find("no address within"), std::string::npos);
   EXPECT_EQ(StoreAddressBook(store, milliseconds(1)).publish(1, record), std::nullopt);
   EXPECT_EQ(address.get_future().get(), record.transport_address);
-  // Of several those that are there are found, though one never comes.
+  // If several are looked up, those that are there are found, though one never comes.
   std::promise<int> there;
   first.look_up({1, 7}, [&](int rank, auto found, const std::string&) {
     EXPECT_TRUE(found);

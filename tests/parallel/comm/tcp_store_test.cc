@@ -37,7 +37,7 @@ TcpStoreOptions rank_of(int rank, int world_size, int port, const std::string& i
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// Of a process that was never here before.
+// Store of a process that was never here before.
 StorePtr join(const TcpStoreOptions& options) {
   InstanceHistory history;
   return join_tcp_store(options, history);

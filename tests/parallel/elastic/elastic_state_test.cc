@@ -96,7 +96,7 @@ class Recipe {
     EXPECT_EQ(batches_, kRecipeSteps);
   }
 
-  // Of all that the ranks have alike, and on rank 0 of its running statistics too.
+  // Digest of all that the ranks have alike, and on rank 0 of its running statistics too.
   int64_t digest() const {
     std::vector<at::Tensor> all = {best_};
     for (const at::Tensor& parameter : network_->parameters()) all.push_back(parameter);

@@ -290,7 +290,7 @@ const bool kAlone = register_rank_function("alone", [] {
     order.push_back("body");
   });
   EXPECT_EQ(order, (std::vector<std::string>{"body", "end"}));
-  // Of this run alone.
+  // The function of at_end() belonged to that run alone.
   elastic.run([&] { order.push_back("body"); });
   EXPECT_EQ(order, (std::vector<std::string>{"body", "end", "body"}));
   // The program's own error, which no other world mends.

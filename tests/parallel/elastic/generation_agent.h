@@ -95,7 +95,7 @@ class GenerationAgent : public FakeAgent {
     return absl::OkStatus();
   }
 
-  // Of this generation.
+  // Store entries of this generation.
   bool has(const std::string& what) {
     const std::lock_guard lock(store_mutex_);
     return store_->check({key(what)});

@@ -73,7 +73,7 @@ struct Case {
                     is_paired() ? " paired " : " canonical ", c10::toString(dtype), " columns ",
                     at::IntArrayRef(columns), " rows ", at::IntArrayRef(rows));
   }
-  // Of the unsharded tensor: torch's dims in the order of the layout.
+  // Transform of the unsharded tensor: torch's dims in the order of the layout.
   Tensor forward(const Tensor& x) const {
     if (is_paired()) return at::fft_rfft2(x, Sizes{s1, s0}, Sizes{-1, -2}, norm);
     return at::fft_rfft2(x, Sizes{s0, s1}, Sizes{-2, -1}, norm);

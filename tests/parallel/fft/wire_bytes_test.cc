@@ -21,7 +21,8 @@ namespace {
 
 constexpr int64_t kHeight = 720;
 constexpr int64_t kWidth = 1440;
-// Of a rank: all rows of its columns, complex, but its own.
+// Bytes that all ranks send in PhysicsNeMo: each rank sends all rows of its columns, complex,
+// except its own rows.
 double physicsnemo_bytes(int world) { return 8.0 * kHeight * kWidth / world * (world - 1); }
 
 struct Counted {
@@ -29,7 +30,7 @@ struct Counted {
   int64_t planned = 0;
 };
 
-// Of all ranks together.
+// Bytes of all ranks together.
 Counted transform(int world, const FftOptions& given, bool is_forward) {
   Counted counted;
   for (int rank = 0; rank < world; ++rank) {
@@ -143,7 +144,7 @@ class CopyCounter {
 
 struct CopyCase {
   std::string name;
-  // Of the field, and of the transform.
+  // Sizes of the field, and of the transform.
   int64_t field_height = 0;
   int64_t field_width = 0;
   int64_t height = 0;
@@ -152,7 +153,7 @@ struct CopyCase {
   int64_t modes = 0;
   int64_t planes = 3;
   bool fewest_bytes = false;
-  // Of a spectrum that does not fit the transform; 0: it fits.
+  // Sizes of a spectrum that does not fit the transform; 0: it fits.
   int64_t spectrum_rows = 0;
   int64_t spectrum_columns = 0;
 };

@@ -417,7 +417,8 @@ TEST(CudaBodiesTest, NothingIsReadBesideTheRowsPages) {
 }
 
 TEST(CudaBodiesTest, ManySegmentsAreSharedByBlocks) {
-  // Of 0 to 4 slices; blocks have several chunks a thread, and the last block has fewer segments.
+  // Segments have 0 to 4 slices; blocks have several chunks a thread, and the last block has fewer
+  // segments.
   constexpr int64_t kSegments = 40001;
   std::vector<int64_t> offsets = {0}, positions;
   for (int64_t i = 0; i < kSegments; ++i) {

@@ -108,7 +108,7 @@ TEST(SegmentedSumTest, AddsInTheOrderGiven) {
   EXPECT_EQ(sum({0, 2, 1}), 1);
 }
 
-// Of many rows of single elements it takes another way.
+// Many rows of single elements take another path in the kernel.
 TEST(SegmentedSumTest, AddsManyRowsToTheBitsOfEachByItself) {
   constexpr int64_t kRows = 20, kOfFirst = 5, kOfSecond = 3, kSlices = 6;
   const std::vector<int64_t> offsets = {0, 3, 3, 4, 8, 8, 11};

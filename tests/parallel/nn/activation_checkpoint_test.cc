@@ -23,7 +23,7 @@ void expect_same(const Tensor& actual, const Tensor& wanted, const char* what) {
 
 Tensor leaf(at::IntArrayRef shape) { return at::randn(shape).set_requires_grad(true); }
 
-// Two results of a layer that drops, one of them of integers; of two inputs.
+// Layer with dropout: two inputs, three results, one of them of integers.
 struct Layer {
   Linear first{6, 8};
   Linear second{8, 6};

@@ -55,7 +55,7 @@ Gradients gradients_of(const Network& network) {
   return {network->first.grad(), network->second.grad(), network->sometimes.grad()};
 }
 
-// Of all ranks' data, in one process.
+// Gradients for all ranks' data, in one process.
 Gradients expected(int size, const std::vector<int>& steps, const std::vector<int>& sometimes = {},
                    double factor = 1) {
   Network alone;

@@ -123,7 +123,7 @@ std::vector<Event> train_twice(const DistributedDataParallelOptions& options,
   return read_of_rank(directory, DistributedManager::get().rank());
 }
 
-// Of 6 x 16, 16 x 16, 16 x 16 and 16 x 3 weights and their biases.
+// Number of parameters: 6 x 16, 16 x 16, 16 x 16 and 16 x 3 weights and their biases.
 constexpr int64_t kParameters = 96 + 16 + 2 * (256 + 16) + 48 + 3;
 
 void expect_step(const std::vector<Event>& events, int64_t step, int64_t element_bytes) {
@@ -176,7 +176,7 @@ const bool kOptions = register_rank_function("trace_options", [] {
     SCOPED_TRACE(name);
     options.bucket_cap_mb = 1e-4;
     const std::vector<Event> events = train_twice(options, directory + "/" + name);
-    // Of a static graph the second step has one bucket, too.
+    // With a static graph the second step has one bucket, too.
     expect_step(events, 3, options.bfloat16_gradients ? 2 : 4);
     return events;
   };

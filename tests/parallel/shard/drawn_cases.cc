@@ -112,7 +112,7 @@ std::string& present_draw() {
   return *draw;
 }
 
-// Of this rank, which runs no test of its own.
+// Number of failures of this rank, which runs no test of its own.
 int failures() { return testing::UnitTest::GetInstance()->ad_hoc_test_result().total_part_count(); }
 
 }  // namespace

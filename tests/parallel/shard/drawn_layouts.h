@@ -18,14 +18,14 @@ class Draw {
 
   // In [low, high].
   int64_t integer(int64_t low, int64_t high);
-  // Of a dimension: small, often uneven for two to four ranks, sometimes fewer than ranks.
+  // Extent of a dimension: small, often uneven for two to four ranks, sometimes fewer than ranks.
   int64_t extent() { return integer(1, 9); }
   bool chance(double probability);
   template <typename T>
   T one_of(const std::vector<T>& choices) {
     return choices[static_cast<size_t>(integer(0, static_cast<int64_t>(choices.size()) - 1))];
   }
-  // float64, of the standard normal distribution; positive ones are at least 0.1.
+  // float64 numbers from the standard normal distribution; positive ones are at least 0.1.
   at::Tensor normal(at::IntArrayRef shape);
   at::Tensor positive(at::IntArrayRef shape);
   // int64 in [low, high].

@@ -37,7 +37,7 @@ enum class Equality : uint8_t {
 
 struct OperatorCase {
   std::string name;
-  // Of the whole tensors. Floating-point ones get gradients.
+  // Whole tensors. Floating-point ones get gradients.
   Tensors inputs;
   std::function<Tensors(const Tensors&)> call;
   Equality equality = Equality::kRounding;

@@ -36,7 +36,7 @@ constexpr int64_t kDraws = 20;
 constexpr const char* kRoutes[] = {"plain, rule", "plain, fallback", "autocast, rule",
                                    "autocast, fallback"};
 
-// Of one operator on one route.
+// Counts of the cases of one operator on one route.
 struct Cell {
   int64_t equal = 0;
   int64_t refused = 0;  // an error

@@ -72,7 +72,7 @@ void check(const OperatorCase& drawn, Draw& draw, const ShardMesh::Ptr& mesh, c1
 }
 
 const bool kRegistered = register_rank_function("operators", [] {
-  // Of some fifteen families in four worlds: 2,400 and 51,000 in all.
+  // Draws for each of some fifteen families in four worlds: 2,400 and 51,000 cases in all.
   for_each_drawn_case(std::getenv("MESHRUN_TEST_WHOLE") != nullptr ? 850 : 40, check);
 });
 

@@ -22,7 +22,7 @@ using Function = std::function<at::Tensor(const Tensors&)>;
 struct Argument {
   at::Tensor whole;
   Placements placements;
-  // Of the pieces along one dimension, in place of the split rule's.
+  // Sizes of the pieces along one dimension, in place of the split rule's.
   std::vector<int64_t> sizes = {};
 };
 

@@ -49,8 +49,8 @@ void expect_part(const at::Tensor& tensor, const at::Tensor& whole, const SpecPt
   EXPECT_TRUE(at::equal(local, part_of(whole, *spec)));
 }
 
-// Every kind of source and target on every axis; of a mesh with two, one pair in three, of one with
-// three, one in 41.
+// Every kind of source and target on every axis. On a mesh with two axes one pair in three is
+// moved, on one with three axes one pair in 41.
 void move_between_all_placements(const JoinedWorld& world) {
   const Lengths shape = {5, 9, 4};
   const at::Tensor whole = numbered_doubles(shape);
@@ -309,7 +309,7 @@ void disagree(const JoinedWorld& world) {
   expect_error_on_all_ranks(
       [&] { x.redistribute(std::nullopt, Placements{world.rank == 0 ? Replicate() : Shard(1)}); },
       "redistribution of [7, 3]");
-  // Of one kind, and of pieces that one rank believes to be others.
+  // Placements of one kind, where one rank believes the pieces to have other sizes.
   Lengths sizes = spec->layout().cuts()[0].sizes;
   std::swap(sizes.front(), sizes.back());
   const SpecPtr other =

@@ -21,8 +21,8 @@
 namespace meshrun {
 namespace {
 
-// LibTorch's flash kernel has no second derivative either; the last test has the cut sequence. Of
-// the table's pointwise rows, the family "pointwise" has those that models differentiate twice.
+// LibTorch's flash kernel has no second derivative either; the last test has the cut sequence. The
+// family "pointwise" has those pointwise rows of the table that models differentiate twice.
 bool is_left_out(const OperatorCase& drawn) {
   return drawn.name == "scaled_dot_product_attention" || drawn.name.starts_with("rows");
 }

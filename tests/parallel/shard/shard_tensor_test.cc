@@ -201,7 +201,7 @@ void write_into_partial(const JoinedWorld& world) {
        {PartialOp::kSum, PartialOp::kAvg, PartialOp::kProduct, PartialOp::kMin, PartialOp::kMax}) {
     for (const Placement& from : {Replicate(), Shard(0), Shard(1), Partial(), Partial(op)}) {
       const SpecPtr spec = make_spec(mesh, ShardLayout::split({world.size}, {from}, {7, 3}));
-      // Of candidates and factors part_of() makes none: all ranks have the same.
+      // part_of() makes neither candidates nor factors: for these each rank begins with the whole.
       const bool is_sum = from.is_partial() && from.op() == PartialOp::kSum;
       const bool is_product = from.is_partial() && from.op() == PartialOp::kProduct;
       at::Tensor part = from.is_partial() && !is_sum ? whole.clone() : part_of(whole, *spec);
@@ -377,7 +377,8 @@ void go_backward(const JoinedWorld& world) {
   at::mul(z, z).sum().backward();
   EXPECT_TRUE(at::equal(part.grad(), part.detach() * 18));
 
-  // Of a sum each summand gets the gradient, of a mean its share; a way in and out changes nothing.
+  // Each summand of a sum gets the gradient, each of a mean gets its share of it; from_local
+  // followed by to_local changes nothing.
   for (const PartialOp op : {PartialOp::kSum, PartialOp::kAvg}) {
     const double ranks = op == PartialOp::kAvg ? world.size : 1;
     const auto from = [&](const at::Tensor& local) {

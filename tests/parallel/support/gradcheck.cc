@@ -32,7 +32,7 @@ Tensor local_loss(const Tensors& outputs, int rank, c10::Device device) {
   return loss;
 }
 
-// Of all ranks, in rank order, as doubles.
+// Sum over all ranks, in rank order, in float64.
 double sum_over_ranks(c10d::ProcessGroup& group, double value, c10::Device device) {
   Tensors tensors = {at::full({1}, value, at::TensorOptions(device).dtype(at::kDouble))};
   group.allreduce(tensors)->wait();
@@ -100,7 +100,7 @@ class Check {
     return all;
   }
 
-  // Of all ranks together, with one number of one rank moved.
+  // Loss of all ranks together, with one number of one rank moved.
   double loss_at(const Leaf& leaf, int64_t element, bool is_mine, double step) {
     const double before = is_mine ? leaf.numbers[element].item<double>() : 0;
     if (is_mine) leaf.numbers[element].fill_(before + step);

@@ -71,7 +71,8 @@ void check_the_check() {
   };
   EXPECT_EQ(gradcheck(world.group(), half, {x}), "");
   EXPECT_NE(gradgradcheck(world.group(), half, {x}), "");
-  // Of no collective, on ranks with other numbers of elements; an input that asks for nothing.
+  // A function without a collective, on ranks with different numbers of elements; one input needs
+  // no gradient.
   const Tensor uneven = (at::arange(world.rank() + 1, at::kDouble)).set_requires_grad(true);
   const RankFunction local = [](const Tensors& inputs) -> Tensors {
     return {inputs[0].sin() * inputs[1], inputs[0].exp()};

@@ -85,7 +85,8 @@ int run_rank(const std::string& name) {
   return FailureCounter::count > failures_before ? 1 : 0;
 }
 
-// Of run_tests_or_rank(). None in a rank, nor in a program that has a main() of its own.
+// Fork server of run_tests_or_rank(). Null in a rank, and in a program that has a main() of its
+// own.
 ForkServer* fork_server = nullptr;
 
 Process start(const std::string& function, const Variables& variables, RankStart how) {
@@ -166,8 +167,8 @@ bool register_rank_function(const std::string& name, std::function<void()> funct
 }
 
 int free_port() {
-  // Of those that the kernel gives to nobody who asks for any (ip_local_port_range): between this
-  // call and its use, one of another test's connections could have it.
+  // The port is outside of the range from which the kernel chooses (ip_local_port_range): otherwise
+  // one of another test's connections could take it between this call and its use.
   constexpr int kFirst = 10000, kLast = 32000;
   std::random_device random;
   std::uniform_int_distribution<int> any(kFirst, kLast);

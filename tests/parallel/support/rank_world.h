@@ -37,9 +37,9 @@ class RankWorld {
   int size() const { return size_; }
   const std::string& backend() const { return backend_; }
   c10::Device device() const;
-  // Of all ranks.
+  // Group of all ranks.
   const Group& group() const { return group_; }
-  // Of these ranks, in this order. The n-th call on every rank makes the same group.
+  // Makes a group of these ranks, in this order. The n-th call on every rank makes the same group.
   Group make_group(const std::vector<int>& ranks) const;
   // Ends collectives of that group which take longer.
   static void set_timeout(const Group& group, std::chrono::milliseconds timeout);
@@ -55,7 +55,7 @@ class RankWorld {
   bool leaves_together_ = true;
 };
 
-// Of a rank's environment.
+// Value of a variable of a rank's environment, else `otherwise`.
 std::string variable(const char* name, const std::string& otherwise = "");
 
 }  // namespace meshrun

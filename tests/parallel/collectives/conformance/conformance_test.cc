@@ -43,7 +43,7 @@ void check_all(const RankWorld& world) {
     register_part("numeric gradients", check_gradients_numerically),
     register_part("closed forms", check_vectors), register_part("conformance", check_all)};
 
-// Of the sample; empty: everything.
+// Seed of the sample; empty: everything is run.
 const std::string& seed() {
   static const std::string seed = [] {
     if (!variable("MESHRUN_TEST_WHOLE").empty()) return std::string();

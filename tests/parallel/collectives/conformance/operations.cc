@@ -53,7 +53,7 @@ struct Maker {
     return whole.narrow(dim(), begin, extents[rank]);
   }
 
-  // Of the tables of exchanges: what `from` sends to `to`.
+  // Entry of the tables of exchanges: what `from` sends to `to`.
   int64_t between(int from, int to) const { return extents[(from + 2 * to) % members.size]; }
   std::vector<Counts> table() const {
     std::vector<Counts> rows(members.size);

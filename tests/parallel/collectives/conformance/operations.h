@@ -32,7 +32,7 @@ struct Setting {
   MemoryLayout layout = MemoryLayout::kContiguous;
   SizesForm form = SizesForm::kExtents;
   bool use_fp32 = true;
-  // Of gather_v and scatter_v, modulo the group's size.
+  // Root of gather_v and scatter_v, modulo the group's size.
   int root = 0;
   // Extents beside dim: few, where each element costs evaluations.
   bool is_small = false;
@@ -49,14 +49,14 @@ struct Members {
   GroupArgument argument;
   int rank = 0;
   int size = 1;
-  // Of the group's ranks, in the world: contents differ between groups too.
+  // World ranks of the group's members: contents differ between groups too.
   std::vector<int> world_ranks;
   c10::Device device{c10::DeviceType::CPU};
 };
 
 struct Operation {
   std::string name;
-  // Of a member, before its layout. Same dtype on all.
+  // Input of a member, before its layout is applied. All members have the same dtype.
   std::function<at::Tensor(int rank)> input;
   // By the collective.
   std::function<at::Tensor(const at::Tensor& own)> call;

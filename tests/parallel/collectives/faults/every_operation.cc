@@ -13,7 +13,7 @@ using Tensors = std::vector<Tensor>;
 using Counts = std::vector<int64_t>;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Of float32: 2 MiB, enough for rendezvous messages of many segments.
+// Number of float32 elements: 2 MiB, enough for rendezvous messages of many segments.
 constexpr int64_t kCount = 1 << 19;
 constexpr int64_t kRows = kCount / 64;
 

@@ -91,7 +91,7 @@ TEST_F(AlgorithmsTest, NoHeaderCarriesMoreThanAll) {
     };
     int64_t longest = 0;
     while (goes(longest + 4)) longest += 4;
-    // Of as many ranks as the last round brings, or the one before it.
+    // Ranks whose data one header carries: as many as the last round brings, or the one before it.
     const int most = static_cast<int>(std::bit_floor(static_cast<unsigned>(size - 1)));
     const int carried = std::max(std::min(most, size - most), most / 2);
     EXPECT_EQ(longest, kMostPayload / std::max(carried, 1) / 4 * 4);

@@ -29,7 +29,7 @@ namespace {
 
 // How many allocations of all threads succeed before one fails; below 0: none fails.
 std::atomic<int64_t> allocations_left{-1};
-// Of this thread: whether it does what the test needs, and not the engine.
+// Above 0 while this thread does what the test needs, and not the engine.
 thread_local int exempt = 0;
 
 struct Exempt {

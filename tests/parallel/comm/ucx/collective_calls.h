@@ -20,8 +20,8 @@ struct CallMemory {
 
 class CollectiveCall {
  public:
-  // Where it reduces, the sum. `counts` in elements: of each rank's piece; all_reduce, reduce and
-  // broadcast have one piece, all_to_all P * P, by sender.
+  // A call that reduces computes the sum. `counts`: elements of each rank's piece; all_reduce,
+  // reduce and broadcast have one piece, all_to_all P * P, by sender.
   CollectiveCall(OperationKind kind, int ranks, DType dtype, std::vector<int64_t> counts, int root,
                  uint64_t seed, const Tuning& tuning = {})
       : kind_(kind),

@@ -531,7 +531,7 @@ TEST_F(EngineTest, SeveralCallersWaitForRoom) {
   EXPECT_FALSE(last->failure());
 }
 
-// Of sends and receives any one that ends makes room.
+// Any send or receive that ends makes room.
 TEST_F(EngineTest, ACallerWaitsForRoomAmongItsReceives) {
   start(2);
   std::vector<std::byte> sent(4, std::byte{7}), received(4), last(4);
@@ -945,7 +945,7 @@ std::string run_ranks(int size, const RankMain& rank_main) {
                     [&](Board& board, int rank) { return run_rank(board, rank, size, rank_main); });
 }
 
-// Of this process.
+// Peak resident memory of this process.
 int64_t peak_kib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -247,7 +247,7 @@ TEST(HeaderCheckTest, AComparedTableCosts16BytesMoreAndOfManyRanksNoPairIsNamed)
   EXPECT_THAT(failures[0].message, HasSubstr("some rank sends another size"));
 }
 
-// Of several all-to-alls in one operation.
+// Several all-to-alls in one operation.
 TEST(HeaderCheckTest, EveryTableOfAnOperationIsComparedAndTheWrongOneIsNamed) {
   const auto joined = [](const std::vector<PieceSizes>& a, const std::vector<PieceSizes>& b) {
     std::vector<PieceSizes> rows = a;

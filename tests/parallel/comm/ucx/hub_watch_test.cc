@@ -437,7 +437,7 @@ TEST(HubWatchTest, AForkedChildLeavesNothing) {
     int status = -1;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
-    // Of what the child had said, this would be heard after it.
+    // If the child had said anything, it would be heard before this.
     watch->stop();
     EXPECT_EQ(zero.next(), "left 1");
     EXPECT_TRUE(one.is_empty());

@@ -34,7 +34,7 @@ struct Most {
   }
 };
 
-// Of a message on its way: the number of its tag, and what it is.
+// Message on its way: the number of its tag, and what it is.
 struct Numbered {
   uint64_t number;
   uint32_t message;
@@ -131,7 +131,7 @@ struct Case {
   bool one_host;
 
   Place place(int rank) const { return {rank, size, one_host, {}}; }
-  // Of rank r's piece, or of what rank r has for rank s: multiples of 1 MiB.
+  // Bytes of rank r's piece, or of what rank r has for rank s: multiples of 1 MiB.
   int64_t bytes(int r, int s = 0) const {
     const int64_t even = elements * 4 / size / kMillion * kMillion;
     switch (sizes) {

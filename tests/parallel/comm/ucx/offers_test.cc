@@ -212,7 +212,7 @@ class LentSourceTest : public ::testing::Test {
 TEST_F(LentSourceTest, TheReceiverReadsWhereTheBytesLie) {
   barrier(ranks_);
   ranks_.settle();
-  // Of which the other half is this call's header.
+  // Bytes of headers: one half is the barrier's, the other half is this call's.
   const int64_t sent_before = 2 * counters(1).sent_bytes;
   const auto received = receive(), sent = send();
   ranks_.settle();

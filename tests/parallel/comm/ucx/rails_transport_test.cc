@@ -175,7 +175,7 @@ TEST_F(RailsTransportTest, OneHostHasTheFirstOnly) {
   EXPECT_THAT(carry(beside, b, {data(0, 0), data(0, 1)}), ElementsAre(1, 1));
 }
 
-// Of two processes that name different numbers of interfaces, or none.
+// Two processes that name different numbers of interfaces, or none.
 TEST_F(RailsTransportTest, AnotherNumberOfRailsHasTheFirstOnly) {
   lay(3);
   Process &three = add("a", 3), &two = add("b", 2), &one = add("c", 1);

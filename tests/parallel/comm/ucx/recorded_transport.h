@@ -77,7 +77,7 @@ class RecordedTransport final : public Transport {
   const std::string address_ = "self";
 };
 
-// Of three ranks, all known; this process is rank 0.
+// Group of three ranks, all known; this process is rank 0.
 inline std::unique_ptr<MemberGroup> group_of_three(bool check_headers = true) {
   GroupConfig config;
   config.name = "world";

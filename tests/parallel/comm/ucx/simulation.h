@@ -75,8 +75,8 @@ class Simulation {
  public:
   using Handle = std::shared_ptr<Operation>;
 
-  // Of most seeds, most ranks have heaps. Of every fourth, each rank is on a host of its own with
-  // two networks between them.
+  // With most seeds, most ranks have heaps. With every fourth seed, each rank is on a host of its
+  // own, and two networks connect the hosts.
   Simulation(int ranks, MemoryNetwork::Options options) : random_(options.seed + 1), ranks_(ranks) {
     networks_.push_back(std::make_unique<MemoryNetwork>(options));
     if (options.seed % 4 == 3) networks_.push_back(std::make_unique<MemoryNetwork>(options));
@@ -127,7 +127,7 @@ class Simulation {
   }
   const std::vector<int>& members(const std::string& group) { return groups_[group].members; }
   bool checks_headers(const std::string& group) { return groups_[group].check_headers; }
-  // Of the group, on one of its members.
+  // Number of the group on one of its members.
   uint32_t number(int rank, const std::string& group) {
     const Group& g = groups_[group];
     const auto at = std::find(g.members.begin(), g.members.end(), rank);

@@ -964,7 +964,7 @@ TEST(TagTest, FieldsDoNotMeet) {
   EXPECT_NE(point_to_point_tag(3, 2, 0) & kAnyControl, kAnyControl);
 }
 
-// Of all messages of one operation from one rank to another.
+// Tags of all messages of one operation from one rank to another.
 TEST(TagTest, OffersHeadersAndDataOfAnOperationDiffer) {
   std::vector<Tag> tags;
   for (uint32_t message = 0; message < kMaxMessages; ++message) {

@@ -24,7 +24,7 @@
 
 namespace meshrun {
 
-// Of calls that the compiler alone looks at.
+// Arguments of calls that the compiler alone looks at.
 const DistributedGraph& some_graph();
 const at::Tensor& some_tensor();
 std::span<const int64_t> some_rows();

@@ -26,7 +26,7 @@ OperatorCase unary(Draw& draw) {
     Equality equality = Equality::kUlps;
   };
   constexpr Equality kExact = Equality::kBits;
-  // Of several functions, each of which rounds.
+  // For functions composed of several others, each of which rounds.
   constexpr Equality kComposed = Equality::kRounding;
   static const std::vector<Function> kFunctions = {
       {"abs", &at::abs, kExact},

@@ -24,7 +24,7 @@ bool is_tensor(const c10::Argument& argument) {
          type->isSubtypeOf(*c10::OptionalType::ofTensor());
 }
 
-// Of rows that return new tensors; those in place and out= run the same kernels.
+// Operators of rows that return new tensors; those in place and out= run the same kernels.
 std::vector<c10::OperatorHandle> functional_rows() {
   std::vector<c10::OperatorHandle> rows;
   for (const OperatorRow& row : registered_operators()) {
