@@ -213,7 +213,7 @@ void reduce(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArg
   CommunicatorCall call(comm, "reduce");
   const c10d::ReduceOp reduction = call.reduction(op);
   const bool is_dst = call.rank() == dst;
-  if (call.takes_rank(dst, "dst") && call.takes(send_tensor, "send_tensor") && is_dst &&
+  if (call.is_rank(dst, call.size(), "dst") && call.takes(send_tensor, "send_tensor") && is_dst &&
       call.takes_output(recv_tensor, "recv_tensor") && call.are_alike(send_tensor, recv_tensor)) {
     call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel());
   }
@@ -233,7 +233,7 @@ void reduce_inplace(const at::Tensor& tensor, IntArgument dst, ReduceOp op,
                     const Communicator& comm) {
   CommunicatorCall call(comm, "reduce_inplace");
   const c10d::ReduceOp reduction = call.reduction(op);
-  if (call.takes_rank(dst, "dst")) call.takes_output(tensor, "tensor");
+  if (call.is_rank(dst, call.size(), "dst")) call.takes_output(tensor, "tensor");
   call.can_be_reduced(tensor, op);
   agree(call, tensor, tensor.numel(), ", " + to_string(op) + root_text(dst));
   call.run([&](c10d::Backend& backend) {
@@ -245,7 +245,7 @@ void reduce_inplace(const at::Tensor& tensor, IntArgument dst, ReduceOp op,
 
 void broadcast(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
   CommunicatorCall call(comm, "broadcast");
-  if (call.takes_rank(src, "src")) call.takes_output(tensor, "tensor");
+  if (call.is_rank(src, call.size(), "src")) call.takes_output(tensor, "tensor");
   agree(call, tensor, tensor.numel(), root_text(src));
   call.run([&](c10d::Backend& backend) {
     Tensors tensors = {
@@ -256,7 +256,7 @@ void broadcast(const at::Tensor& tensor, IntArgument src, const Communicator& co
 
 void broadcast_coalesced(const Tensors& tensors, IntArgument src, const Communicator& comm) {
   CommunicatorCall call(comm, "broadcast_coalesced");
-  if (call.takes_rank(src, "src")) takes_list(call, tensors);
+  if (call.is_rank(src, call.size(), "src")) takes_list(call, tensors);
   call.run([&](c10d::Backend& backend) -> WorkPtr {
     const bool coalesces = backend.supportsCoalescing();
     if (coalesces) backend.startCoalescing();
@@ -300,7 +300,7 @@ void gather(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntArg
             const Communicator& comm) {
   CommunicatorCall call(comm, "gather");
   const bool is_dst = call.rank() == dst;
-  if (call.takes_rank(dst, "dst") && call.takes(send_tensor, "send_tensor") && is_dst &&
+  if (call.is_rank(dst, call.size(), "dst") && call.takes(send_tensor, "send_tensor") && is_dst &&
       call.takes_output(recv_tensor, "recv_tensor") && call.are_alike(send_tensor, recv_tensor)) {
     call.has_elements(recv_tensor, "recv_tensor", send_tensor.numel() * call.size());
   }
@@ -318,7 +318,7 @@ void gather_inplace(const at::Tensor& tensor, IntArgument count, IntArgument dst
                     const Communicator& comm) {
   CommunicatorCall call(comm, "gather_inplace");
   const bool is_dst = call.rank() == dst;
-  if (call.takes_rank(dst, "dst") && call.takes_output(tensor, "tensor")) {
+  if (call.is_rank(dst, call.size(), "dst") && call.takes_output(tensor, "tensor")) {
     call.has_elements(tensor, "tensor", count * (is_dst ? call.size() : 1));
   }
   agree(call, tensor, count, root_text(dst));
@@ -335,8 +335,9 @@ void scatter(const at::Tensor& send_tensor, const at::Tensor& recv_tensor, IntAr
              const Communicator& comm) {
   CommunicatorCall call(comm, "scatter");
   const bool is_src = call.rank() == src;
-  if (call.takes_rank(src, "src") && call.takes_output(recv_tensor, "recv_tensor") && is_src &&
-      call.takes(send_tensor, "send_tensor") && call.are_alike(send_tensor, recv_tensor)) {
+  if (call.is_rank(src, call.size(), "src") && call.takes_output(recv_tensor, "recv_tensor") &&
+      is_src && call.takes(send_tensor, "send_tensor") &&
+      call.are_alike(send_tensor, recv_tensor)) {
     call.has_elements(send_tensor, "send_tensor", recv_tensor.numel() * call.size());
   }
   agree(call, recv_tensor, recv_tensor.numel(), root_text(src));
@@ -353,7 +354,7 @@ void scatter_inplace(const at::Tensor& tensor, IntArgument count, IntArgument sr
                      const Communicator& comm) {
   CommunicatorCall call(comm, "scatter_inplace");
   const bool is_src = call.rank() == src;
-  if (call.takes_rank(src, "src") && call.takes_output(tensor, "tensor")) {
+  if (call.is_rank(src, call.size(), "src") && call.takes_output(tensor, "tensor")) {
     call.has_elements(tensor, "tensor", count * (is_src ? call.size() : 1));
   }
   agree(call, tensor, count, root_text(src));
@@ -456,7 +457,7 @@ void alltoall_v_inplace(const at::Tensor& tensor, const std::vector<int64_t>& se
 void send(const at::Tensor& tensor, IntArgument dst, const Communicator& comm) {
   CommunicatorCall call(comm, "send");
   call.is_message();
-  call.takes_rank(dst, "dst");
+  call.is_rank(dst, call.size(), "dst");
   call.require(dst != call.rank(), [] { return std::string("dst is this rank itself"); });
   call.takes(tensor, "tensor");
   call.run([&](c10d::Backend& backend) {
@@ -468,7 +469,7 @@ void send(const at::Tensor& tensor, IntArgument dst, const Communicator& comm) {
 void recv(const at::Tensor& tensor, IntArgument src, const Communicator& comm) {
   CommunicatorCall call(comm, "recv");
   call.is_message();
-  call.takes_rank(src, "src");
+  call.is_rank(src, call.size(), "src");
   call.require(src != call.rank(), [] { return std::string("src is this rank itself"); });
   call.takes_output(tensor, "tensor");
   call.run([&](c10d::Backend& backend) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "ATen/MemoryOverlap.h"
 #include "ATen/ops/empty.h"
 #include "c10/core/Event.h"
 #include "c10/core/GradMode.h"
@@ -63,20 +62,8 @@ CommunicatorCall::CommunicatorCall(const Communicator& comm, const char* name)
   }
 }
 
-bool CommunicatorCall::require(bool condition, const Text& problem) {
-  if (!problem_.empty()) return false;
-  if (!condition) problem_ = fmt::format("{}: {}", name_, problem());
-  return condition;
-}
-
 bool CommunicatorCall::takes(const at::Tensor& tensor, std::string_view name) {
-  if (!require(tensor.defined(), [&] { return fmt::format("{} is an undefined tensor", name); }) ||
-      !require(tensor.layout() == at::kStrided && !tensor.is_quantized(), [&] {
-        return fmt::format("{} is not a dense tensor: it is {}", name,
-                           tensor.is_quantized() ? "quantized" : c10::str(tensor.layout()));
-      })) {
-    return false;
-  }
+  if (!is_dense(tensor, name)) return false;
   const std::vector<c10::Device> devices = comm_.group()->getDeviceTypes();
   const bool has_backend = std::any_of(devices.begin(), devices.end(), [&](const auto& device) {
     return device.type() == tensor.device().type();
@@ -98,37 +85,28 @@ bool CommunicatorCall::takes(const at::Tensor& tensor, std::string_view name) {
 }
 
 bool CommunicatorCall::takes_output(const at::Tensor& tensor, std::string_view name) {
-  return takes(tensor, name) &&
-         require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
-           return fmt::format("{} is expanded: several of its elements are the same memory", name);
-         });
+  return takes(tensor, name) && has_own_elements(tensor, name);
 }
 
 bool CommunicatorCall::has_elements(const at::Tensor& tensor, std::string_view name,
                                     int64_t count) {
-  return problem_.empty() && require(tensor.numel() == count, [&] {
-           return fmt::format("{} has {} elements and must have {} in a communicator of {} ranks",
-                              name, tensor.numel(), count, size_);
-         });
+  return !is_wrong() && require(tensor.numel() == count, [&] {
+    return fmt::format("{} has {} elements and must have {} in a communicator of {} ranks", name,
+                       tensor.numel(), count, size_);
+  });
 }
 
 bool CommunicatorCall::can_be_shared_out(const at::Tensor& tensor, std::string_view name) {
-  return problem_.empty() && require(tensor.numel() % size_ == 0, [&] {
-           return fmt::format("{} has {} elements, which {} ranks cannot share equally", name,
-                              tensor.numel(), size_);
-         });
+  return !is_wrong() && require(tensor.numel() % size_ == 0, [&] {
+    return fmt::format("{} has {} elements, which {} ranks cannot share equally", name,
+                       tensor.numel(), size_);
+  });
 }
 
 bool CommunicatorCall::are_alike(const at::Tensor& send, const at::Tensor& recv) {
-  return problem_.empty() && require(send.scalar_type() == recv.scalar_type(), [&] {
-           return fmt::format("send_tensor is {} and recv_tensor {}",
-                              c10::toString(send.scalar_type()), c10::toString(recv.scalar_type()));
-         });
-}
-
-bool CommunicatorCall::takes_rank(int64_t rank, std::string_view name) {
-  return require(rank >= 0 && rank < size_, [&] {
-    return fmt::format("{} is {} in a communicator of {} ranks", name, rank, size_);
+  return !is_wrong() && require(send.scalar_type() == recv.scalar_type(), [&] {
+    return fmt::format("send_tensor is {} and recv_tensor {}", c10::toString(send.scalar_type()),
+                       c10::toString(recv.scalar_type()));
   });
 }
 
@@ -139,7 +117,7 @@ c10d::ReduceOp CommunicatorCall::reduction(ReduceOp op) {
 }
 
 bool CommunicatorCall::can_be_reduced(const at::Tensor& tensor, ReduceOp op) {
-  return problem_.empty() &&
+  return !is_wrong() &&
          require(
              !tensor.is_complex() || op == ReduceOp::SUM || op == ReduceOp::AVG || keeps_inputs(),
              [&] {
@@ -164,8 +142,11 @@ void CommunicatorCall::exchanges(std::vector<int64_t> sent, std::vector<int64_t>
 void CommunicatorCall::compare(const ComparingBackend& comparer) const {
   const std::string words = words_ ? fmt::format("{} of {}", name_, words_()) : name_;
   VCall call;
-  call.problem = problem_;
-  if (problem_.empty()) call.row = row_;
+  if (is_wrong()) {
+    call.problem = fmt::format("{}: {}", name_, problem());
+  } else {
+    call.row = row_;
+  }
   if (comparer) {
     comparer->compare(words, Fingerprint(words), std::move(call))->wait();
   } else {
@@ -177,20 +158,20 @@ void CommunicatorCall::compare(const ComparingBackend& comparer) const {
 void CommunicatorCall::report_or_check() {
   const bool on_cpu = !device_ || device_->is_cpu();
   const bool is_all_to_all = row_.call != nullptr;
-  if (!is_message_ && (is_all_to_all || !on_cpu || !problem_.empty())) {
+  if (!is_message_ && (is_all_to_all || !on_cpu || is_wrong())) {
     c10d::ProcessGroup& group = *comm_.group();
     const auto comparer = on_cpu ? cpu_comparer_of(group) : comparer_of(group);
     if (comparer) {
       // On the CPU the call has a header of its own, unless it cannot be made.
-      if (!on_cpu || !problem_.empty()) compare(comparer);
+      if (!on_cpu || is_wrong()) compare(comparer);
     } else if (on_cpu && is_all_to_all && size_ > 1 && compares_by_gathering() &&
                backend_for(c10::DeviceType::CPU)) {
       compare(comparer);
     }
   }
-  if (!problem_.empty()) {
-    throw CollectiveArgumentError(
-        fmt::format("{} (rank {} of communicator \"{}\")", problem_, rank_, comm_.name()));
+  if (is_wrong()) {
+    throw CollectiveArgumentError(fmt::format("{}: {} (rank {} of communicator \"{}\")", name_,
+                                              problem(), rank_, comm_.name()));
   }
 }
 

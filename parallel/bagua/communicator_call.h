@@ -23,6 +23,7 @@
 #include "ATen/core/Tensor.h"
 #include "parallel/bagua/communicator.h"
 #include "parallel/bagua/reduce_op.h"
+#include "parallel/comm/interface/call_check.h"
 #include "parallel/comm/interface/call_comparer.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 #include "torch/csrc/distributed/c10d/Types.hpp"
@@ -30,7 +31,7 @@
 
 namespace meshrun::bagua::detail {
 
-class CommunicatorCall {
+class CommunicatorCall : public CallCheck {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Text = std::function<std::string()>;
@@ -41,8 +42,6 @@ class CommunicatorCall {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Only the first problem is kept; after it nothing more is checked.
-  bool require(bool condition, const Text& problem);
   // A dense tensor, on a device that the communicator has a backend for.
   bool takes(const at::Tensor& tensor, std::string_view name);
   // Its elements must not share memory.
@@ -50,7 +49,6 @@ class CommunicatorCall {
   bool has_elements(const at::Tensor& tensor, std::string_view name, int64_t count);
   bool can_be_shared_out(const at::Tensor& tensor, std::string_view name);
   bool are_alike(const at::Tensor& send, const at::Tensor& recv);
-  bool takes_rank(int64_t rank, std::string_view name);
   // The result is valid if nothing is wrong.
   c10d::ReduceOp reduction(ReduceOp op);
   // Of tensors that have been taken: whether the backend, to which complex numbers are pairs of
@@ -96,7 +94,6 @@ class CommunicatorCall {
   int size_;
   bool is_message_ = false;
   std::optional<c10::Device> device_;  // of the first tensor
-  std::string problem_;
   Text words_;
   ComparedRow row_;  // its call is null in all but an all-to-all
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy_;  // to a tensor, from a flat one

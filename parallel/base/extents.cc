@@ -13,6 +13,12 @@ std::string to_words(std::span<const int64_t> values) {
   return text + "]";
 }
 
+std::string check_rank(std::string_view name, int64_t rank, int world) {
+  if (rank >= 0 && rank < world) return {};
+  return std::string(name) + " is " + std::to_string(rank) + " in a group of " +
+         std::to_string(world) + " ranks; 0 to " + std::to_string(world - 1) + " is expected";
+}
+
 std::string check_extents(std::string_view name, std::span<const int64_t> extents, int64_t extent,
                           int world) {
   if (extents.size() != static_cast<size_t>(world)) {

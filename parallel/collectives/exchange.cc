@@ -80,7 +80,7 @@ ExchangePtr make_exchange(Role role, const at::Tensor& tensor, const Sizes& size
 
 // `name`: of the argument.
 void set_root(Exchange& exchange, std::string_view name, int64_t root) {
-  std::string problem = check_root(name, root, exchange.world);
+  std::string problem = check_rank(name, root, exchange.world);
   if (problem.empty()) {
     exchange.root = static_cast<int>(root);
   } else if (exchange.problem.empty()) {

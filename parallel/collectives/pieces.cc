@@ -62,12 +62,6 @@ std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim) {
   return {};
 }
 
-std::string check_root(std::string_view name, int64_t root, int world) {
-  if (root >= 0 && root < world) return {};
-  return std::string(name) + " is " + number(root) + " in a group of " + number(world) +
-         " ranks; 0 to " + number(world - 1) + " is expected";
-}
-
 std::string check_piece(std::string_view name, at::IntArrayRef sizes, int rank, int64_t extent,
                         int64_t dim) {
   const int64_t own = sizes[static_cast<size_t>(rank)];

@@ -38,8 +38,6 @@ Pieces cut(Role role, const Sizes& sizes, at::IntArrayRef shape, int64_t dim, in
 
 // A dim that counts from the front, or a problem. `name`: of the argument.
 std::string wrap_dim(std::string_view name, int64_t& dim, int64_t ndim);
-// Whether `root` (argument `name`) is a rank of a group of `world`.
-std::string check_root(std::string_view name, int64_t root, int world);
 // Whether sizes[rank] is the `extent` of this rank's piece along `dim`. There are as many sizes as
 // ranks.
 std::string check_piece(std::string_view name, at::IntArrayRef sizes, int rank, int64_t extent,

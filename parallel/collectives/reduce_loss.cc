@@ -32,7 +32,7 @@ std::optional<double> reduce_loss(double loss, IntArgument dst_rank, BoolArgumen
   const detail::ProcessGroupPtr group = group_argument.get();
   const int size = group->getSize();
   const c10::Device device = device_for(*group);
-  const std::string problem = check_root("dst_rank", dst_rank, size);
+  const std::string problem = check_rank("dst_rank", dst_rank, size);
   if (!problem.empty()) detail::raise_on_all_ranks(group, device.type(), problem);
   std::vector<at::Tensor> tensors = {at::full({1}, loss, at::device(device).dtype(at::kDouble))};
   c10d::ReduceOptions options;

@@ -11,7 +11,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "parallel/base/collective_errors.h"
-#include "parallel/base/extents.h"
+#include "parallel/comm/interface/call_check.h"
 #include "parallel/comm/interface/reduction_order.h"
 #include "parallel/comm/point_to_point/gather_route.h"
 #include "parallel/comm/point_to_point/gathered_comparison.h"
@@ -140,56 +140,6 @@ PointToPointWork::Parts grouped(c10d::Backend& backend, const Calls& calls) {
   if (VCollectives::WorkPtr all = backend.endCoalescing()) parts.push_back(std::move(all));
   return parts;
 }
-
-// The first thing that is wrong with a call, after what the caller has found.
-struct Check {
-  std::string problem;
-
-  template <typename Text>
-  bool require(bool holds, const Text& text) {
-    if (problem.empty() && !holds) problem = text();
-    return problem.empty();
-  }
-  bool sizes(at::IntArrayRef sizes, int group_size, const char* name = "sizes") {
-    if (problem.empty()) problem = check_extents(name, sizes, -1, group_size);
-    return problem.empty();
-  }
-  bool root(int root, int group_size) {
-    return require(root >= 0 && root < group_size, [&] {
-      return fmt::format("there is no root {} in a group of {} ranks", root, group_size);
-    });
-  }
-  bool extent(const at::Tensor& tensor, int64_t dim, int64_t extent, const char* name) {
-    if (!require(tensor.defined(), [&] { return fmt::format("the {} is undefined", name); })) {
-      return false;
-    }
-    return require(dim >= 0 && dim < tensor.dim() && tensor.size(dim) == extent, [&] {
-      return fmt::format("the {} is [{}], and must have {} along dim {}", name,
-                         fmt::join(tensor.sizes(), ", "), extent, dim);
-    });
-  }
-  // Extents beside `dim`, dtype and device.
-  bool alike(const at::Tensor& output, const at::Tensor& input, int64_t dim) {
-    if (!problem.empty()) return false;
-    bool equal = output.dim() == input.dim();
-    for (int64_t d = 0; equal && d < input.dim(); ++d) {
-      equal = d == dim || output.size(d) == input.size(d);
-    }
-    require(equal, [&] {
-      return fmt::format("input [{}] and output [{}] differ beside dim {}",
-                         fmt::join(input.sizes(), ", "), fmt::join(output.sizes(), ", "), dim);
-    });
-    return same_kind(output, input);
-  }
-  bool same_kind(const at::Tensor& output, const at::Tensor& input) {
-    return require(output.scalar_type() == input.scalar_type() && output.device() == input.device(),
-                   [&] {
-                     return fmt::format("the input is {} on {}, the output {} on {}",
-                                        c10::toString(input.scalar_type()), input.device().str(),
-                                        c10::toString(output.scalar_type()), output.device().str());
-                   });
-  }
-};
 
 }  // namespace
 
@@ -446,13 +396,14 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather_v(const a
                                                                          int64_t dim, VCall call) {
   return as_work(OpType::ALLGATHER, [&] {
     Agreed agreed("all_gather_v", compare_ != nullptr);
-    Check check{std::move(call.problem)};
-    if (check.sizes(sizes, size_) &&
-        check.extent(input, dim, sizes[static_cast<size_t>(rank_)], "input") &&
-        check.extent(output, dim, sum(sizes), "output") && check.alike(output, input, dim)) {
+    CallCheck check(std::move(call.problem));
+    if (check.are_sizes(sizes, size_) &&
+        check.has_extent(input, dim, sizes[static_cast<size_t>(rank_)], "the input") &&
+        check.has_extent(output, dim, sum(sizes), "the output") &&
+        check.are_equal_beside(input, output, dim) && check.are_of_one_kind(input, output)) {
       agreed.add(input, sizes, dim);
     }
-    agree(agreed, call, std::move(check.problem));
+    agree(agreed, call, check.take_problem());
 
     switch (groups_calls_ ? choose_gather_route({sizes.data(), sizes.size()})
                           : GatherRoute::kSends) {
@@ -482,13 +433,13 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_v(
     VCall call) {
   return as_work(OpType::REDUCE_SCATTER, [&] {
     Agreed agreed("reduce_scatter_v", compare_ != nullptr);
-    Check check{std::move(call.problem)};
-    if (check.sizes(sizes, size_) && check.extent(input, dim, sum(sizes), "input") &&
-        check.extent(output, dim, sizes[static_cast<size_t>(rank_)], "output") &&
-        check.alike(output, input, dim)) {
+    CallCheck check(std::move(call.problem));
+    if (check.are_sizes(sizes, size_) && check.has_extent(input, dim, sum(sizes), "the input") &&
+        check.has_extent(output, dim, sizes[static_cast<size_t>(rank_)], "the output") &&
+        check.are_equal_beside(input, output, dim) && check.are_of_one_kind(input, output)) {
       agreed.add(input, sizes, dim);
     }
-    agree(agreed, call, std::move(check.problem));
+    agree(agreed, call, check.take_problem());
 
     if (groups_calls_ && size_ > 1 && are_equal(sizes) &&
         is_added_by_backend(output.scalar_type(), call.use_fp32)) {
@@ -527,16 +478,17 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_v(const at::T
                                                                      VCall call) {
   return as_work(OpType::GATHER, [&] {
     Agreed agreed("gather_v", compare_ != nullptr);
-    Check check{std::move(call.problem)};
-    if (check.sizes(sizes, size_) && check.root(root, size_) &&
-        check.extent(input, dim, sizes[static_cast<size_t>(rank_)], "input")) {
+    CallCheck check(std::move(call.problem));
+    if (check.are_sizes(sizes, size_) && check.is_rank(root, size_, "the root") &&
+        check.has_extent(input, dim, sizes[static_cast<size_t>(rank_)], "the input")) {
       agreed.add(input, sizes, dim);
       agreed.add_root("to", root);
-      if (rank_ == root && check.extent(output, dim, sum(sizes), "output")) {
-        check.alike(output, input, dim);
+      if (rank_ == root && check.has_extent(output, dim, sum(sizes), "the output")) {
+        check.are_equal_beside(input, output, dim);
+        check.are_of_one_kind(input, output);
       }
     }
-    agree(agreed, call, std::move(check.problem));
+    agree(agreed, call, check.take_problem());
 
     Exchange exchange = begin(input.device(), call);
     if (rank_ == root) {
@@ -559,16 +511,17 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::
                                                                       VCall call) {
   return as_work(OpType::SCATTER, [&] {
     Agreed agreed("scatter_v", compare_ != nullptr);
-    Check check{std::move(call.problem)};
-    if (check.sizes(sizes, size_) && check.root(root, size_) &&
-        check.extent(output, dim, sizes[static_cast<size_t>(rank_)], "output")) {
+    CallCheck check(std::move(call.problem));
+    if (check.are_sizes(sizes, size_) && check.is_rank(root, size_, "the root") &&
+        check.has_extent(output, dim, sizes[static_cast<size_t>(rank_)], "the output")) {
       agreed.add(output, sizes, dim);
       agreed.add_root("from", root);
-      if (rank_ == root && check.extent(input, dim, sum(sizes), "input")) {
-        check.alike(output, input, dim);
+      if (rank_ == root && check.has_extent(input, dim, sum(sizes), "the input")) {
+        check.are_equal_beside(input, output, dim);
+        check.are_of_one_kind(input, output);
       }
     }
-    agree(agreed, call, std::move(check.problem));
+    agree(agreed, call, check.take_problem());
 
     Exchange exchange = begin(output.device(), call);
     if (rank_ == root) {
@@ -594,14 +547,12 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
     const bool is_gathered =
         compare_ == nullptr && !groups_calls_ && size_ > 1 && compares_by_gathering();
     Agreed agreed("all_to_all_v", compare_ != nullptr || is_gathered);
-    Check check{std::move(call.problem)};
-    if (check.sizes(input_sizes, size_, "input_sizes") &&
-        check.sizes(output_sizes, size_, "output_sizes") &&
-        check.extent(input, input_dim, sum(input_sizes), "input") &&
-        check.extent(output, output_dim, sum(output_sizes), "output") &&
-        check.same_kind(output, input) && check.require(input.dim() == output.dim(), [&] {
-          return fmt::format("the input has {} dims and the output {}", input.dim(), output.dim());
-        })) {
+    CallCheck check(std::move(call.problem));
+    if (check.are_sizes(input_sizes, size_, "input_sizes") &&
+        check.are_sizes(output_sizes, size_, "output_sizes") &&
+        check.has_extent(input, input_dim, sum(input_sizes), "the input") &&
+        check.has_extent(output, output_dim, sum(output_sizes), "the output") &&
+        check.are_of_one_kind(input, output) && check.have_equal_ndim(input, output)) {
       agreed.add(input, input_dim, output_dim);
       if (agreed.is_compared) {
         call.row.sent = elements_of(input, input_dim, input_sizes);
@@ -615,7 +566,7 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
       }
     }
     call.row.call = "all_to_all_v";
-    agree(agreed, call, std::move(check.problem));
+    agree(agreed, call, check.take_problem());
 
     Exchange exchange = begin(output.device(), call);
     int skipped = rank_;

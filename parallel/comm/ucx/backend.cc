@@ -72,7 +72,7 @@ const char* scope_of(const Calls& calls) {
 
 std::string UcxBackend::words_of(const Calls& calls) {
   for (const Call& call : calls) {
-    if (call.is_wrong()) return call.problem;
+    if (call.is_wrong()) return call.problem();
   }
   if (calls.size() == 1) return calls.front().words();
   const char* const scope = scope_of(calls);
@@ -205,7 +205,7 @@ void UcxBackend::start(UcxWork& work, std::shared_ptr<Calls> all) {
     if (message.is_wrong()) {
       // Messages have no header: the other rank learns of it when its time is up.
       if (!problem) {
-        problem = problem_of(group_->config(), ucx::name_of(message.kind), message.problem);
+        problem = problem_of(group_->config(), ucx::name_of(message.kind), message.problem());
       }
     } else {
       operations.push_back(start_point_to_point(std::move(message)));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ATen/MemoryOverlap.h"
 #include "ATen/ops/empty.h"
 #include "c10/core/GradMode.h"
 #include "fmt/format.h"
@@ -58,48 +57,33 @@ void append_pieces(UcxBackend::Call::Key& key, std::span<const ucx::Piece> piece
 }  // namespace
 
 bool UcxBackend::Call::takes(const at::Tensor& tensor, std::string_view name) {
-  if (is_wrong()) return false;
-  if (!tensor.defined()) return wrong(fmt::format("{} is an undefined tensor", name)), false;
-  if (tensor.layout() != at::kStrided || !tensor.device().is_cpu() || tensor.is_quantized()) {
-    wrong(fmt::format("{} is {} on {}; this backend takes dense tensors on the CPU", name,
-                      tensor.is_quantized() ? "quantized" : c10::str(tensor.layout()),
-                      tensor.device().str()));
-    return false;
-  }
-  // Autograd makes such gradients.
-  if (tensor._is_zerotensor()) {
-    wrong(fmt::format("{} is a tensor of zeros without memory; pass its clone()", name));
-    return false;
-  }
+  if (!is_dense(tensor, name)) return false;
   const std::optional<DType> its = dtype_of(tensor.scalar_type());
-  if (!its) {
-    wrong(fmt::format("{} has the dtype {}, which this backend does not know", name,
-                      c10::toString(tensor.scalar_type())));
+  if (!require(tensor.device().is_cpu(),
+               [&] {
+                 return fmt::format("{} is on {}; this backend takes tensors on the CPU", name,
+                                    tensor.device().str());
+               }) ||
+      !require(its.has_value(), [&] {
+        return fmt::format("{} has the dtype {}, which this backend does not know", name,
+                           c10::toString(tensor.scalar_type()));
+      })) {
     return false;
   }
   if (!dtype) dtype = its;
-  if (*dtype != *its) {
-    wrong(fmt::format("{} has dtype {}, the other tensors of the call have {}", name, name_of(*its),
-                      name_of(*dtype)));
-    return false;
-  }
-  return true;
-}
-
-bool UcxBackend::Call::takes_output(const at::Tensor& tensor, std::string_view name) {
-  if (!takes(tensor, name)) return false;
-  return require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, [&] {
-    return fmt::format("{} is expanded: several of its elements are the same memory", name);
+  return require(*dtype == *its, [&] {
+    return fmt::format("{} has dtype {}, the other tensors of the call have {}", name,
+                       name_of(*its), name_of(*dtype));
   });
 }
 
+bool UcxBackend::Call::takes_output(const at::Tensor& tensor, std::string_view name) {
+  return takes(tensor, name) && has_own_elements(tensor, name);
+}
+
 bool UcxBackend::Call::takes_root(int64_t rank, int size) {
-  if (rank < 0 || rank >= size) {
-    wrong(fmt::format("the root is rank {} in a group of {}", rank, size));
-    return false;
-  }
-  root = static_cast<int>(rank);
-  return true;
+  if (is_rank(rank, size, "the root")) root = static_cast<int>(rank);
+  return !is_wrong();
 }
 
 void UcxBackend::Call::reduces_by(const c10d::ReduceOp& op, int size, Accumulate accumulate) {

@@ -16,6 +16,7 @@
 #include "ATen/core/DimVector.h"
 #include "absl/container/inlined_vector.h"
 #include "parallel/base/strided_span.h"
+#include "parallel/comm/interface/call_check.h"
 #include "parallel/comm/interface/call_scope.h"
 #include "parallel/comm/ucx/backend.h"
 #include "parallel/comm/ucx/engine/planning/algorithms.h"
@@ -24,7 +25,7 @@
 
 namespace meshrun {
 
-struct UcxBackend::Call {
+struct UcxBackend::Call : CallCheck {
   Call(c10d::OpType op_type, ucx::OperationKind operation, std::chrono::milliseconds call_timeout,
        bool is_async)
       : type(op_type),
@@ -38,19 +39,6 @@ struct UcxBackend::Call {
   std::chrono::milliseconds timeout;  // c10d's: 0 and less is the group's
   bool async;
   CallScope::Name scope;  // of the function that the program has called; none: of this call
-
-  // The first one; empty: none.
-  std::string problem;
-  bool is_wrong() const { return !problem.empty(); }
-  void wrong(std::string text) {
-    if (problem.empty()) problem = std::move(text);
-  }
-  // The condition, for `if (!call.require(...)) return`.
-  template <typename Text>
-  bool require(bool condition, const Text& text) {
-    if (!condition) wrong(text());
-    return condition;
-  }
 
   // Equal on all ranks, with kind and reduction.
   std::optional<DType> dtype;
@@ -85,8 +73,7 @@ struct UcxBackend::Call {
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;  // to a tensor, from a temporary
   UcxWork::Results results;
 
-  // Whether `tensor` can be used: dense, on the CPU, of the other tensors' dtype. `name` is the
-  // argument's.
+  // Dense, on the CPU, of the other tensors' dtype. `name` is the argument's.
   bool takes(const at::Tensor& tensor, std::string_view name);
   bool takes_output(const at::Tensor& tensor, std::string_view name);
   bool takes_root(int64_t rank, int size);

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "fmt/ranges.h"
-#include "parallel/base/extents.h"
 #include "parallel/comm/ucx/backend_call.h"
 
 namespace meshrun {
@@ -21,22 +19,6 @@ using Call = UcxBackend::Call;
 
 int64_t sum(at::IntArrayRef sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-}
-
-// A tensor that has `extent` along `dim`. What the caller has checked already is checked again: the
-// engine would write outside of the tensor.
-bool has_extent(Call& call, const at::Tensor& tensor, int64_t dim, int64_t extent,
-                const char* name) {
-  return call.require(dim >= 0 && dim < tensor.dim() && tensor.size(dim) == extent, [&] {
-    return fmt::format("{} is [{}], and must have {} along dim {}", name,
-                       fmt::join(tensor.sizes(), ", "), extent, dim);
-  });
-}
-
-bool takes_sizes(Call& call, at::IntArrayRef sizes, int group_size, const char* name = "sizes") {
-  if (call.is_wrong()) return false;
-  const std::string problem = check_extents(name, sizes, -1, group_size);
-  return call.require(problem.empty(), [&] { return problem; });
 }
 
 // Of a slice of extent 1 along `dim`.
@@ -77,15 +59,6 @@ bool is_same_memory(const ConstStridedSpan& a, const ConstStridedSpan& b) {
          (a.layout.rows == 1 || a.layout.pitch == b.layout.pitch);
 }
 
-bool beside_dim_equal(Call& call, const at::Tensor& a, const at::Tensor& b, int64_t dim) {
-  bool equal = a.dim() == b.dim();
-  for (int64_t d = 0; equal && d < a.dim(); ++d) equal = d == dim || a.size(d) == b.size(d);
-  return call.require(equal, [&] {
-    return fmt::format("input [{}] and output [{}] differ beside dim {}",
-                       fmt::join(a.sizes(), ", "), fmt::join(b.sizes(), ", "), dim);
-  });
-}
-
 }  // namespace
 
 Call UcxBackend::v_call(OpType type, OperationKind kind, VCall given) const {
@@ -107,11 +80,11 @@ Call UcxBackend::v_call(OpType type, OperationKind kind, VCall given) const {
 UcxBackend::WorkPtr UcxBackend::all_gather_v(const at::Tensor& output, const at::Tensor& input,
                                              at::IntArrayRef sizes, int64_t dim, VCall given) {
   Call call = v_call(OpType::ALLGATHER, OperationKind::kAllGatherV, std::move(given));
-  if (takes_sizes(call, sizes, size_) && call.takes(input, "the input") &&
+  if (call.are_sizes(sizes, size_) && call.takes(input, "the input") &&
       call.takes_output(output, "the output") &&
-      has_extent(call, input, dim, sizes[static_cast<size_t>(rank_)], "the input") &&
-      has_extent(call, output, dim, sum(sizes), "the output") &&
-      beside_dim_equal(call, input, output, dim)) {
+      call.has_extent(input, dim, sizes[static_cast<size_t>(rank_)], "the input") &&
+      call.has_extent(output, dim, sum(sizes), "the output") &&
+      call.are_equal_beside(input, output, dim)) {
     call.results = {output};
     agree_on(call, input, sizes, dim);
     call.add_input(call.whole_to_read(input, Form::kRows), row_of(input, dim));
@@ -126,11 +99,11 @@ UcxBackend::WorkPtr UcxBackend::reduce_scatter_v(const at::Tensor& output, const
                                                  at::IntArrayRef sizes, int64_t dim, VCall given) {
   const Accumulate accumulate = given.use_fp32 ? Accumulate::kWide : Accumulate::kNative;
   Call call = v_call(OpType::REDUCE_SCATTER, OperationKind::kReduceScatterV, std::move(given));
-  if (takes_sizes(call, sizes, size_) && call.takes(input, "the input") &&
+  if (call.are_sizes(sizes, size_) && call.takes(input, "the input") &&
       call.takes_output(output, "the output") &&
-      has_extent(call, input, dim, sum(sizes), "the input") &&
-      has_extent(call, output, dim, sizes[static_cast<size_t>(rank_)], "the output") &&
-      beside_dim_equal(call, input, output, dim)) {
+      call.has_extent(input, dim, sum(sizes), "the input") &&
+      call.has_extent(output, dim, sizes[static_cast<size_t>(rank_)], "the output") &&
+      call.are_equal_beside(input, output, dim)) {
     call.results = {output};
     agree_on(call, input, sizes, dim);
     call.reduces_by(c10d::ReduceOp::SUM, size_, accumulate);
@@ -147,13 +120,13 @@ UcxBackend::WorkPtr UcxBackend::gather_v(const at::Tensor& output, const at::Ten
                                          at::IntArrayRef sizes, int64_t dim, int root,
                                          VCall given) {
   Call call = v_call(OpType::GATHER, OperationKind::kGatherV, std::move(given));
-  if (takes_sizes(call, sizes, size_) && call.takes_root(root, size_) &&
+  if (call.are_sizes(sizes, size_) && call.takes_root(root, size_) &&
       call.takes(input, "the input") &&
-      has_extent(call, input, dim, sizes[static_cast<size_t>(rank_)], "the input")) {
+      call.has_extent(input, dim, sizes[static_cast<size_t>(rank_)], "the input")) {
     agree_on(call, input, sizes, dim);
     if (rank_ == root && call.takes_output(output, "the output") &&
-        has_extent(call, output, dim, sum(sizes), "the output") &&
-        beside_dim_equal(call, input, output, dim)) {
+        call.has_extent(output, dim, sum(sizes), "the output") &&
+        call.are_equal_beside(input, output, dim)) {
       call.results = {output};
       call.add_outputs(call.whole_to_write(output, Form::kContiguous),
                        slices_of(output, dim, sizes, dim));
@@ -167,14 +140,14 @@ UcxBackend::WorkPtr UcxBackend::scatter_v(const at::Tensor& output, const at::Te
                                           at::IntArrayRef sizes, int64_t dim, int root,
                                           VCall given) {
   Call call = v_call(OpType::SCATTER, OperationKind::kScatterV, std::move(given));
-  if (takes_sizes(call, sizes, size_) && call.takes_root(root, size_) &&
+  if (call.are_sizes(sizes, size_) && call.takes_root(root, size_) &&
       call.takes_output(output, "the output") &&
-      has_extent(call, output, dim, sizes[static_cast<size_t>(rank_)], "the output")) {
+      call.has_extent(output, dim, sizes[static_cast<size_t>(rank_)], "the output")) {
     call.results = {output};
     agree_on(call, output, sizes, dim);
     if (rank_ == root && call.takes(input, "the input") &&
-        has_extent(call, input, dim, sum(sizes), "the input") &&
-        beside_dim_equal(call, input, output, dim)) {
+        call.has_extent(input, dim, sum(sizes), "the input") &&
+        call.are_equal_beside(input, output, dim)) {
       call.add_inputs(call.whole_to_read(input, Form::kContiguous),
                       slices_of(input, dim, sizes, dim));
     }
@@ -188,14 +161,12 @@ UcxBackend::WorkPtr UcxBackend::all_to_all_v(const at::Tensor& output, at::IntAr
                                              at::IntArrayRef input_sizes, int64_t input_dim,
                                              VCall given) {
   Call call = v_call(OpType::ALLTOALL, OperationKind::kAllToAllV, std::move(given));
-  if (!takes_sizes(call, input_sizes, size_, "input_sizes") ||
-      !takes_sizes(call, output_sizes, size_, "output_sizes") || !call.takes(input, "the input") ||
+  if (!call.are_sizes(input_sizes, size_, "input_sizes") ||
+      !call.are_sizes(output_sizes, size_, "output_sizes") || !call.takes(input, "the input") ||
       !call.takes_output(output, "the output") ||
-      !has_extent(call, input, input_dim, sum(input_sizes), "the input") ||
-      !has_extent(call, output, output_dim, sum(output_sizes), "the output") ||
-      !call.require(input.dim() == output.dim(), [&] {
-        return fmt::format("the input has {} dims and the output {}", input.dim(), output.dim());
-      })) {
+      !call.has_extent(input, input_dim, sum(input_sizes), "the input") ||
+      !call.has_extent(output, output_dim, sum(output_sizes), "the output") ||
+      !call.have_equal_ndim(input, output)) {
     return submit(std::move(call));
   }
   call.results = {output};

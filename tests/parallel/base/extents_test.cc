@@ -24,5 +24,11 @@ TEST(ExtentsTest, TheFirstThingThatIsWrongIsNamed) {
   EXPECT_EQ(check({2, 3}, 4), "sizes is [2, 3], 5 together; the tensor has 4 along that dimension");
 }
 
+TEST(ExtentsTest, TakesRanksOfTheGroup) {
+  EXPECT_EQ(check_rank("dst", 3, 4), "");
+  EXPECT_EQ(check_rank("dst", 4, 4), "dst is 4 in a group of 4 ranks; 0 to 3 is expected");
+  EXPECT_NE(check_rank("src", -1, 4), "");
+}
+
 }  // namespace
 }  // namespace meshrun

@@ -59,11 +59,5 @@ TEST(CutTest, SaysWhatIsWrong) {
   expect_problem(cut(Role::kTemplate, {INT64_MAX, 1}, shape, 0, 0, 2), "sizes[1] is 1");
 }
 
-TEST(CheckRootTest, TakesRanksOfTheGroup) {
-  EXPECT_EQ(check_root("dst", 3, 4), "");
-  EXPECT_EQ(check_root("dst", 4, 4), "dst is 4 in a group of 4 ranks; 0 to 3 is expected");
-  EXPECT_NE(check_root("src", -1, 4), "");
-}
-
 }  // namespace
 }  // namespace meshrun

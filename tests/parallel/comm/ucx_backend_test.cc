@@ -166,7 +166,7 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
         options.rootRank = is_odd ? 7 : 0;
         world.group->broadcast(fine, options)->wait();
       },
-      "the root is rank 7 in a group of 2");
+      "the root is 7 in a group of 2 ranks; 0 to 1 is expected");
   all_raise(
       [&] {
         if (is_odd) {
