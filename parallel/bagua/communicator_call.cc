@@ -140,18 +140,19 @@ void CommunicatorCall::exchanges(std::vector<int64_t> sent, std::vector<int64_t>
 }
 
 void CommunicatorCall::compare(const ComparingBackend& comparer) const {
-  const std::string words = words_ ? fmt::format("{} of {}", name_, words_()) : name_;
-  VCall call;
+  Comparison comparison;
+  comparison.what = words_ ? fmt::format("{} of {}", name_, words_()) : name_;
+  comparison.digest = Fingerprint(comparison.what);
   if (is_wrong()) {
-    call.problem = fmt::format("{}: {}", name_, problem());
+    comparison.problem = fmt::format("{}: {}", name_, problem());
   } else {
-    call.row = row_;
+    comparison.row = row_;
   }
   if (comparer) {
-    comparer->compare(words, Fingerprint(words), std::move(call))->wait();
+    comparer->compare(std::move(comparison))->wait();
   } else {
-    call.row.call = name_;
-    compare_by_gathering(*backend_for(c10::DeviceType::CPU), words, Fingerprint(words), call);
+    comparison.row.call = name_;
+    compare_by_gathering(*backend_for(c10::DeviceType::CPU), comparison);
   }
 }
 

@@ -25,30 +25,31 @@ bool is_16_bit_float(at::ScalarType type) {
   return at::isReducedFloatingType(type) && c10::elementSize(type) == 2;
 }
 
-std::string words_of(const at::Tensor& tensor, ReduceOp::RedOpType op, const VCall& call) {
+std::string words_of(const at::Tensor& tensor, ReduceOp::RedOpType op, const CollectiveSpec& spec) {
   return fmt::format("all_reduce of {} [{}], op {}{}", c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes(), ", "), static_cast<int>(op),
-                     call.details ? call.details() : "");
+                     spec.words ? (*spec.words)() : "");
 }
 
-c10d::AllreduceOptions options_of(ReduceOp::RedOpType op, const VCall& call) {
+c10d::AllreduceOptions options_of(ReduceOp::RedOpType op, const CollectiveSpec& spec) {
   c10d::AllreduceOptions options;
   options.reduceOp = op;
-  options.asyncOp = call.async;
+  options.asyncOp = spec.async;
   return options;
 }
 
 // With a comparison of what the all-reduce's own header does not have, in one operation.
 c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
                                               const at::Tensor& tensor, ReduceOp::RedOpType op,
-                                              const VCall& call) {
+                                              const CollectiveSpec& spec) {
   std::vector<at::Tensor> tensors = {tensor};
-  const c10d::AllreduceOptions options = options_of(op, call);
+  const c10d::AllreduceOptions options = options_of(op, spec);
   c10d::Backend& backend = comparer.backend();
-  if (call.agreed == 0) return backend.allreduce(tensors, options);
+  if (spec.agreed == 0) return backend.allreduce(tensors, options);
   backend.startCoalescing();
-  comparer->compare(call.details ? "an all_reduce" + call.details() : "an all_reduce", call.agreed,
-                    VCall{.async = call.async});
+  comparer->compare({.what = spec.words ? "an all_reduce" + (*spec.words)() : "an all_reduce",
+                     .digest = spec.agreed,
+                     .async = spec.async});
   backend.allreduce(tensors, options);
   return backend.endCoalescing();
 }
@@ -56,34 +57,34 @@ c10::intrusive_ptr<c10d::Work> start_compared(const ComparingBackend& comparer,
 }  // namespace
 
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
-                            ReduceOp::RedOpType op, VCall call) {
+                            ReduceOp::RedOpType op, CollectiveSpec spec) {
   check_collectives_allowed([] {
     const char* const scope = CallScope::current();
     return scope == nullptr ? "all_reduce" : scope;
   });
   const c10::DeviceType device = device_of(tensor, *group);
   const ComparingBackend own(group->getBackend(device));
-  if (call.problem.empty() && is_sharded(tensor)) call.problem = kTakesLocalTensors;
-  if (call.problem.empty() && !own && op == ReduceOp::AVG && !tensor.is_floating_point() &&
+  if (spec.problem.empty() && is_sharded(tensor)) spec.problem = kTakesLocalTensors;
+  if (spec.problem.empty() && !own && op == ReduceOp::AVG && !tensor.is_floating_point() &&
       !tensor.is_complex()) {
-    call.problem = "an average needs a floating-point or complex type";
+    spec.problem = "an average needs a floating-point or complex type";
   }
-  if (call.problem.empty() && !own && tensor.is_complex() && op != ReduceOp::SUM &&
+  if (spec.problem.empty() && !own && tensor.is_complex() && op != ReduceOp::SUM &&
       op != ReduceOp::AVG) {
-    call.problem = "complex numbers, which travel as pairs, are only summed and averaged";
+    spec.problem = "complex numbers, which travel as pairs, are only summed and averaged";
   }
-  if (!call.problem.empty()) raise_on_all_ranks(group, device, call.problem);
+  if (!spec.problem.empty()) raise_on_all_ranks(group, device, spec.problem);
 
   PendingAllReduce pending;
   pending.tensor_ = tensor;
   if (own) {
-    pending.work_ = start_compared(own, tensor, op, call);
+    pending.work_ = start_compared(own, tensor, op, spec);
     return pending;
   }
   if (const auto comparer = comparer_of(*group)) {
-    const std::string words = words_of(tensor, op, call);
-    const uint64_t digest = Fingerprint(fmt::format("{} {}", words, call.agreed));
-    comparer->compare(words, digest, {})->wait();
+    const std::string words = words_of(tensor, op, spec);
+    const uint64_t digest = Fingerprint(fmt::format("{} {}", words, spec.agreed));
+    comparer->compare({.what = words, .digest = digest})->wait();
   }
   if (tensor.numel() == 0) return pending;  // Gloo has no such message
   if (op == ReduceOp::AVG) {
@@ -91,11 +92,11 @@ PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tens
     pending.divisor_ = group->getSize();
   }
   at::Tensor wire = tensor.contiguous().resolve_conj().resolve_neg();
-  if (call.use_fp32 && is_16_bit_float(wire.scalar_type())) wire = wire.to(at::kFloat);
+  if (spec.use_fp32 && is_16_bit_float(wire.scalar_type())) wire = wire.to(at::kFloat);
   std::vector<at::Tensor> tensors = {summable(wire)};
   if (!tensors[0].is_alias_of(wire)) wire = tensors[0];
   if (!wire.is_same(tensor)) pending.wire_ = wire;
-  pending.work_ = group->allreduce(tensors, options_of(op, call));
+  pending.work_ = group->allreduce(tensors, options_of(op, spec));
   return pending;
 }
 
@@ -122,7 +123,7 @@ void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,
                         const std::string& problem) {
   ComparingBackend comparer(group->getBackend(device));
   if (!comparer) comparer = comparer_of(*group);
-  if (comparer) comparer->compare("", 0, VCall{.problem = problem})->wait();
+  if (comparer) comparer->compare({.problem = problem})->wait();
   throw CollectiveArgumentError(problem);
 }
 

@@ -7,9 +7,9 @@
 //                pairs. Headers are compared over the group's ucx backend for the CPU with
 //                MESHRUN_CHECK_COLLECTIVES=1; else a `problem` is raised here alone
 //
-// VCall: on ucx an `agreed` other than 0 costs one more header check. With `use_fp32` false, 16-bit
-// floats travel as they are, and backends may add them in that type. `requires_grad` and `fill` are
-// not used.
+// CollectiveSpec: `words` is used in errors; on ucx an `agreed` other than 0 costs one more header check. With `use_fp32` false, 16-bit
+// floats travel as they are, and backends may add them in that type. Kind, cuts, `requires_grad` and `fill` are not
+// used.
 //
 // Internal. Not differentiable: mappings.h is.
 // Threads and order: those of c10d::Backend. Errors: parallel/base/collective_errors.h, from wait()
@@ -48,7 +48,7 @@ class PendingAllReduce {
 
  private:
   friend PendingAllReduce all_reduce(const ProcessGroupPtr&, const at::Tensor&,
-                                     c10d::ReduceOp::RedOpType, VCall);
+                                     c10d::ReduceOp::RedOpType, CollectiveSpec);
 
   c10::intrusive_ptr<c10d::Work> work_;
   at::Tensor tensor_;
@@ -58,7 +58,8 @@ class PendingAllReduce {
 
 // In place. `tensor`: dense, of the caller's own memory, without a gradient.
 PendingAllReduce all_reduce(const ProcessGroupPtr& group, const at::Tensor& tensor,
-                            c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM, VCall call = {});
+                            c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM,
+                            CollectiveSpec spec = {});
 
 // Takes part in whatever collective the others call, with `problem` (not empty), and raises it.
 [[noreturn]] void raise_on_all_ranks(const ProcessGroupPtr& group, c10::DeviceType device,

@@ -36,6 +36,4 @@ AsyncTensor all_to_all_v_async(const at::Tensor& tensor, at::IntArrayRef input_s
                                at::IntArrayRef output_sizes, IntArgument input_dim = 0,
                                IntArgument output_dim = 0, const GroupArgument& group = {});
 
-struct AllToAllVAutograd;  // autograd_functions.h
-
 }  // namespace meshrun

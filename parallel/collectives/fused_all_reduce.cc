@@ -220,14 +220,13 @@ FusedReduction::FusedReduction(std::vector<FusedLeaf> leaves, std::string proble
   }
   state_->leaves = std::move(leaves);
   state_->pack(type, options);
-  VCall call;
-  call.async = async;
-  call.agreed = digest_of(state_->leaves, state_->weighted);
-  call.details = [kept = state_->leaves, weighted = state_->weighted] {
-    return words_of(kept, weighted);
-  };
+  CollectiveSpec spec;
+  spec.async = async;
+  spec.agreed = digest_of(state_->leaves, state_->weighted);
+  spec.say(
+      [kept = state_->leaves, weighted = state_->weighted] { return words_of(kept, weighted); });
   state_->pending = all_reduce(group, state_->buffer, options.weight ? ReduceOp::SUM : options.op,
-                               std::move(call));
+                               std::move(spec));
 }
 
 FusedReduction::~FusedReduction() = default;

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/autograd_functions.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/indexed_exchange.h"
 
 namespace meshrun {
@@ -39,7 +40,7 @@ at::Tensor exchange(const at::Tensor& tensor, const IndexedAllToAllPlan& plan, b
     return IndexedAllToAllVAutograd::apply(tensor, plan, use_fp32, dim, work);
   }
   const c10::NoGradGuard no_grad;
-  return indexed_all_to_all(tensor, plan.state(), use_fp32, dim, {false, work});
+  return indexed_all_to_all(tensor, plan.state(), use_fp32, dim, {.work = work});
 }
 
 at::Tensor exchange_back(const at::Tensor& tensor, const IndexedAllToAllPlan& plan, bool use_fp32,
@@ -99,8 +100,9 @@ at::Tensor IndexedAllToAllVAutograd::forward(AutogradContext* ctx, const at::Ten
                                              const IndexedAllToAllPlan& plan, BoolArgument use_fp32,
                                              IntArgument dim, WorkPtr* work) {
   save(ctx, plan, use_fp32, dim);
-  return indexed_all_to_all(tensor, plan.state(), use_fp32, dim,
-                            {tensor.defined() && tensor.requires_grad(), work});
+  return indexed_all_to_all(
+      tensor, plan.state(), use_fp32, dim,
+      {.requires_grad = tensor.defined() && tensor.requires_grad(), .work = work});
 }
 
 variable_list IndexedAllToAllVAutograd::backward(AutogradContext* ctx, const variable_list& grads) {

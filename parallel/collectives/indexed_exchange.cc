@@ -11,25 +11,25 @@
 namespace meshrun {
 namespace {
 
-VCall call_of(const std::string& problem, const std::shared_ptr<const IndexedState>& state,
-              bool use_fp32, const CallForm& form) {
-  VCall call = make_call(problem, form);
-  call.use_fp32 = use_fp32;
-  call.agreed = state->plan.table_digest;
+CollectiveSpec spec_of(const std::string& problem, const std::shared_ptr<const IndexedState>& state,
+                       bool use_fp32) {
+  CollectiveSpec spec;
+  spec.kind = CollectiveSpec::Kind::kAllToAllV;
+  spec.use_fp32 = use_fp32;
+  spec.agreed = state->plan.table_digest;
   if (problem.empty()) {
-    call.details = [state] { return state->words(); };
+    spec.say([state] { return state->words(); });
   } else {
-    call.problem += " (indexed_all_to_all_v)";
+    spec.problem = problem + " (indexed_all_to_all_v)";
   }
-  return call;
+  return spec;
 }
 
 void call_wrongly(const at::Tensor& tensor, const std::string& problem,
                   const std::shared_ptr<const IndexedState>& state, bool use_fp32,
-                  const CallForm& form) {
-  finish(VCollectivesOf(state->group, device_of(tensor, *state->group))
-             ->all_to_all_v({}, {}, 0, {}, {}, 0, call_of(problem, state, use_fp32, form)),
-         problem, form);
+                  const Launch& how) {
+  call_backend(state->group, device_of(tensor, *state->group), {}, {},
+               spec_of(problem, state, use_fp32), problem, how);
 }
 
 class NoMemory final : public c10::Allocator {
@@ -45,14 +45,14 @@ class NoMemory final : public c10::Allocator {
 
 // A tensor of the shape that is sent, without memory of its own; undefined where slices must be
 // gathered first.
-at::Tensor put_together_when_sent(VCall& call, const at::Tensor& tensor,
+at::Tensor put_together_when_sent(CollectiveSpec& spec, const at::Tensor& tensor,
                                   const std::shared_ptr<const IndexedState>& state, int64_t dim) {
   const RowKernels& kernels = row_kernels(tensor.device().type());
   if (kernels.filler == nullptr) return {};
   const auto& lists = state->lists_on(tensor.device());
   RowKernels::Filler filler = kernels.filler(tensor, lists.remote, dim);
   if (!filler) return {};
-  call.fill = [filler = std::move(filler), state](int32_t piece, int64_t offset, StridedSpan to,
+  spec.fill = [filler = std::move(filler), state](int32_t piece, int64_t offset, StridedSpan to,
                                                   int64_t to_offset, int64_t bytes) {
     const auto rank = static_cast<size_t>(piece);
     filler(state->sent_begin[rank], state->sent[rank], offset, to, to_offset, bytes);
@@ -86,18 +86,22 @@ std::string check_indexed(const at::Tensor& tensor, const IndexedState& state, b
 
 at::Tensor indexed_all_to_all(const at::Tensor& tensor,
                               const std::shared_ptr<const IndexedState>& state, bool use_fp32,
-                              int64_t dim, const CallForm& form) {
+                              int64_t dim, const Launch& how) {
   const std::string problem = check_indexed(tensor, *state, /*reversed=*/false, dim);
   if (!problem.empty()) {
-    call_wrongly(tensor, problem, state, use_fp32, form);
+    call_wrongly(tensor, problem, state, use_fp32, how);
     return {};
   }
   const RowKernels& kernels = row_kernels(tensor.device().type());
   const auto& lists = state->lists_on(tensor.device());
   const VCollectivesOf collectives(state->group, tensor.device().type());
-  VCall call = call_of(problem, state, use_fp32, form);
+  CollectiveSpec spec = spec_of(problem, state, use_fp32);
+  spec.cut = {dim, state->sent};
+  spec.received = {dim, state->received};
+  spec.requires_grad = how.requires_grad;
+  spec.async = how.work != nullptr;
   at::Tensor sent;
-  if (collectives->takes_fill()) sent = put_together_when_sent(call, tensor, state, dim);
+  if (collectives->takes_fill()) sent = put_together_when_sent(spec, tensor, state, dim);
   if (!sent.defined()) {
     sent = empty_with_extent(tensor, dim, lists.remote.size(0));
     kernels.gather_rows(sent, tensor, lists.remote, dim);
@@ -109,29 +113,28 @@ at::Tensor indexed_all_to_all(const at::Tensor& tensor,
   };
   // The Work of a GPU covers only what is on its stream before the call.
   if (!tensor.is_cpu()) place_own();
-  WorkPtr work = collectives->all_to_all_v(output, state->received, dim, sent, state->sent, dim,
-                                           std::move(call));
+  WorkPtr work = collectives->run(output, sent, std::move(spec));
   // While the others' are on their way.
   if (tensor.is_cpu()) place_own();
-  finish(std::move(work), problem, form);
+  finish(std::move(work), problem, how);
   return output;
 }
 
 at::Tensor indexed_all_to_all_reverse(const at::Tensor& tensor,
                                       const std::shared_ptr<const IndexedState>& state,
                                       bool use_fp32, int64_t dim, bool requires_grad) {
-  const CallForm form{requires_grad, nullptr};
+  const Launch how{.requires_grad = requires_grad};
   const std::string problem = check_indexed(tensor, *state, /*reversed=*/true, dim);
   if (!problem.empty()) {
-    call_wrongly(tensor, problem, state, use_fp32, form);
+    call_wrongly(tensor, problem, state, use_fp32, how);
     return {};
   }
   const auto& lists = state->lists_on(tensor.device());
   const at::Tensor buffer = empty_with_extent(tensor, dim, lists.remote.size(0));
-  finish(VCollectivesOf(state->group, tensor.device().type())
-             ->all_to_all_v(buffer, state->sent, dim, tensor, state->received, dim,
-                            call_of(problem, state, use_fp32, form)),
-         problem, form);
+  CollectiveSpec spec = spec_of(problem, state, use_fp32);
+  spec.cut = {dim, state->received};
+  spec.received = {dim, state->sent};
+  call_backend(state->group, tensor.device().type(), buffer, tensor, std::move(spec), problem, how);
   at::Tensor output = empty_with_extent(tensor, dim, state->extent);
   row_kernels(tensor.device().type())
       .segmented_sum(output, buffer, tensor.narrow(dim, state->own_begin, lists.own.size(0)),

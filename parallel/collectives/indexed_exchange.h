@@ -10,8 +10,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "core/mutex.h"
+#include "parallel/collectives/call/launch.h"
 #include "parallel/collectives/device_lists.h"
-#include "parallel/collectives/exchange.h"
 #include "parallel/collectives/indexed_all_to_all_plan.h"
 #include "parallel/collectives/indexed_plan.h"
 
@@ -23,7 +23,7 @@ struct IndexedAllToAllPlan::State {
   int world = 1;
   int64_t extent = 0;
   IndexedPlan plan;
-  // What all_to_all_v is told: without one's own slices, which do not travel.
+  // Slices that travel, by rank: one's own do not, and stand in `received` alone.
   Extents sent, received;
   Extents sent_begin;  // slices that are sent to lower ranks
   int64_t num_received = 0;
@@ -52,7 +52,7 @@ std::string check_indexed(const at::Tensor& tensor, const IndexedState& state, b
 
 at::Tensor indexed_all_to_all(const at::Tensor& tensor,
                               const std::shared_ptr<const IndexedState>& state, bool use_fp32,
-                              int64_t dim, const CallForm& form);
+                              int64_t dim, const Launch& how);
 // Waits: there is work to do with what arrives.
 at::Tensor indexed_all_to_all_reverse(const at::Tensor& tensor,
                                       const std::shared_ptr<const IndexedState>& state,

@@ -1,11 +1,12 @@
 #include "parallel/collectives/mappings.h"
 
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "c10/util/Exception.h"
 #include "parallel/collectives/all_reduce.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/local_dim.h"
 #include "parallel/collectives/split.h"
 #include "parallel/comm/v_collectives_of.h"
@@ -16,85 +17,87 @@ namespace {
 using at::Tensor;
 
 struct CopyTo : torch::autograd::Function<CopyTo> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& input, const ExchangePtr& exchange) {
-    save_exchange(ctx, exchange);
+  static Tensor forward(AutogradContext* ctx, const Tensor& input,
+                        const CollectivePtr& collective) {
+    save_collective(ctx, collective);
     return input;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients);
 };
 
 struct ReduceFrom : torch::autograd::Function<ReduceFrom> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& input, const ExchangePtr& exchange) {
-    save_exchange(ctx, exchange);
+  static Tensor forward(AutogradContext* ctx, const Tensor& input,
+                        const CollectivePtr& collective) {
+    save_collective(ctx, collective);
     const Tensor sum = input.clone(at::MemoryFormat::Contiguous);
-    return detail::all_reduce(exchange->group, sum).wait();
+    return detail::all_reduce(collective->group, sum).wait();
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return only_first(CopyTo::apply(gradients[0], saved_exchange(ctx)));
+    return only_first(CopyTo::apply(gradients[0], saved_collective(ctx)));
   }
 };
 
 variable_list CopyTo::backward(AutogradContext* ctx, const variable_list& gradients) {
-  return only_first(ReduceFrom::apply(gradients[0], saved_exchange(ctx)));
+  return only_first(ReduceFrom::apply(gradients[0], saved_collective(ctx)));
 }
 
 struct GatherFrom : torch::autograd::Function<GatherFrom> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& input, const ExchangePtr& exchange) {
-    save_exchange(ctx, exchange);
-    return all_gather(input, *exchange, {});
+  static Tensor forward(AutogradContext* ctx, const Tensor& input,
+                        const CollectivePtr& collective) {
+    save_collective(ctx, collective);
+    return launch(*collective, input);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients);
 };
 
 struct ScatterTo : torch::autograd::Function<ScatterTo> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& input, const ExchangePtr& exchange) {
-    save_exchange(ctx, exchange);
-    int64_t begin = 0;
-    for (int rank = 0; rank < exchange->rank; ++rank) {
-      begin += exchange->sizes[static_cast<size_t>(rank)];
-    }
-    return input.narrow(exchange->dim, begin, exchange->own()).clone(at::MemoryFormat::Contiguous);
+  static Tensor forward(AutogradContext* ctx, const Tensor& input,
+                        const CollectivePtr& collective) {
+    save_collective(ctx, collective);
+    const Cut& cut = collective->spec.cut;
+    const int64_t begin =
+        std::accumulate(cut.sizes.begin(), cut.sizes.begin() + collective->rank, int64_t{0});
+    return input.narrow(cut.dim, begin, collective->own()).clone(at::MemoryFormat::Contiguous);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    return only_first(GatherFrom::apply(gradients[0], saved_exchange(ctx)));
+    return only_first(GatherFrom::apply(gradients[0], saved_collective(ctx)));
   }
 };
 
 variable_list GatherFrom::backward(AutogradContext* ctx, const variable_list& gradients) {
-  return only_first(ScatterTo::apply(gradients[0], saved_exchange(ctx)));
+  return only_first(ScatterTo::apply(gradients[0], saved_collective(ctx)));
 }
 
 }  // namespace
 
 Tensor copy_to_parallel_region(const Tensor& input, const GroupArgument& group) {
   TORCH_CHECK_VALUE(input.defined(), "copy_to_parallel_region: the input is undefined");
-  return CopyTo::apply(input, make_exchange(group));
+  return CopyTo::apply(input, make_collective(group));
 }
 
 Tensor reduce_from_parallel_region(const Tensor& input, const GroupArgument& group) {
-  const ExchangePtr exchange = make_exchange(group);
+  const CollectivePtr collective = make_collective(group);
   if (!input.defined()) {
-    detail::raise_on_all_ranks(exchange->group, device_of(input, *exchange->group),
+    detail::raise_on_all_ranks(collective->group, device_of(input, *collective->group),
                                "reduce_from_parallel_region: the input is undefined");
   }
-  return ReduceFrom::apply(input, exchange);
+  return ReduceFrom::apply(input, collective);
 }
 
 Tensor scatter_to_parallel_region(const Tensor& input, IntArgument dim,
                                   const GroupArgument& group) {
   const int64_t along = local_dim("scatter_to_parallel_region", input, dim);
-  const ExchangePtr exchange = make_exchange(group);
-  const std::vector<int64_t> pieces = compute_split_shapes(input.size(along), exchange->world);
-  exchange->dim = along;
-  exchange->sizes.assign(pieces.begin(), pieces.end());
-  return ScatterTo::apply(input, exchange);
+  const CollectivePtr collective = make_collective(group);
+  const std::vector<int64_t> pieces = compute_split_shapes(input.size(along), collective->world);
+  collective->spec.cut = {along, Extents(pieces.begin(), pieces.end())};
+  return ScatterTo::apply(input, collective);
 }
 
 Tensor gather_from_parallel_region(const Tensor& input, IntArgument dim, const Sizes& shapes,
                                    const GroupArgument& group) {
-  const ExchangePtr exchange = make_all_gather(input, shapes, dim, /*use_fp32=*/true, group);
-  if (!exchange->problem.empty()) return all_gather(input, *exchange, {});  // which raises it
-  return GatherFrom::apply(input, exchange);
+  const CollectivePtr collective = make_all_gather(input, shapes, dim, /*use_fp32=*/true, group);
+  if (collective->is_wrong()) return launch(*collective, input);  // which raises it
+  return GatherFrom::apply(input, collective);
 }
 
 }  // namespace meshrun

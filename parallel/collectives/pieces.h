@@ -2,8 +2,8 @@
 // dimension counted from the front, or a sentence that says what is wrong.
 //
 // Pure, without LibTorch's libraries. A wrong value never throws, since other ranks are waiting and
-// must learn of it: the sentence goes into VCall::problem. It names the argument, its value and
-// what was expected.
+// must learn of it: the sentence goes into CollectiveSpec::problem. It names the argument, its value
+// and what was expected.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,11 @@
 #include <string_view>
 
 #include "c10/util/ArrayRef.h"
-#include "c10/util/SmallVector.h"
 #include "parallel/base/extents.h"
 #include "parallel/collectives/sizes.h"
+#include "parallel/comm/interface/cut.h"
 
 namespace meshrun {
-
-using Extents = c10::SmallVector<int64_t, 8>;
 
 // What this rank's tensor is, of the tensor that the pieces make up.
 enum class Role {

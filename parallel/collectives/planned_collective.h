@@ -26,7 +26,7 @@
 
 namespace meshrun {
 
-struct Exchange;
+struct Collective;
 
 class PlannedCollective {
  public:
@@ -62,20 +62,16 @@ class PlannedCollective {
   [[noreturn]] void refuse(const std::string& problem) const;
 
  private:
-  enum class Kind : uint8_t { kAllGather, kReduceScatter, kScatter, kAllToAll };
-
-  PlannedCollective(Kind kind, Along pieces, Along received, const GroupArgument& group,
+  // `kind`: a CollectiveSpec::Kind.
+  PlannedCollective(uint8_t kind, Along pieces, Along received, const GroupArgument& group,
                     Agreement agreement);
   // What does not fit; empty: nothing.
   std::string problem_of(const at::Tensor& tensor) const;
-  at::Tensor call(const at::Tensor& tensor, const c10::intrusive_ptr<Exchange>& exchange,
-                  c10::intrusive_ptr<c10d::Work>* work) const;
 
-  Kind kind_;
-  // Extents of this rank's tensor along the dims of the exchange; -1: any.
+  // Extents of this rank's tensor along the dims that are cut; -1: any.
   int64_t extent_ = 0;
   int64_t other_extent_ = -1;  // of the receiving dim, where that is another one
-  c10::intrusive_ptr<Exchange> exchange_;
+  c10::intrusive_ptr<Collective> collective_;
 };
 
 }  // namespace meshrun

@@ -1,7 +1,7 @@
 #include "parallel/collectives/primitives.h"
 
+#include "ATen/core/grad_mode.h"
 #include "parallel/collectives/all_gather_v.h"
-#include "parallel/collectives/differentiable.h"
 #include "parallel/collectives/gather_v.h"
 #include "parallel/collectives/indexed_all_to_all_v.h"
 #include "parallel/collectives/indexed_exchange.h"

@@ -11,12 +11,13 @@
 #include "core/fingerprint.h"
 #include "fmt/format.h"
 #include "parallel/base/collective_errors.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
+#include "parallel/comm/interface/call_check.h"
 
 namespace meshrun {
 
 struct RangeExchangeState : torch::CustomClassHolder {
-  ExchangePtr exchange;  // what is sent along dim, and received
+  CollectivePtr collective;  // what is sent along dim, and received
   RangeTransfer transfer;
   int64_t own = 0;
   bool calls = false;
@@ -55,47 +56,48 @@ at::Tensor joined(const at::Tensor& tensor, int64_t dim, const std::vector<at::T
   return parts.size() == 1 ? parts[0] : at::cat(parts, dim);
 }
 
-// The exchange for a call with this tensor, which has `extent` along dim; another one where it does
-// not fit.
-ExchangePtr checked(const RangeExchangeState& state, const at::Tensor& tensor, int64_t extent) {
-  const ExchangePtr& exchange = state.exchange;
-  if (!exchange->problem.empty()) return exchange;
+// The collective for a call with this tensor, which has `extent` along dim; a wrong one where it
+// does not fit.
+CollectivePtr checked(const RangeExchangeState& state, const at::Tensor& tensor, int64_t extent) {
+  const CollectivePtr& collective = state.collective;
+  if (collective->is_wrong()) return collective;
+  const int64_t dim = collective->spec.cut.dim;
   std::string problem = tensor_problem(tensor);
   if (!problem.empty()) {
     // That is it.
-  } else if (tensor.dim() <= exchange->dim) {
-    problem = fmt::format("the tensor has {} dimensions, and the halo is of dim {}", tensor.dim(),
-                          exchange->dim);
-  } else if (tensor.size(exchange->dim) != extent) {
+  } else if (tensor.dim() <= dim) {
+    problem =
+        fmt::format("the tensor has {} dimensions, and the halo is of dim {}", tensor.dim(), dim);
+  } else if (tensor.size(dim) != extent) {
     problem = fmt::format("the tensor has {} along dim {}, and {} is expected on rank {}",
-                          tensor.size(exchange->dim), exchange->dim, extent, exchange->rank);
+                          tensor.size(dim), dim, extent, collective->rank);
   }
-  if (problem.empty()) return exchange;
+  if (problem.empty()) return collective;
   if (!state.calls) throw CollectiveArgumentError(problem);
-  auto wrong = c10::make_intrusive<Exchange>(*exchange);
-  wrong->problem = std::move(problem);
-  return wrong;
+  return with_problem(*collective, std::move(problem));
 }
 
 at::Tensor pack(const RangeExchangeState& state, const at::Tensor& tensor) {
+  const int64_t dim = state.collective->spec.cut.dim;
   std::vector<at::Tensor> slices;
   for (const SplitRange& range : state.transfer.given) {
-    slices.push_back(tensor.narrow(state.exchange->dim, range.begin, range.size()));
+    slices.push_back(tensor.narrow(dim, range.begin, range.size()));
   }
-  return joined(tensor, state.exchange->dim, slices);
+  return joined(tensor, dim, slices);
 }
 
-// Pieces to halos; `reversed`: gradients of halos to slices of pieces. in_node: in the forward() of
-// a node, where the grad mode is off.
-at::Tensor travel(const RangeExchangeState& state, const at::Tensor& tensor, bool reversed,
+// Pieces to halos; back: gradients of halos to slices of pieces. in_node: in the forward() of a
+// node, where the grad mode is off.
+at::Tensor travel(const RangeExchangeState& state, const at::Tensor& tensor, Direction direction,
                   WorkPtr* work, bool in_node = false) {
-  const int64_t extent = reversed ? state.transfer.num_received() : state.own;
-  const ExchangePtr exchange = checked(state, tensor, extent);
-  if (!state.calls) return tensor.narrow(exchange->dim, 0, 0);
-  const bool packs = exchange->problem.empty() && !reversed;
+  const bool is_back = direction == Direction::kBack;
+  const CollectivePtr collective =
+      checked(state, tensor, is_back ? state.transfer.num_received() : state.own);
+  if (!state.calls) return tensor.narrow(collective->spec.cut.dim, 0, 0);
+  const bool packs = !collective->is_wrong() && !is_back;
   const at::Tensor sent = packs ? pack(state, tensor) : tensor;
-  if (in_node) return all_to_all(sent, exchange, reversed, {true, work});
-  return differentiable_all_to_all(sent, exchange, reversed, work);
+  if (in_node) return launch(*collective, sent, {direction, /*requires_grad=*/true, work});
+  return differentiable(sent, collective, direction, work);
 }
 
 RangeExchange save(AutogradContext* ctx, const StatePtr& state) {
@@ -112,8 +114,9 @@ struct GatherRange : torch::autograd::Function<GatherRange> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, const StatePtr& state,
                             const c10::Scalar& padding) {
     const RangeExchange exchange = save(ctx, state);
-    AsyncTensor halo = asynchronously(
-        [&](WorkPtr* work) { return travel(*state, tensor, false, work, tensor.requires_grad()); });
+    AsyncTensor halo = asynchronously([&](WorkPtr* work) {
+      return travel(*state, tensor, Direction::kForward, work, tensor.requires_grad());
+    });
     return exchange.assemble(tensor, halo.wait(), padding);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -125,8 +128,9 @@ struct ScatterRange : torch::autograd::Function<ScatterRange> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ranges, const StatePtr& state) {
     const RangeExchange exchange = save(ctx, state);
     const at::Tensor halo = exchange.received_part(ranges);
-    AsyncTensor returned = asynchronously(
-        [&](WorkPtr* work) { return travel(*state, halo, true, work, ranges.requires_grad()); });
+    AsyncTensor returned = asynchronously([&](WorkPtr* work) {
+      return travel(*state, halo, Direction::kBack, work, ranges.requires_grad());
+    });
     at::Tensor gradient = exchange.own_part(ranges);
     exchange.add(gradient, returned.wait());
     return gradient;
@@ -142,29 +146,31 @@ RangeExchange::RangeExchange(IntArgument dim, const std::vector<int64_t>& sizes,
                              const std::vector<SplitRange>& ranges, const GroupArgument& group,
                              const Options& options)
     : state_(c10::make_intrusive<RangeExchangeState>()) {
-  const ExchangePtr exchange = make_exchange(group);
-  state_->exchange = exchange;
-  exchange->problem = options.problem;
-  if (exchange->problem.empty()) {
-    exchange->problem = check_extents("sizes", sizes, -1, exchange->world);
-  }
-  if (exchange->problem.empty() && ranges.size() != sizes.size()) {
-    exchange->problem =
-        fmt::format("{} ranges are given for {} ranks", ranges.size(), exchange->world);
-  }
-  state_->calls = options.compares || !exchange->problem.empty();
-  if (!exchange->problem.empty()) return;
-  state_->transfer = plan_ranges(sizes, ranges, exchange->rank, options.periodic);
+  const CollectivePtr collective = make_collective(group);
+  state_->collective = collective;
+  CollectiveSpec& spec = collective->spec;
+  spec.kind = CollectiveSpec::Kind::kAllToAllV;
+  CallCheck check(options.problem);
+  check.are_sizes(sizes, collective->world);
+  check.require(ranges.size() == sizes.size(), [&] {
+    return fmt::format("{} ranges are given for {} ranks", ranges.size(), collective->world);
+  });
+  state_->calls = options.compares || check.is_wrong();
+  spec.problem = check.take_problem();
+  if (collective->is_wrong()) return;
+  state_->transfer = plan_ranges(sizes, ranges, collective->rank, options.periodic);
+  const RangeTransfer& transfer = state_->transfer;
   const bool travels = anything_travels(sizes, ranges, options.periodic);
   state_->calls = state_->calls || travels;
-  state_->own = sizes[static_cast<size_t>(exchange->rank)];
-  state_->is_identity = !state_->calls && state_->transfer.extent() == state_->own &&
-                        state_->transfer.low_padding == 0 && state_->transfer.high_padding == 0;
-  exchange->dim = exchange->other_dim = dim;
-  exchange->sizes.assign(state_->transfer.sent.begin(), state_->transfer.sent.end());
-  exchange->other_sizes.assign(state_->transfer.received.begin(), state_->transfer.received.end());
-  exchange->agreed = digest_of(dim, sizes, ranges, options.periodic);
-  exchange->words = words_of(dim, sizes, ranges, options.periodic);
+  state_->own = sizes[static_cast<size_t>(collective->rank)];
+  state_->is_identity = !state_->calls && transfer.extent() == state_->own &&
+                        transfer.low_padding == 0 && transfer.high_padding == 0;
+  spec.cut = {dim, Extents(transfer.sent.begin(), transfer.sent.end())};
+  spec.received = {dim, Extents(transfer.received.begin(), transfer.received.end())};
+  spec.agreed = digest_of(dim, sizes, ranges, options.periodic);
+  spec.say([dim = int64_t{dim}, sizes, ranges, periodic = bool{options.periodic}] {
+    return words_of(dim, sizes, ranges, periodic);
+  });
 }
 
 RangeExchange::RangeExchange(StatePtr state) : state_(std::move(state)) {}
@@ -172,13 +178,12 @@ RangeExchange::RangeExchange(const RangeExchange&) = default;
 RangeExchange& RangeExchange::operator=(const RangeExchange&) = default;
 RangeExchange::~RangeExchange() = default;
 
-int64_t RangeExchange::dim() const { return state_->exchange->dim; }
+int64_t RangeExchange::dim() const { return state_->collective->spec.cut.dim; }
 const RangeTransfer& RangeExchange::transfer() const { return state_->transfer; }
 bool RangeExchange::is_identity() const { return state_->is_identity; }
 
 at::Tensor RangeExchange::gather(const at::Tensor& tensor, const c10::Scalar& padding) const {
-  const ExchangePtr exchange = checked(*state_, tensor, state_->own);
-  if (!exchange->problem.empty()) return travel(*state_, tensor, false, nullptr);
+  if (checked(*state_, tensor, state_->own)->is_wrong()) return receive(tensor);  // which raises
   if (state_->is_identity) return tensor;
   if (wants_gradient(tensor)) return GatherRange::apply(tensor, state_, padding);
   const c10::NoGradGuard no_grad;
@@ -190,19 +195,21 @@ at::Tensor RangeExchange::scatter(const at::Tensor& ranges) const {
 }
 
 at::Tensor RangeExchange::receive(const at::Tensor& tensor) const {
-  return travel(*state_, tensor, false, nullptr);
+  return travel(*state_, tensor, Direction::kForward, nullptr);
 }
 
 AsyncTensor RangeExchange::receive_async(const at::Tensor& tensor) const {
-  return asynchronously([&](WorkPtr* work) { return travel(*state_, tensor, false, work); });
+  return asynchronously(
+      [&](WorkPtr* work) { return travel(*state_, tensor, Direction::kForward, work); });
 }
 
 at::Tensor RangeExchange::send_back(const at::Tensor& halo) const {
-  return travel(*state_, halo, true, nullptr);
+  return travel(*state_, halo, Direction::kBack, nullptr);
 }
 
 AsyncTensor RangeExchange::send_back_async(const at::Tensor& halo) const {
-  return asynchronously([&](WorkPtr* work) { return travel(*state_, halo, true, work); });
+  return asynchronously(
+      [&](WorkPtr* work) { return travel(*state_, halo, Direction::kBack, work); });
 }
 
 at::Tensor RangeExchange::assemble(const at::Tensor& tensor, const at::Tensor& halo,

@@ -2,7 +2,7 @@
 
 #include "ATen/TensorOperators.h"
 #include "c10/util/Exception.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
 
 namespace meshrun {
 

@@ -29,7 +29,7 @@
 
 namespace meshrun {
 
-struct Exchange;
+struct Collective;
 
 class TransposePlan {
  public:
@@ -56,9 +56,9 @@ class TransposePlan {
   int64_t bytes_sent(IntArgument element_size) const;
 
  private:
-  c10::intrusive_ptr<Exchange> checked(const at::Tensor& tensor, bool back) const;
+  c10::intrusive_ptr<Collective> checked(const at::Tensor& tensor, bool back) const;
 
-  c10::intrusive_ptr<Exchange> exchange_;
+  c10::intrusive_ptr<Collective> collective_;
 };
 
 // The ranks' extents, by rank, told by all to all. Raises `problem` (empty: none) of any rank on

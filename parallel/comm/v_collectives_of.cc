@@ -56,8 +56,8 @@ VCollectivesOf::VCollectivesOf(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
   });
   PointToPointVCollectives::Compare compare;
   if (auto comparer = comparer_of(*group)) {
-    compare = [comparer](std::string what, uint64_t digest, VCall call) {
-      return comparer->compare(std::move(what), digest, std::move(call));
+    compare = [comparer](Comparison comparison) {
+      return comparer->compare(std::move(comparison));
     };
   }
   adapter_ = std::make_unique<PointToPointVCollectives>(backend_, std::move(compare),

@@ -9,7 +9,7 @@
 #include "ATen/ops/fft_rfft.h"
 #include "core/fingerprint.h"
 #include "fmt/format.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/split.h"
 #include "parallel/collectives/transpose_plan.h"
 #include "parallel/fft/fft_arguments.h"

@@ -69,11 +69,11 @@ void SharedGradients::Bucket::start(const ProcessGroupPtr& group, c10::Device de
       piece.copy_(contribution.added.to_dense());
     }
   }
-  VCall call;
-  call.use_fp32 = options.use_fp32;
-  call.async = true;
+  CollectiveSpec spec;
+  spec.use_fp32 = options.use_fp32;
+  spec.async = true;
   pending = all_reduce(group, buffer, options.mean ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM,
-                       std::move(call));
+                       std::move(spec));
 }
 
 bool SharedGradients::Bucket::must_be_told() const {
@@ -314,10 +314,10 @@ void SharedGradients::compare_values() {
     numbers[2 * i] = digest_of_bits(parameters[i]);
     numbers[2 * i + 1] = ~numbers[2 * i];
   }
-  VCall call;
-  call.details = [] { return std::string(" (values of a shared module)"); };
+  CollectiveSpec spec;
+  spec.say([] { return std::string(" (values of a shared module)"); });
   const Tensor message = own.to(device);
-  const Tensor all = all_reduce(group_, message, c10d::ReduceOp::MIN, std::move(call)).wait().cpu();
+  const Tensor all = all_reduce(group_, message, c10d::ReduceOp::MIN, std::move(spec)).wait().cpu();
   const auto* const ends = all.const_data_ptr<int64_t>();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool is_gone_everywhere = ends[2 * i] == ends[2 * i + 1];

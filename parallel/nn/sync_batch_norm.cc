@@ -150,9 +150,9 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     if (bias.defined()) result[2] = own.narrow(0, 0, channels).to(bias.scalar_type());
     // Also where the input needs no gradient: another rank's may.
     const Tensor sums = own.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
-    VCall call;
-    call.details = [] { return std::string(" (backward of sync_batch_norm)"); };
-    detail::all_reduce(group, sums, c10d::ReduceOp::SUM, std::move(call)).wait();
+    CollectiveSpec spec;
+    spec.say([] { return std::string(" (backward of sync_batch_norm)"); });
+    detail::all_reduce(group, sums, c10d::ReduceOp::SUM, std::move(spec)).wait();
     const Tensor means = sums / count.clamp_min(1);
     deviations.mul_(over_channels(means.narrow(0, channels, channels), x));
     const Tensor inner = g - over_channels(means.narrow(0, 0, channels), x);

@@ -112,10 +112,10 @@ void reduce(const ProcessGroupPtr& group, const Combination& combine, std::vecto
     numbers[i] = hide ? combine.neutral() : own[i];
     numbers[own.size() + i] = hide ? sign : 0;
   }
-  VCall call;
-  call.details = [] { return std::string(" (norm of gradients)"); };
+  CollectiveSpec spec;
+  spec.say([] { return std::string(" (norm of gradients)"); });
   message = message.to(device_of_numbers(*group));
-  const Tensor reduced = all_reduce(group, message, combine.op(), std::move(call)).wait().cpu();
+  const Tensor reduced = all_reduce(group, message, combine.op(), std::move(spec)).wait().cpu();
   const auto* results = reduced.const_data_ptr<double>();
   for (size_t i = 0; i < own.size(); ++i) {
     own[i] = is_extreme && results[own.size() + i] != 0 ? std::numeric_limits<double>::quiet_NaN()

@@ -50,6 +50,30 @@ bool CallCheck::is_rank(int64_t rank, int world, std::string_view name) {
   return !is_wrong();
 }
 
+bool CallCheck::fits(const CollectiveSpec& spec, int rank, int world, const at::Tensor& output,
+                     const at::Tensor& input) {
+  using Kind = CollectiveSpec::Kind;
+  const Cut& cut = spec.cut;
+  if (spec.kind == Kind::kAllToAllV) {
+    return are_sizes(cut.sizes, world, "input_sizes") &&
+           are_sizes(spec.received.sizes, world, "output_sizes") &&
+           has_extent(input, cut.dim, cut.total(), "the input") &&
+           has_extent(output, spec.received.dim, spec.received.total(), "the output") &&
+           have_equal_ndim(input, output);
+  }
+  const bool is_rooted = spec.kind == Kind::kGatherV || spec.kind == Kind::kScatterV;
+  if (!are_sizes(cut.sizes, world) || (is_rooted && !is_rank(spec.root, world, "the root"))) {
+    return false;
+  }
+  const bool is_gathered = spec.kind == Kind::kAllGatherV || spec.kind == Kind::kGatherV;
+  const bool has_input = spec.kind != Kind::kScatterV || rank == spec.root;
+  const bool has_output = spec.kind != Kind::kGatherV || rank == spec.root;
+  const int64_t own = cut.of(rank), all = cut.total();
+  return (!has_input || has_extent(input, cut.dim, is_gathered ? own : all, "the input")) &&
+         (!has_output || has_extent(output, cut.dim, is_gathered ? all : own, "the output")) &&
+         (!has_input || !has_output || are_equal_beside(input, output, cut.dim));
+}
+
 bool CallCheck::are_equal_beside(const at::Tensor& input, const at::Tensor& output, int64_t dim) {
   if (is_wrong()) return false;
   bool equal = input.dim() == output.dim();

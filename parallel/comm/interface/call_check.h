@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "ATen/core/Tensor.h"
+#include "parallel/comm/interface/collective_spec.h"
 
 namespace meshrun {
 
@@ -46,6 +47,10 @@ class CallCheck {
   // One for each of `world` ranks, none negative.
   bool are_sizes(at::IntArrayRef sizes, int world, std::string_view name = "sizes");
   bool is_rank(int64_t rank, int world, std::string_view name);
+  // Tensors, sizes and root as `spec` has them on `rank` of `world`: a tensor of the root alone is
+  // not looked at elsewhere. Says nothing of dtype and device.
+  bool fits(const CollectiveSpec& spec, int rank, int world, const at::Tensor& output,
+            const at::Tensor& input);
   // Of one shape, except along `dim`.
   bool are_equal_beside(const at::Tensor& input, const at::Tensor& output, int64_t dim);
   bool have_equal_ndim(const at::Tensor& input, const at::Tensor& output);

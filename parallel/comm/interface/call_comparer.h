@@ -8,12 +8,14 @@
 // Threads: any. The look-ups are cheap: one in the group, one in the environment.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "c10/util/intrusive_ptr.h"
-#include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/Types.hpp"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace c10d {
@@ -22,13 +24,30 @@ class ProcessGroup;
 
 namespace meshrun {
 
+// The elements that a rank sends to each rank and that it expects from each, which are compared
+// pair by pair. Empty: the digest of a comparison says it all.
+struct ComparedRow {
+  const char* call = nullptr;  // "all_to_all_v"; static, and equal on all ranks
+  std::vector<int64_t> sent, expected;
+};
+
+// What a rank is about to call.
+struct Comparison {
+  std::string what = {};  // in words, for the error
+  uint64_t digest = 0;    // of all that must agree
+  ComparedRow row = {};
+  std::string problem = {};  // of this rank's arguments; empty: none
+  bool async = false;
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;  // 0 and less: the group's
+};
+
 class CallComparer {
  public:
   virtual ~CallComparer() = default;
 
-  // Compares a header and moves nothing else: `what` in words, `digest` of all that must agree.
-  // Raises, from the Work and on every rank, what differs or the problem of one rank.
-  virtual c10::intrusive_ptr<c10d::Work> compare(std::string what, uint64_t digest, VCall call) = 0;
+  // Compares and moves nothing else. Raises, from the Work and on every rank, what differs or the
+  // problem of one rank.
+  virtual c10::intrusive_ptr<c10d::Work> compare(Comparison comparison) = 0;
 };
 
 // A comparer and the backend that it is; empty where there is none.

@@ -11,10 +11,7 @@
 // CollectiveMismatchError; the backend's own.
 #pragma once
 
-#include <cstdint>
-#include <string_view>
-
-#include "parallel/comm/interface/v_collectives.h"
+#include "parallel/comm/interface/call_comparer.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 
 namespace meshrun {
@@ -22,9 +19,8 @@ namespace meshrun {
 // Whether MESHRUN_CHECK_COLLECTIVES lets it: not where it is 0, as for ucx. Equal on all ranks.
 bool compares_by_gathering();
 
-// As CallComparer::compare(), and waited for: `what` in words, `digest` of all that must agree;
-// `call.row` has the sizes and the call's name. `call.problem`: the row is not looked at.
-void compare_by_gathering(c10d::Backend& backend, std::string_view what, uint64_t digest,
-                          const VCall& call);
+// As CallComparer::compare(), and waited for. The row has the call's name, and its sizes unless
+// there is a problem.
+void compare_by_gathering(c10d::Backend& backend, const Comparison& comparison);
 
 }  // namespace meshrun

@@ -1,7 +1,6 @@
 #include "parallel/comm/point_to_point/point_to_point_v_collectives.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -38,10 +37,6 @@ constexpr int kTag = (1 << 30) - 1;
 // copied, which is faster than the few channels that a backend has for it.
 constexpr size_t kOwnAmongOthers = 256 << 10;
 
-int64_t sum(at::IntArrayRef sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-}
-
 // From one rank's part to the next: where 16-byte accesses can begin.
 int64_t pitch_of(int64_t elements, const at::Tensor& tensor) {
   const int64_t unit = std::max<int64_t>(16 / tensor.element_size(), 1);
@@ -52,10 +47,10 @@ at::Tensor whole_in_bytes(const at::Tensor& tensor) {
   return memory_view(tensor, at::kByte, 0, static_cast<int64_t>(tensor.nbytes()));
 }
 
-// Of all_to_all_v: else the caller has written it already, or reads it where it is.
-bool moves_own(at::IntArrayRef input_sizes, at::IntArrayRef output_sizes, int rank) {
-  const auto own = static_cast<size_t>(rank);
-  return input_sizes[own] > 0 && output_sizes[own] > 0;
+// Whether an all_to_all_v moves this rank's own slice: else the caller has written it already, or
+// reads it where it is.
+bool moves_own(const CollectiveSpec& spec, int rank) {
+  return spec.cut.of(rank) > 0 && spec.received.of(rank) > 0;
 }
 
 // What a backend adds itself, where its order of the ranks may be its own. The exchange adds the
@@ -80,12 +75,12 @@ bool is_added_by_backend(at::ScalarType type, bool use_fp32) {
   }
 }
 
-// Of slices of these extents along `dim`.
-std::vector<int64_t> elements_of(const at::Tensor& tensor, int64_t dim, at::IntArrayRef extents) {
+// How many elements each slice of `tensor` has.
+std::vector<int64_t> elements_of(const at::Tensor& tensor, const Cut& cut) {
   int64_t of_one = 1;
-  for (int64_t d = 0; d < tensor.dim(); ++d) of_one *= d == dim ? 1 : tensor.size(d);
+  for (int64_t d = 0; d < tensor.dim(); ++d) of_one *= d == cut.dim ? 1 : tensor.size(d);
   std::vector<int64_t> elements;
-  for (const int64_t extent : extents) elements.push_back(extent * of_one);
+  for (const int64_t extent : cut.sizes) elements.push_back(extent * of_one);
   return elements;
 }
 
@@ -94,11 +89,11 @@ bool own_travels(const StreamCalls* stream_calls, size_t bytes) {
 }
 
 // Whether a rank's own slice has one shape in both.
-bool is_one_shape(const at::Tensor& output, int64_t output_dim, int64_t output_size,
-                  const at::Tensor& input, int64_t input_dim, int64_t input_size) {
+bool is_one_shape(const CollectiveSpec& spec, int rank, const at::Tensor& output,
+                  const at::Tensor& input) {
   for (int64_t d = 0; d < input.dim(); ++d) {
-    if ((d == output_dim ? output_size : output.size(d)) !=
-        (d == input_dim ? input_size : input.size(d))) {
+    if ((d == spec.received.dim ? spec.received.of(rank) : output.size(d)) !=
+        (d == spec.cut.dim ? spec.cut.of(rank) : input.size(d))) {
       return false;
     }
   }
@@ -119,10 +114,10 @@ bool are_equal(at::IntArrayRef sizes) {
 
 // c10d's options: a call that is waited for at once runs on the current stream, and has no Work.
 template <typename Options>
-Options options_of(const VCall& call) {
+Options options_of(const CollectiveSpec& spec) {
   Options options;
-  options.timeout = call.timeout;
-  options.asyncOp = call.async;
+  options.timeout = spec.timeout;
+  options.asyncOp = spec.async;
   return options;
 }
 
@@ -141,37 +136,48 @@ PointToPointWork::Parts grouped(c10d::Backend& backend, const Calls& calls) {
   return parts;
 }
 
+// What every rank must say alike, in words. `tensor`: undefined where the call is wrong.
+std::string words_of(const CollectiveSpec& spec, const at::Tensor& tensor) {
+  std::string text = name_of(spec.kind);
+  if (tensor.defined()) {
+    const bool is_all_to_all = spec.kind == CollectiveSpec::Kind::kAllToAllV;
+    const int64_t other_dim = is_all_to_all ? spec.received.dim : spec.cut.dim;
+    std::vector<int64_t> shape = tensor.sizes().vec();
+    shape[static_cast<size_t>(spec.cut.dim)] = shape[static_cast<size_t>(other_dim)] = -1;
+    text += fmt::format(" of {} [{}] along dim {}", c10::toString(tensor.scalar_type()),
+                        fmt::join(shape, ", "), spec.cut.dim);
+    if (other_dim != spec.cut.dim) text += fmt::format(" to {}", other_dim);
+    if (!is_all_to_all) text += fmt::format(", sizes [{}]", fmt::join(spec.cut.sizes, ", "));
+    if (spec.kind == CollectiveSpec::Kind::kGatherV) text += fmt::format(" to rank {}", spec.root);
+    if (spec.kind == CollectiveSpec::Kind::kScatterV) {
+      text += fmt::format(" from rank {}", spec.root);
+    }
+  }
+  return text + fmt::format("{}{}", spec.use_fp32 ? "" : ", not in float32",
+                            spec.requires_grad ? ", with a gradient" : "");
+}
+
+OpType type_of(CollectiveSpec::Kind kind) {
+  switch (kind) {
+    case CollectiveSpec::Kind::kAllGatherV:
+      return OpType::ALLGATHER;
+    case CollectiveSpec::Kind::kReduceScatterV:
+      return OpType::REDUCE_SCATTER;
+    case CollectiveSpec::Kind::kGatherV:
+      return OpType::GATHER;
+    case CollectiveSpec::Kind::kScatterV:
+      return OpType::SCATTER;
+    case CollectiveSpec::Kind::kAllToAllV:
+      break;
+  }
+  return OpType::ALLTOALL;
+}
+
 }  // namespace
 
-// What every rank must say alike, in words; none where nobody compares.
-struct PointToPointVCollectives::Agreed {
-  Agreed(const char* name, bool is_compared) : is_compared(is_compared) {
-    if (is_compared) text = name;
-  }
-  void add(const at::Tensor& tensor, int64_t dim, int64_t other_dim) {
-    if (!is_compared) return;
-    std::vector<int64_t> shape = tensor.sizes().vec();
-    shape[static_cast<size_t>(dim)] = shape[static_cast<size_t>(other_dim)] = -1;
-    text += fmt::format(" of {} [{}] along dim {}", c10::toString(tensor.scalar_type()),
-                        fmt::join(shape, ", "), dim);
-    if (other_dim != dim) text += fmt::format(" to {}", other_dim);
-  }
-  void add(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim) {
-    if (!is_compared) return;
-    add(tensor, dim, dim);
-    text += fmt::format(", sizes [{}]", fmt::join(sizes, ", "));
-  }
-  void add_root(const char* preposition, int root) {
-    if (is_compared) text += fmt::format(" {} rank {}", preposition, root);
-  }
-
-  const bool is_compared;
-  std::string text;
-};
-
 // Who gets which bytes, and what is to be done when they are there.
-struct PointToPointVCollectives::Exchange {
-  Exchange(int size, c10::Device device, StreamCalls* stream_calls)
+struct PointToPointVCollectives::Transfer {
+  Transfer(int size, c10::Device device, StreamCalls* stream_calls)
       : sends(static_cast<size_t>(size)),
         receives(static_cast<size_t>(size)),
         stream_calls(stream_calls) {
@@ -203,37 +209,58 @@ PointToPointVCollectives::PointToPointVCollectives(c10::intrusive_ptr<c10d::Back
       size_(backend_->getSize()),
       groups_calls_(backend_->supportsCoalescing()) {}
 
-void PointToPointVCollectives::agree(const Agreed& agreed, VCall& call, std::string problem) const {
-  if (agreed.is_compared) {
-    std::string text = agreed.text;
-    text += fmt::format("{}{}", call.use_fp32 ? "" : ", not in float32",
-                        call.requires_grad ? ", with a gradient" : "");
-    VCall header;
-    header.problem = problem;
-    header.requires_grad = call.requires_grad;
-    header.use_fp32 = call.use_fp32;
-    header.timeout = call.timeout;
-    header.row = std::move(call.row);
-    const uint64_t digest = Fingerprint(text + fmt::format(" {}", call.agreed));
-    if (call.details) text += call.details();
+void PointToPointVCollectives::check(CollectiveSpec& spec, const at::Tensor& output,
+                                     const at::Tensor& input) const {
+  using Kind = CollectiveSpec::Kind;
+  const bool is_all_to_all = spec.kind == Kind::kAllToAllV;
+  CallCheck check(std::move(spec.problem));
+  const bool has_both =
+      (spec.kind != Kind::kGatherV && spec.kind != Kind::kScatterV) || rank_ == spec.root;
+  check.fits(spec, rank_, size_, output, input);
+  if (has_both) check.are_of_one_kind(input, output);
+  const bool is_gathered = is_all_to_all && compare_ == nullptr && !groups_calls_ && size_ > 1 &&
+                           compares_by_gathering();
+  Comparison comparison;
+  if (is_all_to_all && !check.is_wrong() && moves_own(spec, rank_)) {
+    check.require(is_one_shape(spec, rank_, output, input),
+                  [] { return "a rank's own slice has two shapes in the input and the output"; });
+  }
+  if (compare_ || is_gathered) {
+    // Undefined where the call is wrong: sizes need not fit it.
+    const at::Tensor tensor = check.is_wrong()               ? at::Tensor()
+                              : spec.kind == Kind::kScatterV ? output
+                                                             : input;
+    std::string text = words_of(spec, tensor);
+    comparison.digest = Fingerprint(text + fmt::format(" {}", spec.agreed));
+    if (spec.words) text += (*spec.words)();
+    comparison.what = std::move(text);
+    comparison.problem = check.problem();
+    comparison.timeout = spec.timeout;
+    if (is_all_to_all) {
+      comparison.row.call = name_of(spec.kind);
+      if (!check.is_wrong()) {
+        comparison.row.sent = elements_of(input, spec.cut);
+        comparison.row.expected = elements_of(output, spec.received);
+      }
+    }
     if (compare_) {
-      compare_(std::move(text), digest, std::move(header))->wait();
+      compare_(std::move(comparison))->wait();
     } else {
-      compare_by_gathering(*backend_, text, digest, header);
+      compare_by_gathering(*backend_, comparison);
     }
   }
-  if (!problem.empty()) throw CollectiveArgumentError(std::move(problem));
+  if (check.is_wrong()) throw CollectiveArgumentError(check.take_problem());
 }
 
-PointToPointVCollectives::Exchange PointToPointVCollectives::begin(c10::Device device,
-                                                                   const VCall& call) const {
+PointToPointVCollectives::Transfer PointToPointVCollectives::begin(
+    c10::Device device, const CollectiveSpec& spec) const {
   const bool is_taken =
-      stream_calls_ != nullptr && !call.async && stream_calls_->takes_calls(device);
-  return Exchange(size_, device, is_taken ? stream_calls_ : nullptr);
+      stream_calls_ != nullptr && !spec.async && stream_calls_->takes_calls(device);
+  return Transfer(size_, device, is_taken ? stream_calls_ : nullptr);
 }
 
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchange, OpType type,
-                                                                const VCall& call) const {
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::send_and_receive(
+    Transfer transfer, const CollectiveSpec& spec) const {
   PointToPointWork::Parts parts;
   const auto start = [&](const at::Tensor& bytes, int peer, bool is_send) {
     if (!bytes.defined()) return;
@@ -245,93 +272,89 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(Exchange exchang
     for (int step = 1; step < size_; ++step) {
       const int from = (rank_ + size_ - step) % size_;
       const int to = (rank_ + step) % size_;
-      start(exchange.receives[static_cast<size_t>(from)], from, false);
-      start(exchange.sends[static_cast<size_t>(to)], to, true);
+      start(transfer.receives[static_cast<size_t>(from)], from, false);
+      start(transfer.sends[static_cast<size_t>(to)], to, true);
     }
   };
   const auto is_there = [](const at::Tensor& bytes) { return bytes.defined(); };
-  const bool is_idle = std::none_of(exchange.sends.begin(), exchange.sends.end(), is_there) &&
-                       std::none_of(exchange.receives.begin(), exchange.receives.end(), is_there);
+  const bool is_idle = std::none_of(transfer.sends.begin(), transfer.sends.end(), is_there) &&
+                       std::none_of(transfer.receives.begin(), transfer.receives.end(), is_there);
   if (is_idle) {
     // Nothing to start.
-  } else if (exchange.stream_calls != nullptr) {
-    exchange.stream_calls->send_and_receive(exchange.rest.device, pieces_of(exchange.sends),
-                                            pieces_of(exchange.receives));
+  } else if (transfer.stream_calls != nullptr) {
+    transfer.stream_calls->send_and_receive(transfer.rest.device, pieces_of(transfer.sends),
+                                            pieces_of(transfer.receives));
   } else if (groups_calls_) {
     parts = grouped(*backend_, start_all);
   } else {
     start_all();
   }
-  return work_of(std::move(parts), std::move(exchange), type, call);
+  return work_of(std::move(parts), std::move(transfer), spec);
 }
 
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::work_of(std::vector<WorkPtr> parts,
-                                                                    Exchange exchange, OpType type,
-                                                                    const VCall& call) const {
-  PointToPointWork::Rest& rest = exchange.rest;
-  for (const auto* messages : {&exchange.sends, &exchange.receives}) {
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::work_of(
+    std::vector<WorkPtr> parts, Transfer transfer, const CollectiveSpec& spec) const {
+  PointToPointWork::Rest& rest = transfer.rest;
+  for (const auto* messages : {&transfer.sends, &transfer.receives}) {
     for (const at::Tensor& bytes : *messages) {
       if (bytes.defined()) rest.kept.push_back(bytes);
     }
   }
-  rest.timeout = call.timeout;
-  rest.async = call.async;
-  return c10::make_intrusive<PointToPointWork>(type, std::move(parts), std::move(rest));
+  rest.timeout = spec.timeout;
+  rest.async = spec.async;
+  return c10::make_intrusive<PointToPointWork>(type_of(spec.kind), std::move(parts),
+                                               std::move(rest));
 }
 
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(const at::Tensor& output,
-                                                                         const at::Tensor& input,
-                                                                         at::IntArrayRef sizes,
-                                                                         int64_t dim,
-                                                                         const VCall& call) const {
-  Exchange exchange = begin(output.device(), call);
-  exchange.rest.result = output;
-  Slices slices(output, sizes, dim, -1, Slices::Place::kOneBlock);
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_equal(
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  Transfer transfer = begin(output.device(), spec);
+  transfer.rest.result = output;
+  Slices slices(output, spec.cut, -1, Slices::Place::kOneBlock);
   at::Tensor own = slices.bytes[static_cast<size_t>(rank_)];
-  if (!own.defined()) return run(std::move(exchange), OpType::ALLGATHER, call);
+  if (!own.defined()) return send_and_receive(std::move(transfer), spec);
   if (slices.packed.empty() && point_to_point::can_travel(input)) {
     own = whole_in_bytes(input);
   } else {
     copy_own_into_bytes(own, input);
   }
   std::vector<WorkPtr> parts;
-  if (StreamCalls* const calls = exchange.stream_calls) {
+  if (StreamCalls* const calls = transfer.stream_calls) {
     calls->all_gather(output.device(), slices.block.data_ptr(), {own.data_ptr(), own.nbytes()});
-    exchange.receives = {own, slices.block};
+    transfer.receives = {own, slices.block};
   } else {
     at::Tensor all = memory_view(slices.block, at::kByte, 0, static_cast<int64_t>(output.nbytes()));
-    const auto options = options_of<c10d::AllgatherOptions>(call);
+    const auto options = options_of<c10d::AllgatherOptions>(spec);
     if (WorkPtr work = backend_->_allgather_base(all, own, options)) {
       parts.push_back(std::move(work));
     }
-    exchange.receives = {own, all};
+    transfer.receives = {own, all};
   }
-  exchange.unpack(std::move(slices));
-  return work_of(std::move(parts), std::move(exchange), OpType::ALLGATHER, call);
+  transfer.unpack(std::move(slices));
+  return work_of(std::move(parts), std::move(transfer), spec);
 }
 
 PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts(
-    const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
-    const VCall& call) const {
-  Exchange exchange = begin(output.device(), call);
-  exchange.rest.result = output;
-  Slices slices(output, sizes, dim, -1);
-  exchange.receives = slices.bytes;
-  const at::Tensor& own = exchange.receives[static_cast<size_t>(rank_)];
-  StreamCalls* const calls = exchange.stream_calls;
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  Transfer transfer = begin(output.device(), spec);
+  transfer.rest.result = output;
+  Slices slices(output, spec.cut, -1);
+  transfer.receives = slices.bytes;
+  const at::Tensor& own = transfer.receives[static_cast<size_t>(rank_)];
+  StreamCalls* const calls = transfer.stream_calls;
   // A broadcast of NCCL's may begin in one memory and end in another.
   const bool is_copied = own.defined() && !(calls && point_to_point::can_travel(input));
   if (is_copied) copy_own_into_bytes(own, input);
-  const std::vector<at::Tensor>& pieces = exchange.receives;
+  const std::vector<at::Tensor>& pieces = transfer.receives;
   if (std::none_of(pieces.begin(), pieces.end(), [](const auto& b) { return b.defined(); })) {
-    return run(std::move(exchange), OpType::ALLGATHER, call);
+    return send_and_receive(std::move(transfer), spec);
   }
   std::vector<WorkPtr> parts;
   if (calls != nullptr) {
     const void* const source = (is_copied ? own : input).const_data_ptr();
     calls->broadcast_each(output.device(), pieces_of(pieces), source);
   } else {
-    auto options = options_of<c10d::BroadcastOptions>(call);
+    auto options = options_of<c10d::BroadcastOptions>(spec);
     parts = grouped(*backend_, [&] {
       for (int rank = 0; rank < size_; ++rank) {
         std::vector<at::Tensor> piece = {pieces[static_cast<size_t>(rank)]};
@@ -341,17 +364,16 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_by_broadcasts
       }
     });
   }
-  exchange.unpack(std::move(slices));
-  return work_of(std::move(parts), std::move(exchange), OpType::ALLGATHER, call);
+  transfer.unpack(std::move(slices));
+  return work_of(std::move(parts), std::move(transfer), spec);
 }
 
 PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal(
-    const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
-    const VCall& call) const {
-  Exchange exchange = begin(output.device(), call);
-  exchange.rest.result = output;
-  if (output.numel() == 0) return run(std::move(exchange), OpType::REDUCE_SCATTER, call);
-  const Slices slices(input, sizes, dim, -1, Slices::Place::kOneBlock);
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  Transfer transfer = begin(output.device(), spec);
+  transfer.rest.result = output;
+  if (output.numel() == 0) return send_and_receive(std::move(transfer), spec);
+  const Slices slices(input, spec.cut, -1, Slices::Place::kOneBlock);
   slices.pack();
   const at::Tensor sum =
       point_to_point::can_travel(output) ? output : at::empty(output.sizes(), output.options());
@@ -361,233 +383,153 @@ PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_equal
   at::Tensor from = memory_view(slices.block, type, 0, numbers * input.numel());
   at::Tensor to = memory_view(sum, type, 0, numbers * output.numel());
   std::vector<WorkPtr> parts;
-  if (StreamCalls* const calls = exchange.stream_calls) {
+  if (StreamCalls* const calls = transfer.stream_calls) {
     calls->reduce_scatter(output.device(), to.data_ptr(), from.const_data_ptr(),
                           static_cast<size_t>(to.numel()), type);
   } else {
-    const auto options = options_of<c10d::ReduceScatterOptions>(call);
+    const auto options = options_of<c10d::ReduceScatterOptions>(spec);
     if (WorkPtr work = backend_->_reduce_scatter_base(to, from, options)) {
       parts.push_back(std::move(work));
     }
   }
-  exchange.receives = {from, to};
-  if (!sum.is_same(output)) exchange.rest.finish = [output, sum] { output.copy_(sum); };
-  return work_of(std::move(parts), std::move(exchange), OpType::REDUCE_SCATTER, call);
+  transfer.receives = {from, to};
+  if (!sum.is_same(output)) transfer.rest.finish = [output, sum] { output.copy_(sum); };
+  return work_of(std::move(parts), std::move(transfer), spec);
 }
 
-namespace {
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather(
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  const Extents& sizes = spec.cut.sizes;
+  switch (groups_calls_ ? choose_gather_route({sizes.data(), sizes.size()}) : GatherRoute::kSends) {
+    case GatherRoute::kAllGather:
+      return gather_equal(output, input, spec);
+    case GatherRoute::kBroadcasts:
+      return gather_by_broadcasts(output, input, spec);
+    case GatherRoute::kSends:
+      break;
+  }
+  Transfer transfer = begin(output.device(), spec);
+  const int skipped = own_travels(transfer.stream_calls, input.nbytes()) ? -1 : rank_;
+  if (skipped == rank_) copy_own(slice_of(output, spec.cut, rank_), input);
+  const Slices own = whole(input, spec.cut.dim);
+  own.pack();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != skipped) transfer.sends[static_cast<size_t>(peer)] = own.bytes[0];
+  }
+  transfer.receive_into({output, spec.cut, skipped});
+  transfer.rest.result = output;
+  return send_and_receive(std::move(transfer), spec);
+}
 
-// Errors belong to the Work.
-template <typename Call>
-VCollectives::WorkPtr as_work(OpType type, const Call& call) {
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter(
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  if (groups_calls_ && size_ > 1 && are_equal(spec.cut.sizes) &&
+      is_added_by_backend(output.scalar_type(), spec.use_fp32)) {
+    return reduce_scatter_equal(output, input, spec);
+  }
+  Transfer transfer = begin(output.device(), spec);
+  const Slices sent(input, spec.cut, rank_);
+  sent.pack();
+  transfer.sends = sent.bytes;
+  transfer.rest.result = output;
+  const int64_t elements = output.numel();
+  if (elements > 0) {
+    const int64_t pitch = pitch_of(elements, output) * output.element_size();
+    const at::Tensor parts =
+        at::empty({size_, pitch_of(elements, output)}, output.options()).narrow(1, 0, elements);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) {
+        transfer.receives[static_cast<size_t>(peer)] =
+            memory_view(parts, at::kByte, peer * pitch, static_cast<int64_t>(output.nbytes()));
+      }
+    }
+    parts.select(0, rank_).view(output.sizes()).copy_(slice_of(input, spec.cut, rank_));
+    transfer.rest.kept.push_back(parts);
+    transfer.rest.finish = [output, parts, use_fp32 = spec.use_fp32] {
+      sum_in_order(output, parts, use_fp32);
+    };
+  }
+  return send_and_receive(std::move(transfer), spec);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather(
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  Transfer transfer = begin(input.device(), spec);
+  if (rank_ == spec.root) {
+    copy_own(slice_of(output, spec.cut, rank_), input);
+    transfer.receive_into({output, spec.cut, rank_});
+    transfer.rest.result = output;
+  } else {
+    const Slices own = whole(input, spec.cut.dim);
+    own.pack();
+    transfer.sends[static_cast<size_t>(spec.root)] = own.bytes[0];
+  }
+  return send_and_receive(std::move(transfer), spec);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter(
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  Transfer transfer = begin(output.device(), spec);
+  if (rank_ == spec.root) {
+    const Slices sent(input, spec.cut, rank_);
+    sent.pack();
+    transfer.sends = sent.bytes;
+    copy_own(output, slice_of(input, spec.cut, rank_));
+  } else {
+    transfer.receive_into(whole(output, spec.cut.dim));
+    at::Tensor received = transfer.receives[0];
+    transfer.receives.assign(static_cast<size_t>(size_), at::Tensor());
+    transfer.receives[static_cast<size_t>(spec.root)] = std::move(received);
+  }
+  transfer.rest.result = output;
+  return send_and_receive(std::move(transfer), spec);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all(
+    const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec) const {
+  Transfer transfer = begin(output.device(), spec);
+  int skipped = rank_;
+  if (moves_own(spec, rank_)) {
+    const size_t own_bytes = input.nbytes() / static_cast<size_t>(input.size(spec.cut.dim)) *
+                             static_cast<size_t>(spec.cut.of(rank_));
+    if (own_travels(transfer.stream_calls, own_bytes)) {
+      skipped = -1;
+    } else {
+      copy_own(slice_of(output, spec.received, rank_), slice_of(input, spec.cut, rank_));
+    }
+  }
+  const Slices sent(input, spec.cut, skipped);
+  sent.pack();
+  transfer.sends = sent.bytes;
+  transfer.receive_into({output, spec.received, skipped});
+  transfer.rest.result = output;
+  return send_and_receive(std::move(transfer), spec);
+}
+
+PointToPointVCollectives::WorkPtr PointToPointVCollectives::run(const at::Tensor& output,
+                                                                const at::Tensor& input,
+                                                                CollectiveSpec spec) {
+  using Kind = CollectiveSpec::Kind;
   const at::NoGradGuard no_grad;
   try {
-    return call();
-  } catch (...) {
-    return c10::make_intrusive<PointToPointWork>(type, std::current_exception());
-  }
-}
-
-}  // namespace
-
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_gather_v(const at::Tensor& output,
-                                                                         const at::Tensor& input,
-                                                                         at::IntArrayRef sizes,
-                                                                         int64_t dim, VCall call) {
-  return as_work(OpType::ALLGATHER, [&] {
-    Agreed agreed("all_gather_v", compare_ != nullptr);
-    CallCheck check(std::move(call.problem));
-    if (check.are_sizes(sizes, size_) &&
-        check.has_extent(input, dim, sizes[static_cast<size_t>(rank_)], "the input") &&
-        check.has_extent(output, dim, sum(sizes), "the output") &&
-        check.are_equal_beside(input, output, dim) && check.are_of_one_kind(input, output)) {
-      agreed.add(input, sizes, dim);
-    }
-    agree(agreed, call, check.take_problem());
-
-    switch (groups_calls_ ? choose_gather_route({sizes.data(), sizes.size()})
-                          : GatherRoute::kSends) {
-      case GatherRoute::kAllGather:
-        return gather_equal(output, input, sizes, dim, call);
-      case GatherRoute::kBroadcasts:
-        return gather_by_broadcasts(output, input, sizes, dim, call);
-      case GatherRoute::kSends:
+    check(spec, output, input);
+    switch (spec.kind) {
+      case Kind::kAllGatherV:
+        return all_gather(output, input, spec);
+      case Kind::kReduceScatterV:
+        return reduce_scatter(output, input, spec);
+      case Kind::kGatherV:
+        return gather(output, input, spec);
+      case Kind::kScatterV:
+        return scatter(output, input, spec);
+      case Kind::kAllToAllV:
         break;
     }
-    Exchange exchange = begin(output.device(), call);
-    const int skipped = own_travels(exchange.stream_calls, input.nbytes()) ? -1 : rank_;
-    if (skipped == rank_) copy_own(slice_of(output, sizes, dim, rank_), input);
-    const Slices own = whole(input, dim);
-    own.pack();
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != skipped) exchange.sends[static_cast<size_t>(peer)] = own.bytes[0];
-    }
-    exchange.receive_into({output, sizes, dim, skipped});
-    exchange.rest.result = output;
-    return run(std::move(exchange), OpType::ALLGATHER, call);
-  });
-}
-
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::reduce_scatter_v(
-    const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes, int64_t dim,
-    VCall call) {
-  return as_work(OpType::REDUCE_SCATTER, [&] {
-    Agreed agreed("reduce_scatter_v", compare_ != nullptr);
-    CallCheck check(std::move(call.problem));
-    if (check.are_sizes(sizes, size_) && check.has_extent(input, dim, sum(sizes), "the input") &&
-        check.has_extent(output, dim, sizes[static_cast<size_t>(rank_)], "the output") &&
-        check.are_equal_beside(input, output, dim) && check.are_of_one_kind(input, output)) {
-      agreed.add(input, sizes, dim);
-    }
-    agree(agreed, call, check.take_problem());
-
-    if (groups_calls_ && size_ > 1 && are_equal(sizes) &&
-        is_added_by_backend(output.scalar_type(), call.use_fp32)) {
-      return reduce_scatter_equal(output, input, sizes, dim, call);
-    }
-    Exchange exchange = begin(output.device(), call);
-    const Slices sent(input, sizes, dim, rank_);
-    sent.pack();
-    exchange.sends = sent.bytes;
-    exchange.rest.result = output;
-    const int64_t elements = output.numel();
-    if (elements > 0) {
-      const int64_t pitch = pitch_of(elements, output) * output.element_size();
-      const at::Tensor parts =
-          at::empty({size_, pitch_of(elements, output)}, output.options()).narrow(1, 0, elements);
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peer != rank_) {
-          exchange.receives[static_cast<size_t>(peer)] =
-              memory_view(parts, at::kByte, peer * pitch, static_cast<int64_t>(output.nbytes()));
-        }
-      }
-      parts.select(0, rank_).view(output.sizes()).copy_(slice_of(input, sizes, dim, rank_));
-      exchange.rest.kept.push_back(parts);
-      exchange.rest.finish = [output, parts, use_fp32 = call.use_fp32] {
-        sum_in_order(output, parts, use_fp32);
-      };
-    }
-    return run(std::move(exchange), OpType::REDUCE_SCATTER, call);
-  });
-}
-
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::gather_v(const at::Tensor& output,
-                                                                     const at::Tensor& input,
-                                                                     at::IntArrayRef sizes,
-                                                                     int64_t dim, int root,
-                                                                     VCall call) {
-  return as_work(OpType::GATHER, [&] {
-    Agreed agreed("gather_v", compare_ != nullptr);
-    CallCheck check(std::move(call.problem));
-    if (check.are_sizes(sizes, size_) && check.is_rank(root, size_, "the root") &&
-        check.has_extent(input, dim, sizes[static_cast<size_t>(rank_)], "the input")) {
-      agreed.add(input, sizes, dim);
-      agreed.add_root("to", root);
-      if (rank_ == root && check.has_extent(output, dim, sum(sizes), "the output")) {
-        check.are_equal_beside(input, output, dim);
-        check.are_of_one_kind(input, output);
-      }
-    }
-    agree(agreed, call, check.take_problem());
-
-    Exchange exchange = begin(input.device(), call);
-    if (rank_ == root) {
-      copy_own(slice_of(output, sizes, dim, rank_), input);
-      exchange.receive_into({output, sizes, dim, rank_});
-      exchange.rest.result = output;
-    } else {
-      const Slices own = whole(input, dim);
-      own.pack();
-      exchange.sends[static_cast<size_t>(root)] = own.bytes[0];
-    }
-    return run(std::move(exchange), OpType::GATHER, call);
-  });
-}
-
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::scatter_v(const at::Tensor& output,
-                                                                      const at::Tensor& input,
-                                                                      at::IntArrayRef sizes,
-                                                                      int64_t dim, int root,
-                                                                      VCall call) {
-  return as_work(OpType::SCATTER, [&] {
-    Agreed agreed("scatter_v", compare_ != nullptr);
-    CallCheck check(std::move(call.problem));
-    if (check.are_sizes(sizes, size_) && check.is_rank(root, size_, "the root") &&
-        check.has_extent(output, dim, sizes[static_cast<size_t>(rank_)], "the output")) {
-      agreed.add(output, sizes, dim);
-      agreed.add_root("from", root);
-      if (rank_ == root && check.has_extent(input, dim, sum(sizes), "the input")) {
-        check.are_equal_beside(input, output, dim);
-        check.are_of_one_kind(input, output);
-      }
-    }
-    agree(agreed, call, check.take_problem());
-
-    Exchange exchange = begin(output.device(), call);
-    if (rank_ == root) {
-      const Slices sent(input, sizes, dim, rank_);
-      sent.pack();
-      exchange.sends = sent.bytes;
-      copy_own(output, slice_of(input, sizes, dim, rank_));
-    } else {
-      exchange.receive_into(whole(output, dim));
-      at::Tensor received = exchange.receives[0];
-      exchange.receives.assign(static_cast<size_t>(size_), at::Tensor());
-      exchange.receives[static_cast<size_t>(root)] = std::move(received);
-    }
-    exchange.rest.result = output;
-    return run(std::move(exchange), OpType::SCATTER, call);
-  });
-}
-
-PointToPointVCollectives::WorkPtr PointToPointVCollectives::all_to_all_v(
-    const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
-    const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim, VCall call) {
-  return as_work(OpType::ALLTOALL, [&] {
-    const bool is_gathered =
-        compare_ == nullptr && !groups_calls_ && size_ > 1 && compares_by_gathering();
-    Agreed agreed("all_to_all_v", compare_ != nullptr || is_gathered);
-    CallCheck check(std::move(call.problem));
-    if (check.are_sizes(input_sizes, size_, "input_sizes") &&
-        check.are_sizes(output_sizes, size_, "output_sizes") &&
-        check.has_extent(input, input_dim, sum(input_sizes), "the input") &&
-        check.has_extent(output, output_dim, sum(output_sizes), "the output") &&
-        check.are_of_one_kind(input, output) && check.have_equal_ndim(input, output)) {
-      agreed.add(input, input_dim, output_dim);
-      if (agreed.is_compared) {
-        call.row.sent = elements_of(input, input_dim, input_sizes);
-        call.row.expected = elements_of(output, output_dim, output_sizes);
-      }
-      if (moves_own(input_sizes, output_sizes, rank_)) {
-        const auto own = static_cast<size_t>(rank_);
-        check.require(
-            is_one_shape(output, output_dim, output_sizes[own], input, input_dim, input_sizes[own]),
-            [] { return "a rank's own slice has two shapes in the input and the output"; });
-      }
-    }
-    call.row.call = "all_to_all_v";
-    agree(agreed, call, check.take_problem());
-
-    Exchange exchange = begin(output.device(), call);
-    int skipped = rank_;
-    if (moves_own(input_sizes, output_sizes, rank_)) {
-      const auto own_size = static_cast<size_t>(input_sizes[static_cast<size_t>(rank_)]);
-      const size_t own_bytes =
-          input.nbytes() / static_cast<size_t>(input.size(input_dim)) * own_size;
-      if (own_travels(exchange.stream_calls, own_bytes)) {
-        skipped = -1;
-      } else {
-        copy_own(slice_of(output, output_sizes, output_dim, rank_),
-                 slice_of(input, input_sizes, input_dim, rank_));
-      }
-    }
-    const Slices sent(input, input_sizes, input_dim, skipped);
-    sent.pack();
-    exchange.sends = sent.bytes;
-    exchange.receive_into({output, output_sizes, output_dim, skipped});
-    exchange.rest.result = output;
-    return run(std::move(exchange), OpType::ALLTOALL, call);
-  });
+    return all_to_all(output, input, spec);
+  } catch (...) {
+    // Errors belong to the Work.
+    return c10::make_intrusive<PointToPointWork>(type_of(spec.kind), std::current_exception());
+  }
 }
 
 }  // namespace meshrun

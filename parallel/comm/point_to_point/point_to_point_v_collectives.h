@@ -38,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/comm/interface/call_comparer.h"
 #include "parallel/comm/interface/stream_calls.h"
 #include "parallel/comm/interface/v_collectives.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
@@ -46,45 +47,42 @@ namespace meshrun {
 
 class PointToPointVCollectives : public VCollectives {
  public:
-  // Raises on every rank where ranks differ in `digest` or one has a problem:
-  // CallComparer::compare.
-  using Compare = std::function<WorkPtr(std::string what, uint64_t digest, VCall call)>;
+  // Raises on every rank where ranks differ, or one has a problem: CallComparer::compare.
+  using Compare = std::function<WorkPtr(Comparison comparison)>;
 
   // `stream_calls`: the backend's; null: it has none.
   explicit PointToPointVCollectives(c10::intrusive_ptr<c10d::Backend> backend,
                                     Compare compare = nullptr, StreamCalls* stream_calls = nullptr);
 
-  WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                       int64_t dim, VCall call) override;
-  WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                           int64_t dim, VCall call) override;
-  WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                   int64_t dim, int root, VCall call) override;
-  WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                    int64_t dim, int root, VCall call) override;
-  WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
-                       const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
-                       VCall call) override;
+  WorkPtr run(const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) override;
 
  private:
-  struct Exchange;
-  struct Agreed;
+  struct Transfer;
   // Raises where the call cannot go on.
-  void agree(const Agreed& agreed, VCall& call, std::string problem) const;
+  void check(CollectiveSpec& spec, const at::Tensor& output, const at::Tensor& input) const;
   // Asks the backend once whether the call goes by its StreamCalls: the answer may change from one
   // moment to the next.
-  Exchange begin(c10::Device device, const VCall& call) const;
-  // By sends and receives.
-  WorkPtr run(Exchange exchange, c10d::OpType type, const VCall& call) const;
-  WorkPtr work_of(std::vector<WorkPtr> parts, Exchange exchange, c10d::OpType type,
-                  const VCall& call) const;
-  // By c10d's collectives; as all_gather_v and reduce_scatter_v, with arguments that are right.
-  WorkPtr gather_equal(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                       int64_t dim, const VCall& call) const;
+  Transfer begin(c10::Device device, const CollectiveSpec& spec) const;
+  WorkPtr send_and_receive(Transfer transfer, const CollectiveSpec& spec) const;
+  WorkPtr work_of(std::vector<WorkPtr> parts, Transfer transfer, const CollectiveSpec& spec) const;
+  // Each kind, with arguments that are right.
+  WorkPtr all_gather(const at::Tensor& output, const at::Tensor& input,
+                     const CollectiveSpec& spec) const;
+  WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                         const CollectiveSpec& spec) const;
+  WorkPtr gather(const at::Tensor& output, const at::Tensor& input,
+                 const CollectiveSpec& spec) const;
+  WorkPtr scatter(const at::Tensor& output, const at::Tensor& input,
+                  const CollectiveSpec& spec) const;
+  WorkPtr all_to_all(const at::Tensor& output, const at::Tensor& input,
+                     const CollectiveSpec& spec) const;
+  // By c10d's collectives.
+  WorkPtr gather_equal(const at::Tensor& output, const at::Tensor& input,
+                       const CollectiveSpec& spec) const;
   WorkPtr gather_by_broadcasts(const at::Tensor& output, const at::Tensor& input,
-                               at::IntArrayRef sizes, int64_t dim, const VCall& call) const;
+                               const CollectiveSpec& spec) const;
   WorkPtr reduce_scatter_equal(const at::Tensor& output, const at::Tensor& input,
-                               at::IntArrayRef sizes, int64_t dim, const VCall& call) const;
+                               const CollectiveSpec& spec) const;
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   StreamCalls* const stream_calls_;

@@ -39,9 +39,10 @@ bool can_travel(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-at::Tensor slice_of(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int rank) {
+at::Tensor slice_of(const at::Tensor& tensor, const Cut& cut, int rank) {
+  const Extents& sizes = cut.sizes;
   const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + rank, int64_t{0});
-  return tensor.narrow(dim, begin, sizes[static_cast<size_t>(rank)]);
+  return tensor.narrow(cut.dim, begin, cut.of(rank));
 }
 
 void copy_own(const at::Tensor& output, const at::Tensor& input) {
@@ -56,9 +57,9 @@ void copy_own_into_bytes(const at::Tensor& bytes, const at::Tensor& input) {
   memory_view(bytes, input.scalar_type(), 0, input.numel()).view(input.sizes()).copy_(input);
 }
 
-Slices::Slices(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int skipped,
-               Place place)
-    : tensor(tensor), dim(dim), bytes(sizes.size()) {
+Slices::Slices(const at::Tensor& tensor, const Cut& cut, int skipped, Place place)
+    : tensor(tensor), dim(cut.dim), bytes(cut.sizes.size()) {
+  const Extents& sizes = cut.sizes;
   const int64_t element = tensor.element_size();
   int64_t outer = 1, inner = 1;
   for (int64_t d = 0; d < dim; ++d) outer *= tensor.size(d);
@@ -104,7 +105,7 @@ Slices::Slices(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int
 }
 
 Slices whole(const at::Tensor& tensor, int64_t dim) {
-  return {tensor, {tensor.size(dim)}, dim, -1};
+  return {tensor, Cut{dim, {tensor.size(dim)}}, -1};
 }
 
 }  // namespace meshrun::point_to_point

@@ -11,6 +11,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/ScalarType.h"
+#include "parallel/comm/interface/cut.h"
 #include "parallel/kernels/piece_kernels.h"
 
 namespace meshrun::point_to_point {
@@ -25,7 +26,7 @@ at::Tensor memory_view(const at::Tensor& tensor, c10::ScalarType type, int64_t b
 bool can_travel(const at::Tensor& tensor);
 
 // Slice `rank`, as a view.
-at::Tensor slice_of(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int rank);
+at::Tensor slice_of(const at::Tensor& tensor, const Cut& cut, int rank);
 
 // A rank's own slice, which may be there already: into another tensor, and into bytes.
 void copy_own(const at::Tensor& output, const at::Tensor& input);
@@ -38,8 +39,7 @@ struct Slices {
   };
 
   // Without slice `skipped`; -1: all.
-  Slices(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int skipped,
-         Place place = Place::kWhereTheyLie);
+  Slices(const at::Tensor& tensor, const Cut& cut, int skipped, Place place = Place::kWhereTheyLie);
 
   void pack() const {
     if (!packed.empty()) pack_pieces(buffer, tensor, dim, packed);

@@ -113,22 +113,12 @@ class UcxBackend : public c10d::Backend,
 
   // v_collectives.h. Along dim 0 a rank copies its own piece alone. Along other dims pieces of
   // short rows, or of few bytes, are packed at the end where they are strided.
-  WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                       int64_t dim, VCall call) override;
-  WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                           int64_t dim, VCall call) override;
-  WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                   int64_t dim, int root, VCall call) override;
-  WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                    int64_t dim, int root, VCall call) override;
-  WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
-                       const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
-                       VCall call) override;
+  WorkPtr run(const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) override;
   // For ranks on other hosts slices are better gathered before, by all of this rank's threads.
   bool takes_fill() const override { return group_->config().hosts.is_one(); }
-  // Nothing but the header check, for a collective that another backend is about to run: `what` in
-  // words, `digest` of all that must agree. A barrier where headers are not compared.
-  WorkPtr compare(std::string what, uint64_t digest, VCall call) override;
+  // Nothing but the header check, for a collective that another backend is about to run. A barrier
+  // where headers are not compared.
+  WorkPtr compare(Comparison comparison) override;
 
   // rounded_sum.h.
   WorkPtr all_reduce_rounded(const at::Tensor& tensor) override;
@@ -191,7 +181,6 @@ class UcxBackend : public c10d::Backend,
                             const c10d::AllgatherOptions& options) const;
   Call reduce_scatter_base_call(const at::Tensor& output, const at::Tensor& input,
                                 const c10d::ReduceScatterOptions& options) const;
-  Call v_call(c10d::OpType type, ucx::OperationKind kind, VCall given) const;
   Call point_to_point_call(bool is_send, const Tensors& tensors, int peer, int tag) const;
 
   const c10::intrusive_ptr<Options> options_;

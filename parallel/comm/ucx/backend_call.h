@@ -67,7 +67,7 @@ struct UcxBackend::Call : CallCheck {
   ucx::OutputSpans outputs;
   absl::InlinedVector<ucx::Piece, 4> input_pieces, output_pieces;
   bool in_place = false;
-  decltype(VCall::fill) fill;  // instead of the inputs' memory
+  Fill fill;  // instead of the inputs' memory
 
   absl::InlinedVector<at::Tensor, 2> owners;               // of that memory
   std::vector<std::pair<at::Tensor, at::Tensor>> to_copy;  // to a tensor, from a temporary

@@ -54,10 +54,10 @@ struct Ring : torch::CustomClassHolder {
     return c10::multiply_integers(block_shape(key, block)) +
            c10::multiply_integers(block_shape(value, block));
   }
-  VCall call() const {
-    VCall call{.requires_grad = requires_grad, .agreed = digest};
-    call.details = [words = words] { return words; };
-    return call;
+  CollectiveSpec call() const {
+    CollectiveSpec spec{.agreed = digest, .requires_grad = requires_grad};
+    spec.say([words = words] { return words; });
+    return spec;
   }
 };
 

@@ -97,9 +97,7 @@ bool draws_random_numbers(const c10::OperatorHandle& op, const Stack& stack) {
     const auto group = values[i].toCustomClass<c10d::ProcessGroup>();
     const ComparingBackend comparer = cpu_comparer_of(*group);
     if (!comparer) break;
-    VCall call;
-    call.problem = problem;
-    comparer->compare(name, 0, std::move(call))->wait();
+    comparer->compare({.what = name, .problem = problem})->wait();
   }
   throw ShardTensorError(problem);
 }

@@ -55,10 +55,10 @@ struct Search : torch::CustomClassHolder {
   int64_t begin_of(int block) const {
     return std::accumulate(sizes.begin(), sizes.begin() + block, int64_t{0});
   }
-  VCall call() const {
-    VCall call{.requires_grad = requires_grad, .agreed = digest};
-    call.details = [words = words] { return words; };
-    return call;
+  CollectiveSpec call() const {
+    CollectiveSpec spec{.agreed = digest, .requires_grad = requires_grad};
+    spec.say([words = words] { return words; });
+    return spec;
   }
 };
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "parallel/collectives/differentiable.h"
+#include "parallel/collectives/call/autograd_node.h"
 #include "parallel/collectives/tie.h"
 #include "parallel/shard/redistribute/redistribute.h"
 

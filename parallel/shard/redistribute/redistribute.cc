@@ -69,14 +69,14 @@ at::Tensor all_reduce(const PreparedStep& prepared, const at::Tensor& local, boo
   const at::Tensor sum = is_own && local.is_non_overlapping_and_dense()
                              ? local
                              : local.clone(at::MemoryFormat::Contiguous);
-  VCall call;
-  call.async = work != nullptr;
+  CollectiveSpec spec;
+  spec.async = work != nullptr;
   if (prepared.agreed != 0) {
-    call.agreed = prepared.agreed;
-    call.details = [words = prepared.words] { return words; };
+    spec.agreed = prepared.agreed;
+    spec.say([words = prepared.words] { return words; });
   }
   detail::PendingAllReduce pending =
-      detail::all_reduce(prepared.group, sum, reduce_op(prepared.step.op), std::move(call));
+      detail::all_reduce(prepared.group, sum, reduce_op(prepared.step.op), std::move(spec));
   if (work == nullptr || !pending.work()) return pending.wait();
   const WorkPtr transfer = pending.work();
   finish_after(transfer, work,

@@ -37,12 +37,12 @@ int64_t total(const Lengths& sizes) {
 
 ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device device,
                                const std::vector<Parcel>& sent,
-                               const std::vector<ExpectedParcel>& expected, VCall call) {
+                               const std::vector<ExpectedParcel>& expected, CollectiveSpec spec) {
   const auto world = static_cast<size_t>(group->getSize());
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kByte);
   Lengths input_sizes(world, 0);
   Lengths output_sizes(world, 0);
-  if (call.problem.empty()) {
+  if (spec.problem.empty()) {
     std::vector<std::pair<int, int64_t>> outgoing;
     for (const Parcel& parcel : sent) {
       outgoing.emplace_back(parcel.rank, static_cast<int64_t>(parcel.tensor.nbytes()));
@@ -64,9 +64,11 @@ ParcelExchange::ParcelExchange(const GroupArgument::Handle& group, c10::Device d
     begins_ = place(incoming, output_sizes);
     output_ = at::empty({total(output_sizes)}, options);
   }
-  call.async = true;
-  work_ = VCollectivesOf(group, device.type())
-              ->all_to_all_v(output_, output_sizes, 0, input_, input_sizes, 0, std::move(call));
+  spec.kind = CollectiveSpec::Kind::kAllToAllV;
+  spec.cut.sizes.assign(input_sizes.begin(), input_sizes.end());
+  spec.received.sizes.assign(output_sizes.begin(), output_sizes.end());
+  spec.async = true;
+  work_ = VCollectivesOf(group, device.type())->run(output_, input_, std::move(spec));
 }
 
 void ParcelExchange::wait() {

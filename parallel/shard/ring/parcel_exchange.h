@@ -31,10 +31,11 @@ struct ExpectedParcel {
 class ParcelExchange {
  public:
   ParcelExchange() = default;
-  // With a problem in `call`, parcels are not looked at and wait() raises, on all ranks.
+  // `spec`: what is compared; kind, cuts and `async` are set here. With a problem in it, parcels are
+  // not looked at and wait() raises, on all ranks.
   ParcelExchange(const GroupArgument::Handle& group, c10::Device device,
                  const std::vector<Parcel>& sent, const std::vector<ExpectedParcel>& expected,
-                 VCall call);
+                 CollectiveSpec spec);
 
   // Parcel `index` of `expected`, viewed with this dtype and shape. After wait().
   at::Tensor received(size_t index, at::ScalarType dtype, at::IntArrayRef shape) const;

@@ -14,6 +14,7 @@
 #include "parallel/collectives/scatter_v.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "tests/bench/collectives/contender.h"
+#include "tests/parallel/support/v_calls.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace meshrun::bench {
@@ -66,15 +67,15 @@ std::vector<Contender> in_place(const Problem& p, const Group& ucx) {
     const bool everywhere = name == "all_gather_v";
     if (everywhere || is_root) output = at::empty(p.shape, p.input.options());
     start = [=, &p](VCollectives& backend) {
-      return everywhere ? backend.all_gather_v(output, p.input, p.sizes, p.dim, {})
-                        : backend.gather_v(output, p.input, p.sizes, p.dim, 0, {});
+      return everywhere ? all_gather_v(backend, output, p.input, p.sizes, p.dim, {})
+                        : gather_v(backend, output, p.input, p.sizes, p.dim, 0, {});
     };
   } else if (name == "scatter_v" || name == "reduce_scatter_v") {
     output = at::empty(p.shape_with(p.sizes[p.rank]), p.input.options());
     const bool adds = name == "reduce_scatter_v";
     start = [=, &p](VCollectives& backend) {
-      return adds ? backend.reduce_scatter_v(output, p.input, p.sizes, p.dim, {})
-                  : backend.scatter_v(output, p.input, p.sizes, p.dim, 0, {});
+      return adds ? reduce_scatter_v(backend, output, p.input, p.sizes, p.dim, {})
+                  : scatter_v(backend, output, p.input, p.sizes, p.dim, 0, {});
     };
   } else {
     return {};

@@ -14,6 +14,7 @@
 #include "parallel/collectives/all_reduce.h"
 #include "parallel/comm/v_collectives_of.h"
 #include "tests/parallel/support/nccl_stand_in.h"
+#include "tests/parallel/support/v_calls.h"
 
 namespace meshrun {
 namespace {
@@ -64,10 +65,10 @@ class CallsOfNcclTest : public ::testing::Test {
     const Tensor all = at::arange(1, count + 1, at::kShort).view(shape);
     const Tensor own = all.narrow(dim, sizes[0], sizes[1]);
     const Tensor output = laid(at::full_like(all, -1));
-    VCall call;
+    CollectiveSpec call;
     call.async = async;
     VCollectivesOf collectives(group(sizes.size()), c10::DeviceType::CPU);
-    const auto work = collectives->all_gather_v(output, laid(own.contiguous()), sizes, dim, call);
+    const auto work = all_gather_v(*collectives, output, laid(own.contiguous()), sizes, dim, call);
     work->wait();
     // Its own piece, and zeros of the others.
     Tensor expected = at::zeros_like(all);
@@ -82,10 +83,10 @@ class CallsOfNcclTest : public ::testing::Test {
     const Tensor all = at::arange(at::zeros(shape).numel()).view(shape).to(type);
     const Tensor own = all.narrow(dim, sizes[0], sizes[1]);
     const Tensor output = at::empty(own.sizes(), own.options());
-    VCall call;
+    CollectiveSpec call;
     call.use_fp32 = use_fp32;
     VCollectivesOf collectives(group(sizes.size()), c10::DeviceType::CPU);
-    collectives->reduce_scatter_v(output, all, sizes, dim, call)->wait();
+    reduce_scatter_v(*collectives, output, all, sizes, dim, call)->wait();
     EXPECT_TRUE(at::equal(output, own)) << c10::toString(type) << output;
     return NcclStandIn::of(group_).calls();
   }
@@ -98,7 +99,7 @@ class CallsOfNcclTest : public ::testing::Test {
   Calls all_to_all(const Tensor& input, const Extents& sizes, int64_t dim) {
     const Tensor output = at::empty_like(input);
     VCollectivesOf collectives(group(2), c10::DeviceType::CPU);
-    collectives->all_to_all_v(output, sizes, dim, input, sizes, dim, {})->wait();
+    all_to_all_v(*collectives, output, sizes, dim, input, sizes, dim, {})->wait();
     EXPECT_TRUE(
         at::equal(output.narrow(dim, sizes[0], sizes[1]), input.narrow(dim, sizes[0], sizes[1])));
     EXPECT_EQ(output.narrow(dim, 0, sizes[0]).abs().sum().item<double>(), 0);
@@ -225,7 +226,7 @@ TEST_F(CallsOfNcclTest, BackendsOfOneThreadMayBeOfSeveralTypes) {
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(gather({2, 2}, 0, false), Calls{"queued all_gather 48 of 96"});
     const Tensor own = at::ones({2, 3}), all = at::empty({4, 3});
-    VCollectivesOf(other, c10::DeviceType::CPU)->all_gather_v(all, own, {2, 2}, 0, {})->wait();
+    all_gather_v(*VCollectivesOf(other, c10::DeviceType::CPU), all, own, {2, 2}, 0, {})->wait();
     EXPECT_EQ(backend->calls(), Calls{"queued all_gather 24 of 48"});
   }
 }
@@ -244,15 +245,16 @@ TEST_F(CallsOfNcclTest, ManyRanksCostNoMoreOperatorsThanTwo) {
   };
   const auto all_to_all = [&](VCollectives& collectives, int64_t size) {
     const Tensor input = at::ones({2 * size, 3}), output = at::empty({2 * size, 3});
-    collectives.all_to_all_v(output, repeated(size, 2), 0, input, repeated(size, 2), 0, {})->wait();
+    all_to_all_v(collectives, output, repeated(size, 2), 0, input, repeated(size, 2), 0, {})
+        ->wait();
   };
   const auto scatter = [&](VCollectives& collectives, int64_t size) {
     const Tensor input = at::ones({2 * size, 3}), output = at::empty({2, 3});
-    collectives.scatter_v(output, input, repeated(size, 2), 0, 1, {})->wait();
+    scatter_v(collectives, output, input, repeated(size, 2), 0, 1, {})->wait();
   };
   const auto gather_equal = [&](VCollectives& collectives, int64_t size) {
     const Tensor input = at::ones({2, 3}), output = at::empty({2 * size, 3});
-    collectives.all_gather_v(output, input, repeated(size, 2), 0, {})->wait();
+    all_gather_v(collectives, output, input, repeated(size, 2), 0, {})->wait();
   };
   EXPECT_EQ(operators(8, all_to_all), operators(2, all_to_all));
   EXPECT_EQ(operators(8, scatter), operators(2, scatter));
@@ -264,7 +266,7 @@ class AllReduceOnNcclTest : public ::testing::TestWithParam<bool> {
   // In a world of two; the other rank has zeros.
   Tensor reduce(const Tensor& tensor, ReduceOp::RedOpType op, const std::string& expected_call) {
     const auto group = NcclStandIn::make_group(0, 2);
-    VCall call;
+    CollectiveSpec call;
     call.async = GetParam();
     const Tensor reduced = detail::all_reduce(group, tensor, op, call).wait();
     EXPECT_TRUE(reduced.is_same(tensor));

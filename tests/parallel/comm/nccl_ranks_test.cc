@@ -37,6 +37,7 @@
 #include "tests/parallel/support/one_gpu.h"
 #include "tests/parallel/support/rank_processes.h"
 #include "tests/parallel/support/rank_world.h"
+#include "tests/parallel/support/v_calls.h"
 
 namespace meshrun {
 namespace {
@@ -155,7 +156,7 @@ MESHRUN_RANK_FUNCTION(mixed_ways) {
 
 MESHRUN_RANK_FUNCTION(all_reduces) {
   for (const bool async : {false, true}) {
-    VCall call;
+    CollectiveSpec call;
     call.async = async;
     const auto reduce = [&](const Tensor& tensor, ReduceOp::RedOpType op) {
       return detail::all_reduce(world.group(), tensor.to(world.device()), op, call).wait().cpu();
@@ -184,10 +185,10 @@ MESHRUN_RANK_FUNCTION(streams) {
       const Tensor own = slice(all, sizes, 2, world.rank()).contiguous();
       // Nobody waits for this one.
       const Tensor dropped = at::full_like(all, -1);
-      VCall call;
+      CollectiveSpec call;
       call.async = true;
-      VCollectivesOf(world.group(), c10::DeviceType::CUDA)
-          ->all_gather_v(dropped, own, sizes, 2, call);
+      all_gather_v(*VCollectivesOf(world.group(), c10::DeviceType::CUDA), dropped, own, sizes, 2,
+                   call);
       AsyncTensor pending = all_gather_v_async(own, sizes, 2, true, world.group());
       {
         const c10::cuda::CUDAStreamGuard guard(side);
@@ -297,8 +298,9 @@ MESHRUN_RANK_FUNCTION(no_host_waits) {
   const int64_t waits = host_waits() - before;
   EXPECT_EQ(waits, 0);
   const Tensor of_all = at::full({1}, waits, at::kLong).to(world.device());
-  const auto sum_of_all =
-      detail::all_reduce(world.group(), of_all, ReduceOp::SUM, VCall{}).wait().item<int64_t>();
+  const auto sum_of_all = detail::all_reduce(world.group(), of_all, ReduceOp::SUM, CollectiveSpec{})
+                              .wait()
+                              .item<int64_t>();
   EXPECT_GT(host_waits(), before + waits) << "the wait of item() is not counted";
   if (world.rank() == 0) {
     std::printf("host waits of %d training steps on %d ranks: %ld\n", kSteps, size, sum_of_all);

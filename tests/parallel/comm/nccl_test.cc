@@ -15,6 +15,7 @@
 #include "parallel/manager/distributed_manager.h"
 #include "parallel/nn/distributed_data_parallel.h"
 #include "parallel/nn/fully_connected.h"
+#include "tests/parallel/support/v_calls.h"
 
 namespace meshrun {
 namespace {
@@ -63,9 +64,9 @@ TEST_F(NcclTest, VCollectivesWorkOnTheGpuAndInAGraph) {
   const Tensor exchanged = torch::zeros_like(input);
   VCollectivesOf collectives(manager.world(), c10::DeviceType::CUDA);
   const auto step = [&] {
-    collectives->all_gather_v(gathered, input, {5}, 1, {})->wait();
-    collectives->reduce_scatter_v(reduced, input, {6}, 0, {})->wait();
-    collectives->all_to_all_v(exchanged, {5}, 1, input, {5}, 1, {})->wait();
+    all_gather_v(*collectives, gathered, input, {5}, 1, {})->wait();
+    reduce_scatter_v(*collectives, reduced, input, {6}, 0, {})->wait();
+    all_to_all_v(*collectives, exchanged, {5}, 1, input, {5}, 1, {})->wait();
   };
   const auto expect_step = [&] {
     for (const Tensor& output : {gathered, reduced, exchanged}) {

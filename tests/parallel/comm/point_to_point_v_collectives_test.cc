@@ -21,6 +21,7 @@
 #include "parallel/comm/v_collectives_of.h"
 #include "parallel/kernels/piece_kernels.h"
 #include "tests/parallel/support/rank_processes.h"
+#include "tests/parallel/support/v_calls.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
@@ -128,15 +129,15 @@ void run_all(const World& world, at::ScalarType type) {
         const int root = world.size - 1;
 
         Tensor output = laid(unwritten(all));
-        collectives.all_gather_v(output, laid(mine.contiguous()), sizes, dim, {})->wait();
+        all_gather_v(collectives, output, laid(mine.contiguous()), sizes, dim, {})->wait();
         expect_equal(output, all, "all_gather_v " + what);
 
         output = laid(unwritten(all));
-        collectives.gather_v(output, laid(mine.contiguous()), sizes, dim, root, {})->wait();
+        gather_v(collectives, output, laid(mine.contiguous()), sizes, dim, root, {})->wait();
         expect_equal(output, world.rank == root ? all : unwritten(all), "gather_v " + what);
 
         output = laid(unwritten(mine));
-        collectives.scatter_v(output, laid(all), sizes, dim, root, {})->wait();
+        scatter_v(collectives, output, laid(all), sizes, dim, root, {})->wait();
         expect_equal(output, mine, "scatter_v " + what);
 
         // The backend adds nothing itself, so its dtypes do not limit this; bool adds as "or".
@@ -145,9 +146,8 @@ void run_all(const World& world, at::ScalarType type) {
           expected.add_(slice(sample(sum(sizes), dim, type, rank), sizes, dim, world.rank));
         }
         output = laid(unwritten(mine));
-        collectives
-            .reduce_scatter_v(output, laid(sample(sum(sizes), dim, type, world.rank)), sizes, dim,
-                              {})
+        reduce_scatter_v(collectives, output, laid(sample(sum(sizes), dim, type, world.rank)),
+                         sizes, dim, {})
             ->wait();
         expect_equal(output, expected, "reduce_scatter_v " + what);
 
@@ -160,9 +160,8 @@ void run_all(const World& world, at::ScalarType type) {
           pieces.push_back(slice(sample(sum(theirs), dim, type, rank), theirs, dim, world.rank));
         }
         output = laid(unwritten(all));
-        collectives
-            .all_to_all_v(output, sizes, dim, laid(sample(sum(sent), dim, type, world.rank)), sent,
-                          dim, {})
+        all_to_all_v(collectives, output, sizes, dim,
+                     laid(sample(sum(sent), dim, type, world.rank)), sent, dim, {})
             ->wait();
         expect_equal(output, at::cat(pieces, dim), "all_to_all_v " + what);
       }
@@ -192,14 +191,14 @@ MESHRUN_RANK_FUNCTION(own_slices) {
   // The input may be its slice of the output.
   Tensor output = unwritten(all);
   slice(output, sizes, 1, world.rank).copy_(slice(all, sizes, 1, world.rank));
-  collectives.all_gather_v(output, slice(output, sizes, 1, world.rank), sizes, 1, {})->wait();
+  all_gather_v(collectives, output, slice(output, sizes, 1, world.rank), sizes, 1, {})->wait();
   expect_equal(output, all, "in place");
   // What the caller has written is left alone.
   Extents to_others = sizes;
   to_others[static_cast<size_t>(world.rank)] = 0;
   output = at::full({sum(sizes), 3}, 9.0f);
   const Tensor input = at::full({sum(to_others), 3}, static_cast<float>(world.rank));
-  collectives.all_to_all_v(output, sizes, 0, input, to_others, 0, {})->wait();
+  all_to_all_v(collectives, output, sizes, 0, input, to_others, 0, {})->wait();
   for (int rank = 0; rank < world.size; ++rank) {
     const float expected = rank == world.rank ? 9.0f : static_cast<float>(rank);
     EXPECT_TRUE((slice(output, sizes, 0, rank) == expected).all().item<bool>());
@@ -213,7 +212,7 @@ MESHRUN_RANK_FUNCTION(own_slices_left_in_the_input) {
   from_others[static_cast<size_t>(world.rank)] = 0;
   const Tensor input = at::full({sum(sizes), 3}, static_cast<float>(world.rank));
   const Tensor output = at::full({sum(from_others), 3}, 9.0f);
-  world.collectives().all_to_all_v(output, from_others, 0, input, sizes, 0, {})->wait();
+  all_to_all_v(world.collectives(), output, from_others, 0, input, sizes, 0, {})->wait();
   for (int rank = 0; rank < world.size; ++rank) {
     EXPECT_TRUE((slice(output, from_others, 0, rank) == rank).all().item<bool>());
   }
@@ -227,7 +226,7 @@ MESHRUN_RANK_FUNCTION(transposes) {
   const Tensor mine = whole.narrow(1, 3 * world.rank, 3).contiguous();
   const Tensor output = at::zeros({2, 3 * ranks});
   const Extents rows(static_cast<size_t>(ranks), 2), columns(static_cast<size_t>(ranks), 3);
-  world.collectives().all_to_all_v(output, columns, 1, mine, rows, 0, {})->wait();
+  all_to_all_v(world.collectives(), output, columns, 1, mine, rows, 0, {})->wait();
   expect_equal(output, whole.narrow(0, 2 * world.rank, 2), "transposed");
 }
 
@@ -238,12 +237,12 @@ MESHRUN_RANK_FUNCTION(sums_of_halves) {
   // 2048 + 1 + 1 + ...: float16 alone rounds every 1 away.
   const Tensor input = at::full({world.size}, world.rank == 0 ? 2048.0 : 1.0, at::kHalf);
   const Tensor output = at::zeros({1}, at::kHalf);
-  VCall call;
-  collectives.reduce_scatter_v(output, input, sizes, 0, call)->wait();
+  CollectiveSpec call;
+  reduce_scatter_v(collectives, output, input, sizes, 0, call)->wait();
   const Tensor once = at::scalar_tensor(2048.0 + (world.size - 1), at::kFloat).to(at::kHalf);
   EXPECT_EQ(output.item<double>(), once.item<double>());
   call.use_fp32 = false;
-  collectives.reduce_scatter_v(output, input, sizes, 0, call)->wait();
+  reduce_scatter_v(collectives, output, input, sizes, 0, call)->wait();
   EXPECT_EQ(output.item<double>(), 2048.0);
 }
 
@@ -253,13 +252,13 @@ MESHRUN_RANK_FUNCTION(several_under_way) {
   const Extents sizes = size_patterns(world.size)[0];
   std::vector<Tensor> outputs;
   std::vector<PointToPointVCollectives::WorkPtr> works;
-  VCall call;
+  CollectiveSpec call;
   call.async = true;
   for (int i = 0; i < 4; ++i) {
     const Tensor all = sample(sum(sizes), 1, at::kFloat, i);
     outputs.push_back(unwritten(all));
-    works.push_back(collectives.all_gather_v(
-        outputs.back(), slice(all, sizes, 1, world.rank).contiguous(), sizes, 1, call));
+    works.push_back(all_gather_v(collectives, outputs.back(),
+                                 slice(all, sizes, 1, world.rank).contiguous(), sizes, 1, call));
   }
   // Polled, not waited for: somebody else must move it forward.
   while (!works[3]->isCompleted()) std::this_thread::yield();
@@ -275,12 +274,13 @@ MESHRUN_RANK_FUNCTION(several_under_way) {
 void check_dropped(const std::string& backend) {
   const World world(backend);
   PointToPointVCollectives collectives = world.collectives();
-  VCall call;
+  CollectiveSpec call;
   call.async = true;
   for (const Extents& sizes : size_patterns(world.size)) {
     const Tensor all = sample(sum(sizes), 1, at::kFloat, 0);
     const Tensor output = unwritten(all);
-    collectives.all_gather_v(output, slice(all, sizes, 1, world.rank).contiguous(), sizes, 1, call);
+    all_gather_v(collectives, output, slice(all, sizes, 1, world.rank).contiguous(), sizes, 1,
+                 call);
     expect_equal(output, all, "without a wait");
   }
 }
@@ -301,33 +301,32 @@ MESHRUN_RANK_FUNCTION(problems) {
     return "nothing";
   };
   PointToPointVCollectives collectives = world.collectives();
-  VCall call;
+  CollectiveSpec call;
   call.problem = "sizes must not be purple";
-  EXPECT_EQ(raised(collectives.all_gather_v({}, {}, {}, 7, call)), "sizes must not be purple");
+  EXPECT_EQ(raised(all_gather_v(collectives, {}, {}, {}, 7, call)), "sizes must not be purple");
   // What a caller should have found.
-  EXPECT_EQ(raised(collectives.all_gather_v(tensor, tensor, sizes, 1, {})),
+  EXPECT_EQ(raised(all_gather_v(collectives, tensor, tensor, sizes, 1, {})),
             "the input is [4], and must have 4 along dim 1");
   if (world.size > 1) {
     EXPECT_EQ(
-        raised(collectives.all_gather_v(tensor, tensor, sizes, 0, {})),
+        raised(all_gather_v(collectives, tensor, tensor, sizes, 0, {})),
         "the output is [4], and must have " + std::to_string(4 * world.size) + " along dim 0");
   }
   // With headers compared, it is for `compare` to raise, before anything is sent.
   std::vector<std::string> asked;
-  PointToPointVCollectives compared =
-      world.collectives([&](const std::string& what, uint64_t, const VCall& header) {
-        asked.push_back(what + " | " + header.problem);
-        if (header.problem.empty()) {
-          return collectives.all_gather_v(at::zeros({0}), at::zeros({0}), Extents(sizes.size(), 0),
-                                          0, {});
-        }
-        VCall failing;
-        failing.problem = "raised by compare";
-        return collectives.all_gather_v({}, {}, {}, 0, failing);
-      });
-  EXPECT_EQ(raised(compared.reduce_scatter_v({}, {}, {}, 0, call)), "raised by compare");
+  PointToPointVCollectives compared = world.collectives([&](const Comparison& comparison) {
+    asked.push_back(comparison.what + " | " + comparison.problem);
+    if (comparison.problem.empty()) {
+      return all_gather_v(collectives, at::zeros({0}), at::zeros({0}), Extents(sizes.size(), 0), 0,
+                          {});
+    }
+    CollectiveSpec failing;
+    failing.problem = "raised by compare";
+    return all_gather_v(collectives, {}, {}, {}, 0, failing);
+  });
+  EXPECT_EQ(raised(reduce_scatter_v(compared, {}, {}, {}, 0, call)), "raised by compare");
   const Tensor gathered = at::zeros({4 * world.size});
-  EXPECT_EQ(raised(compared.all_gather_v(gathered, tensor, sizes, 0, {})), "nothing");
+  EXPECT_EQ(raised(all_gather_v(compared, gathered, tensor, sizes, 0, {})), "nothing");
   ASSERT_EQ(asked.size(), 2);
   EXPECT_EQ(asked[0], "reduce_scatter_v | sizes must not be purple");
   EXPECT_NE(asked[1].find("all_gather_v of Float [-1] along dim 0, sizes [4"), std::string::npos)
@@ -338,27 +337,25 @@ MESHRUN_RANK_FUNCTION(compared_headers) {
   const World world("ucx");
   auto& ucx = dynamic_cast<UcxBackend&>(*world.group->getBackend(c10::DeviceType::CPU));
   PointToPointVCollectives collectives =
-      world.collectives([&](std::string what, uint64_t digest, VCall header) {
-        return ucx.compare(std::move(what), digest, std::move(header));
-      });
+      world.collectives([&](Comparison comparison) { return ucx.compare(std::move(comparison)); });
   const Extents sizes(static_cast<size_t>(world.size), 2);
   const Tensor input = at::ones({2, 3});
   const Tensor output = at::zeros({2 * world.size, 3});
-  collectives.all_gather_v(output, input, sizes, 0, {})->wait();
+  all_gather_v(collectives, output, input, sizes, 0, {})->wait();
   EXPECT_TRUE((output == 1).all().item<bool>());
   // One rank means something else: every rank hears of it, and nothing is sent.
   const Tensor other = at::zeros({3, 2 * world.size});
-  VCollectives::WorkPtr work = world.rank == 1
-                                   ? collectives.all_gather_v(other, at::ones({3, 2}), sizes, 1, {})
-                                   : collectives.all_gather_v(output, input, sizes, 0, {});
+  VCollectives::WorkPtr work =
+      world.rank == 1 ? all_gather_v(collectives, other, at::ones({3, 2}), sizes, 1, {})
+                      : all_gather_v(collectives, output, input, sizes, 0, {});
   EXPECT_THROW(work->wait(), CollectiveMismatchError);
-  VCall call;
+  CollectiveSpec call;
   if (world.rank == 0) call.problem = "rank 0 is confused";
-  EXPECT_THROW(collectives.all_gather_v(output, input, sizes, 0, call)->wait(),
+  EXPECT_THROW(all_gather_v(collectives, output, input, sizes, 0, call)->wait(),
                CollectiveArgumentError);
   // The group is as good as before.
   output.zero_();
-  collectives.all_gather_v(output, input, sizes, 0, {})->wait();
+  all_gather_v(collectives, output, input, sizes, 0, {})->wait();
   EXPECT_TRUE((output == 1).all().item<bool>());
 }
 
@@ -367,13 +364,13 @@ void expect_splits_compared(const World& world, PointToPointVCollectives& collec
                             const std::string& call) {
   const int last = world.size - 1;
   const auto ranks = static_cast<size_t>(world.size);
-  const auto raised = [&](Extents to, Extents from, VCall given = {}) -> std::string {
+  const auto raised = [&](Extents to, Extents from, CollectiveSpec given = {}) -> std::string {
     const Tensor output = at::full({sum(from), 3}, -1.0f);
     const auto since = std::chrono::steady_clock::now();
     std::string text = "nothing";
     try {
-      collectives
-          .all_to_all_v(output, from, 0, at::full({sum(to), 3}, 1.0f), to, 0, std::move(given))
+      all_to_all_v(collectives, output, from, 0, at::full({sum(to), 3}, 1.0f), to, 0,
+                   std::move(given))
           ->wait();
     } catch (const CollectiveMismatchError& error) {
       text = error.what_without_backtrace();
@@ -409,7 +406,7 @@ void expect_splits_compared(const World& world, PointToPointVCollectives& collec
         << text;
     EXPECT_EQ(raised(ones, ones), "nothing");
   }
-  VCall given;
+  CollectiveSpec given;
   if (world.rank == last) given.problem = "sizes must not be purple";
   std::string text = raised(ones, ones, given);
   EXPECT_NE(
@@ -433,9 +430,7 @@ MESHRUN_RANK_FUNCTION(splits_compared_by_headers) {
   const World world("ucx");
   auto& ucx = dynamic_cast<UcxBackend&>(*world.group->getBackend(c10::DeviceType::CPU));
   PointToPointVCollectives collectives =
-      world.collectives([&](std::string what, uint64_t digest, VCall header) {
-        return ucx.compare(std::move(what), digest, std::move(header));
-      });
+      world.collectives([&](Comparison comparison) { return ucx.compare(std::move(comparison)); });
   expect_splits_compared(world, collectives, "all_to_all_v number");
 }
 
@@ -445,7 +440,7 @@ MESHRUN_RANK_FUNCTION(found_for_a_group) {
   const Tensor all = sample(sum(sizes), 0, at::kFloat, 0);
   const Tensor output = unwritten(all);
   VCollectivesOf collectives(world.group, c10::DeviceType::CPU);
-  collectives->all_gather_v(output, slice(all, sizes, 0, world.rank), sizes, 0, {})->wait();
+  all_gather_v(*collectives, output, slice(all, sizes, 0, world.rank), sizes, 0, {})->wait();
   expect_equal(output, all, "found");
   EXPECT_NE(dynamic_cast<PointToPointVCollectives*>(&*collectives), nullptr);
   EXPECT_THROW(VCollectivesOf(world.group, c10::DeviceType::CUDA), BackendError);

@@ -21,6 +21,7 @@
 #include "parallel/comm/process_group_factory.h"
 #include "parallel/comm/ucx/backend.h"
 #include "tests/parallel/comm/ucx_world.h"
+#include "tests/parallel/support/v_calls.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -225,7 +226,7 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
         if (is_odd) {
           world.group->barrier()->wait();
         } else {
-          world.backend().compare("", 0, {})->wait();
+          world.backend().compare({})->wait();
         }
       },
       "rank 0 called comparison; rank 1 called barrier");
@@ -249,7 +250,7 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_calls) {
         const CallScope own("fused_all_reduce");
         Tensors different = {at::ones({is_odd ? 3 : 4})};
         world.backend().startCoalescing();
-        world.backend().compare("it", 1, {});
+        world.backend().compare({.what = "it", .digest = 1});
         world.backend().allreduce(different, {});
         world.backend().endCoalescing()->wait();
       },
@@ -502,7 +503,7 @@ MESHRUN_RANK_FUNCTION(ucx_coalesces_what_is_put_together) {
   const at::Tensor exchanged = empty_output({kRows}, at::TensorOptions(at::kLong));
   std::vector<int64_t> sizes = {0, 0};
   sizes[static_cast<size_t>(other)] = kRows;
-  VCall call;
+  CollectiveSpec call;
   call.fill = [own = world.rank](int32_t, int64_t offset, StridedSpan to, int64_t to_offset,
                                  int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 8) {
@@ -511,9 +512,9 @@ MESHRUN_RANK_FUNCTION(ucx_coalesces_what_is_put_together) {
     }
   };
   backend.startCoalescing();
-  backend.all_gather_v(gathered, input, {kRows, kRows}, 0, {});
-  backend.all_to_all_v(exchanged, sizes, 0, at::empty({kRows}, at::kLong), sizes, 0,
-                       std::move(call));
+  all_gather_v(backend, gathered, input, {kRows, kRows}, 0, {});
+  all_to_all_v(backend, exchanged, sizes, 0, at::empty({kRows}, at::kLong), sizes, 0,
+               std::move(call));
   backend.endCoalescing()->wait();
   EXPECT_TRUE(at::equal(gathered.slice(0, 0, kRows), at::ones({kRows}, at::kLong)));
   EXPECT_TRUE(at::equal(gathered.slice(0, kRows), at::full({kRows}, 2, at::kLong)));
@@ -539,10 +540,10 @@ MESHRUN_RANK_FUNCTION(ucx_gathers_other_sizes_each_time) {
       const at::Tensor piece = whole.narrow(0, begin, own).contiguous();
       const bool is_root = world.rank == root;
       const at::Tensor gathered = is_root ? at::zeros_like(whole) : at::Tensor();
-      backend.gather_v(gathered, piece, sizes, 0, root, {})->wait();
+      gather_v(backend, gathered, piece, sizes, 0, root, {})->wait();
       EXPECT_TRUE(!is_root || at::equal(gathered, whole));
       const at::Tensor scattered = at::zeros_like(piece);
-      backend.scatter_v(scattered, is_root ? whole : at::Tensor(), sizes, 0, root, {})->wait();
+      scatter_v(backend, scattered, is_root ? whole : at::Tensor(), sizes, 0, root, {})->wait();
       EXPECT_TRUE(at::equal(scattered, piece));
     }
   }
@@ -575,10 +576,10 @@ MESHRUN_RANK_FUNCTION(ucx_sends_small_calls_with_their_headers) {
   const at::Tensor own = whole.narrow(0, world.rank == 0 ? 0 : 3, sizes[world.rank]).clone();
   const at::Tensor gathered = at::empty({8}, at::kLong);
   const int64_t copied = backend.engine()->counters().copied_bytes;
-  EXPECT_EQ(messages_of([&] { backend.all_gather_v(gathered, own, sizes, 0, {})->wait(); }), 1);
+  EXPECT_EQ(messages_of([&] { all_gather_v(backend, gathered, own, sizes, 0, {})->wait(); }), 1);
   EXPECT_EQ(backend.engine()->counters().copied_bytes - copied, own.nbytes());
   EXPECT_TRUE(at::equal(gathered, whole));
-  EXPECT_EQ(messages_of([&] { backend.reduce_scatter_v(sum, whole, sizes, 0, {})->wait(); }), 1);
+  EXPECT_EQ(messages_of([&] { reduce_scatter_v(backend, sum, whole, sizes, 0, {})->wait(); }), 1);
   EXPECT_TRUE(at::equal(sum, own * 2));
 }
 
@@ -596,16 +597,15 @@ MESHRUN_RANK_FUNCTION(ucx_fills_rows_of_the_receiver) {
   sent[static_cast<size_t>(other)] = received[static_cast<size_t>(other)] = kSent;
   const at::Tensor result = empty_output({kRows, kSent + kOwn}, at::TensorOptions(at::kLong));
   result.fill_(-1);
-  VCall call;
+  CollectiveSpec call;
   call.fill = [own](int32_t, int64_t offset, StridedSpan to, int64_t to_offset, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 8) {
       const int64_t value = (offset + at) / 8 * 10 + own;
       std::memcpy(to.data + to.layout.position(to_offset + at), &value, 8);
     }
   };
-  backend
-      .all_to_all_v(result, received, 1, at::empty({kRows, kSent}, at::kLong), sent, 1,
-                    std::move(call))
+  all_to_all_v(backend, result, received, 1, at::empty({kRows, kSent}, at::kLong), sent, 1,
+               std::move(call))
       ->wait();
   const at::Tensor expected = (at::arange(kRows * kSent) * 10 + other).view({kRows, kSent});
   EXPECT_TRUE(at::equal(result.narrow(1, other == 0 ? 0 : kOwn, kSent), expected));

@@ -5,6 +5,7 @@
 
 #include "parallel/base/collective_errors.h"
 #include "tests/parallel/comm/ucx_world.h"
+#include "tests/parallel/support/v_calls.h"
 
 namespace meshrun {
 namespace {
@@ -72,19 +73,19 @@ struct Case {
   void all_gather() const {
     const Tensor piece = laid_out(slice(whole(0), sizes, dim, world.rank));
     const Tensor output = unwritten(shape(sum_of_sizes(sizes)));
-    world.backend().all_gather_v(output, piece, sizes, dim, {})->wait();
+    all_gather_v(world.backend(), output, piece, sizes, dim, {})->wait();
     expect_same(output, whole(0), "all_gather_v");
     if (strided) return;
     // Where the own piece is already where it belongs.
     const Tensor in_place = unwritten(shape(sum_of_sizes(sizes)));
     const Tensor own_slice = slice(in_place, sizes, dim, world.rank).copy_(piece);
-    world.backend().all_gather_v(in_place, own_slice, sizes, dim, {})->wait();
+    all_gather_v(world.backend(), in_place, own_slice, sizes, dim, {})->wait();
     expect_same(in_place, whole(0), "all_gather_v in place");
   }
 
   void reduce_scatter() const {
     const Tensor output = unwritten(shape(own()));
-    world.backend().reduce_scatter_v(output, laid_out(whole(world.rank)), sizes, dim, {})->wait();
+    reduce_scatter_v(world.backend(), output, laid_out(whole(world.rank)), sizes, dim, {})->wait();
     Tensors of_ranks;
     for (int rank = 0; rank < world.size; ++rank) {
       of_ranks.push_back(slice(whole(rank), sizes, dim, world.rank));
@@ -96,11 +97,11 @@ struct Case {
     const Tensor piece = laid_out(slice(whole(0), sizes, dim, world.rank));
     const bool is_root = world.rank == root;
     const Tensor gathered = is_root ? unwritten(shape(sum_of_sizes(sizes))) : Tensor();
-    world.backend().gather_v(gathered, piece, sizes, dim, root, {})->wait();
+    gather_v(world.backend(), gathered, piece, sizes, dim, root, {})->wait();
     if (is_root) expect_same(gathered, whole(0), "gather_v");
     const Tensor output = unwritten(shape(own()));
-    world.backend()
-        .scatter_v(output, is_root ? laid_out(whole(0)) : Tensor(), sizes, dim, root, {})
+    scatter_v(world.backend(), output, is_root ? laid_out(whole(0)) : Tensor(), sizes, dim, root,
+              {})
         ->wait();
     expect_same(output, piece, "scatter_v");
   }
@@ -119,7 +120,7 @@ struct Case {
         const Tensor input = laid_out(slice(all, sizes, output_dim, world.rank));
         const Tensor expected = slice(all, sizes, dim, world.rank);
         const Tensor output = unwritten(expected.sizes().vec());
-        world.backend().all_to_all_v(output, sizes, output_dim, input, sizes, dim, {})->wait();
+        all_to_all_v(world.backend(), output, sizes, output_dim, input, sizes, dim, {})->wait();
         expect_same(output, expected, "all_to_all_v, transposing");
         continue;
       }
@@ -137,8 +138,7 @@ struct Case {
         expected.push_back(slice(whole(rank), its, dim, world.rank));
       }
       const Tensor output = unwritten(shape(sum_of_sizes(from)));
-      world.backend()
-          .all_to_all_v(output, from, dim, laid_out(whole(world.rank)), to, dim, {})
+      all_to_all_v(world.backend(), output, from, dim, laid_out(whole(world.rank)), to, dim, {})
           ->wait();
       expect_same(output, at::cat(expected, dim), "all_to_all_v");
     }
@@ -200,12 +200,12 @@ MESHRUN_RANK_FUNCTION(ucx_copies_no_more_than_its_own_piece) {
   const auto own = static_cast<uint64_t>(piece.nbytes());
   const Tensor output = at::empty_like(whole), part = at::empty_like(piece);
   auto& backend = world.backend();
-  EXPECT_EQ(copied_by([&] { backend.all_gather_v(output, piece, sizes, 0, {})->wait(); }), own);
-  EXPECT_EQ(copied_by([&] { backend.scatter_v(part, whole, sizes, 0, 0, {})->wait(); }),
+  EXPECT_EQ(copied_by([&] { all_gather_v(backend, output, piece, sizes, 0, {})->wait(); }), own);
+  EXPECT_EQ(copied_by([&] { scatter_v(backend, part, whole, sizes, 0, 0, {})->wait(); }),
             world.rank == 0 ? own : 0);
-  EXPECT_EQ(copied_by([&] { backend.gather_v(output, piece, sizes, 0, 0, {})->wait(); }),
+  EXPECT_EQ(copied_by([&] { gather_v(backend, output, piece, sizes, 0, 0, {})->wait(); }),
             world.rank == 0 ? own : 0);
-  EXPECT_EQ(copied_by([&] { backend.reduce_scatter_v(part, whole, sizes, 0, {})->wait(); }), 0u);
+  EXPECT_EQ(copied_by([&] { reduce_scatter_v(backend, part, whole, sizes, 0, {})->wait(); }), 0u);
 }
 
 TEST(UcxVCollectivesTest, AlongDimZeroOnlyTheOwnPieceIsCopied) {
@@ -217,10 +217,10 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_v_calls) {
   auto& backend = world.backend();
   const bool is_odd = world.rank == 1;
   const Tensor piece = at::ones({2, 3});
-  const auto gather = [&](Sizes sizes, int64_t dim, const Tensor& input, VCall call) {
+  const auto gather = [&](Sizes sizes, int64_t dim, const Tensor& input, CollectiveSpec call) {
     std::vector<int64_t> shape = input.sizes().vec();
     if (dim < input.dim()) shape[static_cast<size_t>(dim)] = sum_of_sizes(sizes);
-    backend.all_gather_v(at::empty(shape, input.options()), input, sizes, dim, std::move(call))
+    all_gather_v(backend, at::empty(shape, input.options()), input, sizes, dim, std::move(call))
         ->wait();
   };
   expect_text([&] { gather({2, 2}, 0, piece, {.requires_grad = is_odd}); }, "with gradient");
@@ -239,14 +239,17 @@ MESHRUN_RANK_FUNCTION(ucx_finds_wrong_v_calls) {
   expect_text([&] { gather({2, 2}, 0, is_odd ? at::ones({2, 3, 1}) : piece, {}); }, "[*, 3, 1]");
   expect_text(
       [&] {
-        gather({2, 2}, 0, piece, {.agreed = is_odd ? 1u : 2u, .details = [&] {
-                                    return std::string(is_odd ? ", table B" : ", table A");
-                                  }});
+        CollectiveSpec spec = {.agreed = is_odd ? 1u : 2u};
+        spec.say([&] { return std::string(is_odd ? ", table B" : ", table A"); });
+        gather({2, 2}, 0, piece, std::move(spec));
       },
       "table B");
-  expect_text([&] { backend.compare(is_odd ? "one thing" : "another", is_odd, {})->wait(); },
-              "one thing");
-  backend.compare("the same", 7, {})->wait();
+  expect_text(
+      [&] {
+        backend.compare({.what = is_odd ? "one thing" : "another", .digest = is_odd})->wait();
+      },
+      "one thing");
+  backend.compare({.what = "the same", .digest = 7})->wait();
   gather({2, 2}, 0, piece, {});
 }
 

@@ -45,13 +45,13 @@ class NotingBackend : public LoopbackBackend {
  public:
   explicit NotingBackend(Events& events) : LoopbackBackend(kRank, kRanks), events_(events) {}
 
-  WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
-                       const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
-                       VCall call) override {
+  WorkPtr run(const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) override {
+    if (spec.kind != CollectiveSpec::Kind::kAllToAllV) {
+      return LoopbackBackend::run(output, input, std::move(spec));
+    }
     events_.emplace_back("sends rows");
-    return c10::make_intrusive<NotingWork>(
-        events_, LoopbackBackend::all_to_all_v(output, output_sizes, output_dim, input, input_sizes,
-                                               input_dim, std::move(call)));
+    return c10::make_intrusive<NotingWork>(events_,
+                                           LoopbackBackend::run(output, input, std::move(spec)));
   }
 
  private:

@@ -25,9 +25,9 @@ class LoopbackWork : public c10d::Work {
   const std::exception_ptr error_;
 };
 
-at::Tensor slice(const at::Tensor& tensor, at::IntArrayRef sizes, int64_t dim, int rank) {
-  const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + rank, int64_t{0});
-  return tensor.narrow(dim, begin, sizes[static_cast<size_t>(rank)]);
+at::Tensor slice(const at::Tensor& tensor, const Cut& cut, int rank) {
+  const int64_t begin = std::accumulate(cut.sizes.begin(), cut.sizes.begin() + rank, int64_t{0});
+  return tensor.narrow(cut.dim, begin, cut.of(rank));
 }
 
 }  // namespace
@@ -47,14 +47,6 @@ LoopbackBackend& LoopbackBackend::of(const c10::intrusive_ptr<c10d::ProcessGroup
   return dynamic_cast<LoopbackBackend&>(*group->getBackend(c10::DeviceType::CPU));
 }
 
-LoopbackBackend::WorkPtr LoopbackBackend::refuse(VCall call) {
-  ++num_calls_;
-  last_call_ = std::move(call);
-  if (last_call_.problem.empty()) return nullptr;
-  return c10::make_intrusive<LoopbackWork>(
-      std::make_exception_ptr(CollectiveArgumentError(last_call_.problem)));
-}
-
 void LoopbackBackend::copy(const at::Tensor& to, const at::Tensor& from) {
   if (!by_operators_ && to.is_contiguous() && from.is_contiguous() && to.sizes() == from.sizes()) {
     std::memcpy(to.data_ptr(), from.const_data_ptr(), to.nbytes());
@@ -64,8 +56,9 @@ void LoopbackBackend::copy(const at::Tensor& to, const at::Tensor& from) {
   bytes_copied_ += static_cast<int64_t>(to.nbytes());
 }
 
-void LoopbackBackend::write_own(const at::Tensor& to, at::IntArrayRef sizes, int64_t dim,
-                                const at::Tensor& from) {
+void LoopbackBackend::write_own(const at::Tensor& to, const Cut& cut, const at::Tensor& from) {
+  const int64_t dim = cut.dim;
+  const Extents& sizes = cut.sizes;
   int64_t inner = static_cast<int64_t>(to.element_size());
   bool is_outermost = true;
   for (int64_t d = 0; d < to.dim(); ++d) {
@@ -74,7 +67,7 @@ void LoopbackBackend::write_own(const at::Tensor& to, at::IntArrayRef sizes, int
   }
   if (!is_outermost || !to.is_contiguous() || !from.is_contiguous()) {
     to.zero_();
-    return copy(slice(to, sizes, dim, rank_), from);
+    return copy(slice(to, cut, rank_), from);
   }
   // Without a tensor operator, whose cost would be measured as the collective's.
   const int64_t before = std::accumulate(sizes.begin(), sizes.begin() + rank_, int64_t{0}) * inner;
@@ -87,72 +80,58 @@ void LoopbackBackend::write_own(const at::Tensor& to, at::IntArrayRef sizes, int
   bytes_copied_ += own;
 }
 
-LoopbackBackend::WorkPtr LoopbackBackend::all_gather_v(const at::Tensor& output,
-                                                       const at::Tensor& input,
-                                                       at::IntArrayRef sizes, int64_t dim,
-                                                       VCall call) {
-  if (WorkPtr error = refuse(std::move(call))) return error;
-  write_own(output, sizes, dim, input);
-  bytes_received_ += static_cast<int64_t>(output.nbytes() - input.nbytes());
-  return done_;
-}
-
 LoopbackBackend::WorkPtr LoopbackBackend::allreduce(std::vector<at::Tensor>&,
                                                     const c10d::AllreduceOptions&) {
   ++num_calls_;
   return done_;
 }
 
-LoopbackBackend::WorkPtr LoopbackBackend::reduce_scatter_v(const at::Tensor& output,
-                                                           const at::Tensor& input,
-                                                           at::IntArrayRef sizes, int64_t dim,
-                                                           VCall call) {
-  if (WorkPtr error = refuse(std::move(call))) return error;
-  copy(output, slice(input, sizes, dim, rank_));
-  bytes_received_ += (size_ - 1) * static_cast<int64_t>(output.nbytes());
-  return done_;
-}
-
-LoopbackBackend::WorkPtr LoopbackBackend::gather_v(const at::Tensor& output,
-                                                   const at::Tensor& input, at::IntArrayRef sizes,
-                                                   int64_t dim, int root, VCall call) {
-  if (WorkPtr error = refuse(std::move(call))) return error;
-  if (root == rank_) {
-    write_own(output, sizes, dim, input);
-    bytes_received_ += static_cast<int64_t>(output.nbytes() - input.nbytes());
-  }
-  return done_;
-}
-
-LoopbackBackend::WorkPtr LoopbackBackend::scatter_v(const at::Tensor& output,
-                                                    const at::Tensor& input, at::IntArrayRef sizes,
-                                                    int64_t dim, int root, VCall call) {
-  if (WorkPtr error = refuse(std::move(call))) return error;
-  if (root == rank_) {
-    copy(output, slice(input, sizes, dim, rank_));
-  } else {
-    output.zero_();
-    bytes_received_ += static_cast<int64_t>(output.nbytes());
-  }
-  return done_;
-}
-
-LoopbackBackend::WorkPtr LoopbackBackend::all_to_all_v(const at::Tensor& output,
-                                                       at::IntArrayRef output_sizes,
-                                                       int64_t output_dim, const at::Tensor& input,
-                                                       at::IntArrayRef input_sizes,
-                                                       int64_t input_dim, VCall call) {
-  if (WorkPtr error = refuse(std::move(call))) return error;
+void LoopbackBackend::exchange(const at::Tensor& output, const at::Tensor& input,
+                               const CollectiveSpec& spec) {
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    const at::Tensor from_other = slice(output, output_sizes, output_dim, r).zero_();
+    const at::Tensor from_other = slice(output, spec.received, r).zero_();
     bytes_received_ += static_cast<int64_t>(from_other.nbytes());
-    bytes_sent_ += static_cast<int64_t>(slice(input, input_sizes, input_dim, r).nbytes());
+    bytes_sent_ += static_cast<int64_t>(slice(input, spec.cut, r).nbytes());
   }
-  const auto own = static_cast<size_t>(rank_);
-  if (input_sizes[own] > 0 && output_sizes[own] > 0) {
-    copy(slice(output, output_sizes, output_dim, rank_),
-         slice(input, input_sizes, input_dim, rank_));
+  if (spec.cut.of(rank_) > 0 && spec.received.of(rank_) > 0) {
+    copy(slice(output, spec.received, rank_), slice(input, spec.cut, rank_));
+  }
+}
+
+LoopbackBackend::WorkPtr LoopbackBackend::run(const at::Tensor& output, const at::Tensor& input,
+                                              CollectiveSpec spec) {
+  using Kind = CollectiveSpec::Kind;
+  ++num_calls_;
+  last_call_ = std::move(spec);
+  const CollectiveSpec& call = last_call_;
+  if (!call.problem.empty()) {
+    return c10::make_intrusive<LoopbackWork>(
+        std::make_exception_ptr(CollectiveArgumentError(call.problem)));
+  }
+  switch (call.kind) {
+    case Kind::kGatherV:
+      if (call.root != rank_) break;
+      [[fallthrough]];
+    case Kind::kAllGatherV:
+      write_own(output, call.cut, input);
+      bytes_received_ += static_cast<int64_t>(output.nbytes() - input.nbytes());
+      break;
+    case Kind::kReduceScatterV:
+      copy(output, slice(input, call.cut, rank_));
+      bytes_received_ += (size_ - 1) * static_cast<int64_t>(output.nbytes());
+      break;
+    case Kind::kScatterV:
+      if (call.root == rank_) {
+        copy(output, slice(input, call.cut, rank_));
+      } else {
+        output.zero_();
+        bytes_received_ += static_cast<int64_t>(output.nbytes());
+      }
+      break;
+    case Kind::kAllToAllV:
+      exchange(output, input, call);
+      break;
   }
   return done_;
 }

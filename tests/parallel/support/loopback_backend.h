@@ -10,7 +10,7 @@
 //
 // So each is the adjoint of its backward, as with real ranks. A call with a problem, or with sizes
 // that do not fit its tensors, ends with CollectiveArgumentError from its Work. Everything is
-// counted, and the last VCall is kept.
+// counted, and the last CollectiveSpec is kept.
 //
 // Threads: one at a time.
 #pragma once
@@ -35,17 +35,7 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
 
   const std::string getBackendName() const override { return "loopback"; }
 
-  WorkPtr all_gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                       int64_t dim, VCall call) override;
-  WorkPtr reduce_scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                           int64_t dim, VCall call) override;
-  WorkPtr gather_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                   int64_t dim, int root, VCall call) override;
-  WorkPtr scatter_v(const at::Tensor& output, const at::Tensor& input, at::IntArrayRef sizes,
-                    int64_t dim, int root, VCall call) override;
-  WorkPtr all_to_all_v(const at::Tensor& output, at::IntArrayRef output_sizes, int64_t output_dim,
-                       const at::Tensor& input, at::IntArrayRef input_sizes, int64_t input_dim,
-                       VCall call) override;
+  WorkPtr run(const at::Tensor& output, const at::Tensor& input, CollectiveSpec spec) override;
 
   WorkPtr allreduce(std::vector<at::Tensor>& tensors,
                     const c10d::AllreduceOptions& options) override;
@@ -59,13 +49,12 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   int64_t bytes_sent() const { return bytes_sent_; }
   // From other ranks, in v-collectives; what is added up counts once for each rank that has it.
   int64_t bytes_received() const { return bytes_received_; }
-  const VCall& last_call() const { return last_call_; }
+  const CollectiveSpec& last_call() const { return last_call_; }
 
  private:
-  // Takes the call; null where it is right, else the Work of its error.
-  WorkPtr refuse(VCall call);
-  // Slice `rank` of `to`, `sizes` along dim, = `from`; the rest of `to` = 0.
-  void write_own(const at::Tensor& to, at::IntArrayRef sizes, int64_t dim, const at::Tensor& from);
+  // Slice `rank` of `to` = `from`; the rest of `to` = 0.
+  void write_own(const at::Tensor& to, const Cut& cut, const at::Tensor& from);
+  void exchange(const at::Tensor& output, const at::Tensor& input, const CollectiveSpec& spec);
   void copy(const at::Tensor& to, const at::Tensor& from);
 
   WorkPtr done_;
@@ -74,7 +63,7 @@ class LoopbackBackend : public c10d::Backend, public VCollectives {
   int64_t bytes_copied_ = 0;
   int64_t bytes_sent_ = 0;
   int64_t bytes_received_ = 0;
-  VCall last_call_;
+  CollectiveSpec last_call_;
 };
 
 }  // namespace meshrun

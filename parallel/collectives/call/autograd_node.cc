@@ -1,0 +1,86 @@
+#include "parallel/collectives/call/autograd_node.h"
+
+#include "ATen/ops/zeros.h"
+
+namespace meshrun {
+namespace {
+
+using Kind = CollectiveSpec::Kind;
+
+Kind kind_of(const Collective& collective, Direction direction) {
+  const CollectiveSpec& spec = collective.spec;
+  return direction == Direction::kForward ? spec.kind : adjoint_of(spec.kind);
+}
+
+// Static, for errors.
+const char* backward_name(const Collective& collective, Kind kind) {
+  switch (kind) {
+    case Kind::kAllGatherV:
+      return "backward of all_gather_v";
+    case Kind::kReduceScatterV:
+      return "backward of reduce_scatter_v";
+    case Kind::kGatherV:
+      return "backward of gather_v";
+    case Kind::kScatterV:
+      return "backward of scatter_v";
+    case Kind::kAllToAllV:
+      break;
+  }
+  // Others say in their words what they are.
+  return collective.spec.agreed == 0 ? "backward of all_to_all_v" : "backward";
+}
+
+}  // namespace
+
+at::Tensor CollectiveNode::forward(AutogradContext* ctx, const at::Tensor& tensor,
+                                   const CollectivePtr& collective, Direction direction,
+                                   WorkPtr* work) {
+  save_collective(ctx, collective);
+  ctx->saved_data.emplace("is_back", direction == Direction::kBack);
+  if (kind_of(*collective, direction) == Kind::kScatterV && !collective->is_root() &&
+      tensor.defined()) {
+    ctx->saved_data.emplace("shape", tensor.sizes());
+  }
+  // Inside forward() the mode is off, whatever it was outside.
+  return launch(*collective, tensor, {direction, tensor.defined() && tensor.requires_grad(), work});
+}
+
+variable_list CollectiveNode::backward(AutogradContext* ctx, const variable_list& grads) {
+  const CollectivePtr collective = saved_collective(ctx);
+  const Direction direction =
+      ctx->saved_data.at("is_back").toBool() ? Direction::kBack : Direction::kForward;
+  const Kind kind = kind_of(*collective, direction);
+  const CalledAs name(backward_name(*collective, kind));
+  at::Tensor gradient = differentiable(grads[0], collective, reverse_of(direction));
+  // Off the root the input was a template.
+  if (kind == Kind::kScatterV && !collective->is_root()) {
+    gradient = connected_zeros(gradient, ctx->saved_data.at("shape").toIntVector());
+  }
+  return only_first(std::move(gradient));
+}
+
+at::Tensor differentiable(const at::Tensor& tensor, const CollectivePtr& collective,
+                          Direction direction, WorkPtr* work) {
+  if (wants_gradient(tensor) && !collective->is_wrong()) {
+    return CollectiveNode::apply(tensor, collective, direction, work);
+  }
+  const c10::NoGradGuard no_grad;  // a backend may copy with tensor operators
+  return launch(*collective, tensor, {direction, /*requires_grad=*/false, work});
+}
+
+at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape) {
+  if (wants_gradient(tensor)) return ConnectedZeros::apply(tensor, shape);
+  return at::zeros(shape, tensor.options());
+}
+
+at::Tensor ConnectedZeros::forward(AutogradContext* ctx, const at::Tensor& tensor,
+                                   at::IntArrayRef shape) {
+  ctx->saved_data.emplace("shape", tensor.sizes());
+  return at::zeros(shape, tensor.options());
+}
+
+variable_list ConnectedZeros::backward(AutogradContext* ctx, const variable_list& grads) {
+  return only_first(connected_zeros(grads[0], ctx->saved_data.at("shape").toIntVector()));
+}
+
+}  // namespace meshrun

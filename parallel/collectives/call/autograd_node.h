@@ -1,0 +1,69 @@
+// The autograd node of every collective on pieces: its backward is the adjoint collective, itself a
+// node, so there are derivatives of any order. Internal to parallel/collectives.
+//
+// Nodes keep the Collective, never the global tensor. An undefined cotangent counts as zeros,
+// because the other ranks need this rank's part.
+#pragma once
+
+#include <utility>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "parallel/collectives/async_tensor.h"
+#include "parallel/collectives/call/launch.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace meshrun {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+inline bool wants_gradient(const at::Tensor& tensor) {
+  return c10::GradMode::is_enabled() && tensor.defined() && tensor.requires_grad();
+}
+
+struct CollectiveNode : torch::autograd::Function<CollectiveNode> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor,
+                            const CollectivePtr& collective, Direction direction, WorkPtr* work);
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads);
+};
+
+// With a node where a gradient is wanted. A wrong call makes none: it ends with an error.
+at::Tensor differentiable(const at::Tensor& tensor, const CollectivePtr& collective,
+                          Direction direction = Direction::kForward, WorkPtr* work = nullptr);
+
+// Zeros of `shape`, as a linear function of `tensor`: its values are not read, but its node stays
+// in the graph, for derivatives of any order. tie() and the gradients of ranks other than a root
+// use it.
+struct ConnectedZeros : torch::autograd::Function<ConnectedZeros> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& tensor, at::IntArrayRef shape);
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads);
+};
+at::Tensor connected_zeros(const at::Tensor& tensor, at::IntArrayRef shape);
+
+// What a node keeps.
+inline void save_collective(AutogradContext* ctx, const CollectivePtr& collective) {
+  ctx->saved_data.emplace("collective", at::IValue::make_capsule(collective));
+}
+inline CollectivePtr saved_collective(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Collective>(
+      ctx->saved_data.at("collective").toCapsule());
+}
+
+// One gradient, of the first argument. As many as any forward() has arguments: LibTorch drops those
+// undefined beyond.
+inline variable_list only_first(at::Tensor gradient) {
+  variable_list gradients(6);
+  gradients[0] = std::move(gradient);
+  return gradients;
+}
+
+// An AsyncTensor of what `call` returns, given where to leave its Work.
+template <typename Call>
+AsyncTensor asynchronously(const Call& call) {
+  WorkPtr work;
+  at::Tensor tensor = call(&work);
+  return {std::move(tensor), std::move(work)};
+}
+
+}  // namespace meshrun
